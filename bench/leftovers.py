@@ -1,0 +1,61 @@
+"""What a run has left on the machine: processes, unix sockets, shared memory, files in its temporary folder.
+
+A run is told apart from everything else on the machine by a variable in its environment, which its processes inherit, and by a
+temporary folder of its own. Sockets and shared memory carry no such mark: what is new since the run began counts, so nothing else
+that makes them should run meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+
+VARIABLE = "MONARCH_BENCH_RUN"
+
+
+class Leftovers:
+    """Remembers the state before a run; `environment` is for the run, `look()` tells what it left, `close()` removes its folder."""
+
+    def __init__(self) -> None:
+        self.mark = uuid.uuid4().hex
+        self.folder = Path(tempfile.mkdtemp(prefix="mb-"))
+        self.before = _sockets() | _shared_memory()
+        places = dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR"), str(self.folder))
+        self.environment = {**os.environ, VARIABLE: self.mark, **places}
+
+    def look(self) -> list[str]:
+        """One line for each thing left; empty when the run left nothing."""
+        left = [f"process {pid}: {command}" for pid, command in self.processes()]
+        left += sorted((_sockets() | _shared_memory()) - self.before)
+        left += [f"file {path.relative_to(self.folder)}" for path in sorted(self.folder.rglob("*"))]
+        return left
+
+    def processes(self) -> list[tuple[int, str]]:
+        """Pid and command line of every process that carries the mark, except those that have ended and wait to be reaped."""
+        wanted = f"{VARIABLE}={self.mark}".encode()
+        found: list[tuple[int, str]] = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                        command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                        found.append((int(entry.name), command.strip()))
+                except OSError:
+                    continue  # ended meanwhile, or somebody else's
+        return sorted(found)
+
+    def close(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _sockets() -> set[str]:
+    """Unix sockets that have a name."""
+    lines = Path("/proc/net/unix").read_text().splitlines()[1:]
+    return {f"socket {fields[7]}" for fields in (line.split(maxsplit=7) for line in lines) if len(fields) == 8}
+
+
+def _shared_memory() -> set[str]:
+    return {f"shared memory {name}" for name in os.listdir("/dev/shm")}

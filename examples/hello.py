@@ -1,0 +1,47 @@
+"""The smallest program: four processes, one actor in each, one call that reaches them all."""
+
+from __future__ import annotations
+
+import os
+
+from monarch.actor import Actor, current_rank, endpoint, this_host
+
+
+class Greeter(Actor):
+    """An actor is an object with a process and a thread of its own; its endpoints are what others may call."""
+
+    def __init__(self, greeting: str) -> None:
+        self.greeting = greeting
+        self.number = current_rank().rank
+
+    @endpoint
+    def greet(self, name: str) -> str:
+        return f"{self.greeting}, {name}! This is greeter {self.number}."
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def main() -> None:
+    # Four processes on this machine, laid out along one dimension that we call "gpus" (there need not be any).
+    procs = this_host().spawn_procs(per_host={"gpus": 4})
+
+    # One Greeter in each. What comes back is a handle to all four; it is typed as the class.
+    greeters = procs.spawn("greeters", Greeter, "Hello")
+
+    # `call` sends the same message to all and gives a Future; `get` waits for the four answers.
+    for point, answer in greeters.greet.call("world").get().items():
+        print(f"{point}: {answer}")
+
+    # A slice is a handle to some of them.
+    print(greeters.slice(gpus=2).greet.call_one("reader").get())
+
+    pids = set(greeters.pid.call().get().values())
+    print(f"{len(pids)} different processes, none of them this one: {os.getpid() not in pids}")
+
+    # Nothing to close: when the script ends, everything that it started ends too.
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The `monarch` command: the verbs of core, and those that other wheels add in the entry-point group `monarch.cli`.
+
+An entry point is named like its verb and refers to a `click.Command`. It is loaded when its verb runs, or when the help lists it; one
+that cannot be loaded says so there, and takes nothing else down. Nothing but this command loads this module, and so click.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "monarch.cli"
+# As a shell has it for a program that Ctrl-C ended.
+INTERRUPTED = 130
+
+
+class Verbs(click.Group):
+    """The verbs of core come first: another wheel cannot take their place."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_added()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        entry = _added().get(cmd_name)
+        return None if entry is None else _loaded(entry)
+
+
+def _added() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _loaded(entry: EntryPoint) -> click.Command:
+    try:
+        found: Any = entry.load()
+        if isinstance(found, click.Command):
+            return found
+        wrong = f"{entry.value} is no click command"
+    except Exception as e:  # whatever importing another wheel raises
+        wrong = f"{type(e).__name__}: {e}"
+    return _broken(entry, wrong)
+
+
+def _broken(entry: EntryPoint, wrong: str) -> click.Command:
+    source = entry.dist.metadata["Name"] if entry.dist is not None else "an unknown wheel"
+
+    def refuse() -> None:
+        raise click.ClickException(f"the verb '{entry.name}' of {source} cannot be loaded: {wrong}")
+
+    anything: dict[str, Any] = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    return click.Command(entry.name, anything, refuse, short_help="(cannot be loaded)")
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+def root() -> None:
+    """Looks at machines and jobs that run Monarch."""
+
+
+@root.command()
+@click.option("--json", "as_json", is_flag=True, help="As one object, name to version.")
+def version(as_json: bool) -> None:
+    """Prints what is installed, with versions."""
+    from monarch._core.doctor import versions
+
+    found = dict([*versions(), ("Python", ".".join(map(str, sys.version_info[:3])))])
+    if as_json:
+        _print_json(found)
+        return
+    for name, number in found.items():
+        click.echo(f"{name} {number}")
+
+
+@root.command()
+@click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
+def doctor(as_json: bool) -> int:
+    """Checks this machine; ends each finding with what to do.
+
+    Exits with 0 if there are no findings, with 1 if there are.
+    """
+    from monarch._core import doctor as examination
+
+    lines: list[examination.Line] = []
+    for line in examination.examine():
+        lines.append(line)
+        if not as_json:
+            click.echo(examination.as_text(line))
+    if as_json:
+        _print_json(examination.as_json(lines))
+    return 1 if any(line.todo for line in lines) else 0
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    click.echo(json.dumps(value, indent=2))
+
+
+def main() -> None:
+    """Runs the command and exits: 0 fine, 1 findings or an error, 2 usage, 130 after Ctrl-C; verbs of other wheels add their own."""
+    # Verbs load the user's own modules; last, so that no file that lies around here is taken for a library.
+    sys.path.append(os.getcwd())
+    try:
+        code = root.main(prog_name="monarch", standalone_mode=False)
+    except click.ClickException as e:
+        e.show()
+        code = e.exit_code
+    except click.Abort:
+        code = INTERRUPTED
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,282 @@
+"""Endpoints of handles, and the adverbs that call them."""
+
+from __future__ import annotations
+
+from monarch._core.actor import EndpointProperty, NotAnEndpoint, check_arguments
+from monarch._core.future import Future
+from monarch._core.generic import Generic
+from monarch._core.process import CLOSED, ERROR, FIRST_ERROR, NO_ANSWER, OK, PROC_ENDED, STREAM, current_process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+    from monarch._core._native import CallCell, Result
+    from monarch._core.actor_mesh import ActorMesh
+    from monarch._core.errors import MeshFailure
+    from monarch._core.port import Port
+    from monarch._core.value_mesh import ValueMesh
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+    A = TypeVar("A")
+else:
+    P = R = A = None
+
+
+# Flag of a message whose method gets a port; the native side's number.
+EXPLICIT_PORT = 32
+
+
+class Endpoint(Generic[P, R]):
+    """One method of all actors of a mesh."""
+
+    __slots__ = ("_caller", "_explicit", "_mesh", "_method", "_name", "_propagator", "_size")
+
+    # The unhandled failure that has ended the root: no call is made any more.
+    _root_failure: MeshFailure | None = None
+
+    def __init__(self, mesh: ActorMesh, name: str, method: Any, explicit: bool = False, propagator: Any = None, flags: int = 0) -> None:
+        from monarch._core._native import Caller
+
+        self._mesh = mesh
+        self._name = name
+        self._method = method
+        self._explicit = explicit
+        self._propagator = propagator
+        targets = mesh._targets()
+        self._size = len(targets)
+        self._caller = Caller(targets, name, mesh._addressed_extent(), flags)
+
+    @property
+    def _endpoint_name(self) -> str:
+        return f"{self._mesh._info.name}.{self._name}()"
+
+    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        check_arguments(self._method, 2 if self._explicit else 1, args, kwargs)
+
+    def _refused(self) -> BaseException | None:
+        """Why a call would fail at once: the mesh has failed or stopped, or the client has ended."""
+        info = self._mesh._info
+        if info.failed or info.stopped is not None:
+            failure = self._mesh._failure()
+            if failure is not None:
+                return self._supervision_error(failure)
+        if self._root_failure is not None:
+            return self._supervision_error(self._root_failure)
+        return None
+
+    def _supervision_error(self, failure: MeshFailure, spawn: bool = False) -> BaseException:
+        from monarch._core.errors import SpawnError, SupervisionError
+
+        if failure.reason.kind == "stopped":
+            from monarch._core._native import stay_if_leaving
+
+            stay_if_leaving()
+        info = self._mesh._info
+        if info.unspawned and failure.crashed_ranks and failure.crashed_ranks[0] in info.unspawned:
+            from monarch._core.actor_mesh import spawn_error
+
+            return spawn_error(info, failure.crashed_ranks[0], self._endpoint_name)
+        kind = SpawnError if spawn else SupervisionError
+        return kind(failure.report(), self._endpoint_name, failure=failure)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
+        """Calls all actors; the result has one value per rank, in the shape of the called mesh."""
+        self._check(args, kwargs)
+        refused = self._refused()
+        if refused is not None:
+            return Future._error(refused)
+        return Future._of(self._caller.send(args, kwargs, FIRST_ERROR), self._mesh_result)
+
+    def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Calls the only actor of the mesh; `ValueError` if there is not exactly one."""
+        if self._size != 1:
+            raise ValueError(f"call_one requires exactly 1 actor, but mesh has {self._size}")
+        self._check(args, kwargs)
+        refused = self._refused()
+        if refused is not None:
+            return Future._error(refused)
+        return Future._of(self._caller.send(args, kwargs, FIRST_ERROR), self._one_result)
+
+    def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Calls one actor, picked at random."""
+        self._check(args, kwargs)
+        if self._size == 0:
+            raise ValueError("choose requires at least 1 actor, but mesh has 0")
+        refused = self._refused()
+        if refused is not None:
+            return Future._error(refused)
+        rank = _random_below(self._size)
+        return Future._of(self._caller.send(args, kwargs, FIRST_ERROR, rank), lambda cell: self._one_result(cell, rank))
+
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
+        """Calls all actors; one Future per answer, in the order in which they arrive."""
+        self._check(args, kwargs)
+        refused = self._refused()
+        if refused is not None:
+            return iter([Future._error(refused) for _ in range(self._size)])
+        cell = self._caller.send(args, kwargs, STREAM)
+        return iter([Future._of(cell, self._arrival_result(i), i) for i in range(self._size)])
+
+    def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Sends to all actors and waits for nobody; an exception in the endpoint fails its actor."""
+        self._check(args, kwargs)
+        refused = self._refused()
+        if refused is not None:
+            raise refused
+        self._caller.send(args, kwargs, NO_ANSWER)
+
+    def rref(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Tensors that stay where they are; needs monarch-tensor."""
+        raise NotImplementedError("rref needs the wheel monarch-tensor: pip install monarch-tensor")
+
+    # ---- answers
+
+    def _one_result(self, cell: CallCell, rank: int = 0) -> R:
+        found = cell.value()
+        if found is not None:
+            return found[0]
+        result = cell.result(0)
+        assert result is not None
+        raise self._error(cell, result, rank)
+
+    def _mesh_result(self, cell: CallCell) -> ValueMesh[R]:
+        from monarch._core.value_mesh import ValueMesh
+
+        error = cell.error()
+        if error is not None:
+            raise self._error(cell, error, error.rank)
+        return ValueMesh._from_parts(self._mesh._dense_shape(), cell.results(), _load)
+
+    def _arrival_result(self, index: int) -> Callable[[CallCell], R]:
+        def decode(cell: CallCell) -> R:
+            result = cell.arrival(index)
+            assert result is not None
+            if result.status == OK:
+                return result.load()
+            raise self._error(cell, result, result.rank)
+
+        return decode
+
+    def _error(self, cell: CallCell, result: Result, rank: int) -> BaseException:
+        """The exception that an answer stands for; `rank` is its place in the called mesh."""
+        from monarch._core.answer import actor_error, port_error, proc_ended_failure, received_failure
+
+        if result.status == ERROR:
+            return actor_error(result, self._mesh._info.name, self._name)
+        if result.status == CLOSED:
+            return EOFError(f"Port closed: {self._endpoint_name} ended without an answer")
+        # What has failed must be with its owner before a call of the owner shows it.
+        current_process().native.settle()
+        base_rank = self._mesh._base_ranks()[rank]
+        if result.status == PROC_ENDED:
+            failure = proc_ended_failure(self._mesh._info, base_rank, result.raw())
+        else:
+            failure = received_failure(result.raw(), self._mesh._info, base_rank)
+            if failure is None:
+                return port_error(result, self._endpoint_name)
+        self._mesh._info.failed.setdefault(base_rank, failure)
+        base, results = self._mesh._base_ranks(), cell.results()
+        whole = len(results) == len(base)
+        unanswered = [base[i] for i, r in enumerate(results) if r is None or r.status != OK] if whole else []
+        _mark_retrieved(self._mesh._info.uid, cell, failure, unanswered)
+        error = self._supervision_error(failure, spawn=failure.reason.kind == "not_started")
+        return error
+
+
+def _load(result: Any) -> Any:
+    return result.load()
+
+
+def _mark_retrieved(mesh: int, cell: CallCell, failure: MeshFailure, unanswered: list[int]) -> None:
+    from monarch._core.root_fault import failure_seen
+
+    # First of all: once the cell counts as retrieved, what has not been seen is acted upon. The ranks that the call did
+    # not get an answer from are covered too: several may die of one cause, and the call raises once.
+    failure_seen(mesh, failure, unanswered)
+    cell.set_retrieved()
+
+
+def _random_below(n: int) -> int:
+    from random import randrange
+
+    return randrange(n)
+
+
+def endpoint_of(mesh: ActorMesh, name: str, prop: EndpointProperty) -> Endpoint[Any, Any]:
+    flags = EXPLICIT_PORT if prop._explicit_response_port else 0
+    return Endpoint(mesh, name, prop._method, prop._explicit_response_port, prop._propagator, flags)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def as_endpoint(method: Endpoint[P, R], *, propagate: Any = None, explicit_response_port: bool = False) -> Endpoint[P, R]: ...
+    @overload
+    def as_endpoint(
+        method: Callable[P, Awaitable[R]], *, propagate: Any = None, explicit_response_port: Literal[False] = False
+    ) -> Endpoint[P, R]: ...
+    @overload
+    def as_endpoint(method: Callable[P, R], *, propagate: Any = None, explicit_response_port: Literal[False] = False) -> Endpoint[P, R]: ...
+    @overload
+    def as_endpoint(
+        method: Callable[Concatenate[Port[R], P], Awaitable[None] | None], *, propagate: Any = None, explicit_response_port: Literal[True]
+    ) -> Endpoint[P, R]: ...
+
+
+def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: bool = False) -> Endpoint[Any, Any]:
+    """An endpoint out of a plain method of a spawned actor, `as_endpoint(handle.method)`."""
+    if not isinstance(method, NotAnEndpoint):
+        raise ValueError("expected an method of a spawned actor")
+    flags = EXPLICIT_PORT if explicit_response_port else 0
+    return Endpoint(method._handle, method._name, method._method, explicit_response_port, propagate, flags)
+
+
+def send(
+    endpoint: Endpoint[Any, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    port: Port[Any] | None = None,
+    selection: Literal["all", "choose"] = "all",
+) -> None:
+    """Sends to all actors of the endpoint, or to one picked at random; what they return goes to `port` if there is one."""
+    if selection not in ("all", "choose"):
+        raise ValueError(f"selection must be 'all' or 'choose', not {selection!r}")
+    endpoint._check(tuple(args), kwargs)
+    refused = endpoint._refused()
+    if refused is not None:
+        raise refused
+    only = _random_below(endpoint._size) if selection == "choose" else None
+    if port is None:
+        endpoint._caller.send(tuple(args), kwargs, NO_ANSWER, only)
+        return
+    cell = endpoint._caller.send(tuple(args), kwargs, STREAM, only)
+    assert cell is not None
+    port._forward(cell, 1 if only is not None else endpoint._size, endpoint, only)
+
+
+class Accumulator(Generic[P, R, A]):
+    """Folds the answers of all actors as they arrive, starting from `identity`."""
+
+    __slots__ = ("_combine", "_endpoint", "_identity")
+
+    def __init__(self, endpoint: Endpoint[P, R], identity: A, combine: Callable[[A, R], A]) -> None:
+        self._endpoint = endpoint
+        self._identity = identity
+        self._combine = combine
+
+    def accumulate(self, *args: P.args, **kwargs: P.kwargs) -> Future[A]:
+        """Sends now; the fold runs where the Future is first observed."""
+        from monarch._core.future import returns_future
+
+        answers = self._endpoint.stream(*args, **kwargs)
+
+        async def fold() -> A:
+            total = self._identity
+            for answer in answers:
+                total = self._combine(total, await answer)
+            return total
+
+        return returns_future(fold)()

@@ -1,0 +1,171 @@
+"""Every code that an error of Monarch carries, with its text and its hint.
+
+The texts of `errors` are made from this table and `docs/errors.md` is generated from it. It is data, loaded when the first error is made.
+"""
+
+from __future__ import annotations
+
+
+class ErrorRow:
+    """One line of the table: a stable code, the class that carries it, when it happens, its text and what to do."""
+
+    __slots__ = ("code", "error", "hint", "situation", "template")
+
+    def __init__(self, code: str, error: str, situation: str, template: str, hint: str | None = None) -> None:
+        self.code = code
+        self.error = error
+        self.situation = situation
+        self.template = template
+        self.hint = hint
+
+
+_PROC = "the process this actor was running on"
+_UNHANDLED = "define `__supervise__` in the owner and return True there to go on without the failed actor"
+
+# The first nine codes are the kinds of `ExitReason`, their templates the cause in a report.
+ERROR_TABLE: tuple[ErrorRow, ...] = (
+    ErrorRow("raised", "SupervisionError", "an actor raised and nobody could be told, or aborted itself", "{detail}", _UNHANDLED),
+    ErrorRow(
+        "exit_code",
+        "SupervisionError",
+        "a process with actors ended with an error code",
+        _PROC + " exited with non-zero code {code}",
+        "look for `os._exit`, or a native library that ends the process, in the code that ran last",
+    ),
+    ErrorRow(
+        "returned",
+        "SupervisionError",
+        "a process with actors ended with code 0",
+        _PROC + " exited with code 0 while actors were running",
+        "look for `os._exit(0)`, or a native library that ends the process; `stop()` is how a proc mesh ends",
+    ),
+    ErrorRow(
+        "signal",
+        "SupervisionError",
+        "a process with actors was killed by a signal",
+        _PROC + " failed: Killed(sig={signal})",
+        "SIGKILL comes from a person, a scheduler or the kernel (see its log); SIGSEGV and SIGABRT from native code (try `faulthandler`)",
+    ),
+    ErrorRow(
+        "oom",
+        "SupervisionError",
+        "the kernel killed a process because its cgroup was out of memory",
+        _PROC + " failed: Killed(sig={signal}), out of memory in cgroup {detail}",
+        "raise the memory limit of that cgroup, or put fewer procs on a host",
+    ),
+    ErrorRow(
+        "host_lost",
+        "SupervisionError",
+        "a host is silent, or its agent is gone",
+        "host {host} lost: {detail}",
+        "spawn again on the remaining hosts; `host_loss_timeout` is the silence that is tolerated",
+    ),
+    ErrorRow(
+        "link_lost",
+        "SupervisionError",
+        "a broken link did not come back in time, although other hosts see both ends",
+        "no route to {host}: {detail}",
+        "look at the network between the two hosts; `channel_reconnect_timeout` is how long a link may be away",
+    ),
+    ErrorRow(
+        "stopped",
+        "SupervisionError",
+        "the mesh, or the procs it was on, have been stopped",
+        "stopped: {detail}",
+        "spawn a new mesh to go on; only an owner can stop one",
+    ),
+    ErrorRow(
+        "orphaned",
+        "SupervisionError",
+        "the owner of a mesh vanished without stopping it",
+        "timed out reaching controller {owner} for mesh {mesh}. Assuming controller's proc is dead",
+        "`mesh_orphan_timeout` is how long hosts keep the work of a vanished owner",
+    ),
+    ErrorRow("error", "MonarchError", "anything below; never raised itself", "{message}"),
+    ErrorRow(
+        "actor_failed",
+        "SupervisionError",
+        "report of a failure",
+        "The actor {display} and all its descendants have failed: {cause} {where}",
+    ),
+    ErrorRow(
+        "not_handled",
+        "SupervisionError",
+        "in a report, one line for every level that passed the failure on",
+        "{display} failed because it did not handle a supervision event from its child",
+    ),
+    ErrorRow(
+        "while_handling",
+        "SupervisionError",
+        "in a report, between a failure of `__supervise__` and the failure it was called for",
+        "This error occurred while handling another failure:",
+    ),
+    ErrorRow(
+        "actor_stopped",
+        "SupervisionError",
+        "report about a stopped mesh",
+        "Supervision event: actor {display} has status: stopped: {reason} {where}",
+    ),
+    ErrorRow(
+        "call_failed",
+        "SupervisionError",
+        "a call on a failed or stopped mesh, or during a failure",
+        "Endpoint call {endpoint} failed, {message}",
+    ),
+    ErrorRow(
+        "mesh_failure",
+        "MeshFailure",
+        "`str` of the failure that `__supervise__` and the fault hook get",
+        "MeshFailure(mesh_name={mesh_name}, crashed_ranks={ranks}, event=Supervision event: actor {display} failed: {cause} {where})",
+    ),
+    ErrorRow(
+        "unhandled_at_root",
+        "MeshFailure",
+        "on stderr, before the report, when the fault hook raised",
+        "Unhandled monarch error on the root actor, hostname={host}, PID={pid} at time {time}:",
+    ),
+    ErrorRow("spawn_failed", "SpawnError", "a spawn where it cannot be", "error spawning actor mesh {mesh}: {cause} {where}"),
+    ErrorRow(
+        "procs_not_started",
+        "SpawnError",
+        "processes that did not come up",
+        "{k} of {n} procs did not start",
+        "run the command by hand on that host; `monarch doctor` checks a machine",
+    ),
+    ErrorRow(
+        "undeliverable",
+        "DeliveryError",
+        "a message that came back",
+        "undeliverable message for {target} from {sender} to {dest}: {why}",
+    ),
+    ErrorRow(
+        "attach_failed",
+        "AttachError",
+        "hosts that did not join in time",
+        "attach failed: config push failed during attach: {k} of {n} hosts did not join: {hosts}",
+        "check that `monarch worker` runs at these addresses; `mesh_attach_config_timeout` is how long all of them may take",
+    ),
+    ErrorRow(
+        "version_mismatch",
+        "VersionMismatch",
+        "the two sides cannot talk to each other",
+        "version mismatch: {ours} here, {theirs} at {peer}",
+        "install the same version of monarch-core, on the same minor version of Python, on both sides",
+    ),
+    ErrorRow(
+        "authentication_failed",
+        "AuthenticationError",
+        "a peer that could not prove that it belongs to the job, or refused our proof",
+        "authentication failed with {peer}: {why}",
+        "both sides need the same job secret, or certificates of the same authority",
+    ),
+    ErrorRow(
+        "actor_error",
+        "ActorError",
+        "an endpoint raised an `Exception`; the actor lives",
+        "{message} {error} {place}",
+    ),
+    ErrorRow("controller_failed", "ActorError", "a look-up of a controller that has failed", "Failure on {name}: {failure}"),
+)
+
+ROWS = {row.code: row for row in ERROR_TABLE}

@@ -1,0 +1,178 @@
+"""Meshes of machines, on which processes are spawned. On one machine there is one host, whose agent is the client."""
+
+from __future__ import annotations
+
+from monarch._core.future import Future, returns_future
+from monarch._core.mesh import MeshTrait
+from monarch._core.process import LocalProcess
+from monarch._core.shape import Extent, Point, Region, Shape
+from monarch._core.slice import Slice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Literal, Self
+
+    from monarch._core.bootstrap_command import BootstrapCommand
+    from monarch._core.proc_mesh import ProcMesh
+    from monarch._core.supervision import OwnedMesh
+
+
+class HostMesh(MeshTrait):
+    """Host agents. What created or attached it is owned; slices and unpickled handles are references."""
+
+    __slots__ = ("__weakref__", "_agents", "_executable", "_is_owned", "_is_shut_down", "_shape", "_spawned")
+    _whole_slice_is_self = True
+
+    def __init__(self, agents: tuple[int, ...], shape: Shape, is_owned: bool, executable: str | None = None) -> None:
+        self._agents = agents
+        self._shape = shape
+        self._is_owned = is_owned
+        self._executable = executable
+        self._is_shut_down = False
+        self._spawned: list[OwnedMesh] = []
+
+    @property
+    def _ndslice(self) -> Slice:
+        return self._shape.ndslice
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return tuple(self._shape.labels)
+
+    def _new_with_shape(self, shape: Shape) -> Self:
+        return type(self)(self._agents, shape, False, self._executable)
+
+    def _check_usable(self) -> None:
+        if self._is_shut_down:
+            raise RuntimeError("HostMesh has already been shut down")
+
+    def spawn_procs(
+        self,
+        per_host: dict[str, int] | None = None,
+        bootstrap: Callable[[], Any] | None = None,
+        name: str | None = None,
+        proc_bind: list[dict[str, str]] | None = None,
+        bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None = None,
+    ) -> ProcMesh:
+        """Spawns processes on every host; the mesh has the hosts' dimensions, then those of `per_host` (label to size).
+
+        `bootstrap` runs in each before any actor; `proc_bind` has one dict per process of a host (`cpus`, `physcpubind`, `cpunodebind`,
+        `membind`); `bootstrap_command` says how to start them. Returns at once; `initialized` tells of failures.
+        """
+        from monarch._core.spawn import spawn_procs
+
+        self._check_usable()
+        return spawn_procs(self, dict(per_host or {}), bootstrap, name or "anon", proc_bind, bootstrap_command)
+
+    @property
+    def initialized(self) -> Future[Literal[True]]:
+        return Future._value(True)
+
+    def stop(self) -> Future[None]:
+        """Stops the processes spawned through this object; the hosts stay ready."""
+        self._check_owned()
+        return self._stop_all("host mesh stopped")
+
+    def shutdown(self) -> Future[None]:
+        """Stops the processes and ends the agents; the object cannot be used afterwards."""
+        self._check_owned()
+        self._check_usable()
+        self._is_shut_down = True
+        return self._stop_all("host mesh shut down")
+
+    def _check_owned(self) -> None:
+        if not self._is_owned:
+            raise RuntimeError("cannot shut down `HostMesh` that is a reference instead of owned")
+
+    def _stop_all(self, reason: str) -> Future[None]:
+        spawned, self._spawned = self._spawned, []
+        futures = [mesh.stop(reason) for mesh in spawned]
+
+        async def wait() -> None:
+            for f in futures:
+                await f
+
+        return returns_future(wait)() if futures else Future._value(None)
+
+    def with_python_executable(self, path: str) -> HostMesh:
+        """A copy whose processes use that interpreter; `this_host()` inside them does so too."""
+        return HostMesh(self._agents, self._shape, self._is_owned, str(path))
+
+    async def sync_workspace(self, workspace: Any, conda: bool = False, auto_reload: bool = False) -> None:
+        """Mirrors a workspace to every host; on the machine of the client there is nothing to copy."""
+        if not self._is_owned:
+            raise RuntimeError("sync_workspace needs an owned HostMesh, not a slice or an unpickled one")
+        raise NotImplementedError("sync_workspace needs hosts other than the client's own")
+
+    @property
+    def region(self) -> Region:
+        return Region(self._shape.labels, self._shape.ndslice)
+
+    @property
+    def stream_logs(self) -> bool:
+        return False
+
+    @property
+    def is_fake_in_process(self) -> bool:
+        return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_shut_down:
+            self.shutdown().get()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self._is_shut_down:
+            await self.shutdown()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, HostMesh):
+            return NotImplemented
+        return self._agents == other._agents and self._shape == other._shape
+
+    def __hash__(self) -> int:
+        return hash((self._agents, self._shape))
+
+    def __repr__(self) -> str:
+        return f"<HostMesh {self.extent}>"
+
+    def _state(self) -> tuple[Any, ...]:
+        return (self._agents, self._shape, self._executable)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (received_host_mesh, self._state())
+
+
+def received_host_mesh(agents: tuple[int, ...], shape: Shape, executable: str | None) -> HostMesh:
+    """A reference out of a message."""
+    return HostMesh(agents, shape, False, executable)
+
+
+_local: dict[int, HostMesh] = {}
+
+
+def local_host(process: LocalProcess) -> HostMesh:
+    """The machine of this process."""
+    found = _local.get(process.uid)
+    if found is None:
+        shape = Shape((), Slice(offset=0, sizes=(), strides=()))
+        # The client owns its machine; for those it spawned, it is somebody else's.
+        found = _local[process.uid] = HostMesh((process.agent_uid,), shape, process.is_client, process.python_executable)
+    return found
+
+
+def host_extent(hosts: HostMesh, per_host: dict[str, int]) -> Extent:
+    """The hosts' dimensions followed by those of one host; `ValueError` if they share a label or a size makes no sense."""
+    shared = [label for label in per_host if label in hosts._labels]
+    if shared:
+        raise ValueError(f"per_host dimensions {shared} overlap with host labels {list(hosts._labels)}")
+    for label, size in per_host.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"per_host[{label!r}] must be a positive int, not {size!r}")
+    return Extent([*hosts._labels, *per_host], [*hosts._ndslice.sizes, *per_host.values()])

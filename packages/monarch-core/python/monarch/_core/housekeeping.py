@@ -1,0 +1,155 @@
+"""The housekeeping thread of a process: spawns, failures, stops, requests. In a proc it is the main thread."""
+
+from __future__ import annotations
+
+import marshal
+from time import monotonic
+
+from monarch._core._native import set_runtime_thread
+from monarch._core.process import CONTROLLER, FAILURE, LOG_LEVEL, OK, OPEN_DOOR, PING, UNDELIVERABLE, WATCH_STOP, LocalProcess
+from monarch._core.supervision import actor_failed, parse_stop_reason, proc_ended
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class StopWatch:
+    """Watches the drain of an actor: it may take so long per message, and so long in all."""
+
+    __slots__ = ("actor", "each", "reason", "since", "taken", "until")
+
+    def __init__(self, actor: Any, reason: str, each: float, whole: float) -> None:
+        self.actor = actor
+        self.reason = reason
+        self.each = each
+        self.taken: int = -1
+        self.since = monotonic()
+        self.until = self.since + whole
+
+    def over(self) -> bool:
+        """True when there is nothing more to watch."""
+        actor = self.actor
+        if actor.ended or actor.cleaning:
+            return True
+        now = monotonic()
+        if actor.mailbox.taken != self.taken:
+            self.taken, self.since = actor.mailbox.taken, now
+        if now < min(self.since + self.each, self.until):
+            return False
+        actor.give_up_stop(self.reason)
+        return True
+
+
+class Housekeeping:
+    def __init__(self, process: LocalProcess) -> None:
+        self.process = process
+        self.watches: list[StopWatch] = []
+        # Of a proc: the end of its stop, and whether one has begun.
+        self.deadline: float | None = None
+
+    def run(self) -> bool:
+        """Handles events until this process is to end; false if its agent is gone."""
+        native = self.process.native
+        while True:
+            event = native.next_event(self._timeout())
+            self.watches = [w for w in self.watches if not w.over()]
+            if event is not None and self._handle(event):
+                return False
+            if self.deadline is not None and self._may_end():
+                return True
+
+    def _timeout(self) -> float | None:
+        if self.watches:
+            return 0.02
+        return None if self.deadline is None else max(0.0, min(self.deadline - monotonic(), 0.1))
+
+    def _may_end(self) -> bool:
+        busy = [actor for actor in list(self.process.actors.values()) if actor.cleaning or not actor.given_up]
+        if not busy:
+            return True
+        # A clean-up that has begun gets its time.
+        return self.deadline is not None and monotonic() > self.deadline and not any(a.cleaning for a in busy)
+
+    def _handle(self, event: tuple[Any, ...]) -> bool:
+        kind = event[0]
+        if kind == "spawn":
+            from monarch._core.local_actor import spawn_local
+
+            spawn_local(self.process, event[2], event[3])
+        elif kind == "request":
+            self._request(*event[1:])
+        elif kind == "ended":
+            try:
+                proc_ended(self.process, event[1], event[2])
+            finally:
+                self.process.native.failure_handled()
+        elif kind == "abandoned":
+            from monarch._core.root_fault import abandoned
+
+            abandoned(self.process)
+        elif kind == "stop":
+            self._stop(event[2])
+        elif kind == "root_lost":
+            return True
+        return False
+
+    def _request(self, sender: int, kind: int, slot: int, body: bytes) -> None:
+        process = self.process
+        if kind == FAILURE:
+            try:
+                actor_failed(process, body)
+            finally:
+                process.native.failure_handled()
+        elif kind == PING:
+            process.native.reply(sender, slot, int.from_bytes(body, "little"), OK, b"")
+        elif kind == WATCH_STOP:
+            actor = process.actors.get(int.from_bytes(body[:8], "little"))
+            if actor is not None:
+                self.watches.append(StopWatch(actor, *marshal.loads(body[8:])))
+        elif kind == OPEN_DOOR:
+            process.share()
+            process.native.reply(sender, slot, 0, OK, b"")
+        elif kind == LOG_LEVEL:
+            import logging
+
+            rank, level = marshal.loads(body)
+            logging.getLogger().setLevel(level)
+            process.native.reply(sender, slot, rank, OK, b"")
+        elif kind == CONTROLLER:
+            from monarch._core.controller import handle_request
+
+            handle_request(process, sender, slot, body)
+        elif kind == UNDELIVERABLE:
+            from monarch._core.port import undelivered
+
+            undelivered(process, body)
+
+    def _stop(self, text: str) -> None:
+        """This proc is to end: its actors stop, within the bounds."""
+        if self.deadline is not None:
+            return
+        reason, each, whole = parse_stop_reason(text)
+        self.deadline = monotonic() + whole
+        self.process.closed = True
+        from monarch._core._native import Targets
+        from monarch._core.supervision import stop_body
+
+        native = self.process.native
+        body = stop_body(reason, each, whole)
+        for uid, actor in list(self.process.actors.items()):
+            native.stop_actors(Targets(native, [self.process.uid], uid), body)
+            self.watches.append(StopWatch(actor, reason, each, whole))
+
+
+def run_client(process: LocalProcess) -> None:
+    """The housekeeping thread of the client."""
+    set_runtime_thread()
+    keeper = Housekeeping(process)
+    while True:
+        try:
+            keeper.run()
+        except Exception:  # a bug of ours must not silence the rest: show it and go on
+            import traceback
+
+            traceback.print_exc()

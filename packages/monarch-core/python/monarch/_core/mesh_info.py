@@ -1,0 +1,91 @@
+"""What one process knows of one mesh, shared by all its handles: who is in it, and who of them has failed."""
+
+from __future__ import annotations
+
+from monarch._core.identity import to_base58, to_label
+from monarch._core.shape import Extent, Point
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from monarch._core.errors import MeshFailure
+    from monarch._core.process import LocalProcess
+
+
+class MeshInfo:
+    """A spawned mesh: of procs or of actors."""
+
+    __slots__ = (
+        "__weakref__",
+        "agent",
+        "class_name",
+        "cls",
+        "creator",
+        "extent",
+        "failed",
+        "name",
+        "payload",
+        "procs",
+        "stopped",
+        "uid",
+        "unspawned",
+    )
+
+    def __init__(
+        self,
+        uid: int,
+        name: str,
+        creator: str,
+        extent: Extent,
+        procs: tuple[int, ...],
+        class_name: str = "",
+        payload: bytes = b"",
+        agent: int = 0,
+    ) -> None:
+        self.uid = uid
+        self.name = name
+        self.creator = creator
+        self.extent = extent
+        self.procs = procs
+        self.class_name = class_name
+        self.payload = payload
+        # The agent that procs are reached through; 0 in this process's own.
+        self.agent = agent
+        # Spawn rank to failure.
+        self.failed: dict[int, MeshFailure] = {}
+        self.stopped: str | None = None
+        # Ranks that could not be spawned at all.
+        self.unspawned: set[int] = set()
+        self.cls: Any = None
+
+    @property
+    def unique_name(self) -> str:
+        return f"{to_label(self.name)}-{to_base58(self.uid)}"
+
+    def display(self, rank: int) -> str:
+        """`{creator}.<{class} {name}{point}>`; a mesh of procs has no class."""
+        point = str(Point(rank, self.extent)) if self.extent.labels else ""
+        return f"{self.creator}.<{self.class_name + ' ' if self.class_name else ''}{self.name}{point}>"
+
+    def state(self) -> tuple[Any, ...]:
+        return (self.uid, self.name, self.creator, self.extent.to_wire(), self.procs, self.class_name, self.payload, self.agent)
+
+    @staticmethod
+    def known(process: LocalProcess, state: tuple[Any, ...]) -> MeshInfo:
+        """The info of a mesh that came in a message: one object per process and mesh."""
+        info = process.infos.get(state[0])
+        if info is None:
+            uid, name, creator, extent, procs, class_name, payload, agent = state
+            info = process.infos[uid] = MeshInfo(uid, name, creator, Extent.from_wire(extent), procs, class_name, payload, agent)
+            if agent not in (0, process.agent_uid):
+                process.native.join(agent, list(procs))
+        return info
+
+    def first_failure(self, ranks: Iterable[int]) -> MeshFailure | None:
+        """The failure of the lowest of these spawn ranks that has failed."""
+        failed = self.failed
+        if not failed:
+            return None
+        return next((failed[r] for r in ranks if r in failed), None)

@@ -1,0 +1,52 @@
+"""Who owns meshes in a process: an actor of it, or the process itself (the root client)."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from monarch._core.errors import MeshFailure
+    from monarch._core.local_actor import LocalActor
+    from monarch._core.process import LocalProcess
+
+
+class Owner:
+    """An owner of meshes; `mailbox` is 0 for the process itself."""
+
+    __slots__ = ("actor", "display", "mailbox", "owned", "process")
+
+    def __init__(self, process: LocalProcess, mailbox: int, display: str, actor: LocalActor | None = None) -> None:
+        self.process = process
+        self.mailbox = mailbox
+        self.display = display
+        self.actor = actor
+        self.owned: dict[int, Any] = {}
+
+    def failed(self, failure: MeshFailure) -> None:
+        """Something this owner owns has failed. Called on the housekeeping thread."""
+        if self.actor is not None:
+            self.actor.owned_failed(failure)
+        else:
+            from monarch._core.root_fault import root_failed
+
+            root_failed(self.process, failure)
+
+
+def current_owner() -> Owner:
+    """The owner that this thread or task acts for."""
+    from monarch._core.context import current_local_actor
+    from monarch._core.process import current_process
+
+    actor = current_local_actor()
+    return actor.owner if actor is not None else current_process().owner
+
+
+def spawning_owner() -> Owner:
+    """The same for something new; `RuntimeError` if this is the root and its client has ended."""
+    from monarch._core.process import has_exited
+
+    owner = current_owner()
+    if owner.actor is None and has_exited():
+        raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
+    return owner

@@ -1,0 +1,209 @@
+"""The main function of a proc, forked from the zygote or started by a command."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+# Descriptors of the link and of the setup, for a proc that was started by a command.
+FDS_VARIABLE = "MONARCH_PROC_FDS"
+FAIL_VARIABLE = "MONARCH_ERROR_DURING_BOOTSTRAP_FOR_TESTING"
+
+# What every proc needs before it can run an actor.
+_FIRST = (
+    "threading",
+    "cloudpickle",
+    "monarch._core.actor_logging",
+    "monarch._core.actor_mesh",
+    "monarch._core.actor_thread",
+    "monarch._core.by_value",
+    "monarch._core.class_cache",
+    "monarch._core.housekeeping",
+    "monarch._core.local_actor",
+    "monarch._core.port",
+    "monarch._core.proc_mesh",
+    "monarch._core.value_mesh",
+    "monarch.actor",
+)
+# What most procs are going to need, in steps that are short enough to do between two requests.
+REST = (
+    "socket",
+    "selectors",
+    "logging",
+    "ssl",
+    "subprocess",
+    "concurrent.futures.thread",
+    "linecache",
+    "traceback",
+    "asyncio",
+    "monarch._core.async_actor",
+    "monarch._core.remote_exception",
+    "monarch._core.spawn",
+)
+
+
+def preload(names: Iterable[str] = _FIRST) -> None:
+    """Imports what procs need, so that its pages are shared."""
+    from importlib import import_module
+
+    for name in names:
+        import_module(name)
+
+
+def default_to_forkserver() -> None:
+    """A fork of a process with threads hangs sooner or later; what the user chooses explicitly still holds."""
+    if sys.platform.startswith("linux"):
+        from monarch._core.post_import import when_imported
+
+        when_imported("multiprocessing.context", _choose_forkserver)
+
+
+def _choose_forkserver(context: Any) -> None:
+    context._default_context._default_context = context._concrete_contexts["forkserver"]
+
+
+def main() -> None:
+    """Entry of a proc that was started by a command."""
+    link, setup = (int(fd) for fd in os.environ.pop(FDS_VARIABLE).split(","))
+    with open(setup, "rb") as f:
+        body = f.read()
+    os.set_inheritable(link, False)
+    from monarch._core._native import set_parent_death_signal
+
+    set_parent_death_signal(os.getppid())
+    sys.exit(run(body, link, False))
+
+
+def run(body: bytes, link: int, forked: bool = True) -> int:
+    """The life of a proc on its main thread; gives its exit code."""
+    from _pickle import loads
+
+    common, rank, uid, bind = marshal.loads(body)
+    setup = loads(common)
+    _take_over(setup, forked)
+    default_to_forkserver()
+    if bind:
+        _bind(bind)
+    from monarch._core import config
+    from monarch._core._native import Process as NativeProcess
+    from monarch._core.housekeeping import Housekeeping
+    from monarch._core.mesh_info import MeshInfo
+    from monarch._core.process import LocalProcess, set_process
+    from monarch._core.shape import Extent
+
+    config.reload_config_from_env()
+    config.apply_pushed(setup["config"])
+    native = NativeProcess.proc(uid, setup["agent"], link)
+    state, _, _ = setup["mesh"]
+    process = LocalProcess(native, setup["host"], state[1])
+    set_process(process)
+    process.python_executable = setup["executable"]
+    process.start_variables = setup["start"]
+    process.proc_info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agent=state[7])
+    process.infos[state[0]] = process.proc_info
+    process.proc_rank = rank
+    if setup["patches"] is not None:
+        from monarch._core import patching
+
+        patching.accept(setup["patches"])
+    if _prepare(process, setup, rank):
+        native.reply(setup["owner"], setup["slot"], rank, 0, b"")
+    graceful = Housekeeping(process).run()
+    if not graceful or process.actors:
+        # Without its agent, or with an actor that does not let go, there is nothing to finalise for.
+        sys.stdout.flush()
+        os._exit(1)
+    native.flush_links(0.5)
+    from monarch._core._native import begin_exit
+
+    begin_exit()
+    return 0
+
+
+def _take_over(setup: dict[str, Any], forked: bool) -> None:
+    """Makes the process look the same however it was started."""
+    if forked:
+        import gc
+
+        gc.enable()
+        zone = os.environ.get("TZ")
+        for name in [n for n in os.environ if n not in setup["env"]]:
+            del os.environ[name]
+        for name, value in setup["env"].items():
+            if os.environ.get(name) != value:
+                os.environ[name] = value
+        if os.environ.get("TZ") != zone:
+            import time
+
+            time.tzset()
+    if setup["cwd"] is not None:
+        try:
+            os.chdir(setup["cwd"])
+        except OSError:  # it is gone; stay where we are
+            pass
+    sys.path[:] = setup["path"]
+    sys.argv[:] = ["monarch-proc"]
+    from types import ModuleType
+
+    module = ModuleType("__main__")
+    module.__dict__["__builtins__"] = sys.modules["builtins"]
+    # Kept alive: at interpreter exit the frames below still use the old one.
+    sys.modules["monarch._core._bootstrap_main"] = sys.modules["__main__"]
+    sys.modules["__main__"] = module
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # pyright: ignore
+
+
+def _bind(options: dict[str, str]) -> None:
+    """Before there are threads, which inherit it; ends the process if the kernel refuses."""
+    from monarch._core.cpu_binding import bind
+
+    try:
+        bind(options)
+    except OSError as e:
+        print(f"cannot bind to {options}: {e}", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _prepare(process: Any, setup: dict[str, Any], rank: int) -> bool:
+    """The user's bootstrap; tells the owner of an error."""
+    try:
+        if os.environ.get(FAIL_VARIABLE) == "1":
+            raise RuntimeError("Error during bootstrap for testing")
+        if setup["bootstrap"] is not None:
+            _bootstrap(setup["bootstrap"])
+    except Exception as e:
+        from monarch._core.answer import pack_error
+
+        display = process.proc_info.display(rank)
+        process.native.reply(setup["owner"], setup["slot"], rank, 1, pack_error(e, display, process.pid, process.host))
+        return False
+    return True
+
+
+def _bootstrap(body: bytes) -> None:
+    from monarch._core.actor import is_coroutine_function
+    from monarch._core.pickling import loads
+
+    cuda = sys.modules.get("torch")
+    before = {k: v for k, v in os.environ.items() if k.startswith("CUDA_")}
+    function = loads(body)
+    result = function()
+    if is_coroutine_function(function):
+        import asyncio
+
+        asyncio.run(result)
+    after = {k: v for k, v in os.environ.items() if k.startswith("CUDA_")}
+    if before != after and cuda is not None and cuda.cuda.is_initialized():
+        import logging
+
+        logging.getLogger("monarch").warning(
+            "bootstrap changed %s after CUDA was initialised", sorted(set(before) ^ set(after)) or sorted(after)
+        )

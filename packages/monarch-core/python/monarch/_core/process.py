@@ -1,0 +1,184 @@
+"""This process as a member of the job: the client, or a proc. There is at most one, made on first need."""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import RLock, get_ident, start_new_thread
+from weakref import WeakValueDictionary
+
+from monarch._core import config
+from monarch._core._native import Process as NativeProcess
+from monarch._core._native import after_fork_in_child
+from monarch._core.identity import ActorAddr, new_uid, to_base58
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from monarch._core.local_actor import LocalActor
+    from monarch._core.mesh_info import MeshInfo
+    from monarch._core.owner import Owner
+    from monarch._core.supervision import OwnedMesh
+
+# Requests between housekeeping threads; 1 and 2 are known to the native side too.
+FAILURE, UNDELIVERABLE, CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 1, 2, 3, 4, 5, 6, 7
+
+# How a call waits for its answers; the native side's numbers.
+FIRST_ERROR, GATHER, STREAM, NO_ANSWER = 0, 1, 2, -1
+
+# What an answer is; the native side's numbers.
+OK, ERROR, FAILED, PROC_ENDED, CLOSED = 0, 1, 2, 3, 4
+
+
+class LocalProcess:
+    """The runtime of this process and everything in it that Python knows of."""
+
+    def __init__(self, native: NativeProcess, host: str, name: str) -> None:
+        self.native = native
+        self.uid: int = native.uid
+        self.is_client = native.agent_uid == native.uid
+        self.agent_uid: int = native.agent_uid
+        self.host = host
+        self.name = name
+        self.pid = os.getpid()
+        self.actors: dict[int, LocalActor] = {}
+        self.owned: dict[int, OwnedMesh] = {}
+        self.infos: WeakValueDictionary[int, MeshInfo] = WeakValueDictionary()
+        self.ended: dict[int, Any] = {}
+        self.closed = False
+        self.is_shared = False
+        self.creator_bytes: bytes | None = None
+        # Of a proc: the one it is, as a mesh, and the mesh it was spawned in.
+        self.proc_info: MeshInfo | None = None
+        self.proc_rank = 0
+        self.python_executable: str | None = None
+        # What variables that are read only when an interpreter starts were in the process that procs are forked from.
+        self.start_variables: dict[str, str] = {}
+        from monarch._core.owner import Owner
+
+        self.owner: Owner = Owner(self, 0, "<root>" if self.is_client else name)
+
+    @property
+    def address(self) -> str:
+        """The address that identities show; opaque."""
+        return f"ipc://@monarch-{to_base58(self.agent_uid)}"
+
+    def actor_addr(self, label: str, uid: int) -> ActorAddr:
+        proc = f"{'client' if self.is_client else 'proc'}<{to_base58(self.uid)}>"
+        return ActorAddr(addr=self.address, proc_name=proc, actor_name=f"{label}<{to_base58(uid)}>" if uid else label)
+
+    def share(self) -> None:
+        """A handle is being pickled outside a message: whoever unpickles it must find the agent."""
+        if self.is_client:
+            self.native.open_door()
+        elif not self.is_shared:
+            cell = self.native.cell(FIRST_ERROR, 1, [self.agent_uid])
+            self.native.request(self.agent_uid, OPEN_DOOR, b"", cell.slot)
+            cell.wait()
+            self.is_shared = True
+
+    def start_thread(self, body: Callable[..., Any], *args: Any) -> None:
+        start_new_thread(body, args)
+
+
+_lock = RLock()
+_process: LocalProcess | None = None
+_forked_from = 0
+
+
+def current_process() -> LocalProcess:
+    """This process; in a script that has none yet, the client is started."""
+    process = _process
+    if process is not None:
+        return process
+    if _forked_from:
+        raise RuntimeError(
+            f"process {os.getpid()} was forked from process {_forked_from}, which was using Monarch: "
+            "use the multiprocessing start method `spawn` or `forkserver`"
+        )
+    with _lock:
+        return _process or _start_client()
+
+
+def known_process() -> LocalProcess | None:
+    """This process if it has a runtime already."""
+    return _process
+
+
+def set_process(process: LocalProcess) -> None:
+    global _process
+    _process = process
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _forget_in_child() -> None:
+    global _process, _forked_from
+    if _process is not None:
+        _forked_from = _process.pid
+        after_fork_in_child(_forked_from)
+        _process = None
+
+
+def host_name() -> str:
+    return os.uname().nodename
+
+
+def zygote_command(executable: str | None = None) -> list[str]:
+    """The command that runs the process that procs are forked from, with our own modules found as they were here."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from monarch._core.zygote import main; main()"
+    return [executable or sys.executable, "-c", code]
+
+
+# Variables that an interpreter or its libraries read when they start: too late to set in a fork.
+_START_VARIABLES = ("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES")
+
+
+def start_variables() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k.startswith(_START_VARIABLES)}
+
+
+def _start_client() -> LocalProcess:
+    from monarch._core.shutdown import register_exit
+
+    if _exited:
+        raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
+    _open_standard_descriptors()
+    native = NativeProcess.client(new_uid(), host_name(), zygote_command(), list(os.environ.items()), config.value("tail_log_lines"))
+    native.warm_up()
+    process = LocalProcess(native, host_name(), "client")
+    process.start_variables = start_variables()
+    set_process(process)
+    register_exit(process)
+    from monarch._core.housekeeping import run_client
+
+    start_new_thread(run_client, (process,))
+    return process
+
+
+def _open_standard_descriptors() -> None:
+    """A socket of ours must not become descriptor 1 because that was closed: lines of procs are written there."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+_exited = False
+
+
+def mark_exited() -> None:
+    global _exited, _process
+    _exited = True
+
+
+def has_exited() -> bool:
+    return _exited
+
+
+def is_main_thread() -> bool:
+    import threading
+
+    return threading.main_thread().ident == get_ident()

@@ -1,0 +1,181 @@
+"""Failures that reach the root: the fault hook, and what becomes of a script that has one unhandled.
+
+Who must be told is decided on the housekeeping thread. The hook is the user's code and may block, or call actors whose messages wait for
+the housekeeping thread: it runs on a thread of its own, one failure after another.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import allocate_lock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from monarch._core.errors import MeshFailure
+    from monarch._core.process import LocalProcess
+
+
+def unhandled_fault_hook(failure: MeshFailure) -> None:
+    """Called for each failure that nobody handled. Replace the module attribute to decide otherwise; returning drops the failure."""
+    sys.exit(1)
+
+
+_lock = allocate_lock()
+# (mesh uid, rank) that the script has seen as an exception.
+_seen: set[tuple[int, int]] = set()
+# Failures whose exception the script still holds unseen.
+_held: dict[tuple[int, int], MeshFailure] = {}
+_fatal = False
+# What the hook is still to be called for, in order, and whether a thread is at it.
+_pending: list[tuple[LocalProcess, MeshFailure]] = []
+_calling = False
+# Held while the hook runs; an exit waits for it, but not for ever.
+_in_hook = allocate_lock()
+_HOOK_TIMEOUT = 3.0
+
+
+def has_fault() -> bool:
+    """The program ends because of an unhandled failure."""
+    return _fatal
+
+
+def _hook() -> Any:
+    module = sys.modules.get("monarch.actor")
+    return getattr(module, "unhandled_fault_hook", unhandled_fault_hook)
+
+
+def failure_seen(mesh: int, failure: MeshFailure, others: Iterable[int] = ()) -> None:
+    """The script has got this failure as an exception of its own call, which `others` have not answered either."""
+    with _lock:
+        for rank in (*failure.crashed_ranks, *others):
+            _seen.add((mesh, rank))
+            _held.pop((mesh, rank), None)
+
+
+def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
+    """A failure of something that the root owns. On the housekeeping thread."""
+    if _hook() is not unhandled_fault_hook:
+        _call(process, failure)
+        return
+    mesh = next((m.info.uid for m in list(process.owned.values()) if m.info.unique_name == failure.mesh_name), 0)
+    key = (mesh, failure.crashed_ranks[0] if failure.crashed_ranks else -1)
+    with _lock:
+        if key in _seen:
+            return
+        _held[key] = failure
+    if not _may_be_seen(process, *key):
+        _act(process, key)
+
+
+def _may_be_seen(process: LocalProcess, mesh: int, rank: int) -> bool:
+    """The script holds a call to this mesh, or the mesh of procs under it, whose `initialized` tells of the same failure."""
+    native = process.native
+    if native.failure_may_be_seen(mesh):
+        return True
+    owned = process.owned.get(mesh)
+    if owned is None or not owned.is_actors:
+        return False
+    proc = owned.info.procs[rank]
+    below = [m.info for m in list(process.owned.values()) if not m.is_actors]
+    return any(proc in info.procs and native.failure_may_be_seen(info.uid) for info in below)
+
+
+def proc_failure_seen(process: LocalProcess, proc: int) -> None:
+    """The script has got the end of this process as an exception: that covers all the root has there."""
+    with _lock:
+        for mesh in list(process.owned.values()):
+            for rank, uid in enumerate(mesh.info.procs):
+                if uid == proc:
+                    _seen.add((mesh.info.uid, rank))
+                    _held.pop((mesh.info.uid, rank), None)
+
+
+def abandoned(process: LocalProcess) -> None:
+    """The last chance that the script sees a failure may be gone."""
+    for key in list(_held):
+        if not _may_be_seen(process, *key):
+            _act(process, key)
+
+
+def act_at_exit(process: LocalProcess) -> None:
+    """The script ends without having looked: the hook acts now. Nobody can be interrupted any more."""
+    if _in_hook.acquire(timeout=_HOOK_TIMEOUT):
+        _in_hook.release()
+    with _lock:
+        left = [*_held.values(), *(failure for _, failure in _pending)]
+        _held.clear()
+        _pending.clear()
+    for failure in left:
+        if _fatal:
+            return
+        try:
+            _hook()(failure)
+        except BaseException as e:
+            del e
+            _report(process, failure)
+
+
+def _act(process: LocalProcess, key: tuple[int, int]) -> None:
+    with _lock:
+        failure = _held.pop(key, None)
+    if failure is not None:
+        _call(process, failure)
+
+
+def _call(process: LocalProcess, failure: MeshFailure) -> None:
+    global _calling
+    with _lock:
+        _pending.append((process, failure))
+        if _calling:
+            return
+        _calling = True
+    process.start_thread(_call_pending)
+
+
+def _call_pending() -> None:
+    global _calling
+    from monarch._core._native import set_runtime_thread
+
+    set_runtime_thread()
+    while True:
+        with _lock:
+            if not _pending or _fatal:
+                _calling = False
+                return
+            process, failure = _pending.pop(0)
+        with _in_hook:
+            try:
+                _hook()(failure)
+            except BaseException as e:
+                del e
+                _report(process, failure)
+                _interrupt()
+
+
+def _report(process: LocalProcess, failure: MeshFailure) -> None:
+    global _fatal
+    import time
+
+    from monarch._core.endpoint import Endpoint
+    from monarch._core.errors import unhandled_at_root
+
+    _fatal = True
+    Endpoint._root_failure = failure
+    head = unhandled_at_root(process.host, process.pid, time.strftime("%Y-%m-%d %H:%M:%S"))
+    try:
+        print(f"{head}\n{failure.report()}", file=sys.stderr, flush=True)
+    except (OSError, ValueError, AttributeError):  # stderr is closed
+        return
+
+
+def _interrupt() -> None:
+    """Interrupts the main thread, also in a system call."""
+    import signal
+    import threading
+
+    main = threading.main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, signal.SIGINT)

@@ -1,0 +1,211 @@
+"""Spawning processes: what the caller decides is written down once and sent to the agent, which starts them."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+
+from monarch._core import config
+from monarch._core.actor_mesh import whole_shape
+from monarch._core.host_mesh import HostMesh, host_extent
+from monarch._core.identity import new_uid
+from monarch._core.mesh_info import MeshInfo
+from monarch._core.owner import spawning_owner
+from monarch._core.proc_mesh import ProcMesh
+from monarch._core.process import ERROR, FIRST_ERROR, GATHER, current_process, start_variables
+from monarch._core.shape import Point
+from monarch._core.supervision import OwnedMesh
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from monarch._core._native import CallCell
+    from monarch._core.bootstrap_command import BootstrapCommand
+
+_BIND_KEYS = frozenset({"cpunodebind", "membind", "physcpubind", "cpus"})
+
+_spawn_callbacks: list[Callable[[ProcMesh], Any]] = []
+_active: list[Any] = []
+
+
+def spawn_procs(
+    hosts: HostMesh,
+    per_host: dict[str, int],
+    bootstrap: Callable[[], Any] | None,
+    name: str,
+    proc_bind: list[dict[str, str]] | None,
+    bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None,
+) -> ProcMesh:
+    extent = host_extent(hosts, per_host)
+    each = 1
+    for size in per_host.values():
+        each *= size
+    count = each * len(hosts)
+    binds = _checked_binds(proc_bind, each)
+    process = current_process()
+    owner = spawning_owner()
+    procs = tuple(new_uid() for _ in range(count))
+    info = MeshInfo(new_uid(), name, owner.display, extent, procs, agent=process.agent_uid)
+    # Without code of the user each proc comes up or ends in time, so that all can be counted; with it one may wait for another.
+    ready = process.native.cell(GATHER if bootstrap is None else FIRST_ERROR, count, list(procs), info.uid)
+    common = _setup(process, hosts, info, bootstrap, ready.slot)
+    limit = config.spawn_ready_seconds()
+    prefix = config.value("prefix_with_rank")
+    plans: list[tuple[int, bytes, bool, int, str]] = []
+    commands: list[str] = []
+    known: dict[int, tuple[list[str], str, dict[str, str], str] | None] = {}
+    for rank, uid in enumerate(procs):
+        bind = binds[rank % each] if binds else None
+        setup = marshal.dumps((common, rank, uid, bind))
+        given = bootstrap_command(Point(rank, extent)) if callable(bootstrap_command) else bootstrap_command
+        key = id(given) if given is bootstrap_command and (given is not None or bind is None) else -1 - rank
+        command = known[key] if key in known else known.setdefault(key, _command(process, hosts, given, bind))
+        if command is None:
+            commands.append(sys.executable)
+        else:
+            argv, program, env, shown = command
+            commands.append(shown)
+            setup = marshal.dumps((argv, program, env, _cwd(), setup))
+        plans.append((uid, setup, command is not None, int((limit or 0) * 1000), f"[{rank}] " if prefix else ""))
+    owned = OwnedMesh(process, owner, info, False)
+    process.infos[info.uid] = info
+    process.native.spawn_procs(plans)
+    mesh = ProcMesh(info, whole_shape(extent), hosts._state(), owned, (ready, commands))
+    hosts._spawned[:] = [m for m in hosts._spawned if m.info.uid in process.owned]
+    hosts._spawned.append(owned)
+    _remember(mesh)
+    for callback in list(_spawn_callbacks):
+        callback(mesh)
+    return mesh
+
+
+def _checked_binds(proc_bind: list[dict[str, str]] | None, each: int) -> list[dict[str, str]] | None:
+    if proc_bind is None:
+        return None
+    if len(proc_bind) != each:
+        raise ValueError(f"proc_bind length ({len(proc_bind)}) must equal procs_per_host ({each})")
+    from monarch._core.cpu_binding import parse_cpus
+
+    for bind in proc_bind:
+        unknown = set(bind) - _BIND_KEYS
+        if unknown:
+            raise ValueError(f"proc_bind has unknown keys {sorted(unknown)}: expected {sorted(_BIND_KEYS)}")
+        for value in bind.values():
+            parse_cpus(value)
+    return proc_bind
+
+
+def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[], Any] | None, slot: int) -> bytes:
+    from _pickle import dumps
+
+    from monarch._core.pickling import dumps_in_band
+
+    patches = sys.modules.get("monarch._core.patching")
+    return dumps(
+        {
+            "agent": process.agent_uid,
+            "host": process.host,
+            "owner": process.uid,
+            "slot": slot,
+            "mesh": (info.state(), whole_shape(info.extent), hosts._state()),
+            "env": dict(os.environ),
+            "cwd": _cwd(),
+            "path": list(sys.path),
+            "config": config.pushed_values(),
+            "bootstrap": None if bootstrap is None else dumps_in_band(bootstrap),
+            "executable": hosts._executable,
+            "start": process.start_variables,
+            "patches": None if patches is None else patches.pushed(),
+        },
+        5,
+    )
+
+
+def _cwd() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return None
+
+
+def _command(
+    process: Any, hosts: HostMesh, given: BootstrapCommand | None, bind: dict[str, str] | None
+) -> tuple[list[str], str, dict[str, str], str] | None:
+    """Argument vector, program and environment of a process that cannot be forked from the zygote, and how errors show it."""
+    from monarch._core.bootstrap_command import BootstrapCommand
+
+    if given is None:
+        executable = hosts._executable
+        exec_anyway = (
+            config.value("spawn_method") == "exec"
+            or (bind is not None and "membind" in bind)
+            or start_variables() != process.start_variables
+        )
+        if executable is None and not exec_anyway:
+            return None
+        given = BootstrapCommand(executable or sys.executable)
+    return given._argv(), given.program, given._environment(), " ".join((given.program, *(given.args or ())))
+
+
+def ready_error(info: MeshInfo, cell: CallCell, commands: list[str]) -> BaseException | None:
+    """Why the processes of a mesh are not usable; None if they are. `commands` started them."""
+    if cell.error() is None:
+        return None
+    from monarch._core.answer import actor_error
+    from monarch._core.errors import SpawnError, cause, procs_not_started
+    from monarch._core.root_fault import proc_failure_seen
+
+    missing: list[tuple[str, str, list[str]]] = []
+    failure = None
+    process = current_process()
+    for rank, result in enumerate(cell.results()):
+        if result is not None and result.status == 0:
+            continue
+        # Those not heard of yet are part of what the caller is told about: the mesh is not usable.
+        proc_failure_seen(process, info.procs[rank])
+        if result is None:
+            continue
+        if result.status == ERROR:
+            return actor_error(result, info.name, "bootstrap")
+        from monarch._core.answer import proc_ended_failure
+
+        failure = proc_ended_failure(info, result.rank, result.raw())
+        missing.append(
+            (
+                f"{commands[result.rank]} (proc {result.rank})",
+                cause(failure.reason, host=failure.host, mesh=info.name),
+                list(failure._output),
+            )
+        )
+    return SpawnError(procs_not_started(len(info.procs), missing), failure=failure)
+
+
+# ---- callbacks and the list of what is there
+
+
+def register_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], Any]) -> None:
+    """Runs `callback(proc_mesh)` for each mesh before `spawn_procs` returns it."""
+    _spawn_callbacks.append(callback)
+
+
+def unregister_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], Any]) -> None:
+    """`ValueError` if it is not registered."""
+    if callback not in _spawn_callbacks:
+        raise ValueError(f"callback is not registered: {callback!r}")
+    _spawn_callbacks.remove(callback)
+
+
+def _remember(mesh: ProcMesh) -> None:
+    from weakref import ref
+
+    _active[:] = [r for r in _active if r() is not None]
+    _active.append(ref(mesh))
+
+
+def get_active_proc_meshes() -> list[ProcMesh]:
+    """Meshes spawned by this process that have not been stopped."""
+    meshes = [r() for r in _active]
+    return [m for m in meshes if m is not None and m._info.stopped is None]

@@ -1,0 +1,55 @@
+"""Tensors in messages: they arrive on the CPU, their memory travels out of band. Loaded only if the user loaded torch."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pickle import PickleBuffer
+from typing import Any
+
+
+def modes_off() -> AbstractContextManager[Any]:
+    """Switches dispatch modes off: they must not see, or change, how a message is taken apart and put together."""
+    dispatch: Any = sys.modules.get("torch.utils._python_dispatch")
+    disable = getattr(dispatch, "_disable_current_modes", None)
+    return nullcontext() if disable is None else disable()
+
+
+def reduce(obj: Any) -> Any:
+    """For `reducer_override`: plain dense tensors as memory, storages of devices copied to the CPU, all else as torch does it."""
+    torch: Any = sys.modules.get("torch")
+    tensor = getattr(torch, "Tensor", None)
+    kind: Any = type(obj)  # pyright: ignore[reportUnknownVariableType]
+    if tensor is None:
+        return NotImplemented
+    if kind is tensor:
+        return _dense(torch, obj)
+    storage = kind.__name__ in ("UntypedStorage", "TypedStorage") and kind.__module__.startswith("torch.")
+    if storage and obj.device.type not in ("cpu", "meta"):
+        return obj.cpu().__reduce__()
+    return NotImplemented
+
+
+def _dense(torch: Any, obj: Any) -> Any:
+    if obj.layout is not torch.strided or obj.is_quantized or obj.device.type == "meta" or obj.__dict__:
+        return NotImplemented
+    import ctypes
+
+    plain = obj.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    size = plain.numel() * plain.element_size()
+    memory: Any = b""
+    if size:
+        # Without numpy, which torch does not need: the array shows the tensor's memory and keeps the tensor.
+        memory = (ctypes.c_char * size).from_address(plain.data_ptr())
+        memory.tensor = plain
+        memory = PickleBuffer(memory)
+    return (_rebuild, (memory, obj.dtype, tuple(obj.shape), obj.requires_grad))
+
+
+def _rebuild(memory: Any, dtype: Any, shape: tuple[int, ...], requires_grad: bool) -> Any:
+    torch: Any = sys.modules["torch"]  # loaded by then: the dtype comes from it
+    if len(memory):
+        made = torch.frombuffer(memory, dtype=dtype).reshape(shape)
+    else:
+        made = torch.empty(shape, dtype=dtype, device="cpu")
+    return made.requires_grad_() if requires_grad else made

@@ -1,0 +1,140 @@
+"""Actors on meshes of processes: the public names. Each is loaded on first use, so that importing this module costs next to nothing."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core.actor import Actor as Actor
+    from monarch._core.actor import EndpointProperty as EndpointProperty
+    from monarch._core.actor import NotAnEndpoint as NotAnEndpoint
+    from monarch._core.actor import concurrent_endpoint as concurrent_endpoint
+    from monarch._core.actor import endpoint as endpoint
+    from monarch._core.actor_mesh import ActorMesh as ActorMesh
+    from monarch._core.address import BindSpec as BindSpec
+    from monarch._core.address import ChannelAddr as ChannelAddr
+    from monarch._core.address import ChannelTransport as ChannelTransport
+    from monarch._core.bootstrap_command import BootstrapCommand as BootstrapCommand
+    from monarch._core.bootstrap_command import default_bootstrap_cmd as default_bootstrap_cmd
+    from monarch._core.buffer import Buffer as Buffer
+    from monarch._core.buffer import FrozenBuffer as FrozenBuffer
+    from monarch._core.context import Context as Context
+    from monarch._core.context import Instance as Instance
+    from monarch._core.context import context as context
+    from monarch._core.context import current_actor_name as current_actor_name
+    from monarch._core.context import current_rank as current_rank
+    from monarch._core.context import current_size as current_size
+    from monarch._core.context import shutdown_context as shutdown_context
+    from monarch._core.context import this_host as this_host
+    from monarch._core.context import this_proc as this_proc
+    from monarch._core.controller import get_or_spawn_controller as get_or_spawn_controller
+    from monarch._core.endpoint import Accumulator as Accumulator
+    from monarch._core.endpoint import Endpoint as Endpoint
+    from monarch._core.endpoint import as_endpoint as as_endpoint
+    from monarch._core.endpoint import send as send
+    from monarch._core.errors import ActorError as ActorError
+    from monarch._core.errors import AttachError as AttachError
+    from monarch._core.errors import AuthenticationError as AuthenticationError
+    from monarch._core.errors import DeliveryError as DeliveryError
+    from monarch._core.errors import ExitReason as ExitReason
+    from monarch._core.errors import MeshFailure as MeshFailure
+    from monarch._core.errors import MonarchError as MonarchError
+    from monarch._core.errors import SpawnError as SpawnError
+    from monarch._core.errors import SupervisionError as SupervisionError
+    from monarch._core.errors import VersionMismatch as VersionMismatch
+    from monarch._core.future import Future as Future
+    from monarch._core.future import WouldBlockRuntime as WouldBlockRuntime
+    from monarch._core.future import returns_future as returns_future
+    from monarch._core.host_mesh import HostMesh as HostMesh
+    from monarch._core.identity import ActorAddr as ActorAddr
+    from monarch._core.identity import ProcId as ProcId
+    from monarch._core.identity import Uid as Uid
+    from monarch._core.mesh import MeshTrait as MeshTrait
+    from monarch._core.port import Channel as Channel
+    from monarch._core.port import Port as Port
+    from monarch._core.port import PortReceiver as PortReceiver
+    from monarch._core.port import RankedPortReceiver as RankedPortReceiver
+    from monarch._core.port import UndeliverableMessageEnvelope as UndeliverableMessageEnvelope
+    from monarch._core.proc_mesh import ProcMesh as ProcMesh
+    from monarch._core.root_fault import unhandled_fault_hook as unhandled_fault_hook
+    from monarch._core.shape import Extent as Extent
+    from monarch._core.shape import Point as Point
+    from monarch._core.shape import Region as Region
+    from monarch._core.shape import Shape as Shape
+    from monarch._core.slice import NDSlice as NDSlice
+    from monarch._core.slice import Slice as Slice
+    from monarch._core.spawn import get_active_proc_meshes as get_active_proc_meshes
+    from monarch._core.spawn import register_proc_mesh_spawn_callback as register_proc_mesh_spawn_callback
+    from monarch._core.spawn import unregister_proc_mesh_spawn_callback as unregister_proc_mesh_spawn_callback
+    from monarch._core.tracing import get_meter as get_meter
+    from monarch._core.tracing import span as span
+    from monarch._core.tracing import traced as traced
+    from monarch._core.value_mesh import ValueMesh as ValueMesh
+    from monarch.actor import config as config
+
+# Where each name is implemented.
+_HOMES = {
+    "actor": ("Actor", "EndpointProperty", "NotAnEndpoint", "concurrent_endpoint", "endpoint"),
+    "actor_mesh": ("ActorMesh",),
+    "address": ("BindSpec", "ChannelAddr", "ChannelTransport"),
+    "bootstrap_command": ("BootstrapCommand", "default_bootstrap_cmd"),
+    "buffer": ("Buffer", "FrozenBuffer"),
+    "context": (
+        "Context",
+        "Instance",
+        "context",
+        "current_actor_name",
+        "current_rank",
+        "current_size",
+        "shutdown_context",
+        "this_host",
+        "this_proc",
+    ),
+    "controller": ("get_or_spawn_controller",),
+    "endpoint": ("Accumulator", "Endpoint", "as_endpoint", "send"),
+    "errors": (
+        "ActorError",
+        "AttachError",
+        "AuthenticationError",
+        "DeliveryError",
+        "ExitReason",
+        "MeshFailure",
+        "MonarchError",
+        "SpawnError",
+        "SupervisionError",
+        "VersionMismatch",
+    ),
+    "future": ("Future", "WouldBlockRuntime", "returns_future"),
+    "host_mesh": ("HostMesh",),
+    "identity": ("ActorAddr", "ProcId", "Uid"),
+    "mesh": ("MeshTrait",),
+    "port": ("Channel", "Port", "PortReceiver", "RankedPortReceiver", "UndeliverableMessageEnvelope"),
+    "proc_mesh": ("ProcMesh",),
+    "root_fault": ("unhandled_fault_hook",),
+    "shape": ("Extent", "Point", "Region", "Shape"),
+    "slice": ("NDSlice", "Slice"),
+    "spawn": ("get_active_proc_meshes", "register_proc_mesh_spawn_callback", "unregister_proc_mesh_spawn_callback"),
+    "tracing": ("get_meter", "span", "traced"),
+    "value_mesh": ("ValueMesh",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+_NAMES = [*sorted(_HOME), "config"]
+
+if not TYPE_CHECKING:  # type checkers go by the imports above
+    __all__ = [*_NAMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    home = _HOME.get(name)
+    if home is None:
+        if name not in ("config", "concurrent", "testing"):
+            raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")
+        return import_module(f"monarch.actor.{name}")
+    found = globals()[name] = getattr(import_module(f"monarch._core.{home}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return list(_NAMES)

@@ -1,0 +1,221 @@
+//! An actor's mailbox, and the receive loop of sync actors.
+
+use std::collections::HashMap;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use net::sys;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyTuple};
+use runtime::mailbox::{CHOSEN, Consumer, Delivery, answer_rank};
+use runtime::{Incoming, Mailbox, Node};
+use wire::frame::{EXPLICIT_PORT, STOP};
+use wire::{MailboxId, Status};
+
+use crate::bytes::load;
+use crate::call::{Call, reply};
+use crate::gil;
+use crate::process::Process;
+
+#[pyclass(frozen)]
+pub struct ActorMailbox {
+    pub node: Arc<Node>,
+    pub inner: Arc<Mailbox>,
+}
+
+#[pymethods]
+impl ActorMailbox {
+    #[new]
+    fn new(process: &Process, id: u64) -> PyResult<Self> {
+        let node = process.node.clone();
+        let inner = node.mailbox(MailboxId(id)).ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the actor has ended"))?;
+        Ok(ActorMailbox { node, inner })
+    }
+
+    #[getter]
+    fn id(&self) -> u64 {
+        self.inner.id.0
+    }
+
+    fn __len__(&self) -> usize {
+        self.inner.len()
+    }
+
+    /// Adds an event for the actor; it overtakes messages. False if the actor has ended.
+    fn push_event(&self, event: &[u8]) -> bool {
+        self.inner.push_event(event.into())
+    }
+
+    /// Refuses what is queued and what still comes, except stops, which it gives; `reason` is a failure's bytes.
+    fn close(&self, reason: &[u8]) -> Vec<Call> {
+        self.node.close_actor(self.inner.id, reason).into_iter().map(|m| Call::new(&self.node, &self.inner, m)).collect()
+    }
+
+    /// Answers the message in progress, which may never end.
+    fn fail_current(&self, reason: &[u8]) {
+        self.node.fail_current(&self.inner, reason);
+    }
+
+    /// Deliveries taken so far.
+    #[getter]
+    fn taken(&self) -> u64 {
+        self.inner.taken()
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.inner.closed().is_some()
+    }
+
+    /// Makes an event loop the consumer: the descriptor to watch.
+    fn watch(&self) -> PyResult<i32> {
+        let event = sys::eventfd()?;
+        let fd = event.as_raw_fd();
+        self.inner.set_consumer(Consumer::Loop(event));
+        Ok(fd)
+    }
+
+    /// The next delivery: a `Call`, `bytes` for an event, or none.
+    fn pop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        if self.node.system.failures_in_flight() > 0 {
+            gil::blocking(py, || self.node.system.settle());
+        }
+        Ok(match self.inner.pop() {
+            None => {
+                self.node.poller.flush_pending();
+                None
+            }
+            Some(Delivery::Event(e)) => Some(PyBytes::new(py, &e).into_any().unbind()),
+            Some(Delivery::Message(m)) => Some(Py::new(py, Call::new(&self.node, &self.inner, m))?.into_any()),
+        })
+    }
+
+    /// The same, waiting until there is one; none if the mailbox is closed.
+    fn wait_pop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        let waiter = gil::waiter(&self.node.poller);
+        self.inner.set_consumer(Consumer::Thread(waiter.clone()));
+        loop {
+            let found = self.pop(py)?;
+            if found.is_some() || self.inner.closed().is_some() {
+                return Ok(found);
+            }
+            gil::wait(py, &self.node.poller, &waiter, None, || !self.inner.is_empty() || self.inner.closed().is_some())?;
+        }
+    }
+
+    /// The next event only.
+    fn pop_event<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBytes>> {
+        self.inner.pop_event().map(|e| PyBytes::new(py, &e))
+    }
+
+    /// The receive loop of a sync actor: returns when the mailbox is closed or a callback says so.
+    ///
+    /// `resolve(name)` gives the bound method of a plain endpoint, or none if the message must go through
+    /// `slow(call) -> bool`. `failed(call, stage, exception) -> bool` decides on errors; `event(bytes) -> bool` on
+    /// events; true ends the loop. `enter(rank, extent)` sets the context of a message to a slice, `leave()` the usual one.
+    #[allow(clippy::too_many_arguments)]
+    fn run(
+        &self,
+        py: Python<'_>,
+        resolve: &Bound<'_, PyAny>,
+        slow: &Bound<'_, PyAny>,
+        failed: &Bound<'_, PyAny>,
+        event: &Bound<'_, PyAny>,
+        enter: &Bound<'_, PyAny>,
+        leave: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let waiter = self.node.poller.waiter();
+        self.inner.set_consumer(Consumer::Thread(waiter.clone()));
+        let mut methods: HashMap<Box<[u8]>, Option<Py<PyAny>>> = HashMap::new();
+        let mut sliced = false;
+        loop {
+            if self.node.system.failures_in_flight() > 0 {
+                gil::blocking(py, || self.node.system.settle());
+            }
+            match self.inner.pop() {
+                None => {
+                    if self.inner.closed().is_some() {
+                        return Ok(());
+                    }
+                    gil::wait(py, &self.node.poller, &waiter, None, || !self.inner.is_empty() || self.inner.closed().is_some())?;
+                }
+                Some(Delivery::Event(e)) => {
+                    if event.call1((PyBytes::new(py, &e),))?.is_truthy()? {
+                        return Ok(());
+                    }
+                }
+                Some(Delivery::Message(m)) => {
+                    let target = if m.flags & (STOP | EXPLICIT_PORT) != 0 { None } else { self.method(py, &mut methods, resolve, &m)? };
+                    if sliced || !m.extent.is_empty() {
+                        sliced = !m.extent.is_empty();
+                        if sliced {
+                            enter.call1((m.rank & !CHOSEN, PyBytes::new(py, &m.extent)))?;
+                        } else {
+                            leave.call0()?;
+                        }
+                    }
+                    let end = match target {
+                        Some(f) => self.handle(py, f.bind(py), m, failed)?,
+                        None => slow.call1((Call::new(&self.node, &self.inner, m),))?.is_truthy()?,
+                    };
+                    if end {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl ActorMailbox {
+    fn method(
+        &self,
+        py: Python<'_>,
+        methods: &mut HashMap<Box<[u8]>, Option<Py<PyAny>>>,
+        resolve: &Bound<'_, PyAny>,
+        m: &Incoming,
+    ) -> PyResult<Option<Py<PyAny>>> {
+        if let Some(known) = methods.get(&m.method) {
+            return Ok(known.as_ref().map(|f| f.clone_ref(py)));
+        }
+        let name = std::str::from_utf8(&m.method).unwrap_or("");
+        let found = resolve.call1((name,))?;
+        let found = if found.is_none() { None } else { Some(found.unbind()) };
+        methods.insert(m.method.clone(), found.as_ref().map(|f| f.clone_ref(py)));
+        Ok(found)
+    }
+
+    /// Runs a plain sync endpoint.
+    fn handle(&self, py: Python<'_>, f: &Bound<'_, PyAny>, mut m: Incoming, failed: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let cost = m.cost();
+        let arguments = load(py, &m.parts);
+        // Large parts live on in the arguments that were made of them.
+        m.parts = Vec::new();
+        let outcome = arguments.map_err(|e| ("arguments", e)).and_then(|message| {
+            let call = || {
+                let message = message.cast::<PyTuple>()?;
+                let (args, kwargs) = (message.get_borrowed_item(0)?, message.get_borrowed_item(1)?);
+                f.call(args.cast::<PyTuple>()?.to_owned(), Some(&*kwargs.cast::<PyDict>()?))
+            };
+            let value = call().map_err(|e| ("call", e))?;
+            drop(message);
+            if m.slot.is_none() {
+                return Ok(());
+            }
+            if let Some(reason) = self.inner.closed() {
+                // The actor failed while its endpoint ran.
+                self.node.reply_bytes(m.from, m.slot, answer_rank(m.rank), Status::Failed, &reason);
+                return Ok(());
+            }
+            reply(&value, &self.node, m.from, m.slot, m.rank).map_err(|e| ("result", e))
+        });
+        self.node.handled(&self.inner, m.from, cost);
+        match outcome {
+            Ok(()) => Ok(false),
+            Err((stage, e)) => {
+                let call = Call::new(&self.node, &self.inner, m);
+                failed.call1((call, stage, e.into_value(py)))?.is_truthy()
+            }
+        }
+    }
+}

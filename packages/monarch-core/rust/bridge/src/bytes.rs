@@ -1,0 +1,148 @@
+//! Python objects to and from the parts of a message.
+
+use net::{Mapping, RecvPart};
+use pyo3::exceptions::{PyBufferError, PyOSError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyByteArray, PyBytes, PyList, PyTuple};
+use runtime::payload::OutPart;
+
+static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+fn pickling<'py>(py: Python<'py>, cell: &PyOnceLock<Py<PyAny>>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    let f = cell.get_or_try_init(py, || py.import("monarch._core.pickling")?.getattr(name).map(Bound::unbind))?;
+    Ok(f.bind(py).clone())
+}
+
+/// A contiguous view of a Python object's memory.
+pub struct View {
+    raw: Box<ffi::Py_buffer>,
+}
+
+impl View {
+    fn new(obj: &Bound<'_, PyAny>) -> PyResult<View> {
+        // SAFETY: a zeroed Py_buffer is what PyObject_GetBuffer fills in.
+        let mut raw: Box<ffi::Py_buffer> = Box::new(unsafe { std::mem::zeroed() });
+        if unsafe { ffi::PyObject_GetBuffer(obj.as_ptr(), &mut *raw, ffi::PyBUF_SIMPLE) } != 0 {
+            return Err(PyErr::fetch(obj.py()));
+        }
+        Ok(View { raw })
+    }
+
+    fn part(&self) -> OutPart<'_> {
+        let bytes = match self.raw.len {
+            0 => &[][..],
+            // SAFETY: the view keeps the memory alive and in place until it is released.
+            n => unsafe { std::slice::from_raw_parts(self.raw.buf.cast(), n as usize) },
+        };
+        OutPart { bytes, readonly: self.raw.readonly != 0 }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: acquired in `new`; views are dropped with the GIL held.
+        unsafe { ffi::PyBuffer_Release(&mut *self.raw) };
+    }
+}
+
+/// A pickled object: the stream and its out-of-band buffers.
+pub struct Pickled {
+    stream: Py<PyBytes>,
+    views: Vec<View>,
+}
+
+impl Pickled {
+    pub fn new(obj: &Bound<'_, PyAny>) -> PyResult<Pickled> {
+        let py = obj.py();
+        let out = pickling(py, &DUMPS, "dumps")?.call1((obj,))?.cast_into::<PyTuple>()?;
+        let stream = out.get_borrowed_item(0)?.to_owned().cast_into::<PyBytes>()?.unbind();
+        let buffers = out.get_borrowed_item(1)?.to_owned().cast_into::<PyList>()?;
+        let views = buffers.iter().map(|b| View::new(&b)).collect::<PyResult<_>>()?;
+        Ok(Pickled { stream, views })
+    }
+
+    pub fn parts<'a>(&'a self, py: Python<'a>) -> Vec<OutPart<'a>> {
+        let mut out = Vec::with_capacity(1 + self.views.len());
+        out.push(OutPart { bytes: self.stream.as_bytes(py), readonly: true });
+        out.extend(self.views.iter().map(View::part));
+        out
+    }
+}
+
+/// Writable memory of a received buffer, private to this process (copy on write).
+#[pyclass(frozen)]
+pub struct Mapped {
+    mapping: Mapping,
+}
+
+#[pymethods]
+impl Mapped {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: std::ffi::c_int) -> PyResult<()> {
+        let m = &slf.get().mapping;
+        // SAFETY: the mapping lives as long as the object, which the view holds.
+        let r = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), m.as_ptr().cast(), m.len() as isize, 0, flags) };
+        if r == 0 { Ok(()) } else { Err(PyErr::take(slf.py()).unwrap_or_else(|| PyBufferError::new_err("no such view"))) }
+    }
+
+    fn __len__(&self) -> usize {
+        self.mapping.len()
+    }
+}
+
+fn os_error(e: std::io::Error) -> PyErr {
+    PyOSError::new_err(format!("cannot map a received buffer: {e}"))
+}
+
+/// From this size on fresh memory is asked to come in huge pages: faults of 4 KiB each cost more than the copy.
+const HUGE: usize = 8 << 20;
+
+fn bytes(py: Python<'_>, from: &[u8]) -> PyResult<Py<PyAny>> {
+    if from.len() < HUGE {
+        return Ok(PyBytes::new(py, from).into_any().unbind());
+    }
+    // SAFETY: a new object that nobody else sees yet; its memory is as long as `from`, and is written before it is read.
+    unsafe {
+        let obj = Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(std::ptr::null(), from.len() as isize))?;
+        let to = ffi::PyBytes_AsString(obj.as_ptr()) as usize;
+        let first = to.next_multiple_of(net::sys::PAGE);
+        py.detach(|| {
+            net::sys::advise(first as *mut u8, from.len() - (first - to), libc::MADV_HUGEPAGE);
+            std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len());
+        });
+        Ok(obj.unbind())
+    }
+}
+
+fn buffer(py: Python<'_>, part: &RecvPart) -> PyResult<Py<PyAny>> {
+    if part.readonly() {
+        return bytes(py, part.bytes().map_err(os_error)?);
+    }
+    match part.map().map_err(os_error)? {
+        Some(mapping) => Ok(Py::new(py, Mapped { mapping })?.into_any()),
+        None => Ok(PyByteArray::new(py, part.bytes().map_err(os_error)?).into_any().unbind()),
+    }
+}
+
+/// Unpickles received parts.
+pub fn load<'py>(py: Python<'py>, parts: &[RecvPart]) -> PyResult<Bound<'py, PyAny>> {
+    let Some((stream, rest)) = parts.split_first() else {
+        return Ok(py.None().into_bound(py));
+    };
+    let stream = PyBytes::new(py, stream.bytes().map_err(os_error)?);
+    if rest.is_empty() {
+        return pickling(py, &LOADS, "loads")?.call1((stream,));
+    }
+    let buffers = PyList::new(py, rest.iter().map(|p| buffer(py, p)).collect::<PyResult<Vec<_>>>()?)?;
+    pickling(py, &LOADS, "loads")?.call1((stream, buffers))
+}
+
+/// The bytes of a one-part payload.
+pub fn raw<'py>(py: Python<'py>, parts: &[RecvPart]) -> PyResult<Bound<'py, PyBytes>> {
+    match parts.first() {
+        Some(p) => Ok(PyBytes::new(py, p.bytes().map_err(os_error)?)),
+        None => Ok(PyBytes::new(py, b"")),
+    }
+}

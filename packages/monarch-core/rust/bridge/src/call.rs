@@ -1,0 +1,138 @@
+//! A message on its way to user code, for everything but the fast path.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use runtime::mailbox::{CHOSEN, answer_rank};
+use runtime::{Incoming, Mailbox, Node, Payload};
+use wire::{ProcUid, SlotId, Status};
+
+use crate::bytes::{Pickled, load};
+use crate::caller::out_of_memory;
+
+#[pyclass(frozen)]
+pub struct Call {
+    pub node: Arc<Node>,
+    pub mailbox: Arc<Mailbox>,
+    pub to: ProcUid,
+    pub sender: u64,
+    pub slot: SlotId,
+    pub rank: u32,
+    pub flags: u8,
+    pub method: Box<[u8]>,
+    pub extent: Box<[u8]>,
+    message: Mutex<Option<Incoming>>,
+    cost: u64,
+}
+
+impl Call {
+    pub fn new(node: &Arc<Node>, mailbox: &Arc<Mailbox>, m: Incoming) -> Self {
+        Call {
+            node: node.clone(),
+            mailbox: mailbox.clone(),
+            to: m.from,
+            sender: m.sender.0,
+            slot: m.slot,
+            rank: m.rank,
+            flags: m.flags,
+            method: m.method.clone(),
+            extent: m.extent.clone(),
+            cost: m.cost(),
+            message: Mutex::new(Some(m)),
+        }
+    }
+}
+
+#[pymethods]
+impl Call {
+    #[getter]
+    fn method(&self) -> &str {
+        std::str::from_utf8(&self.method).unwrap_or("")
+    }
+
+    #[getter]
+    fn extent<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.extent)
+    }
+
+    /// Rank within the addressed shape.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.rank & !CHOSEN
+    }
+
+    /// The rank that the answer counts as.
+    #[getter]
+    fn answer(&self) -> u32 {
+        answer_rank(self.rank)
+    }
+
+    #[getter]
+    fn flags(&self) -> u8 {
+        self.flags
+    }
+
+    #[getter]
+    fn slot(&self) -> u64 {
+        self.slot.0
+    }
+
+    #[getter]
+    fn caller(&self) -> u64 {
+        self.to.0
+    }
+
+    #[getter]
+    fn sender(&self) -> u64 {
+        self.sender
+    }
+
+    /// Somebody waits for an answer.
+    #[getter]
+    fn wants_reply(&self) -> bool {
+        !self.slot.is_none()
+    }
+
+    /// Unpickles the arguments; once.
+    fn arguments<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let m = self.message.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match m {
+            Some(m) => load(py, &m.parts),
+            None => Err(pyo3::exceptions::PyRuntimeError::new_err("arguments were taken already")),
+        }
+    }
+
+    /// The bytes of a one-part message, as they are.
+    fn raw<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let m = self.message.lock().unwrap_or_else(PoisonError::into_inner).take();
+        crate::bytes::raw(py, m.as_ref().map_or(&[], |m| &m.parts))
+    }
+
+    /// Sends the result. Raises what pickling it raises, and nothing has been sent then.
+    fn reply(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        if self.slot.is_none() {
+            return Ok(());
+        }
+        reply(value, &self.node, self.to, self.slot, self.rank)
+    }
+
+    /// Sends an error: 1 for a packed exception, 2 for a failure.
+    fn reply_error(&self, status: u8, body: &[u8]) {
+        let status = if status == Status::Failed as u8 { Status::Failed } else { Status::Error };
+        self.node.reply_bytes(self.to, self.slot, answer_rank(self.rank), status, body);
+    }
+
+    /// Gives the sender its credit back.
+    fn handled(&self) {
+        self.node.handled(&self.mailbox, self.to, self.cost);
+    }
+}
+
+pub fn reply(value: &Bound<'_, PyAny>, node: &Node, to: ProcUid, slot: SlotId, rank: u32) -> PyResult<()> {
+    let py = value.py();
+    let pickled = Pickled::new(value)?;
+    let payload = Payload::new(&node.arena, pickled.parts(py)).map_err(out_of_memory)?;
+    node.send_reply(to, slot, answer_rank(rank), Status::Ok, &payload, || pickled.parts(py));
+    Ok(())
+}

@@ -1,0 +1,207 @@
+//! Sending messages: what all adverbs come down to.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use runtime::mailbox::CHOSEN;
+use runtime::peer::{Head, Sent};
+use runtime::{Cell, Mode, Node, Payload, Peer};
+use wire::{MailboxId, ProcUid, SlotId};
+
+use crate::bytes::Pickled;
+use crate::cell::CallCell;
+use crate::gil;
+use crate::process::Process;
+
+/// The actors that a handle addresses, by rank.
+#[pyclass(frozen)]
+pub struct Targets {
+    pub node: Arc<Node>,
+    pub peers: Arc<[Arc<Peer>]>,
+    pub ids: Arc<[(ProcUid, MailboxId)]>,
+}
+
+#[pymethods]
+impl Targets {
+    #[new]
+    fn new(process: &Process, procs: Vec<u64>, mailbox: u64) -> PyResult<Self> {
+        gil::check_not_forked()?;
+        let node = process.node.clone();
+        let peers = procs.iter().map(|p| node.peer(ProcUid(*p))).collect();
+        let ids = procs.iter().map(|p| (ProcUid(*p), MailboxId(mailbox))).collect();
+        Ok(Targets { node, peers, ids })
+    }
+
+    fn __len__(&self) -> usize {
+        self.peers.len()
+    }
+}
+
+/// One method of the addressed actors.
+#[pyclass(frozen)]
+pub struct Caller {
+    node: Arc<Node>,
+    targets: Py<Targets>,
+    method: Box<[u8]>,
+    extent: Box<[u8]>,
+    flags: u8,
+}
+
+pub fn mode(n: i32) -> PyResult<Option<Mode>> {
+    Ok(match n {
+        -1 => None,
+        0 => Some(Mode::FirstError),
+        1 => Some(Mode::Gather),
+        2 => Some(Mode::Stream),
+        _ => return Err(PyValueError::new_err("no such mode")),
+    })
+}
+
+/// Sends one message, waiting for credit where this thread may wait.
+pub fn send(
+    py: Python<'_>,
+    node: &Arc<Node>,
+    peer: &Arc<Peer>,
+    head: &Head<'_>,
+    payload: &Payload<'_>,
+    pickled: &Pickled,
+) -> PyResult<Sent> {
+    let local = || pickled.parts(py);
+    let sent = node.send_message(peer, head, payload, local, false);
+    if sent != Sent::Full {
+        return Ok(sent);
+    }
+    let sender = gil::sender();
+    let busy = || sender.as_ref().and_then(|s| s.mailbox.as_ref()).is_some_and(|m| !m.is_empty());
+    let on_loop = sender.as_ref().is_some_and(|s| s.on_loop) || loop_is_running(py)?;
+    let waiter = gil::waiter(&node.poller);
+    loop {
+        // An actor with messages of its own is never held back, so actors that flood each other go on.
+        if on_loop || busy() {
+            return Ok(node.send_message(peer, head, payload, local, true));
+        }
+        peer.wait_for_credit(&waiter);
+        // The actor's own mailbox does not notify this waiter: look at it again now and then.
+        let look = std::time::Instant::now() + std::time::Duration::from_millis(20);
+        gil::wait(py, &node.poller, &waiter, Some(look), || peer.has_credit(head.dest))?;
+        let sent = node.send_message(peer, head, payload, local, false);
+        if sent != Sent::Full {
+            return Ok(sent);
+        }
+    }
+}
+
+fn loop_is_running(py: Python<'_>) -> PyResult<bool> {
+    // Nobody can run a loop without having imported asyncio.
+    let modules = py.import("sys")?.getattr("modules")?;
+    match modules.call_method1("get", ("_asyncio",))? {
+        m if m.is_none() => Ok(false),
+        m => Ok(!m.call_method0("_get_running_loop")?.is_none()),
+    }
+}
+
+impl Caller {
+    fn head(&self, dest: MailboxId, slot: SlotId, rank: u32) -> Head<'_> {
+        Head { dest, sender: MailboxId(gil::sender_id()), slot, rank, flags: self.flags, method: &self.method, extent: &self.extent }
+    }
+}
+
+#[pymethods]
+impl Caller {
+    #[new]
+    fn new(targets: &Bound<'_, Targets>, method: &str, extent: &[u8], flags: u8) -> Self {
+        let node = targets.get().node.clone();
+        Caller { node, targets: targets.clone().unbind(), method: method.as_bytes().into(), extent: extent.into(), flags }
+    }
+
+    /// Pickles the arguments and sends them to all ranks, or to `only`; gives the cell of the answers unless `how` is -1.
+    #[pyo3(signature = (args, kwargs, how, only=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: &Bound<'_, PyDict>,
+        how: i32,
+        only: Option<usize>,
+    ) -> PyResult<Option<CallCell>> {
+        gil::check_not_forked()?;
+        let mode = mode(how)?;
+        let message = PyTuple::new(py, [args.as_any(), kwargs.as_any()])?;
+        let pickled = Pickled::new(message.as_any())?;
+        let t = self.targets.get();
+        let parts = pickled.parts(py);
+        let payload = Payload::new(&self.node.arena, parts).map_err(out_of_memory)?;
+        let cell = match (mode, only) {
+            (None, _) => None,
+            (Some(m), None) => Some(self.node.new_cell(m, t.ids.len(), t.ids.clone())),
+            (Some(m), Some(i)) => Some(self.node.new_cell(m, 1, Arc::from([t.ids[i]]))),
+        };
+        // Owned from here on, so that an interrupt while waiting for credit lets the slot go.
+        let cell = cell.map(|inner| CallCell { node: self.node.clone(), inner });
+        let slot = cell.as_ref().map_or(SlotId::NONE, |c| c.inner.slot);
+        match only {
+            // The receiver's rank within the addressed shape, and the place of its answer, differ only here.
+            Some(i) => self.one(py, t, i, 0, slot, &payload, &pickled, cell.as_ref().map(|c| &*c.inner))?,
+            None => {
+                for i in 0..t.peers.len() {
+                    self.one(py, t, i, i as u32, slot, &payload, &pickled, cell.as_ref().map(|c| &*c.inner))?;
+                }
+            }
+        }
+        Ok(cell)
+    }
+
+    /// Sends to one rank with the answers going to a slot of another process.
+    fn send_to_slot(
+        &self,
+        py: Python<'_>,
+        args: &Bound<'_, PyTuple>,
+        kwargs: &Bound<'_, PyDict>,
+        slot: u64,
+        only: Option<usize>,
+    ) -> PyResult<()> {
+        let message = PyTuple::new(py, [args.as_any(), kwargs.as_any()])?;
+        let pickled = Pickled::new(message.as_any())?;
+        let payload = Payload::new(&self.node.arena, pickled.parts(py)).map_err(out_of_memory)?;
+        let t = self.targets.get();
+        let ranks = only.map_or(0..t.peers.len(), |i| i..i + 1);
+        for i in ranks {
+            self.one(py, t, i, i as u32, SlotId(slot), &payload, &pickled, None)?;
+        }
+        Ok(())
+    }
+}
+
+impl Caller {
+    #[allow(clippy::too_many_arguments)]
+    fn one(
+        &self,
+        py: Python<'_>,
+        t: &Targets,
+        i: usize,
+        answer: u32,
+        slot: SlotId,
+        payload: &Payload<'_>,
+        pickled: &Pickled,
+        cell: Option<&Cell>,
+    ) -> PyResult<()> {
+        let peer = &t.peers[i];
+        let rank = if answer == i as u32 { answer } else { i as u32 | CHOSEN };
+        if send(py, &self.node, peer, &self.head(t.ids[i].1, slot, rank), payload, pickled)? == Sent::Ended
+            && let Some(cell) = cell
+        {
+            self.node.fail_rank(cell, answer, peer);
+        } else if let Some(cell) = cell
+            && peer.ended().is_some()
+        {
+            self.node.fail_rank(cell, answer, peer);
+        }
+        Ok(())
+    }
+}
+
+pub fn out_of_memory(e: std::io::Error) -> PyErr {
+    PyOSError::new_err(format!("no shared memory for the message: {e}"))
+}

@@ -1,0 +1,158 @@
+//! What a call is waiting for, as a Python object.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use net::RecvPart;
+use pyo3::basic::CompareOp;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use runtime::{Cell, Node, Outcome};
+use wire::Status;
+
+use crate::bytes::{load, raw};
+use crate::gil;
+use crate::watcher::LoopWatcher;
+
+/// A call in flight. Dropping it lets go of replies that are still to come.
+#[pyclass(frozen)]
+pub struct CallCell {
+    pub node: Arc<Node>,
+    pub inner: Arc<Cell>,
+}
+
+impl Drop for CallCell {
+    fn drop(&mut self) {
+        if !gil::is_forked() {
+            self.node.drop_cell(&self.inner);
+        }
+    }
+}
+
+#[pymethods]
+impl CallCell {
+    /// Is the answer there? `index` counts the arrivals of a stream.
+    #[pyo3(signature = (index=0))]
+    fn done(&self, index: usize) -> bool {
+        self.inner.is_done(index)
+    }
+
+    #[getter]
+    fn slot(&self) -> u64 {
+        self.inner.slot.0
+    }
+
+    /// Blocks until it is; false after `timeout` seconds. Signal handlers run meanwhile.
+    #[pyo3(signature = (index=0, timeout=None))]
+    fn wait(&self, py: Python<'_>, index: usize, timeout: Option<f64>) -> PyResult<bool> {
+        if self.inner.is_done(index) {
+            return Ok(true);
+        }
+        gil::check_not_forked()?;
+        let deadline = timeout.map(|t| Instant::now() + Duration::from_secs_f64(t));
+        let waiter = gil::waiter(&self.node.poller);
+        self.inner.add_waiter(&waiter);
+        let r = gil::wait(py, &self.node.poller, &waiter, deadline, || self.inner.is_done(index));
+        self.inner.remove_waiter(&waiter);
+        r
+    }
+
+    /// Puts `token` into the watcher's list once the answer is there.
+    fn watch(&self, index: usize, watcher: &LoopWatcher, token: u64) {
+        self.inner.watch(index, watcher.inner.clone(), token);
+        // The loop is about to sleep, as far as we know.
+        self.node.poller.flush_pending();
+    }
+
+    /// The error that ended the call, if one did.
+    fn error(&self) -> Option<Result> {
+        self.inner.error().map(Result)
+    }
+
+    /// The answer of a rank.
+    fn result(&self, rank: usize) -> Option<Result> {
+        self.inner.outcome(rank).map(Result)
+    }
+
+    /// The answers of all ranks.
+    fn results(&self) -> Vec<Option<Result>> {
+        self.inner.outcomes().into_iter().map(|o| o.map(Result)).collect()
+    }
+
+    /// The i-th answer of a stream.
+    fn arrival(&self, index: usize) -> Option<Result> {
+        self.inner.arrival(index).map(Result)
+    }
+
+    /// The value of a call to one rank in one step; none if it is an error or not there.
+    fn value<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyAny>,)>> {
+        match self.inner.outcome(0) {
+            Some(o) if o.status == Status::Ok => Ok(Some((load(py, &o.parts)?,))),
+            _ => Ok(None),
+        }
+    }
+
+    /// The user has seen the error.
+    fn set_retrieved(&self) {
+        self.inner.retrieved.store(true, std::sync::atomic::Ordering::Release);
+    }
+
+    /// Answers a rank from this process.
+    fn complete(&self, rank: u32, status: u8, body: &[u8]) -> PyResult<()> {
+        let status = Status::from_u8(status).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))?;
+        self.inner.complete(Outcome::new(rank, status, body));
+        Ok(())
+    }
+}
+
+/// What one rank answered, not yet unpickled. Equal if the bytes are.
+#[pyclass(frozen)]
+pub struct Result(pub Arc<Outcome>);
+
+#[pymethods]
+impl Result {
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.0.rank
+    }
+
+    #[getter]
+    fn sender_rank(&self) -> Option<u32> {
+        self.0.sender_rank
+    }
+
+    #[getter]
+    fn status(&self) -> u8 {
+        self.0.status as u8
+    }
+
+    fn load<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        load(py, &self.0.parts)
+    }
+
+    fn raw<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        raw(py, &self.0.parts)
+    }
+
+    fn __richcmp__(&self, other: &Self, op: CompareOp) -> bool {
+        let same = Arc::ptr_eq(&self.0, &other.0) || (self.0.status == other.0.status && equal(&self.0.parts, &other.0.parts));
+        match op {
+            CompareOp::Eq => same,
+            CompareOp::Ne => !same,
+            _ => false,
+        }
+    }
+
+    fn __hash__(&self) -> isize {
+        self.0.parts.first().map_or(0, |p| p.len() as isize)
+    }
+}
+
+/// Shared parts count as different: comparing large buffers costs more than keeping them once would save.
+fn equal(a: &[RecvPart], b: &[RecvPart]) -> bool {
+    let same = |(x, y): (&RecvPart, &RecvPart)| match (x, y) {
+        (RecvPart::Inline { data: x, readonly: true }, RecvPart::Inline { data: y, readonly: true }) => x == y,
+        _ => false,
+    };
+    a.len() == b.len() && a.iter().zip(b).all(same)
+}

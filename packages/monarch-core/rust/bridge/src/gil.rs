@@ -1,0 +1,300 @@
+//! Giving up the GIL to block, and the two ways in which a process stops being ours: exit and fork.
+
+use std::cell::Cell as StdCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use net::{Poller, WaitEnd, Waiter};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use runtime::Mailbox;
+
+use crate::signal::{self, SignalPipe};
+
+static EXITING: AtomicBool = AtomicBool::new(false);
+/// The main thread is at its exit handlers: threads of the user are told nothing more.
+static LEAVING: AtomicBool = AtomicBool::new(false);
+/// The process that this one was forked from while it had a runtime; 0 if it was not.
+static FORKED_FROM: AtomicU32 = AtomicU32::new(0);
+
+/// Who sends from this thread.
+#[derive(Clone)]
+pub struct Sender {
+    pub id: u64,
+    pub mailbox: Option<Arc<Mailbox>>,
+    pub on_loop: bool,
+}
+
+thread_local! {
+    static IS_MAIN: bool = is_main_thread();
+    static WAITER: StdCell<Option<(usize, Arc<Waiter>)>> = const { StdCell::new(None) };
+    static SENDER: StdCell<Option<Sender>> = const { StdCell::new(None) };
+    /// This thread has work to do while the process leaves.
+    static STAYS: StdCell<bool> = const { StdCell::new(false) };
+    static SHIELD: StdCell<Option<Box<shield::Buffer>>> = const { StdCell::new(None) };
+}
+
+/// Until Python 3.14 a thread that wants the GIL while the interpreter ends is ended with `pthread_exit`, whose
+/// unwinding aborts the process when it meets our frames. A handler of the C library's own clean-up list runs before
+/// any unwinding and can keep the thread instead.
+mod shield {
+    use std::ffi::{c_int, c_void};
+    use std::sync::atomic::Ordering;
+
+    /// `struct _pthread_cleanup_buffer` of glibc. On the heap it counts as left by whichever frame comes first.
+    #[repr(C)]
+    pub struct Buffer {
+        routine: Option<extern "C" fn(*mut c_void)>,
+        arg: *mut c_void,
+        cancel_type: c_int,
+        previous: *mut Buffer,
+    }
+
+    impl Buffer {
+        pub fn empty() -> Box<Self> {
+            Box::new(Buffer { routine: None, arg: std::ptr::null_mut(), cancel_type: 0, previous: std::ptr::null_mut() })
+        }
+    }
+
+    extern "C" fn stay(_: *mut c_void) {
+        while super::EXITING.load(Ordering::Acquire) {
+            std::thread::park();
+        }
+    }
+
+    #[cfg(target_env = "gnu")]
+    pub fn push(buffer: &mut Buffer) {
+        unsafe extern "C" {
+            fn _pthread_cleanup_push(buffer: *mut Buffer, routine: extern "C" fn(*mut c_void), arg: *mut c_void);
+        }
+        // SAFETY: the buffer lives in a thread-local box until after the list is last looked at.
+        unsafe { _pthread_cleanup_push(buffer, stay, std::ptr::null_mut()) };
+    }
+
+    #[cfg(not(target_env = "gnu"))]
+    pub fn push(_: &mut Buffer) {}
+}
+
+fn shield_thread() {
+    SHIELD.with(|s| {
+        let held = s.take().unwrap_or_else(|| {
+            let mut buffer = shield::Buffer::empty();
+            if !IS_MAIN.with(|m| *m) {
+                shield::push(&mut buffer);
+            }
+            buffer
+        });
+        s.set(Some(held));
+    });
+}
+
+pub fn sender() -> Option<Sender> {
+    SENDER.with(|s| {
+        let v = s.take();
+        s.set(v.clone());
+        v
+    })
+}
+
+pub fn sender_id() -> u64 {
+    SENDER.with(|s| {
+        let v = s.take();
+        let id = v.as_ref().map_or(0, |v| v.id);
+        s.set(v);
+        id
+    })
+}
+
+pub fn set_sender(s: Sender) {
+    shield_thread();
+    STAYS.set(true);
+    SENDER.set(Some(s));
+}
+
+/// This thread is one of the runtime's: it goes on while the process leaves.
+#[pyfunction]
+pub fn set_runtime_thread() {
+    shield_thread();
+    STAYS.set(true);
+}
+
+/// Names the actor that this thread belongs to.
+#[pyfunction]
+pub fn set_thread_sender(mailbox: &crate::actor::ActorMailbox, on_loop: bool) {
+    set_sender(Sender { id: mailbox.inner.id.0, mailbox: Some(mailbox.inner.clone()), on_loop });
+}
+
+/// This thread's waiter for blocking calls.
+pub fn waiter(poller: &Arc<Poller>) -> Arc<Waiter> {
+    shield_thread();
+    let key = Arc::as_ptr(poller) as usize;
+    WAITER.with(|w| {
+        let waiter = match w.take() {
+            Some((k, waiter)) if k == key => waiter,
+            _ => poller.waiter(),
+        };
+        w.set(Some((key, waiter.clone())));
+        waiter
+    })
+}
+
+fn is_main_thread() -> bool {
+    // SAFETY: no arguments; both are plain numbers.
+    unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) }
+}
+
+/// After exit has begun, a thread other than the main one must not take the GIL again: the interpreter would end
+/// it in the middle of our frames. It has nothing left to do and goes with the process. A thread of the user stays
+/// from the first exit handler on: whatever it would be told now is no news to anybody. Not with the GIL held.
+pub fn park_if_exiting() {
+    if must_stay() {
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+fn must_stay() -> bool {
+    (EXITING.load(Ordering::Acquire) || LEAVING.load(Ordering::Acquire) && !STAYS.get()) && !IS_MAIN.with(|m| *m)
+}
+
+/// The same with the GIL held.
+#[pyfunction]
+pub fn stay_if_leaving(py: Python<'_>) {
+    if must_stay() {
+        py.detach(park_if_exiting);
+    }
+}
+
+/// From now on threads of the user that come to us stay with us.
+#[pyfunction]
+pub fn begin_leaving() {
+    LEAVING.store(true, Ordering::Release);
+}
+
+/// Runs `f` without the GIL.
+pub fn blocking<T: Send>(py: Python<'_>, f: impl FnOnce() -> T + Send) -> T {
+    py.detach(|| {
+        let r = f();
+        park_if_exiting();
+        r
+    })
+}
+
+/// Waits until `ready`, running signal handlers when they are due; false when the deadline has passed.
+pub fn wait(
+    py: Python<'_>,
+    poller: &Arc<Poller>,
+    waiter: &Arc<Waiter>,
+    deadline: Option<Instant>,
+    ready: impl Fn() -> bool + Sync,
+) -> PyResult<bool> {
+    wait_as(py, poller, waiter, deadline, true, ready)
+}
+
+/// The same; `lead`: the thread may read the sockets meanwhile.
+pub fn wait_as(
+    py: Python<'_>,
+    poller: &Arc<Poller>,
+    waiter: &Arc<Waiter>,
+    deadline: Option<Instant>,
+    lead: bool,
+    ready: impl Fn() -> bool + Sync,
+) -> PyResult<bool> {
+    let pipe = if IS_MAIN.with(|m| *m) { signal::pipe(poller) } else { None };
+    loop {
+        let before = match pipe {
+            Some(p) => {
+                let before = p.listen(py, waiter)?;
+                // What came before we listened.
+                py.check_signals().inspect_err(|_| SignalPipe::unlisten(py, before))?;
+                Some(before)
+            }
+            None => None,
+        };
+        let done = || ready() || pipe.is_some_and(|p| p.tripped());
+        let end = blocking(py, || if lead { poller.wait(waiter, deadline, done) } else { poller.follow(waiter, deadline, done) });
+        if let Some(fd) = before {
+            SignalPipe::unlisten(py, fd);
+        }
+        let signalled = pipe.is_some_and(|p| p.take());
+        if signalled || end == WaitEnd::Interrupted {
+            py.check_signals()?;
+        }
+        match end {
+            WaitEnd::Ready if !signalled || ready() => return Ok(true),
+            WaitEnd::TimedOut => return Ok(false),
+            _ => {}
+        }
+    }
+}
+
+/// From now on threads that come back from a wait stay away.
+#[pyfunction]
+pub fn begin_exit() {
+    EXITING.store(true, Ordering::Release);
+}
+
+static EXIT_CODE: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn leave() {
+    // SAFETY: nothing of ours runs after it.
+    unsafe { libc::_exit(EXIT_CODE.load(Ordering::Acquire)) }
+}
+
+/// From now on the process ends with this code, whatever it asks for, once the interpreter is done.
+#[pyfunction]
+pub fn set_exit_code(code: i32) {
+    if EXIT_CODE.swap(code, Ordering::AcqRel) == 0 {
+        // SAFETY: `leave` is a plain function that stays loaded as long as the process lives.
+        unsafe { libc::atexit(leave) };
+    }
+}
+
+/// Makes this process, a fork of `parent`, inert.
+#[pyfunction]
+pub fn after_fork_in_child(parent: u32) {
+    FORKED_FROM.store(parent, Ordering::Release);
+}
+
+pub fn is_forked() -> bool {
+    FORKED_FROM.load(Ordering::Acquire) != 0
+}
+
+/// Every use by a thread of the user begins here.
+pub fn check_not_forked() -> PyResult<()> {
+    shield_thread();
+    if must_stay() {
+        Python::attach(stay_if_leaving);
+    }
+    match FORKED_FROM.load(Ordering::Acquire) {
+        0 => Ok(()),
+        pid => Err(PyRuntimeError::new_err(format!(
+            "process {} was forked from process {pid}, which was using Monarch: \
+             use the multiprocessing start method `spawn` or `forkserver`",
+            std::process::id()
+        ))),
+    }
+}
+
+/// Asks the kernel to kill this process when its parent goes; false if the parent is gone already.
+#[pyfunction]
+pub fn set_parent_death_signal(parent: i32) -> bool {
+    // SAFETY: no pointers.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::getppid() == parent
+    }
+}
+
+/// After `delay_secs`, a native thread takes the GIL of this process and keeps it for `hold_secs`.
+#[pyfunction]
+pub fn hold_gil(delay_secs: f64, hold_secs: f64) {
+    let (delay, hold) = (Duration::from_secs_f64(delay_secs.max(0.0)), Duration::from_secs_f64(hold_secs.max(0.0)));
+    std::thread::spawn(move || {
+        std::thread::sleep(delay);
+        park_if_exiting();
+        Python::attach(|_| std::thread::sleep(hold));
+    });
+}

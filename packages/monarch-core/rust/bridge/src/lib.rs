@@ -1,0 +1,45 @@
+//! The extension module `monarch._core._native`: thin wrappers, one file per Python noun.
+
+mod actor;
+mod bytes;
+mod call;
+mod caller;
+mod cell;
+mod gil;
+mod loop_wait;
+mod port;
+mod process;
+mod signal;
+mod simulation;
+mod watcher;
+
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::actor::ActorMailbox;
+    #[pymodule_export]
+    use crate::bytes::Mapped;
+    #[pymodule_export]
+    use crate::call::Call;
+    #[pymodule_export]
+    use crate::caller::{Caller, Targets};
+    #[pymodule_export]
+    use crate::cell::{CallCell, Result};
+    #[pymodule_export]
+    use crate::gil::{
+        after_fork_in_child, begin_exit, begin_leaving, hold_gil, set_exit_code, set_parent_death_signal, set_runtime_thread,
+        set_thread_sender, stay_if_leaving,
+    };
+    #[pymodule_export]
+    use crate::loop_wait::LoopSleep;
+    #[pymodule_export]
+    use crate::port::{PortMailbox, send_to_port, send_to_slot};
+    #[pymodule_export]
+    use crate::process::Process;
+    #[pymodule_export]
+    use crate::signal::{run_at_exit, was_interrupted};
+    #[pymodule_export]
+    use crate::simulation::Simulation;
+    #[pymodule_export]
+    use crate::watcher::LoopWatcher;
+}

@@ -1,0 +1,109 @@
+//! Ports: the receiving end here, the sending end as an address.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use runtime::payload::Payload;
+use runtime::peer::Head;
+use runtime::{Mailbox, Mode, Node};
+use wire::frame::{EXCEPTION, RANKED, RETURN, TO_PORT};
+use wire::{MailboxId, ProcUid, SlotId, Status};
+
+use crate::bytes::Pickled;
+use crate::caller::{out_of_memory, send};
+use crate::cell::CallCell;
+use crate::gil;
+use crate::process::Process;
+
+/// The receiving end of a port. Dropping it closes the port.
+#[pyclass(frozen)]
+pub struct PortMailbox {
+    node: Arc<Node>,
+    inner: Arc<Mailbox>,
+}
+
+impl Drop for PortMailbox {
+    fn drop(&mut self) {
+        if !gil::is_forked() {
+            self.node.close_mailbox(self.inner.id, b"", false);
+        }
+    }
+}
+
+#[pymethods]
+impl PortMailbox {
+    #[new]
+    fn new(process: &Process, id: u64) -> PyResult<Self> {
+        gil::check_not_forked()?;
+        let node = process.node.clone();
+        let inner = node.mailbox(MailboxId(id)).ok_or_else(|| pyo3::exceptions::PyRuntimeError::new_err("the port is closed"))?;
+        Ok(PortMailbox { node, inner })
+    }
+
+    #[getter]
+    fn id(&self) -> u64 {
+        self.inner.id.0
+    }
+
+    /// A cell that gets the next message nobody else has asked for.
+    fn receive(&self) -> CallCell {
+        let inner = self.node.new_cell(Mode::FirstError, 1, Arc::from([]));
+        self.node.forget_cell(inner.slot);
+        if let Some((from, bytes)) = self.inner.take_into(&inner) {
+            self.node.give_credit(from, self.inner.id, bytes);
+        }
+        CallCell { node: self.node.clone(), inner }
+    }
+
+    fn close(&self) {
+        self.node.close_mailbox(self.inner.id, b"", false);
+    }
+}
+
+/// Sends an object to a port of any process.
+#[pyfunction]
+#[pyo3(signature = (process, proc, port, value, rank=None, exception=false, give_back=true))]
+#[allow(clippy::too_many_arguments)]
+pub fn send_to_port(
+    process: &Process,
+    proc: u64,
+    port: u64,
+    value: &Bound<'_, PyAny>,
+    rank: Option<u32>,
+    exception: bool,
+    give_back: bool,
+) -> PyResult<()> {
+    gil::check_not_forked()?;
+    let py = value.py();
+    let pickled = Pickled::new(value)?;
+    let payload = Payload::new(&process.node.arena, pickled.parts(py)).map_err(out_of_memory)?;
+    let flags =
+        TO_PORT | if rank.is_some() { RANKED } else { 0 } | if exception { EXCEPTION } else { 0 } | if give_back { RETURN } else { 0 };
+    let head = Head {
+        dest: MailboxId(port),
+        sender: MailboxId(gil::sender_id()),
+        slot: SlotId::NONE,
+        rank: rank.unwrap_or(0),
+        flags,
+        method: b"",
+        extent: b"",
+    };
+    let peer = process.node.peer(ProcUid(proc));
+    if send(py, &process.node, &peer, &head, &payload, &pickled)? == runtime::peer::Sent::Ended && give_back {
+        process.node.undelivered_to_ended(&head, &peer);
+    }
+    Ok(())
+}
+
+/// Answers a slot of any process with an object.
+#[pyfunction]
+#[pyo3(signature = (process, proc, slot, rank, value, status=0))]
+pub fn send_to_slot(process: &Process, proc: u64, slot: u64, rank: u32, value: &Bound<'_, PyAny>, status: u8) -> PyResult<()> {
+    gil::check_not_forked()?;
+    let py = value.py();
+    let pickled = Pickled::new(value)?;
+    let payload = Payload::new(&process.node.arena, pickled.parts(py)).map_err(out_of_memory)?;
+    let status = if status == 0 { Status::Ok } else { Status::Error };
+    process.node.send_reply(ProcUid(proc), SlotId(slot), rank, status, &payload, || pickled.parts(py));
+    Ok(())
+}

@@ -1,0 +1,310 @@
+//! The runtime of this process.
+
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use runtime::agent::AgentOptions;
+use runtime::{Agent, Mode, Node, SystemEvent};
+use wire::control::ProcPlan;
+use wire::exit::{ExitReason, ProcEnd};
+use wire::frame::STOP;
+use wire::{Control, MailboxId, ProcUid, SlotId, Status};
+
+use crate::caller::{Targets, mode};
+use crate::cell::CallCell;
+use crate::gil;
+
+thread_local! {
+    /// This is the thread that takes the events.
+    static HOUSEKEEPING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+#[pyclass(frozen)]
+pub struct Process {
+    pub node: Arc<Node>,
+    /// Of the housekeeping thread, which never reads the sockets: it would have to wake those it reads for.
+    waiter: Arc<net::Waiter>,
+}
+
+fn failed(e: std::io::Error) -> PyErr {
+    PyOSError::new_err(format!("cannot start the runtime: {e}"))
+}
+
+/// How a proc ended, as Python gets it: pid, started, host, kind, number, detail, core dumped, output.
+type End = (u32, bool, String, &'static str, i32, String, bool, Vec<String>);
+
+fn describe(end: ProcEnd) -> End {
+    let (kind, number, detail, core) = match end.reason {
+        ExitReason::Returned => ("returned", 0, String::new(), false),
+        ExitReason::ExitCode(n) => ("exit_code", n, String::new(), false),
+        ExitReason::Signal { signal, core_dumped } => ("signal", signal, String::new(), core_dumped),
+        ExitReason::Stopped(why) => ("stopped", 0, why, false),
+        ExitReason::NotStarted(why) => ("not_started", 0, why, false),
+        ExitReason::HostLost(why) => ("host_lost", 0, why, false),
+    };
+    (end.pid, end.started, end.host, kind, number, detail, core, end.output)
+}
+
+#[pymethods]
+impl Process {
+    /// The client: its own agent. `zygote` is the command that starts the process that procs are forked from.
+    #[staticmethod]
+    fn client(uid: u64, host: String, zygote: Vec<String>, env: Vec<(String, String)>, tail_lines: usize) -> PyResult<Self> {
+        let node = Node::start(ProcUid(uid), ProcUid(uid)).map_err(failed)?;
+        let agent = Agent::new(&node, AgentOptions { host, zygote, env, tail_lines }).map_err(failed)?;
+        node.set_agent(agent);
+        Ok(Process::of(node))
+    }
+
+    /// A proc, whose link to its agent is the descriptor `fd`.
+    #[staticmethod]
+    fn proc(uid: u64, agent: u64, fd: i32) -> PyResult<Self> {
+        let node = Node::start(ProcUid(uid), ProcUid(agent)).map_err(failed)?;
+        let peer = node.peer(ProcUid(agent));
+        peer.send_control(Control::Hello { version: wire::VERSION, uid: ProcUid(uid), pid: std::process::id() });
+        // SAFETY: the caller hands the descriptor over.
+        peer.link.attach(unsafe { OwnedFd::from_raw_fd(fd) }).map_err(failed)?;
+        Ok(Process::of(node))
+    }
+
+    #[getter]
+    fn uid(&self) -> u64 {
+        self.node.uid.0
+    }
+
+    #[getter]
+    fn agent_uid(&self) -> u64 {
+        self.node.agent_uid.0
+    }
+
+    /// Starts the zygote ahead of need.
+    fn warm_up(&self) {
+        if let Some(a) = self.node.agent() {
+            a.warm_up();
+        }
+    }
+
+    /// Asks the agent for procs: (uid, setup, exec, ready in ms, prefix of output lines) each.
+    fn spawn_procs(&self, procs: Vec<(u64, Vec<u8>, bool, u64, String)>) -> PyResult<()> {
+        gil::check_not_forked()?;
+        let plan = |(uid, setup, exec, ready_ms, prefix)| {
+            let command = if exec { vec!["exec".to_owned()] } else { vec![] };
+            (ProcUid(uid), ProcPlan { command, setup, ready_ms, prefix, ..ProcPlan::default() })
+        };
+        self.node.to_agent(Control::SpawnProcs { owner: self.node.uid, procs: procs.into_iter().map(plan).collect() });
+        Ok(())
+    }
+
+    fn stop_proc(&self, uid: u64, grace: f64, reason: String) {
+        self.node.to_agent(Control::StopProc { uid: ProcUid(uid), grace_ms: (grace * 1e3) as u64, reason });
+    }
+
+    /// Asks the agent not to kill this proc, which is being stopped, for so many seconds.
+    fn extend_stop(&self, grace: f64) {
+        self.node.to_agent(Control::Extend { grace_ms: (grace * 1e3) as u64 });
+    }
+
+    fn spawn_actor(&self, proc: u64, mailbox: u64, spec: Vec<u8>) {
+        self.node.spawn_actor(ProcUid(proc), MailboxId(mailbox), spec);
+    }
+
+    /// A cell that the given procs answer by slot; its errors are failures of `mesh`.
+    #[pyo3(signature = (how, size, procs=None, mesh=0))]
+    fn cell(&self, how: i32, size: usize, procs: Option<Vec<u64>>, mesh: u64) -> PyResult<CallCell> {
+        let targets = procs.unwrap_or_default().iter().map(|p| (ProcUid(*p), MailboxId(mesh))).collect();
+        let inner = self.node.new_cell(mode(how)?.unwrap_or(Mode::Gather), size, targets);
+        let cell = CallCell { node: self.node.clone(), inner };
+        for p in self.node.peers().iter().filter(|p| p.ended().is_some()) {
+            for rank in cell.inner.waiting_for(|uid, _| uid == p.uid) {
+                self.node.fail_rank(&cell.inner, rank, p);
+            }
+        }
+        Ok(cell)
+    }
+
+    /// Sends a stop to all targets, behind everything sent before; each answers when it has stopped.
+    fn stop_actors(&self, py: Python<'_>, targets: &Targets, body: &[u8]) -> CallCell {
+        let _ = py;
+        let inner = self.node.new_cell(Mode::Gather, targets.ids.len(), targets.ids.clone());
+        let payload = runtime::Payload::small(body);
+        for (i, peer) in targets.peers.iter().enumerate() {
+            let head = runtime::peer::Head {
+                dest: targets.ids[i].1,
+                sender: MailboxId(gil::sender_id()),
+                slot: inner.slot,
+                rank: i as u32,
+                flags: STOP,
+                method: b"",
+                extent: b"",
+            };
+            let local = || vec![runtime::payload::OutPart { bytes: body, readonly: true }];
+            self.node.send_message(peer, &head, &payload, local, true);
+            if peer.ended().is_some() {
+                self.node.fail_rank(&inner, i as u32, peer);
+            }
+        }
+        CallCell { node: self.node.clone(), inner }
+    }
+
+    /// Sends a request to the housekeeping thread of a process.
+    #[pyo3(signature = (to, kind, body, slot=0))]
+    fn request(&self, to: u64, kind: u16, body: Vec<u8>, slot: u64) {
+        self.node.send_system(ProcUid(to), kind, SlotId(slot), body);
+    }
+
+    /// Answers a slot with bytes: status 0 for a value, 1 an exception, 2 a failure, 4 closed.
+    fn reply(&self, to: u64, slot: u64, rank: u32, status: u8, body: &[u8]) -> PyResult<()> {
+        let status = Status::from_u8(status).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))?;
+        self.node.reply_bytes(ProcUid(to), SlotId(slot), rank, status, body);
+        Ok(())
+    }
+
+    /// The next event for the housekeeping thread; none after `timeout` seconds.
+    #[pyo3(signature = (timeout=None))]
+    fn next_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
+        self.node.system.set_waiter(self.waiter.clone());
+        HOUSEKEEPING.set(true);
+        let deadline = timeout.map(|t| Instant::now() + Duration::from_secs_f64(t));
+        // Events that are there are taken without giving up the GIL: a batch of spawns is one turn.
+        if let Some(e) = self.node.system.pop() {
+            return event(py, e).map(Some);
+        }
+        let ready = || !self.node.system.is_empty();
+        loop {
+            if !gil::wait_as(py, &self.node.poller, &self.waiter, deadline, false, ready)? {
+                return Ok(None);
+            }
+            if let Some(e) = self.node.system.pop() {
+                return event(py, e).map(Some);
+            }
+        }
+    }
+
+    /// The failure that `next_event` gave last is with the actors concerned.
+    fn failure_handled(&self) {
+        self.node.system.failure_handled();
+    }
+
+    /// Waits until the housekeeping thread, which does not wait for itself, has dealt with all failures that have arrived.
+    fn settle(&self, py: Python<'_>) {
+        if self.node.system.failures_in_flight() > 0 && !HOUSEKEEPING.get() {
+            gil::blocking(py, || self.node.system.settle());
+        }
+    }
+
+    /// How a proc ended, if it has.
+    fn ended(&self, proc: u64) -> Option<End> {
+        let peer = self.node.known_peer(ProcUid(proc))?;
+        peer.ended().map(|e| describe(e.end.clone()))
+    }
+
+    /// Decodes the bytes of a result whose process ended.
+    #[staticmethod]
+    fn decode_end(body: &[u8]) -> PyResult<End> {
+        let end = postcard::from_bytes(body).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))?;
+        Ok(describe(end))
+    }
+
+    fn close_mailbox(&self, id: u64, reason: &[u8], bury: bool) {
+        self.node.close_mailbox(MailboxId(id), reason, bury);
+    }
+
+    /// Lets processes of the same user in that were not started by this agent.
+    fn open_door(&self) -> PyResult<()> {
+        self.node.agent().map_or(Ok(()), |a| a.open_door()).map_err(failed)
+    }
+
+    /// Makes procs of another agent reachable.
+    fn join(&self, agent: u64, procs: Vec<u64>) -> PyResult<()> {
+        gil::check_not_forked()?;
+        self.node.join(ProcUid(agent), &procs.into_iter().map(ProcUid).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// (uid, pid) of the procs of this agent.
+    fn alive_procs(&self) -> Vec<(u64, u32)> {
+        self.node.agent().map_or(vec![], |a| a.alive().into_iter().map(|(u, p)| (u.0, p)).collect())
+    }
+
+    fn zygote_pid(&self) -> Option<u32> {
+        self.node.agent().and_then(|a| a.zygote_pid())
+    }
+
+    /// Waits until this agent has no procs; false if some are left after `bound` seconds.
+    fn wait_quiet(&self, py: Python<'_>, bound: f64) -> bool {
+        let Some(a) = self.node.agent() else { return true };
+        gil::blocking(py, || a.wait_quiet(Duration::from_secs_f64(bound)))
+    }
+
+    /// Kills a proc of this agent.
+    fn kill_proc(&self, uid: u64) {
+        if let Some(a) = self.node.agent() {
+            a.kill(ProcUid(uid));
+        }
+    }
+
+    /// Ends the agent: no procs any more, the zygote is gone, all output is on the console.
+    fn close_agent(&self, py: Python<'_>, bound: f64) {
+        if let Some(a) = self.node.agent() {
+            gil::blocking(py, || a.close(Duration::from_secs_f64(bound)));
+        }
+    }
+
+    fn flush_output(&self, py: Python<'_>, bound: f64) {
+        if let Some(a) = self.node.agent() {
+            gil::blocking(py, || a.flush_output(Duration::from_secs_f64(bound)));
+        }
+    }
+
+    /// Waits until what was sent is in the sockets' hands; false after `bound` seconds.
+    fn flush_links(&self, py: Python<'_>, bound: f64) -> bool {
+        let deadline = Instant::now() + Duration::from_secs_f64(bound);
+        let waiter = gil::waiter(&self.node.poller);
+        let empty = || self.node.peers().iter().all(|p| p.link.queued() == 0 || p.link.is_down());
+        gil::blocking(py, || {
+            while !empty() {
+                let now = Instant::now();
+                if now >= deadline {
+                    return false;
+                }
+                self.node.poller.wait(&waiter, Some(deadline.min(now + Duration::from_millis(2))), empty);
+            }
+            true
+        })
+    }
+
+    /// Somebody holds a call to this mesh whose failure has not been seen.
+    fn failure_may_be_seen(&self, mesh: u64) -> bool {
+        self.node.failure_may_be_seen(MailboxId(mesh))
+    }
+
+    /// Numbers for tests and `dump_state`.
+    fn stats(&self) -> (usize, u64, u64) {
+        let dropped = self.node.dropped_replies.load(std::sync::atomic::Ordering::Relaxed);
+        (self.node.calls_in_flight(), self.node.arena.reserved(), dropped)
+    }
+}
+
+impl Process {
+    fn of(node: Arc<Node>) -> Self {
+        let waiter = node.poller.waiter();
+        Process { node, waiter }
+    }
+}
+
+fn event(py: Python<'_>, e: SystemEvent) -> PyResult<Py<PyAny>> {
+    let bytes = |b: Vec<u8>| PyBytes::new(py, &b).unbind();
+    let tuple = match e {
+        SystemEvent::SpawnActor { from, mailbox, spec } => ("spawn", from.0, mailbox.0, bytes(spec)).into_pyobject(py)?.into_any(),
+        SystemEvent::StopProc { grace_ms, reason } => ("stop", grace_ms as f64 / 1e3, reason).into_pyobject(py)?.into_any(),
+        SystemEvent::ProcEnded { uid, end } => ("ended", uid.0, describe(end)).into_pyobject(py)?.into_any(),
+        SystemEvent::Request { from, kind, slot, body } => ("request", from.0, kind, slot.0, bytes(body)).into_pyobject(py)?.into_any(),
+        SystemEvent::Abandoned { mesh } => ("abandoned", mesh.0).into_pyobject(py)?.into_any(),
+        SystemEvent::RootLost => ("root_lost",).into_pyobject(py)?.into_any(),
+    };
+    Ok(tuple.unbind())
+}

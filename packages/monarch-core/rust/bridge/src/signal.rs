@@ -1,0 +1,112 @@
+//! Signals that arrive while the main thread blocks in our code.
+//!
+//! A signal that comes between the interpreter's last look and our system call interrupts nothing, and a quiet wait would
+//! sleep on it. So while the main thread waits, Python's C handler writes to a pipe of ours that is among the sockets.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use net::{Poller, Source, Waiter, sys};
+use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+
+/// A Ctrl-C has come since `run_at_exit` took over.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn note(_: std::ffi::c_int) {
+    INTERRUPTED.store(true, Ordering::Release);
+}
+
+/// Runs an exit handler with Ctrl-C deferred from before its first instruction; one that has come already counts.
+#[pyfunction]
+pub fn run_at_exit(handler: &Bound<'_, PyAny>) -> PyResult<()> {
+    let py = handler.py();
+    if crate::gil::is_forked() {
+        return Ok(());
+    }
+    // SAFETY: `note` only stores to an atomic.
+    unsafe { libc::signal(libc::SIGINT, note as extern "C" fn(std::ffi::c_int) as libc::sighandler_t) };
+    if let Err(e) = py.check_signals() {
+        if !e.is_instance_of::<PyKeyboardInterrupt>(py) {
+            return Err(e);
+        }
+        INTERRUPTED.store(true, Ordering::Release);
+    }
+    handler.call0().map(drop)
+}
+
+/// A Ctrl-C has come during the exit.
+#[pyfunction]
+pub fn was_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Acquire)
+}
+
+pub struct SignalPipe {
+    read: OwnedFd,
+    write: OwnedFd,
+    tripped: AtomicBool,
+    waiter: Mutex<Option<Arc<Waiter>>>,
+}
+
+impl Source for SignalPipe {
+    fn ready(&self, _events: u32) {
+        let mut bytes = [0; 64];
+        while sys::read(self.read.as_raw_fd(), &mut bytes).is_ok_and(|n| n == bytes.len()) {}
+        self.tripped.store(true, Ordering::Release);
+        if let Some(w) = &*self.waiter.lock().unwrap_or_else(PoisonError::into_inner) {
+            w.notify();
+        }
+    }
+}
+
+/// Of the poller that this process's main thread waits on.
+static PIPE: OnceLock<Option<Arc<SignalPipe>>> = OnceLock::new();
+
+pub fn pipe(poller: &Arc<Poller>) -> Option<&'static Arc<SignalPipe>> {
+    PIPE.get_or_init(|| {
+        let (read, write) = sys::pipe().ok()?;
+        sys::set_nonblocking(read.as_raw_fd()).ok()?;
+        sys::set_nonblocking(write.as_raw_fd()).ok()?;
+        let fd = read.as_raw_fd();
+        let pipe = Arc::new(SignalPipe { read, write, tripped: AtomicBool::new(false), waiter: Mutex::default() });
+        poller.add(poller.token(), fd, pipe.clone()).ok()?;
+        Some(pipe)
+    })
+    .as_ref()
+}
+
+impl SignalPipe {
+    /// A signal has come since the last call.
+    pub fn take(&self) -> bool {
+        self.tripped.load(Ordering::Acquire) && self.tripped.swap(false, Ordering::AcqRel)
+    }
+
+    pub fn tripped(&self) -> bool {
+        self.tripped.load(Ordering::Acquire)
+    }
+
+    /// From now on until `unlisten`, signals wake `waiter`. Gives the descriptor that was set before.
+    pub fn listen(&self, py: Python<'_>, waiter: &Arc<Waiter>) -> PyResult<i32> {
+        {
+            let mut current = self.waiter.lock().unwrap_or_else(PoisonError::into_inner);
+            if !current.as_ref().is_some_and(|w| Arc::ptr_eq(w, waiter)) {
+                *current = Some(waiter.clone());
+            }
+        }
+        set_wakeup_fd(py, self.write.as_raw_fd())
+    }
+
+    pub fn unlisten(py: Python<'_>, before: i32) {
+        // Fails only where `listen` failed.
+        let _ = set_wakeup_fd(py, before);
+    }
+}
+
+static SET_WAKEUP_FD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+fn set_wakeup_fd(py: Python<'_>, fd: i32) -> PyResult<i32> {
+    let f = SET_WAKEUP_FD.get_or_try_init(py, || py.import("_signal")?.getattr("set_wakeup_fd").map(Bound::unbind))?;
+    f.bind(py).call1((fd,))?.extract()
+}

@@ -1,0 +1,48 @@
+//! How an event loop learns that answers have come: a descriptor becomes readable, without the GIL.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use net::sys;
+use pyo3::prelude::*;
+use runtime::cell::Watcher;
+
+pub struct Ready {
+    tokens: Mutex<Vec<u64>>,
+    event: OwnedFd,
+}
+
+impl Watcher for Ready {
+    fn done(&self, token: u64) {
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        tokens.push(token);
+        // One wake-up per batch.
+        if tokens.len() == 1 {
+            sys::eventfd_signal(self.event.as_raw_fd());
+        }
+    }
+}
+
+#[pyclass(frozen)]
+pub struct LoopWatcher {
+    pub inner: Arc<Ready>,
+}
+
+#[pymethods]
+impl LoopWatcher {
+    #[new]
+    fn new() -> PyResult<Self> {
+        Ok(LoopWatcher { inner: Arc::new(Ready { tokens: Mutex::default(), event: sys::eventfd()? }) })
+    }
+
+    fn fileno(&self) -> i32 {
+        self.inner.event.as_raw_fd()
+    }
+
+    /// The tokens of what is done since the last time.
+    fn drain(&self, py: Python<'_>) -> Vec<u64> {
+        crate::gil::stay_if_leaving(py);
+        sys::eventfd_drain(self.inner.event.as_raw_fd());
+        std::mem::take(&mut *self.inner.tokens.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,11 @@
+//! Decoding never panics, and what it accepts survives a round trip.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use wire::Frame;
+
+fuzz_target!(|bytes: &[u8]| {
+    if let Ok(frame) = Frame::decode(bytes) {
+        assert_eq!(Frame::decode(&frame.encode()[4..]), Ok(frame));
+    }
+});

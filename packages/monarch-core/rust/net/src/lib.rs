@@ -1,0 +1,27 @@
+//! Links between the processes of one host, the poller that reads them, and the arena for large parts.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `sys` | the system calls, made safe |
+//! | `waiter` | a thread that waits for something to arrive |
+//! | `poller` | who reads the sockets: leader and follower |
+//! | `timers` | what is due later |
+//! | `lock` | locks that survive a panic |
+//! | `link` | a framed, ordered connection to one process |
+//! | `arena` | the sender's shared memory for large parts |
+//! | `segment` | the receiver's view of a sender's arena |
+
+pub mod arena;
+pub mod link;
+pub mod lock;
+pub mod poller;
+pub mod segment;
+pub mod sys;
+pub mod timers;
+pub mod waiter;
+
+pub use arena::{Arena, Block};
+pub use link::{Link, LinkDown, LinkHandler};
+pub use poller::{Poller, Source, WaitEnd};
+pub use segment::{Mapping, RecvPart};
+pub use waiter::Waiter;

@@ -1,0 +1,504 @@
+//! A framed, ordered connection to one process.
+//!
+//! The thread that sends writes the socket itself; only what the socket does not take is queued, and the
+//! poller writes it when there is room. A link exists before its socket does: what is sent meanwhile waits.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use wire::control::Control;
+use wire::frame;
+use wire::{BlockId, Frame, ProcUid};
+
+use crate::arena::{Block, Segment};
+use crate::lock::lock;
+use crate::poller::{Pending, Poller, Source};
+use crate::segment::RecvSegment;
+use crate::sys;
+
+/// What a socket is asked to hold; the kernel clamps it.
+const SOCKET_BUFFER: libc::c_int = 1 << 20;
+const READ_CHUNK: usize = 64 << 10;
+/// Reads of one link in a row before others get their turn.
+const READS_IN_A_ROW: usize = 8;
+/// Released bytes that may wait for the next frame to this peer.
+const RELEASE_LAZILY: usize = 8 << 20;
+/// Messages closer than this belong together; well below a round trip, so that a caller who waits is never held back.
+const BURST: Duration = Duration::from_micros(8);
+/// Held-back bytes that go out at once.
+const HOLD: usize = 32 << 10;
+/// Queued frames are merged into pieces of about this size.
+const MERGE: usize = 256 << 10;
+
+/// The other side is gone.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub struct LinkDown;
+
+pub trait LinkHandler: Send + Sync {
+    /// One whole frame; descriptors that came with it are at the front of `fds`.
+    fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>);
+    /// The link is finished; called once.
+    fn down(&self, link: &Arc<Link>);
+}
+
+#[derive(Default)]
+struct Out {
+    /// From `attach` to `close`. Whoever reads has a share of its own, so a close cannot pull it away.
+    fd: Option<Arc<OwnedFd>>,
+    queue: VecDeque<Chunk>,
+    want_write: bool,
+    /// The poller has been asked to flush it.
+    held: bool,
+    /// When the last small message was sent.
+    last: Option<Instant>,
+    down: bool,
+    released: Vec<BlockId>,
+    released_bytes: usize,
+}
+
+#[derive(Default)]
+struct Chunk {
+    bytes: Vec<u8>,
+    at: usize,
+    fds: Vec<OwnedFd>,
+}
+
+#[derive(Default)]
+struct In {
+    buf: Vec<u8>,
+    fds: VecDeque<OwnedFd>,
+}
+
+/// Blocks that the peer holds, and segments it knows.
+#[derive(Default)]
+struct Shared {
+    lent: HashMap<BlockId, (Arc<Block>, u32)>,
+    announced: HashMap<u32, Weak<Segment>>,
+}
+
+impl Shared {
+    /// Segments that the peer knows and that are gone.
+    fn sweep(&mut self) -> Vec<u32> {
+        let gone: Vec<u32> = self.announced.iter().filter(|(_, s)| s.strong_count() == 0).map(|(id, _)| *id).collect();
+        gone.iter().for_each(|id| drop(self.announced.remove(id)));
+        gone
+    }
+}
+
+pub struct Link {
+    me: Weak<Link>,
+    pub peer: ProcUid,
+    token: u64,
+    poller: Arc<Poller>,
+    handler: Arc<dyn LinkHandler>,
+    out: Mutex<Out>,
+    input: Mutex<In>,
+    shared: Mutex<Shared>,
+    segments: Mutex<HashMap<u32, Arc<RecvSegment>>>,
+    queued: AtomicUsize,
+    is_down: AtomicBool,
+    pub sent: AtomicU64,
+}
+
+impl Link {
+    pub fn new(peer: ProcUid, poller: Arc<Poller>, handler: Arc<dyn LinkHandler>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Link {
+            me: me.clone(),
+            peer,
+            token: poller.token(),
+            poller,
+            handler,
+            out: Mutex::default(),
+            input: Mutex::default(),
+            shared: Mutex::default(),
+            segments: Mutex::default(),
+            queued: AtomicUsize::new(0),
+            is_down: AtomicBool::new(false),
+            sent: AtomicU64::new(0),
+        })
+    }
+
+    /// Gives the link its socket; what was sent before goes out first.
+    pub fn attach(self: &Arc<Self>, fd: OwnedFd) -> io::Result<()> {
+        let fd = Arc::new(fd);
+        let raw = fd.as_raw_fd();
+        sys::set_nonblocking(raw)?;
+        sys::set_buffer_sizes(raw, SOCKET_BUFFER);
+        {
+            let mut out = lock(&self.out);
+            if out.down || out.fd.is_some() {
+                return Ok(());
+            }
+            out.fd = Some(fd.clone());
+            self.flush(&mut out, raw);
+        }
+        self.poller.add(self.token, raw, Arc::new(LinkSource(self.clone(), fd)))?;
+        let out = lock(&self.out);
+        if out.down {
+            // Closed meanwhile, by somebody who found nothing to remove.
+            self.poller.remove(self.token, raw);
+        } else if out.want_write {
+            // What could not be written needs the interest that `add` has just replaced.
+            self.poller.want_write(self.token, raw, true);
+        }
+        Ok(())
+    }
+
+    /// It has its socket.
+    pub fn is_attached(&self) -> bool {
+        lock(&self.out).fd.is_some()
+    }
+
+    pub fn is_down(&self) -> bool {
+        self.is_down.load(Ordering::Acquire)
+    }
+
+    /// Bytes that wait for the socket.
+    pub fn queued(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    /// Sends the pieces as one contiguous run of whole frames. Blocks that the frames name must be lent first.
+    pub fn send(&self, pieces: &[&[u8]], fds: Vec<OwnedFd>) -> Result<(), LinkDown> {
+        let mut out = lock(&self.out);
+        self.send_locked(&mut out, pieces, fds)
+    }
+
+    /// As `send`, but a small message that follows another one closely is held back for those that follow it: one
+    /// system call and one wake-up for all of them. It goes out before this thread waits, or by the I/O thread, at once.
+    pub fn send_soon(&self, pieces: &[&[u8]]) -> Result<(), LinkDown> {
+        let mut out = lock(&self.out);
+        let now = Instant::now();
+        let burst = out.last.is_some_and(|last| now.duration_since(last) < BURST);
+        out.last = Some(now);
+        let small = pieces.iter().map(|p| p.len()).sum::<usize>() < HOLD / 4;
+        if !burst || !small || out.down || out.fd.is_none() || out.want_write {
+            return self.send_locked(&mut out, pieces, Vec::new());
+        }
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        let release = take_release(&mut out);
+        enqueue(&mut out, &self.queued, &release, pieces, 0, Vec::new());
+        if self.queued() >= HOLD {
+            self.flush_out(&mut out);
+        } else {
+            self.hold(&mut out, true);
+        }
+        Ok(())
+    }
+
+    fn hold(&self, out: &mut Out, soon: bool) {
+        if !out.held
+            && let Some(me) = self.me.upgrade()
+        {
+            out.held = true;
+            self.poller.hold(me, soon);
+        }
+    }
+
+    fn flush_out(&self, out: &mut Out) {
+        if let Some(raw) = out.fd.as_ref().map(|fd| fd.as_raw_fd()) {
+            self.flush(out, raw);
+        }
+    }
+
+    /// As `send`, with the blocks that the frames name: segments the peer does not know are announced first.
+    pub fn send_with_blocks(&self, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
+        let mut out = lock(&self.out);
+        if out.down {
+            return Err(LinkDown);
+        }
+        let mut fresh = Vec::new();
+        {
+            let mut shared = lock(&self.shared);
+            for block in blocks {
+                if shared.announced.insert(block.segment.id, Arc::downgrade(&block.segment)).is_none() {
+                    fresh.push(block.segment.clone());
+                }
+                shared.lent.entry(block.id()).or_insert_with(|| (block.clone(), 0)).1 += 1;
+            }
+        }
+        for s in fresh {
+            let control = Control::Segment { segment: s.id, len: s.len };
+            if let Ok(fd) = s.fd().try_clone_to_owned() {
+                self.send_locked(&mut out, &[&Frame::Control(control).encode()], vec![fd])?;
+            }
+        }
+        self.send_locked(&mut out, pieces, Vec::new())
+    }
+
+    fn send_locked(&self, out: &mut Out, pieces: &[&[u8]], fds: Vec<OwnedFd>) -> Result<(), LinkDown> {
+        if out.down {
+            return Err(LinkDown);
+        }
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        let release = take_release(out);
+        let Some(raw) = out.fd.as_ref().map(|fd| fd.as_raw_fd()) else {
+            enqueue(out, &self.queued, &release, pieces, 0, fds);
+            return Ok(());
+        };
+        if !out.queue.is_empty() {
+            enqueue(out, &self.queued, &release, pieces, 0, fds);
+            if !out.want_write {
+                self.flush(out, raw);
+            }
+            return Ok(());
+        }
+        let mut gather: [&[u8]; 16] = [&[]; 16];
+        gather[0] = &release;
+        let count = pieces.len().min(15);
+        gather[1..=count].copy_from_slice(&pieces[..count]);
+        let first = if release.is_empty() { 1 } else { 0 };
+        let raw_fds: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        let total = release.len() + pieces.iter().map(|p| p.len()).sum::<usize>();
+        let mut wrote = 0;
+        // More pieces than one gather write takes, or descriptors, go through the queue after the first write.
+        if pieces.len() <= 15 {
+            match sys::send(raw, &gather[first..=count], &raw_fds) {
+                Ok(n) => wrote = n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return Err(LinkDown),
+            }
+            if wrote == total {
+                return Ok(());
+            }
+        }
+        let fds = if wrote > 0 { Vec::new() } else { fds };
+        enqueue(out, &self.queued, &release, pieces, wrote, fds);
+        self.flush(out, raw);
+        Ok(())
+    }
+
+    fn flush(&self, out: &mut Out, raw: RawFd) {
+        while let Some(chunk) = out.queue.front_mut() {
+            let raw_fds: Vec<RawFd> = chunk.fds.iter().map(AsRawFd::as_raw_fd).collect();
+            match sys::send(raw, &[&chunk.bytes[chunk.at..]], &raw_fds) {
+                Ok(n) => {
+                    chunk.fds.clear();
+                    chunk.at += n;
+                    self.queued.fetch_sub(n, Ordering::Relaxed);
+                    if chunk.at == chunk.bytes.len() {
+                        out.queue.pop_front();
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                // The reading side sees the end of the stream and reports it.
+                Err(_) => {
+                    out.queue.clear();
+                    self.queued.store(0, Ordering::Relaxed);
+                    break;
+                }
+            }
+        }
+        let want = !out.queue.is_empty();
+        if want != out.want_write {
+            out.want_write = want;
+            self.poller.want_write(self.token, raw, want);
+        }
+    }
+
+    /// The receiver lets a block go; told with the next frame, or soon.
+    pub fn release(&self, block: BlockId, len: usize) {
+        let mut out = lock(&self.out);
+        if out.down {
+            return;
+        }
+        out.released.push(block);
+        out.released_bytes += len;
+        if out.released_bytes > RELEASE_LAZILY {
+            let _ = self.send_locked(&mut out, &[], Vec::new());
+        } else {
+            self.hold(&mut out, false);
+        }
+    }
+
+    pub fn segment(&self, id: u32) -> Option<Arc<RecvSegment>> {
+        lock(&self.segments).get(&id).cloned()
+    }
+
+    /// Handles what concerns only this link; gives back all other frames.
+    fn own_frame(&self, f: Frame, fds: &mut VecDeque<OwnedFd>) -> Option<Frame> {
+        match f {
+            Frame::Control(Control::Segment { segment, len }) => {
+                if let Some(fd) = fds.pop_front() {
+                    lock(&self.segments).insert(segment, Arc::new(RecvSegment::new(fd, len)));
+                }
+                None
+            }
+            Frame::Control(Control::SegmentGone { segment }) => {
+                lock(&self.segments).remove(&segment);
+                None
+            }
+            Frame::Control(Control::Release { blocks }) => {
+                self.returned(&blocks);
+                None
+            }
+            other => Some(other),
+        }
+    }
+
+    fn returned(&self, blocks: &[BlockId]) {
+        let mut freed = Vec::new();
+        {
+            let mut shared = lock(&self.shared);
+            for id in blocks {
+                if let Some(entry) = shared.lent.get_mut(id) {
+                    entry.1 -= 1;
+                    if entry.1 == 0 {
+                        freed.extend(shared.lent.remove(id).map(|e| e.0));
+                    }
+                }
+            }
+        }
+        drop(freed);
+        let gone = lock(&self.shared).sweep();
+        for segment in gone {
+            let _ = self.send(&[&Frame::Control(Control::SegmentGone { segment }).encode()], Vec::new());
+        }
+    }
+
+    fn on_ready(self: &Arc<Self>, events: u32, raw: RawFd) {
+        if events & libc::EPOLLOUT as u32 != 0 {
+            let mut out = lock(&self.out);
+            if !out.down {
+                self.flush(&mut out, raw);
+            }
+        }
+        if events & !(libc::EPOLLOUT as u32) != 0 && !self.read_all(&mut lock(&self.input), raw, READS_IN_A_ROW) {
+            self.close();
+        }
+    }
+
+    /// The peer is gone: handles what it sent before. Not if this thread, or another, is reading the link just now.
+    pub fn drain(self: &Arc<Self>) {
+        let Some(fd) = lock(&self.out).fd.clone() else { return };
+        if let Ok(mut input) = self.input.try_lock() {
+            self.read_all(&mut input, fd.as_raw_fd(), usize::MAX);
+        }
+    }
+
+    /// Reads and handles what is there, in at most so many reads; false at the end of the stream.
+    fn read_all(self: &Arc<Self>, input: &mut In, raw: RawFd, reads: usize) -> bool {
+        for _ in 0..reads {
+            let want = frame_need(&input.buf).max(READ_CHUNK);
+            input.buf.reserve(want);
+            let room = input.buf.capacity() - input.buf.len();
+            let n = match sys::recv_into(raw, &mut input.buf, &mut input.fds, libc::MSG_DONTWAIT) {
+                Ok(0) => return false,
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return false,
+            };
+            let mut at = 0;
+            while let Some(body) = next_frame(&input.buf[at..]) {
+                let Ok(f) = Frame::decode(&input.buf[at + 4..at + 4 + body]) else { return false };
+                at += 4 + body;
+                if let Some(f) = self.own_frame(f, &mut input.fds) {
+                    self.handler.frame(self, f, &mut input.fds);
+                }
+            }
+            input.buf.drain(..at);
+            if input.buf.capacity() > 4 * READ_CHUNK && input.buf.len() < READ_CHUNK {
+                input.buf.shrink_to(2 * READ_CHUNK);
+            }
+            if n < room && reads == READS_IN_A_ROW {
+                return true;
+            }
+        }
+        true
+    }
+
+    /// Ends the link from this side, or notes that it has ended.
+    pub fn close(self: &Arc<Self>) {
+        let fd = {
+            let mut out = lock(&self.out);
+            if out.down {
+                return;
+            }
+            out.down = true;
+            out.queue.clear();
+            self.queued.store(0, Ordering::Relaxed);
+            out.fd.take()
+        };
+        self.is_down.store(true, Ordering::Release);
+        if let Some(fd) = fd {
+            self.poller.remove(self.token, fd.as_raw_fd());
+            // SAFETY: our descriptor; the stream ends now even if a fork has a copy.
+            unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+        }
+        // A link is kept as long as its process is remembered; what it holds of the kernel's is not.
+        *lock(&self.shared) = Shared::default();
+        lock(&self.segments).clear();
+        self.handler.down(self);
+    }
+}
+
+impl Pending for Link {
+    fn flush(&self) {
+        let mut out = lock(&self.out);
+        out.held = false;
+        if out.down {
+            return;
+        }
+        if !out.released.is_empty() {
+            let _ = self.send_locked(&mut out, &[], Vec::new());
+        } else if !out.want_write {
+            self.flush_out(&mut out);
+        }
+    }
+}
+
+struct LinkSource(Arc<Link>, Arc<OwnedFd>);
+
+impl Source for LinkSource {
+    fn ready(&self, events: u32) {
+        self.0.on_ready(events, self.1.as_raw_fd());
+    }
+}
+
+fn take_release(out: &mut Out) -> Vec<u8> {
+    if out.released.is_empty() {
+        return Vec::new();
+    }
+    out.released_bytes = 0;
+    Frame::Control(Control::Release { blocks: std::mem::take(&mut out.released) }).encode()
+}
+
+/// Queues what lies behind the first `skip` bytes.
+fn enqueue(out: &mut Out, queued: &AtomicUsize, release: &[u8], pieces: &[&[u8]], mut skip: usize, fds: Vec<OwnedFd>) {
+    let merge = fds.is_empty() && out.queue.back().is_some_and(|c| c.bytes.len() < MERGE);
+    if !merge {
+        out.queue.push_back(Chunk { fds, ..Chunk::default() });
+    }
+    let Some(chunk) = out.queue.back_mut() else { return };
+    let before = chunk.bytes.len();
+    for piece in std::iter::once(&release).chain(pieces) {
+        let cut = skip.min(piece.len());
+        skip -= cut;
+        chunk.bytes.extend_from_slice(&piece[cut..]);
+    }
+    queued.fetch_add(chunk.bytes.len() - before, Ordering::Relaxed);
+    if chunk.bytes.is_empty() {
+        out.queue.pop_back();
+    }
+}
+
+/// Length of kind and body of the first frame, if it is there whole.
+fn next_frame(buf: &[u8]) -> Option<usize> {
+    let head: [u8; 4] = buf.get(..4)?.try_into().ok()?;
+    let len = u32::from_le_bytes(head) as usize;
+    (buf.len() >= 4 + len).then_some(len)
+}
+
+/// Bytes still missing of the first frame.
+fn frame_need(buf: &[u8]) -> usize {
+    match buf.get(..4).and_then(|b| <[u8; 4]>::try_from(b).ok()) {
+        Some(head) => (4 + u32::from_le_bytes(head) as usize).saturating_sub(buf.len()),
+        None => frame::PREFIX,
+    }
+}

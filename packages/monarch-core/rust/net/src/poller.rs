@@ -1,0 +1,316 @@
+//! Who reads the sockets.
+//!
+//! Waking a thread costs more than anything else in a small call, so the thread that waits for a reply
+//! reads the sockets itself (it *leads*); others that wait sleep on a futex (they *follow*); the I/O thread
+//! stands in only while nobody leads. The trade-off is two `epoll_ctl` calls a wait against one wake-up.
+//!
+//! All sockets are in one *inner* epoll set. The I/O thread waits on an *outer* set that holds the inner
+//! one, armed one-shot. A leader disarms it, waits on the inner set directly, and arms it again when it
+//! leaves. The lead moves to where the traffic goes: a leader that has woken another waiter steps back.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use crate::lock::lock;
+use crate::sys;
+use crate::timers::{Task, Timers};
+use crate::waiter::{IDLE, LEADING, LED_BY, NOTIFIED, SLEEPING, WOKEN, Waiter};
+
+/// Something with a descriptor in the inner set.
+pub trait Source: Send + Sync {
+    /// Called by whoever reads; must not block and must not call into Python.
+    fn ready(&self, events: u32);
+}
+
+/// Something that has been held back for a moment, to go out together with what comes next.
+pub trait Pending: Send + Sync {
+    fn flush(&self);
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WaitEnd {
+    Ready,
+    TimedOut,
+    /// A signal handler ran in this thread.
+    Interrupted,
+}
+
+#[derive(PartialEq, Eq)]
+enum Mode {
+    /// The outer set is armed: the I/O thread will be woken.
+    Armed,
+    /// The I/O thread is reading.
+    Reading,
+    /// A waiter leads.
+    Led,
+}
+
+/// How long a message that closely follows another may be held back if its sender neither waits nor sends more.
+const SOON: Duration = Duration::from_micros(500);
+const KICK: u64 = 0;
+const WAKE: u64 = 0;
+const INNER: u64 = 1;
+/// Events taken per `epoll_wait`; enough for one reply of each proc of a 64-proc mesh.
+const BATCH: usize = 64;
+
+pub struct Poller {
+    inner: OwnedFd,
+    outer: OwnedFd,
+    kick: OwnedFd,
+    wake: OwnedFd,
+    mode: Mutex<Mode>,
+    sources: RwLock<HashMap<u64, Arc<dyn Source>>>,
+    next_token: AtomicU64,
+    timers: Mutex<Timers>,
+    tasks: Mutex<Vec<Task>>,
+    pending: Mutex<Vec<Arc<dyn Pending>>>,
+    /// Length of `pending`, to look at without the lock.
+    pending_count: AtomicUsize,
+    flush_is_due: AtomicBool,
+    stopped: AtomicBool,
+}
+
+impl Poller {
+    pub fn new() -> io::Result<Arc<Self>> {
+        let (inner, outer) = (sys::epoll_create()?, sys::epoll_create()?);
+        let (kick, wake) = (sys::eventfd()?, sys::eventfd()?);
+        sys::epoll_ctl(inner.as_raw_fd(), libc::EPOLL_CTL_ADD, kick.as_raw_fd(), libc::EPOLLIN as u32, KICK)?;
+        sys::epoll_ctl(outer.as_raw_fd(), libc::EPOLL_CTL_ADD, wake.as_raw_fd(), libc::EPOLLIN as u32, WAKE)?;
+        sys::epoll_ctl(outer.as_raw_fd(), libc::EPOLL_CTL_ADD, inner.as_raw_fd(), ARMED, INNER)?;
+        Ok(Arc::new(Poller {
+            inner,
+            outer,
+            kick,
+            wake,
+            mode: Mutex::new(Mode::Armed),
+            sources: RwLock::default(),
+            next_token: AtomicU64::new(1),
+            timers: Mutex::default(),
+            tasks: Mutex::default(),
+            pending: Mutex::default(),
+            pending_count: AtomicUsize::new(0),
+            flush_is_due: AtomicBool::new(false),
+            stopped: AtomicBool::new(false),
+        }))
+    }
+
+    pub fn waiter(&self) -> Arc<Waiter> {
+        Arc::new(Waiter::new(self.kick.as_raw_fd()))
+    }
+
+    /// A number that `add` will know the source by.
+    pub fn token(&self) -> u64 {
+        self.next_token.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn add(&self, token: u64, fd: RawFd, source: Arc<dyn Source>) -> io::Result<()> {
+        self.sources.write().unwrap_or_else(PoisonError::into_inner).insert(token, source);
+        sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, token)
+    }
+
+    /// Adds a descriptor that reports once each time it is armed.
+    pub fn add_once(&self, token: u64, fd: RawFd, source: Arc<dyn Source>) -> io::Result<()> {
+        self.sources.write().unwrap_or_else(PoisonError::into_inner).insert(token, source);
+        sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLONESHOT as u32, token)
+    }
+
+    pub fn arm(&self, token: u64, fd: RawFd) {
+        let _ = sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_MOD, fd, ARMED, token);
+    }
+
+    pub fn want_write(&self, token: u64, fd: RawFd, yes: bool) {
+        let events = libc::EPOLLIN as u32 | if yes { libc::EPOLLOUT as u32 } else { 0 };
+        // Fails only for a descriptor that was removed, and then nobody waits for it.
+        let _ = sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_MOD, fd, events, token);
+    }
+
+    pub fn remove(&self, token: u64, fd: RawFd) {
+        let _ = sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, 0, token);
+        self.sources.write().unwrap_or_else(PoisonError::into_inner).remove(&token);
+    }
+
+    /// Runs the task on the I/O thread.
+    pub fn spawn(&self, task: Task) {
+        lock(&self.tasks).push(task);
+        sys::eventfd_signal(self.wake.as_raw_fd());
+    }
+
+    /// Runs the task on the I/O thread after `delay`.
+    pub fn later(&self, delay: Duration, task: Task) {
+        if lock(&self.timers).add(Instant::now() + delay, task) {
+            sys::eventfd_signal(self.wake.as_raw_fd());
+        }
+    }
+
+    /// Has it flushed before this or any other waiting thread sleeps; with `soon`, by the I/O thread after `SOON`.
+    pub fn hold(&self, what: Arc<dyn Pending>, soon: bool) {
+        lock(&self.pending).push(what);
+        self.pending_count.fetch_add(1, Ordering::AcqRel);
+        // One wake-up of the I/O thread per stretch of time, not per burst: it would only be in the sender's way.
+        if soon && !self.flush_is_due.swap(true, Ordering::AcqRel) {
+            sys::eventfd_signal(self.wake.as_raw_fd());
+        }
+    }
+
+    pub fn flush_pending(&self) {
+        if self.pending_count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let pending = std::mem::take(&mut *lock(&self.pending));
+        self.pending_count.fetch_sub(pending.len(), Ordering::AcqRel);
+        pending.iter().for_each(|p| p.flush());
+    }
+
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        sys::eventfd_signal(self.wake.as_raw_fd());
+    }
+
+    /// The I/O thread's life.
+    pub fn run(&self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        let mut flush_at: Option<Instant> = None;
+        while !self.stopped.load(Ordering::Acquire) {
+            let now = Instant::now();
+            if flush_at.is_none() && self.flush_is_due.load(Ordering::Acquire) {
+                flush_at = Some(now + SOON);
+            }
+            let timers = lock(&self.timers).timeout(now);
+            let flush = flush_at.map(|at| at.saturating_duration_since(now));
+            let timeout = [timers, flush].into_iter().flatten().min();
+            let n = sys::epoll_wait(self.outer.as_raw_fd(), &mut events, timeout).unwrap_or(0);
+            if events[..n].iter().any(|e| e.u64 == WAKE) {
+                sys::eventfd_drain(self.wake.as_raw_fd());
+            }
+            let tasks = std::mem::take(&mut *lock(&self.tasks));
+            tasks.into_iter().for_each(|t| t());
+            let due = lock(&self.timers).due(Instant::now());
+            due.into_iter().for_each(|t| t());
+            if flush_at.is_some_and(|at| at <= Instant::now()) {
+                flush_at = None;
+                self.flush_is_due.store(false, Ordering::Release);
+                self.flush_pending();
+            }
+            if events[..n].iter().any(|e| e.u64 == INNER) {
+                self.stand_in();
+            }
+        }
+    }
+
+    fn stand_in(&self) {
+        {
+            let mut mode = lock(&self.mode);
+            if *mode != Mode::Armed {
+                return;
+            }
+            *mode = Mode::Reading;
+        }
+        let _ = self.read_ready(Some(Duration::ZERO));
+        self.rearm();
+    }
+
+    fn rearm(&self) {
+        let mut mode = lock(&self.mode);
+        *mode = Mode::Armed;
+        let _ = sys::epoll_ctl(self.outer.as_raw_fd(), libc::EPOLL_CTL_MOD, self.inner.as_raw_fd(), ARMED, INNER);
+    }
+
+    fn read_ready(&self, timeout: Option<Duration>) -> io::Result<usize> {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
+        let n = sys::epoll_wait(self.inner.as_raw_fd(), &mut events, timeout)?;
+        for e in &events[..n] {
+            let (token, flags) = (e.u64, e.events);
+            if token == KICK {
+                sys::eventfd_drain(self.kick.as_raw_fd());
+                continue;
+            }
+            let source = self.sources.read().unwrap_or_else(PoisonError::into_inner).get(&token).cloned();
+            if let Some(source) = source {
+                source.ready(flags);
+            }
+        }
+        Ok(n)
+    }
+
+    /// Blocks this thread until `ready()`, which is looked at after each `notify` of the waiter.
+    pub fn wait(&self, waiter: &Waiter, deadline: Option<Instant>, ready: impl FnMut() -> bool) -> WaitEnd {
+        self.wait_as(waiter, deadline, ready, true)
+    }
+
+    /// The same without ever reading the sockets, for threads that are rarely the ones concerned.
+    pub fn follow(&self, waiter: &Waiter, deadline: Option<Instant>, ready: impl FnMut() -> bool) -> WaitEnd {
+        self.wait_as(waiter, deadline, ready, false)
+    }
+
+    fn wait_as(&self, waiter: &Waiter, deadline: Option<Instant>, mut ready: impl FnMut() -> bool, mut may_lead: bool) -> WaitEnd {
+        loop {
+            // An exchange, not a store: what was written before a notification that it wipes out is seen by `ready`.
+            waiter.state.swap(IDLE, Ordering::AcqRel);
+            if ready() {
+                return WaitEnd::Ready;
+            }
+            let left = match deadline.map(|d| d.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => return WaitEnd::TimedOut,
+                left => left,
+            };
+            self.flush_pending();
+            let interrupted =
+                if may_lead && self.take_lead() { self.lead(waiter, left, &mut may_lead) } else { follow(&waiter.state, left) };
+            if interrupted {
+                return if ready() { WaitEnd::Ready } else { WaitEnd::Interrupted };
+            }
+        }
+    }
+
+    fn take_lead(&self) -> bool {
+        let mut mode = lock(&self.mode);
+        if *mode != Mode::Armed {
+            return false;
+        }
+        *mode = Mode::Led;
+        let _ = sys::epoll_ctl(self.outer.as_raw_fd(), libc::EPOLL_CTL_MOD, self.inner.as_raw_fd(), 0, INNER);
+        true
+    }
+
+    /// Reads for everybody until this waiter is notified, its time is over, or a signal came (true).
+    fn lead(&self, waiter: &Waiter, left: Option<Duration>, may_lead: &mut bool) -> bool {
+        let mut interrupted = false;
+        let deadline = left.map(|l| Instant::now() + l);
+        if waiter.state.compare_exchange(IDLE, LEADING, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            LED_BY.set(waiter);
+            loop {
+                WOKEN.set(0);
+                let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+                match self.read_ready(left) {
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => interrupted = true,
+                    Err(_) => interrupted = true,
+                    Ok(_) => {}
+                }
+                if interrupted || waiter.state.load(Ordering::Acquire) == NOTIFIED || left == Some(Duration::ZERO) {
+                    break;
+                }
+                if WOKEN.get() > 0 {
+                    *may_lead = false;
+                    break;
+                }
+            }
+            LED_BY.set(std::ptr::null());
+        }
+        self.rearm();
+        interrupted
+    }
+}
+
+const ARMED: u32 = libc::EPOLLIN as u32 | libc::EPOLLONESHOT as u32;
+
+fn follow(state: &AtomicU32, left: Option<Duration>) -> bool {
+    if state.compare_exchange(IDLE, SLEEPING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return false;
+    }
+    matches!(sys::futex_wait(state, SLEEPING, left), Err(e) if e.kind() == io::ErrorKind::Interrupted)
+}

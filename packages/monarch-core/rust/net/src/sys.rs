@@ -1,0 +1,269 @@
+//! The few system calls that the data path needs, as safe functions that return `io::Result`.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+pub const PAGE: usize = 4096;
+
+/// Descriptors in one message at most; the protocol sends one.
+const MAX_FDS: usize = 8;
+
+fn check(r: libc::c_int) -> io::Result<libc::c_int> {
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r) }
+}
+
+fn check_len(r: isize) -> io::Result<usize> {
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r as usize) }
+}
+
+fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(fd)?;
+    // SAFETY: the kernel has just handed us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub fn epoll_create() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })
+}
+
+pub fn epoll_ctl(epoll: RawFd, op: libc::c_int, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+    let mut ev = libc::epoll_event { events, u64: token };
+    // SAFETY: `ev` outlives the call.
+    check(unsafe { libc::epoll_ctl(epoll, op, fd, &mut ev) }).map(drop)
+}
+
+/// Milliseconds for `epoll_wait`, rounded up so that a wait never ends before its time; -1 is for ever.
+pub fn millis(timeout: Option<Duration>) -> libc::c_int {
+    match timeout {
+        None => -1,
+        Some(t) => t.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as libc::c_int,
+    }
+}
+
+pub fn epoll_wait(epoll: RawFd, events: &mut [libc::epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
+    // SAFETY: the kernel writes at most `events.len()` entries.
+    check(unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), events.len() as i32, millis(timeout)) }).map(|n| n as usize)
+}
+
+pub fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })
+}
+
+pub fn eventfd_signal(fd: RawFd) {
+    let one = 1u64;
+    // SAFETY: eight readable bytes. The only failure is a counter that is already full, which signals as well.
+    unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+}
+
+pub fn eventfd_drain(fd: RawFd) {
+    let mut count = 0u64;
+    // SAFETY: eight writable bytes; EAGAIN means that it was drained already.
+    unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
+}
+
+/// Sleeps while `*word == expected`; `Interrupted` when a signal handler ran, `TimedOut` when it is over.
+pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) -> io::Result<()> {
+    let ts = timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as libc::time_t, tv_nsec: t.subsec_nanos() as libc::c_long });
+    let ts_ptr = ts.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the word and the timespec outlive the call.
+    let r = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, expected, ts_ptr) };
+    if r == 0 {
+        return Ok(());
+    }
+    let e = io::Error::last_os_error();
+    match e.raw_os_error() {
+        Some(libc::EAGAIN) => Ok(()),
+        Some(libc::ETIMEDOUT) => Err(io::ErrorKind::TimedOut.into()),
+        _ => Err(e),
+    }
+}
+
+pub fn futex_wake(word: &AtomicU32) {
+    // SAFETY: the address is only used as a key.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1) };
+}
+
+/// A connected pair of stream sockets, close-on-exec and non-blocking.
+pub fn socketpair() -> io::Result<(OwnedFd, OwnedFd)> {
+    pair(libc::SOCK_STREAM | libc::SOCK_NONBLOCK)
+}
+
+/// A connected pair that keeps message boundaries; blocking.
+pub fn packet_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    pair(libc::SOCK_SEQPACKET)
+}
+
+fn pair(kind: libc::c_int) -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: two writable ints, owned by us on success.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()) })?;
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: as for socketpair.
+    check(unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
+}
+
+pub fn set_nonblocking(fd: RawFd) -> io::Result<()> {
+    // SAFETY: no pointers.
+    let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
+pub fn set_buffer_sizes(fd: RawFd, bytes: libc::c_int) {
+    for option in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+        // SAFETY: an int is passed with its size. Best effort: the kernel clamps to its own limit.
+        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, (&raw const bytes).cast(), 4) };
+    }
+}
+
+pub fn read(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
+    // SAFETY: the kernel writes at most `buf.len()` bytes.
+    check_len(unsafe { libc::read(fd, buf.as_mut_ptr().cast(), buf.len()) })
+}
+
+/// One gather write with descriptors attached to its first byte.
+pub fn send(fd: RawFd, bufs: &[&[u8]], fds: &[RawFd]) -> io::Result<usize> {
+    const MAX_IOV: usize = 16;
+    let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_IOV];
+    let count = bufs.len().min(MAX_IOV);
+    for (v, b) in iov.iter_mut().zip(bufs) {
+        *v = libc::iovec { iov_base: b.as_ptr().cast_mut().cast(), iov_len: b.len() };
+    }
+    let mut control = ControlBuffer::default();
+    // SAFETY: an all-zero msghdr is valid; every pointer set below outlives the call.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = iov.as_mut_ptr();
+    msg.msg_iovlen = count;
+    let fds = &fds[..fds.len().min(MAX_FDS)];
+    if !fds.is_empty() {
+        let bytes = std::mem::size_of_val(fds);
+        msg.msg_control = control.0.as_mut_ptr().cast();
+        // SAFETY: CMSG_SPACE(MAX_FDS ints) fits the control buffer, so the header and the data do.
+        unsafe {
+            msg.msg_controllen = libc::CMSG_SPACE(bytes as u32) as usize;
+            let c = libc::CMSG_FIRSTHDR(&msg);
+            (*c).cmsg_level = libc::SOL_SOCKET;
+            (*c).cmsg_type = libc::SCM_RIGHTS;
+            (*c).cmsg_len = libc::CMSG_LEN(bytes as u32) as usize;
+            std::ptr::copy_nonoverlapping(fds.as_ptr(), libc::CMSG_DATA(c).cast(), fds.len());
+        }
+    }
+    // SAFETY: see above.
+    check_len(unsafe { libc::sendmsg(fd, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+}
+
+#[repr(align(8))]
+struct ControlBuffer([u8; 64]);
+
+impl Default for ControlBuffer {
+    fn default() -> Self {
+        ControlBuffer([0; 64])
+    }
+}
+
+/// Receives into the spare capacity of `buf`; descriptors that came along are appended to `fds`.
+pub fn recv_into(fd: RawFd, buf: &mut Vec<u8>, fds: &mut std::collections::VecDeque<OwnedFd>, flags: libc::c_int) -> io::Result<usize> {
+    let mut control = ControlBuffer::default();
+    let spare = buf.spare_capacity_mut();
+    let mut iov = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: spare.len() };
+    // SAFETY: as in `send`.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = &mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.0.as_mut_ptr().cast();
+    msg.msg_controllen = control.0.len();
+    let n = check_len(unsafe { libc::recvmsg(fd, &mut msg, flags | libc::MSG_CMSG_CLOEXEC) })?;
+    // SAFETY: the kernel wrote n bytes into the spare capacity, and whole control messages into `control`.
+    unsafe {
+        buf.set_len(buf.len() + n);
+        if msg.msg_controllen > 0 {
+            let mut c = libc::CMSG_FIRSTHDR(&msg);
+            while !c.is_null() {
+                if (*c).cmsg_level == libc::SOL_SOCKET && (*c).cmsg_type == libc::SCM_RIGHTS {
+                    let bytes = (*c).cmsg_len - libc::CMSG_LEN(0) as usize;
+                    let data: *const libc::c_int = libc::CMSG_DATA(c).cast();
+                    for i in 0..bytes / size_of::<libc::c_int>() {
+                        fds.push_back(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
+                    }
+                }
+                c = libc::CMSG_NXTHDR(&msg, c);
+            }
+        }
+    }
+    if msg.msg_flags & libc::MSG_CTRUNC != 0 {
+        return Err(io::Error::other("descriptors were lost: the limit of open files is reached"));
+    }
+    Ok(n)
+}
+
+/// The user id of the process at the other end of a unix socket.
+pub fn peer_user(fd: RawFd) -> io::Result<u32> {
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes.
+    check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &mut len) })?;
+    Ok(cred.uid)
+}
+
+/// The user id of this process.
+pub fn user() -> u32 {
+    // SAFETY: no arguments, cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Anonymous shared memory of `len` bytes (sparse until touched).
+pub fn memfd(len: u64) -> io::Result<OwnedFd> {
+    // SAFETY: a constant, terminated name.
+    let fd = owned(unsafe { libc::memfd_create(c"monarch-arena".as_ptr(), libc::MFD_CLOEXEC) })?;
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) })?;
+    Ok(fd)
+}
+
+/// Gives the memory of a memfd back, whoever else has it open or mapped: they see zeros.
+pub fn discard(fd: RawFd, len: u64) {
+    // SAFETY: no pointers. A failure leaves the memory to the last holder of a descriptor.
+    unsafe { libc::fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, len as libc::off_t) };
+}
+
+pub enum Share {
+    /// Changes are seen by everyone who maps it.
+    Shared,
+    SharedReadOnly,
+    /// Copy on write.
+    Private,
+}
+
+pub fn map(fd: RawFd, offset: u64, len: usize, share: &Share) -> io::Result<*mut u8> {
+    let (prot, flags) = match share {
+        Share::Shared => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED),
+        Share::SharedReadOnly => (libc::PROT_READ, libc::MAP_SHARED),
+        Share::Private => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_NORESERVE),
+    };
+    // SAFETY: the kernel chooses the address, nothing existing is replaced.
+    let p = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, fd, offset as libc::off_t) };
+    if p == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(p.cast()) }
+}
+
+/// # Safety
+/// The range came from `map` and is not used any more.
+pub unsafe fn unmap(p: *mut u8, len: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::munmap(p.cast(), len) };
+}
+
+/// Advice is only advice: failures are ignored.
+///
+/// # Safety
+/// The range is mapped.
+pub unsafe fn advise(p: *mut u8, len: usize, advice: libc::c_int) {
+    // SAFETY: the caller's promise; the advice values used keep the contents.
+    unsafe { libc::madvise(p.cast(), len, advice) };
+}

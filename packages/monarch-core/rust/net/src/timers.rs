@@ -1,0 +1,41 @@
+//! What is due later, on the I/O thread.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+pub type Task = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+pub struct Timers {
+    heap: BinaryHeap<Reverse<(Instant, u64)>>,
+    tasks: std::collections::HashMap<u64, Task>,
+    next: u64,
+}
+
+impl Timers {
+    /// Adds a task; true if it is now the first that is due.
+    pub fn add(&mut self, due: Instant, task: Task) -> bool {
+        let first = self.heap.peek().is_none_or(|Reverse((t, _))| due < *t);
+        self.next += 1;
+        self.heap.push(Reverse((due, self.next)));
+        self.tasks.insert(self.next, task);
+        first
+    }
+
+    pub fn timeout(&self, now: Instant) -> Option<Duration> {
+        self.heap.peek().map(|Reverse((t, _))| t.saturating_duration_since(now))
+    }
+
+    pub fn due(&mut self, now: Instant) -> Vec<Task> {
+        let mut out = Vec::new();
+        while let Some(Reverse((t, id))) = self.heap.peek() {
+            if *t > now {
+                break;
+            }
+            out.extend(self.tasks.remove(id));
+            self.heap.pop();
+        }
+        out
+    }
+}

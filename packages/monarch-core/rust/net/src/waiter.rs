@@ -1,0 +1,45 @@
+//! A thread that waits for something to arrive.
+//!
+//! A waiter sleeps in one of two ways: on a futex (a follower), or inside `epoll_wait` because it reads
+//! the sockets for everybody (the leader). Who notifies it need not know which.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::sys;
+
+pub(crate) const IDLE: u32 = 0;
+pub(crate) const NOTIFIED: u32 = 1;
+pub(crate) const SLEEPING: u32 = 2;
+pub(crate) const LEADING: u32 = 3;
+
+thread_local! {
+    /// The waiter of this thread while it leads, to tell notifications of itself from others'.
+    pub(crate) static LED_BY: Cell<*const Waiter> = const { Cell::new(std::ptr::null()) };
+    /// How many sleepers this thread has woken, for handing the lead to where the traffic goes.
+    pub(crate) static WOKEN: Cell<u32> = const { Cell::new(0) };
+}
+
+pub struct Waiter {
+    pub(crate) state: AtomicU32,
+    /// The eventfd that gets a leader out of `epoll_wait`.
+    kick: std::os::fd::RawFd,
+}
+
+impl Waiter {
+    pub(crate) fn new(kick: std::os::fd::RawFd) -> Self {
+        Waiter { state: AtomicU32::new(IDLE), kick }
+    }
+
+    /// Ends the wait, now or the next one that starts.
+    pub fn notify(&self) {
+        match self.state.swap(NOTIFIED, Ordering::AcqRel) {
+            SLEEPING => {
+                sys::futex_wake(&self.state);
+                WOKEN.set(WOKEN.get() + 1);
+            }
+            LEADING if !std::ptr::eq(LED_BY.get(), self) => sys::eventfd_signal(self.kick),
+            _ => {}
+        }
+    }
+}

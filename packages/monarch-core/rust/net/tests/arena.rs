@@ -1,0 +1,160 @@
+//! The arena against a naive model, and what becomes of its memory.
+
+use net::Arena;
+use net::arena::{FreeList, KEEP, SEGMENT};
+use proptest::prelude::*;
+
+const LEN: usize = 64;
+
+/// Every unit by itself.
+struct Naive([bool; LEN]);
+
+impl Naive {
+    fn take(&mut self, n: usize) -> Option<u64> {
+        let at = (0..=LEN - n).find(|at| self.0[*at..at + n].iter().all(|used| !used))?;
+        self.0[at..at + n].fill(true);
+        Some(at as u64)
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Op {
+    Take(usize),
+    Give(prop::sample::Index),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![(1usize..20).prop_map(Op::Take), any::<prop::sample::Index>().prop_map(Op::Give)]
+}
+
+proptest! {
+    /// The same answers as the model: the lowest that fits, nothing twice, neighbours merged.
+    #[test]
+    fn the_free_list_does_as_the_model(ops in proptest::collection::vec(op(), 0..200)) {
+        let (mut list, mut naive) = (FreeList::new(LEN as u64), Naive([false; LEN]));
+        let mut held: Vec<(u64, usize)> = Vec::new();
+        for op in ops {
+            match op {
+                Op::Take(n) => {
+                    let at = list.take(n as u64);
+                    prop_assert_eq!(at, naive.take(n));
+                    held.extend(at.map(|at| (at, n)));
+                }
+                Op::Give(i) if !held.is_empty() => {
+                    let (at, n) = held.swap_remove(i.index(held.len()));
+                    list.give(at, n as u64);
+                    naive.0[at as usize..at as usize + n].fill(false);
+                }
+                Op::Give(_) => {}
+            }
+            prop_assert_eq!(list.is_whole(LEN as u64), held.is_empty());
+        }
+    }
+}
+
+#[test]
+fn a_dropped_block_serves_again() {
+    let arena = Arena::new();
+    let first = arena.alloc(10_000).unwrap();
+    let second = arena.alloc(1).unwrap();
+    assert_eq!((first.id().offset, second.id().offset), (0, 12_288));
+    let id = first.id();
+    drop(first);
+    assert_eq!(arena.alloc(12_288).unwrap().id(), id);
+    assert_eq!(arena.reserved(), SEGMENT);
+}
+
+#[test]
+fn a_block_holds_what_was_filled_in() {
+    let arena = Arena::new();
+    let bytes: Vec<u8> = (0..100_003u32).map(|i| (i % 251) as u8).collect();
+    let before = arena.alloc(4096).unwrap();
+    let mut block = arena.alloc(bytes.len()).unwrap();
+    block.fill(&bytes);
+    assert_eq!((block.len(), before.is_empty()), (bytes.len(), false));
+    // Read as a receiver does: through the descriptor.
+    let mut back = vec![0; bytes.len()];
+    let file = std::fs::File::from(block.segment.fd().try_clone_to_owned().unwrap());
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut back, block.id().offset).unwrap();
+    assert!(back == bytes);
+}
+
+#[test]
+fn filling_stops_at_the_block() {
+    let arena = Arena::new();
+    let mut block = arena.alloc(100).unwrap();
+    let next = arena.alloc(100).unwrap();
+    block.fill(&[7; 9000]);
+    let file = std::fs::File::from(next.segment.fd().try_clone_to_owned().unwrap());
+    let mut back = [1; 100];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut back, next.id().offset).unwrap();
+    assert_eq!(back, [0; 100]);
+}
+
+#[test]
+fn a_segment_is_as_large_as_its_block() {
+    let arena = Arena::new();
+    let large = arena.alloc(SEGMENT as usize + 1).unwrap();
+    assert_eq!(arena.reserved(), SEGMENT + 4096);
+    drop(large);
+    assert_eq!(arena.reserved(), SEGMENT + 4096, "kept, it is within the bound");
+}
+
+#[test]
+fn what_is_beyond_the_bound_is_given_back() {
+    let arena = Arena::new();
+    let small = arena.alloc(1).unwrap();
+    let large = arena.alloc(KEEP as usize).unwrap();
+    assert_eq!(arena.reserved(), SEGMENT + KEEP);
+    let segment = std::sync::Arc::downgrade(&large.segment);
+    drop(large);
+    assert_eq!(arena.reserved(), SEGMENT);
+    assert!(segment.upgrade().is_none());
+    drop(small);
+    assert_eq!(arena.reserved(), SEGMENT);
+}
+
+/// A receiver that has not heard of it yet does not keep the memory.
+#[test]
+fn the_memory_of_a_segment_goes_with_it() {
+    let arena = Arena::new();
+    let mut block = arena.alloc(1 << 20).unwrap();
+    block.fill(&[1; 1 << 20]);
+    let theirs = std::fs::File::from(block.segment.fd().try_clone_to_owned().unwrap());
+    let pages = || std::os::unix::fs::MetadataExt::blocks(&theirs.metadata().unwrap());
+    assert!(pages() > 0);
+    drop((block, arena));
+    assert_eq!(pages(), 0);
+}
+
+#[test]
+fn a_block_outlives_its_arena() {
+    let arena = Arena::new();
+    let mut block = arena.alloc(5000).unwrap();
+    drop(arena);
+    block.fill(&[1; 5000]);
+    drop(block);
+}
+
+#[test]
+fn threads_do_not_get_the_same_block() {
+    let arena = Arena::new();
+    let threads: Vec<_> = (0..4u8)
+        .map(|t| {
+            let arena = arena.clone();
+            std::thread::spawn(move || {
+                for round in 0..200usize {
+                    let mut block = arena.alloc(1 + round * 97 % 20_000).unwrap();
+                    let bytes = vec![t; block.len()];
+                    block.fill(&bytes);
+                    let file = std::fs::File::from(block.segment.fd().try_clone_to_owned().unwrap());
+                    let mut back = vec![0; block.len()];
+                    std::os::unix::fs::FileExt::read_exact_at(&file, &mut back, block.id().offset).unwrap();
+                    assert!(back == bytes);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    assert!(arena.alloc(SEGMENT as usize).unwrap().id().offset == 0, "all is free again");
+}

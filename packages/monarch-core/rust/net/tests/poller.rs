@@ -1,0 +1,255 @@
+//! Leader and followers: whoever waits is woken.
+
+mod side;
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use net::timers::Timers;
+use net::{Poller, Source, WaitEnd, Waiter, sys};
+use side::HANG;
+
+/// A poller whose I/O thread runs.
+struct Running(Arc<Poller>, Option<std::thread::JoinHandle<()>>);
+
+impl Running {
+    fn new() -> Self {
+        let poller = Poller::new().unwrap();
+        let p = poller.clone();
+        Running(poller, Some(std::thread::spawn(move || p.run())))
+    }
+
+    fn wait(&self, w: &Waiter, ready: impl FnMut() -> bool) -> WaitEnd {
+        self.0.wait(w, Some(Instant::now() + HANG), ready)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.stop();
+        if let Some(t) = self.1.take() {
+            t.join().unwrap();
+        }
+    }
+}
+
+/// Counts, and notifies whoever waits for it.
+struct Bell {
+    event: OwnedFd,
+    rung: AtomicU64,
+    waiter: Arc<Waiter>,
+}
+
+impl Source for Bell {
+    fn ready(&self, _events: u32) {
+        sys::eventfd_drain(self.event.as_raw_fd());
+        self.rung.fetch_add(1, Ordering::Relaxed);
+        self.waiter.notify();
+    }
+}
+
+fn bell(poller: &Poller) -> Arc<Bell> {
+    let bell = Arc::new(Bell { event: sys::eventfd().unwrap(), rung: AtomicU64::new(0), waiter: poller.waiter() });
+    poller.add(poller.token(), bell.event.as_raw_fd(), bell.clone()).unwrap();
+    bell
+}
+
+/// Many waiters, each with its own bell; each ring is sent only after the one before it has been heard.
+#[test]
+fn no_wake_up_is_lost() {
+    const WAITERS: usize = 6;
+    const ROUNDS: u64 = 400;
+    let running = Arc::new(Running::new());
+    let start = Arc::new(Barrier::new(2 * WAITERS));
+    let mut threads = Vec::new();
+    for i in 0..WAITERS {
+        let bell = bell(&running.0);
+        let (heard, next) = channel();
+        let (r, b, s) = (running.clone(), bell.clone(), start.clone());
+        threads.push(std::thread::spawn(move || {
+            s.wait();
+            for n in 1..=ROUNDS {
+                // Some never read for the others.
+                let deadline = Some(Instant::now() + HANG);
+                let ready = || b.rung.load(Ordering::Relaxed) >= n;
+                let end = if i % 3 == 2 { r.0.follow(&b.waiter, deadline, ready) } else { r.0.wait(&b.waiter, deadline, ready) };
+                assert_eq!(end, WaitEnd::Ready, "waiter {i} missed ring {n}");
+                heard.send(()).unwrap();
+            }
+        }));
+        let s = start.clone();
+        threads.push(std::thread::spawn(move || {
+            s.wait();
+            for n in 1..=ROUNDS {
+                // Through a descriptor, or straight from this thread.
+                if n % 2 == 0 {
+                    sys::eventfd_signal(bell.event.as_raw_fd());
+                } else {
+                    bell.rung.fetch_add(1, Ordering::Relaxed);
+                    bell.waiter.notify();
+                }
+                next.recv_timeout(HANG).unwrap();
+            }
+        }));
+    }
+    threads.into_iter().for_each(|t| t.join().unwrap());
+}
+
+/// The leader wakes others and steps back; what follows is read by somebody.
+#[test]
+fn the_lead_is_handed_on() {
+    let running = Arc::new(Running::new());
+    let bells: Vec<_> = (0..4).map(|_| bell(&running.0)).collect();
+    let threads: Vec<_> = bells
+        .iter()
+        .cloned()
+        .map(|b| {
+            let r = running.clone();
+            std::thread::spawn(move || {
+                (1..=100).for_each(|n| assert_eq!(r.wait(&b.waiter, || b.rung.load(Ordering::Relaxed) >= n), WaitEnd::Ready))
+            })
+        })
+        .collect();
+    let ringer = std::thread::spawn(move || {
+        while bells.iter().any(|b| b.rung.load(Ordering::Relaxed) < 100) {
+            bells.iter().for_each(|b| sys::eventfd_signal(b.event.as_raw_fd()));
+            std::thread::yield_now();
+        }
+    });
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    ringer.join().unwrap();
+}
+
+#[test]
+fn a_notification_before_the_wait_counts() {
+    let running = Running::new();
+    let w = running.0.waiter();
+    let flag = AtomicBool::new(true);
+    w.notify();
+    assert_eq!(running.wait(&w, || flag.load(Ordering::Relaxed)), WaitEnd::Ready);
+}
+
+/// The notification comes after the look and before the sleep.
+#[test]
+fn a_notification_between_look_and_sleep_counts() {
+    let running = Running::new();
+    let w = running.0.waiter();
+    for follow in [false, true] {
+        let mut looks = 0;
+        let ready = || {
+            looks += 1;
+            if looks == 1 {
+                w.notify();
+            }
+            looks > 1
+        };
+        let deadline = Some(Instant::now() + HANG);
+        let end = if follow { running.0.follow(&w, deadline, ready) } else { running.0.wait(&w, deadline, ready) };
+        assert_eq!(end, WaitEnd::Ready);
+        assert_eq!(looks, 2);
+    }
+}
+
+#[test]
+fn a_wait_ends_at_its_deadline() {
+    let running = Running::new();
+    let w = running.0.waiter();
+    for follow in [false, true] {
+        let deadline = Instant::now() + Duration::from_millis(3);
+        let end = if follow { running.0.follow(&w, Some(deadline), || false) } else { running.0.wait(&w, Some(deadline), || false) };
+        assert_eq!(end, WaitEnd::TimedOut);
+        assert!(Instant::now() >= deadline);
+    }
+    assert_eq!(running.0.wait(&w, Some(Instant::now()), || true), WaitEnd::Ready, "a look comes first");
+}
+
+extern "C" fn note(_: libc::c_int) {}
+
+/// A signal handler that runs in a waiting thread ends the wait, whether it leads or follows.
+#[test]
+fn a_signal_ends_a_wait() {
+    // SAFETY: the handler does nothing; without SA_RESTART system calls are interrupted.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = note as *const () as usize;
+        libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut());
+    }
+    let running = Arc::new(Running::new());
+    for follow in [false, true] {
+        let (tx, rx) = channel();
+        let over = Arc::new(AtomicBool::new(false));
+        let (r, o) = (running.clone(), over.clone());
+        let thread = std::thread::spawn(move || {
+            // SAFETY: no arguments.
+            tx.send(unsafe { libc::pthread_self() }).unwrap();
+            let w = r.0.waiter();
+            let end = if follow { r.0.follow(&w, None, || false) } else { r.0.wait(&w, None, || false) };
+            o.store(true, Ordering::Release);
+            end
+        });
+        let id = rx.recv().unwrap();
+        while !over.load(Ordering::Acquire) {
+            // SAFETY: the thread has not been joined.
+            unsafe { libc::pthread_kill(id, libc::SIGUSR1) };
+            std::thread::yield_now();
+        }
+        assert_eq!(thread.join().unwrap(), WaitEnd::Interrupted);
+    }
+}
+
+#[test]
+fn tasks_run_on_the_io_thread_in_order() {
+    let running = Running::new();
+    let (tx, rx) = channel();
+    for n in 0..50 {
+        let tx = tx.clone();
+        running.0.spawn(Box::new(move || tx.send((n, std::thread::current().id())).unwrap()));
+    }
+    let io = running.1.as_ref().unwrap().thread().id();
+    (0..50).for_each(|n| assert_eq!(rx.recv_timeout(HANG).unwrap(), (n, io)));
+}
+
+/// A timer that is due earlier shortens a wait that has begun.
+#[test]
+fn a_nearer_timer_is_not_held_up_by_a_farther_one() {
+    let running = Running::new();
+    let (tx, rx) = channel();
+    let far = tx.clone();
+    running.0.later(10 * HANG, Box::new(move || far.send("far").unwrap()));
+    running.0.spawn(Box::new({
+        let tx = tx.clone();
+        move || tx.send("task").unwrap()
+    }));
+    assert_eq!(rx.recv_timeout(HANG).unwrap(), "task");
+    running.0.later(Duration::from_millis(1), Box::new(move || tx.send("near").unwrap()));
+    assert_eq!(rx.recv_timeout(HANG).unwrap(), "near");
+}
+
+#[test]
+fn timers_are_due_in_order() {
+    let mut timers = Timers::default();
+    let start = Instant::now();
+    let at = |n| start + Duration::from_secs(n);
+    let ran = Arc::new(AtomicU32::new(0));
+    let task = |digit: u32| {
+        let ran = ran.clone();
+        Box::new(move || ran.store(ran.load(Ordering::Relaxed) * 10 + digit, Ordering::Relaxed)) as net::timers::Task
+    };
+    assert_eq!(timers.timeout(start), None);
+    assert!(timers.add(at(5), task(4)));
+    assert!(timers.add(at(1), task(1)));
+    assert!(!timers.add(at(3), task(2)), "not the first");
+    assert!(!timers.add(at(3), task(3)), "of two at the same time the older goes first");
+    assert_eq!(timers.timeout(start), Some(Duration::from_secs(1)));
+    assert_eq!(timers.timeout(at(2)), Some(Duration::ZERO), "overdue");
+    timers.due(at(0)).into_iter().for_each(|t| t());
+    assert_eq!(ran.load(Ordering::Relaxed), 0);
+    timers.due(at(3)).into_iter().for_each(|t| t());
+    assert_eq!(ran.load(Ordering::Relaxed), 123);
+    timers.due(at(9)).into_iter().for_each(|t| t());
+    assert_eq!(ran.load(Ordering::Relaxed), 1234);
+    assert_eq!(timers.timeout(at(9)), None);
+}

@@ -1,0 +1,179 @@
+//! Blocks in the hands of their receiver.
+
+mod side;
+
+use std::sync::Arc;
+
+use net::arena::SEGMENT;
+use net::{Arena, Block, RecvPart};
+use side::{Side, connected, settle};
+use wire::{BlockId, Frame, MailboxId, Message, Part, SlotId};
+
+fn message(parts: Vec<Part>) -> Vec<u8> {
+    let empty: Box<[u8]> = Box::default();
+    let m = Message {
+        dest: MailboxId(1),
+        sender: MailboxId(0),
+        slot: SlotId(0),
+        rank: 0,
+        flags: 0,
+        method: empty.clone(),
+        extent: empty,
+        parts,
+    };
+    Frame::Message(m).encode()
+}
+
+fn lend(arena: &Arc<Arena>, from: &Side, bytes: &[u8]) -> Arc<Block> {
+    let mut block = arena.alloc(bytes.len()).unwrap();
+    block.fill(bytes);
+    let block = Arc::new(block);
+    let part = Part::Shared { block: block.id(), len: bytes.len() as u64, readonly: false };
+    from.link.send_with_blocks(&[&message(vec![part])], std::slice::from_ref(&block)).unwrap();
+    block
+}
+
+fn one(side: &Side) -> RecvPart {
+    let mut parts = side.next_parts();
+    assert_eq!(parts.len(), 1);
+    parts.remove(0).expect("the block was refused")
+}
+
+#[test]
+fn a_private_mapping_leaves_the_block_alone() {
+    let (a, b) = connected();
+    let arena = Arena::new();
+    lend(&arena, &a, &[7; 10_000]);
+    let part = one(&b);
+    assert_eq!((part.len(), part.is_empty(), part.readonly()), (10_000, false, false));
+    let map = part.map().unwrap().expect("a shared part");
+    assert_eq!((map.len(), map.is_empty()), (10_000, false));
+    // SAFETY: writable private memory of that length, used by this thread only.
+    let view = unsafe { std::slice::from_raw_parts_mut(map.as_ptr(), map.len()) };
+    assert!(view.iter().all(|b| *b == 7));
+    view.fill(9);
+    assert!(part.bytes().unwrap().iter().all(|b| *b == 7));
+    let again = part.map().unwrap().expect("a shared part");
+    // SAFETY: as above.
+    assert_eq!(unsafe { *again.as_ptr() }, 7);
+}
+
+#[test]
+fn a_block_comes_back_when_all_views_are_gone() {
+    let (a, b) = connected();
+    let arena = Arena::new();
+    let id = lend(&arena, &a, &[1; 4096]).id();
+    let part = one(&b);
+    let map = part.map().unwrap();
+    let busy = || arena.alloc(1).unwrap().id() != id;
+
+    settle(&b, &a);
+    assert!(busy(), "the part is held");
+
+    drop(part);
+    settle(&b, &a);
+    assert!(busy(), "the mapping is held");
+
+    drop(map);
+    settle(&b, &a);
+    assert!(!busy());
+}
+
+#[test]
+fn a_release_rides_on_the_next_frame() {
+    let (a, b) = connected();
+    let arena = Arena::new();
+    let id = lend(&arena, &a, &[1; 4096]).id();
+    drop(one(&b));
+    settle(&b, &a);
+    assert_eq!(arena.alloc(1).unwrap().id(), id);
+}
+
+#[test]
+fn much_is_released_at_once() {
+    let (a, b) = connected();
+    let arena = Arena::new();
+    let block = Arc::downgrade(&lend(&arena, &a, &vec![1; 9 << 20]));
+    drop(one(&b));
+    // Nothing else is sent: the release alone makes the block go. A later frame cannot overtake it.
+    while block.strong_count() > 0 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_block_sent_twice_must_come_back_twice() {
+    let (a, b) = connected();
+    let arena = Arena::new();
+    let block = lend(&arena, &a, &[1; 4096]);
+    let part = Part::Shared { block: block.id(), len: 4096, readonly: true };
+    a.link.send_with_blocks(&[&message(vec![part])], std::slice::from_ref(&block)).unwrap();
+    let weak = Arc::downgrade(&block);
+    drop(block);
+    let (first, second) = (one(&b), one(&b));
+    assert!(second.readonly());
+    drop(first);
+    settle(&b, &a);
+    assert!(weak.upgrade().is_some());
+    drop(second);
+    settle(&b, &a);
+    assert!(weak.upgrade().is_none());
+}
+
+#[test]
+fn a_block_id_that_lies_is_refused() {
+    let (a, b) = connected();
+    let arena = Arena::new();
+    lend(&arena, &a, &[1; 4096]);
+    let part = one(&b);
+    let shared = |segment, offset, len| Part::Shared { block: BlockId { segment, offset }, len, readonly: false };
+    let lies = vec![
+        shared(1, 0, 10),
+        shared(0, 0, SEGMENT + 1),
+        shared(0, SEGMENT, 1),
+        shared(0, 4096, SEGMENT),
+        shared(0, !4095, 8192),
+        shared(0, 1, 1),
+    ];
+    a.link.send(&[&message(lies)], Vec::new()).unwrap();
+    assert!(b.next_parts().iter().all(Option::is_none));
+    drop(part);
+    assert!(RecvPart::adopt(shared(0, 0, 1), None).is_none());
+}
+
+#[test]
+fn a_segment_that_is_gone_is_forgotten() {
+    let (a, b) = connected();
+    let arena = Arena::new();
+    lend(&arena, &a, &[1]);
+    let keep = one(&b);
+    let large = net::arena::KEEP as usize;
+    let block = Arc::new(arena.alloc(large).unwrap());
+    let part = Part::Shared { block: block.id(), len: large as u64, readonly: true };
+    a.link.send_with_blocks(&[&message(vec![part])], std::slice::from_ref(&block)).unwrap();
+    let id = block.id().segment;
+    drop(block);
+    let part = one(&b);
+    assert!(b.link.segment(id).is_some());
+    drop(part);
+    settle(&b, &a);
+    settle(&a, &b);
+    assert!(b.link.segment(id).is_none());
+    drop(keep);
+}
+
+#[test]
+fn a_closed_link_holds_no_segments_and_lends_no_blocks() {
+    let (a, b) = connected();
+    let arena = Arena::new();
+    let block = Arc::downgrade(&lend(&arena, &a, &[3; 5000]));
+    let part = one(&b);
+    assert!(b.link.segment(0).is_some() && block.strong_count() > 0);
+    b.link.close();
+    assert!(b.link.segment(0).is_none());
+    // What is held stays readable.
+    assert!(part.bytes().unwrap().iter().all(|b| *b == 3));
+    // `a` reads the end of the stream.
+    assert!(matches!(a.next(), side::Got::Down));
+    assert!(block.upgrade().is_none());
+}

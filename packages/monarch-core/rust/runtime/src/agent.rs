@@ -1,0 +1,453 @@
+//! The host agent: starts, links, watches and ends procs.
+//!
+//! On one machine it lives in the client. Procs listen on nothing: a proc that wants to talk to another one asks
+//! its agent, which makes a socket pair and sends each an end.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use net::lock::lock;
+use net::sys;
+use wire::control::ProcPlan;
+use wire::exit::{ExitReason, ProcEnd};
+use wire::{Control, Frame, ProcUid};
+
+use crate::node::Node;
+use crate::output::{Output, Stream, Tail};
+use crate::zygote::{Report, Zygote};
+
+/// A proc whose link ended without its process ending is killed after this time: it closed its descriptors.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// What the Python side decides.
+pub struct AgentOptions {
+    pub host: String,
+    pub zygote: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub tail_lines: usize,
+}
+
+struct Proc {
+    owner: ProcUid,
+    pid: u32,
+    started: bool,
+    /// Asked to stop, and why.
+    stopping: Option<String>,
+    /// Why it did not come up, if we gave up on it.
+    gave_up: Option<String>,
+    /// When it is killed if it is still there.
+    kill_at: Option<Instant>,
+    /// It runs a clean-up that may take until then.
+    spared: Option<Instant>,
+    tail: Arc<Tail>,
+    streams: Vec<Arc<Stream>>,
+}
+
+#[derive(Default)]
+struct State {
+    procs: HashMap<ProcUid, Proc>,
+    ended: HashMap<ProcUid, ProcEnd>,
+    /// Which procs have a link between them.
+    linked: HashMap<ProcUid, HashSet<ProcUid>>,
+    /// Asked-for procs that we have not heard of yet, and who asks.
+    awaited: HashMap<ProcUid, Vec<ProcUid>>,
+    zygote: Option<Zygote>,
+    /// Procs that are gone and whose end is being told.
+    ending: usize,
+    /// Spawns on their way to the I/O thread.
+    starting: usize,
+    closing: bool,
+}
+
+pub struct Agent {
+    node: Weak<Node>,
+    options: AgentOptions,
+    output: Output,
+    state: Mutex<State>,
+    quiet: Condvar,
+    door: Mutex<bool>,
+    me: Weak<Agent>,
+}
+
+impl Agent {
+    pub fn new(node: &Arc<Node>, options: AgentOptions) -> io::Result<Arc<Self>> {
+        let output = Output::new()?;
+        Ok(Arc::new_cyclic(|me| Agent {
+            node: Arc::downgrade(node),
+            options,
+            output,
+            state: Mutex::default(),
+            quiet: Condvar::new(),
+            door: Mutex::new(false),
+            me: me.clone(),
+        }))
+    }
+
+    /// Starts the zygote ahead of the first proc, on the I/O thread.
+    pub fn warm_up(&self) {
+        if let (Some(node), Some(me)) = (self.node.upgrade(), self.me.upgrade()) {
+            node.poller.spawn(Box::new(move || drop(me.with_zygote(|_| ()))));
+        }
+    }
+
+    fn with_zygote<T>(&self, f: impl FnOnce(&Zygote) -> T) -> io::Result<T> {
+        let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        let mut state = lock(&self.state);
+        if state.closing {
+            return Err(io::Error::other("the client is shutting down"));
+        }
+        if state.zygote.is_none() {
+            state.zygote = Some(Zygote::start(&self.options.zygote, &self.options.env, &node.poller, self.me.clone())?);
+        }
+        match &state.zygote {
+            Some(z) => Ok(f(z)),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Messages of procs (and of this process) to their agent.
+    pub fn control(&self, from: ProcUid, c: Control) {
+        match c {
+            Control::Hello { pid, .. } => self.hello(from, pid),
+            Control::Connect { target } => self.connect(from, target),
+            Control::SpawnProcs { owner, procs } => {
+                lock(&self.state).starting += 1;
+                self.on_io_thread(move |a| {
+                    a.spawn_all(owner, procs);
+                    lock(&a.state).starting -= 1;
+                    a.quiet.notify_all();
+                });
+            }
+            // Behind the spawn that may be on its way there.
+            Control::StopProc { uid, grace_ms, reason } => {
+                self.on_io_thread(move |a| a.stop_proc(uid, Duration::from_millis(grace_ms), &reason))
+            }
+            Control::Extend { grace_ms } => self.spare(from, Duration::from_millis(grace_ms)),
+            _ => {}
+        }
+    }
+
+    fn on_io_thread(&self, f: impl FnOnce(&Agent) + Send + 'static) {
+        if let (Some(node), Some(me)) = (self.node.upgrade(), self.me.upgrade()) {
+            node.poller.spawn(Box::new(move || f(&me)));
+        }
+    }
+
+    /// Lets processes of the same user in that were not started here.
+    pub fn open_door(&self) -> io::Result<()> {
+        let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        let mut open = lock(&self.door);
+        if !*open {
+            crate::guest::Door::open(&node)?;
+            *open = true;
+        }
+        Ok(())
+    }
+
+    // ---- starting
+
+    fn spawn_all(&self, owner: ProcUid, procs: Vec<(ProcUid, ProcPlan)>) {
+        let orphan = owner != self.node.upgrade().map_or(owner, |n| n.uid) && lock(&self.state).ended.contains_key(&owner);
+        for (uid, plan) in procs {
+            let started = if orphan { Err(io::Error::other("its owner is gone")) } else { self.spawn(owner, uid, &plan) };
+            if let Err(e) = started {
+                let why = format!("cannot start a process: {e}");
+                lock(&self.state).procs.remove(&uid);
+                self.ended(
+                    uid,
+                    ProcEnd {
+                        pid: 0,
+                        started: false,
+                        host: self.options.host.clone(),
+                        reason: ExitReason::NotStarted(why),
+                        output: vec![],
+                    },
+                    owner,
+                );
+            }
+        }
+    }
+
+    fn spawn(&self, owner: ProcUid, uid: ProcUid, plan: &ProcPlan) -> io::Result<()> {
+        let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        let (ours, theirs) = sys::socketpair()?;
+        let (out_read, out_write) = sys::pipe()?;
+        let (err_read, err_write) = sys::pipe()?;
+        let tail = Tail::new(self.options.tail_lines);
+        let streams =
+            vec![self.output.add(out_read, 1, &plan.prefix, tail.clone())?, self.output.add(err_read, 2, &plan.prefix, tail.clone())?];
+        let waiting = {
+            let mut state = lock(&self.state);
+            state.procs.insert(
+                uid,
+                Proc { owner, pid: 0, started: false, stopping: None, gave_up: None, kill_at: None, spared: None, tail, streams },
+            );
+            state.awaited.remove(&uid).unwrap_or_default()
+        };
+        node.peer_unlinked(uid).0.link.attach(ours)?;
+        let fds = vec![theirs, out_write, err_write];
+        self.with_zygote(|z| if plan.command.is_empty() { z.fork(uid, &plan.setup, fds) } else { z.exec(uid, &plan.setup, fds) })?;
+        waiting.into_iter().for_each(|from| self.connect(from, uid));
+        if plan.ready_ms > 0 {
+            let me = self.me.clone();
+            let bound = Duration::from_millis(plan.ready_ms);
+            node.poller.later(
+                bound,
+                Box::new(move || {
+                    if let Some(a) = me.upgrade() {
+                        a.give_up(uid, bound);
+                    }
+                }),
+            );
+        }
+        Ok(())
+    }
+
+    fn give_up(&self, uid: ProcUid, bound: Duration) {
+        let mut state = lock(&self.state);
+        let Some(p) = state.procs.get_mut(&uid).filter(|p| !p.started) else { return };
+        p.gave_up = Some(format!("not ready after {} s", bound.as_secs_f64()));
+        if let Some(z) = &state.zygote {
+            z.kill(uid, libc::SIGKILL);
+        }
+    }
+
+    fn hello(&self, from: ProcUid, pid: u32) {
+        if let Some(p) = lock(&self.state).procs.get_mut(&from) {
+            p.started = true;
+            p.pid = pid;
+        }
+    }
+
+    // ---- linking
+
+    fn connect(&self, from: ProcUid, target: ProcUid) {
+        let Some(node) = self.node.upgrade() else { return };
+        let mut state = lock(&self.state);
+        if let Some(end) = state.ended.get(&target).cloned() {
+            drop(state);
+            node.peer_unlinked(from).0.send_control(Control::ProcEnded { uid: target, end });
+            return;
+        }
+        if !state.procs.contains_key(&target) {
+            state.awaited.entry(target).or_default().push(from);
+            return;
+        }
+        if !state.linked.entry(from).or_default().insert(target) {
+            return;
+        }
+        state.linked.entry(target).or_default().insert(from);
+        drop(state);
+        let Ok((a, b)) = sys::socketpair() else { return };
+        for (to, peer, fd) in [(from, target, a), (target, from, b)] {
+            let frame = Frame::Control(Control::Connected { peer }).encode();
+            let _ = node.peer_unlinked(to).0.link.send(&[&frame], vec![fd]);
+        }
+    }
+
+    /// The link of a proc ended; normally the zygote tells us at once how its process ended.
+    pub fn link_down(&self, uid: ProcUid) {
+        let Some(node) = self.node.upgrade() else { return };
+        if lock(&self.state).procs.contains_key(&uid) {
+            let me = self.me.clone();
+            node.poller.later(
+                LINGER,
+                Box::new(move || {
+                    if let Some(a) = me.upgrade() {
+                        a.kill(uid);
+                    }
+                }),
+            );
+        }
+    }
+
+    // ---- ending
+
+    /// Asks a proc to end; after `grace` it is killed.
+    pub fn stop_proc(&self, uid: ProcUid, grace: Duration, reason: &str) {
+        let Some(node) = self.node.upgrade() else { return };
+        {
+            let mut state = lock(&self.state);
+            let Some(p) = state.procs.get_mut(&uid) else { return };
+            if p.stopping.is_none() {
+                p.stopping = Some(reason.to_owned());
+            }
+        }
+        let control = Control::StopProc { uid, grace_ms: grace.as_millis() as u64, reason: reason.to_owned() };
+        node.peer_unlinked(uid).0.send_control(control);
+        self.kill_later(uid, grace);
+    }
+
+    fn kill_later(&self, uid: ProcUid, grace: Duration) {
+        if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
+            p.kill_at = Some(Instant::now() + grace);
+        }
+        self.look_later(uid, grace);
+    }
+
+    /// Moves the time of the kill, of this stop and of later ones: the proc runs a clean-up that may take so long.
+    fn spare(&self, uid: ProcUid, grace: Duration) {
+        if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
+            p.spared = Some(Instant::now() + grace);
+        }
+        self.look_later(uid, grace);
+    }
+
+    fn look_later(&self, uid: ProcUid, delay: Duration) {
+        let Some(node) = self.node.upgrade() else { return };
+        let me = self.me.clone();
+        node.poller.later(
+            delay,
+            Box::new(move || {
+                if let Some(a) = me.upgrade() {
+                    a.kill_if_due(uid);
+                }
+            }),
+        );
+    }
+
+    fn kill_if_due(&self, uid: ProcUid) {
+        let now = Instant::now();
+        let is_due = |p: &Proc| p.kill_at.is_some_and(|at| at <= now) && p.spared.is_none_or(|until| until <= now);
+        let due = lock(&self.state).procs.get(&uid).is_some_and(is_due);
+        if due {
+            self.kill(uid);
+        }
+    }
+
+    pub fn kill(&self, uid: ProcUid) {
+        let state = lock(&self.state);
+        if let (true, Some(z)) = (state.procs.contains_key(&uid), &state.zygote) {
+            z.kill(uid, libc::SIGKILL);
+        }
+    }
+
+    /// What the zygote tells of its children.
+    pub fn report(&self, r: Report) {
+        match r {
+            Report::Started { uid, pid } => {
+                if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
+                    p.pid = pid;
+                }
+            }
+            Report::Exited { uid, status } => self.exited(uid, from_status(status)),
+            Report::Failed { uid, why } => self.exited(uid, ExitReason::NotStarted(why)),
+            Report::Gone => {
+                let (zygote, procs) = {
+                    let mut state = lock(&self.state);
+                    (state.zygote.take(), state.procs.keys().copied().collect::<Vec<_>>())
+                };
+                if let Some(mut z) = zygote {
+                    z.reap();
+                }
+                // Its children got SIGKILL from the kernel when it went.
+                for uid in procs {
+                    self.exited(uid, ExitReason::Signal { signal: libc::SIGKILL, core_dumped: false });
+                }
+            }
+        }
+    }
+
+    fn exited(&self, uid: ProcUid, reason: ExitReason) {
+        let p = {
+            let mut state = lock(&self.state);
+            let Some(p) = state.procs.remove(&uid) else { return };
+            state.ending += 1;
+            p
+        };
+        p.streams.iter().for_each(|s| self.output.drain(s));
+        let reason = match (p.gave_up, p.stopping) {
+            (Some(why), _) => ExitReason::NotStarted(why),
+            (None, Some(why)) => ExitReason::Stopped(why),
+            (None, None) => reason,
+        };
+        let end = ProcEnd { pid: p.pid, started: p.started, host: self.options.host.clone(), reason, output: p.tail.lines() };
+        self.ended(uid, end, p.owner);
+        lock(&self.state).ending -= 1;
+        self.quiet.notify_all();
+    }
+
+    /// Tells all who must know, and ends what the proc owned.
+    fn ended(&self, uid: ProcUid, end: ProcEnd, owner: ProcUid) {
+        let Some(node) = self.node.upgrade() else { return };
+        let (tell, orphans) = {
+            let mut state = lock(&self.state);
+            let mut tell = state.linked.remove(&uid).unwrap_or_default();
+            tell.extend(state.awaited.remove(&uid).unwrap_or_default());
+            tell.insert(owner);
+            tell.remove(&node.uid);
+            for other in &tell {
+                if let Some(s) = state.linked.get_mut(other) {
+                    s.remove(&uid);
+                }
+            }
+            // One that is being stopped has its time already.
+            let is_orphan = |p: &Proc| p.owner == uid && p.stopping.is_none();
+            let orphans: Vec<ProcUid> = state.procs.iter().filter(|(_, p)| is_orphan(p)).map(|(u, _)| *u).collect();
+            state.ended.insert(uid, end.clone());
+            (tell, orphans)
+        };
+        for other in tell {
+            node.peer_unlinked(other).0.send_control(Control::ProcEnded { uid, end: end.clone() });
+        }
+        node.proc_ended(uid, end);
+        for o in orphans {
+            self.stop_proc(o, LINGER, "its owner is gone");
+        }
+        self.quiet.notify_all();
+    }
+
+    // ---- looking and leaving
+
+    pub fn alive(&self) -> Vec<(ProcUid, u32)> {
+        lock(&self.state).procs.iter().map(|(u, p)| (*u, p.pid)).collect()
+    }
+
+    pub fn zygote_pid(&self) -> Option<u32> {
+        lock(&self.state).zygote.as_ref().map(Zygote::pid)
+    }
+
+    /// Waits until no proc is left, at most so long; then kills what is.
+    pub fn wait_quiet(&self, bound: Duration) -> bool {
+        let deadline = Instant::now() + bound;
+        let mut state = lock(&self.state);
+        while !state.procs.is_empty() || state.ending + state.starting > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.quiet.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// The last thing: no proc can be started any more, the zygote goes, all lines are on the console.
+    pub fn close(&self, bound: Duration) {
+        let zygote = {
+            let mut state = lock(&self.state);
+            state.closing = true;
+            state.zygote.take()
+        };
+        if let Some(z) = zygote {
+            z.end();
+        }
+        self.output.flush(bound);
+    }
+
+    pub fn flush_output(&self, bound: Duration) {
+        self.output.flush(bound);
+    }
+}
+
+fn from_status(status: i32) -> ExitReason {
+    if libc::WIFSIGNALED(status) {
+        ExitReason::Signal { signal: libc::WTERMSIG(status), core_dumped: libc::WCOREDUMP(status) }
+    } else {
+        match libc::WEXITSTATUS(status) {
+            0 => ExitReason::Returned,
+            n => ExitReason::ExitCode(n),
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What an actor or port has not handled yet.
+//!
+//! A mailbox exists before its actor does: messages that overtake the spawn wait in it. Events (failures of what
+//! the actor owns) do not wait behind messages. Whoever pushes wakes the consumer; whoever pops gives credit back.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use net::{RecvPart, Waiter, sys};
+use wire::frame::{EXCEPTION, EXPLICIT_PORT, RANKED};
+use wire::{MailboxId, ProcUid, SlotId, Status};
+
+use crate::cell::{Cell, Outcome};
+use crate::credit::{Consumed, OVERHEAD};
+use crate::sync::{Arc, Mutex, lock};
+
+/// A message on its way to user code.
+pub struct Incoming {
+    pub from: ProcUid,
+    pub dest: MailboxId,
+    pub sender: MailboxId,
+    pub slot: SlotId,
+    pub rank: u32,
+    pub flags: u8,
+    pub method: Box<[u8]>,
+    pub extent: Box<[u8]>,
+    pub parts: Vec<RecvPart>,
+}
+
+impl Incoming {
+    pub fn cost(&self) -> u64 {
+        self.parts.iter().map(|p| p.len() as u64).sum::<u64>() + OVERHEAD
+    }
+
+    /// The rank that a ranked port message carries.
+    pub fn ranked(&self) -> Option<u32> {
+        (self.flags & RANKED != 0).then_some(self.rank)
+    }
+}
+
+/// Marks a message to one rank of several: the answer counts as rank 0.
+pub const CHOSEN: u32 = 1 << 31;
+
+/// The rank that an answer carries, given the rank that the message was sent to.
+pub fn answer_rank(rank: u32) -> u32 {
+    if rank & CHOSEN != 0 { 0 } else { rank }
+}
+
+/// What became of a pushed message.
+pub enum Pushed {
+    Queued,
+    /// Somebody was waiting for it; the credit to give back now, if it is worth a frame.
+    Taken(Option<(ProcUid, u64)>),
+}
+
+pub enum Delivery {
+    Message(Incoming),
+    /// Opaque to this crate: the Python side's own bytes.
+    Event(Box<[u8]>),
+}
+
+/// Who takes from a mailbox, and how it is told.
+pub enum Consumer {
+    /// A thread that blocks.
+    Thread(std::sync::Arc<Waiter>),
+    /// An event loop that watches a descriptor.
+    Loop(OwnedFd),
+    /// A stand-in whose scheduling is explored.
+    #[cfg(feature = "shuttle")]
+    Model(Box<dyn Fn() + Send + Sync>),
+}
+
+impl Consumer {
+    fn wake(&self) {
+        match self {
+            Consumer::Thread(w) => w.notify(),
+            Consumer::Loop(fd) => sys::eventfd_signal(fd.as_raw_fd()),
+            #[cfg(feature = "shuttle")]
+            Consumer::Model(wake) => wake(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Incoming>,
+    events: VecDeque<Box<[u8]>>,
+    /// The consumer sleeps, or its descriptor is not readable.
+    idle: bool,
+    /// Why nothing is accepted any more.
+    closed: Option<Arc<[u8]>>,
+    consumed: Consumed<ProcUid>,
+    /// Who waits for the message that was taken last: process, slot and rank.
+    current: Option<(ProcUid, SlotId, u32)>,
+    /// Cells that each take one message, of a mailbox that belongs to a port.
+    takers: VecDeque<std::sync::Weak<Cell>>,
+}
+
+pub struct Mailbox {
+    pub id: MailboxId,
+    state: Mutex<State>,
+    /// The last one named; an actor's thread waits as one kind first and may go on as the other.
+    consumer: std::sync::RwLock<Option<std::sync::Arc<Consumer>>>,
+    /// Deliveries taken so far: a stop tells by it whether the actor still makes progress.
+    taken: AtomicU64,
+}
+
+impl Mailbox {
+    pub fn new(id: MailboxId) -> Arc<Self> {
+        Arc::new(Mailbox { id, state: Mutex::default(), consumer: std::sync::RwLock::default(), taken: AtomicU64::new(0) })
+    }
+
+    /// Names the consumer; it is told of what is there already.
+    pub fn set_consumer(&self, consumer: Consumer) {
+        let mut state = lock(&self.state);
+        let busy = !state.queue.is_empty() || !state.events.is_empty();
+        state.idle = !busy;
+        // Under the lock: a push that finds the mailbox idle must find the consumer too.
+        *self.consumer.write().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(std::sync::Arc::new(consumer));
+        drop(state);
+        if busy {
+            self.wake();
+        }
+    }
+
+    pub fn consumer(&self) -> Option<std::sync::Arc<Consumer>> {
+        self.consumer.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    fn wake(&self) {
+        if let Some(c) = self.consumer() {
+            c.wake();
+        }
+    }
+
+    /// Adds a message; gives it back with the reason if the mailbox is closed.
+    pub fn push(&self, message: Incoming) -> Result<Pushed, (Incoming, Arc<[u8]>)> {
+        let mut state = lock(&self.state);
+        if let Some(reason) = &state.closed {
+            return Err((message, reason.clone()));
+        }
+        while let Some(taker) = state.takers.pop_front() {
+            // A taker that was dropped takes nothing.
+            let Some(cell) = taker.upgrade() else { continue };
+            drop(state);
+            return Ok(Pushed::Taken(self.hand_over(&cell, message)));
+        }
+        state.queue.push_back(message);
+        let wake = std::mem::replace(&mut state.idle, false);
+        drop(state);
+        if wake {
+            self.wake();
+        }
+        Ok(Pushed::Queued)
+    }
+
+    /// Gives the cell one message, the next that there is; the credit that is due for one taken now.
+    pub fn take_into(&self, cell: &std::sync::Arc<Cell>) -> Option<(ProcUid, u64)> {
+        let mut state = lock(&self.state);
+        if let Some(m) = state.queue.pop_front() {
+            drop(state);
+            return self.hand_over(cell, m);
+        }
+        if state.closed.is_some() {
+            drop(state);
+            cell.complete(Outcome::new(0, Status::Closed, b""));
+            return None;
+        }
+        state.takers.push_back(std::sync::Arc::downgrade(cell));
+        None
+    }
+
+    fn hand_over(&self, cell: &Cell, m: Incoming) -> Option<(ProcUid, u64)> {
+        let (from, cost) = (m.from, m.cost());
+        let status = if m.flags & EXCEPTION != 0 { Status::Error } else { Status::Ok };
+        cell.complete(std::sync::Arc::new(Outcome { rank: 0, sender_rank: m.ranked(), status, parts: m.parts }));
+        self.consumed(from, cost).map(|bytes| (from, bytes))
+    }
+
+    /// Adds an event, which overtakes messages; false if the mailbox is closed.
+    pub fn push_event(&self, event: Box<[u8]>) -> bool {
+        let mut state = lock(&self.state);
+        if state.closed.is_some() {
+            return false;
+        }
+        state.events.push_back(event);
+        state.idle = false;
+        drop(state);
+        // Also while messages wait: a loop takes events between the steps of an endpoint.
+        self.wake();
+        true
+    }
+
+    /// The next thing to handle. With nothing left the mailbox is idle, and the next push wakes the consumer.
+    pub fn pop(&self) -> Option<Delivery> {
+        let mut state = lock(&self.state);
+        if let Some(e) = state.events.pop_front() {
+            return Some(Delivery::Event(e));
+        }
+        if let Some(m) = state.queue.pop_front() {
+            self.taken.fetch_add(1, Ordering::Relaxed);
+            let answered_by_port = m.flags & EXPLICIT_PORT != 0;
+            state.current = (!m.slot.is_none() && !answered_by_port).then_some((m.from, m.slot, m.rank));
+            return Some(Delivery::Message(m));
+        }
+        state.idle = true;
+        state.current = None;
+        if let Some(Consumer::Loop(fd)) = self.consumer().as_deref() {
+            sys::eventfd_drain(fd.as_raw_fd());
+        }
+        None
+    }
+
+    /// The next event only.
+    pub fn pop_event(&self) -> Option<Box<[u8]>> {
+        lock(&self.state).events.pop_front()
+    }
+
+    pub fn len(&self) -> usize {
+        lock(&self.state).queue.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        let state = lock(&self.state);
+        state.queue.is_empty() && state.events.is_empty()
+    }
+
+    /// Counts a handled message; the credit to send to its sender now.
+    pub fn consumed(&self, from: ProcUid, cost: u64) -> Option<u64> {
+        lock(&self.state).consumed.add(&from, cost)
+    }
+
+    /// Refuses what comes from now on; gives what nobody will handle, and the credit that is due.
+    pub fn close(&self, reason: Arc<[u8]>) -> (Vec<Incoming>, Vec<(ProcUid, u64)>) {
+        let mut state = lock(&self.state);
+        if state.closed.is_none() {
+            state.closed = Some(reason);
+        }
+        state.events.clear();
+        let takers: Vec<_> = state.takers.drain(..).collect();
+        let left: Vec<_> = state.queue.drain(..).collect();
+        let mut credit = state.consumed.drain();
+        credit.extend(left.iter().map(|m| (m.from, m.cost())));
+        state.idle = false;
+        drop(state);
+        for cell in takers.iter().filter_map(std::sync::Weak::upgrade) {
+            cell.complete(Outcome::new(0, Status::Closed, b""));
+        }
+        self.wake();
+        (left, credit)
+    }
+
+    /// Who waits for the message in progress, of a consumer that takes one after another.
+    pub fn current(&self) -> Option<(ProcUid, SlotId, u32)> {
+        lock(&self.state).current
+    }
+
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    pub fn closed(&self) -> Option<Arc<[u8]>> {
+        lock(&self.state).closed.clone()
+    }
+}

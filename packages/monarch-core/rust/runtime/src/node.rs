@@ -1,0 +1,552 @@
+//! This process: its peers, its mailboxes, and its calls in flight.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use net::lock::lock;
+use net::{Arena, Link, LinkHandler, Poller, RecvPart};
+use wire::exit::{ExitReason, ProcEnd};
+use wire::frame::{RETURN, STOP, TO_PORT};
+use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, SlotId, Status};
+
+use crate::agent::Agent;
+use crate::cell::{Cell, Mode, Outcome};
+use crate::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
+use crate::payload::{OutPart, Payload, keep};
+use crate::peer::{Head, Peer, Sent};
+use crate::system::{SystemEvent, SystemQueue};
+
+/// The request that tells a sender what could not be delivered: mailbox of the sender, then of the receiver, then why.
+pub const UNDELIVERABLE: u16 = 2;
+
+/// A thread that takes no signals: those are for the interpreter's main thread.
+pub(crate) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) {
+    // SAFETY: sigset operations on a local set; the mask is inherited by the new thread and then restored.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        let made = std::thread::Builder::new().name(name.to_owned()).stack_size(512 << 10).spawn(body);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
+        drop(made);
+    }
+}
+
+pub struct Node {
+    pub uid: ProcUid,
+    pub poller: Arc<Poller>,
+    pub arena: Arc<Arena>,
+    pub system: SystemQueue,
+    /// The process that is our agent: ourselves in the client.
+    pub agent_uid: ProcUid,
+    agent: OnceLock<Arc<Agent>>,
+    peers: RwLock<HashMap<ProcUid, Arc<Peer>>>,
+    /// Procs of other agents, and which; such an agent is its own.
+    foreign: RwLock<HashMap<ProcUid, ProcUid>>,
+    mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
+    /// Actors that are gone, and why.
+    graves: RwLock<HashMap<MailboxId, Arc<[u8]>>>,
+    slots: Mutex<HashMap<SlotId, Arc<Cell>>>,
+    /// Calls that ended with a failure and are still held by somebody.
+    failed_cells: Mutex<Vec<std::sync::Weak<Cell>>>,
+    next_slot: AtomicU64,
+    /// Replies that nobody waited for any more.
+    pub dropped_replies: AtomicU64,
+    me: OnceLock<std::sync::Weak<Node>>,
+}
+
+impl Node {
+    /// The runtime of this process; its I/O thread runs from now on.
+    pub fn start(uid: ProcUid, agent_uid: ProcUid) -> io::Result<Arc<Self>> {
+        let node = Arc::new(Node {
+            uid,
+            poller: Poller::new()?,
+            arena: Arena::new(),
+            system: SystemQueue::default(),
+            agent_uid,
+            agent: OnceLock::new(),
+            peers: RwLock::default(),
+            foreign: RwLock::default(),
+            mailboxes: RwLock::default(),
+            graves: RwLock::default(),
+            slots: Mutex::default(),
+            failed_cells: Mutex::default(),
+            next_slot: AtomicU64::new(1),
+            dropped_replies: AtomicU64::new(0),
+            me: OnceLock::new(),
+        });
+        let _ = node.me.set(Arc::downgrade(&node));
+        let poller = Arc::downgrade(&node.poller);
+        node.arena.trim_with(Box::new(move |delay, task| {
+            if let Some(p) = poller.upgrade() {
+                p.later(delay, task);
+            }
+        }));
+        let poller = node.poller.clone();
+        spawn_thread("monarch-io", move || poller.run());
+        Ok(node)
+    }
+
+    fn arc(&self) -> Arc<Node> {
+        // proof: `start` is the only constructor and sets it; a method runs only while the node is alive.
+        self.me.get().and_then(std::sync::Weak::upgrade).expect("node is alive")
+    }
+
+    pub fn set_agent(&self, agent: Arc<Agent>) {
+        let _ = self.agent.set(agent);
+    }
+
+    pub fn agent(&self) -> Option<&Arc<Agent>> {
+        self.agent.get()
+    }
+
+    // ---- peers
+
+    pub fn known_peer(&self, uid: ProcUid) -> Option<Arc<Peer>> {
+        self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&uid).cloned()
+    }
+
+    /// The peer without asking anybody for a link to it.
+    pub fn peer_unlinked(&self, uid: ProcUid) -> (Arc<Peer>, bool) {
+        if let Some(p) = self.known_peer(uid) {
+            return (p, false);
+        }
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(p) = peers.get(&uid) {
+            return (p.clone(), false);
+        }
+        let link = Link::new(uid, self.poller.clone(), Arc::new(NodeFrames(self.arc())));
+        let peer = Peer::new(uid, link);
+        peers.insert(uid, peer.clone());
+        (peer, true)
+    }
+
+    /// The peer; the first time a link to it is asked for, and what is sent meanwhile waits.
+    pub fn peer(&self, uid: ProcUid) -> Arc<Peer> {
+        let (peer, fresh) = self.peer_unlinked(uid);
+        let foreign = self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied();
+        if let (true, Some(agent)) = (fresh && foreign != Some(uid), foreign) {
+            self.peer_unlinked(agent).0.send_control(Control::Connect { target: uid });
+        } else if fresh && foreign.is_none() && uid != self.uid && uid != self.agent_uid && self.uid != self.agent_uid {
+            self.to_agent(Control::Connect { target: uid });
+        }
+        peer
+    }
+
+    /// Makes procs of another agent reachable, as a guest of that agent.
+    pub fn join(&self, agent: ProcUid, procs: &[ProcUid]) {
+        {
+            let mut foreign = self.foreign.write().unwrap_or_else(PoisonError::into_inner);
+            let known = foreign.insert(agent, agent).is_some();
+            for p in procs.iter().filter(|p| **p != agent) {
+                foreign.insert(*p, agent);
+            }
+            if known {
+                return;
+            }
+        }
+        let joined = crate::guest::dial(agent, self.uid).and_then(|fd| self.peer_unlinked(agent).0.link.attach(fd));
+        if let Err(e) = joined {
+            self.foreign_agent_lost(agent, &format!("its client does not answer: {e}"));
+        }
+    }
+
+    /// The agent that we are a guest of is gone, and all its procs with it.
+    fn foreign_agent_lost(&self, agent: ProcUid, why: &str) {
+        let all: Vec<ProcUid> =
+            self.foreign.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, a)| **a == agent).map(|(p, _)| *p).collect();
+        for uid in all {
+            let end = ProcEnd { pid: 0, started: true, host: String::new(), reason: ExitReason::HostLost(why.to_owned()), output: vec![] };
+            self.proc_ended(uid, end);
+        }
+    }
+
+    fn is_foreign_agent(&self, uid: ProcUid) -> bool {
+        self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid) == Some(&uid)
+    }
+
+    /// Sends to this process's agent, which may be in this process.
+    pub fn to_agent(&self, c: Control) {
+        match self.agent() {
+            Some(agent) => agent.control(self.uid, c),
+            None => self.peer_unlinked(self.agent_uid).0.send_control(c),
+        }
+    }
+
+    pub fn peers(&self) -> Vec<Arc<Peer>> {
+        self.peers.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    // ---- calls
+
+    pub fn new_cell(&self, mode: Mode, size: usize, targets: Arc<[(ProcUid, MailboxId)]>) -> Arc<Cell> {
+        let slot = SlotId(self.next_slot.fetch_add(1, Ordering::Relaxed));
+        let cell = Cell::new(slot, mode, size, targets);
+        lock(&self.slots).insert(slot, cell.clone());
+        cell
+    }
+
+    pub fn forget_cell(&self, slot: SlotId) {
+        lock(&self.slots).remove(&slot);
+    }
+
+    /// Somebody holds a call to this mesh whose failure, here or to come, has not been seen yet.
+    pub fn failure_may_be_seen(&self, mesh: MailboxId) -> bool {
+        let unseen = |c: &Arc<Cell>| c.is_about(mesh) && !c.retrieved.load(Ordering::Acquire);
+        let failed: Vec<_> = lock(&self.failed_cells).iter().filter_map(std::sync::Weak::upgrade).collect();
+        failed.iter().any(unseen) || lock(&self.slots).values().any(unseen)
+    }
+
+    /// The user lets go of a call.
+    pub fn drop_cell(&self, cell: &Cell) {
+        self.forget_cell(cell.slot);
+        let failed = cell.error().is_some_and(|o| matches!(o.status, Status::Failed | Status::ProcEnded));
+        if failed && !cell.retrieved.swap(true, Ordering::AcqRel) {
+            let meshes: std::collections::BTreeSet<_> = cell.targets.iter().map(|(_, m)| *m).collect();
+            meshes.into_iter().for_each(|mesh| self.system.push(SystemEvent::Abandoned { mesh }));
+        }
+    }
+
+    pub fn calls_in_flight(&self) -> usize {
+        lock(&self.slots).len()
+    }
+
+    /// Sends to an actor or port, here or elsewhere. `Full` only if `queue` is false.
+    pub fn send_message<'a>(
+        &self,
+        peer: &Peer,
+        head: &Head<'_>,
+        parts: &Payload<'_>,
+        local: impl FnOnce() -> Vec<OutPart<'a>>,
+        queue: bool,
+    ) -> Sent {
+        if peer.uid != self.uid {
+            return peer.send_message(head, parts, queue);
+        }
+        let message = Incoming {
+            from: self.uid,
+            dest: head.dest,
+            sender: head.sender,
+            slot: head.slot,
+            rank: head.rank,
+            flags: head.flags,
+            method: head.method.into(),
+            extent: head.extent.into(),
+            parts: keep(local()),
+        };
+        match peer.admit_local(message, queue) {
+            Ok(Some(m)) => self.deliver(m),
+            Ok(None) => {}
+            Err(_) => return Sent::Full,
+        }
+        Sent::Yes
+    }
+
+    pub fn send_reply<'a>(
+        &self,
+        to: ProcUid,
+        slot: SlotId,
+        rank: u32,
+        status: Status,
+        parts: &Payload<'_>,
+        local: impl FnOnce() -> Vec<OutPart<'a>>,
+    ) {
+        if slot.is_none() {
+            return;
+        }
+        if to == self.uid {
+            self.complete(slot, Arc::new(Outcome { rank, sender_rank: None, status, parts: keep(local()) }));
+        } else {
+            self.peer(to).send_reply(slot, rank, status, parts);
+        }
+    }
+
+    /// A short reply.
+    pub fn reply_bytes(&self, to: ProcUid, slot: SlotId, rank: u32, status: Status, bytes: &[u8]) {
+        self.send_reply(to, slot, rank, status, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }]);
+    }
+
+    fn complete(&self, slot: SlotId, outcome: Arc<Outcome>) {
+        let cell = lock(&self.slots).get(&slot).cloned();
+        match cell {
+            Some(cell) => {
+                if matches!(outcome.status, Status::Failed | Status::ProcEnded) {
+                    let mut failed = lock(&self.failed_cells);
+                    failed.retain(|c| c.strong_count() > 0);
+                    failed.push(Arc::downgrade(&cell));
+                }
+                if cell.complete(outcome) {
+                    self.forget_cell(slot);
+                }
+            }
+            None => {
+                self.dropped_replies.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A request to the Python side of a process.
+    pub fn send_system(&self, to: ProcUid, kind: u16, slot: SlotId, body: Vec<u8>) {
+        if to == self.uid {
+            self.system.push(SystemEvent::Request { from: self.uid, kind, slot, body });
+        } else {
+            self.peer(to).send_control(Control::System { kind, slot, body });
+        }
+    }
+
+    // ---- mailboxes
+
+    /// The mailbox, made now if it is new; none if its actor is gone.
+    pub fn mailbox(&self, id: MailboxId) -> Option<Arc<Mailbox>> {
+        if let Some(m) = self.known_mailbox(id) {
+            return Some(m);
+        }
+        let mut all = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: `close_mailbox` digs the grave first, so a mailbox made before it is found and closed.
+        if self.grave(id).is_some() {
+            return None;
+        }
+        Some(all.entry(id).or_insert_with(|| Mailbox::new(id)).clone())
+    }
+
+    pub fn known_mailbox(&self, id: MailboxId) -> Option<Arc<Mailbox>> {
+        self.mailboxes.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    fn grave(&self, id: MailboxId) -> Option<Arc<[u8]>> {
+        self.graves.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    /// Ends a mailbox: what is in it, and what still comes, is answered with `reason`.
+    pub fn close_mailbox(&self, id: MailboxId, reason: &[u8], bury: bool) {
+        let reason: Arc<[u8]> = reason.into();
+        if bury {
+            self.graves.write().unwrap_or_else(PoisonError::into_inner).insert(id, reason.clone());
+        }
+        let mailbox = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        if let Some(m) = mailbox {
+            for m in self.close(&m, &reason) {
+                self.refuse(&m, &reason);
+            }
+        }
+    }
+
+    /// The same for an actor: its stoppers are not refused but given back, to be answered when it has ended.
+    pub fn close_actor(&self, id: MailboxId, reason: &[u8]) -> Vec<Incoming> {
+        let reason: Arc<[u8]> = reason.into();
+        self.graves.write().unwrap_or_else(PoisonError::into_inner).insert(id, reason.clone());
+        let mailbox = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let left = mailbox.map_or(Vec::new(), |m| self.close(&m, &reason));
+        let (stops, left): (Vec<_>, Vec<_>) = left.into_iter().partition(|m| m.flags & STOP != 0);
+        left.iter().for_each(|m| self.refuse(m, &reason));
+        stops
+    }
+
+    fn close(&self, mailbox: &Mailbox, reason: &Arc<[u8]>) -> Vec<Incoming> {
+        let (left, credit) = mailbox.close(reason.clone());
+        for (from, bytes) in credit {
+            self.give_credit(from, mailbox.id, bytes);
+        }
+        left
+    }
+
+    /// Tells whoever waits for the message that an actor has in hand, and may have for ever.
+    pub fn fail_current(&self, mailbox: &Mailbox, reason: &[u8]) {
+        if let Some((to, slot, rank)) = mailbox.current() {
+            self.reply_bytes(to, slot, answer_rank(rank), Status::Failed, reason);
+        }
+    }
+
+    pub fn give_credit(&self, to: ProcUid, mailbox: MailboxId, bytes: u64) {
+        if to == self.uid {
+            self.peer(to).refill(mailbox, bytes, |m| self.deliver(m));
+        } else if let Some(peer) = self.known_peer(to) {
+            peer.send_frame(&Frame::Credit { mailbox, bytes });
+        }
+    }
+
+    /// The consumer has taken a message and is done with it.
+    pub fn handled(&self, mailbox: &Mailbox, from: ProcUid, cost: u64) {
+        if let Some(bytes) = mailbox.consumed(from, cost) {
+            self.give_credit(from, mailbox.id, bytes);
+        }
+    }
+
+    fn deliver(&self, m: Incoming) {
+        let id = m.dest;
+        let mailbox = if m.flags & TO_PORT != 0 { self.known_mailbox(id) } else { self.mailbox(id) };
+        let refused = match mailbox {
+            Some(mailbox) => match mailbox.push(m) {
+                Ok(Pushed::Taken(Some((from, bytes)))) => {
+                    self.give_credit(from, id, bytes);
+                    None
+                }
+                Ok(_) => None,
+                Err(refused) => Some(refused),
+            },
+            None => Some((m, self.grave(id).unwrap_or_else(|| Arc::from(&b""[..])))),
+        };
+        if let Some((m, reason)) = refused {
+            self.refuse(&m, &reason);
+            self.give_credit(m.from, id, m.cost());
+        }
+    }
+
+    fn refuse(&self, m: &Incoming, reason: &[u8]) {
+        if !m.slot.is_none() {
+            self.reply_bytes(m.from, m.slot, answer_rank(m.rank), Status::Failed, reason);
+        } else if m.flags & RETURN != 0 {
+            let mut body = m.sender.0.to_le_bytes().to_vec();
+            body.extend_from_slice(&m.dest.0.to_le_bytes());
+            body.extend_from_slice(reason);
+            self.send_system(m.from, UNDELIVERABLE, SlotId::NONE, body);
+        }
+    }
+
+    /// A message to a process that is gone comes back to its sender.
+    pub fn undelivered_to_ended(&self, head: &Head<'_>, peer: &Peer) {
+        let mut body = head.sender.0.to_le_bytes().to_vec();
+        body.extend_from_slice(&head.dest.0.to_le_bytes());
+        body.extend_from_slice(&peer.uid.0.to_le_bytes());
+        self.send_system(self.uid, UNDELIVERABLE, SlotId::NONE, body);
+    }
+
+    // ---- the end of others
+
+    /// A process is gone: the housekeeping thread hears of it first, then all who wait for it.
+    pub fn proc_ended(&self, uid: ProcUid, end: ProcEnd) {
+        let peer = self.peer_unlinked(uid).0;
+        // The news may overtake what the process sent last: answers count that were given before its end.
+        peer.link.drain();
+        if !peer.set_ended(end.clone()) {
+            return;
+        }
+        self.system.push(SystemEvent::ProcEnded { uid, end });
+        peer.link.close();
+        self.fail_calls(&peer);
+    }
+
+    /// Fails what waits for this peer, if it has ended.
+    pub fn fail_calls(&self, peer: &Peer) {
+        let Some(ended) = peer.ended() else { return };
+        let cells: Vec<Arc<Cell>> = lock(&self.slots).values().cloned().collect();
+        for cell in cells {
+            for rank in cell.waiting_for(|p, _| p == peer.uid) {
+                self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
+            }
+        }
+    }
+
+    /// Fails one rank of one call because its process has ended.
+    pub fn fail_rank(&self, cell: &Cell, rank: u32, peer: &Peer) {
+        if let Some(ended) = peer.ended() {
+            self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
+        }
+    }
+
+    // ---- what arrives
+
+    fn on_frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {
+        match frame {
+            Frame::Message(m) => self.on_message(link, m),
+            Frame::Reply(r) => self.on_reply(link, r),
+            Frame::Credit { mailbox, bytes } => {
+                if let Some(p) = self.known_peer(link.peer) {
+                    p.refill(mailbox, bytes, drop);
+                }
+            }
+            Frame::Control(c) => self.on_control(link, c, fds),
+            Frame::Raw(_) => {}
+        }
+    }
+
+    fn on_message(&self, link: &Arc<Link>, m: Message) {
+        let Some(parts) = adopt(m.parts, link) else { return };
+        self.deliver(Incoming {
+            from: link.peer,
+            dest: m.dest,
+            sender: m.sender,
+            slot: m.slot,
+            rank: m.rank,
+            flags: m.flags,
+            method: m.method,
+            extent: m.extent,
+            parts,
+        });
+    }
+
+    fn on_reply(&self, link: &Arc<Link>, r: Reply) {
+        if let Some(parts) = adopt(r.parts, link) {
+            self.complete(r.slot, Arc::new(Outcome { rank: r.rank, sender_rank: None, status: r.status, parts }));
+        }
+    }
+
+    fn on_control(&self, link: &Arc<Link>, c: Control, fds: &mut VecDeque<OwnedFd>) {
+        match c {
+            Control::Connected { peer } => {
+                if let Some(fd) = fds.pop_front() {
+                    // A failure to register shows as a link that never carries anything; the descriptor limit is
+                    // the only cause, and the agent has spent one more than we have.
+                    let _ = self.peer_unlinked(peer).0.link.attach(fd);
+                }
+            }
+            Control::SpawnActor { mailbox, spec } => {
+                self.mailbox(mailbox);
+                self.system.push(SystemEvent::SpawnActor { from: link.peer, mailbox, spec });
+            }
+            Control::System { kind, slot, body } => self.system.push(SystemEvent::Request { from: link.peer, kind, slot, body }),
+            Control::ProcEnded { uid, end } => self.proc_ended(uid, end),
+            Control::StopProc { uid, grace_ms, reason } if uid == self.uid => self.system.push(SystemEvent::StopProc { grace_ms, reason }),
+            other => {
+                if let Some(agent) = self.agent() {
+                    agent.control(link.peer, other);
+                }
+            }
+        }
+    }
+
+    fn on_down(&self, link: &Arc<Link>) {
+        if self.is_foreign_agent(link.peer) {
+            // A loss that is being told closes the link itself.
+            if self.known_peer(link.peer).is_some_and(|p| p.ended().is_none()) {
+                self.foreign_agent_lost(link.peer, "agent exited");
+            }
+            return;
+        }
+        if let Some(agent) = self.agent() {
+            agent.link_down(link.peer);
+        } else if link.peer == self.agent_uid {
+            self.system.push(SystemEvent::RootLost);
+        }
+    }
+
+    /// Starts an actor here or in another process.
+    pub fn spawn_actor(&self, to: ProcUid, mailbox: MailboxId, spec: Vec<u8>) {
+        if to == self.uid {
+            self.mailbox(mailbox);
+            self.system.push(SystemEvent::SpawnActor { from: self.uid, mailbox, spec });
+        } else {
+            self.peer(to).send_control(Control::SpawnActor { mailbox, spec });
+        }
+    }
+}
+
+fn adopt(parts: Vec<wire::Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
+    parts.into_iter().map(|p| RecvPart::adopt(p, Some(link))).collect()
+}
+
+struct NodeFrames(Arc<Node>);
+
+impl LinkHandler for NodeFrames {
+    fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {
+        self.0.on_frame(link, frame, fds);
+    }
+
+    fn down(&self, link: &Arc<Link>) {
+        self.0.on_down(link);
+    }
+}

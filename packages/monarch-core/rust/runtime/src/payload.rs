@@ -1,0 +1,153 @@
+//! The parts of one outgoing message.
+//!
+//! Parts of 64 KiB and more are copied once into the arena and named in the frame; a cast to many ranks copies
+//! them once for all. Everything else travels in the frame, which therefore stays small: nothing waits long behind it.
+
+use std::io;
+use std::sync::Arc;
+
+use net::{Arena, Block, Link, LinkDown, RecvPart};
+use wire::Part;
+
+/// From this size on a part travels through shared memory (contract: 64 KiB).
+pub const SHARE: usize = 64 << 10;
+/// A frame's inline parts together; beyond it even smaller parts are shared.
+const INLINE_TOTAL: usize = 256 << 10;
+/// Inline parts up to this size are copied into the frame's head, which saves a piece of the gather write.
+const COPY_INTO_HEAD: usize = 4 << 10;
+
+pub struct OutPart<'a> {
+    pub bytes: &'a [u8],
+    pub readonly: bool,
+}
+
+enum Prepared<'a> {
+    Inline(OutPart<'a>),
+    Shared { block: Arc<Block>, len: u64, readonly: bool },
+}
+
+pub struct Payload<'a> {
+    parts: Vec<Prepared<'a>>,
+    blocks: Vec<Arc<Block>>,
+    len: u64,
+}
+
+impl<'a> Payload<'a> {
+    pub fn new(arena: &Arc<Arena>, parts: impl IntoIterator<Item = OutPart<'a>>) -> io::Result<Self> {
+        let mut out = Payload { parts: Vec::with_capacity(1), blocks: Vec::new(), len: 0 };
+        let mut inline = 0;
+        for part in parts {
+            let n = part.bytes.len();
+            out.len += n as u64;
+            if n >= SHARE || (inline + n > INLINE_TOTAL && n >= COPY_INTO_HEAD) {
+                let mut block = arena.alloc(n)?;
+                block.fill(part.bytes);
+                let block = Arc::new(block);
+                out.blocks.push(block.clone());
+                out.parts.push(Prepared::Shared { block, len: n as u64, readonly: part.readonly });
+            } else {
+                inline += n;
+                out.parts.push(Prepared::Inline(part));
+            }
+        }
+        Ok(out)
+    }
+
+    /// One small read-only part; never touches the arena.
+    pub fn small(bytes: &'a [u8]) -> Self {
+        Payload { parts: vec![Prepared::Inline(OutPart { bytes, readonly: true })], blocks: Vec::new(), len: bytes.len() as u64 }
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn count(&self) -> u32 {
+        self.parts.len() as u32
+    }
+
+    /// Sends a frame whose head (up to and including the part count) is in `head`, starting at its length field.
+    pub fn send(&self, link: &Link, head: &mut Vec<u8>) -> Result<(), LinkDown> {
+        // (end of the stretch of `head`, the piece that follows it)
+        let mut cuts: Vec<(usize, &[u8])> = Vec::new();
+        let mut outside = 0;
+        for part in &self.parts {
+            match part {
+                Prepared::Inline(p) => {
+                    Part::put_inline_head(head, p.bytes.len(), p.readonly);
+                    if p.bytes.len() <= COPY_INTO_HEAD {
+                        head.extend_from_slice(p.bytes);
+                    } else {
+                        cuts.push((head.len(), p.bytes));
+                        outside += p.bytes.len();
+                    }
+                }
+                Prepared::Shared { block, len, readonly } => Part::put_shared(head, block.id(), *len, *readonly),
+            }
+        }
+        wire::frame::finish(head, 0, outside);
+        if cuts.is_empty() {
+            return self.write(link, &[head]);
+        }
+        let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 * cuts.len() + 1);
+        let mut at = 0;
+        for (end, piece) in cuts {
+            pieces.push(&head[at..end]);
+            pieces.push(piece);
+            at = end;
+        }
+        pieces.push(&head[at..]);
+        self.write(link, &pieces)
+    }
+
+    fn write(&self, link: &Link, pieces: &[&[u8]]) -> Result<(), LinkDown> {
+        if self.blocks.is_empty() { link.send_soon(pieces) } else { link.send_with_blocks(pieces, &self.blocks) }
+    }
+
+    /// The same payload with bytes of its own, to be sent later.
+    pub fn to_owned_parts(&self) -> OwnedPayload {
+        let parts = self.parts.iter().map(|p| match p {
+            Prepared::Inline(p) => OwnedPart::Inline(p.bytes.into(), p.readonly),
+            Prepared::Shared { block, len, readonly } => OwnedPart::Shared(block.clone(), *len, *readonly),
+        });
+        OwnedPayload { parts: parts.collect() }
+    }
+}
+
+enum OwnedPart {
+    Inline(Box<[u8]>, bool),
+    Shared(Arc<Block>, u64, bool),
+}
+
+pub struct OwnedPayload {
+    parts: Vec<OwnedPart>,
+}
+
+impl OwnedPayload {
+    pub fn borrow(&self) -> Payload<'_> {
+        let mut out = Payload { parts: Vec::new(), blocks: Vec::new(), len: 0 };
+        for p in &self.parts {
+            match p {
+                OwnedPart::Inline(b, readonly) => {
+                    out.len += b.len() as u64;
+                    out.parts.push(Prepared::Inline(OutPart { bytes: b, readonly: *readonly }));
+                }
+                OwnedPart::Shared(block, len, readonly) => {
+                    out.len += *len;
+                    out.blocks.push(block.clone());
+                    out.parts.push(Prepared::Shared { block: block.clone(), len: *len, readonly: *readonly });
+                }
+            }
+        }
+        out
+    }
+}
+
+/// A message that stays in this process: every part is copied once.
+pub fn keep<'a>(parts: impl IntoIterator<Item = OutPart<'a>>) -> Vec<RecvPart> {
+    parts.into_iter().map(|p| RecvPart::Inline { data: p.bytes.into(), readonly: p.readonly }).collect()
+}

@@ -1,0 +1,174 @@
+//! Another process, and what may be sent to it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+use net::{Link, Waiter};
+use wire::exit::ProcEnd;
+use wire::frame::{MESSAGE, REPLY, begin, put_message_head, put_reply_head};
+use wire::{Frame, MailboxId, ProcUid, SlotId, Status};
+
+use crate::credit::{OVERHEAD, Window};
+use crate::mailbox::Incoming;
+use crate::payload::{OwnedPayload, Payload};
+use crate::sync::{Mutex, lock};
+
+/// The fixed part of a message.
+#[derive(Clone, Copy)]
+pub struct Head<'a> {
+    pub dest: MailboxId,
+    pub sender: MailboxId,
+    pub slot: SlotId,
+    pub rank: u32,
+    pub flags: u8,
+    pub method: &'a [u8],
+    pub extent: &'a [u8],
+}
+
+/// What waits for credit.
+pub(crate) enum Queued {
+    Frame(Vec<u8>, OwnedPayload),
+    Local(Incoming),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sent {
+    Yes,
+    /// The receiver is behind; nothing was sent.
+    Full,
+    /// The process is gone, see `Peer::ended`.
+    Ended,
+}
+
+/// How a process ended, and the same as bytes for those who wait.
+pub struct Ended {
+    pub end: ProcEnd,
+    pub bytes: Vec<u8>,
+}
+
+pub struct Peer {
+    pub uid: ProcUid,
+    pub link: Arc<Link>,
+    windows: Mutex<HashMap<MailboxId, Window<Queued>>>,
+    waiting: Mutex<Vec<Arc<Waiter>>>,
+    ended: OnceLock<Ended>,
+}
+
+impl Peer {
+    pub fn new(uid: ProcUid, link: Arc<Link>) -> Arc<Self> {
+        Arc::new(Peer { uid, link, windows: Mutex::default(), waiting: Mutex::default(), ended: OnceLock::new() })
+    }
+
+    pub fn ended(&self) -> Option<&Ended> {
+        self.ended.get()
+    }
+
+    pub(crate) fn set_ended(&self, end: ProcEnd) -> bool {
+        let bytes = postcard::to_stdvec(&end).unwrap_or_default();
+        let first = self.ended.set(Ended { end, bytes }).is_ok();
+        lock(&self.windows).clear();
+        self.wake_waiting();
+        first
+    }
+
+    fn wake_waiting(&self) {
+        for w in lock(&self.waiting).drain(..) {
+            w.notify();
+        }
+    }
+
+    /// Sends a message within the mailbox's credit; beyond it queues it, or refuses if `queue` is false.
+    pub fn send_message(&self, head: &Head<'_>, payload: &Payload<'_>, queue: bool) -> Sent {
+        if self.ended.get().is_some() {
+            return Sent::Ended;
+        }
+        let mut bytes = Vec::with_capacity(64 + head.method.len() + head.extent.len() + payload.len().min(4096) as usize);
+        begin(&mut bytes, MESSAGE);
+        put_message_head(&mut bytes, head.dest, head.sender, head.slot, head.rank, head.flags, head.method, head.extent, payload.count());
+        let cost = payload.len() + OVERHEAD;
+        {
+            let mut windows = lock(&self.windows);
+            let window = windows.entry(head.dest).or_default();
+            if !window.is_open() {
+                if !queue {
+                    return Sent::Full;
+                }
+                window.enqueue(cost, Queued::Frame(bytes, payload.to_owned_parts()));
+                return Sent::Yes;
+            }
+            window.spend(cost);
+        }
+        // A link that has just gone down is reported by its agent, which fails everything that waits.
+        let _ = payload.send(&self.link, &mut bytes);
+        Sent::Yes
+    }
+
+    /// The same bookkeeping for a message that stays in this process; gives it back when it may be delivered now.
+    pub fn admit_local(&self, message: Incoming, queue: bool) -> Result<Option<Incoming>, Incoming> {
+        let cost = message.cost();
+        let mut windows = lock(&self.windows);
+        let window = windows.entry(message.dest).or_default();
+        if !window.is_open() {
+            if !queue {
+                return Err(message);
+            }
+            window.enqueue(cost, Queued::Local(message));
+            return Ok(None);
+        }
+        window.spend(cost);
+        Ok(Some(message))
+    }
+
+    /// May a message to this mailbox go out now?
+    pub fn has_credit(&self, dest: MailboxId) -> bool {
+        self.ended.get().is_some() || lock(&self.windows).get(&dest).is_none_or(Window::is_open)
+    }
+
+    pub fn wait_for_credit(&self, w: &Arc<Waiter>) {
+        let mut waiting = lock(&self.waiting);
+        if !waiting.iter().any(|x| Arc::ptr_eq(x, w)) {
+            waiting.push(w.clone());
+        }
+    }
+
+    /// Credit has come back: what waited goes out, local messages through `deliver`, which is called without locks.
+    pub fn refill(&self, mailbox: MailboxId, bytes: u64, mut deliver: impl FnMut(Incoming)) {
+        let mut given = Some(bytes);
+        while let Some(q) = self.next_queued(mailbox, given.take()) {
+            match q {
+                Queued::Frame(mut head, payload) => drop(payload.borrow().send(&self.link, &mut head)),
+                Queued::Local(m) => deliver(m),
+            }
+        }
+        self.wake_waiting();
+    }
+
+    /// In one step with taking the credit, so that nobody finds a window shut behind which nothing waits.
+    fn next_queued(&self, mailbox: MailboxId, given: Option<u64>) -> Option<Queued> {
+        let mut windows = lock(&self.windows);
+        let window = windows.get_mut(&mailbox)?;
+        if given.is_some_and(|bytes| !window.refill(bytes)) {
+            return None;
+        }
+        let next = window.next_out();
+        if window.is_idle() {
+            windows.remove(&mailbox);
+        }
+        next
+    }
+
+    pub fn send_reply(&self, slot: SlotId, rank: u32, status: Status, payload: &Payload<'_>) {
+        let mut head = Vec::with_capacity(32 + payload.len().min(4096) as usize);
+        begin(&mut head, REPLY);
+        put_reply_head(&mut head, slot, rank, status, payload.count());
+        let _ = payload.send(&self.link, &mut head);
+    }
+
+    pub fn send_frame(&self, f: &Frame) {
+        let _ = self.link.send(&[&f.encode()], Vec::new());
+    }
+
+    pub fn send_control(&self, c: wire::Control) {
+        self.send_frame(&Frame::Control(c));
+    }
+}

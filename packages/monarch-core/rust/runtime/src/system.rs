@@ -1,0 +1,98 @@
+//! Events for the process's own housekeeping thread, on the Python side.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+
+use net::Waiter;
+use wire::exit::ProcEnd;
+use wire::{MailboxId, ProcUid, SlotId};
+
+pub enum SystemEvent {
+    SpawnActor {
+        from: ProcUid,
+        mailbox: MailboxId,
+        spec: Vec<u8>,
+    },
+    StopProc {
+        grace_ms: u64,
+        reason: String,
+    },
+    ProcEnded {
+        uid: ProcUid,
+        end: ProcEnd,
+    },
+    Request {
+        from: ProcUid,
+        kind: u16,
+        slot: SlotId,
+        body: Vec<u8>,
+    },
+    /// A failed call was let go unseen.
+    Abandoned {
+        mesh: MailboxId,
+    },
+    /// The agent of this proc is gone.
+    RootLost,
+}
+
+impl SystemEvent {
+    /// Must be handled before any message that arrives after it.
+    fn is_failure(&self) -> bool {
+        matches!(self, SystemEvent::ProcEnded { .. } | SystemEvent::Request { kind: FAILURE, .. })
+    }
+}
+
+/// The request that reports a failed actor to the owner of its mesh.
+pub const FAILURE: u16 = 1;
+
+#[derive(Default)]
+pub struct SystemQueue {
+    queue: Mutex<VecDeque<SystemEvent>>,
+    waiter: OnceLock<Arc<Waiter>>,
+    failures: AtomicUsize,
+    settled: (Mutex<()>, Condvar),
+}
+
+impl SystemQueue {
+    pub fn set_waiter(&self, waiter: Arc<Waiter>) {
+        let _ = self.waiter.set(waiter);
+    }
+
+    pub fn push(&self, event: SystemEvent) {
+        if event.is_failure() {
+            self.failures.fetch_add(1, Ordering::AcqRel);
+        }
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+        if let Some(w) = self.waiter.get() {
+            w.notify();
+        }
+    }
+
+    pub fn pop(&self) -> Option<SystemEvent> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// Failures that have arrived and are not yet with the actors concerned.
+    pub fn failures_in_flight(&self) -> usize {
+        self.failures.load(Ordering::Acquire)
+    }
+
+    pub fn failure_handled(&self) {
+        self.failures.fetch_sub(1, Ordering::AcqRel);
+        let _held = self.settled.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.settled.1.notify_all();
+    }
+
+    /// Blocks until every failure that has arrived is with the actors concerned.
+    pub fn settle(&self) {
+        let mut held = self.settled.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.failures_in_flight() > 0 {
+            held = self.settled.1.wait(held).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

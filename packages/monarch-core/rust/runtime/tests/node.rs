@@ -1,0 +1,396 @@
+//! Two nodes in one process, connected by a socket pair: messages, replies, credit, and the end of a peer.
+#![cfg(not(feature = "shuttle"))]
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use net::{RecvPart, WaitEnd, sys};
+use runtime::cell::Watcher;
+use runtime::credit::{OVERHEAD, WINDOW};
+use runtime::mailbox::{Consumer, Delivery};
+use runtime::node::UNDELIVERABLE;
+use runtime::payload::{OutPart, SHARE};
+use runtime::peer::{Head, Sent};
+use runtime::{Cell, Incoming, Mailbox, Mode, Node, Payload, SystemEvent};
+use wire::exit::ProcEnd;
+use wire::frame::{RETURN, TO_PORT};
+use wire::{ExitReason, MailboxId, ProcUid, SlotId, Status};
+
+const HANG: Duration = Duration::from_secs(30);
+const BOX: MailboxId = MailboxId(10);
+
+/// A node, and the waiter of its system queue.
+struct Running(Arc<Node>, Arc<net::Waiter>);
+
+impl Running {
+    fn new(uid: u64) -> Self {
+        let node = Node::start(ProcUid(uid), ProcUid(1)).unwrap();
+        let waiter = node.poller.waiter();
+        node.system.set_waiter(waiter.clone());
+        Running(node, waiter)
+    }
+
+    fn connect(&self, other: &Running) {
+        let (x, y) = sys::socketpair().unwrap();
+        self.0.peer_unlinked(other.0.uid).0.link.attach(x).unwrap();
+        other.0.peer_unlinked(self.0.uid).0.link.attach(y).unwrap();
+    }
+
+    fn head(&self, slot: SlotId, rank: u32, flags: u8) -> Head<'static> {
+        Head { dest: BOX, sender: MailboxId(5), slot, rank, flags, method: b"go", extent: b"" }
+    }
+
+    fn send_as(&self, to: &Running, head: &Head<'_>, bytes: &[u8], queue: bool) -> Sent {
+        let peer = self.0.peer(to.0.uid);
+        self.0.send_message(&peer, head, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }], queue)
+    }
+
+    fn send(&self, to: &Running, slot: SlotId, bytes: &[u8]) -> Sent {
+        self.send_as(to, &self.head(slot, 0, 0), bytes, true)
+    }
+
+    fn call(&self, to: &Running) -> Arc<Cell> {
+        self.0.new_cell(Mode::FirstError, 1, Arc::from([(to.0.uid, BOX)]))
+    }
+
+    fn answer(&self, cell: &Cell) -> Arc<runtime::Outcome> {
+        self.until(|w| cell.add_waiter(w), || cell.is_done(0));
+        cell.outcome(0).expect("an answer of rank 0")
+    }
+
+    fn until(&self, register: impl FnOnce(&Arc<net::Waiter>), ready: impl FnMut() -> bool) {
+        let w = self.0.poller.waiter();
+        register(&w);
+        assert_eq!(self.0.poller.wait(&w, Some(Instant::now() + HANG), ready), WaitEnd::Ready);
+    }
+
+    /// All that the other has sent so far is handled: a system request comes after it.
+    fn settle(&self, from: &Running) -> Vec<SystemEvent> {
+        from.0.send_system(self.0.uid, 77, SlotId::NONE, vec![]);
+        let mut before = Vec::new();
+        loop {
+            match self.event() {
+                SystemEvent::Request { kind: 77, .. } => return before,
+                e => before.push(e),
+            }
+        }
+    }
+
+    fn event(&self) -> SystemEvent {
+        let ready = || !self.0.system.is_empty();
+        assert_eq!(self.0.poller.wait(&self.1, Some(Instant::now() + HANG), ready), WaitEnd::Ready);
+        self.0.system.pop().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.peers().iter().for_each(|p| p.link.close());
+        self.0.poller.stop();
+    }
+}
+
+fn two() -> (Running, Running) {
+    let (a, b) = (Running::new(1), Running::new(2));
+    a.connect(&b);
+    (a, b)
+}
+
+struct Actor {
+    node: Arc<Node>,
+    mailbox: Arc<Mailbox>,
+    waiter: Arc<net::Waiter>,
+}
+
+impl Actor {
+    fn start(r: &Running) -> Self {
+        let (mailbox, waiter) = (r.0.mailbox(BOX).unwrap(), r.0.poller.waiter());
+        mailbox.set_consumer(Consumer::Thread(waiter.clone()));
+        Actor { node: r.0.clone(), mailbox, waiter }
+    }
+
+    fn next(&self) -> Incoming {
+        loop {
+            match self.mailbox.pop() {
+                Some(Delivery::Message(m)) => return m,
+                Some(Delivery::Event(_)) => panic!("an event"),
+                None => {
+                    let end = self.node.poller.wait(&self.waiter, Some(Instant::now() + HANG), || !self.mailbox.is_empty());
+                    assert_eq!(end, WaitEnd::Ready);
+                }
+            }
+        }
+    }
+
+    fn handle(&self) -> Vec<u8> {
+        let m = self.next();
+        self.node.handled(&self.mailbox, m.from, m.cost());
+        bytes(&m.parts)
+    }
+}
+
+fn bytes(parts: &[RecvPart]) -> Vec<u8> {
+    parts.iter().flat_map(|p| p.bytes().unwrap().iter().copied()).collect()
+}
+
+fn end(reason: ExitReason) -> ProcEnd {
+    ProcEnd { pid: 9, started: true, host: "here".into(), reason, output: vec!["bye".into()] }
+}
+
+#[test]
+fn a_call_is_answered() {
+    let (a, b) = two();
+    let actor = Actor::start(&b);
+    let cell = a.call(&b);
+    assert_eq!(a.send(&b, cell.slot, b"question"), Sent::Yes);
+    let m = actor.next();
+    assert_eq!((m.from, m.sender, m.dest, &*m.method), (ProcUid(1), MailboxId(5), BOX, &b"go"[..]));
+    assert_eq!(bytes(&m.parts), b"question");
+    b.0.reply_bytes(m.from, m.slot, m.rank, Status::Ok, b"answer");
+    let got = a.answer(&cell);
+    assert_eq!((got.status, bytes(&got.parts)), (Status::Ok, b"answer".to_vec()));
+    assert_eq!(a.0.calls_in_flight(), 0);
+    b.0.reply_bytes(m.from, m.slot, m.rank, Status::Ok, b"again");
+    a.settle(&b);
+    assert_eq!(a.0.dropped_replies.load(std::sync::atomic::Ordering::Relaxed), 1);
+}
+
+#[test]
+fn a_call_within_the_process_is_answered() {
+    let a = Running::new(1);
+    let actor = Actor::start(&a);
+    let cell = a.call(&a);
+    a.send(&a, cell.slot, b"q");
+    let m = actor.next();
+    a.0.reply_bytes(m.from, m.slot, 0, Status::Error, &bytes(&m.parts));
+    let got = a.answer(&cell);
+    assert_eq!((got.status, bytes(&got.parts)), (Status::Error, b"q".to_vec()));
+}
+
+#[test]
+fn large_parts_travel_through_shared_memory() {
+    let (a, b) = two();
+    let actor = Actor::start(&b);
+    let large: Vec<u8> = (0..3 * SHARE as u32).map(|i| (i % 253) as u8).collect();
+    let parts = [&large[..], b"small", &large[..SHARE]].map(|bytes| OutPart { bytes, readonly: false });
+    let payload = Payload::new(&a.0.arena, parts).unwrap();
+    let peer = a.0.peer(ProcUid(2));
+    assert_eq!(a.0.send_message(&peer, &a.head(SlotId::NONE, 0, 0), &payload, Vec::new, true), Sent::Yes);
+    let m = actor.next();
+    assert_eq!(m.cost(), payload.len() + OVERHEAD);
+    assert!(matches!(m.parts[..], [RecvPart::Shared { .. }, RecvPart::Inline { .. }, RecvPart::Shared { .. }]));
+    assert!(bytes(&m.parts) == [&large[..], b"small", &large[..SHARE]].concat());
+    let id = a.0.arena.alloc(1).unwrap().id();
+    drop((payload, m));
+    b.0.poller.flush_pending();
+    a.settle(&b);
+    assert!(a.0.arena.alloc(1).unwrap().id().offset < id.offset);
+}
+
+#[test]
+fn early_messages_wait_for_their_actor() {
+    let (a, b) = two();
+    (0..10u8).for_each(|n| assert_eq!(a.send(&b, SlotId::NONE, &[n]), Sent::Yes));
+    b.settle(&a);
+    assert_eq!(b.0.known_mailbox(BOX).unwrap().len(), 10);
+    let actor = Actor::start(&b);
+    (0..10u8).for_each(|n| assert_eq!(actor.handle(), [n]));
+}
+
+#[test]
+fn an_unknown_port_refuses() {
+    let (a, b) = two();
+    let cell = a.call(&b);
+    a.send_as(&b, &a.head(cell.slot, 0, TO_PORT), b"x", true);
+    let got = a.answer(&cell);
+    assert_eq!((got.status, bytes(&got.parts)), (Status::Failed, vec![]));
+    assert!(b.0.known_mailbox(BOX).is_none());
+}
+
+#[test]
+fn a_buried_actor_refuses_what_it_had_and_what_comes() {
+    let (a, b) = two();
+    let queued = a.call(&b);
+    a.send(&b, queued.slot, b"x");
+    a.send_as(&b, &a.head(SlotId::NONE, 0, RETURN), b"y", true);
+    b.settle(&a);
+    b.0.close_mailbox(BOX, b"dead", true);
+    let late = a.call(&b);
+    a.send(&b, late.slot, b"z");
+    for cell in [queued, late] {
+        let got = a.answer(&cell);
+        assert_eq!((got.status, bytes(&got.parts)), (Status::Failed, b"dead".to_vec()));
+    }
+    assert!(b.0.mailbox(BOX).is_none());
+    // A message without a slot comes back too: sender, receiver, reason.
+    let events = a.settle(&b);
+    let [SystemEvent::Request { kind: UNDELIVERABLE, body, .. }] = &events[..] else { panic!("{} events", events.len()) };
+    assert_eq!(*body, [&5u64.to_le_bytes()[..], &BOX.0.to_le_bytes(), b"dead"].concat());
+}
+
+#[test]
+fn all_credit_of_a_buried_actor_comes_back() {
+    let (a, b) = two();
+    let body = vec![0; 10_000];
+    while a.send_as(&b, &a.head(SlotId::NONE, 0, 0), &body, false) == Sent::Yes {}
+    b.settle(&a);
+    b.0.close_mailbox(BOX, b"dead", true);
+    a.settle(&b);
+    let peer = a.0.peer(ProcUid(2));
+    let mut sent = 0;
+    // A whole window fits again.
+    while sent < WINDOW && peer.has_credit(BOX) {
+        assert_eq!(a.send_as(&b, &a.head(SlotId::NONE, 0, 0), &body, false), Sent::Yes);
+        sent += body.len() as u64 + OVERHEAD;
+    }
+    assert!(sent >= WINDOW);
+}
+
+#[test]
+fn credit_stops_a_fast_sender_and_lets_it_go_on() {
+    let (a, b) = two();
+    let actor = Actor::start(&b);
+    let peer = a.0.peer(ProcUid(2));
+    let body = |n: u32| {
+        let mut out = vec![0; 40_000];
+        out[..4].copy_from_slice(&n.to_le_bytes());
+        out
+    };
+    let head = a.head(SlotId::NONE, 0, 0);
+    let mut sent = 0;
+    while a.send_as(&b, &head, &body(sent), false) == Sent::Yes {
+        sent += 1;
+    }
+    assert_eq!(u64::from(sent), WINDOW.div_ceil(40_000 + OVERHEAD));
+    assert!(!peer.has_credit(BOX));
+    // Who must not wait queues, and stays behind what was sent before.
+    (sent..sent + 3).for_each(|n| assert_eq!(a.send_as(&b, &head, &body(n), true), Sent::Yes));
+    sent += 3;
+    let (x, y) = (sent, b.0.clone());
+    let receiver = std::thread::spawn(move || {
+        for n in 0..x + 500 {
+            assert_eq!(actor.handle()[..4], n.to_le_bytes());
+        }
+        y
+    });
+    for n in sent..sent + 500 {
+        while a.send_as(&b, &head, &body(n), false) == Sent::Full {
+            a.until(|w| peer.wait_for_credit(w), || peer.has_credit(BOX));
+        }
+    }
+    receiver.join().unwrap();
+}
+
+/// Credit lets several local messages out; one that is sent while the first arrives must not overtake the second.
+#[test]
+fn local_messages_do_not_overtake_queued_ones() {
+    struct SendsOn(Arc<Running>);
+    impl Watcher for SendsOn {
+        fn done(&self, _token: u64) {
+            self.0.send(&self.0, SlotId::NONE, b"3");
+        }
+    }
+    let a = Arc::new(Running::new(1));
+    let actor = Actor::start(&a);
+    a.send(&a, SlotId::NONE, &vec![0; WINDOW as usize]);
+    a.send(&a, SlotId::NONE, b"1");
+    a.send(&a, SlotId::NONE, b"2");
+    let first = actor.next();
+    let cell = a.call(&a);
+    cell.watch(0, Arc::new(SendsOn(a.clone())), 0);
+    assert!(actor.mailbox.take_into(&cell).is_none());
+    a.0.handled(&actor.mailbox, first.from, first.cost());
+    assert_eq!(bytes(&cell.outcome(0).unwrap().parts), b"1");
+    assert_eq!([actor.handle(), actor.handle()], [b"2", b"3"]);
+}
+
+/// Each refused message gives credit for the next one that is refused: this must not grow the stack.
+#[test]
+fn a_long_local_queue_is_refused_without_recursion() {
+    const MESSAGES: usize = 100_000;
+    let a = Running::new(1);
+    let body = vec![0; 100];
+    let head = a.head(SlotId::NONE, 0, RETURN);
+    for _ in 0..MESSAGES {
+        assert_eq!(a.send_as(&a, &head, &body, true), Sent::Yes);
+    }
+    std::thread::scope(|s| {
+        std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(s, || a.0.close_mailbox(BOX, b"dead", true)).unwrap();
+    });
+    let mut returned = 0;
+    while let Some(SystemEvent::Request { kind: UNDELIVERABLE, .. }) = a.0.system.pop() {
+        returned += 1;
+    }
+    assert_eq!(returned, MESSAGES);
+}
+
+#[test]
+fn the_end_of_a_proc_fails_its_calls() {
+    let (a, b) = two();
+    let (called, other) = (a.call(&b), a.call(&a));
+    a.send(&b, called.slot, b"x");
+    let why = end(ExitReason::Signal { signal: 11, core_dumped: false });
+    a.0.proc_ended(ProcUid(2), why.clone());
+    let got = a.answer(&called);
+    assert_eq!(got.status, Status::ProcEnded);
+    assert_eq!(postcard::from_bytes::<ProcEnd>(&bytes(&got.parts)).unwrap(), why);
+    assert!(!other.is_done(0));
+    assert!(matches!(a.0.system.pop(), Some(SystemEvent::ProcEnded { uid: ProcUid(2), .. })));
+    // Once; and from now on nothing is sent.
+    a.0.proc_ended(ProcUid(2), end(ExitReason::Returned));
+    assert!(a.0.system.pop().is_none());
+    let late = a.call(&b);
+    assert_eq!(a.send(&b, late.slot, b"x"), Sent::Ended);
+    let peer = a.0.peer(ProcUid(2));
+    assert!(peer.has_credit(BOX) && peer.link.is_down());
+    a.0.fail_rank(&late, 0, &peer);
+    assert_eq!(a.answer(&late).status, Status::ProcEnded);
+}
+
+#[test]
+fn the_end_of_a_proc_wakes_those_who_wait_for_its_credit() {
+    let (a, b) = two();
+    let peer = a.0.peer(ProcUid(2));
+    while a.send_as(&b, &a.head(SlotId::NONE, 0, 0), &[0; 50_000], false) == Sent::Yes {}
+    let node = a.0.clone();
+    let ending = std::thread::spawn(move || node.proc_ended(ProcUid(2), end(ExitReason::Returned)));
+    a.until(|w| peer.wait_for_credit(w), || peer.has_credit(BOX));
+    ending.join().unwrap();
+}
+
+/// The news of an end overtakes the last answer, which is in the socket still: the answer counts.
+#[test]
+fn an_answer_given_before_the_end_counts() {
+    struct Blocks(Arc<Node>, Mutex<(Sender<()>, Receiver<()>)>);
+    impl Watcher for Blocks {
+        fn done(&self, _token: u64) {
+            let gate = self.1.lock().unwrap();
+            gate.0.send(()).unwrap();
+            gate.1.recv().unwrap();
+            self.0.proc_ended(ProcUid(2), end(ExitReason::Returned));
+            gate.0.send(()).unwrap();
+        }
+    }
+    let (a, b) = two();
+    let c = Running::new(3);
+    a.connect(&c);
+    let (from_b, from_c) = (a.call(&b), a.call(&c));
+    let ((tell, told), (go, wait)) = (channel(), channel());
+    from_c.watch(0, Arc::new(Blocks(a.0.clone(), Mutex::new((tell, wait)))), 0);
+    // The reader of `a` is held up in an answer of `c`.
+    c.0.reply_bytes(ProcUid(1), from_c.slot, 0, Status::Ok, b"");
+    told.recv_timeout(HANG).unwrap();
+    b.0.reply_bytes(ProcUid(1), from_b.slot, 0, Status::Ok, b"last words");
+    go.send(()).unwrap();
+    told.recv_timeout(HANG).unwrap();
+    let got = from_b.outcome(0).unwrap();
+    assert_eq!((got.status, bytes(&got.parts)), (Status::Ok, b"last words".to_vec()));
+}
+
+#[test]
+fn a_proc_notices_that_its_root_is_lost() {
+    let (a, b) = two();
+    a.0.peer(ProcUid(2)).link.close();
+    assert!(matches!(b.event(), SystemEvent::RootLost));
+}

@@ -1,0 +1,57 @@
+//! Messages of the runtime itself; rare, so they are encoded with postcard.
+
+use serde::{Deserialize, Serialize};
+
+use crate::exit::ProcEnd;
+use crate::ids::{BlockId, MailboxId, ProcUid, SlotId};
+
+/// How one proc is to be started.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ProcPlan {
+    /// Program and arguments; empty: fork from the zygote.
+    pub command: Vec<String>,
+    /// The whole environment of a proc started by a command.
+    pub env: Vec<(String, String)>,
+    pub cwd: String,
+    /// Pickled set-up for the proc's Python side.
+    pub setup: Vec<u8>,
+    /// How long it may take from start to its first frame; 0: no limit.
+    pub ready_ms: u64,
+    /// Shown before each line of output.
+    pub prefix: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Control {
+    /// First frame on a link: who speaks.
+    Hello { version: u32, uid: ProcUid, pid: u32 },
+    /// The receiver's arena segment, its descriptor rides along.
+    Segment { segment: u32, len: u64 },
+    /// The sender will not use this segment again.
+    SegmentGone { segment: u32 },
+    /// Blocks that the receiver has let go.
+    Release { blocks: Vec<BlockId> },
+    /// A proc asks its agent for a link to another proc.
+    Connect { target: ProcUid },
+    /// The answer, with the descriptor of a socket that leads there.
+    Connected { peer: ProcUid },
+    /// An owner asks the agent for procs.
+    SpawnProcs { owner: ProcUid, procs: Vec<(ProcUid, ProcPlan)> },
+    /// The agent tells owners and peers.
+    ProcEnded { uid: ProcUid, end: ProcEnd },
+    /// Start an actor.
+    SpawnActor { mailbox: MailboxId, spec: Vec<u8> },
+    /// End a proc: gracefully within `grace_ms`, then by SIGKILL. To the proc: without the kill.
+    StopProc { uid: ProcUid, grace_ms: u64, reason: String },
+    /// A proc that is being stopped needs more time: it runs a clean-up.
+    Extend { grace_ms: u64 },
+    /// Anything for the Python side of the receiving process.
+    System { kind: u16, slot: SlotId, body: Vec<u8> },
+}
+
+impl Control {
+    pub fn encode(&self) -> Vec<u8> {
+        // Serializing plain data into a growable vector cannot fail.
+        postcard::to_stdvec(self).unwrap_or_default()
+    }
+}

@@ -1,0 +1,32 @@
+//! Why a proc ended, as the kernel told its agent; the same value in every process and in Python.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ExitReason {
+    /// The process ended with code 0.
+    Returned,
+    ExitCode(i32),
+    Signal {
+        signal: i32,
+        core_dumped: bool,
+    },
+    /// Ended because its owner asked for it.
+    Stopped(String),
+    /// Never came up; the text says why.
+    NotStarted(String),
+    /// The agent of its host is gone.
+    HostLost(String),
+}
+
+/// What is known of a proc that is gone.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ProcEnd {
+    pub pid: u32,
+    /// It had come up and spoken before it ended.
+    pub started: bool,
+    pub host: String,
+    pub reason: ExitReason,
+    /// The last lines it wrote, oldest first.
+    pub output: Vec<String>,
+}

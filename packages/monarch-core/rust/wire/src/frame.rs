@@ -1,0 +1,232 @@
+//! Frames on a link: `u32 length of the rest, u8 kind, body`, little-endian.
+//!
+//! Messages and replies are laid out by hand because every call pays for them; the rest is postcard.
+
+use crate::control::Control;
+use crate::cursor::{Cursor, DecodeError};
+use crate::ids::{MailboxId, SlotId};
+use crate::part::Part;
+
+pub const MESSAGE: u8 = 1;
+pub const REPLY: u8 = 2;
+pub const CREDIT: u8 = 3;
+pub const CONTROL: u8 = 4;
+/// Bytes for a peer that is not a process of the job: the zygote.
+pub const RAW: u8 = 5;
+
+/// The destination is a port, not an actor: unknown ones are refused at once.
+pub const TO_PORT: u8 = 1;
+/// A port message that carries its sender's rank.
+pub const RANKED: u8 = 2;
+/// A port message that is an exception.
+pub const EXCEPTION: u8 = 4;
+/// Ends the actor after what was sent before it.
+pub const STOP: u8 = 8;
+/// What cannot be delivered goes back to its sender.
+pub const RETURN: u8 = 16;
+
+/// The method gets a port to answer through.
+pub const EXPLICIT_PORT: u8 = 32;
+
+/// Length prefix plus kind.
+pub const PREFIX: usize = 5;
+
+/// A message to an actor or a port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Message {
+    pub dest: MailboxId,
+    /// The actor that sends (within the peer process), 0 for a plain process.
+    pub sender: MailboxId,
+    pub slot: SlotId,
+    /// Rank within the addressed mesh.
+    pub rank: u32,
+    pub flags: u8,
+    /// Name of the endpoint; utf-8.
+    pub method: Box<[u8]>,
+    /// The addressed shape, empty if it is the spawn shape.
+    pub extent: Box<[u8]>,
+    pub parts: Vec<Part>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Status {
+    Ok = 0,
+    /// The payload is a packed exception.
+    Error = 1,
+    /// The payload is a packed failure: the actor is gone.
+    Failed = 2,
+    /// The payload is an encoded `ProcEnd`: the process is gone.
+    ProcEnded = 3,
+    /// A port was closed or dropped unanswered.
+    Closed = 4,
+}
+
+impl Status {
+    pub fn from_u8(v: u8) -> Result<Status, DecodeError> {
+        Ok(match v {
+            0 => Status::Ok,
+            1 => Status::Error,
+            2 => Status::Failed,
+            3 => Status::ProcEnded,
+            4 => Status::Closed,
+            other => return Err(DecodeError::Tag(other)),
+        })
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reply {
+    pub slot: SlotId,
+    pub rank: u32,
+    pub status: Status,
+    pub parts: Vec<Part>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Frame {
+    Message(Message),
+    Reply(Reply),
+    /// The receiver has consumed this many bytes sent to the mailbox.
+    Credit {
+        mailbox: MailboxId,
+        bytes: u64,
+    },
+    Control(Control),
+    Raw(Box<[u8]>),
+}
+
+/// Starts a frame; `finish` fills in the length.
+pub fn begin(out: &mut Vec<u8>, kind: u8) -> usize {
+    let at = out.len();
+    out.extend_from_slice(&[0, 0, 0, 0, kind]);
+    at
+}
+
+/// `extra` bytes follow outside `out` (they are written by the same gather write).
+pub fn finish(out: &mut [u8], at: usize, extra: usize) {
+    let len = (out.len() - at - 4 + extra) as u32;
+    out[at..at + 4].copy_from_slice(&len.to_le_bytes());
+}
+
+/// All of a message up to its parts.
+#[allow(clippy::too_many_arguments)]
+pub fn put_message_head(
+    out: &mut Vec<u8>,
+    dest: MailboxId,
+    sender: MailboxId,
+    slot: SlotId,
+    rank: u32,
+    flags: u8,
+    method: &[u8],
+    extent: &[u8],
+    parts: u32,
+) {
+    out.extend_from_slice(&dest.0.to_le_bytes());
+    out.extend_from_slice(&sender.0.to_le_bytes());
+    out.extend_from_slice(&slot.0.to_le_bytes());
+    out.extend_from_slice(&rank.to_le_bytes());
+    out.push(flags);
+    out.extend_from_slice(&(method.len() as u16).to_le_bytes());
+    out.extend_from_slice(method);
+    out.extend_from_slice(&(extent.len() as u16).to_le_bytes());
+    out.extend_from_slice(extent);
+    out.extend_from_slice(&parts.to_le_bytes());
+}
+
+pub fn put_reply_head(out: &mut Vec<u8>, slot: SlotId, rank: u32, status: Status, parts: u32) {
+    out.extend_from_slice(&slot.0.to_le_bytes());
+    out.extend_from_slice(&rank.to_le_bytes());
+    out.push(status as u8);
+    out.extend_from_slice(&parts.to_le_bytes());
+}
+
+impl Frame {
+    /// Appends the whole frame, prefix included.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Frame::Message(m) => {
+                let at = begin(out, MESSAGE);
+                put_message_head(out, m.dest, m.sender, m.slot, m.rank, m.flags, &m.method, &m.extent, m.parts.len() as u32);
+                m.parts.iter().for_each(|p| p.put(out));
+                finish(out, at, 0);
+            }
+            Frame::Reply(r) => {
+                let at = begin(out, REPLY);
+                put_reply_head(out, r.slot, r.rank, r.status, r.parts.len() as u32);
+                r.parts.iter().for_each(|p| p.put(out));
+                finish(out, at, 0);
+            }
+            Frame::Credit { mailbox, bytes } => {
+                let at = begin(out, CREDIT);
+                out.extend_from_slice(&mailbox.0.to_le_bytes());
+                out.extend_from_slice(&bytes.to_le_bytes());
+                finish(out, at, 0);
+            }
+            Frame::Control(c) => {
+                let at = begin(out, CONTROL);
+                out.extend_from_slice(&c.encode());
+                finish(out, at, 0);
+            }
+            Frame::Raw(body) => {
+                let at = begin(out, RAW);
+                out.extend_from_slice(body);
+                finish(out, at, 0);
+            }
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        self.put(&mut out);
+        out
+    }
+
+    /// Decodes kind and body (everything after the length).
+    pub fn decode(bytes: &[u8]) -> Result<Frame, DecodeError> {
+        let mut c = Cursor::new(bytes);
+        let frame = match c.u8()? {
+            MESSAGE => Frame::Message(Message {
+                dest: MailboxId(c.u64()?),
+                sender: MailboxId(c.u64()?),
+                slot: SlotId(c.u64()?),
+                rank: c.u32()?,
+                flags: c.u8()?,
+                method: {
+                    let n = c.u16()? as usize;
+                    let method = c.take(n)?;
+                    std::str::from_utf8(method).map_err(|_| DecodeError::Text)?;
+                    method.into()
+                },
+                extent: {
+                    let n = c.u16()? as usize;
+                    c.take(n)?.into()
+                },
+                parts: Part::read_all(&mut c)?,
+            }),
+            REPLY => Frame::Reply(Reply {
+                slot: SlotId(c.u64()?),
+                rank: c.u32()?,
+                status: Status::from_u8(c.u8()?)?,
+                parts: Part::read_all(&mut c)?,
+            }),
+            CREDIT => Frame::Credit { mailbox: MailboxId(c.u64()?), bytes: c.u64()? },
+            CONTROL => {
+                let n = c.remaining();
+                let body = c.take(n)?;
+                let (control, rest) = postcard::take_from_bytes(body).map_err(|_| DecodeError::Control)?;
+                if !rest.is_empty() {
+                    return Err(DecodeError::Trailing);
+                }
+                Frame::Control(control)
+            }
+            RAW => {
+                let n = c.remaining();
+                Frame::Raw(c.take(n)?.into())
+            }
+            other => return Err(DecodeError::Kind(other)),
+        };
+        c.finish()?;
+        Ok(frame)
+    }
+}

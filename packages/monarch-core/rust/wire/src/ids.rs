@@ -1,0 +1,30 @@
+//! Identities. All are random or counted 64-bit numbers; text forms live on the Python side.
+
+use serde::{Deserialize, Serialize};
+
+/// A process of the job (client or proc), random.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct ProcUid(pub u64);
+
+/// A destination inside a process: an actor (the uid of its mesh) or a port.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct MailboxId(pub u64);
+
+/// A place in the caller that waits for replies; 0 means that nobody waits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct SlotId(pub u64);
+
+impl SlotId {
+    pub const NONE: SlotId = SlotId(0);
+
+    pub fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// A block of a sender's shared-memory arena: segment number and byte offset.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct BlockId {
+    pub segment: u32,
+    pub offset: u64,
+}

@@ -1,0 +1,82 @@
+//! A payload is one or more parts: part 0 is the pickle stream, the others its out-of-band buffers.
+//!
+//! Small parts travel in the frame; large ones are named by their block in the sender's arena.
+
+use crate::cursor::{Cursor, DecodeError};
+use crate::ids::BlockId;
+
+const INLINE: u8 = 0;
+const SHARED: u8 = 1;
+const READONLY: u8 = 0x80;
+
+/// One received part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Part {
+    Inline { data: Box<[u8]>, readonly: bool },
+    Shared { block: BlockId, len: u64, readonly: bool },
+}
+
+impl Part {
+    pub fn len(&self) -> u64 {
+        match self {
+            Part::Inline { data, .. } => data.len() as u64,
+            Part::Shared { len, .. } => *len,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn readonly(&self) -> bool {
+        match self {
+            Part::Inline { readonly, .. } | Part::Shared { readonly, .. } => *readonly,
+        }
+    }
+
+    /// The head of an inline part; its bytes follow.
+    pub fn put_inline_head(out: &mut Vec<u8>, len: usize, readonly: bool) {
+        out.push(INLINE | if readonly { READONLY } else { 0 });
+        out.extend_from_slice(&(len as u32).to_le_bytes());
+    }
+
+    pub fn put_shared(out: &mut Vec<u8>, block: BlockId, len: u64, readonly: bool) {
+        out.push(SHARED | if readonly { READONLY } else { 0 });
+        out.extend_from_slice(&block.segment.to_le_bytes());
+        out.extend_from_slice(&block.offset.to_le_bytes());
+        out.extend_from_slice(&len.to_le_bytes());
+    }
+
+    pub fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Part::Inline { data, readonly } => {
+                Part::put_inline_head(out, data.len(), *readonly);
+                out.extend_from_slice(data);
+            }
+            Part::Shared { block, len, readonly } => Part::put_shared(out, *block, *len, *readonly),
+        }
+    }
+
+    pub fn read(c: &mut Cursor<'_>) -> Result<Part, DecodeError> {
+        let tag = c.u8()?;
+        let readonly = tag & READONLY != 0;
+        match tag & !READONLY {
+            INLINE => {
+                let len = c.u32()? as usize;
+                Ok(Part::Inline { data: c.take(len)?.into(), readonly })
+            }
+            SHARED => Ok(Part::Shared { block: BlockId { segment: c.u32()?, offset: c.u64()? }, len: c.u64()?, readonly }),
+            other => Err(DecodeError::Tag(other)),
+        }
+    }
+
+    pub fn read_all(c: &mut Cursor<'_>) -> Result<Vec<Part>, DecodeError> {
+        let count = c.u32()? as usize;
+        // Every part takes at least 5 bytes, so a lying count cannot make us allocate.
+        let mut parts = Vec::with_capacity(count.min(c.remaining() / 5 + 1));
+        for _ in 0..count {
+            parts.push(Part::read(c)?);
+        }
+        Ok(parts)
+    }
+}

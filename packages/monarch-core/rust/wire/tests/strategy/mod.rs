@@ -1,0 +1,114 @@
+//! Arbitrary values of everything that travels.
+#![allow(dead_code, reason = "each test file takes what it needs")]
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use wire::control::ProcPlan;
+use wire::exit::ProcEnd;
+use wire::{BlockId, Control, ExitReason, Frame, MailboxId, Message, Part, ProcUid, Reply, SlotId, Status};
+
+pub fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 0..200)
+}
+
+fn text() -> impl Strategy<Value = String> {
+    "\\PC{0,12}"
+}
+
+fn texts() -> impl Strategy<Value = Vec<String>> {
+    vec(text(), 0..4)
+}
+
+pub fn block() -> impl Strategy<Value = BlockId> {
+    any::<(u32, u64)>().prop_map(|(segment, offset)| BlockId { segment, offset })
+}
+
+pub fn part() -> impl Strategy<Value = Part> {
+    prop_oneof![
+        (bytes(), any::<bool>()).prop_map(|(data, readonly)| Part::Inline { data: data.into(), readonly }),
+        (block(), any::<u64>(), any::<bool>()).prop_map(|(block, len, readonly)| Part::Shared { block, len, readonly }),
+    ]
+}
+
+pub fn exit_reason() -> impl Strategy<Value = ExitReason> {
+    prop_oneof![
+        Just(ExitReason::Returned),
+        any::<i32>().prop_map(ExitReason::ExitCode),
+        any::<(i32, bool)>().prop_map(|(signal, core_dumped)| ExitReason::Signal { signal, core_dumped }),
+        text().prop_map(ExitReason::Stopped),
+        text().prop_map(ExitReason::NotStarted),
+        text().prop_map(ExitReason::HostLost),
+    ]
+}
+
+pub fn proc_end() -> impl Strategy<Value = ProcEnd> {
+    (any::<(u32, bool)>(), text(), exit_reason(), texts()).prop_map(|((pid, started), host, reason, output)| ProcEnd {
+        pid,
+        started,
+        host,
+        reason,
+        output,
+    })
+}
+
+fn plan() -> impl Strategy<Value = ProcPlan> {
+    (texts(), vec((text(), text()), 0..3), text(), bytes(), any::<u64>(), text())
+        .prop_map(|(command, env, cwd, setup, ready_ms, prefix)| ProcPlan { command, env, cwd, setup, ready_ms, prefix })
+}
+
+pub fn control() -> impl Strategy<Value = Control> {
+    let uid = || any::<u64>().prop_map(ProcUid);
+    prop_oneof![
+        (any::<(u32, u32)>(), uid()).prop_map(|((version, pid), uid)| Control::Hello { version, uid, pid }),
+        any::<(u32, u64)>().prop_map(|(segment, len)| Control::Segment { segment, len }),
+        any::<u32>().prop_map(|segment| Control::SegmentGone { segment }),
+        vec(block(), 0..20).prop_map(|blocks| Control::Release { blocks }),
+        uid().prop_map(|target| Control::Connect { target }),
+        uid().prop_map(|peer| Control::Connected { peer }),
+        (uid(), vec((uid(), plan()), 0..3)).prop_map(|(owner, procs)| Control::SpawnProcs { owner, procs }),
+        (uid(), proc_end()).prop_map(|(uid, end)| Control::ProcEnded { uid, end }),
+        (any::<u64>(), bytes()).prop_map(|(m, spec)| Control::SpawnActor { mailbox: MailboxId(m), spec }),
+        (uid(), any::<u64>(), text()).prop_map(|(uid, grace_ms, reason)| Control::StopProc { uid, grace_ms, reason }),
+        any::<u64>().prop_map(|grace_ms| Control::Extend { grace_ms }),
+        (any::<(u16, u64)>(), bytes()).prop_map(|((kind, slot), body)| Control::System { kind, slot: SlotId(slot), body }),
+    ]
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    (any::<(u64, u64, u64, u32, u8)>(), text(), bytes(), vec(part(), 0..5)).prop_map(|(head, method, extent, parts)| {
+        let (dest, sender, slot, rank, flags) = head;
+        Message {
+            dest: MailboxId(dest),
+            sender: MailboxId(sender),
+            slot: SlotId(slot),
+            rank,
+            flags,
+            method: method.into_bytes().into(),
+            extent: extent.into(),
+            parts,
+        }
+    })
+}
+
+pub fn status() -> impl Strategy<Value = Status> {
+    prop_oneof![Just(Status::Ok), Just(Status::Error), Just(Status::Failed), Just(Status::ProcEnded), Just(Status::Closed)]
+}
+
+fn reply() -> impl Strategy<Value = Reply> {
+    (any::<(u64, u32)>(), status(), vec(part(), 0..5)).prop_map(|((slot, rank), status, parts)| Reply {
+        slot: SlotId(slot),
+        rank,
+        status,
+        parts,
+    })
+}
+
+pub fn frame() -> impl Strategy<Value = Frame> {
+    prop_oneof![
+        message().prop_map(Frame::Message),
+        reply().prop_map(Frame::Reply),
+        any::<(u64, u64)>().prop_map(|(m, bytes)| Frame::Credit { mailbox: MailboxId(m), bytes }),
+        control().prop_map(Frame::Control),
+        bytes().prop_map(|b| Frame::Raw(b.into())),
+    ]
+}

@@ -1,0 +1,48 @@
+"""What all tests share that are clients themselves: pytest's process is the root of everything that they spawn."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import monarch.actor
+from monarch.actor import Actor, endpoint, this_proc
+
+
+@pytest.fixture(scope="session", autouse=True)
+def failures_do_not_end_pytest() -> Iterator[None]:
+    """A failure may reach the root after the test that wanted it is over, and the usual hook would end the run in another one.
+
+    Tests that are about the hook put their own in its place, or run a script of their own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)
+        yield
+
+
+class Last(Actor):
+    @endpoint
+    def fail(self) -> None:
+        raise RuntimeError("the last failure of a test")
+
+
+@pytest.fixture(scope="module")
+def faults():
+    """Failures that reach the root, in order."""
+    found: queue.Queue[Any] = queue.Queue()
+    before = monarch.actor.unhandled_fault_hook
+    monarch.actor.unhandled_fault_hook = found.put
+    yield found
+    monarch.actor.unhandled_fault_hook = before
+
+
+@pytest.fixture
+def fresh(faults):
+    """Takes what a test leaves: failures come in order, so one of our own tells that no more are to come."""
+    yield
+    this_proc().spawn("last", Last).fail.broadcast()
+    while faults.get().name != "last":
+        pass

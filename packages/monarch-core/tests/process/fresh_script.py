@@ -1,0 +1,175 @@
+"""Runs a script in a fresh interpreter and tells how it ended, what it printed, and what it left on the machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+VARIABLE = "MONARCH_TEST_RUN"
+
+# Every script may use these.
+PRELUDE = """
+import os, signal, sys, threading, time
+from monarch.actor import Actor, concurrent_endpoint, context, endpoint, this_host, this_proc
+
+def say(word):
+    os.write(1, word.encode() + b"\\n")
+
+class Echo(Actor):
+    @endpoint
+    def echo(self, x):
+        return x
+
+"""
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+    left: list[str]
+
+    def assert_clean(self, code: int = 0, err: str = "") -> None:
+        found, wanted = (self.code, self.err, self.left), (code, err, [])
+        assert found == wanted, f"{self.code} {self.left}\n{self.out}\n{self.err}"
+
+    def assert_interrupted(self) -> None:
+        """Ended by Ctrl-C; nothing on stderr but Python's own traceback."""
+        assert self.code in (130, -signal.SIGINT), self
+        assert self.left == []
+        if self.err:
+            lines = self.err.strip().splitlines()
+            assert lines[0].startswith("Traceback (most recent call last):"), self.err
+            assert lines[-1] == "KeyboardInterrupt", self.err
+            assert "Exception ignored" not in self.err
+
+
+class Script:
+    """A running script; `send` signals it, `until` waits for a word on its stdout, `end` for its end."""
+
+    def __init__(self, code: str, *, prelude: str = PRELUDE, argv: list[str] | None = None, env: dict[str, str] | None = None) -> None:
+        self.mark = uuid.uuid4().hex
+        self.folder = Path(tempfile.mkdtemp(prefix="monarch-test-"))
+        self.temporary = self.folder / "tmp"
+        self.temporary.mkdir()
+        self.path = self.folder / "script.py"
+        self.path.write_text(prelude + textwrap.dedent(code))
+        self.err = open(self.folder / "stderr", "w+", encoding="utf-8")
+        self.before = shared_memory()
+        self.seen = b""
+        places = {"TMPDIR": str(self.temporary), "XDG_RUNTIME_DIR": str(self.temporary), VARIABLE: self.mark}
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", *(argv or [str(self.path)])],
+            env={**os.environ, **places, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            # Not a pipe: what was left behind would hold it open, and reading it would not end.
+            stderr=self.err,
+            start_new_session=True,
+        )
+
+    def until(self, word: str) -> str:
+        """Reads stdout up to the line that begins with `word`, and gives that line."""
+        assert self.process.stdout is not None
+        while True:
+            line = self.process.stdout.readline()
+            self.seen += line
+            assert line, f"ended before {word!r}: {self.seen.decode()}{Path(self.err.name).read_text()}"
+            if line.startswith(word.encode()):
+                return line.decode().strip()
+
+    def send(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> Done:
+        assert self.process.stdout is not None
+        try:
+            code = self.process.wait(25)
+            left = self.left()
+            for pid, _ in self.processes():
+                os.kill(pid, signal.SIGKILL)
+            out = (self.seen + self.process.stdout.read()).decode()
+            self.err.seek(0)
+            return Done(code, out, self.err.read(), left)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Ends what is still there."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid, _ in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self.err.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def left(self) -> list[str]:
+        # The kernel may need a moment to end what it has killed: their descriptors tell when.
+        for pid, _ in self.processes():
+            if self.process.returncode < 0:
+                wait_for_end(pid)
+        left = [f"process {pid}: {command}" for pid, command in self.processes()]
+        # An abstract socket or a memory descriptor would need one of these processes; other sockets are files.
+        left += sorted(shared_memory() - self.before)
+        return left + [f"file {path.name}" for path in sorted(self.temporary.rglob("*"))]
+
+    def processes(self) -> list[tuple[int, str]]:
+        """Pid and command line of every living process of this run."""
+        wanted = f"{VARIABLE}={self.mark}".encode()
+        found: list[tuple[int, str]] = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                        command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                        found.append((int(entry.name), command.strip()))
+                except OSError:
+                    continue  # ended meanwhile, or somebody else's
+        return sorted(found)
+
+
+def wait_for_end(pid: int, seconds: float = 10.0) -> bool:
+    """True when the process is gone; false if it is still there after `seconds`."""
+    import select
+
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], seconds)[0])
+    finally:
+        os.close(fd)
+
+
+def shared_memory() -> set[str]:
+    return {f"shared memory {name}" for name in os.listdir("/dev/shm") if "monarch" in name}
+
+
+def run(code: str, **options: object) -> Done:
+    """Runs a script to its end."""
+    return Script(code, **options).end()  # type: ignore[arg-type]
+
+
+def interrupt(code: str, word: str, number: int = signal.SIGINT) -> Done:
+    """Signals a script when it says `word`."""
+    script = Script(code)
+    try:
+        script.until(word)
+        script.send(number)
+    except BaseException:
+        script.close()
+        raise
+    return script.end()

@@ -1,0 +1,169 @@
+"""The `monarch` command: verbs of core and of other wheels, exit codes, what the doctor finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MAIN = "from monarch._core.cli import main; main()"
+
+VERBS = """
+import signal
+import click
+
+@click.command()
+@click.argument("code", type=int)
+def leave(code):
+    click.echo("leaving")
+    return code
+
+@click.command()
+def text():
+    return "no exit code"
+
+@click.command()
+def wait():
+    click.echo("waiting")
+    while True:
+        signal.pause()
+
+@click.command()
+def version():
+    raise SystemExit(7)
+
+def not_a_command():
+    pass
+"""
+ENTRY_POINTS = """
+[monarch.cli]
+leave = other_verbs:leave
+text = other_verbs:text
+wait = other_verbs:wait
+version = other_verbs:version
+plain = other_verbs:not_a_command
+broken = other_verbs_missing:command
+"""
+
+
+def environment(*folders: Path) -> dict[str, str]:
+    path = os.pathsep.join([*map(str, folders), *filter(None, sys.path)])
+    return {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "error"}
+
+
+def monarch(*arguments: str, folders: tuple[Path, ...] = (), cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", MAIN, *arguments]
+    return subprocess.run(argv, env=environment(*folders), cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def other_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an installed wheel that adds verbs, some of them bad."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "other_verbs.py").write_text(VERBS, encoding="utf-8")
+    info = folder / "other_wheel-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: other-wheel\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS, encoding="utf-8")
+    return folder
+
+
+def test_version() -> None:
+    plain, as_json = monarch("version"), monarch("version", "--json")
+    assert (plain.returncode, as_json.returncode, plain.stderr, as_json.stderr) == (0, 0, "", "")
+    found = json.loads(as_json.stdout)
+    assert found["Python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {"monarch-core", "cloudpickle", "click"} <= set(found)
+    assert plain.stdout.splitlines() == [f"{name} {version}" for name, version in found.items()]
+
+
+def test_doctor_looks_at_everything() -> None:
+    done = monarch("doctor", "--json")
+    assert done.stderr == ""
+    lines = json.loads(done.stdout)
+    # Whether this machine has findings is its own business; that each says what to do, and decides on the exit code, is not.
+    assert all(bool(line["todo"]) == line["finding"] and line["text"] for line in lines)
+    assert done.returncode == int(any(line["finding"] for line in lines))
+    subjects = [line["subject"] for line in lines]
+    assert {"open files", "processes", "locked memory", "memfd", "/dev/shm", "/dev/fuse", "clock", "Python", "packages"} <= set(subjects)
+    assert subjects[-1] == "a proc"
+    assert not lines[-1]["finding"], lines[-1]
+
+
+def test_doctor_finds_a_low_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, {hard})); {MAIN}"
+    argv = [sys.executable, "-c", code, "doctor"]
+    done = subprocess.run(argv, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("! open files"))
+    assert "limit 100" in lines[at]
+    assert lines[at + 1].lstrip().startswith("to do: ")
+
+
+@pytest.mark.parametrize("arguments", [(), ("no-such-verb",), ("version", "--no-such-option"), ("doctor", "extra")])
+def test_wrong_usage_exits_with_2(arguments: tuple[str, ...]) -> None:
+    done = monarch(*arguments)
+    assert done.returncode == 2
+    assert "Usage: monarch" in done.stderr
+
+
+def test_help_lists_all_verbs(other_wheel: Path) -> None:
+    done = monarch("--help", folders=(other_wheel,))
+    assert (done.returncode, done.stderr) == (0, "")
+    listed = {line.split()[0]: line for line in done.stdout.partition("Commands:")[2].splitlines() if line}
+    assert {"doctor", "version", "leave", "text", "wait", "broken", "plain"} == set(listed)
+    assert "cannot be loaded" in listed["broken"]
+
+
+@pytest.mark.parametrize("code", [0, 5])
+def test_a_verb_of_another_wheel_decides_on_the_exit_code(other_wheel: Path, code: int) -> None:
+    done = monarch("leave", str(code), folders=(other_wheel,))
+    assert (done.returncode, done.stdout, done.stderr) == (code, "leaving\n", "")
+
+
+def test_a_result_that_is_no_number_is_no_exit_code(other_wheel: Path) -> None:
+    done = monarch("text", folders=(other_wheel,))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_verbs_of_core_cannot_be_replaced(other_wheel: Path) -> None:
+    assert monarch("version", folders=(other_wheel,)).returncode == 0
+
+
+@pytest.mark.parametrize("verb", ["broken", "plain"])
+def test_a_verb_that_cannot_be_loaded_names_its_wheel(other_wheel: Path, verb: str) -> None:
+    done = monarch(verb, "--any", "thing", folders=(other_wheel,))
+    assert done.returncode == 1
+    assert f"the verb '{verb}' of other-wheel cannot be loaded" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_interrupt_exits_with_130(other_wheel: Path) -> None:
+    argv = [sys.executable, "-c", MAIN, "wait"]
+    with subprocess.Popen(argv, env=environment(other_wheel), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_files_in_the_working_directory_replace_no_library(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit(99)\n", encoding="utf-8")
+    argv = [sys.executable, "-P", "-c", MAIN, "version", "--json"]
+    done = subprocess.run(argv, env=environment(), cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_else_loads_click() -> None:
+    code = "import sys, monarch.actor; monarch.actor.this_host; print('click' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,29 @@
+"""Configuration in a new interpreter: what importing it costs, and that it reads the environment by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+HEAVY = {"asyncio", "contextlib", "dataclasses", "enum", "inspect", "logging", "re", "threading", "typing", "warnings"}
+
+
+def fresh(code: str, **environment: str) -> str:
+    """What a new interpreter prints."""
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment}
+    argv = [sys.executable, "-S", "-c", code]
+    return subprocess.run(argv, env=environ, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def test_import_is_light() -> None:
+    assert fresh(f"import sys, monarch.config; print(*sorted({HEAVY!r} & {{*sys.modules}}))") == ""
+
+
+def test_reading_a_value_is_light() -> None:
+    assert fresh(f"import sys, monarch._core.config as c; c.value('exit_grace'); print(*sorted({HEAVY!r} & {{*sys.modules}}))") == ""
+
+
+def test_the_environment_is_read_by_itself() -> None:
+    code = "from monarch.config import get_global_config as g; print(g()['tail_log_lines'], g()['process_exit_timeout'])"
+    assert fresh(code, MONARCH_TAIL_LOG_LINES="3", HYPERACTOR_PROCESS_EXIT_TIMEOUT="90s") == "3 1m 30s"

@@ -1,0 +1,224 @@
+"""What procs print: whole lines, with a prefix, in order, nothing lost."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from fresh import lines, run
+
+HEAD = """
+from mesh_actors import Probe
+from monarch.actor import SupervisionError, this_host
+import monarch.actor
+from monarch.config import configure, configured
+import os, sys
+def spawn(n=1, **options):
+    mesh = this_host().spawn_procs({"gpus": n}, **options)
+    return mesh, mesh.spawn("probe", Probe)
+"""
+
+
+def script(body, **options):
+    import textwrap
+
+    return run(HEAD + textwrap.dedent(body), **options)
+
+
+def test_lines_have_the_rank_and_are_in_order():
+    done = script("""
+        mesh, probe = spawn(2)
+        probe.say.call(*[f"line {i}" for i in range(500)]).get()
+    """)
+    for rank in range(2):
+        mine = [line for line in lines(done.stdout) if line.startswith(f"[{rank}] ")]
+        assert mine == [f"[{rank}] line {i}" for i in range(500)]
+    assert len(lines(done.stdout)) == 1000
+    assert done.stderr == ""
+
+
+def test_without_prefix():
+    done = script("""
+        configure(prefix_with_rank=False)
+        mesh, probe = spawn()
+        probe.say.call("bare").get()
+    """)
+    assert done.stdout == "bare\n"
+
+
+def test_prefix_from_the_environment():
+    done = script("mesh, probe = spawn()\nprobe.say.call('bare').get()", env={"HYPERACTOR_PREFIX_WITH_RANK": "0"})
+    assert done.stdout == "bare\n"
+
+
+def test_stderr_goes_to_stderr():
+    done = script("""
+        mesh, probe = spawn()
+        probe.complain.call("oh").get()
+        probe.say.call("ah").get()
+    """)
+    assert (done.stdout, done.stderr) == ("[0] ah\n", "[0] oh\n")
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("x" * 4096 + "\n", "[0] " + "x" * 4096 + "\n"),
+        ("x" * 4097 + "\n", "[0] " + "x" * 4096 + "[TRUNCATED]\n"),
+        ("x" * 300000 + "\nafter\n", "[0] " + "x" * 4096 + "[TRUNCATED]\n[0] after\n"),
+        ("\n\n", "[0] \n[0] \n"),
+        ("no newline", "[0] no newline\n"),
+        ("a\x00b\x1b[0m\n", "[0] a\x00b\x1b[0m\n"),
+        ("x" * 4095 + "é" * 2 + "\n", "[0] " + "x" * 4095 + "[TRUNCATED]\n"),
+    ],
+)
+def test_long_empty_and_odd_lines(data, expected):
+    done = script("mesh, probe = spawn()\nprobe.write.call(sys.stdin.buffer.read()).get()", input=data)
+    assert done.stdout == expected
+
+
+def test_bytes_that_are_no_text():
+    done = script(
+        """
+        mesh, probe = spawn()
+        probe.write.call(b"\\xff\\xfe\\n").get()
+        mesh.stop().get()
+        os.write(1, b"end\\n")
+    """,
+        errors="surrogateescape",
+    )
+    assert done.stdout.encode("utf-8", "surrogateescape") == b"[0] \xff\xfe\nend\n"
+
+
+def test_line_written_in_pieces_is_one_line():
+    done = script("""
+        mesh, probe = spawn(2)
+        for piece in (b"one ", b"line ", b"of three\\n"):
+            probe.write.call(piece).get()
+    """)
+    assert sorted(lines(done.stdout)) == ["[0] one line of three", "[1] one line of three"]
+
+
+def test_much_output_of_many_procs_is_complete_and_whole():
+    done = script("""
+        mesh, probe = spawn(4)
+        probe.evaluate.call("[print(f'{i:06d}' + 'x' * 150) for i in range(5000)] and None").get()
+    """)
+    found = lines(done.stdout)
+    assert len(found) == 20000
+    for rank in range(4):
+        mine = [line for line in found if line.startswith(f"[{rank}] ")]
+        assert mine == [f"[{rank}] {i:06d}" + "x" * 150 for i in range(5000)]
+
+
+def test_output_of_children_of_a_proc():
+    done = script("""
+        mesh, probe = spawn()
+        probe.evaluate.call("os.system('echo from a child')").get()
+    """)
+    assert done.stdout == "[0] from a child\n"
+
+
+def test_last_output_before_a_kill_is_on_the_console_and_in_the_report():
+    done = script("""
+        monarch.actor.unhandled_fault_hook = lambda failure: None
+        mesh, probe = spawn()
+        try:
+            probe.say_and_die.call("last words").get()
+        except SupervisionError as e:
+            print("report", "last output:\\\\n    last words" in str(e).replace("\\n", "\\\\n"))
+    """)
+    assert sorted(lines(done.stdout)) == ["[0] last words", "report True"]
+
+
+def test_tail_has_so_many_lines_of_both_streams():
+    done = script("""
+        monarch.actor.unhandled_fault_hook = lambda failure: None
+        configure(tail_log_lines=3)
+        mesh, probe = spawn()
+        probe.say.call(*[f"line {i}" for i in range(10)]).get()
+        try:
+            probe.die.call().get()
+        except SupervisionError as e:
+            text = str(e)
+            print([i for i in range(10) if f"line {i}\\n" in text + "\\n"])
+    """)
+    assert "[7, 8, 9]" in lines(done.stdout)
+
+
+def test_everything_is_there_after_stop():
+    done = script("""
+        for i in range(20):
+            mesh, probe = spawn()
+            probe.say.broadcast(f"round {i}")
+            mesh.stop().get()
+            os.write(1, f"stopped {i}\\n".encode())
+    """)
+    expected = [text for i in range(20) for text in (f"[0] round {i}", f"stopped {i}")]
+    assert lines(done.stdout) == expected
+
+
+def test_everything_is_there_after_an_exit_without_a_stop():
+    done = script("""
+        mesh, probe = spawn(2)
+        probe.say.broadcast(*[f"line {i}" for i in range(2000)])
+    """)
+    assert len(lines(done.stdout)) == 4000
+
+
+def test_what_atexit_handlers_print():
+    done = script("""
+        mesh, probe = spawn()
+        probe.evaluate.call("__import__('atexit').register(print, 'leaving')").get()
+    """)
+    assert done.stdout == "[0] leaving\n"
+
+
+def test_unflushed_output_of_user_streams_is_not_lost():
+    done = script("""
+        mesh, probe = spawn()
+        probe.evaluate.call("sys.stdout.write('no newline, not flushed') and None").get()
+        mesh.stop().get()
+    """)
+    assert done.stdout == "[0] no newline, not flushed\n"
+
+
+def test_closed_console_disturbs_nobody():
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = script(
+            """
+            mesh, probe = spawn()
+            probe.say.call(*["x" * 1000] * 200).get()
+            print(len(probe.pid.call().get()), file=sys.stderr)
+            """,
+            stdout=write,
+        )
+    finally:
+        os.close(write)
+    assert done.stderr == "1\n"
+
+
+def test_console_that_is_not_there_at_all():
+    done = run(
+        HEAD
+        + """
+os.close(1)
+mesh, probe = spawn()
+probe.say.call("to nobody").get()
+print(len(probe.pid.call().get()), file=sys.stderr)
+""",
+        check=False,
+    )
+    assert done.stderr.startswith("1\n")
+    assert done.stdout == ""
+
+
+def test_proc_that_closes_its_streams_lives_on():
+    done = script("""
+        mesh, probe = spawn()
+        probe.evaluate.call("(os.close(1), os.close(2), None)[2]").get()
+        print(len(probe.pid.call().get()))
+    """)
+    assert done.stdout == "1\n"

@@ -1,0 +1,336 @@
+"""What the root does with failures that nobody handled: the fault hook, the interrupt, the exit code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+PRELUDE = """
+import asyncio, atexit, os, signal, sys, threading, time
+import monarch.actor
+from monarch.actor import *
+
+class Child(Actor):
+    @endpoint
+    def ping(self):
+        return "alive"
+    @endpoint
+    def fail(self):
+        raise SystemExit(3)
+    @endpoint
+    def error(self):
+        raise ValueError("boo")
+    @endpoint(explicit_response_port=True)
+    def never(self, port):
+        self.port = port
+
+def spawn(name="child"):
+    return this_host().spawn_procs(name=name).spawn(name, Child)
+
+def say(*text):
+    print(*text, flush=True)
+
+"""
+HEAD = (
+    r"Unhandled monarch error on the root actor, hostname=\S+, PID=\d+ at time .*:\n"
+    r"The actor <root>\.<__main__\.Child child> and all its .*"
+)
+
+
+def run(tmp_path: Path, body: str) -> tuple[int, str, str]:
+    script = tmp_path / "script.py"
+    script.write_text(PRELUDE + textwrap.dedent(body))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "time.sleep(1000)",  # sleeps: until it is interrupted
+        "threading.Event().wait()",
+        "threading.Lock().acquire() and (lock := threading.Lock()).acquire() and lock.acquire()",
+        "spawn('other').never.call_one().get()",
+        "asyncio.run(asyncio.sleep(1000))",  # sleeps: until it is interrupted
+        "os.read(os.pipe()[0], 1)",
+    ],
+)
+def test_unhandled_failure_ends_the_program(tmp_path, wait):
+    code, out, err = run(
+        tmp_path,
+        f"""
+        atexit.register(say, "atexit before")
+        class Noisy:
+            def __del__(self, write=os.write):
+                write(1, b"destructor\\n")
+        noisy = Noisy()
+        child = spawn()
+        atexit.register(say, "atexit after")
+        child.error.broadcast()
+        try:
+            {wait}
+        except KeyboardInterrupt:
+            say("interrupted")
+            raise
+        finally:
+            say("finally")
+        """,
+    )
+    assert out == "interrupted\nfinally\natexit after\natexit before\ndestructor\n"
+    assert code == 1 and re.match(HEAD + "ValueError: boo", err)
+    assert err.count("Unhandled monarch error") == 1
+
+
+@pytest.mark.parametrize(
+    "catch",
+    [
+        "child.fail.call_one().get()",
+        "child.fail.call().get()",
+        "child.fail.choose().get()",
+        "next(child.fail.stream()).get()",
+        "asyncio.run(wait(child.fail.call_one))",
+        "asyncio.run(wait(lambda: child.fail.call_one().as_asyncio()))",
+    ],
+)
+def test_error_that_was_caught_is_handled(tmp_path, catch):
+    code, out, err = run(
+        tmp_path,
+        f"""
+        async def wait(call):
+            await call()
+        child = spawn()
+        try:
+            {catch}
+        except SupervisionError as e:
+            say("caught")
+        other = spawn("other")
+        say(other.ping.call_one().get())
+        """,
+    )
+    assert (code, out, err) == (0, "caught\nalive\n", "")
+
+
+def test_error_that_was_looked_at_is_handled(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        """
+        child = spawn()
+        say(type(child.fail.call_one().exception()).__name__, spawn("other").ping.call_one().get())
+        """,
+    )
+    assert (code, out, err) == (0, "SupervisionError alive\n", "")
+
+
+def test_future_that_is_dropped_unretrieved(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        """
+        child = spawn()
+        future = child.fail.call_one()
+        while not future._done():
+            time.sleep(0)
+        say("done")
+        del future
+        try:
+            time.sleep(1000)  # sleeps: until it is interrupted
+        finally:
+            say("finally")
+        """,
+    )
+    assert (code, out) == (1, "done\nfinally\n") and re.match(HEAD + "SystemExit: 3", err)
+
+
+def test_future_that_nobody_looked_at_before_the_end(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        """
+        child = spawn()
+        future = child.fail.call_one()
+        while not future._done():
+            time.sleep(0)
+        say("done")
+        """,
+    )
+    assert (code, out) == (1, "done\n") and re.match(HEAD + "SystemExit: 3", err)
+
+
+def test_error_caught_by_another_call_than_the_one_that_waits(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        """
+        child = spawn()
+        pending = child.never.call_one()
+        try:
+            child.fail.call_one().get()
+        except SupervisionError:
+            say("caught")
+        try:
+            pending.get()
+        except SupervisionError:
+            say("caught too")
+        try:
+            child.ping.call_one().get()
+        except SupervisionError:
+            say("refused")
+        """,
+    )
+    assert (code, out, err) == (0, "caught\ncaught too\nrefused\n", "")
+
+
+def test_uncaught_error_ends_the_script_with_its_traceback(tmp_path):
+    code, out, err = run(tmp_path, "spawn().fail.call_one().get()")
+    assert code == 1 and err.count("SystemExit: 3") >= 1 and "Traceback" in err
+
+
+def test_hook_that_returns_drops_the_failure(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        """
+        seen = []
+        told = threading.Event()
+        def hook(failure):
+            seen.append((failure.name, failure.crashed_ranks, threading.current_thread() is threading.main_thread()))
+            if len(seen) == 2:
+                told.set()
+        monarch.actor.unhandled_fault_hook = hook
+        one, two = spawn("one"), spawn("two")
+        one.error.broadcast()
+        try:
+            two.fail.call_one().get()  # a hook of the user sees what was caught, too
+        except SupervisionError:
+            pass
+        told.wait()
+        say(sorted(seen), spawn("three").ping.call_one().get())
+        """,
+    )
+    assert (code, out, err) == (0, "[('one', [0], False), ('two', [0], False)] alive\n", "")
+
+
+@pytest.mark.parametrize("end", ["sys.exit(5)", "raise ValueError('no')", "raise KeyboardInterrupt", "sys.exit(0)"])
+def test_hook_that_raises_ends_the_program(tmp_path, end):
+    code, out, err = run(
+        tmp_path,
+        f"""
+        def hook(failure):
+            say("hook", failure.name)
+            {end}
+        monarch.actor.unhandled_fault_hook = hook
+        child, other = spawn(), spawn("other")
+        child.error.broadcast()
+        try:
+            time.sleep(1000)  # sleeps: until it is interrupted
+        except KeyboardInterrupt:
+            other.ping.call_one().exception()
+            say("interrupted")
+            raise
+        """,
+    )
+    assert (code, out) == (1, "hook child\ninterrupted\n") and re.match(HEAD + "ValueError: boo", err)
+
+
+def test_hook_is_looked_up_when_it_is_needed(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        """
+        told = threading.Event()
+        child, other = spawn(), spawn("other")
+        assert child.ping.call_one().get() == other.ping.call_one().get()
+        monarch.actor.unhandled_fault_hook = lambda failure: (say("first", failure.name), told.set())
+        child.error.broadcast()
+        told.wait()
+        told.clear()
+        monarch.actor.unhandled_fault_hook = lambda failure: (say("second", failure.name), told.set())
+        other.error.broadcast()
+        told.wait()
+        """,
+    )
+    assert (code, out, err) == (0, "first child\nsecond other\n", "")
+
+
+def test_hook_may_use_actors(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        """
+        told = threading.Event()
+        controller = get_or_spawn_controller("local", Child).get()
+        def hook(failure):
+            say(controller.ping.call_one().get(), get_or_spawn_controller("new", Child).get().ping.call_one().get())
+            say(spawn("again").ping.call_one().get())
+            told.set()
+        monarch.actor.unhandled_fault_hook = hook
+        spawn().error.broadcast()
+        told.wait()
+        """,
+    )
+    assert (code, out, err) == (0, "alive alive\nalive\n", "")
+
+
+def test_script_that_swallows_the_interrupt(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        """
+        child, other = spawn(), spawn("other")
+        say(other.ping.call_one().get())
+        child.error.broadcast()
+        try:
+            time.sleep(1000)  # sleeps: until it is interrupted
+        except KeyboardInterrupt:
+            say("swallowed")
+        for mesh in (child, other, spawn("new")):
+            for call in (mesh.ping.call, mesh.ping.call_one, mesh.ping.choose):
+                try:
+                    call().get()
+                except SupervisionError as e:
+                    say("refused", "ValueError: boo" in str(e))
+            try:
+                mesh.ping.broadcast()
+            except SupervisionError:
+                say("refused too")
+        """,
+    )
+    assert code == 1 and out == "alive\nswallowed\n" + ("refused True\n" * 3 + "refused too\n") * 3
+    assert re.match(HEAD + "ValueError: boo", err) and "Traceback (most recent call last)" not in err
+
+
+def test_failure_of_an_owner_reaches_the_root(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        """
+        class Owner(Actor):
+            def __init__(self):
+                self.child = this_proc().spawn("child", Child)
+            @endpoint
+            def go(self):
+                self.child.error.broadcast()
+        this_host().spawn_procs().spawn("owner", Owner).go.broadcast()
+        time.sleep(1000)  # sleeps: until it is interrupted
+        """,
+    )
+    assert code == 1
+    assert re.search(r"The actor <root>\.<__main__\.Owner owner>\.<__main__\.Child child> and all its .*: ValueError: boo \(pid", err)
+    assert re.search(r"\n  <root>\.<__main__\.Owner owner> failed because it did not handle a supervision event from its child\n", err)
+
+
+def test_failed_init_that_was_caught(tmp_path):
+    code, out, err = run(
+        tmp_path,
+        """
+        class Bad(Actor):
+            def __init__(self):
+                raise ValueError("no")
+            @endpoint
+            def ping(self):
+                return 1
+        bad = this_host().spawn_procs(per_host={"gpus": 1}).spawn("bad", Bad)
+        try:
+            bad.ping.call().get()
+        except SupervisionError as e:
+            say("ValueError: no" in str(e))
+        """,
+    )
+    assert (code, out, err) == (0, "True\n", "")

@@ -1,0 +1,51 @@
+"""Compares the public names of every wheel with the checked-in files under docs/api.
+
+    python -m tools.check_api --check     print what differs, exit 1 if anything does
+    python -m tools.check_api --write     rewrite the files
+
+A change of a file is a change of what users rely on, and is reviewed as one: a removal takes one minor release of warnings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+
+from tools.project import ROOT
+from tools.public_names import describe
+
+WHEELS = {"monarch-core": ("monarch.actor", "monarch.actor.testing", "monarch.config")}
+FOLDER = ROOT / "docs" / "api"
+
+
+def surface(modules: tuple[str, ...]) -> str:
+    """The text of one file."""
+    return "\n\n".join("\n".join(describe(importlib.import_module(name))) for name in modules) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in (["--check"], ["--write"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    different = False
+    for wheel, modules in WHEELS.items():
+        path = FOLDER / f"{wheel}.txt"
+        new = surface(modules)
+        old = path.read_text(encoding="utf-8") if path.exists() else ""
+        if arguments == ["--write"]:
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            path.write_text(new, encoding="utf-8")
+            continue
+        name = str(path.relative_to(ROOT))
+        lines = difflib.unified_diff(old.splitlines(), new.splitlines(), name, "what the code has now", lineterm="", n=1)
+        text = "\n".join(lines)
+        if text:
+            print(text)
+            print(f"{name} differs; if that is meant: python -m tools.check_api --write")
+            different = True
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

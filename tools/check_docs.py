@@ -1,0 +1,95 @@
+"""Runs the code of the documentation: every Python block of README.md and docs/**/*.md, and every example.
+
+    python -m tools.check_docs [FILE...]
+
+The blocks of one file run in order, as one script in a process of its own; a block marked ```python no-run is left out. An example
+runs with `--quick` where it knows that option, and must define `main()`. Each runs in an empty folder, with warnings as errors, and must
+end with exit code 0 and an empty stderr.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tools.code_blocks import script
+from tools.project import PACKAGES, ROOT
+
+TIMEOUT_S = 120  # of one file; only a hang gets there
+
+
+def documents() -> list[Path]:
+    """Every file that has code to run, in a fixed order."""
+    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted(PACKAGES.glob("*/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+    examples = [path for path in sorted((ROOT / "examples").glob("*.py")) if not path.name.startswith("_")]
+    return [path for path in (*pages, *examples) if path.exists()]
+
+
+def check(path: Path) -> str | None:
+    """What is wrong with the code of the file; None where all is well, or where there is none."""
+    text = path.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="docs-") as scratch:
+        if path.suffix == ".md":
+            code = script(text)
+            if not code:
+                return None
+            program = Path(scratch) / f"{path.stem}.py"
+            program.write_text(code, encoding="utf-8")
+            argv = [str(program)]
+        else:
+            if not any(isinstance(node, ast.FunctionDef) and node.name == "main" for node in ast.parse(text).body):
+                return "an example must define main()"
+            argv = [str(path), *(["--quick"] if "--quick" in text else [])]
+        return _run(argv, Path(scratch))
+
+
+def _run(argv: list[str], folder: Path) -> str | None:
+    environment = {**os.environ, "MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1"}
+    # Output goes to files: a process that was left behind would hold a pipe open, and the wait would not end.
+    with (folder / "stdout").open("w+") as out, (folder / "stderr").open("w+") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", *argv],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        )
+        try:
+            code = process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"still running after {TIMEOUT_S} s"
+        out.seek(0)
+        err.seek(0)
+        printed, complained = out.read(), err.read()
+    if code:
+        return f"exit code {code}\n{printed[-2000:]}{complained}"
+    return f"not silent on stderr:\n{complained}" if complained else None
+
+
+def main(arguments: list[str]) -> int:
+    paths = [Path(name).resolve() for name in arguments] or documents()
+    failed = 0
+    for path in paths:
+        start = time.monotonic()
+        wrong = check(path)
+        name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+        print(f"{'ok  ' if wrong is None else 'FAIL'} {time.monotonic() - start:5.1f} s  {name}", flush=True)
+        if wrong is not None:
+            failed += 1
+            print(wrong)
+    print(f"docs: {len(paths)} files, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

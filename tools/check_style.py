@@ -1,0 +1,46 @@
+"""The lints of STYLE.md that no other tool has.
+
+    python -m tools.check_style [FILE...]      all files of the checkout by default
+
+Prints one line a finding and exits 1 if there is one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tools.project import ROOT, files
+from tools.style import python, rust, tree
+from tools.style.problem import Check, Problem
+
+EVERY: tuple[Check, ...] = (tree.name, tree.size, tree.addresses)
+BY_SUFFIX: dict[str, tuple[Check, ...]] = {
+    ".py": (python.contents, python.sleeps),
+    ".rs": (rust.contents, rust.unwraps, rust.sleeps),
+}
+
+
+def check(root: Path, paths: Iterable[Path]) -> Iterator[Problem]:
+    """Problems of the files at `paths`, which are relative to `root`; files that are not text have none."""
+    for path in paths:
+        try:
+            text = (root / path).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for one in (*EVERY, *BY_SUFFIX.get(path.suffix, ())):
+            yield from one(path, text)
+
+
+def main(arguments: list[str]) -> int:
+    paths = [Path(name).resolve().relative_to(ROOT) for name in arguments] or list(files())
+    problems = list(check(ROOT, paths))
+    for problem in problems:
+        print(problem)
+    print(f"style: {len(paths)} files, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

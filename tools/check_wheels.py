@@ -1,0 +1,47 @@
+"""Opens every built wheel, installs all of them into an empty environment, imports them with an empty environment.
+
+    python -m tools.check_wheels [FOLDER]      dist/ by default
+
+Prints sizes, the number of modules that `import monarch.actor` loads and the time it takes (for reading; nothing here is timed as a
+test), and exits 1 if anything is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tools import wheel_install
+from tools.project import DIST
+from tools.wheel_contents import WHEELS, problems
+
+
+def main(arguments: list[str]) -> int:
+    folder = Path(arguments[0]) if arguments else DIST
+    wheels = sorted(folder.glob("*.whl"))
+    found: list[str] = []
+    missing = set(WHEELS) - {wheel.stem.split("-")[0] for wheel in wheels}
+    found += [f"{folder}: no wheel of '{name}'" for name in sorted(missing)]
+    for wheel in wheels:
+        print(f"{wheel.name}: {wheel.stat().st_size:,} bytes")
+        found += [f"{wheel.name}: {problem}" for problem in problems(wheel)]
+    if not found:
+        found += _installed(wheels)
+    for problem in found:
+        print(problem)
+    print(f"wheels: {len(wheels)} opened, {len(found)} problems")
+    return 1 if found else 0
+
+
+def _installed(wheels: list[Path]) -> list[str]:
+    with tempfile.TemporaryDirectory(prefix="wheels-") as scratch:
+        python = wheel_install.create(Path(scratch) / "empty")
+        wheel_install.install(python, wheels)
+        seen = wheel_install.probe(python, Path(scratch))
+    print(f"import monarch.actor: {seen.milliseconds:.1f} ms, {len(seen.own)} own modules")
+    return seen.problems
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,144 @@
+"""Every check of the project, step by step, the cheap ones first.
+
+    python -m tools.ci_steps             all steps
+    python -m tools.ci_steps STEP...     these steps, in the order of the table
+    python -m tools.ci_steps --list      the table
+
+The steps of one stage all run, so that one look shows everything that is wrong; a stage that failed ends the run. At the end stands
+one line a step with its time, and the closing lines of the test runners once more.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from tools.project import CORE, ROOT, RUST
+
+PY = sys.executable
+RUST_TESTED = ("monarch-wire", "monarch-net", "monarch-runtime")
+# What pytest and cargo test say last.
+CLOSING = re.compile(r"^(?:=+ .*\b(?:passed|failed|errors?|no tests ran)\b.* =+|test result: (?!ok. 0 passed).*)$")
+
+
+class Step(NamedTuple):
+    """A command of a stage; `needs` is a program without which it is skipped."""
+
+    name: str
+    stage: str
+    argv: tuple[str, ...]
+    folder: str = "."
+    needs: str = ""
+
+
+_RUST_FOLDER = str(RUST.relative_to(ROOT))
+_PYTHON_FOLDER = str(CORE.relative_to(ROOT) / "python")
+_TESTED = tuple(word for crate in RUST_TESTED for word in ("-p", crate))
+# The profile of the wheel with two changes: link-time optimisation of every test binary takes seconds each and tests nothing, and
+# assertions and overflow checks belong into tests.
+_PROFILE = tuple(word for change in ("lto=false", "debug-assertions=true") for word in ("--config", f"profile.release.{change}"))
+STEPS = (
+    Step("ruff", "cheap", ("ruff", "check", ".")),
+    Step("format", "cheap", ("ruff", "format", "--check", ".")),
+    Step("style", "cheap", (PY, "-m", "tools.check_style")),
+    Step("imports", "cheap", ("lint-imports", "--no-cache", "--no-logo")),
+    Step("rustfmt", "cheap", ("cargo", "fmt", "--all", "--check"), _RUST_FOLDER, "rustfmt"),
+    Step("build", "build", (PY, "-m", "tools.build_native")),
+    Step("api", "public", (PY, "-m", "tools.check_api", "--check")),
+    Step("generated", "public", (PY, "-m", "tools.generate_docs", "--check")),
+    Step("types", "public", ("pyright", "--warnings")),
+    Step("stub", "public", (PY, "-m", "mypy.stubtest", "monarch._core._native"), _PYTHON_FOLDER),
+    Step(
+        "clippy", "rust", ("cargo", "clippy", "--quiet", "--locked", "--workspace", "--", "-D", "warnings"), _RUST_FOLDER, "clippy-driver"
+    ),
+    Step("cargo", "rust", ("cargo", "test", "--quiet", "--locked", "--release", *_PROFILE, *_TESTED), _RUST_FOLDER),
+    Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels")),
+    Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels")),
+    Step("pytest", "tests", (PY, "-m", "pytest", "--durations=10", "-W", "error")),
+    Step("docs", "tests", (PY, "-m", "tools.check_docs")),
+)
+ALIASES = {"wheels": ("build_wheels", "check_wheels")}
+
+
+class Outcome(NamedTuple):
+    """How a step ended: `code` is None where it was skipped."""
+
+    step: Step
+    code: int | None
+    seconds: float
+    closing: list[str]
+
+
+def run(step: Step) -> Outcome:
+    """Runs one step, its output passed through as it comes."""
+    print(f"\n=== {step.name}: {' '.join(step.argv).replace(PY, 'python')}", flush=True)
+    if step.needs and shutil.which(step.needs) is None:
+        print(f"skipped: there is no '{step.needs}' here", flush=True)
+        return Outcome(step, None, 0.0, [])
+    start = time.monotonic()
+    closing: list[str] = []
+    with subprocess.Popen(
+        step.argv,
+        cwd=ROOT / step.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            if CLOSING.match(line.rstrip()):
+                closing.append(line.rstrip())
+    code = process.returncode
+    return Outcome(step, code, time.monotonic() - start, closing)
+
+
+def chosen(names: list[str]) -> list[Step]:
+    """The steps of these names, in the order of the table; all of them where there are no names."""
+    wanted = {step for name in names for step in ALIASES.get(name, (name,))}
+    unknown = wanted - {step.name for step in STEPS}
+    if unknown:
+        raise SystemExit(f"ci_steps: no step '{', '.join(sorted(unknown))}'; --list shows them")
+    return [step for step in STEPS if not wanted or step.name in wanted]
+
+
+def summary(outcomes: list[Outcome], left: list[Step]) -> None:
+    print("\n=== summary")
+    for outcome in outcomes:
+        state = {None: "skipped", 0: "ok"}.get(outcome.code, f"FAILED ({outcome.code})")
+        print(f"{outcome.seconds:7.1f} s  {outcome.step.name:<14} {state}")
+    for step in left:
+        print(f"      --   {step.name:<14} not run")
+    print(f"{sum(outcome.seconds for outcome in outcomes):7.1f} s  all")
+    for outcome in outcomes:
+        for line in outcome.closing:
+            print(line)
+
+
+def main(arguments: list[str]) -> int:
+    if "--list" in arguments:
+        for step in STEPS:
+            print(f"{step.name:<14} {' '.join(step.argv).replace(PY, 'python')}")
+        return 0
+    steps = chosen(arguments)
+    outcomes: list[Outcome] = []
+    failed_stage = ""
+    for step in steps:
+        if failed_stage and step.stage != failed_stage:
+            break
+        outcome = run(step)
+        outcomes.append(outcome)
+        if outcome.code:
+            failed_stage = step.stage
+    summary(outcomes, steps[len(outcomes) :])
+    return 1 if failed_stage else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,113 @@
+"""Writes docs/settings.md from the table of settings in monarch-core.
+
+python -m tools.gen_settings            rewrite the page
+python -m tools.gen_settings --check    change nothing, exit 1 if the page is stale
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator
+
+from tools.generate_docs import NOTE
+from tools.project import CORE, ROOT
+
+PAGE = ROOT / "docs" / "settings.md"
+
+INTRODUCTION = """\
+# Settings
+
+Set with `monarch.config.configure(key=value)` or with an environment variable. For each key the first of these that has a value
+wins: the environment, `configure`, what the client sent, the default. A change applies to what is created afterwards. The effective
+values go to every proc and to attached hosts, except those of keys marked *local*.
+
+Durations are text: one or more `number unit` with the units ns, us, ms, s, m, h, day, w, such as `"1h 30m"`; they read back
+normalised. In the environment booleans are `1`, `0`, `true` or `false`, and `none` is `None` where that is allowed. A variable that
+is listed first wins over one that follows. An empty variable counts as not set.
+"""
+
+SECTIONS = (
+    ("core", "Runtime", ""),
+    ("telemetry", "Telemetry", "Read by monarch-telemetry; without it they have no effect."),
+    ("rdma", "RDMA", "Read by monarch-rdma; types are checked without it."),
+)
+
+IGNORED = """\
+## Accepted and ignored
+
+These were settings of torchmonarch 0.7. They are type-checked, stored and read back, and do nothing. Setting one warns once per
+process, except where it says *silent*.
+"""
+
+
+def text() -> str:
+    """The page, without the note on where it comes from."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    # The table is pure Python: the page needs no build and no installation.
+    sys.path.insert(0, str(CORE / "python"))
+    try:
+        table = importlib.import_module("monarch._core.setting")
+    finally:
+        del sys.path[0]
+
+    yield INTRODUCTION
+    for group, title, note in SECTIONS:
+        yield f"## {title}\n"
+        if note:
+            yield f"{note}\n"
+        rows: list[tuple[str, ...]] = []
+        for setting in table.SETTINGS.values():
+            if setting.group == group:
+                kind = " or ".join(f"`{choice}`" for choice in setting.choices) or setting.kind
+                limits = [word for word, holds in (("or `None`", setting.nullable), ("not zero", setting.nonzero)) if holds]
+                about = f"*Local.* {setting.about}" if setting.local else setting.about
+                rows.append((f"`{setting.name}`", ", ".join((kind, *limits)), _value(setting.default), _names(setting.variables), about))
+        yield _table(("Key", "Type", "Default", "Environment", "Meaning"), rows)
+    yield IGNORED
+    rows = [
+        (
+            f"`{setting.name}`",
+            setting.kind,
+            _value(setting.default),
+            _names(setting.variables),
+            f"{setting.about} (*silent*)" if setting.silent else setting.about,
+        )
+        for setting in table.SETTINGS.values()
+        if setting.ignored
+    ]
+    yield _table(("Key", "Type", "Default", "Environment", "Why it has no meaning here"), rows)
+    yield f"No keys any more, refused like any unknown key: {_names(table.DROPPED)}.\n"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    cells = [head, ("---",) * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+
+
+def _value(default: object) -> str:
+    return f'`"{default}"`' if isinstance(default, str) else f"`{default!r}`"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    new = NOTE.format(module="tools.gen_settings") + text()
+    if not arguments:
+        PAGE.write_text(new, encoding="utf-8")
+    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != new:
+        print("docs/settings.md is stale: python -m tools.gen_settings", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

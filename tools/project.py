@@ -1,0 +1,28 @@
+"""Where things are in the checkout, and which files belong to it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ROOT / "packages"
+CORE = PACKAGES / "monarch-core"
+RUST = CORE / "rust"
+DIST = ROOT / "dist"
+
+# Folders that hold what a build or a run made; only consulted where git cannot say.
+MADE = {".git", ".hatch", "target", "dist", "__pycache__", ".venvs"}
+
+
+def files(root: Path = ROOT) -> Iterator[Path]:
+    """Paths, relative to `root`, of the files that are tracked by git or would be."""
+    if (root / ".git").exists():
+        argv = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        listed = subprocess.run(argv, cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout
+        names = sorted(set(filter(None, listed.split("\0"))))
+        yield from (Path(name) for name in names if (root / name).is_file())
+    else:
+        found = sorted(path.relative_to(root) for path in root.rglob("*") if path.is_file())
+        yield from (path for path in found if not MADE & set(path.parts))

@@ -1,0 +1,52 @@
+"""Checks on names, sizes and texts of files of any language."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.style.problem import Problem
+
+MAX_LINES = 600  # "about 300, a reason needed past 600": no file has had one so far
+MAX_COLUMNS = 140
+SOURCES = {".py", ".pyi", ".rs", ".sh", ".toml"}
+VAGUE = {"util", "utils", "common", "manager", "managers", "helper", "helpers", "misc"}
+
+# A folder of somebody's machine, at the start of a path.
+MACHINE_PATH = re.compile(r"(?<![\w./{}$~-])/(?:work|home|root|farm|Users)/[\w.]")
+# A package registry as a download address: an archive, or a host that is named like one.
+_ARCHIVE = r"[^\s\"'<>)]+\.(?:whl|tar\.gz|tgz|crate|deb|zip)\b"
+_REGISTRY = r"[\w.-]*(?:pythonhosted|pypi|crates|npmjs|debian)[\w.-]*"
+DOWNLOAD = re.compile(f"https?://(?:{_ARCHIVE}|{_REGISTRY})")
+
+
+def name(path: Path, _text: str) -> Iterator[Problem]:
+    """Names that say nothing; a package file in the namespace folder."""
+    if path.suffix in SOURCES and VAGUE & set(path.stem.lower().split("_")):
+        yield Problem(path, 0, "vague-name", f"'{path.stem}' says nothing; name the file after its noun")
+    if path.name in ("__init__.py", "__init__.pyi") and path.parent.name == "monarch":
+        yield Problem(path, 0, "namespace", "'monarch' is a namespace shared by several wheels and must have no __init__")
+
+
+def size(path: Path, text: str) -> Iterator[Problem]:
+    """Length of files and lines."""
+    if path.suffix not in SOURCES:
+        return
+    lines = text.splitlines()
+    if len(lines) > MAX_LINES:
+        yield Problem(path, 0, "file-length", f"{len(lines)} lines, the limit is {MAX_LINES}")
+    for number, line in enumerate(lines, 1):
+        if len(line) > MAX_COLUMNS:
+            yield Problem(path, number, "line-length", f"{len(line)} columns, the limit is {MAX_COLUMNS}")
+
+
+def addresses(path: Path, text: str) -> Iterator[Problem]:
+    """Folders of one machine and download addresses, in any text file. Lock files name the registry by nature."""
+    if path.suffix == ".lock":
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if found := MACHINE_PATH.search(line):
+            yield Problem(path, number, "machine-path", f"'{found[0]}...' exists on one machine only")
+        if found := DOWNLOAD.search(line):
+            yield Problem(path, number, "download-address", f"'{found[0]}': packages come by name, from the configured index")

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that a category of the work needs and this machine lacks.
+#
+#     tools/system_packages.sh [--list] CATEGORY...
+#
+# Categories: build (the native module), bench (profiles). A line of the table is "category | program that must be on PATH | packages".
+# Nothing is done where nothing is missing. Without root or apt it only says what is missing, and leaves it to the step that needs it
+# to fail.
+set -euo pipefail
+
+table='
+build | cc      | gcc libc6-dev
+bench | perf    | linux-perf
+bench | strace  | strace
+bench | unshare | util-linux
+bench | ip      | iproute2
+'
+
+list=false
+if [ "${1:-}" = --list ]; then
+    list=true
+    shift
+fi
+missing=()
+for category in "$@"; do
+    known=false
+    while IFS='|' read -r name program packages; do
+        name=${name// /} program=${program// /}
+        [ "$name" = "$category" ] || continue
+        known=true
+        command -v "$program" >/dev/null 2>&1 && continue
+        read -ra words <<<"$packages"
+        missing+=("${words[@]}")
+    done <<<"$table"
+    if [ "$known" = false ]; then
+        echo "system_packages: no category '$category'" >&2
+        exit 2
+    fi
+done
+if [ "$list" = true ]; then
+    [ "${#missing[@]}" -eq 0 ] || printf '%s\n' "${missing[@]}"
+    exit 0
+fi
+[ "${#missing[@]}" -gt 0 ] || exit 0
+if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "system_packages: missing here: ${missing[*]} (Debian's names); install them, or run this as root on Debian" >&2
+    exit 0
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+apt-get install -y -qq --no-install-recommends "${missing[@]}"

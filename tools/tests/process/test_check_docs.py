@@ -1,0 +1,45 @@
+"""Code of the documentation is run, and what is wrong with it is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.check_docs import check, documents, main
+
+
+def page(folder: Path, *lines: str) -> Path:
+    path = folder / "page.md"
+    path.write_text("\n".join(["text", "```python", *lines, "```", ""]))
+    return path
+
+
+def test_a_page_that_works_and_one_without_code(tmp_path: Path) -> None:
+    assert check(page(tmp_path, "import os", "assert os.listdir()")) is None
+    (tmp_path / "plain.md").write_text("# nothing to run\n")
+    assert check(tmp_path / "plain.md") is None
+
+
+def test_a_traceback_points_into_the_page(tmp_path: Path) -> None:
+    assert "line 4" in (check(page(tmp_path, "a = 1", "raise ValueError(a)")) or "")
+
+
+@pytest.mark.parametrize(
+    "line", ["import sys; sys.exit(3)", "import sys; print('x', file=sys.stderr)", "import warnings; warnings.warn('x')"]
+)
+def test_what_is_not_silent_fails(tmp_path: Path, line: str) -> None:
+    assert check(page(tmp_path, line)) is not None
+
+
+def test_examples_have_a_main_and_run_quickly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example = tmp_path / "example.py"
+    example.write_text("print('x')\n")
+    assert check(example) == "an example must define main()"
+    example.write_text("import sys\ndef main():\n    assert sys.argv[1:] == ['--quick']\nmain()\n")
+    assert main([str(example)]) == 0
+    assert "1 files, 0 failed" in capsys.readouterr().out
+
+
+def test_the_front_page_is_among_the_documents() -> None:
+    assert "README.md" in [path.name for path in documents()]

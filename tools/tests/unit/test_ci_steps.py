@@ -1,0 +1,42 @@
+"""The driver of CI: which steps run, and what a failed one stops."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tools import ci_steps
+from tools.ci_steps import Step, chosen, main
+
+
+def step(name: str, stage: str, code: str) -> Step:
+    return Step(name, stage, (sys.executable, "-c", code))
+
+
+def test_steps_are_chosen_in_the_order_of_the_table() -> None:
+    assert chosen([]) == list(ci_steps.STEPS)
+    assert [one.name for one in chosen(["pytest", "ruff", "wheels"])] == ["ruff", "build_wheels", "check_wheels", "pytest"]
+    with pytest.raises(SystemExit, match="no step 'nothing'"):
+        chosen(["nothing"])
+
+
+def test_a_failed_step_lets_its_stage_finish_and_ends_the_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = (step("bad", "one", "raise SystemExit(7)"), step("good", "one", "print('ran')"), step("later", "two", "print('never')"))
+    monkeypatch.setattr(ci_steps, "STEPS", steps)
+    assert main([]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED (7)" in out
+    assert "\nran\n" in out
+    assert "later          not run" in out
+    assert "\nnever\n" not in out
+
+
+def test_closing_lines_of_test_runners_stand_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    closing = "===== 3 passed in 0.01s ====="
+    missing = Step("skipped", "one", ("no-such-program",), needs="no-such-program")
+    monkeypatch.setattr(ci_steps, "STEPS", (step("tests", "one", f"print({closing!r}); print('after')"), missing))
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == closing
+    assert any(line.endswith("skipped        skipped") for line in lines)

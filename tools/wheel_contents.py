@@ -1,0 +1,75 @@
+"""What a wheel of this project may hold, and what is wrong with one that holds something else."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from tools.elf import unstripped_sections
+
+MB = 1_000_000
+
+
+class Allowed(NamedTuple):
+    """The portions of the namespace that a distribution owns, and how big it may be."""
+
+    portions: tuple[str, ...]
+    download: int
+    installed: int
+    tag: str
+
+
+WHEELS = {
+    "monarch_core": Allowed(("monarch/_core/", "monarch/actor/", "monarch/config/"), 6 * MB, 15 * MB, "cp311-abi3-"),
+    "monarch": Allowed((), MB // 10, MB // 10, "py3-none-any"),
+}
+
+
+def problems(path: Path) -> Iterator[str]:
+    """Everything that is wrong with the wheel at `path`."""
+    distribution, _, tag = path.stem.split("-", 2)
+    allowed = WHEELS.get(distribution)
+    if allowed is None:
+        yield f"'{distribution}' is no wheel of this project"
+        return
+    if not tag.startswith(allowed.tag):
+        yield f"tag '{tag}', expected '{allowed.tag}'"
+    if path.stat().st_size > allowed.download:
+        yield f"{path.stat().st_size:,} bytes to download, the limit is {allowed.download:,}"
+    with zipfile.ZipFile(path) as archive:
+        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        installed = sum(entry.file_size for entry in entries)
+        if installed > allowed.installed:
+            yield f"{installed:,} bytes installed, the limit is {allowed.installed:,}"
+        yield from _stray(distribution, allowed, [entry.filename for entry in entries])
+        for entry in entries:
+            if entry.filename.endswith(".so"):
+                yield from _extension(entry.filename, archive.read(entry))
+
+
+def _stray(distribution: str, allowed: Allowed, names: list[str]) -> Iterator[str]:
+    for name in names:
+        path = PurePosixPath(name)
+        if path.parent == PurePosixPath("monarch") and path.stem == "__init__":
+            yield f"{name}: 'monarch' is a namespace shared by several wheels and must have no __init__"
+        elif path.parts[0].startswith(f"{distribution}-") and path.parts[0].endswith(".dist-info"):
+            continue
+        elif not name.startswith(allowed.portions or ("\0",)):
+            yield f"{name}: outside the portions of '{distribution}': {', '.join(allowed.portions) or 'none'}"
+        elif path.suffix in (".pyc", ".rs", ".toml") or {"tests", "__pycache__"} & set(path.parts):
+            yield f"{name}: does not belong into a wheel"
+    for portion in allowed.portions:
+        if f"{portion}py.typed" not in names:
+            yield f"{portion}py.typed: missing, type checkers would ignore the annotations"
+
+
+def _extension(name: str, image: bytes) -> Iterator[str]:
+    try:
+        left = unstripped_sections(image)
+    except ValueError as error:
+        yield f"{name}: {error}"
+        return
+    if left:
+        yield f"{name}: not stripped: {', '.join(left)}"
