@@ -214,14 +214,13 @@ class LoopSide:
                 if actor.kind.supervise is None:
                     handled = False
                 else:
-                    handled = await self._call_hook(actor.instance.__supervise__, actor.kind.supervise, failure)
+                    handled = bool(await self._call_hook(actor.instance.__supervise__, actor.kind.supervise, failure))
             except BaseException as e:
                 if self.over and isinstance(e, asyncio.CancelledError):
                     raise
                 actor.fail_raised(e, during=failure)
                 break
-            if not handled:
-                actor.fail_unhandled(failure)
+            actor.supervised(failure, handled)
         self.supervising = None
         if actor.failure is not None:
             self._end_now()

@@ -7,7 +7,6 @@ from _thread import allocate_lock
 
 from monarch._core.actor import actor_class, check_arguments
 from monarch._core.future import Future
-from monarch._core.owner import Owner
 from monarch._core.process import CONTROLLER, ERROR, FIRST_ERROR, LocalProcess, current_process
 
 TYPE_CHECKING = False
@@ -17,19 +16,9 @@ if TYPE_CHECKING:
 
     from monarch._core._native import CallCell
     from monarch._core.actor_mesh import ActorMesh
-    from monarch._core.errors import MeshFailure
 
     P = ParamSpec("P")
     T = TypeVar("T")
-
-
-class _Keeper(Owner):
-    """Answers for controllers in the place of the root: a failed one is told to those who look it up, and to nobody else."""
-
-    __slots__ = ()
-
-    def failed(self, failure: MeshFailure) -> None:
-        return
 
 
 _lock = allocate_lock()
@@ -94,7 +83,8 @@ def _find_or_spawn(process: LocalProcess, name: str, payload: bytes, arguments: 
         if found is None:
             args, kwargs = loads(arguments)
             found = _table[name] = own_proc(process)._spawn(name, loads_class(payload), args, kwargs)
-            found._owned.owner = _Keeper(process, 0, "<root>")
+            # A failed one is told to those who look it up, and to nobody else.
+            process.supervision.disown(found._info.uid)
     failure = found._failure()
     if failure is not None:
         from monarch._core.errors import controller_failed

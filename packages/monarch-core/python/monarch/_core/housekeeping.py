@@ -7,7 +7,7 @@ from time import monotonic
 
 from monarch._core._native import set_runtime_thread
 from monarch._core.process import CONTROLLER, FAILURE, LOG_LEVEL, OK, OPEN_DOOR, PING, UNDELIVERABLE, WATCH_STOP, LocalProcess
-from monarch._core.supervision import actor_failed, parse_stop_reason, proc_ended
+from monarch._core.supervision import actor_failed, parse_stop_reason, procs_ended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Housekeeping:
             self._request(*event[1:])
         elif kind == "ended":
             try:
-                proc_ended(self.process, event[1], event[2])
+                procs_ended(self.process, event[1])
             finally:
                 self.process.native.failure_handled()
         elif kind == "abandoned":

@@ -146,6 +146,7 @@ class LocalActor:
             self.info.cls = self.info.cls or loads_class(self.info.payload)
             cls = self.cls = self.info.cls
             self.kind = actor_class(cls)
+            self.process.supervision.actor_ready(self.info.uid, self.kind.supervise is not None)
             args, kwargs = first.arguments()
             self.instance = cls(*args, **kwargs)
         except BaseException as e:
@@ -254,15 +255,16 @@ class LocalActor:
 
     def _supervise(self, failure: MeshFailure) -> None:
         hook = self.kind.supervise if self.kind is not None else None
-        if hook is None or self.instance is None:
-            self.fail_unhandled(failure)
-            return
         try:
-            handled = self.instance.__supervise__(failure)
+            handled = hook is not None and self.instance is not None and bool(self.instance.__supervise__(failure))
         except BaseException as e:
             self.fail_raised(e, during=failure)
             return
-        if not handled:
+        self.supervised(failure, handled)
+
+    def supervised(self, failure: MeshFailure, handled: bool) -> None:
+        """What its hook has answered."""
+        if self.process.supervision.answered(self.info.uid, handled):
             self.fail_unhandled(failure)
 
     def _undeliverable(self, body: bytes) -> None:
@@ -277,15 +279,19 @@ class LocalActor:
         if not handled:
             self.fail(ExitReason("raised", detail=envelope.error_msg()))
 
-    def owned_failed(self, failure: MeshFailure) -> None:
-        """Something this actor owns has failed. Called on the housekeeping thread: the actor may be busy."""
-        if self.kind is not None and self.kind.supervise is None:
-            self.fail_unhandled(failure)
-            self.mailbox.push_event(EVENT_END)
-            if self.loop_side is not None:
-                self.loop_side.interrupt()
-        else:
-            self.mailbox.push_event(EVENT_FAILURE + failure.to_wire())
+    def owned_failed(self, failure: MeshFailure, ask: bool) -> None:
+        """Something this actor owns has failed: its hook is asked, if it may have one. On the housekeeping thread: the actor may be busy."""
+        if ask and self.mailbox.push_event(EVENT_FAILURE + failure.to_wire()):
+            return
+        # It has no hook, or stops and listens no more: nobody but its own owner can be told.
+        self.fail_unhandled(failure)
+        self._end_soon()
+
+    def _end_soon(self) -> None:
+        """Its thread finds that it has failed. On the housekeeping thread."""
+        self.mailbox.push_event(EVENT_END)
+        if self.loop_side is not None:
+            self.loop_side.interrupt()
 
     def abort(self, reason: str | None) -> None:
         event = EVENT_ABORT + (reason or "(no reason provided)").encode()
@@ -329,6 +335,7 @@ class LocalActor:
             during=during,
             cause=cause,
         )
+        self.process.supervision.actor_over(self.info.uid)
         wire = self.failure.to_wire()
         body = self.info.uid.to_bytes(8, "little") + self.rank.to_bytes(4, "little") + wire
         self.process.native.request(self.owner_proc, FAILURE, body)
@@ -343,9 +350,7 @@ class LocalActor:
     def orphaned(self, info: MeshInfo) -> None:
         """The process of its owner is gone. Called on the housekeeping thread."""
         self.fail(ExitReason("orphaned", detail=info.creator))
-        self.mailbox.push_event(EVENT_END)
-        if self.loop_side is not None:
-            self.loop_side.interrupt()
+        self._end_soon()
 
     # ---- stopping
 
@@ -384,6 +389,7 @@ class LocalActor:
         self.ended = True
         self._fail_owed(wire)
         self.process.actors.pop(self.info.uid, None)
+        self.process.supervision.actor_ended(self.info.uid)
         self.instance = None
         for call in self.stop_calls:
             if trouble is None:
@@ -395,7 +401,7 @@ class LocalActor:
     def _stop_owned(self) -> None:
         from monarch._core.supervision import CLIENT_EXITS
 
-        owned = list(self.owner.owned.values())
+        owned = [self.process.owned[uid] for uid in self.process.supervision.owned(self.info.uid) if uid in self.process.owned]
         if not owned:
             return
         bounds = None
@@ -486,6 +492,7 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
     except RuntimeError:  # stopped before it began
         return
     process.actors[mailbox] = actor
+    process.supervision.actor_started(mailbox, owner_proc)
     from monarch._core import actor_logging
     from monarch._core.actor_thread import ActorThread
 

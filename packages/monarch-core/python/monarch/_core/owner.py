@@ -4,8 +4,6 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from monarch._core.errors import MeshFailure
     from monarch._core.local_actor import LocalActor
     from monarch._core.process import LocalProcess
@@ -14,23 +12,19 @@ if TYPE_CHECKING:
 class Owner:
     """An owner of meshes; `mailbox` is 0 for the process itself."""
 
-    __slots__ = ("actor", "display", "mailbox", "owned", "process")
+    __slots__ = ("actor", "display", "mailbox", "process")
 
     def __init__(self, process: LocalProcess, mailbox: int, display: str, actor: LocalActor | None = None) -> None:
         self.process = process
         self.mailbox = mailbox
         self.display = display
         self.actor = actor
-        self.owned: dict[int, Any] = {}
 
     def failed(self, failure: MeshFailure) -> None:
-        """Something this owner owns has failed. Called on the housekeeping thread."""
-        if self.actor is not None:
-            self.actor.owned_failed(failure)
-        else:
-            from monarch._core.root_fault import root_failed
+        """Something that the process itself owns has failed. Called on the housekeeping thread."""
+        from monarch._core.root_fault import root_failed
 
-            root_failed(self.process, failure)
+        root_failed(self.process, failure)
 
 
 def current_owner() -> Owner:

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 from monarch._core import config
 from monarch._core._native import Process as NativeProcess
-from monarch._core._native import after_fork_in_child
+from monarch._core._native import Supervision, after_fork_in_child
 from monarch._core.identity import ActorAddr, new_uid, to_base58
 
 TYPE_CHECKING = False
@@ -37,6 +37,8 @@ class LocalProcess:
 
     def __init__(self, native: NativeProcess, host: str, name: str) -> None:
         self.native = native
+        # Who owns what here, and who is told of failures.
+        self.supervision = Supervision()
         self.uid: int = native.uid
         self.is_client = native.agent_uid == native.uid
         self.agent_uid: int = native.agent_uid

@@ -60,7 +60,6 @@ def _at_exit(process: LocalProcess) -> None:
         _end_deferring()
         # Threads that are parked hold the process for ever; the classes and modules of the user are to be torn down.
         process.owned.clear()
-        process.owner.owned.clear()
     if fault:
         _exit_with_failure()
     elif was_interrupted():

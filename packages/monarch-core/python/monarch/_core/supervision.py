@@ -1,7 +1,7 @@
-"""Who owns what in this process, and what happens when some of it fails or is stopped.
+"""What this process owns, and what is done when some of it fails or is stopped.
 
-Detection is native (a link's end, an exit status, a failed actor's report); this file decides. It runs on the housekeeping thread, apart
-from what users call.
+Detection is native (a link's end, an exit status, a failed actor's report), and so is the decision who is told
+(`rust/runtime/src/supervision.rs`); this file carries it out. It runs on the housekeeping thread, apart from what users call.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ OUTPUT_TIMEOUT = 3.0
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from monarch._core._native import CallCell
@@ -32,7 +33,7 @@ CLIENT_EXITS = "the client exits"
 class OwnedMesh:
     """A mesh that an actor of this process, or the process itself, has created and answers for."""
 
-    __slots__ = ("future", "info", "is_actors", "owner", "process", "told")
+    __slots__ = ("future", "info", "is_actors", "owner", "process")
 
     def __init__(self, process: LocalProcess, owner: Owner, info: MeshInfo, is_actors: bool) -> None:
         self.process = process
@@ -40,20 +41,23 @@ class OwnedMesh:
         self.info = info
         self.is_actors = is_actors
         self.future: Future[None] | None = None
-        self.told: set[int] = set()
-        owner.owned[info.uid] = self
         process.owned[info.uid] = self
+        process.supervision.created(info.uid, owner.mailbox, is_actors, list(info.procs))
 
     def stop(self, reason: str, bounds: tuple[float, float] | None = None) -> Future[None]:
         """Begins to stop it, once; `bounds` are of one message and of the whole drain, seconds."""
         if self.future is None:
-            self.info.stopped = reason
+            for uid in self.process.supervision.stopping(self.info.uid):
+                # Actors on procs that are stopped go with them, and that is no failure.
+                ending = self.process.owned.get(uid)
+                if ending is not None:
+                    ending.info.stopped = ending.info.stopped or reason
             self.future = self._stop_actors(reason, bounds) if self.is_actors else self._stop_procs(reason, bounds)
         return self.future
 
     def forget(self) -> None:
-        self.owner.owned.pop(self.info.uid, None)
         self.process.owned.pop(self.info.uid, None)
+        self.process.supervision.gone(self.info.uid)
 
     def _stop_actors(self, reason: str, bounds: tuple[float, float] | None) -> Future[None]:
         from monarch._core._native import Targets
@@ -81,10 +85,6 @@ class OwnedMesh:
 
     def _stop_procs(self, reason: str, bounds: tuple[float, float] | None) -> Future[None]:
         native, info = self.process.native, self.info
-        for mesh in list(self.process.owned.values()):
-            if mesh.is_actors and set(mesh.info.procs) & set(info.procs):
-                # Actors spawned there by this process go with their procs, and that is no failure.
-                mesh.info.stopped = mesh.info.stopped or reason
         cell = native.cell(GATHER, len(info.procs), list(info.procs))
         each, whole = bounds or drain_bounds()
         end = config.seconds("process_exit_timeout") or 0.0
@@ -139,47 +139,40 @@ def stopped_failure(process: LocalProcess, info: MeshInfo, rank: int, reason: st
 def actor_failed(process: LocalProcess, body: bytes) -> None:
     """An actor reports its failure to this process, which owns its mesh."""
     uid, rank = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
-    mesh = process.owned.get(uid)
-    if mesh is None:
-        return
-    failure = MeshFailure.from_wire(body[12:])
-    deliver(mesh, rank, failure)
+    if uid in process.owned:
+        failure = MeshFailure.from_wire(body[12:])
+        _do(process, process.supervision.member_failed(uid, rank), lambda mesh, rank: failure)
 
 
-def deliver(mesh: OwnedMesh, rank: int, failure: MeshFailure) -> None:
-    """At most once per mesh and rank, the owner is told."""
-    # A caller of this process may have learned of it first; that does not count as telling the owner.
-    mesh.info.failed[rank] = failure
-    if rank not in mesh.told:
-        mesh.told.add(rank)
-        mesh.owner.failed(failure)
+def procs_ended(process: LocalProcess, ends: list[tuple[int, tuple[Any, ...]]]) -> None:
+    """Processes that this one knows have ended, of one cause."""
+    process.ended.update(ends)
+
+    def failure(mesh: OwnedMesh, rank: int) -> MeshFailure:
+        known = mesh.info.failed.get(rank)
+        return known or proc_ended_failure(mesh.info, rank, process.ended[mesh.info.procs[rank]])
+
+    _do(process, process.supervision.procs_ended([(uid, end[3] == "stopped") for uid, end in ends]), failure)
 
 
-def proc_ended(process: LocalProcess, uid: int, end: tuple[Any, ...]) -> None:
-    """A process that this one knows has ended: marks all that was in it, then tells the owners."""
-    process.ended[uid] = end
-    hit: list[tuple[OwnedMesh, int, MeshFailure]] = []
-    told: set[int] = set()
-    stopped = end[3] == "stopped"
-    meshes = [m for m in list(process.owned.values()) if uid in m.info.procs]
-    for mesh in sorted(meshes, key=lambda m: not m.is_actors):
-        for rank, proc in enumerate(mesh.info.procs):
-            if proc != uid or rank in mesh.told:
-                continue
-            failure = proc_ended_failure(mesh.info, rank, end)
-            if stopped or mesh.info.stopped is not None:
-                mesh.info.failed.setdefault(rank, failure)
-                continue
-            if mesh.is_actors:
-                told.add(id(mesh.owner))
-            elif id(mesh.owner) in told:
-                mesh.info.failed[rank] = failure
-                continue
-            hit.append((mesh, rank, failure))
-    for mesh, rank, failure in hit:
-        mesh.info.failed[rank] = failure
-    for mesh, rank, failure in hit:
-        deliver(mesh, rank, failure)
-    for actor in list(process.actors.values()):
-        if actor.owner_proc == uid:
-            actor.orphaned(actor.info)
+def _do(process: LocalProcess, steps: list[tuple[str, int, int, int]], failure_of: Callable[[OwnedMesh, int], MeshFailure]) -> None:
+    """What supervision has decided, step by step; any part of it may have ended meanwhile."""
+    for step, actor, uid, rank in steps:
+        if step == "orphan":
+            ward = process.actors.get(actor)
+            if ward is not None:
+                ward.orphaned(ward.info)
+            continue
+        mesh = process.owned.get(uid)
+        if mesh is None:
+            continue
+        failure = failure_of(mesh, rank)
+        if step == "mark":
+            # A caller of this process may have learned of it first.
+            mesh.info.failed[rank] = failure
+        elif step == "tell":
+            mesh.owner.failed(failure)
+        else:
+            owner = process.actors.get(actor)
+            if owner is not None:
+                owner.owned_failed(failure, ask=step == "ask")

@@ -11,6 +11,7 @@ mod port;
 mod process;
 mod signal;
 mod simulation;
+mod supervision;
 mod watcher;
 
 #[pyo3::pymodule]
@@ -40,6 +41,8 @@ mod _native {
     use crate::signal::{run_at_exit, was_interrupted};
     #[pymodule_export]
     use crate::simulation::Simulation;
+    #[pymodule_export]
+    use crate::supervision::Supervision;
     #[pymodule_export]
     use crate::watcher::LoopWatcher;
 }

@@ -301,7 +301,10 @@ fn event(py: Python<'_>, e: SystemEvent) -> PyResult<Py<PyAny>> {
     let tuple = match e {
         SystemEvent::SpawnActor { from, mailbox, spec } => ("spawn", from.0, mailbox.0, bytes(spec)).into_pyobject(py)?.into_any(),
         SystemEvent::StopProc { grace_ms, reason } => ("stop", grace_ms as f64 / 1e3, reason).into_pyobject(py)?.into_any(),
-        SystemEvent::ProcEnded { uid, end } => ("ended", uid.0, describe(end)).into_pyobject(py)?.into_any(),
+        SystemEvent::ProcsEnded { ends } => {
+            let ends: Vec<(u64, End)> = ends.into_iter().map(|(uid, end)| (uid.0, describe(end))).collect();
+            ("ended", ends).into_pyobject(py)?.into_any()
+        }
         SystemEvent::Request { from, kind, slot, body } => ("request", from.0, kind, slot.0, bytes(body)).into_pyobject(py)?.into_any(),
         SystemEvent::Abandoned { mesh } => ("abandoned", mesh.0).into_pyobject(py)?.into_any(),
         SystemEvent::RootLost => ("root_lost",).into_pyobject(py)?.into_any(),

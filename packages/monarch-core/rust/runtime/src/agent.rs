@@ -150,23 +150,24 @@ impl Agent {
 
     fn spawn_all(&self, owner: ProcUid, procs: Vec<(ProcUid, ProcPlan)>) {
         let orphan = owner != self.node.upgrade().map_or(owner, |n| n.uid) && lock(&self.state).ended.contains_key(&owner);
+        let mut failed = vec![];
         for (uid, plan) in procs {
             let started = if orphan { Err(io::Error::other("its owner is gone")) } else { self.spawn(owner, uid, &plan) };
             if let Err(e) = started {
                 let why = format!("cannot start a process: {e}");
                 lock(&self.state).procs.remove(&uid);
-                self.ended(
-                    uid,
-                    ProcEnd {
-                        pid: 0,
-                        started: false,
-                        host: self.options.host.clone(),
-                        reason: ExitReason::NotStarted(why),
-                        output: vec![],
-                    },
-                    owner,
-                );
+                let end = ProcEnd {
+                    pid: 0,
+                    started: false,
+                    host: self.options.host.clone(),
+                    reason: ExitReason::NotStarted(why),
+                    output: vec![],
+                };
+                failed.push((uid, end, owner));
             }
+        }
+        if !failed.is_empty() {
+            self.ended(failed);
         }
     }
 
@@ -228,7 +229,7 @@ impl Agent {
         let mut state = lock(&self.state);
         if let Some(end) = state.ended.get(&target).cloned() {
             drop(state);
-            node.peer_unlinked(from).0.send_control(Control::ProcEnded { uid: target, end });
+            node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, end)] });
             return;
         }
         if !state.procs.contains_key(&target) {
@@ -332,8 +333,8 @@ impl Agent {
                     p.pid = pid;
                 }
             }
-            Report::Exited { uid, status } => self.exited(uid, from_status(status)),
-            Report::Failed { uid, why } => self.exited(uid, ExitReason::NotStarted(why)),
+            Report::Exited { uid, status } => self.exited(vec![(uid, from_status(status))]),
+            Report::Failed { uid, why } => self.exited(vec![(uid, ExitReason::NotStarted(why))]),
             Report::Gone => {
                 let (zygote, procs) = {
                     let mut state = lock(&self.state);
@@ -343,56 +344,65 @@ impl Agent {
                     z.reap();
                 }
                 // Its children got SIGKILL from the kernel when it went.
-                for uid in procs {
-                    self.exited(uid, ExitReason::Signal { signal: libc::SIGKILL, core_dumped: false });
-                }
+                let killed = ExitReason::Signal { signal: libc::SIGKILL, core_dumped: false };
+                self.exited(procs.into_iter().map(|uid| (uid, killed.clone())).collect());
             }
         }
     }
 
-    fn exited(&self, uid: ProcUid, reason: ExitReason) {
-        let p = {
+    /// Processes have ended, of one cause.
+    fn exited(&self, ends: Vec<(ProcUid, ExitReason)>) {
+        let gone: Vec<(ProcUid, ExitReason, Proc)> = {
             let mut state = lock(&self.state);
-            let Some(p) = state.procs.remove(&uid) else { return };
-            state.ending += 1;
-            p
+            let gone: Vec<_> = ends.into_iter().filter_map(|(uid, why)| Some((uid, why, state.procs.remove(&uid)?))).collect();
+            state.ending += gone.len();
+            gone
         };
-        p.streams.iter().for_each(|s| self.output.drain(s));
-        let reason = match (p.gave_up, p.stopping) {
-            (Some(why), _) => ExitReason::NotStarted(why),
-            (None, Some(why)) => ExitReason::Stopped(why),
-            (None, None) => reason,
-        };
-        let end = ProcEnd { pid: p.pid, started: p.started, host: self.options.host.clone(), reason, output: p.tail.lines() };
-        self.ended(uid, end, p.owner);
-        lock(&self.state).ending -= 1;
+        let count = gone.len();
+        let mut ends = Vec::with_capacity(count);
+        for (uid, reason, p) in gone {
+            p.streams.iter().for_each(|s| self.output.drain(s));
+            let reason = match (p.gave_up, p.stopping) {
+                (Some(why), _) => ExitReason::NotStarted(why),
+                (None, Some(why)) => ExitReason::Stopped(why),
+                (None, None) => reason,
+            };
+            let end = ProcEnd { pid: p.pid, started: p.started, host: self.options.host.clone(), reason, output: p.tail.lines() };
+            ends.push((uid, end, p.owner));
+        }
+        self.ended(ends);
+        lock(&self.state).ending -= count;
         self.quiet.notify_all();
     }
 
-    /// Tells all who must know, and ends what the proc owned.
-    fn ended(&self, uid: ProcUid, end: ProcEnd, owner: ProcUid) {
+    /// Tells all who must know, and ends what the procs owned.
+    fn ended(&self, ends: Vec<(ProcUid, ProcEnd, ProcUid)>) {
         let Some(node) = self.node.upgrade() else { return };
-        let (tell, orphans) = {
+        let mut news: HashMap<ProcUid, Vec<(ProcUid, ProcEnd)>> = HashMap::new();
+        let mut orphans: Vec<ProcUid> = vec![];
+        {
             let mut state = lock(&self.state);
-            let mut tell = state.linked.remove(&uid).unwrap_or_default();
-            tell.extend(state.awaited.remove(&uid).unwrap_or_default());
-            tell.insert(owner);
-            tell.remove(&node.uid);
-            for other in &tell {
-                if let Some(s) = state.linked.get_mut(other) {
-                    s.remove(&uid);
+            for (uid, end, owner) in &ends {
+                let mut tell = state.linked.remove(uid).unwrap_or_default();
+                tell.extend(state.awaited.remove(uid).unwrap_or_default());
+                tell.insert(*owner);
+                tell.remove(&node.uid);
+                for other in tell {
+                    if let Some(s) = state.linked.get_mut(&other) {
+                        s.remove(uid);
+                    }
+                    news.entry(other).or_default().push((*uid, end.clone()));
                 }
+                // One that is being stopped has its time already.
+                let is_orphan = |p: &Proc| p.owner == *uid && p.stopping.is_none();
+                orphans.extend(state.procs.iter().filter(|(_, p)| is_orphan(p)).map(|(u, _)| *u));
+                state.ended.insert(*uid, end.clone());
             }
-            // One that is being stopped has its time already.
-            let is_orphan = |p: &Proc| p.owner == uid && p.stopping.is_none();
-            let orphans: Vec<ProcUid> = state.procs.iter().filter(|(_, p)| is_orphan(p)).map(|(u, _)| *u).collect();
-            state.ended.insert(uid, end.clone());
-            (tell, orphans)
-        };
-        for other in tell {
-            node.peer_unlinked(other).0.send_control(Control::ProcEnded { uid, end: end.clone() });
         }
-        node.proc_ended(uid, end);
+        for (other, ends) in news {
+            node.peer_unlinked(other).0.send_control(Control::ProcsEnded { ends });
+        }
+        node.procs_ended(ends.into_iter().map(|(uid, end, _)| (uid, end)).collect());
         for o in orphans {
             self.stop_proc(o, LINGER, "its owner is gone");
         }

@@ -12,6 +12,7 @@
 //! | `agent` | the host agent: starts, links, watches and ends procs |
 //! | `guest` | a process of the same user that another agent started |
 //! | `zygote` | the interpreter that procs are forked from |
+//! | `supervision` | who owns what, and who is told of failures: decisions only |
 //! | `output` | lines that procs print |
 //! | `clock` | time, real or simulated |
 
@@ -25,6 +26,7 @@ pub mod node;
 pub mod output;
 pub mod payload;
 pub mod peer;
+pub mod supervision;
 mod sync;
 pub mod system;
 pub mod zygote;
@@ -35,4 +37,5 @@ pub use mailbox::{Incoming, Mailbox};
 pub use node::Node;
 pub use payload::Payload;
 pub use peer::Peer;
+pub use supervision::Supervision;
 pub use system::SystemEvent;

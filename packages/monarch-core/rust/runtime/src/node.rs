@@ -159,10 +159,8 @@ impl Node {
     fn foreign_agent_lost(&self, agent: ProcUid, why: &str) {
         let all: Vec<ProcUid> =
             self.foreign.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, a)| **a == agent).map(|(p, _)| *p).collect();
-        for uid in all {
-            let end = ProcEnd { pid: 0, started: true, host: String::new(), reason: ExitReason::HostLost(why.to_owned()), output: vec![] };
-            self.proc_ended(uid, end);
-        }
+        let end = ProcEnd { pid: 0, started: true, host: String::new(), reason: ExitReason::HostLost(why.to_owned()), output: vec![] };
+        self.procs_ended(all.into_iter().map(|uid| (uid, end.clone())).collect());
     }
 
     fn is_foreign_agent(&self, uid: ProcUid) -> bool {
@@ -417,17 +415,25 @@ impl Node {
 
     // ---- the end of others
 
-    /// A process is gone: the housekeeping thread hears of it first, then all who wait for it.
-    pub fn proc_ended(&self, uid: ProcUid, end: ProcEnd) {
-        let peer = self.peer_unlinked(uid).0;
-        // The news may overtake what the process sent last: answers count that were given before its end.
-        peer.link.drain();
-        if !peer.set_ended(end.clone()) {
+    /// Processes are gone, of one cause: the housekeeping thread hears of all of them first, then who waits for one.
+    pub fn procs_ended(&self, ends: Vec<(ProcUid, ProcEnd)>) {
+        let mut fresh = Vec::with_capacity(ends.len());
+        for (uid, end) in ends {
+            let peer = self.peer_unlinked(uid).0;
+            // The news may overtake what the process sent last: answers count that were given before its end.
+            peer.link.drain();
+            if peer.set_ended(end.clone()) {
+                fresh.push((peer, end));
+            }
+        }
+        if fresh.is_empty() {
             return;
         }
-        self.system.push(SystemEvent::ProcEnded { uid, end });
-        peer.link.close();
-        self.fail_calls(&peer);
+        self.system.push(SystemEvent::ProcsEnded { ends: fresh.iter().map(|(p, end)| (p.uid, end.clone())).collect() });
+        for (peer, _) in fresh {
+            peer.link.close();
+            self.fail_calls(&peer);
+        }
     }
 
     /// Fails what waits for this peer, if it has ended.
@@ -499,7 +505,7 @@ impl Node {
                 self.system.push(SystemEvent::SpawnActor { from: link.peer, mailbox, spec });
             }
             Control::System { kind, slot, body } => self.system.push(SystemEvent::Request { from: link.peer, kind, slot, body }),
-            Control::ProcEnded { uid, end } => self.proc_ended(uid, end),
+            Control::ProcsEnded { ends } => self.procs_ended(ends),
             Control::StopProc { uid, grace_ms, reason } if uid == self.uid => self.system.push(SystemEvent::StopProc { grace_ms, reason }),
             other => {
                 if let Some(agent) = self.agent() {

@@ -18,9 +18,9 @@ pub enum SystemEvent {
         grace_ms: u64,
         reason: String,
     },
-    ProcEnded {
-        uid: ProcUid,
-        end: ProcEnd,
+    /// Of one cause.
+    ProcsEnded {
+        ends: Vec<(ProcUid, ProcEnd)>,
     },
     Request {
         from: ProcUid,
@@ -39,7 +39,7 @@ pub enum SystemEvent {
 impl SystemEvent {
     /// Must be handled before any message that arrives after it.
     fn is_failure(&self) -> bool {
-        matches!(self, SystemEvent::ProcEnded { .. } | SystemEvent::Request { kind: FAILURE, .. })
+        matches!(self, SystemEvent::ProcsEnded { .. } | SystemEvent::Request { kind: FAILURE, .. })
     }
 }
 

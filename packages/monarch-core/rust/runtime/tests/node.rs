@@ -331,14 +331,14 @@ fn the_end_of_a_proc_fails_its_calls() {
     let (called, other) = (a.call(&b), a.call(&a));
     a.send(&b, called.slot, b"x");
     let why = end(ExitReason::Signal { signal: 11, core_dumped: false });
-    a.0.proc_ended(ProcUid(2), why.clone());
+    a.0.procs_ended(vec![(ProcUid(2), why.clone())]);
     let got = a.answer(&called);
     assert_eq!(got.status, Status::ProcEnded);
     assert_eq!(postcard::from_bytes::<ProcEnd>(&bytes(&got.parts)).unwrap(), why);
     assert!(!other.is_done(0));
-    assert!(matches!(a.0.system.pop(), Some(SystemEvent::ProcEnded { uid: ProcUid(2), .. })));
+    assert!(matches!(a.0.system.pop(), Some(SystemEvent::ProcsEnded { ends }) if ends[0].0 == ProcUid(2)));
     // Once; and from now on nothing is sent.
-    a.0.proc_ended(ProcUid(2), end(ExitReason::Returned));
+    a.0.procs_ended(vec![(ProcUid(2), end(ExitReason::Returned))]);
     assert!(a.0.system.pop().is_none());
     let late = a.call(&b);
     assert_eq!(a.send(&b, late.slot, b"x"), Sent::Ended);
@@ -354,7 +354,7 @@ fn the_end_of_a_proc_wakes_those_who_wait_for_its_credit() {
     let peer = a.0.peer(ProcUid(2));
     while a.send_as(&b, &a.head(SlotId::NONE, 0, 0), &[0; 50_000], false) == Sent::Yes {}
     let node = a.0.clone();
-    let ending = std::thread::spawn(move || node.proc_ended(ProcUid(2), end(ExitReason::Returned)));
+    let ending = std::thread::spawn(move || node.procs_ended(vec![(ProcUid(2), end(ExitReason::Returned))]));
     a.until(|w| peer.wait_for_credit(w), || peer.has_credit(BOX));
     ending.join().unwrap();
 }
@@ -368,7 +368,7 @@ fn an_answer_given_before_the_end_counts() {
             let gate = self.1.lock().unwrap();
             gate.0.send(()).unwrap();
             gate.1.recv().unwrap();
-            self.0.proc_ended(ProcUid(2), end(ExitReason::Returned));
+            self.0.procs_ended(vec![(ProcUid(2), end(ExitReason::Returned))]);
             gate.0.send(()).unwrap();
         }
     }

@@ -10,7 +10,7 @@ use wire::{ExitReason, ProcUid, SlotId};
 
 fn ended(uid: u64) -> SystemEvent {
     let end = ProcEnd { pid: 1, started: true, host: "h".into(), reason: ExitReason::Returned, output: vec![] };
-    SystemEvent::ProcEnded { uid: ProcUid(uid), end }
+    SystemEvent::ProcsEnded { ends: vec![(ProcUid(uid), end)] }
 }
 
 fn request(kind: u16) -> SystemEvent {
@@ -23,7 +23,7 @@ fn events_come_in_order() {
     assert!(q.is_empty() && q.pop().is_none());
     q.push(ended(1));
     q.push(SystemEvent::RootLost);
-    assert!(matches!(q.pop(), Some(SystemEvent::ProcEnded { uid: ProcUid(1), .. })));
+    assert!(matches!(q.pop(), Some(SystemEvent::ProcsEnded { ends }) if ends[0].0 == ProcUid(1)));
     assert!(matches!(q.pop(), Some(SystemEvent::RootLost)));
     assert!(q.pop().is_none());
 }

@@ -37,8 +37,8 @@ pub enum Control {
     Connected { peer: ProcUid },
     /// An owner asks the agent for procs.
     SpawnProcs { owner: ProcUid, procs: Vec<(ProcUid, ProcPlan)> },
-    /// The agent tells owners and peers.
-    ProcEnded { uid: ProcUid, end: ProcEnd },
+    /// The agent tells owners and peers of procs that have ended of one cause.
+    ProcsEnded { ends: Vec<(ProcUid, ProcEnd)> },
     /// Start an actor.
     SpawnActor { mailbox: MailboxId, spec: Vec<u8> },
     /// End a proc: gracefully within `grace_ms`, then by SIGKILL. To the proc: without the kill.

@@ -17,7 +17,7 @@ proptest! {
     fn an_end_is_the_same_in_a_reply_and_in_a_frame(end in strategy::proc_end()) {
         let bytes = postcard::to_stdvec(&end).unwrap();
         prop_assert_eq!(postcard::from_bytes::<ProcEnd>(&bytes), Ok(end.clone()));
-        let frame = Frame::Control(Control::ProcEnded { uid: ProcUid(1), end });
+        let frame = Frame::Control(Control::ProcsEnded { ends: vec![(ProcUid(1), end)] });
         prop_assert_eq!(Frame::decode(&frame.encode()[4..]), Ok(frame));
     }
 }

@@ -66,7 +66,7 @@ pub fn control() -> impl Strategy<Value = Control> {
         uid().prop_map(|target| Control::Connect { target }),
         uid().prop_map(|peer| Control::Connected { peer }),
         (uid(), vec((uid(), plan()), 0..3)).prop_map(|(owner, procs)| Control::SpawnProcs { owner, procs }),
-        (uid(), proc_end()).prop_map(|(uid, end)| Control::ProcEnded { uid, end }),
+        prop::collection::vec((uid(), proc_end()), 0..3).prop_map(|ends| Control::ProcsEnded { ends }),
         (any::<u64>(), bytes()).prop_map(|(m, spec)| Control::SpawnActor { mailbox: MailboxId(m), spec }),
         (uid(), any::<u64>(), text()).prop_map(|(uid, grace_ms, reason)| Control::StopProc { uid, grace_ms, reason }),
         any::<u64>().prop_map(|grace_ms| Control::Extend { grace_ms }),
