@@ -1,8 +1,8 @@
 """What a run has left on the machine: processes, unix sockets, shared memory, files in its temporary folder.
 
 A run is told apart from everything else on the machine by a variable in its environment, which its processes inherit, and by a
-temporary folder of its own. Sockets and shared memory carry no such mark: what is new since the run began counts, so nothing else
-that makes them should run meanwhile.
+temporary folder of its own. Sockets and shared memory carry no such mark: what is new and named after Monarch counts. An abstract
+socket ends with the process that has it, so only files of sockets can be left.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ class Leftovers:
 
 
 def _sockets() -> set[str]:
-    """Unix sockets that have a name."""
+    """Files of unix sockets."""
     lines = Path("/proc/net/unix").read_text().splitlines()[1:]
-    return {f"socket {fields[7]}" for fields in (line.split(maxsplit=7) for line in lines) if len(fields) == 8}
+    names = (fields[7] for fields in (line.split(maxsplit=7) for line in lines) if len(fields) == 8)
+    return {f"socket {name}" for name in names if name.startswith("/") and "monarch" in name}
 
 
 def _shared_memory() -> set[str]:
-    return {f"shared memory {name}" for name in os.listdir("/dev/shm")}
+    return {f"shared memory {name}" for name in os.listdir("/dev/shm") if "monarch" in name}

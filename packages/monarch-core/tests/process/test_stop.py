@@ -353,7 +353,9 @@ def test_stop_while_spawning():
     log = this_host_log()
     worker = procs.spawn("w", Worker, log)
     worker.add.broadcast(1)
-    procs.stop().get()
+    # The grace period includes what a busy machine needs to start a process and to import this module there.
+    with configured(stop_grace_period="20s", stop_actor_timeout="20s"):
+        procs.stop().get()
     # Sent before the stop, so handled before it.
     assert sorted(map(str, log.read.call_one().get())) == ["1"] * 4 + ["worker cleaned up: None"] * 4
 

@@ -99,6 +99,33 @@ def doctor(as_json: bool) -> int:
     return 1 if any(line.todo for line in lines) else 0
 
 
+@root.command()
+@click.argument("pid", type=int, nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="All that is known, as a list of objects.")
+def ps(pid: tuple[int, ...], as_json: bool) -> int:
+    """Lists jobs, procs and actors, what runs and since when.
+
+    All jobs of this user on this machine, or those whose client is PID. Exits with 1 if a proc is unresponsive.
+    """
+    from monarch._core.ps_command import report
+
+    return report(pid, as_json)
+
+
+@root.command()
+@click.argument("pid", type=int, nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="All threads, as a list of objects.")
+@click.option("--all", "everything", is_flag=True, help="Also threads that wait for work.")
+def stack(pid: tuple[int, ...], as_json: bool, everything: bool) -> int:
+    """Prints the Python stacks of all procs, equal ones once.
+
+    Also of a proc in which something holds the GIL. Exits with 1 if a proc does not answer.
+    """
+    from monarch._core.stack_command import report
+
+    return report(pid, as_json, everything)
+
+
 def _print_json(value: Any) -> None:
     import json
 

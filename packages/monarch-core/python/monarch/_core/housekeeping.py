@@ -88,6 +88,12 @@ class Housekeeping:
             from monarch._core.root_fault import abandoned
 
             abandoned(self.process)
+        elif kind == "stacks":
+            from monarch._core import stacks
+
+            self.process.native.stacks_taken(event[1], stacks.take(self.process))
+        elif kind == "unresponsive":
+            self._unresponsive(*event[1:])
         elif kind == "stop":
             self._stop(event[2])
         elif kind == "root_lost":
@@ -124,6 +130,13 @@ class Housekeeping:
             from monarch._core.port import undelivered
 
             undelivered(process, body)
+
+    def _unresponsive(self, uid: int, evidence: str, stacks: bytes) -> None:
+        """Python has stopped to run in a proc of this agent, or runs again."""
+        if evidence:
+            self.process.unresponsive[uid] = (evidence, stacks)
+        else:
+            self.process.unresponsive.pop(uid, None)
 
     def _stop(self, text: str) -> None:
         """This proc is to end: its actors stop, within the bounds."""

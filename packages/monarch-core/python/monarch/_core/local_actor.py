@@ -107,6 +107,7 @@ class LocalActor:
         """The life of the actor, on its thread."""
         set_thread_sender(self.mailbox, False)
         self.thread = get_ident()
+        self.mailbox.set_label(self.display, self.thread)
         set_context(self.context)
         early: list[Call] = []
         try:
@@ -280,7 +281,7 @@ class LocalActor:
             self.fail(ExitReason("raised", detail=envelope.error_msg()))
 
     def owned_failed(self, failure: MeshFailure, ask: bool) -> None:
-        """Something this actor owns has failed: its hook is asked, if it may have one. On the housekeeping thread: the actor may be busy."""
+        """Something this actor owns has failed: its hook is asked, if it may have one. Called on the housekeeping thread."""
         if ask and self.mailbox.push_event(EVENT_FAILURE + failure.to_wire()):
             return
         # It has no hook, or stops and listens no more: nobody but its own owner can be told.
@@ -428,6 +429,7 @@ class LocalActor:
         bound = config.seconds("cleanup_timeout") or 0.0
         self.cleaning = True
         self.current = "__cleanup__"
+        self.mailbox.set_doing("__cleanup__")
         if self.process.closed:
             self.process.native.extend_stop(bound + 0.2)
         started = monotonic()

@@ -90,7 +90,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     default_to_forkserver()
     if bind:
         _bind(bind)
-    from monarch._core import config
+    from monarch._core import config, stacks
     from monarch._core._native import Process as NativeProcess
     from monarch._core.housekeeping import Housekeeping
     from monarch._core.mesh_info import MeshInfo
@@ -103,6 +103,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     state, _, _ = setup["mesh"]
     process = LocalProcess(native, setup["host"], state[1])
     set_process(process)
+    stacks.install(process)
     process.python_executable = setup["executable"]
     process.start_variables = setup["start"]
     process.proc_info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agent=state[7])
@@ -120,6 +121,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
         sys.stdout.flush()
         os._exit(1)
     native.flush_links(0.5)
+    stacks.uninstall(process)
     from monarch._core._native import begin_exit
 
     begin_exit()

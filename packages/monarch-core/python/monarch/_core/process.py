@@ -49,6 +49,8 @@ class LocalProcess:
         self.owned: dict[int, OwnedMesh] = {}
         self.infos: WeakValueDictionary[int, MeshInfo] = WeakValueDictionary()
         self.ended: dict[int, Any] = {}
+        # Of an agent: procs in which Python does not run, with what was found and their stacks as JSON.
+        self.unresponsive: dict[int, tuple[str, bytes]] = {}
         self.closed = False
         self.is_shared = False
         self.creator_bytes: bytes | None = None
@@ -153,6 +155,9 @@ def _start_client() -> LocalProcess:
     process.start_variables = start_variables()
     set_process(process)
     register_exit(process)
+    from monarch._core import stacks
+
+    stacks.install(process)
     from monarch._core.housekeeping import run_client
 
     start_new_thread(run_client, (process,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from monarch._core import config
+from monarch._core import config, stacks
 from monarch._core._native import begin_exit, begin_leaving, run_at_exit, set_runtime_thread, was_interrupted
 from monarch._core.future import Future
 from monarch._core.process import LocalProcess, known_process, mark_exited
@@ -55,6 +55,7 @@ def _at_exit(process: LocalProcess) -> None:
         act_at_exit(process)
         fault = has_fault()
     finally:
+        stacks.uninstall(process)
         begin_exit()
         _flush_streams()
         _end_deferring()

@@ -54,7 +54,7 @@ def spawn_procs(
     common = _setup(process, hosts, info, bootstrap, ready.slot)
     limit = config.spawn_ready_seconds()
     prefix = config.value("prefix_with_rank")
-    plans: list[tuple[int, bytes, bool, int, str]] = []
+    plans: list[tuple[int, bytes, bool, int, str, str]] = []
     commands: list[str] = []
     known: dict[int, tuple[list[str], str, dict[str, str], str] | None] = {}
     for rank, uid in enumerate(procs):
@@ -69,7 +69,7 @@ def spawn_procs(
             argv, program, env, shown = command
             commands.append(shown)
             setup = marshal.dumps((argv, program, env, _cwd(), setup))
-        plans.append((uid, setup, command is not None, int((limit or 0) * 1000), f"[{rank}] " if prefix else ""))
+        plans.append((uid, setup, command is not None, int((limit or 0) * 1000), f"[{rank}] " if prefix else "", info.display(rank)))
     owned = OwnedMesh(process, owner, info, False)
     process.infos[info.uid] = info
     process.native.spawn_procs(plans)

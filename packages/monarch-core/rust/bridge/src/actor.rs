@@ -56,6 +56,17 @@ impl ActorMailbox {
         self.node.fail_current(&self.inner, reason);
     }
 
+    /// Names the actor that takes from it; on the actor's thread.
+    fn set_label(&self, display: String, thread: u64) {
+        self.inner.set_label(display, thread);
+    }
+
+    /// Something other than a message is in hand, or nothing.
+    #[pyo3(signature = (name=None))]
+    fn set_doing(&self, name: Option<&str>) {
+        self.inner.set_doing(name);
+    }
+
     /// Deliveries taken so far.
     #[getter]
     fn taken(&self) -> u64 {

@@ -8,6 +8,7 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use runtime::agent::AgentOptions;
+use runtime::census::Asker;
 use runtime::{Agent, Mode, Node, SystemEvent};
 use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
@@ -88,12 +89,12 @@ impl Process {
         }
     }
 
-    /// Asks the agent for procs: (uid, setup, exec, ready in ms, prefix of output lines) each.
-    fn spawn_procs(&self, procs: Vec<(u64, Vec<u8>, bool, u64, String)>) -> PyResult<()> {
+    /// Asks the agent for procs: (uid, setup, exec, ready in ms, prefix of output lines, name) each.
+    fn spawn_procs(&self, procs: Vec<(u64, Vec<u8>, bool, u64, String, String)>) -> PyResult<()> {
         gil::check_not_forked()?;
-        let plan = |(uid, setup, exec, ready_ms, prefix)| {
+        let plan = |(uid, setup, exec, ready_ms, prefix, name)| {
             let command = if exec { vec!["exec".to_owned()] } else { vec![] };
-            (ProcUid(uid), ProcPlan { command, setup, ready_ms, prefix, ..ProcPlan::default() })
+            (ProcUid(uid), ProcPlan { command, setup, ready_ms, prefix, name, ..ProcPlan::default() })
         };
         self.node.to_agent(Control::SpawnProcs { owner: self.node.uid, procs: procs.into_iter().map(plan).collect() });
         Ok(())
@@ -170,7 +171,7 @@ impl Process {
         HOUSEKEEPING.set(true);
         let deadline = timeout.map(|t| Instant::now() + Duration::from_secs_f64(t));
         // Events that are there are taken without giving up the GIL: a batch of spawns is one turn.
-        if let Some(e) = self.node.system.pop() {
+        if let Some(e) = self.next() {
             return event(py, e).map(Some);
         }
         let ready = || !self.node.system.is_empty();
@@ -178,7 +179,7 @@ impl Process {
             if !gil::wait_as(py, &self.node.poller, &self.waiter, deadline, false, ready)? {
                 return Ok(None);
             }
-            if let Some(e) = self.node.system.pop() {
+            if let Some(e) = self.next() {
                 return event(py, e).map(Some);
             }
         }
@@ -282,7 +283,33 @@ impl Process {
         self.node.failure_may_be_seen(MailboxId(mesh))
     }
 
-    /// Numbers for tests and `dump_state`.
+    /// What those who look in see this process as; stacks without the GIL go to the descriptor `fd` when `signal` is sent.
+    fn show(&self, name: String, fd: i32, signal: i32) {
+        self.node.inspections.set_name(name);
+        self.node.inspections.set_dump((fd >= 0).then_some((fd, signal)));
+    }
+
+    /// This process as JSON.
+    fn state(&self) -> Vec<u8> {
+        self.node.state_json()
+    }
+
+    /// The stacks that an event asked for, as JSON.
+    fn stacks_taken(&self, ticket: u64, body: Vec<u8>) {
+        self.node.stacks_taken(ticket, body);
+    }
+
+    /// Asks all procs of this agent: 0 for their state, 1 for their stacks; the answer is JSON.
+    fn inspect(&self, what: u8) -> PyResult<CallCell> {
+        let inner = self.node.new_cell(Mode::Gather, 1, Arc::default());
+        match self.node.agent() {
+            Some(a) => a.inspect_all(Asker::Here(inner.slot), what),
+            None => return Err(PyOSError::new_err("this process has no procs of its own")),
+        }
+        Ok(CallCell { node: self.node.clone(), inner })
+    }
+
+    /// Numbers for tests.
     fn stats(&self) -> (usize, u64, u64) {
         let dropped = self.node.dropped_replies.load(std::sync::atomic::Ordering::Relaxed);
         (self.node.calls_in_flight(), self.node.arena.reserved(), dropped)
@@ -290,6 +317,16 @@ impl Process {
 }
 
 impl Process {
+    /// The next event for Python. Pings are answered here, with the GIL: that is what they ask for.
+    fn next(&self) -> Option<SystemEvent> {
+        loop {
+            match self.node.system.pop()? {
+                SystemEvent::Ping { from, seq } => self.node.pong(from, seq),
+                e => return Some(e),
+            }
+        }
+    }
+
     fn of(node: Arc<Node>) -> Self {
         let waiter = node.poller.waiter();
         Process { node, waiter }
@@ -306,6 +343,11 @@ fn event(py: Python<'_>, e: SystemEvent) -> PyResult<Py<PyAny>> {
             ("ended", ends).into_pyobject(py)?.into_any()
         }
         SystemEvent::Request { from, kind, slot, body } => ("request", from.0, kind, slot.0, bytes(body)).into_pyobject(py)?.into_any(),
+        SystemEvent::Ping { .. } => return Ok(py.None()),
+        SystemEvent::Stacks { ticket } => ("stacks", ticket).into_pyobject(py)?.into_any(),
+        SystemEvent::Unresponsive { uid, evidence, stacks } => {
+            ("unresponsive", uid.0, evidence, bytes(stacks)).into_pyobject(py)?.into_any()
+        }
         SystemEvent::Abandoned { mesh } => ("abandoned", mesh.0).into_pyobject(py)?.into_any(),
         SystemEvent::RootLost => ("root_lost",).into_pyobject(py)?.into_any(),
     };

@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 
 use net::lock::lock;
 use net::sys;
+use serde_json::value::RawValue;
 use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::{Control, Frame, ProcUid};
 
+use crate::census::{self, Asker, Census};
 use crate::node::Node;
 use crate::output::{Output, Stream, Tail};
+use crate::pulse::Pulse;
 use crate::zygote::{Report, Zygote};
 
 /// A proc whose link ended without its process ending is killed after this time: it closed its descriptors.
@@ -29,12 +32,18 @@ pub struct AgentOptions {
     pub tail_lines: usize,
 }
 
-struct Proc {
-    owner: ProcUid,
-    pid: u32,
-    started: bool,
+pub(crate) struct Proc {
+    pub owner: ProcUid,
+    pub name: String,
+    pub born: Instant,
+    pub pulse: Pulse,
+    /// What was found when it became unresponsive.
+    pub evidence: Option<&'static str>,
+    pub stacks: Option<Box<RawValue>>,
+    pub pid: u32,
+    pub started: bool,
     /// Asked to stop, and why.
-    stopping: Option<String>,
+    pub stopping: Option<String>,
     /// Why it did not come up, if we gave up on it.
     gave_up: Option<String>,
     /// When it is killed if it is still there.
@@ -46,8 +55,8 @@ struct Proc {
 }
 
 #[derive(Default)]
-struct State {
-    procs: HashMap<ProcUid, Proc>,
+pub(crate) struct State {
+    pub procs: HashMap<ProcUid, Proc>,
     ended: HashMap<ProcUid, ProcEnd>,
     /// Which procs have a link between them.
     linked: HashMap<ProcUid, HashSet<ProcUid>>,
@@ -58,16 +67,22 @@ struct State {
     ending: usize,
     /// Spawns on their way to the I/O thread.
     starting: usize,
-    closing: bool,
+    pub closing: bool,
+    /// Procs are looked at regularly.
+    pub watching: bool,
+    /// Of this process itself.
+    pub pulse: Pulse,
 }
 
 pub struct Agent {
     node: Weak<Node>,
     options: AgentOptions,
     output: Output,
-    state: Mutex<State>,
+    pub(crate) state: Mutex<State>,
     quiet: Condvar,
     door: Mutex<bool>,
+    pub(crate) census: Census,
+    born: Instant,
     me: Weak<Agent>,
 }
 
@@ -81,6 +96,8 @@ impl Agent {
             state: Mutex::default(),
             quiet: Condvar::new(),
             door: Mutex::new(false),
+            census: Census::default(),
+            born: Instant::now(),
             me: me.clone(),
         }))
     }
@@ -88,7 +105,12 @@ impl Agent {
     /// Starts the zygote ahead of the first proc, on the I/O thread.
     pub fn warm_up(&self) {
         if let (Some(node), Some(me)) = (self.node.upgrade(), self.me.upgrade()) {
-            node.poller.spawn(Box::new(move || drop(me.with_zygote(|_| ()))));
+            node.poller.spawn(Box::new(move || {
+                drop(me.with_zygote(|_| ()));
+                // Whoever looks in comes through it. Without it everything else works.
+                drop(me.open_door());
+                me.watch();
+            }));
         }
     }
 
@@ -124,6 +146,8 @@ impl Agent {
             Control::StopProc { uid, grace_ms, reason } => {
                 self.on_io_thread(move |a| a.stop_proc(uid, Duration::from_millis(grace_ms), &reason))
             }
+            Control::Pong { .. } => self.ponged(from),
+            Control::Inspect { id, what } => self.inspect_all(Asker::Peer(from, id), what),
             Control::Extend { grace_ms } => self.spare(from, Duration::from_millis(grace_ms)),
             _ => {}
         }
@@ -183,7 +207,22 @@ impl Agent {
             let mut state = lock(&self.state);
             state.procs.insert(
                 uid,
-                Proc { owner, pid: 0, started: false, stopping: None, gave_up: None, kill_at: None, spared: None, tail, streams },
+                Proc {
+                    owner,
+                    name: plan.name.clone(),
+                    born: Instant::now(),
+                    pulse: Pulse::default(),
+                    evidence: None,
+                    stacks: None,
+                    pid: 0,
+                    started: false,
+                    stopping: None,
+                    gave_up: None,
+                    kill_at: None,
+                    spared: None,
+                    tail,
+                    streams,
+                },
             );
             state.awaited.remove(&uid).unwrap_or_default()
         };
@@ -410,6 +449,22 @@ impl Agent {
     }
 
     // ---- looking and leaving
+
+    pub(crate) fn node(&self) -> Option<Arc<Node>> {
+        self.node.upgrade()
+    }
+
+    pub(crate) fn weak(&self) -> Weak<Agent> {
+        self.me.clone()
+    }
+
+    pub(crate) fn host(&self) -> &str {
+        &self.options.host
+    }
+
+    pub(crate) fn age(&self) -> f64 {
+        census::seconds(self.born)
+    }
 
     pub fn alive(&self) -> Vec<(ProcUid, u32)> {
         lock(&self.state).procs.iter().map(|(u, p)| (*u, p.pid)).collect()

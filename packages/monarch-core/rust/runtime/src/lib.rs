@@ -14,21 +14,29 @@
 //! | `zygote` | the interpreter that procs are forked from |
 //! | `supervision` | who owns what, and who is told of failures: decisions only |
 //! | `output` | lines that procs print |
+//! | `inspection` | what a process tells about itself |
+//! | `census` | what an agent tells about its procs |
+//! | `pulse` | is Python running in a proc? |
+//! | `watch` | the agent looks after its procs |
 //! | `clock` | time, real or simulated |
 
 pub mod agent;
 pub mod cell;
+pub mod census;
 pub mod clock;
 pub mod credit;
 pub mod guest;
+pub mod inspection;
 pub mod mailbox;
 pub mod node;
 pub mod output;
 pub mod payload;
 pub mod peer;
+pub mod pulse;
 pub mod supervision;
 mod sync;
 pub mod system;
+mod watch;
 pub mod zygote;
 
 pub use agent::Agent;

@@ -5,7 +5,9 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use net::{RecvPart, Waiter, sys};
 use wire::frame::{EXCEPTION, EXPLICIT_PORT, RANKED};
@@ -13,6 +15,7 @@ use wire::{MailboxId, ProcUid, SlotId, Status};
 
 use crate::cell::{Cell, Outcome};
 use crate::credit::{Consumed, OVERHEAD};
+use crate::inspection::{ActorState, hex};
 use crate::sync::{Arc, Mutex, lock};
 
 /// A message on its way to user code.
@@ -38,6 +41,9 @@ impl Incoming {
         (self.flags & RANKED != 0).then_some(self.rank)
     }
 }
+
+/// What an actor is shown to do while it handles an event.
+const EVENT: &[u8] = b"(event)";
 
 /// Marks a message to one rank of several: the answer counts as rank 0.
 pub const CHOSEN: u32 = 1 << 31;
@@ -82,8 +88,28 @@ impl Consumer {
     }
 }
 
+/// What the consumer has in hand, and since when. The name is kept in place: every message pays for it.
+struct Doing {
+    name: [u8; NAME],
+    len: usize,
+    since: Instant,
+}
+
+/// So much of a name is shown.
+const NAME: usize = 48;
+
+impl Doing {
+    fn new(name: &[u8]) -> Self {
+        let len = name.len().min(NAME);
+        let mut kept = [0; NAME];
+        kept[..len].copy_from_slice(&name[..len]);
+        Doing { name: kept, len, since: Instant::now() }
+    }
+}
+
 #[derive(Default)]
 struct State {
+    doing: Option<Doing>,
     queue: VecDeque<Incoming>,
     events: VecDeque<Box<[u8]>>,
     /// The consumer sleeps, or its descriptor is not readable.
@@ -102,13 +128,21 @@ pub struct Mailbox {
     state: Mutex<State>,
     /// The last one named; an actor's thread waits as one kind first and may go on as the other.
     consumer: std::sync::RwLock<Option<std::sync::Arc<Consumer>>>,
+    /// Of an actor: its display name and its thread.
+    label: OnceLock<(String, u64)>,
     /// Deliveries taken so far: a stop tells by it whether the actor still makes progress.
     taken: AtomicU64,
 }
 
 impl Mailbox {
     pub fn new(id: MailboxId) -> Arc<Self> {
-        Arc::new(Mailbox { id, state: Mutex::default(), consumer: std::sync::RwLock::default(), taken: AtomicU64::new(0) })
+        Arc::new(Mailbox {
+            id,
+            state: Mutex::default(),
+            consumer: std::sync::RwLock::default(),
+            label: OnceLock::new(),
+            taken: AtomicU64::new(0),
+        })
     }
 
     /// Names the consumer; it is told of what is there already.
@@ -196,16 +230,19 @@ impl Mailbox {
     pub fn pop(&self) -> Option<Delivery> {
         let mut state = lock(&self.state);
         if let Some(e) = state.events.pop_front() {
+            state.doing = Some(Doing::new(EVENT));
             return Some(Delivery::Event(e));
         }
         if let Some(m) = state.queue.pop_front() {
             self.taken.fetch_add(1, Ordering::Relaxed);
+            state.doing = Some(Doing::new(&m.method));
             let answered_by_port = m.flags & EXPLICIT_PORT != 0;
             state.current = (!m.slot.is_none() && !answered_by_port).then_some((m.from, m.slot, m.rank));
             return Some(Delivery::Message(m));
         }
         state.idle = true;
         state.current = None;
+        state.doing = None;
         if let Some(Consumer::Loop(fd)) = self.consumer().as_deref() {
             sys::eventfd_drain(fd.as_raw_fd());
         }
@@ -254,6 +291,41 @@ impl Mailbox {
     /// Who waits for the message in progress, of a consumer that takes one after another.
     pub fn current(&self) -> Option<(ProcUid, SlotId, u32)> {
         lock(&self.state).current
+    }
+
+    /// Names the actor that takes from this mailbox, on its thread.
+    pub fn set_label(&self, display: String, thread: u64) {
+        let _ = self.label.set((display, thread));
+    }
+
+    pub fn is_actors(&self) -> bool {
+        self.label.get().is_some()
+    }
+
+    /// Something other than a message is in hand, or nothing.
+    pub fn set_doing(&self, name: Option<&str>) {
+        lock(&self.state).doing = name.map(|n| Doing::new(n.as_bytes()));
+    }
+
+    /// Nothing is in hand, and nothing waits.
+    pub fn is_resting(&self) -> bool {
+        let state = lock(&self.state);
+        state.doing.is_none() && state.queue.is_empty() && state.events.is_empty()
+    }
+
+    /// What is told to those who look in; none if this is no actor's.
+    pub fn describe(&self) -> Option<ActorState> {
+        let (display, thread) = self.label.get()?;
+        let state = lock(&self.state);
+        Some(ActorState {
+            mesh: hex(self.id.0),
+            display: display.clone(),
+            thread: *thread,
+            doing: state.doing.as_ref().map(|d| String::from_utf8_lossy(&d.name[..d.len]).into_owned()),
+            doing_for: state.doing.as_ref().map(|d| d.since.elapsed().as_secs_f64()),
+            queued: state.queue.len(),
+            taken: self.taken(),
+        })
     }
 
     pub fn taken(&self) -> u64 {

@@ -14,6 +14,7 @@ use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, SlotId, Status};
 
 use crate::agent::Agent;
 use crate::cell::{Cell, Mode, Outcome};
+use crate::inspection::Inspections;
 use crate::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
 use crate::payload::{OutPart, Payload, keep};
 use crate::peer::{Head, Peer, Sent};
@@ -41,6 +42,7 @@ pub struct Node {
     pub poller: Arc<Poller>,
     pub arena: Arc<Arena>,
     pub system: SystemQueue,
+    pub inspections: Inspections,
     /// The process that is our agent: ourselves in the client.
     pub agent_uid: ProcUid,
     agent: OnceLock<Arc<Agent>>,
@@ -67,6 +69,7 @@ impl Node {
             poller: Poller::new()?,
             arena: Arena::new(),
             system: SystemQueue::default(),
+            inspections: Inspections::default(),
             agent_uid,
             agent: OnceLock::new(),
             peers: RwLock::default(),
@@ -91,7 +94,7 @@ impl Node {
         Ok(node)
     }
 
-    fn arc(&self) -> Arc<Node> {
+    pub(crate) fn arc(&self) -> Arc<Node> {
         // proof: `start` is the only constructor and sets it; a method runs only while the node is alive.
         self.me.get().and_then(std::sync::Weak::upgrade).expect("node is alive")
     }
@@ -297,6 +300,11 @@ impl Node {
     }
 
     // ---- mailboxes
+
+    /// Those that actors take from.
+    pub fn actor_mailboxes(&self) -> Vec<Arc<Mailbox>> {
+        self.mailboxes.read().unwrap_or_else(PoisonError::into_inner).values().filter(|m| m.is_actors()).cloned().collect()
+    }
 
     /// The mailbox, made now if it is new; none if its actor is gone.
     pub fn mailbox(&self, id: MailboxId) -> Option<Arc<Mailbox>> {
@@ -506,6 +514,9 @@ impl Node {
             }
             Control::System { kind, slot, body } => self.system.push(SystemEvent::Request { from: link.peer, kind, slot, body }),
             Control::ProcsEnded { ends } => self.procs_ended(ends),
+            Control::Ping { seq } => self.pinged(link.peer, seq),
+            Control::Inspect { id, what } if self.agent().is_none() => self.inspect(link.peer, id, what),
+            Control::Inspected { id, body } => self.on_inspected(link.peer, id, body),
             Control::StopProc { uid, grace_ms, reason } if uid == self.uid => self.system.push(SystemEvent::StopProc { grace_ms, reason }),
             other => {
                 if let Some(agent) = self.agent() {

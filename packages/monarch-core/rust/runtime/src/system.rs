@@ -32,6 +32,22 @@ pub enum SystemEvent {
     Abandoned {
         mesh: MailboxId,
     },
+    /// The agent asks whether Python runs here.
+    Ping {
+        from: ProcUid,
+        seq: u64,
+    },
+    /// Somebody wants the stacks of all threads.
+    Stacks {
+        ticket: u64,
+    },
+    /// Python does not run in a proc of this agent, or runs again (`evidence` is empty then).
+    Unresponsive {
+        uid: ProcUid,
+        evidence: String,
+        /// Its stacks as JSON, if they could be had.
+        stacks: Vec<u8>,
+    },
     /// The agent of this proc is gone.
     RootLost,
 }
@@ -57,6 +73,11 @@ pub struct SystemQueue {
 impl SystemQueue {
     pub fn set_waiter(&self, waiter: Arc<Waiter>) {
         let _ = self.waiter.set(waiter);
+    }
+
+    /// There is a thread that takes the events.
+    pub fn is_served(&self) -> bool {
+        self.waiter.get().is_some()
     }
 
     pub fn push(&self, event: SystemEvent) {

@@ -414,7 +414,9 @@ fn some_procs() -> impl Strategy<Value = BTreeSet<usize>> {
 }
 
 prop_compose! {
-    fn tree()(grown in prop::collection::vec((any::<prop::sample::Index>(), prop::bool::weighted(0.8), some_procs(), hook()), 1..10)) -> Tree {
+    fn tree()(
+        grown in prop::collection::vec((any::<prop::sample::Index>(), prop::bool::weighted(0.8), some_procs(), hook()), 1..10),
+    ) -> Tree {
         let mut tree = Tree::default();
         // Every proc has one owner: the root has 1 and 2, the rest go to whoever asks first.
         let mut free: BTreeSet<usize> = (3..PROCS).collect();
@@ -444,13 +446,13 @@ prop_compose! {
         tree in Just(tree),
     ) -> (Tree, Vec<(u64, Fault)>, Vec<u64>) {
         let up: BTreeSet<usize> = tree.meshes.iter().filter(|m| m.kind == Kind::Procs).flat_map(|m| m.procs.iter().copied()).collect();
-        let faults = faults.into_iter().filter_map(|(at, what, which, procs)| {
+        let faults = faults.into_iter().map(|(at, what, which, procs)| {
             let fault = match what {
                 0..3 if !tree.actors.is_empty() => Fault::Fail(which.index(tree.actors.len())),
                 0..5 => Fault::Kill(procs.intersection(&up).copied().collect()),
                 _ => Fault::Stop(which.index(tree.meshes.len())),
             };
-            Some((at, fault))
+            (at, fault)
         }).collect();
         (tree, faults, delays)
     }

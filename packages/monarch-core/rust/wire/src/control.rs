@@ -19,34 +19,86 @@ pub struct ProcPlan {
     pub ready_ms: u64,
     /// Shown before each line of output.
     pub prefix: String,
+    /// Shown to those who look in.
+    pub name: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Control {
     /// First frame on a link: who speaks.
-    Hello { version: u32, uid: ProcUid, pid: u32 },
+    Hello {
+        version: u32,
+        uid: ProcUid,
+        pid: u32,
+    },
     /// The receiver's arena segment, its descriptor rides along.
-    Segment { segment: u32, len: u64 },
+    Segment {
+        segment: u32,
+        len: u64,
+    },
     /// The sender will not use this segment again.
-    SegmentGone { segment: u32 },
+    SegmentGone {
+        segment: u32,
+    },
     /// Blocks that the receiver has let go.
-    Release { blocks: Vec<BlockId> },
+    Release {
+        blocks: Vec<BlockId>,
+    },
     /// A proc asks its agent for a link to another proc.
-    Connect { target: ProcUid },
+    Connect {
+        target: ProcUid,
+    },
     /// The answer, with the descriptor of a socket that leads there.
-    Connected { peer: ProcUid },
+    Connected {
+        peer: ProcUid,
+    },
     /// An owner asks the agent for procs.
-    SpawnProcs { owner: ProcUid, procs: Vec<(ProcUid, ProcPlan)> },
+    SpawnProcs {
+        owner: ProcUid,
+        procs: Vec<(ProcUid, ProcPlan)>,
+    },
     /// The agent tells owners and peers of procs that have ended of one cause.
-    ProcsEnded { ends: Vec<(ProcUid, ProcEnd)> },
+    ProcsEnded {
+        ends: Vec<(ProcUid, ProcEnd)>,
+    },
     /// Start an actor.
-    SpawnActor { mailbox: MailboxId, spec: Vec<u8> },
+    SpawnActor {
+        mailbox: MailboxId,
+        spec: Vec<u8>,
+    },
     /// End a proc: gracefully within `grace_ms`, then by SIGKILL. To the proc: without the kill.
-    StopProc { uid: ProcUid, grace_ms: u64, reason: String },
+    StopProc {
+        uid: ProcUid,
+        grace_ms: u64,
+        reason: String,
+    },
     /// A proc that is being stopped needs more time: it runs a clean-up.
-    Extend { grace_ms: u64 },
+    Extend {
+        grace_ms: u64,
+    },
     /// Anything for the Python side of the receiving process.
-    System { kind: u16, slot: SlotId, body: Vec<u8> },
+    System {
+        kind: u16,
+        slot: SlotId,
+        body: Vec<u8>,
+    },
+    /// Does Python run there?
+    Ping {
+        seq: u64,
+    },
+    Pong {
+        seq: u64,
+    },
+    /// Somebody looks in: what for is a number of the runtime's inspection.
+    Inspect {
+        id: u64,
+        what: u8,
+    },
+    /// The answer, as JSON.
+    Inspected {
+        id: u64,
+        body: Vec<u8>,
+    },
 }
 
 impl Control {

@@ -52,8 +52,8 @@ pub fn proc_end() -> impl Strategy<Value = ProcEnd> {
 }
 
 fn plan() -> impl Strategy<Value = ProcPlan> {
-    (texts(), vec((text(), text()), 0..3), text(), bytes(), any::<u64>(), text())
-        .prop_map(|(command, env, cwd, setup, ready_ms, prefix)| ProcPlan { command, env, cwd, setup, ready_ms, prefix })
+    (texts(), vec((text(), text()), 0..3), text(), bytes(), any::<u64>(), text(), text())
+        .prop_map(|(command, env, cwd, setup, ready_ms, prefix, name)| ProcPlan { command, env, cwd, setup, ready_ms, prefix, name })
 }
 
 pub fn control() -> impl Strategy<Value = Control> {
@@ -66,11 +66,15 @@ pub fn control() -> impl Strategy<Value = Control> {
         uid().prop_map(|target| Control::Connect { target }),
         uid().prop_map(|peer| Control::Connected { peer }),
         (uid(), vec((uid(), plan()), 0..3)).prop_map(|(owner, procs)| Control::SpawnProcs { owner, procs }),
-        prop::collection::vec((uid(), proc_end()), 0..3).prop_map(|ends| Control::ProcsEnded { ends }),
+        vec((uid(), proc_end()), 0..3).prop_map(|ends| Control::ProcsEnded { ends }),
         (any::<u64>(), bytes()).prop_map(|(m, spec)| Control::SpawnActor { mailbox: MailboxId(m), spec }),
         (uid(), any::<u64>(), text()).prop_map(|(uid, grace_ms, reason)| Control::StopProc { uid, grace_ms, reason }),
         any::<u64>().prop_map(|grace_ms| Control::Extend { grace_ms }),
         (any::<(u16, u64)>(), bytes()).prop_map(|((kind, slot), body)| Control::System { kind, slot: SlotId(slot), body }),
+        any::<u64>().prop_map(|seq| Control::Ping { seq }),
+        any::<u64>().prop_map(|seq| Control::Pong { seq }),
+        any::<(u64, u8)>().prop_map(|(id, what)| Control::Inspect { id, what }),
+        (any::<u64>(), bytes()).prop_map(|(id, body)| Control::Inspected { id, body }),
     ]
 }
 

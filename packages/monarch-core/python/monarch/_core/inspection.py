@@ -1,0 +1,111 @@
+"""Looking into jobs: those of this user on this machine, from outside; and this process, from inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from typing import Any, NamedTuple
+
+from monarch._core import stacks
+
+# What the agent is asked for; the native side's numbers.
+STATE, STACKS = 0, 1
+# An agent answers within two seconds whatever its procs do.
+_TIMEOUT = 6.0
+# Agents listen at an abstract unix address with this name.
+_ADDRESS = re.compile(r" @monarch-([0-9a-f]{16})$")
+
+
+class Look(NamedTuple):
+    """A job and what it said, or why it said nothing."""
+
+    agent: int
+    answer: dict[str, Any] | None
+    error: str | None
+
+
+def agents() -> list[int]:
+    """The agents that listen in this network namespace, of whatever user."""
+    found: list[int] = []
+    with open("/proc/net/unix") as f:
+        for line in f:
+            match = _ADDRESS.search(line.rstrip())
+            # A connection to it shows under the same name; only who listens has this flag.
+            if match is not None and line.split()[3] == "00010000":
+                found.append(int(match[1], 16))
+    return found
+
+
+def look(what: int, timeout: float = _TIMEOUT) -> list[Look]:
+    """Asks all jobs of this user on this machine."""
+    from monarch._core._native import look_in
+    from monarch._core.identity import new_uid
+
+    found: list[Look] = []
+    for agent in agents():
+        try:
+            found.append(Look(agent, json.loads(look_in(agent, new_uid(), what, timeout)), None))
+        except OSError as e:
+            # Somebody else's: it would not talk to us, and there is nothing we could say of it.
+            if "another user" not in str(e):
+                found.append(Look(agent, None, str(e)))
+    return sorted(found, key=lambda one: one.answer["agent_pid"] if one.answer else 0)
+
+
+def actors_of(proc: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a proc said of its actors; none if it said nothing."""
+    return proc["answer"]["actors"] if proc["answer"] else []
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            return " ".join(word.decode(errors="replace") for word in f.read().split(b"\0") if word)
+    except OSError:
+        return "(ended)"
+
+
+def dump_state() -> str:
+    """This process and, if it is the client, all its procs, as JSON for a bug report.
+
+    Holds versions, settings, what exists and what runs, the stacks of this process, and the variables named `MONARCH_*`; no arguments of
+    calls, no other variables. Takes at most two seconds longer than the slowest part; raises nothing on a process that has no runtime.
+    """
+    from monarch._core import config
+    from monarch._core.doctor import versions
+    from monarch._core.process import known_process
+
+    process = known_process()
+    found: dict[str, Any] = {
+        "pid": os.getpid(),
+        "python": sys.version,
+        "versions": dict(versions()),
+        "argv": sys.argv,
+        "settings": {name: str(value) for name, value in config.get_global_config().items()},
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MONARCH_")},
+        "threads": stacks.threads(),
+    }
+    if process is not None:
+        found["process"] = json.loads(process.native.state())
+        found["owned"] = [
+            {
+                "name": mesh.info.name,
+                "class": mesh.info.class_name or None,
+                "unique_name": mesh.info.unique_name,
+                "owner": mesh.owner.display,
+                "extent": str(mesh.info.extent),
+                "failed": {rank: str(failure) for rank, failure in mesh.info.failed.items()},
+                "stopped": mesh.info.stopped,
+            }
+            for mesh in list(process.owned.values())
+        ]
+        found["ended"] = len(process.ended)
+        if process.is_client and not process.closed:
+            cell = process.native.inspect(STATE)
+            if cell.wait(0, _TIMEOUT):
+                result = cell.results()[0]
+                found["host"] = json.loads(result.raw()) if result is not None else None
+    return json.dumps(found, indent=2, default=str)

@@ -1,0 +1,62 @@
+//! Looking into a job from outside, without being part of it.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use wire::frame::PREFIX;
+use wire::{Control, Frame, ProcUid};
+
+use crate::gil;
+
+/// More than any answer: a frame that claims to be longer is no frame of ours.
+const LONGEST: usize = 1 << 30;
+
+/// Asks the agent that is reached at the given uid; gives its answer, JSON. `OSError` if there is none within `timeout` seconds.
+#[pyfunction]
+pub fn look_in<'py>(py: Python<'py>, agent: u64, me: u64, what: u8, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {
+    let body = gil::blocking(py, || ask(ProcUid(agent), ProcUid(me), what, Duration::from_secs_f64(timeout)));
+    body.map(|b| PyBytes::new(py, &b)).map_err(PyOSError::new_err)
+}
+
+fn ask(agent: ProcUid, me: ProcUid, what: u8, timeout: Duration) -> Result<Vec<u8>, String> {
+    let deadline = Instant::now() + timeout;
+    let fd = runtime::guest::dial(agent, me).map_err(|e| format!("cannot reach it: {e}"))?;
+    let mut stream = std::os::unix::net::UnixStream::from(fd);
+    let question = Frame::Control(Control::Inspect { id: 1, what }).encode();
+    stream.write_all(&question).map_err(|e| format!("it does not listen: {e}"))?;
+    loop {
+        let head: [u8; 4] = read(&mut stream, 4, deadline)?.try_into().unwrap_or_default();
+        let len = u32::from_le_bytes(head) as usize;
+        if !(PREFIX - 4..LONGEST).contains(&len) {
+            return Err(format!("it answers with a frame of {len} bytes"));
+        }
+        let frame = [head.to_vec(), read(&mut stream, len, deadline)?].concat();
+        match Frame::decode(&frame[4..]) {
+            Ok(Frame::Control(Control::Inspected { id: 1, body })) => return Ok(body),
+            Ok(_) => {}
+            Err(e) => return Err(format!("it does not answer in our language: {e}")),
+        }
+    }
+}
+
+fn read(stream: &mut std::os::unix::net::UnixStream, len: usize, deadline: Instant) -> Result<Vec<u8>, String> {
+    let (mut bytes, mut at) = (vec![0; len], 0);
+    while at < len {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err("it does not answer in time".to_owned());
+        }
+        stream.set_read_timeout(Some(left)).map_err(|e| e.to_string())?;
+        match stream.read(&mut bytes[at..]) {
+            Ok(0) => return Err("it ends the conversation: it runs another version, or has just ended".to_owned()),
+            Ok(n) => at += n,
+            Err(e)
+                if matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut | std::io::ErrorKind::Interrupted) => {}
+            Err(e) => return Err(format!("it cannot be read from: {e}")),
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,190 @@
+//! What an agent tells about the procs of its host to those who look in: it asks them all, waits a little, and puts what has
+//! come into one answer. A proc that does not answer delays nobody and is in the answer all the same, with what the kernel says.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use net::lock::lock;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use wire::{Control, ProcUid, SlotId, Status};
+
+use crate::agent::Agent;
+use crate::inspection::hex;
+use crate::node::Node;
+
+/// How long procs have to answer: longer than stacks without the GIL take.
+const DEADLINE: Duration = Duration::from_millis(2000);
+
+/// Who wants to know: a process at the other end of a link with the number of its question, or a call of this process.
+#[derive(Clone, Copy)]
+pub enum Asker {
+    Peer(ProcUid, u64),
+    Here(SlotId),
+    /// This agent, of a proc that has become unresponsive.
+    Watch(ProcUid),
+}
+
+/// What the agent itself knows of a proc.
+#[derive(Serialize)]
+pub struct ProcRow {
+    pub uid: String,
+    pub owner: String,
+    pub pid: u32,
+    pub name: String,
+    /// `starting`, `running`, `stopping` or `unresponsive`.
+    pub state: &'static str,
+    /// How long it has been there, seconds.
+    pub age: f64,
+    /// How long it has been unresponsive, seconds, and what was found then.
+    pub silent: Option<f64>,
+    pub evidence: Option<&'static str>,
+    pub stacks: Option<Box<RawValue>>,
+    /// The kernel's letter for its main thread: `T` is stopped by a signal.
+    pub kernel: Option<char>,
+    /// Memory in use, bytes.
+    pub rss: Option<u64>,
+    /// The proc's own answer.
+    pub answer: Option<Box<RawValue>>,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    host: String,
+    version: &'static str,
+    agent_pid: u32,
+    zygote_pid: Option<u32>,
+    procs: Vec<ProcRow>,
+}
+
+struct Open {
+    asker: Asker,
+    answers: HashMap<ProcUid, Vec<u8>>,
+    wanted: usize,
+}
+
+#[derive(Default)]
+pub struct Census {
+    open: Mutex<HashMap<u64, Open>>,
+    next: std::sync::atomic::AtomicU64,
+}
+
+impl Agent {
+    /// Asks every proc, and this process itself.
+    pub fn inspect_all(&self, asker: Asker, what: u8) {
+        let Some(node) = self.node() else { return };
+        let mut procs: Vec<ProcUid> = self.started();
+        procs.push(node.uid);
+        self.ask(asker, what, procs);
+    }
+
+    pub fn ask(&self, asker: Asker, what: u8, procs: Vec<ProcUid>) {
+        let Some(node) = self.node() else { return };
+        let id = self.census.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        lock(&self.census.open).insert(id, Open { asker, answers: HashMap::new(), wanted: procs.len() });
+        let me = self.weak();
+        node.poller.later(
+            DEADLINE,
+            Box::new(move || {
+                if let Some(a) = me.upgrade() {
+                    a.conclude(id);
+                }
+            }),
+        );
+        for p in procs {
+            if p == node.uid {
+                node.inspect(p, id, what);
+            } else {
+                node.peer_unlinked(p).0.send_control(Control::Inspect { id, what });
+            }
+        }
+    }
+
+    pub fn inspected(&self, from: ProcUid, id: u64, body: Vec<u8>) {
+        let complete = {
+            let mut open = lock(&self.census.open);
+            let Some(o) = open.get_mut(&id) else { return };
+            o.answers.insert(from, body);
+            o.answers.len() == o.wanted
+        };
+        if complete {
+            self.conclude(id);
+        }
+    }
+
+    fn conclude(&self, id: u64) {
+        let Some(mut o) = lock(&self.census.open).remove(&id) else { return };
+        let Some(node) = self.node() else { return };
+        if let Asker::Watch(uid) = o.asker {
+            self.stacks_of_silent(uid, o.answers.remove(&uid).unwrap_or_default());
+            return;
+        }
+        let mut rows = self.rows();
+        rows.insert(0, self.own_row(&node));
+        for (uid, row) in &mut rows {
+            let answer = o.answers.remove(uid).and_then(|b| String::from_utf8(b).ok());
+            row.answer = answer.and_then(|text| RawValue::from_string(text).ok());
+            (row.kernel, row.rss) = (kernel_state(row.pid), resident(row.pid));
+        }
+        let answer = Answer {
+            host: self.host().to_owned(),
+            version: env!("CARGO_PKG_VERSION"),
+            agent_pid: std::process::id(),
+            zygote_pid: self.zygote_pid(),
+            procs: rows.into_iter().map(|(_, row)| row).collect(),
+        };
+        let body = serde_json::to_vec(&answer).unwrap_or_default();
+        match o.asker {
+            Asker::Peer(uid, id) => node.peer_unlinked(uid).0.send_control(Control::Inspected { id, body }),
+            Asker::Watch(_) => {}
+            Asker::Here(slot) => node.reply_bytes(node.uid, slot, 0, Status::Ok, &body),
+        }
+    }
+
+    fn own_row(&self, node: &Node) -> (ProcUid, ProcRow) {
+        let (silent, evidence) = self.own_silence();
+        let row = ProcRow {
+            uid: hex(node.uid.0),
+            owner: hex(0),
+            pid: std::process::id(),
+            name: "client".to_owned(),
+            state: if silent.is_some() { "unresponsive" } else { "running" },
+            age: self.age(),
+            silent,
+            evidence,
+            stacks: None,
+            kernel: None,
+            rss: None,
+            answer: None,
+        };
+        (node.uid, row)
+    }
+}
+
+/// Seconds since then.
+pub fn seconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64()
+}
+
+/// What the kernel says of a process in which Python does not run.
+pub fn why_silent(pid: u32) -> &'static str {
+    match kernel_state(pid) {
+        Some('T' | 't') => "stopped by a signal",
+        Some('D') => "in an uninterruptible wait of the kernel",
+        _ => "something keeps the GIL, or the machine is overloaded",
+    }
+}
+
+/// The letter behind the last parenthesis of `/proc/PID/stat`.
+fn kernel_state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.trim_start().chars().next()
+}
+
+fn resident(pid: u32) -> Option<u64> {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = statm.split_ascii_whitespace().nth(1)?.parse().ok()?;
+    // SAFETY: a plain question to the C library.
+    Some(pages * u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?)
+}

@@ -1,0 +1,204 @@
+//! What a process tells about itself to those who look in from outside: its state, and the stacks of its threads.
+//!
+//! The state is answered by whichever thread reads the sockets, and needs no Python: a process that holds the GIL, or whose
+//! actor never returns, answers at once. Stacks are taken by the housekeeping thread, which sees a consistent picture with the
+//! GIL. If it does not get the GIL within `PATIENCE`, a handler of Python's `faulthandler` writes them: it walks the frames
+//! without the GIL. That is safe enough just then: whoever has kept the GIL for so long is in C code, and its frames stand still.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use net::lock::lock;
+use serde::Serialize;
+use wire::{Control, ProcUid};
+
+use crate::node::Node;
+use crate::system::SystemEvent;
+
+/// What is asked for; the numbers of `Control::Inspect`.
+pub const STATE: u8 = 0;
+pub const STACKS: u8 = 1;
+
+/// How long the housekeeping thread has for the stacks.
+const PATIENCE: Duration = Duration::from_millis(700);
+/// What `faulthandler` writes of 100 threads with 100 frames each.
+const MOST: usize = 4 << 20;
+
+#[derive(Serialize)]
+pub struct ActorState {
+    /// Of its mesh, in hexadecimal.
+    pub mesh: String,
+    pub display: String,
+    /// Its thread, as Python's `threading` numbers them.
+    pub thread: u64,
+    /// The endpoint in progress, and for how long, seconds.
+    pub doing: Option<String>,
+    pub doing_for: Option<f64>,
+    pub queued: usize,
+    pub taken: u64,
+}
+
+#[derive(Serialize)]
+pub struct LinkState {
+    pub peer: String,
+    /// Bytes that the socket has not taken yet.
+    pub queued: usize,
+    pub down: bool,
+}
+
+#[derive(Serialize)]
+pub struct ProcState {
+    pub uid: String,
+    pub pid: u32,
+    pub name: String,
+    pub actors: Vec<ActorState>,
+    pub calls_in_flight: usize,
+    pub dropped_replies: u64,
+    /// Shared memory reserved for large parts, bytes.
+    pub arena: u64,
+    pub links: Vec<LinkState>,
+}
+
+pub fn hex(id: u64) -> String {
+    format!("{id:016x}")
+}
+
+/// Requests for stacks that wait for the housekeeping thread.
+#[derive(Default)]
+pub struct Inspections {
+    waiting: Mutex<HashMap<u64, (ProcUid, u64)>>,
+    next: AtomicU64,
+    /// The file that the handler writes to, and the signal that calls it.
+    dump: Mutex<Option<(RawFd, i32)>>,
+    name: Mutex<String>,
+}
+
+impl Inspections {
+    pub fn set_name(&self, name: String) {
+        *lock(&self.name) = name;
+    }
+
+    /// From now on stacks can be had without the GIL; `None` before the interpreter takes the handler away.
+    pub fn set_dump(&self, how: Option<(RawFd, i32)>) {
+        *lock(&self.dump) = how;
+    }
+
+    /// The stacks of all threads by `faulthandler`, as text.
+    fn dump(&self) -> Option<String> {
+        let held = lock(&self.dump);
+        let (fd, signal) = (*held)?;
+        // SAFETY: plain system calls on our own descriptor; the signal goes to this very thread and has been handled when
+        // the mask is set back, and its handler is there as long as `dump` says so.
+        unsafe {
+            if libc::ftruncate(fd, 0) != 0 || libc::lseek(fd, 0, libc::SEEK_SET) != 0 {
+                return None;
+            }
+            let mut only: libc::sigset_t = std::mem::zeroed();
+            let mut old: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut only);
+            libc::sigaddset(&mut only, signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &only, &mut old);
+            libc::pthread_kill(libc::pthread_self(), signal);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
+            let mut text = vec![0_u8; MOST];
+            let n = libc::pread(fd, text.as_mut_ptr().cast(), MOST, 0);
+            text.truncate(usize::try_from(n).ok()?);
+            Some(String::from_utf8_lossy(&text).into_owned())
+        }
+    }
+}
+
+impl Node {
+    /// Somebody looks in; the answer goes back as `Control::Inspected` with the same number.
+    pub fn inspect(&self, from: ProcUid, id: u64, what: u8) {
+        if what == STACKS { self.inspect_stacks(from, id) } else { self.inspected(from, id, self.state_json()) }
+    }
+
+    pub fn state_json(&self) -> Vec<u8> {
+        serde_json::to_vec(&self.state()).unwrap_or_default()
+    }
+
+    pub fn state(&self) -> ProcState {
+        let mut actors: Vec<ActorState> = self.actor_mailboxes().iter().filter_map(|m| m.describe()).collect();
+        actors.sort_by(|a, b| a.display.cmp(&b.display));
+        let link = |p: std::sync::Arc<crate::Peer>| LinkState { peer: hex(p.uid.0), queued: p.link.queued(), down: p.link.is_down() };
+        ProcState {
+            uid: hex(self.uid.0),
+            pid: std::process::id(),
+            name: lock(&self.inspections.name).clone(),
+            actors,
+            calls_in_flight: self.calls_in_flight(),
+            dropped_replies: self.dropped_replies.load(Ordering::Relaxed),
+            arena: self.arena.reserved(),
+            links: self.peers().into_iter().filter(|p| p.ended().is_none() && p.link.is_attached()).map(link).collect(),
+        }
+    }
+
+    fn inspected(&self, to: ProcUid, id: u64, body: Vec<u8>) {
+        if to == self.uid {
+            self.on_inspected(to, id, body);
+        } else {
+            self.peer_unlinked(to).0.send_control(Control::Inspected { id, body });
+        }
+    }
+
+    /// A part of what this process, an agent, has asked for.
+    pub fn on_inspected(&self, from: ProcUid, id: u64, body: Vec<u8>) {
+        if let Some(agent) = self.agent() {
+            agent.inspected(from, id, body);
+        }
+    }
+
+    fn inspect_stacks(&self, from: ProcUid, id: u64) {
+        let all = &self.inspections;
+        let ticket = all.next.fetch_add(1, Ordering::Relaxed);
+        lock(&all.waiting).insert(ticket, (from, id));
+        let node = self.arc();
+        if self.system.is_served() {
+            self.system.push(SystemEvent::Stacks { ticket });
+            self.poller.later(PATIENCE, Box::new(move || node.stacks_by_handler(ticket)));
+        } else {
+            self.poller.spawn(Box::new(move || node.stacks_by_handler(ticket)));
+        }
+    }
+
+    fn stacks_by_handler(&self, ticket: u64) {
+        if !lock(&self.inspections.waiting).contains_key(&ticket) {
+            return;
+        }
+        let text = self.inspections.dump();
+        let why = if self.system.is_served() { "the GIL is held" } else { "starting" };
+        let body = serde_json::json!({"uid": hex(self.uid.0), "pid": std::process::id(), "without_gil": why, "text": text});
+        self.stacks_taken(ticket, body.to_string().into_bytes());
+    }
+
+    /// The housekeeping thread, or the handler in its place, has them.
+    pub fn stacks_taken(&self, ticket: u64, body: Vec<u8>) {
+        if let Some((from, id)) = lock(&self.inspections.waiting).remove(&ticket) {
+            self.inspected(from, id, body);
+        }
+    }
+
+    /// The agent wants to know whether Python runs here. With nothing to do for it nobody needs to be woken to say so.
+    pub fn pinged(&self, from: ProcUid, seq: u64) {
+        // The client itself is asked in earnest: its main thread runs what no mailbox knows of.
+        let idle = from != self.uid && self.system.is_empty() && self.actor_mailboxes().iter().all(|m| m.is_resting());
+        if idle || !self.system.is_served() {
+            self.pong(from, seq);
+        } else {
+            self.system.push(SystemEvent::Ping { from, seq });
+        }
+    }
+
+    /// Called with the GIL, or when none is needed.
+    pub fn pong(&self, to: ProcUid, seq: u64) {
+        if to != self.uid {
+            self.peer_unlinked(to).0.send_control(Control::Pong { seq });
+        } else if let Some(agent) = self.agent() {
+            agent.ponged(to);
+        }
+    }
+}

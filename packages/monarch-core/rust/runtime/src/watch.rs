@@ -1,0 +1,140 @@
+//! The agent looks after its procs: is Python running in each, and what is known of them.
+
+use std::time::Instant;
+
+use net::lock::lock;
+use serde_json::value::RawValue;
+use wire::{Control, ProcUid};
+
+use crate::agent::{Agent, Proc};
+use crate::census::{self, Asker, ProcRow};
+use crate::inspection::{self, hex};
+use crate::pulse::{self, Beat};
+use crate::system::SystemEvent;
+
+impl Agent {
+    /// Looks at all procs, and at this process, from now on.
+    pub(crate) fn watch(&self) {
+        if std::mem::replace(&mut lock(&self.state).watching, true) {
+            return;
+        }
+        self.watch_again();
+    }
+
+    fn watch_again(&self) {
+        let Some(node) = self.node() else { return };
+        let me = self.weak();
+        node.poller.later(
+            pulse::PERIOD,
+            Box::new(move || {
+                if let Some(a) = me.upgrade().filter(|a| !lock(&a.state).closing) {
+                    a.look();
+                    a.watch_again();
+                }
+            }),
+        );
+    }
+
+    fn look(&self) {
+        let Some(node) = self.node() else { return };
+        let now = Instant::now();
+        let (mut ask, mut lost) = (vec![], vec![]);
+        {
+            let mut state = lock(&self.state);
+            if state.procs.is_empty() {
+                return;
+            }
+            let note = |uid: ProcUid, pid: u32, beat: Beat, lost: &mut Vec<(ProcUid, u32)>, ask: &mut Vec<ProcUid>| match beat {
+                Beat::Ask => ask.push(uid),
+                Beat::Lost => lost.push((uid, pid)),
+                Beat::Wait => {}
+            };
+            for (uid, p) in state.procs.iter_mut().filter(|(_, p)| p.started) {
+                note(*uid, p.pid, p.pulse.tick(now), &mut lost, &mut ask);
+            }
+            note(node.uid, std::process::id(), state.pulse.tick(now), &mut lost, &mut ask);
+        }
+        for uid in ask {
+            if uid == node.uid {
+                node.pinged(uid, 0);
+            } else {
+                node.peer_unlinked(uid).0.send_control(Control::Ping { seq: 0 });
+            }
+        }
+        for (uid, pid) in lost {
+            if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
+                p.evidence = Some(census::why_silent(pid));
+            }
+            self.ask(Asker::Watch(uid), inspection::STACKS, vec![uid]);
+        }
+    }
+
+    /// What was found when a proc became unresponsive; the housekeeping thread makes it known.
+    pub(crate) fn stacks_of_silent(&self, uid: ProcUid, stacks: Vec<u8>) {
+        let Some(node) = self.node() else { return };
+        let evidence = {
+            let mut state = lock(&self.state);
+            let Some(p) = state.procs.get_mut(&uid).filter(|p| p.pulse.lost_since().is_some()) else { return };
+            p.stacks = String::from_utf8(stacks.clone()).ok().and_then(|text| RawValue::from_string(text).ok());
+            p.evidence.unwrap_or_default().to_owned()
+        };
+        node.system.push(SystemEvent::Unresponsive { uid, evidence, stacks });
+    }
+
+    pub fn ponged(&self, from: ProcUid) {
+        let Some(node) = self.node() else { return };
+        let mut state = lock(&self.state);
+        let back = match state.procs.get_mut(&from) {
+            Some(p) => {
+                (p.evidence, p.stacks) = (None, None);
+                p.pulse.answered()
+            }
+            None => from == node.uid && state.pulse.answered(),
+        };
+        drop(state);
+        if back {
+            node.system.push(SystemEvent::Unresponsive { uid: from, evidence: String::new(), stacks: vec![] });
+        }
+    }
+
+    pub(crate) fn own_silence(&self) -> (Option<f64>, Option<&'static str>) {
+        let silent = lock(&self.state).pulse.lost_since().map(census::seconds);
+        (silent, silent.map(|_| census::why_silent(std::process::id())))
+    }
+
+    pub(crate) fn started(&self) -> Vec<ProcUid> {
+        lock(&self.state).procs.iter().filter(|(_, p)| p.started).map(|(u, _)| *u).collect()
+    }
+
+    /// What is known here of each proc, in the order of their names.
+    pub(crate) fn rows(&self) -> Vec<(ProcUid, ProcRow)> {
+        let state = lock(&self.state);
+        let row = |(uid, p): (&ProcUid, &Proc)| {
+            let silent = p.pulse.lost_since().map(census::seconds);
+            let state = match (silent, &p.stopping, p.started) {
+                (Some(_), ..) => "unresponsive",
+                (None, Some(_), _) => "stopping",
+                (None, None, false) => "starting",
+                (None, None, true) => "running",
+            };
+            let row = ProcRow {
+                uid: hex(uid.0),
+                owner: hex(p.owner.0),
+                pid: p.pid,
+                name: p.name.clone(),
+                state,
+                age: census::seconds(p.born),
+                silent,
+                evidence: p.evidence,
+                stacks: p.stacks.clone(),
+                kernel: None,
+                rss: None,
+                answer: None,
+            };
+            (*uid, row)
+        };
+        let mut rows: Vec<_> = state.procs.iter().map(row).collect();
+        rows.sort_by(|(_, a), (_, b)| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
+        rows
+    }
+}
