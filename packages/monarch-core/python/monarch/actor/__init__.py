@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from monarch._core.identity import ActorAddr as ActorAddr
     from monarch._core.identity import ProcId as ProcId
     from monarch._core.identity import Uid as Uid
+    from monarch._core.inspection import dump_state as dump_state
     from monarch._core.mesh import MeshTrait as MeshTrait
     from monarch._core.port import Channel as Channel
     from monarch._core.port import Port as Port
@@ -105,6 +106,7 @@ _HOMES = {
     ),
     "future": ("Future", "WouldBlockRuntime", "returns_future"),
     "host_mesh": ("HostMesh",),
+    "inspection": ("dump_state",),
     "identity": ("ActorAddr", "ProcId", "Uid"),
     "mesh": ("MeshTrait",),
     "port": ("Channel", "Port", "PortReceiver", "RankedPortReceiver", "UndeliverableMessageEnvelope"),

@@ -1,0 +1,230 @@
+"""Looking into a job from outside: `monarch ps`, `monarch stack`, and `dump_state` from inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from fresh_script import Script
+
+from monarch._core import inspection
+from monarch._core.process import current_process
+from monarch.actor import Actor, Channel, Port, ProcMesh, dump_state, endpoint, this_host
+from monarch.config import configured
+
+
+class Worker(Actor):
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def wait_here(self, started: Port[int]) -> None:
+        started.send(os.getpid())
+        threading.Event().wait()
+
+    @endpoint
+    def keep_the_gil(self, started: Port[int]) -> None:
+        from monarch._core._native import hold_gil
+
+        started.send(os.getpid())
+        hold_gil(0.0, 1000.0)
+        threading.Event().wait()
+
+
+@pytest.fixture
+def procs() -> Iterator[ProcMesh]:
+    mesh = this_host().spawn_procs(per_host={"procs": 3}, name="looked at")
+    yield mesh
+    with configured(stop_grace_period="100ms", stop_actor_timeout="200ms", process_exit_timeout="200ms"):
+        mesh.stop().get()
+
+
+MAIN = "from monarch._core.cli import main; main()"
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", MAIN, *arguments], capture_output=True, text=True, check=False)
+
+
+def monarch(*arguments: str, code: int | None = 0) -> str:
+    done = run(*arguments)
+    assert done.stderr == ""
+    assert code is None or done.returncode == code, done.stdout
+    return done.stdout
+
+
+def look(what: int = inspection.STATE) -> dict[str, dict[str, Any]]:
+    """What is seen of this job's procs, by their names."""
+    mine = [one.answer for one in inspection.look(what) if one.agent == current_process().uid]
+    assert len(mine) == 1 and mine[0] is not None
+    return {proc["name"]: proc for proc in mine[0]["procs"]}
+
+
+def name(rank: int) -> str:
+    return f"<root>.<looked at{{'procs': {rank}/3}}>"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Each look waits for those that do not answer, so this is no spinning."""
+    while not condition():
+        pass
+
+
+def test_ps_shows_what_runs_and_since_when(procs: ProcMesh) -> None:
+    worker = procs.spawn("w", Worker)
+    started, running = Channel[int].open()
+    worker.slice(procs=0).wait_here.broadcast(started)
+    running.recv().get()
+    worker.slice(procs=0).pid.broadcast()
+    worker.slice(procs=1).pid.call_one().get()
+    text = monarch("ps", str(os.getpid()))
+    lines = text.splitlines()
+    assert lines[0].startswith(f"job {os.getpid()} on {os.uname().nodename}: ")
+    assert lines[1].split() == ["PID", "STATE", "UP", "RSS", "QUEUED", "DOING", "PROC", "/", "ACTOR"]
+    at = next(i for i, line in enumerate(lines) if line.endswith(name(0)))
+    assert lines[at].split()[1] == "running"
+    queued, doing, since, *display = lines[at + 1].split()
+    assert (queued, doing) == ("1", "wait_here") and since.endswith("s")
+    assert " ".join(display) == "<root>.<test_inspection.Worker w{'procs': 0/3}>"
+    at = next(i for i, line in enumerate(lines) if line.endswith(name(1)))
+    assert lines[at + 1].split()[:2] == ["0", "-"]
+
+
+def test_a_job_is_one_of_several_and_found_by_its_client(procs: ProcMesh) -> None:
+    script = Script("p = this_host().spawn_procs(); p.initialized.get(); say('up'); sys.stdin.read(); time.sleep(1000)")  # sleeps: killed
+    script.until("up")
+    try:
+        found = {one["answer"]["agent_pid"] for one in json.loads(monarch("ps", "--json"))}
+        assert {os.getpid(), script.process.pid} <= found
+        only = json.loads(monarch("ps", "--json", str(script.process.pid)))
+        assert [one["answer"]["agent_pid"] for one in only] == [script.process.pid]
+    finally:
+        script.close()
+    done = run("ps", str(script.process.pid))
+    assert done.returncode == 2
+    assert f"process {script.process.pid} is not the client of a job of this user on this machine" in done.stderr
+
+
+def test_stacks_of_all_procs_equal_ones_together(procs: ProcMesh) -> None:
+    started, running = Channel[int].open()
+    procs.spawn("w", Worker).wait_here.broadcast(started)
+    for _ in range(3):
+        running.recv().get()
+    text = monarch("stack", str(os.getpid()))
+    head, *lines = text.partition("3 x <root>.<test_inspection.Worker w> in <root>.<looked at>[0-2]\n")[2].splitlines()
+    assert head.endswith(("in Worker.wait_here", "in wait_here"))
+    assert lines[0].endswith("wait") and "threading.py" in lines[0]
+
+
+def test_stacks_while_something_holds_the_gil(procs: ProcMesh) -> None:
+    started, running = Channel[int].open()
+    worker = procs.spawn("w", Worker)
+    worker.slice(procs=1).keep_the_gil.broadcast(started)
+    running.recv().get()
+    until(lambda: "without_gil" in look(inspection.STACKS)[name(1)]["answer"])
+    text = monarch("stack", str(os.getpid()))
+    _, _, rest = text.partition("1 x <root>.<test_inspection.Worker w> in <root>.<looked at>[1] (the GIL is held)\n")
+    assert rest.splitlines()[0].endswith("in keep_the_gil")
+    # It is seen to be unresponsive, with its stacks, and is never taken for dead.
+    until(lambda: look()[name(1)]["stacks"] is not None)
+    seen = look()[name(1)]
+    assert (seen["state"], seen["evidence"]) == ("unresponsive", "something keeps the GIL, or the machine is overloaded")
+    assert "keep_the_gil" in seen["stacks"]["text"]
+    assert "is unresponsive for" in monarch("ps", str(os.getpid()), code=1)
+    # Its state needs no Python.
+    assert [actor["doing"] for actor in seen["answer"]["actors"]] == ["keep_the_gil"]
+    assert worker.slice(procs=0).pid.call_one().get()
+
+
+def test_a_stopped_process_is_unresponsive_and_comes_back(procs: ProcMesh) -> None:
+    worker = procs.spawn("w", Worker)
+    pid = worker.slice(procs=2).pid.call_one().get()
+    os.kill(pid, signal.SIGSTOP)
+    waiting = worker.pid.call()
+    until(lambda: look()[name(2)]["state"] == "unresponsive")
+    seen = look()[name(2)]
+    assert (seen["evidence"], seen["kernel"], seen["answer"], seen["stacks"]) == ("stopped by a signal", "T", None, None)
+    assert f"{name(2)} (pid {pid}) does not answer" in monarch("stack", str(os.getpid()), code=1)
+    os.kill(pid, signal.SIGCONT)
+    assert waiting.get().item(procs=2) == pid
+    until(lambda: look()[name(2)]["state"] == "running")
+    assert look()[name(2)]["evidence"] is None
+
+
+def test_a_client_that_holds_the_gil_is_looked_into() -> None:
+    script = Script("""
+        from monarch._core._native import hold_gil
+        p = this_host().spawn_procs()
+        p.initialized.get()
+        def stuck_here():
+            say("holds")
+            hold_gil(0.0, 1000.0)
+            time.sleep(1000)  # sleeps: until it is killed
+        stuck_here()
+    """)
+    script.until("holds")
+    try:
+        text = monarch("stack", str(script.process.pid))
+        assert text.splitlines()[0].startswith(f"job {script.process.pid} on ")
+        assert "x a thread without a name in client (the GIL is held)" in text
+        assert "in stuck_here" in text
+        assert monarch("ps", str(script.process.pid), code=None).count("<root>.<") == 1
+    finally:
+        script.close()
+
+
+def test_another_user_sees_nothing(procs: ProcMesh) -> None:
+    if os.getuid() != 0:
+        pytest.skip("needs root, to become somebody else")
+    procs.initialized.get()
+    code = "import os, sys; sys.path[:] = %r\nfrom monarch._core import inspection\nos.setuid(65534)\nassert inspection.agents()\n"
+    code += "print([one for one in inspection.look(0) if one.agent == %d])"
+    done = subprocess.run([sys.executable, "-c", code % (sys.path, current_process().uid)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_garbage_at_the_door_disturbs_nobody(procs: ProcMesh) -> None:
+    worker = procs.spawn("w", Worker)
+    worker.pid.call().get()
+    dice = random.Random(4)
+    greeting = b"\1\0\0\0" + dice.randbytes(8)
+    for n in range(200):
+        with socket.socket(socket.AF_UNIX) as guest:
+            guest.connect(f"\0monarch-{current_process().uid:016x}")
+            said = dice.randbytes(dice.randrange(64))
+            try:
+                guest.sendall(said if n % 2 else greeting + said)
+            except OSError:  # shown the door already
+                continue
+    assert len(list(worker.pid.call().get().values())) == 3
+    assert look()[name(0)]["state"] == "running"
+
+
+def test_dump_state_is_json_for_a_bug_report(procs: ProcMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONARCH_SOMETHING", "shown")
+    monkeypatch.setenv("A_SECRET", "must not be shown")
+    worker = procs.spawn("w", Worker)
+    worker.pid.call().get()
+    text = dump_state()
+    state = json.loads(text)
+    assert state["pid"] == os.getpid() and state["versions"]["monarch-core"]
+    assert state["environment"]["MONARCH_SOMETHING"] == "shown" and "must not be shown" not in text
+    assert any(mesh["class"] == "test_inspection.Worker" and mesh["owner"] == "<root>" for mesh in state["owned"])
+    assert {proc["name"] for proc in state["host"]["procs"]} >= {"client", name(0), name(1), name(2)}
+    assert any(name.endswith("test_dump_state_is_json_for_a_bug_report") for one in state["threads"] for _, _, name in one["frames"])
+
+
+def test_dump_state_without_a_runtime() -> None:
+    code = "import json; from monarch.actor import dump_state; print(sorted(json.loads(dump_state())))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "process" not in done.stdout and "'settings'" in done.stdout
