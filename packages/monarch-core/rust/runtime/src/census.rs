@@ -11,11 +11,12 @@ use serde_json::value::RawValue;
 use wire::{Control, ProcUid, SlotId, Status};
 
 use crate::agent::Agent;
-use crate::inspection::hex;
+use crate::inspection::{STACKS, hex};
 use crate::node::Node;
 
-/// How long procs have to answer: longer than stacks without the GIL take.
-const DEADLINE: Duration = Duration::from_millis(2000);
+/// How long procs have to answer. For stacks: longer than those without the GIL take. The state is at hand.
+const FOR_STACKS: Duration = Duration::from_millis(2000);
+const FOR_STATE: Duration = Duration::from_millis(700);
 
 /// Who wants to know: a process at the other end of a link with the number of its question, or a call of this process.
 #[derive(Clone, Copy)]
@@ -85,7 +86,7 @@ impl Agent {
         lock(&self.census.open).insert(id, Open { asker, answers: HashMap::new(), wanted: procs.len() });
         let me = self.weak();
         node.poller.later(
-            DEADLINE,
+            if what == STACKS { FOR_STACKS } else { FOR_STATE },
             Box::new(move || {
                 if let Some(a) = me.upgrade() {
                     a.conclude(id);
