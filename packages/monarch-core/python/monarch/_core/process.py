@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from monarch._core.local_actor import LocalActor
     from monarch._core.mesh_info import MeshInfo
+    from monarch._core.notebook import Console
     from monarch._core.owner import Owner
     from monarch._core.supervision import OwnedMesh
 
@@ -56,6 +57,8 @@ class LocalProcess:
         self.python_executable: str | None = None
         # What variables that are read only when an interpreter starts were in the process that procs are forked from.
         self.start_variables: dict[str, str] = {}
+        # In a notebook, what carries the lines of procs to the cells.
+        self.console: Console | None = None
         from monarch._core.owner import Owner
 
         self.owner: Owner = Owner(self, 0, "<root>" if self.is_client else name)
@@ -157,6 +160,10 @@ def _start_client() -> LocalProcess:
     from monarch._core.housekeeping import run_client
 
     start_new_thread(run_client, (process,))
+    if "IPython" in sys.modules:
+        from monarch._core.notebook import install
+
+        install(process)
     return process
 
 
