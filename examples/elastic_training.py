@@ -218,7 +218,9 @@ def main() -> int:
     train, held_out = load()
     start = time.monotonic()
     parameters, kills, seen = train_under_fire(train, epochs, faults, options.seed)
-    print(f"trained {epochs} epochs, {epochs * STEPS} steps on {WORKERS} workers, {time.monotonic() - start:.1f} s with start-up and faults")
+    print(
+        f"trained {epochs} epochs, {epochs * STEPS} steps on {WORKERS} workers, {time.monotonic() - start:.1f} s with start-up and faults"
+    )
     if seen:
         summary(seen)
 

@@ -216,7 +216,9 @@ def test_interrupt(kernel, wait):
     others = "others = procs.spawn('others', Worker); (await others.version.call()).values(), others.version.call().get().values()"
     assert kernel.cell(others)["result"] == "([1, 1], [1, 1])"
     assert lines(kernel.cell("await others.say.call('here')")["stdout"]) == ["[0] here", "[1] here"]
-    assert kernel.cell("await procs.stop(); this_host().spawn_procs().spawn('new', Worker).version.call().get().values()")["result"] == "[1]"
+    assert (
+        kernel.cell("await procs.stop(); this_host().spawn_procs().spawn('new', Worker).version.call().get().values()")["result"] == "[1]"
+    )
 
 
 def test_shutdown_context_in_a_kernel(kernel):

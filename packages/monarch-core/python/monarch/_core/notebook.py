@@ -131,9 +131,10 @@ class Console:
 
 
 def _write(name: str, text: str) -> None:
-    stream = getattr(sys, name)
+    stream: Any = getattr(sys, name)
     # A `print` writes its text and its line end one after the other: lines of procs must not get in between.
-    code = getattr(getattr(type(stream), "write", None), "__code__", None)
+    write: Any = getattr(stream, "write", None)
+    code = getattr(getattr(write, "__func__", None), "__code__", None)
     for _ in range(_POLITE):
         if code is None or not _in_progress(code):
             break
