@@ -3,7 +3,7 @@
 Lines of procs go to the client's descriptors 1 and 2. In a kernel those are not what a cell shows: a cell shows what is written to the
 kernel's `sys.stdout` and `sys.stderr`. So in a kernel lines go into pipes of our own instead, and a thread writes them to these streams. At
 the end of each cell everything that was printed before is written first. The threads that this waits for do not wait for the kernel's loop,
-and it is a matter of microseconds; should one be held up, the cell ends without it after `_FLUSH_TIMEOUT`.
+and it is a matter of microseconds. Should one be held up, a cell ends without it after `_FLUSH_TIMEOUT`, and the next ones do not wait.
 
 IPython is detected, never imported.
 """
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from monarch._core.process import LocalProcess
 
-# A cell ends late by at most so much, in seconds; what is printed later still appears, where the frontend puts late output.
-_FLUSH_TIMEOUT = 0.5
+# A cell ends late by at most so much, in seconds (contract 13.1); what comes later still appears, where the frontend puts late output.
+_FLUSH_TIMEOUT = 3.0
 _CLOSE_TIMEOUT = 1.0
 _CHUNK = 64 << 10
 # How often, and how long, a line waits for a `print` that is in progress, in seconds. That takes microseconds; a stream that blocks may
@@ -45,8 +45,10 @@ def install(process: LocalProcess) -> None:
     def flush(*_: Any) -> None:
         if process.closed or os.getpid() != process.pid:
             return
-        native.flush_output(_FLUSH_TIMEOUT)
-        if console is not None:
+        if console is None:
+            native.flush_output(_FLUSH_TIMEOUT)
+        elif not console.is_behind():
+            native.flush_output(_FLUSH_TIMEOUT)
             console.flush(_FLUSH_TIMEOUT)
 
     shell.events.register("post_run_cell", flush)
@@ -69,8 +71,9 @@ class Console:
             os.set_blocking(read, False)
             self.reads.append(read)
             self.writes.append(write)
-        # Locks to release when all that was in the pipes is written.
+        # Locks to release when all that was in the pipes is written, and the newest of them.
         self.waiting: list[LockType] = []
+        self.last: LockType | None = None
         self.ended = allocate_lock()
         self.ended.acquire()
         process.native.set_consoles(self.writes[0], self.writes[1])
@@ -82,9 +85,15 @@ class Console:
         """Waits until what is in the pipes is written, at most so long."""
         done = allocate_lock()
         done.acquire()
+        self.last = done
         self.waiting.append(done)
         os.write(self.writes[2], b"f")
-        done.acquire(timeout=timeout)
+        if done.acquire(timeout=timeout):
+            done.release()
+
+    def is_behind(self) -> bool:
+        """The last flush that was asked for has not come to its end."""
+        return self.last is not None and self.last.locked()
 
     def close(self) -> None:
         """What is printed from now on goes where it goes without a notebook; the thread ends."""
