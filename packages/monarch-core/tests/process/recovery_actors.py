@@ -37,6 +37,11 @@ class Replica(Actor):
     def fail(self) -> None:
         raise SystemExit(4)
 
+    @endpoint(explicit_response_port=True)
+    def never(self, answer: Port[None]) -> None:
+        """Who calls it waits until this actor ends."""
+        self.answer = answer
+
     @endpoint
     def block(self, started: Port[int]) -> None:
         """Never returns, and cannot be cancelled."""
@@ -99,12 +104,13 @@ class Keeper(Actor):
     async def kill(self, rank: int, which: int = 0) -> None:
         """Returns when a call to the replica has failed."""
         replica = self.replicas[rank]
-        os.kill(list((await replica.pid.call()).values())[which], signal.SIGKILL)
-        while True:
-            try:
-                await replica.pid.call()
-            except SupervisionError:
-                return
+        pids = list((await replica.pid.call()).values())
+        end = replica.never.call()
+        os.kill(pids[which], signal.SIGKILL)
+        try:
+            await end
+        except SupervisionError:
+            return
 
     @endpoint
     async def fail(self, rank: int) -> None:
@@ -160,12 +166,12 @@ class SyncKeeper(Actor):
     @endpoint
     def lose_and_heal(self, rank: int) -> tuple[list[int], bool]:
         before = self.replicas[rank].pid.call_one().get()
+        end = self.replicas[rank].never.call_one()
         os.kill(before, signal.SIGKILL)
-        while True:
-            try:
-                self.replicas[rank].pid.call_one().get()
-            except SupervisionError:
-                break
+        try:
+            end.get()
+        except SupervisionError:
+            pass
         healed = list(self.replicas.heal())
         return healed, self.replicas[rank].pid.call_one().get() != before
 

@@ -71,6 +71,7 @@ REPLACED_BY_HAND = """
 import gc, os, signal
 from monarch.actor import Actor, MeshFailure, SupervisionError, endpoint, this_host, this_proc
 from mesh_actors import Counter
+from recovery_actors import Replica
 
 class Supervisor(Actor):
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class Supervisor(Actor):
 
     def begin(self) -> None:
         self.procs = this_host().spawn_procs(name="worker")
-        self.worker = self.procs.spawn("worker", Counter)
+        self.worker = self.procs.spawn("worker", Replica, 0)
 
     def __supervise__(self, failure: MeshFailure) -> bool:
         self.told += 1
@@ -88,16 +89,16 @@ class Supervisor(Actor):
 
     @endpoint
     def kill(self) -> int:
-        os.kill(self.worker.pid.call_one().get(), signal.SIGKILL)
-        while True:
-            try:
-                self.worker.pid.call_one().get()
-            except SupervisionError:
-                return self.told
+        pid, end = self.worker.pid.call_one().get(), self.worker.never.call_one()
+        os.kill(pid, signal.SIGKILL)
+        try:
+            end.get()
+        except SupervisionError:
+            return self.told
 
     @endpoint
     def use(self) -> tuple[int, int]:
-        return self.told, self.worker.add.call_one().get()
+        return self.told, self.worker.who.call_one().get()[2]
 
 def resources(pid):
     with open(f"/proc/{pid}/status") as status:
@@ -119,11 +120,11 @@ def test_replacing_a_proc_again_and_again_costs_nothing(place):
         def replace(first, last):
             for count in range(first, last):
                 assert supervisor.kill.call_one().get() == count
-                assert supervisor.use.call_one().get() == (count + 1, 1)
+                assert supervisor.use.call_one().get() == (count + 1, 0)
             gc.collect()
             return [resources(pid) for pid in sorted(pids)]
 
-        few, many = replace(0, 20), replace(20, 120)
+        few, many = replace(0, 10), replace(10, 50)
         for (kib, threads, files), (kib_later, threads_later, files_later) in zip(few, many, strict=True):
             print(threads_later - threads, files_later - files, kib_later - kib)
         """)
@@ -131,7 +132,7 @@ def test_replacing_a_proc_again_and_again_costs_nothing(place):
     for line in lines(done.stdout):
         threads, files, kib = map(int, line.split())
         # What is kept of each is how it ended, for those who still hold a handle.
-        assert (threads, files) == (0, 0) and kib < 3000, line
+        assert (threads, files) == (0, 0) and kib < 1000, line
     assert done.stderr == ""
 
 
