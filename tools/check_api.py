@@ -15,7 +15,7 @@ import sys
 from tools.project import ROOT
 from tools.public_names import describe
 
-WHEELS = {"monarch-core": ("monarch.actor", "monarch.actor.testing", "monarch.config")}
+WHEELS = {"monarch-core": ("monarch.actor", "monarch.actor.recovery", "monarch.actor.testing", "monarch.config")}
 FOLDER = ROOT / "docs" / "api"
 
 

@@ -12,6 +12,14 @@ from fresh_script import Script, interrupt, run
 
 BENCH = Path(__file__).parents[4] / "bench" / "exit_reliability.py"
 
+IMPORTED = """
+import sys
+sys.path.insert(0, {folder!r})
+from mesh_actors import Counter
+from monarch.actor import this_proc
+print(this_proc().spawn("counter", Counter).add.call_one().get(), "threading" in sys.modules)
+"""
+
 FOUR = """
 procs = this_host().spawn_procs(per_host={"procs": 4})
 mesh = procs.spawn("echo", Echo)
@@ -71,6 +79,11 @@ class BusyLoop(Actor):
         import asyncio
         await asyncio.Event().wait()
 """
+
+
+def test_script_that_leaves_threading_to_us():
+    """Python waits at exit for the thread that imported `threading` first, which must not be one of ours."""
+    run(IMPORTED.format(folder=str(Path(__file__).parent)), prelude="").assert_clean()
 
 
 # ---- the four ways to end

@@ -133,6 +133,13 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "run the command by hand on that host; `monarch doctor` checks a machine",
     ),
     ErrorRow(
+        "gave_up",
+        "SupervisionError",
+        "a replica that failed again and again",
+        "{name} {rank} failed {count} times within {within} s, given up:",
+        "the last failure is below; `max_restarts` and `within` of `Replicas` say how much is tolerated",
+    ),
+    ErrorRow(
         "undeliverable",
         "DeliveryError",
         "a message that came back",

@@ -308,6 +308,12 @@ def procs_not_started(n: int, procs: Sequence[tuple[str, str, Sequence[str]]]) -
     return "\n".join([*lines, f"  hint: {_hint('procs_not_started')}"])
 
 
+def gave_up(name: str, rank: int, count: int, within: float, report: str) -> str:
+    """`report` is that of the last failure."""
+    head = _fill("gave_up", name=name, rank=rank, count=count, within=f"{within:g}")
+    return "\n".join([head, *_indent(report.split("\n"))])
+
+
 def undeliverable(target: str, sender: str, dest: str, why: str) -> str:
     """`target` is `{mesh}.{method}()`, or what stands for it; the root client is shown as `client`."""
     return _fill("undeliverable", target=target, sender=_client(sender), dest=_client(dest), why=why)

@@ -402,7 +402,7 @@ class LocalActor:
     def _stop_owned(self) -> None:
         from monarch._core.supervision import CLIENT_EXITS
 
-        owned = [self.process.owned[uid] for uid in self.process.supervision.owned(self.info.uid) if uid in self.process.owned]
+        owned = self.owner.meshes()
         if not owned:
             return
         bounds = None

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from monarch._core.errors import MeshFailure
     from monarch._core.local_actor import LocalActor
     from monarch._core.process import LocalProcess
+    from monarch._core.supervision import OwnedMesh
 
 
 class Owner:
@@ -19,6 +20,11 @@ class Owner:
         self.mailbox = mailbox
         self.display = display
         self.actor = actor
+
+    def meshes(self) -> list[OwnedMesh]:
+        """What it owns, oldest first."""
+        owned = self.process.owned
+        return [owned[uid] for uid in self.process.supervision.owned(self.mailbox) if uid in owned]
 
     def failed(self, failure: MeshFailure) -> None:
         """Something that the process itself owns has failed. Called on the housekeeping thread."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from monarch._core.local_actor import LocalActor
     from monarch._core.mesh_info import MeshInfo
+    from monarch._core.notebook import Console
     from monarch._core.owner import Owner
     from monarch._core.supervision import OwnedMesh
 
@@ -60,6 +61,8 @@ class LocalProcess:
         self.python_executable: str | None = None
         # What variables that are read only when an interpreter starts were in the process that procs are forked from.
         self.start_variables: dict[str, str] = {}
+        # In a notebook, what carries the lines of procs to the cells.
+        self.console: Console | None = None
         from monarch._core.owner import Owner
 
         self.owner: Owner = Owner(self, 0, "<root>" if self.is_client else name)
@@ -144,6 +147,9 @@ def start_variables() -> dict[str, str]:
 
 
 def _start_client() -> LocalProcess:
+    # It takes the thread that imports it first for the main thread, and waits for that one at exit: not one of ours, which never end.
+    import threading as threading
+
     from monarch._core.shutdown import register_exit
 
     if _exited:
@@ -161,6 +167,10 @@ def _start_client() -> LocalProcess:
     from monarch._core.housekeeping import run_client
 
     start_new_thread(run_client, (process,))
+    if "IPython" in sys.modules:
+        from monarch._core.notebook import install
+
+        install(process)
     return process
 
 

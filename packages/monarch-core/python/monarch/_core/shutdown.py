@@ -154,6 +154,8 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
             native.wait_quiet(_KILL_TIMEOUT)
             break
     native.close_agent(_OUTPUT_TIMEOUT)
+    if process.console is not None:
+        process.console.close()
 
 
 def shutdown(host_timeout: float | None) -> Future[None]:

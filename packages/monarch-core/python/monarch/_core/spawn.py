@@ -38,7 +38,9 @@ def spawn_procs(
     name: str,
     proc_bind: list[dict[str, str]] | None,
     bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None,
+    replica: int = 0,
 ) -> ProcMesh:
+    """`replica`: of several meshes like this one, for the ranks that stand before lines of output."""
     extent = host_extent(hosts, per_host)
     each = 1
     for size in per_host.values():
@@ -69,7 +71,8 @@ def spawn_procs(
             argv, program, env, shown = command
             commands.append(shown)
             setup = marshal.dumps((argv, program, env, _cwd(), setup))
-        plans.append((uid, setup, command is not None, int((limit or 0) * 1000), f"[{rank}] " if prefix else "", info.display(rank)))
+        shown_rank = f"[{replica * count + rank}] " if prefix else ""
+        plans.append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank)))
     owned = OwnedMesh(process, owner, info, False)
     process.infos[info.uid] = info
     process.native.spawn_procs(plans)

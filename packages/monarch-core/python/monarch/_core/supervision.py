@@ -55,6 +55,16 @@ class OwnedMesh:
             self.future = self._stop_actors(reason, bounds) if self.is_actors else self._stop_procs(reason, bounds)
         return self.future
 
+    def is_over(self) -> bool:
+        """Nothing of it is left that could fail, or be stopped; on the housekeeping thread, which has told the owner all."""
+        if self.future is not None and self.future._done():
+            return True
+        told, gone = self.process.supervision.progress(self.info.uid)
+        if self.owner.actor is None:
+            # The root may be asked later what of it was seen.
+            return gone and self.info.stopped is not None
+        return gone or told
+
     def forget(self) -> None:
         self.process.owned.pop(self.info.uid, None)
         self.process.supervision.gone(self.info.uid)
@@ -142,6 +152,7 @@ def actor_failed(process: LocalProcess, body: bytes) -> None:
     if uid in process.owned:
         failure = MeshFailure.from_wire(body[12:])
         _do(process, process.supervision.member_failed(uid, rank), lambda mesh, rank: failure)
+        _forget_if_over(process, [uid])
 
 
 def procs_ended(process: LocalProcess, ends: list[tuple[int, tuple[Any, ...]]]) -> None:
@@ -153,6 +164,15 @@ def procs_ended(process: LocalProcess, ends: list[tuple[int, tuple[Any, ...]]]) 
         return known or proc_ended_failure(mesh.info, rank, process.ended[mesh.info.procs[rank]])
 
     _do(process, process.supervision.procs_ended([(uid, end[3] == "stopped") for uid, end in ends]), failure)
+    _forget_if_over(process, process.supervision.on([uid for uid, _ in ends]))
+
+
+def _forget_if_over(process: LocalProcess, meshes: list[int]) -> None:
+    """An owner that replaces what it has lost, again and again, must not keep it all."""
+    for uid in meshes:
+        mesh = process.owned.get(uid)
+        if mesh is not None and mesh.is_over():
+            mesh.forget()
 
 
 def _do(process: LocalProcess, steps: list[tuple[str, int, int, int]], failure_of: Callable[[OwnedMesh, int], MeshFailure]) -> None:

@@ -131,7 +131,7 @@ def __getattr__(name: str) -> object:
 
     home = _HOME.get(name)
     if home is None:
-        if name not in ("config", "concurrent", "testing"):
+        if name not in ("config", "concurrent", "recovery", "testing"):
             raise AttributeError(f"module 'monarch.actor' has no attribute {name!r}")
         return import_module(f"monarch.actor.{name}")
     found = globals()[name] = getattr(import_module(f"monarch._core.{home}"), name)

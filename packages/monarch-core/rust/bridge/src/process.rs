@@ -89,6 +89,13 @@ impl Process {
         }
     }
 
+    /// Where lines that procs started from now on print are written: descriptors for their stdout and stderr.
+    fn set_consoles(&self, out: i32, err: i32) {
+        if let Some(a) = self.node.agent() {
+            a.set_consoles([out, err]);
+        }
+    }
+
     /// Asks the agent for procs: (uid, setup, exec, ready in ms, prefix of output lines, name) each.
     fn spawn_procs(&self, procs: Vec<(u64, Vec<u8>, bool, u64, String, String)>) -> PyResult<()> {
         gil::check_not_forked()?;

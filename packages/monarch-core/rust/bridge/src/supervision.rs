@@ -66,6 +66,17 @@ impl Supervision {
         self.with(|s| s.gone(MailboxId(mesh)));
     }
 
+    /// Whether the owner was told of every rank, and whether every rank's proc has ended.
+    fn progress(&self, mesh: u64) -> (bool, bool) {
+        self.with(|s| s.progress(MailboxId(mesh)))
+    }
+
+    /// The meshes that have ranks on any of these procs.
+    fn on(&self, procs: Vec<u64>) -> Vec<u64> {
+        let procs: Vec<_> = procs.into_iter().map(ProcUid).collect();
+        ids(self.with(|s| s.on(&procs)))
+    }
+
     fn actor_started(&self, actor: u64, owner_proc: u64) {
         self.with(|s| s.actor_started(MailboxId(actor), ProcUid(owner_proc)));
     }

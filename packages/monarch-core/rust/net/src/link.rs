@@ -388,7 +388,11 @@ impl Link {
             input.buf.reserve(want);
             let room = input.buf.capacity() - input.buf.len();
             let n = match sys::recv_into(raw, &mut input.buf, &mut input.fds, libc::MSG_DONTWAIT) {
-                Ok(0) => return false,
+                Ok(0) => {
+                    // The link stays, as long as its process is remembered.
+                    input.buf = Vec::new();
+                    return false;
+                }
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
@@ -421,7 +425,7 @@ impl Link {
                 return;
             }
             out.down = true;
-            out.queue.clear();
+            out.queue = VecDeque::new();
             self.queued.store(0, Ordering::Relaxed);
             out.fd.take()
         };

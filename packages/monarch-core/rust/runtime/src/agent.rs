@@ -83,6 +83,8 @@ pub struct Agent {
     door: Mutex<bool>,
     pub(crate) census: Census,
     born: Instant,
+    /// Where the lines of procs go, their stdout and their stderr.
+    consoles: Mutex<[libc::c_int; 2]>,
     me: Weak<Agent>,
 }
 
@@ -98,6 +100,7 @@ impl Agent {
             door: Mutex::new(false),
             census: Census::default(),
             born: Instant::now(),
+            consoles: Mutex::new([1, 2]),
             me: me.clone(),
         }))
     }
@@ -112,6 +115,11 @@ impl Agent {
                 me.watch();
             }));
         }
+    }
+
+    /// Where lines of procs that are started from now on are written.
+    pub fn set_consoles(&self, consoles: [libc::c_int; 2]) {
+        *lock(&self.consoles) = consoles;
     }
 
     fn with_zygote<T>(&self, f: impl FnOnce(&Zygote) -> T) -> io::Result<T> {
@@ -201,8 +209,9 @@ impl Agent {
         let (out_read, out_write) = sys::pipe()?;
         let (err_read, err_write) = sys::pipe()?;
         let tail = Tail::new(self.options.tail_lines);
+        let [out, err] = *lock(&self.consoles);
         let streams =
-            vec![self.output.add(out_read, 1, &plan.prefix, tail.clone())?, self.output.add(err_read, 2, &plan.prefix, tail.clone())?];
+            vec![self.output.add(out_read, out, &plan.prefix, tail.clone())?, self.output.add(err_read, err, &plan.prefix, tail.clone())?];
         let waiting = {
             let mut state = lock(&self.state);
             state.procs.insert(
@@ -501,7 +510,11 @@ impl Agent {
         self.output.flush(bound);
     }
 
+    /// Waits until what procs have printed before is on the console, at most so long.
     pub fn flush_output(&self, bound: Duration) {
+        for s in lock(&self.state).procs.values().flat_map(|p| &p.streams) {
+            self.output.carry(s);
+        }
         self.output.flush(bound);
     }
 }

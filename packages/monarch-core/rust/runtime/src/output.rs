@@ -207,6 +207,15 @@ impl Output {
         self.poller.spawn(Box::new(move || s.write()));
     }
 
+    /// Takes what is in the pipe to the console soon, ahead of the kernel's word that there is something.
+    pub fn carry(&self, stream: &Arc<Stream>) {
+        let s = stream.clone();
+        self.poller.spawn(Box::new(move || {
+            s.read(BACKLOG);
+            s.write();
+        }));
+    }
+
     /// Waits until all that was handed over is on the console, at most so long.
     pub fn flush(&self, bound: Duration) {
         if !self.started.load(Ordering::Acquire) {

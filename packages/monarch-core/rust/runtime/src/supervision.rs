@@ -59,6 +59,8 @@ struct Mesh {
     /// Its end is wanted.
     stopping: bool,
     told: HashSet<u32>,
+    /// Ranks whose procs have ended.
+    lost: HashSet<u32>,
     born: u64,
 }
 
@@ -96,7 +98,10 @@ impl Supervision {
             self.by_proc.entry(*p).or_default().insert(key);
         }
         self.by_owner.entry(owner).or_default().insert(key);
-        self.meshes.insert(mesh, Mesh { owner, kind, procs: procs.into(), stopping: false, told: HashSet::new(), born: self.born });
+        self.meshes.insert(
+            mesh,
+            Mesh { owner, kind, procs: procs.into(), stopping: false, told: HashSet::new(), lost: HashSet::new(), born: self.born },
+        );
     }
 
     /// Its failures are nobody's business but its users'.
@@ -139,6 +144,17 @@ impl Supervision {
     /// What an owner has, oldest first.
     pub fn owned(&self, owner: Owner) -> Vec<MailboxId> {
         self.by_owner.get(&owner).map_or(vec![], |all| all.iter().map(|(_, id)| *id).collect())
+    }
+
+    /// Whether the owner has been told of every rank, and whether every rank's proc has ended.
+    pub fn progress(&self, mesh: MailboxId) -> (bool, bool) {
+        self.meshes.get(&mesh).map_or((true, true), |m| (m.told.len() == m.procs.len(), m.lost.len() == m.procs.len()))
+    }
+
+    /// The meshes that have ranks on any of these procs.
+    pub fn on(&self, procs: &[ProcUid]) -> Vec<MailboxId> {
+        let all: Births = procs.iter().filter_map(|p| self.by_proc.get(p)).flatten().copied().collect();
+        all.into_iter().map(|(_, id)| id).collect()
     }
 
     pub fn actor_started(&mut self, actor: MailboxId, owner_proc: ProcUid) {
@@ -187,6 +203,11 @@ impl Supervision {
         let (mut marks, mut hit) = (vec![], vec![]);
         for (proc, stopped) in ends {
             let at: Vec<MailboxId> = self.by_proc.get(proc).map_or(vec![], |all| all.iter().map(|(_, id)| *id).collect());
+            for id in &at {
+                let Some(m) = self.meshes.get_mut(id) else { continue };
+                let ranks = m.procs.iter().enumerate().filter(|(_, p)| *p == proc);
+                m.lost.extend(ranks.map(|(rank, _)| rank as u32));
+            }
             let mut told = HashSet::new();
             for kind in [Kind::Actors, Kind::Procs] {
                 for (id, m) in at.iter().filter_map(|id| Some((*id, self.meshes.get(id)?))).filter(|(_, m)| m.kind == kind) {

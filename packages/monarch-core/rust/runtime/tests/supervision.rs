@@ -554,6 +554,21 @@ fn actors_of_a_lost_process_are_orphans() {
 }
 
 #[test]
+fn a_mesh_may_be_over() {
+    let mut s = Supervision::default();
+    s.created(MailboxId(1), Owner::Process, Kind::Actors, vec![uid(1), uid(2)]);
+    s.member_failed(member(1, 0));
+    assert_eq!(s.progress(MailboxId(1)), (false, false));
+    s.procs_ended(&[(uid(2), false)]);
+    assert_eq!(s.progress(MailboxId(1)), (true, false));
+    s.procs_ended(&[(uid(1), false)]);
+    assert_eq!(s.progress(MailboxId(1)), (true, true));
+    assert_eq!((s.on(&[uid(2)]), s.on(&[uid(3)])), (vec![MailboxId(1)], vec![]));
+    s.gone(MailboxId(1));
+    assert_eq!(s.on(&[uid(1), uid(2)]), []);
+}
+
+#[test]
 fn nobody_is_told_of_what_nobody_owns() {
     let mut s = Supervision::default();
     s.created(MailboxId(1), Owner::Process, Kind::Actors, vec![uid(1)]);

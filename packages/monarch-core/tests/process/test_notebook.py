@@ -1,0 +1,256 @@
+"""Notebooks, with a real kernel: awaiting and waiting in cells, output in the cell that runs, restarts and interrupts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from fresh import run
+from fresh_script import wait_for_end
+from jupyter_client import KernelManager
+from nbformat.v4 import new_code_cell, new_notebook
+
+WORKER = """
+import os, threading
+from monarch.actor import Actor, endpoint, this_host
+
+class Worker(Actor):
+    @endpoint
+    def version(self):
+        return 1
+    @endpoint
+    def pid(self):
+        return os.getpid()
+    @endpoint
+    def say(self, *lines):
+        for line in lines:
+            print(line)
+    @endpoint
+    def complain(self, text):
+        import sys
+        print(text, file=sys.stderr)
+    @endpoint
+    def block(self):
+        print("blocked")
+        threading.Event().wait()
+
+procs = this_host().spawn_procs({"gpus": 2})
+workers = procs.spawn("workers", Worker)
+"""
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the kernels of a test keep their files and sockets; a short path, because those of sockets are limited."""
+    path = Path(tempfile.mkdtemp(prefix="nb-"))
+    for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(path))
+    yield path
+    shutil.rmtree(path)
+
+
+class Kernel:
+    """A kernel and its client; `cell` runs one to its end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.manager = KernelManager(transport="ipc", connection_file=str(folder / "kernel.json"))
+        self.manager.start_kernel()
+        self._connect()
+
+    def _connect(self) -> None:
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=25)
+
+    def restart(self) -> None:
+        self.client.stop_channels()
+        self.manager.restart_kernel()
+        self._connect()
+
+    def begin(self, code: str) -> str:
+        return self.client.execute(code)
+
+    def events(self, cell: str) -> Iterator[tuple[str, str]]:
+        """What a cell shows: (stream, text), ("result", text), ("error", name and value), until it has ended."""
+        while True:
+            message = self.client.get_iopub_msg(timeout=25)
+            assert message["parent_header"].get("msg_id") == cell or message["msg_type"] == "status", message
+            content = message["content"]
+            match message["msg_type"]:
+                case "stream":
+                    yield content["name"], content["text"]
+                case "execute_result":
+                    yield "result", content["data"]["text/plain"]
+                case "error":
+                    yield "error", f"{content['ename']}: {content['evalue']}"
+                case "status":
+                    if content["execution_state"] == "idle" and message["parent_header"].get("msg_id") == cell:
+                        return
+
+    def cell(self, code: str) -> dict[str, str]:
+        shown: dict[str, str] = {}
+        for kind, text in self.events(self.begin(code)):
+            shown[kind] = shown.get(kind, "") + text
+        return shown
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.cleanup_resources()
+        self.manager.context.destroy(linger=0)
+
+
+@pytest.fixture
+def kernel(folder: Path) -> Iterator[Kernel]:
+    made = Kernel(folder)
+    yield made
+    made.close()
+
+
+EXECUTE = """
+import asyncio, sys
+import nbformat
+from jupyter_client import AsyncKernelManager
+from nbclient import NotebookClient
+
+folder, path = sys.argv[1:]
+notebook = nbformat.read(path, as_version=4)
+manager = AsyncKernelManager(transport="ipc", connection_file=f"{folder}/kernel.json")
+asyncio.run(NotebookClient(notebook, timeout=25, km=manager).async_execute())
+nbformat.write(notebook, path)
+"""
+
+
+def execute(cells: list[str], folder: Path) -> Any:
+    """Runs a notebook. In a process of its own: nbclient leaves sockets to the collector, which warns of them."""
+    path = folder / "test.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell(code) for code in cells]), path)
+    done = subprocess.run(
+        [sys.executable, "-c", EXECUTE, str(folder), str(path)], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=28
+    )
+    assert done.returncode == 0, done.stdout.decode()
+    return nbformat.read(path, as_version=4)
+
+
+def lines(text: str) -> list[str]:
+    return sorted(text.splitlines())
+
+
+def test_a_notebook(folder):
+    """As people run them without a browser: what is stored with each cell is what was printed while it ran."""
+    redefined = WORKER.replace("return 1", "return 2").rpartition("procs =")[0]
+    cells = [
+        WORKER,
+        "(await workers.version.call()).values()",
+        "workers.version.call().get().values()",
+        "await workers.say.call('from the third cell')",
+        "await workers.complain.call('on the other stream')",
+        "workers.say.broadcast('from the fifth cell'); await workers.version.call();",
+        redefined + "(await workers.version.call()).values(), (await procs.spawn('again', Worker).version.call()).values()",
+        "for number in range(200): print(number); workers.say.broadcast(f'line {number}')\nawait workers.version.call();",
+    ]
+    notebook = execute(cells, folder)
+    shown: list[dict[str, str]] = []
+    for cell in notebook.cells:
+        shown.append({})
+        for output in cell.outputs:
+            assert output["output_type"] != "error", output["traceback"]
+            kind = output.get("name", "result")
+            shown[-1][kind] = shown[-1].get(kind, "") + (output["text"] if "text" in output else output["data"]["text/plain"])
+    assert shown[0] == {}
+    assert shown[1] == {"result": "[1, 1]"}
+    # The loop of the kernel runs in the thread of the cell.
+    assert shown[2].keys() <= {"result", "stderr"} and shown[2]["result"] == "[1, 1]"
+    assert "active event loop" in shown[2].get("stderr", "active event loop") and "as_asyncio" in shown[2].get("stderr", "as_asyncio")
+    assert lines(shown[3].pop("stdout")) == ["[0] from the third cell", "[1] from the third cell"]
+    assert lines(shown[4].pop("stderr")) == ["[0] on the other stream", "[1] on the other stream"]
+    assert lines(shown[5].pop("stdout")) == ["[0] from the fifth cell", "[1] from the fifth cell"]
+    assert shown[6] == {"result": "([1, 1], [2, 2])"}
+    printed = lines(shown[7]["stdout"])
+    expected = lines("\n".join(f"{number}\n[0] line {number}\n[1] line {number}" for number in range(200)))
+    # The kernel and the processes print at the same time; what they printed was there, and whole, when the cell ended.
+    assert printed == expected
+
+
+def test_restart_and_kill_end_what_the_kernel_owned(kernel):
+    pids: list[int] = []
+    for _ in range(2):
+        shown = kernel.cell(WORKER + "(await workers.pid.call()).values() + [os.getpid()]")
+        own = [int(pid) for pid in re.findall(r"\d+", shown["result"])]
+        assert len(set(own)) == 3 and not set(own) & set(pids)
+        zygote = kernel.cell("from monarch._core.process import current_process; current_process().native.zygote_pid()")
+        pids += [*own, int(zygote["result"])]
+        if len(pids) == 4:
+            kernel.restart()
+        else:
+            kernel.manager.shutdown_kernel(now=True)
+        assert all(wait_for_end(pid) for pid in pids)
+
+
+@pytest.mark.parametrize("wait", ["workers.block.call().get()", "await workers.block.call()"])
+def test_interrupt(kernel, wait):
+    assert kernel.cell(WORKER + "(await workers.version.call()).values()") == {"result": "[1, 1]"}
+    cell = kernel.begin(wait)
+    seen: list[tuple[str, str]] = []
+    text = ""
+    for kind, shown in kernel.events(cell):
+        seen.append((kind, shown))
+        if kind == "stdout":
+            text += shown
+            # Shown while the cell runs, and both are in the endpoint now.
+            if lines(text) == ["[0] blocked", "[1] blocked"]:
+                kernel.manager.interrupt_kernel()
+                # A kernel in an `await` notices when it gets its next message.
+                kernel.client.kernel_info()
+    assert [shown for kind, shown in seen if kind == "error"] in (["KeyboardInterrupt: "], ["CancelledError: "])
+    # Those two are blocked, everything else goes on.
+    others = "others = procs.spawn('others', Worker); (await others.version.call()).values(), others.version.call().get().values()"
+    assert kernel.cell(others)["result"] == "([1, 1], [1, 1])"
+    assert lines(kernel.cell("await others.say.call('here')")["stdout"]) == ["[0] here", "[1] here"]
+    assert (
+        kernel.cell("await procs.stop(); this_host().spawn_procs().spawn('new', Worker).version.call().get().values()")["result"] == "[1]"
+    )
+
+
+def test_shutdown_context_in_a_kernel(kernel):
+    """The kernel goes on without its client."""
+    kernel.cell(WORKER + "await workers.version.call();")
+    assert kernel.cell("from monarch.actor import shutdown_context\nawait shutdown_context()\nprint('over')") == {"stdout": "over\n"}
+    assert kernel.cell("1 + 1") == {"result": "2"}
+
+
+def test_without_a_notebook_ipython_is_not_imported():
+    done = run("""
+        import importlib.util, sys
+        from mesh_actors import Probe
+        from monarch.actor import this_host
+        assert importlib.util.find_spec("IPython") is not None
+        inside = this_host().spawn_procs().spawn("probe", Probe).evaluate.call_one("[m for m in sys.modules if 'IPython' in m]").get()
+        print(inside, [m for m in sys.modules if "IPython" in m or m == "monarch._core.notebook"])
+    """)
+    assert (done.stdout, done.stderr) == ("[] []\n", "")
+
+
+def test_ipython_without_a_kernel(folder):
+    """In the shell at a terminal, and where IPython is only imported, output goes where it always goes."""
+    code = """
+        import os, sys
+        import IPython
+        from mesh_actors import Probe
+        from monarch.actor import this_host
+        probe = this_host().spawn_procs().spawn("probe", Probe)
+        probe.say.call("plain").get()
+        sys.stdout.flush()
+    """
+    done = run(code, env={"IPYTHONDIR": str(folder)})
+    assert (done.stdout, done.stderr) == ("[0] plain\n", "")
+    assert os.listdir(folder) == []
