@@ -38,6 +38,8 @@ def exit_reason(end: tuple[Any, ...]) -> ExitReason:
         return ExitReason("exit_code", code=number)
     if kind == "signal":
         return ExitReason("signal", signal=number, core_dumped=core)
+    if kind == "oom":
+        return ExitReason("oom", signal=number, detail=detail)
     if kind == "stopped":
         detail = plain_reason(detail)
     return ExitReason(kind, detail=detail or None)

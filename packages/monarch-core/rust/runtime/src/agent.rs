@@ -14,6 +14,7 @@ use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::{Control, Frame, ProcUid};
 
+use crate::cgroup::Cgroups;
 use crate::node::Node;
 use crate::output::{Output, Stream, Tail};
 use crate::zygote::{Report, Zygote};
@@ -41,6 +42,8 @@ struct Proc {
     kill_at: Option<Instant>,
     /// It runs a clean-up that may take until then.
     spared: Option<Instant>,
+    /// Where its memory is counted.
+    cgroup: Option<String>,
     tail: Arc<Tail>,
     streams: Vec<Arc<Stream>>,
 }
@@ -65,6 +68,7 @@ pub struct Agent {
     node: Weak<Node>,
     options: AgentOptions,
     output: Output,
+    cgroups: Cgroups,
     state: Mutex<State>,
     quiet: Condvar,
     door: Mutex<bool>,
@@ -78,6 +82,7 @@ impl Agent {
             node: Arc::downgrade(node),
             options,
             output,
+            cgroups: Cgroups::here(),
             state: Mutex::default(),
             quiet: Condvar::new(),
             door: Mutex::new(false),
@@ -182,7 +187,18 @@ impl Agent {
             let mut state = lock(&self.state);
             state.procs.insert(
                 uid,
-                Proc { owner, pid: 0, started: false, stopping: None, gave_up: None, kill_at: None, spared: None, tail, streams },
+                Proc {
+                    owner,
+                    pid: 0,
+                    started: false,
+                    stopping: None,
+                    gave_up: None,
+                    kill_at: None,
+                    spared: None,
+                    cgroup: None,
+                    tail,
+                    streams,
+                },
             );
             state.awaited.remove(&uid).unwrap_or_default()
         };
@@ -215,9 +231,12 @@ impl Agent {
     }
 
     fn hello(&self, from: ProcUid, pid: u32) {
+        // Its command may have put it elsewhere than where it was forked.
+        let cgroup = self.cgroups.watch(pid);
         if let Some(p) = lock(&self.state).procs.get_mut(&from) {
             p.started = true;
             p.pid = pid;
+            p.cgroup = cgroup.or(p.cgroup.take());
         }
     }
 
@@ -328,8 +347,10 @@ impl Agent {
     pub fn report(&self, r: Report) {
         match r {
             Report::Started { uid, pid } => {
+                let cgroup = self.cgroups.watch(pid);
                 if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
                     p.pid = pid;
+                    p.cgroup = cgroup;
                 }
             }
             Report::Exited { uid, status } => self.exited(uid, from_status(status)),
@@ -339,8 +360,8 @@ impl Agent {
                     let mut state = lock(&self.state);
                     (state.zygote.take(), state.procs.keys().copied().collect::<Vec<_>>())
                 };
-                if let Some(mut z) = zygote {
-                    z.reap();
+                if let Some(z) = zygote {
+                    z.end();
                 }
                 // Its children got SIGKILL from the kernel when it went.
                 for uid in procs {
@@ -361,12 +382,21 @@ impl Agent {
         let reason = match (p.gave_up, p.stopping) {
             (Some(why), _) => ExitReason::NotStarted(why),
             (None, Some(why)) => ExitReason::Stopped(why),
-            (None, None) => reason,
+            (None, None) => self.explained(reason, p.cgroup.as_deref()),
         };
         let end = ProcEnd { pid: p.pid, started: p.started, host: self.options.host.clone(), reason, output: p.tail.lines() };
         self.ended(uid, end, p.owner);
         lock(&self.state).ending -= 1;
         self.quiet.notify_all();
+    }
+
+    /// A SIGKILL that the kernel sent because memory had run out is told apart from others.
+    fn explained(&self, reason: ExitReason, cgroup: Option<&str>) -> ExitReason {
+        let out_of = |c| self.cgroups.explain(c).map(|cgroup| ExitReason::Oom { signal: libc::SIGKILL, cgroup });
+        match reason {
+            ExitReason::Signal { signal: libc::SIGKILL, .. } => cgroup.and_then(out_of).unwrap_or(reason),
+            _ => reason,
+        }
     }
 
     /// Tells all who must know, and ends what the proc owned.
