@@ -12,6 +12,9 @@ from monarch._core.errors import ExitReason, MeshFailure, SupervisionError
 from monarch._core.future import Future
 from monarch._core.process import ERROR, GATHER, WATCH_STOP
 
+# How long a coroutine may take to end when it has been cancelled, seconds.
+CANCEL_TIME = 0.5
+
 # How long lines that were printed may take to reach the console, seconds.
 OUTPUT_TIMEOUT = 3.0
 
@@ -74,7 +77,8 @@ class OwnedMesh:
                 failure = MeshFailure.from_wire(result.raw())
                 from monarch._core.root_fault import failure_seen
 
-                failure_seen(self.info.uid, failure)
+                if self.info.stopped != CLIENT_EXITS:  # then nobody looks at what this raises
+                    failure_seen(self.info.uid, failure)
                 cell.set_retrieved()
                 raise SupervisionError(failure.report(), f"{self.info.name}.stop()", failure=failure)
         cell.set_retrieved()
