@@ -369,7 +369,7 @@ def test_cleanup_runs_if_the_endpoint_ever_returns(procs, capfd):
         late.wait.broadcast()
         gate = receiver.recv().get()
         late.stop().get()
-    display = f"<root>.<test_bad_hooks.{Late.__qualname__} late>"
+    display = "<root>.<test_bad_hooks.test_cleanup_runs_if_the_endpoint_ever_returns.Late late>"
     assert capfd.readouterr().err == f"monarch: {display} is still in wait after its time to stop was over\n"
     gate.send("now")
     assert [receiver.recv().get() for _ in range(2)] == ["endpoint returned", ("cleaned up", None)]

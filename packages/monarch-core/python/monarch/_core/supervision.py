@@ -71,8 +71,12 @@ class OwnedMesh:
         return Future._of(cell, lambda c: self._stopped(c, ranks))
 
     def _stopped(self, cell: CallCell, ranks: list[int]) -> None:
+        results = cell.results()
+        if any(result is not None and result.status == ERROR for result in results):
+            # The owner is told too, and only of what it still owns.
+            self.process.native.settle()
         self.forget()
-        for result in cell.results():
+        for result in results:
             if result is not None and result.status == ERROR:
                 failure = MeshFailure.from_wire(result.raw())
                 from monarch._core.root_fault import failure_seen
