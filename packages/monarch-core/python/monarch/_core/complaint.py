@@ -7,6 +7,7 @@ import sys
 
 def complain(text: str) -> None:
     try:
-        print(text, file=sys.stderr, flush=True)
+        if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            print(text, file=sys.stderr, flush=True)
     except Exception:  # it is closed, or somebody's own object
         return

@@ -80,9 +80,9 @@ def _settle(process: LocalProcess) -> None:
 
 
 def _flush_streams() -> None:
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
         try:
-            stream.flush()
+            getattr(sys, name).flush()
         except (OSError, ValueError, AttributeError):  # the interpreter reports it at its own flush
             continue
 
