@@ -11,7 +11,7 @@ from monarch._core._native import LoopSleep, set_thread_sender
 from monarch._core.actor import is_coroutine_function
 from monarch._core.context import set_context
 from monarch._core.errors import ExitReason, MeshFailure
-from monarch._core.local_actor import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP, verdict
+from monarch._core.local_actor import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP, aborted, verdict
 from monarch._core.process import FAILED
 
 TYPE_CHECKING = False
@@ -197,7 +197,7 @@ class LoopSide:
             if self.supervising is None:
                 self.supervising = self.loop.create_task(self._supervise())
         elif kind == EVENT_ABORT:
-            actor.fail(ExitReason("raised", detail=f"actor explicitly aborted due to: {body.decode()}"))
+            actor.fail(aborted(body))
         elif kind == EVENT_UNDELIVERABLE:
             self.loop.create_task(self._undeliverable(body))
         if actor.failure is not None:

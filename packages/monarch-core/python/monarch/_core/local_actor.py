@@ -254,7 +254,7 @@ class LocalActor:
         if kind == EVENT_FAILURE:
             self._supervise(MeshFailure.from_wire(body))
         elif kind == EVENT_ABORT:
-            self.fail(ExitReason("raised", detail=f"actor explicitly aborted due to: {body.decode()}"))
+            self.fail(aborted(body))
         elif kind == EVENT_UNDELIVERABLE:
             self._undeliverable(body)
         return self.failure is not None or self.ended or kind == EVENT_END
@@ -295,7 +295,7 @@ class LocalActor:
             self.mailbox.push_event(EVENT_FAILURE + failure.to_wire())
 
     def abort(self, reason: str | None) -> None:
-        event = EVENT_ABORT + (reason or "(no reason provided)").encode()
+        event = EVENT_ABORT + (reason or "(no reason provided)").encode(errors="backslashreplace")
         if self.loop_side is None or not self.loop_side.abort_after_call(event):
             self.mailbox.push_event(event)
 
@@ -309,9 +309,9 @@ class LocalActor:
     # ---- failing
 
     def fail_raised(self, exc: BaseException, during: MeshFailure | None = None) -> None:
-        from monarch._core.remote_exception import exception_text, format_exception, type_name
+        from monarch._core.remote_exception import bounded, exception_text, format_exception, type_name
 
-        text = exception_text(exc)
+        text = bounded(exception_text(exc))
         name = type_name(type(exc))
         self.fail(ExitReason("raised", detail=f"{name}: {text}" if text else name), format_exception(exc), during)
 
@@ -506,6 +506,12 @@ class LocalActor:
                 return names[frame.f_code]
             frame = frame.f_back
         return None
+
+
+def aborted(reason: bytes) -> ExitReason:
+    from monarch._core.remote_exception import bounded
+
+    return ExitReason("raised", detail=f"actor explicitly aborted due to: {bounded(reason.decode())}")
 
 
 def _overrun(bound: float) -> str:

@@ -104,14 +104,14 @@ def abandoned(process: LocalProcess) -> None:
 def act_at_exit(process: LocalProcess) -> None:
     """The script ends without having looked: the hook acts now. Nobody can be interrupted any more."""
     global _leaving
-    _leaving = True
+    waited, _leaving = _leaving, True
     with _lock:
         left = list(_held.values())
         _held.clear()
     for failure in left:
         _call(process, failure)
-    # A hook that does not return decides nothing.
-    if _calling.acquire(timeout=_HOOK_TIMEOUT):
+    # A hook that does not return decides nothing, and is waited for once.
+    if _calling.acquire(timeout=0.0 if waited and not left else _HOOK_TIMEOUT):
         _calling.release()
 
 
