@@ -228,6 +228,15 @@ impl Agent {
         if let Some(z) = &state.zygote {
             z.kill(uid, libc::SIGKILL);
         }
+        drop(state);
+        // Its parent, who would tell, may be what does not move; a proc that comes up after all finds its link closed.
+        let (Some(node), me) = (self.node.upgrade(), self.me.clone()) else { return };
+        let end = move || {
+            if let Some(a) = me.upgrade() {
+                a.exited(uid, ExitReason::NotStarted(String::new()));
+            }
+        };
+        node.poller.later(LINGER, Box::new(end));
     }
 
     fn hello(&self, from: ProcUid, pid: u32) {
