@@ -244,3 +244,41 @@ def test_root_that_closes_its_links():
     script.send(signal.SIGKILL)
     done = script.end()
     assert done.left == [] and re.search("Traceback|panicked", done.err) is None, done.err
+
+
+def test_agent_that_is_killed_under_a_guest():
+    serve = """
+        import pickle
+        class Stuck(Actor):
+            @endpoint
+            def value(self):
+                return 1
+            @endpoint
+            def wait(self):
+                threading.Event().wait()
+        stuck = this_host().spawn_procs().spawn("stuck", Stuck)
+        assert stuck.value.call_one().get() == 1
+        say("handle " + pickle.dumps(stuck).hex())
+        threading.Event().wait()
+        """
+    use = """
+        import pickle
+        from monarch.actor import SupervisionError
+        handle = pickle.loads(bytes.fromhex(os.environ["HANDLE"]))
+        assert handle.value.call_one().get() == 1
+        waiting = handle.wait.call_one()
+        say("waiting")
+        for future in (waiting, handle.value.call_one()):
+            try:
+                future.get()
+            except SupervisionError as e:
+                say(f"{e.failure.reason.kind}: {str(e).splitlines()[0].split(': ', 1)[1].split(' (')[0]}")
+        """
+    host = Script(serve)
+    guest = Script(use, env={"HANDLE": host.until("handle ").split()[1]})
+    guest.until("waiting")
+    host.send(signal.SIGKILL)
+    assert host.end().left == []
+    done = guest.end()
+    done.assert_clean()
+    assert done.out == "waiting\n" + f"host_lost: host {os.uname().nodename} lost: agent exited\n" * 2
