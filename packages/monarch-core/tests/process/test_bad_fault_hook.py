@@ -127,7 +127,9 @@ this_proc().spawn("bad", Bad).ping.call_one().get()
     assert done.out == "bad False\natexit before\n"
 
 
-@pytest.mark.parametrize("stream", ["sys.stderr.close()", "sys.stderr = None", "os.close(2)", "del sys.stderr", "sys.stdout.close(); sys.stdout = None"])
+@pytest.mark.parametrize(
+    "stream", ["sys.stderr.close()", "sys.stderr = None", "os.close(2)", "del sys.stderr", "sys.stdout.close(); sys.stdout = None"]
+)
 def test_failure_without_a_console(stream):
     done = run(
         FAILING
@@ -145,7 +147,9 @@ finally:
     assert done.out.startswith("finally\natexit before\n") and done.out.count("\n") == 2
 
 
-@pytest.mark.parametrize("stream", ["sys.stdout.close()", "sys.stderr.close()", "os.close(1); os.close(2)", "sys.stdout = sys.stderr = None"])
+@pytest.mark.parametrize(
+    "stream", ["sys.stdout.close()", "sys.stderr.close()", "os.close(1); os.close(2)", "sys.stdout = sys.stderr = None"]
+)
 @pytest.mark.parametrize("end", ["fail", "stuck", "exit"])
 def test_proc_without_a_console(stream, end):
     done = run(

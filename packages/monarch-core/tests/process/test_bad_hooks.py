@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from fresh_script import Script, run
+from fresh_script import run
 from supervision_actors import Child
 
 from monarch.actor import Actor, Channel, MeshFailure, Port, SupervisionError, endpoint, this_host, this_proc
@@ -23,7 +23,7 @@ class NoTruth:
 
 class NoLength:
     def __len__(self) -> int:
-        return -1
+        return -1  # noqa: PLE0303
 
 
 async def later() -> bool:
@@ -284,7 +284,9 @@ def test_cleanup_that_does_not_return(procs, faults, cls, where):
     with this_host().spawn_procs(bootstrap=_hurry) as own, configured(cleanup_timeout="50ms"):
         messy = (own if where == "proc" else this_proc()).spawn("messy", cls, port)
         messy.ready.call_one().get()
-        with pytest.raises(SupervisionError, match=r"messy\.stop\(\) failed, The actor .* messy> and all its descendants have failed: ") as caught:
+        with pytest.raises(
+            SupervisionError, match=r"messy\.stop\(\) failed, The actor .* messy> and all its descendants have failed: "
+        ) as caught:
             messy.stop().get()
         assert caught.value.failure.reason.detail == "TimeoutError: __cleanup__ took longer than 0.05 s"
         failure = faults.get()

@@ -204,7 +204,9 @@ def test_root_that_is_frozen():
         signal.sigwait({signal.SIGUSR1})
         assert clock.tick.call_one().get() == 2
         say("went on")
-        """.replace("        clock = this_host()", "        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n        clock = this_host()")
+        """.replace(
+            "        clock = this_host()", "        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n        clock = this_host()"
+        )
     )
     script.until("ready")
     pids = [pid for pid, _ in script.processes()]

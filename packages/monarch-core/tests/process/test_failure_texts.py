@@ -148,11 +148,18 @@ def test_failure_report_and_its_short_form(procs, faults):
         *traceback("fail", 'raise ValueError("boo")', "ValueError: boo"),
         hint("raised"),
     ]
-    assert str(failure) == repr(failure) == (
-        f"MeshFailure(mesh_name={mesh._name.get()}, crashed_ranks=[1], event=Supervision event: actor {display('error', 1)} "
-        f"failed: ValueError: boo (pid {pids[1]} on {HOST}))"
+    assert (
+        str(failure)
+        == repr(failure)
+        == (
+            f"MeshFailure(mesh_name={mesh._name.get()}, crashed_ranks=[1], event=Supervision event: actor {display('error', 1)} "
+            f"failed: ValueError: boo (pid {pids[1]} on {HOST}))"
+        )
     )
-    assert said(lambda: mesh.pid.call().get()) == ["Endpoint call error.pid() failed, " + shown(failure.report())[0], *shown(failure.report())[1:]]
+    assert said(lambda: mesh.pid.call().get()) == [
+        "Endpoint call error.pid() failed, " + shown(failure.report())[0],
+        *shown(failure.report())[1:],
+    ]
 
 
 def test_call_during_a_failure(procs, faults):
@@ -232,7 +239,10 @@ def test_supervise_that_raised(procs, faults):
     pids = pids_of(bottom)
     bottom.slice(gpus=1).leave.broadcast()
     owner = display("bad", cls="Raising")
-    first = [report(display("error", 1, owner=owner), "SystemExit: 3", pids[1]), *traceback("leave", "raise SystemExit(3)", "SystemExit: 3")]
+    first = [
+        report(display("error", 1, owner=owner), "SystemExit: 3", pids[1]),
+        *traceback("leave", "raise SystemExit(3)", "SystemExit: 3"),
+    ]
     assert shown(faults.get().report()) == [
         report(owner, "LookupError: no idea", pid),
         *traceback("__supervise__", 'raise LookupError("no idea")', "LookupError: no idea"),

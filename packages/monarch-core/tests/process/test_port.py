@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 import pickle
+import signal
 import threading
 
 import pytest
