@@ -43,6 +43,11 @@ def has_fault() -> bool:
     return _fatal
 
 
+def is_leaving() -> bool:
+    """The program is at its end."""
+    return _leaving
+
+
 def _hook() -> Any:
     module = sys.modules.get("monarch.actor")
     return getattr(module, "unhandled_fault_hook", unhandled_fault_hook)
@@ -169,6 +174,10 @@ def _interrupt() -> None:
     import signal
     import threading
 
+    from monarch._core.process import INTERRUPT_SIGNAL
+
+    # A handler, Python's or the user's own, is what a script means to be interrupted by.
+    usual = callable(signal.getsignal(signal.SIGINT)) or not callable(signal.getsignal(INTERRUPT_SIGNAL))
     main = threading.main_thread().ident
     if main is not None:
-        signal.pthread_kill(main, signal.SIGINT)
+        signal.pthread_kill(main, signal.SIGINT if usual else INTERRUPT_SIGNAL)
