@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import pickle
+import signal
 import threading
 
 import pytest
@@ -359,3 +360,49 @@ def test_receiver_in_a_process_that_ends():
     port.send("to nobody")
     with pytest.raises(SupervisionError):
         actor.receive.call_one().get()
+
+
+class AsyncSender(Actor):
+    """Never waits for credit: what is over it stays queued here."""
+
+    def __init__(self):
+        self.returned: list[str] = []
+
+    @endpoint
+    async def flood(self, port, count):
+        for _ in range(count):
+            port.send(bytes(1 << 20))
+
+    @endpoint
+    async def came_back(self):
+        return self.returned
+
+    def _handle_undeliverable_message(self, envelope):
+        self.returned.append(envelope.error_msg())
+        return True
+
+
+class Deaf(Actor):
+    """Opens a port and does not listen."""
+
+    @endpoint
+    def open(self):
+        port, self.receiver = Channel.open()
+        return port
+
+    @endpoint
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_waits_for_credit_comes_back_when_its_receiver_dies():
+    with this_host().spawn_procs({"gpus": 2}) as mesh:
+        deaf, sender = mesh.slice(gpus=0).spawn("deaf", Deaf), mesh.slice(gpus=1).spawn("sender", AsyncSender)
+        # The window holds eight of them.
+        sender.flood.call_one(deaf.open.call_one().get(), 12).get()
+        assert sender.came_back.call_one().get() == []
+        with pytest.raises(SupervisionError, match="Killed"):
+            deaf.die.call_one().get()
+        while len(found := sender.came_back.call_one().get()) < 4:
+            pass
+        assert len(found) == 4 and all("undeliverable message for port<" in text for text in found)

@@ -60,10 +60,13 @@ def run(tmp_path: Path, body: str) -> tuple[int, str, str]:
         "os.read(os.pipe()[0], 1)",
     ],
 )
-def test_unhandled_failure_ends_the_program(tmp_path, wait):
+@pytest.mark.parametrize("disposition", ["default_int_handler", "SIG_IGN", "SIG_DFL"])
+def test_unhandled_failure_ends_the_program(tmp_path, wait, disposition):
+    # In the background of a shell SIGINT is ignored.
     code, out, err = run(
         tmp_path,
         f"""
+        signal.signal(signal.SIGINT, signal.{disposition})
         atexit.register(say, "atexit before")
         class Noisy:
             def __del__(self, write=os.write):

@@ -38,6 +38,8 @@ def exit_reason(end: tuple[Any, ...]) -> ExitReason:
         return ExitReason("exit_code", code=number)
     if kind == "signal":
         return ExitReason("signal", signal=number, core_dumped=core)
+    if kind == "oom":
+        return ExitReason("oom", signal=number, detail=detail)
     if kind == "stopped":
         detail = plain_reason(detail)
     return ExitReason(kind, detail=detail or None)
@@ -51,6 +53,8 @@ def plain_reason(reason: str) -> str:
 def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | tuple[Any, ...]) -> MeshFailure:
     """The failure of a rank whose process has ended."""
     end = NativeProcess.decode_end(body) if isinstance(body, bytes) else body
+    from monarch._core.process import host_name
+
     pid, _, host, *_, output = end
     return MeshFailure(
         actor=info.display(rank),
@@ -58,7 +62,8 @@ def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | tuple[Any, ...])
         mesh_name=info.unique_name,
         name=info.name,
         crashed_ranks=[rank],
-        host=host,
+        # An agent that is gone has not said where it was; other clients' agents are met on this host only.
+        host=host or host_name(),
         pid=pid,
         output=output,
     )

@@ -11,7 +11,7 @@ from monarch._core._native import LoopSleep, set_thread_sender
 from monarch._core.actor import is_coroutine_function
 from monarch._core.context import set_context
 from monarch._core.errors import ExitReason, MeshFailure
-from monarch._core.local_actor import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP
+from monarch._core.local_actor import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP, aborted, verdict
 from monarch._core.process import FAILED
 
 TYPE_CHECKING = False
@@ -197,7 +197,7 @@ class LoopSide:
             if self.supervising is None:
                 self.supervising = self.loop.create_task(self._supervise())
         elif kind == EVENT_ABORT:
-            actor.fail(ExitReason("raised", detail=f"actor explicitly aborted due to: {body.decode()}"))
+            actor.fail(aborted(body))
         elif kind == EVENT_UNDELIVERABLE:
             self.loop.create_task(self._undeliverable(body))
         if actor.failure is not None:
@@ -214,7 +214,8 @@ class LoopSide:
                 if actor.kind.supervise is None:
                     handled = False
                 else:
-                    handled = bool(await self._call_hook(actor.instance.__supervise__, actor.kind.supervise, failure))
+                    answer = await self._call_hook(actor.instance.__supervise__, actor.kind.supervise, failure)
+                    handled = verdict("__supervise__", answer)
             except BaseException as e:
                 if self.over and isinstance(e, asyncio.CancelledError):
                     raise
@@ -244,7 +245,7 @@ class LoopSide:
         envelope = envelope_of(actor, body)
         try:
             hook = actor.instance._handle_undeliverable_message
-            handled = await self._call_hook(hook, hook, envelope)
+            handled = verdict("_handle_undeliverable_message", await self._call_hook(hook, hook, envelope))
         except BaseException as e:
             actor.fail_raised(e)
             handled = True

@@ -49,7 +49,7 @@ def _result(cell: CallCell, name: str) -> Any:
         if error.status == ERROR:
             found = actor_error(error, name, "get_or_spawn_controller")
             found.args = (str(found.exception),)
-            found.message = str(found.exception)
+            found.message = str(found.exception).split("\n", 1)[0]  # the rest is in its traceback
             raise found
         raise RuntimeError(f"the client that keeps controller {name} is gone")
     result = cell.result(0)

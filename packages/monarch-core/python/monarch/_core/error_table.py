@@ -124,6 +124,12 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "on stderr, before the report, when the fault hook raised",
         "Unhandled monarch error on the root actor, hostname={host}, PID={pid} at time {time}:",
     ),
+    ErrorRow(
+        "fault_hook_failed",
+        "MeshFailure",
+        "on stderr, after the report, when the fault hook raised something that is not meant to end the program",
+        "`unhandled_fault_hook` raised {error}",
+    ),
     ErrorRow("spawn_failed", "SpawnError", "a spawn where it cannot be", "error spawning actor mesh {mesh}: {cause} {where}"),
     ErrorRow(
         "procs_not_started",

@@ -344,6 +344,14 @@ def unhandled_at_root(host: str, pid: int, time: str) -> str:
     return _fill("unhandled_at_root", host=host, pid=pid, time=time)
 
 
+def fault_hook_failed(error: BaseException) -> str:
+    """What follows the report if the hook did not end the program on purpose."""
+    from monarch._core.remote_exception import exception_text, format_exception, type_name
+
+    text = _fill("fault_hook_failed", error=f"{type_name(type(error))}: {exception_text(error)}")
+    return "\n".join([text, *_indent(format_exception(error).split("\n"))])
+
+
 def actor_call_failed(mesh: str, method: str, base: bool = False) -> str:
     """The message of an `ActorError`; `base`: what was raised is not an `Exception`."""
     return f"Actor call {mesh}.{method} failed{' with BaseException' if base else ''}."

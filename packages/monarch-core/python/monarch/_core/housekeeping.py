@@ -7,7 +7,7 @@ from time import monotonic
 
 from monarch._core._native import set_runtime_thread
 from monarch._core.process import CONTROLLER, FAILURE, LOG_LEVEL, OK, OPEN_DOOR, PING, UNDELIVERABLE, WATCH_STOP, LocalProcess
-from monarch._core.supervision import actor_failed, parse_stop_reason, procs_ended
+from monarch._core.supervision import CANCEL_TIME, actor_failed, parse_stop_reason, procs_ended
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 
 class StopWatch:
-    """Watches the drain of an actor: it may take so long per message, and so long in all."""
+    """Watches the end of an actor: its drain may take so long per message and so long in all, its clean-up so long.
 
-    __slots__ = ("actor", "each", "reason", "since", "taken", "until")
+    What is over its time is cancelled; what cannot be, or does not end then, is waited for no longer.
+    """
+
+    __slots__ = ("actor", "cancelled", "each", "reason", "since", "taken", "until")
 
     def __init__(self, actor: Any, reason: str, each: float, whole: float) -> None:
         self.actor = actor
@@ -26,16 +29,28 @@ class StopWatch:
         self.taken: int = -1
         self.since = monotonic()
         self.until = self.since + whole
+        self.cancelled = False
 
     def over(self) -> bool:
         """True when there is nothing more to watch."""
         actor = self.actor
-        if actor.ended or actor.cleaning:
+        if actor.ended or actor.given_up:
             return True
         now = monotonic()
+        if actor.cleaning:
+            if actor.clean_by is not None and now >= actor.clean_by:
+                actor.give_up_cleanup()
+                return True
+            # What comes after it has a time of its own.
+            self.since, self.until = now, max(self.until, now + self.each)
+            return False
         if actor.mailbox.taken != self.taken:
             self.taken, self.since = actor.mailbox.taken, now
         if now < min(self.since + self.each, self.until):
+            return False
+        if not self.cancelled and actor.cancel(self.reason):
+            self.cancelled, self.since, self.until = True, now, now + CANCEL_TIME
+            self.each = CANCEL_TIME
             return False
         actor.give_up_stop(self.reason)
         return True

@@ -15,12 +15,14 @@ from monarch._core import config
 from monarch._core._native import ActorMailbox, set_thread_sender
 from monarch._core.actor import Actor, ActorClass, actor_class, is_coroutine_function
 from monarch._core.answer import pack_error
+from monarch._core.complaint import complain
 from monarch._core.context import Context, CreatorInstance, Instance, set_context
 from monarch._core.errors import ExitReason, MeshFailure
 from monarch._core.mesh_info import MeshInfo
 from monarch._core.owner import Owner
 from monarch._core.process import ERROR, FAILED, FAILURE, LocalProcess
 from monarch._core.shape import Extent, Point
+from monarch._core.supervision import CANCEL_TIME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 # Flag of the message that stops an actor; the native side's number.
 STOP = 8
 EXPLICIT_PORT = 32
+
+# How long it may take to tell the owner that a clean-up did not end in its time.
+REPORT_TIME = 0.5
 
 # Events that overtake messages; the first byte says which.
 EVENT_FAILURE, EVENT_ABORT, EVENT_END, EVENT_UNDELIVERABLE = b"F", b"A", b"E", b"U"
@@ -77,6 +82,8 @@ class LocalActor:
         self.cleaning = False
         # Its endpoint did not end in the time a stop gave it, and cannot be cancelled.
         self.given_up = False
+        # When its `__cleanup__` must have returned.
+        self.clean_by: float | None = None
         self.thread = 0
         self.current: str | None = None
         self.loop_side: Any = None
@@ -249,7 +256,7 @@ class LocalActor:
         if kind == EVENT_FAILURE:
             self._supervise(MeshFailure.from_wire(body))
         elif kind == EVENT_ABORT:
-            self.fail(ExitReason("raised", detail=f"actor explicitly aborted due to: {body.decode()}"))
+            self.fail(aborted(body))
         elif kind == EVENT_UNDELIVERABLE:
             self._undeliverable(body)
         return self.failure is not None or self.ended or kind == EVENT_END
@@ -257,7 +264,7 @@ class LocalActor:
     def _supervise(self, failure: MeshFailure) -> None:
         hook = self.kind.supervise if self.kind is not None else None
         try:
-            handled = hook is not None and self.instance is not None and bool(self.instance.__supervise__(failure))
+            handled = hook is not None and self.instance is not None and verdict("__supervise__", self.instance.__supervise__(failure))
         except BaseException as e:
             self.fail_raised(e, during=failure)
             return
@@ -273,7 +280,7 @@ class LocalActor:
 
         envelope = envelope_of(self, body)
         try:
-            handled = bool(self.instance._handle_undeliverable_message(envelope))
+            handled = verdict("_handle_undeliverable_message", self.instance._handle_undeliverable_message(envelope))
         except BaseException as e:
             self.fail_raised(e)
             return
@@ -295,7 +302,7 @@ class LocalActor:
             self.loop_side.interrupt()
 
     def abort(self, reason: str | None) -> None:
-        event = EVENT_ABORT + (reason or "(no reason provided)").encode()
+        event = EVENT_ABORT + (reason or "(no reason provided)").encode(errors="backslashreplace")
         if self.loop_side is None or not self.loop_side.abort_after_call(event):
             self.mailbox.push_event(event)
 
@@ -309,9 +316,9 @@ class LocalActor:
     # ---- failing
 
     def fail_raised(self, exc: BaseException, during: MeshFailure | None = None) -> None:
-        from monarch._core.remote_exception import exception_text, format_exception, type_name
+        from monarch._core.remote_exception import bounded, exception_text, format_exception, type_name
 
-        text = exception_text(exc)
+        text = bounded(exception_text(exc))
         name = type_name(type(exc))
         self.fail(ExitReason("raised", detail=f"{name}: {text}" if text else name), format_exception(exc), during)
 
@@ -392,7 +399,8 @@ class LocalActor:
         self.process.actors.pop(self.info.uid, None)
         self.process.supervision.actor_ended(self.info.uid)
         self.instance = None
-        for call in self.stop_calls:
+        calls, self.stop_calls = self.stop_calls, []
+        for call in calls:
             if trouble is None:
                 call.reply(None)
             else:
@@ -427,21 +435,26 @@ class LocalActor:
             return None
         exc = None if failed is None else Exception(failed.report())
         bound = config.seconds("cleanup_timeout") or 0.0
-        self.cleaning = True
         self.current = "__cleanup__"
         self.mailbox.set_doing("__cleanup__")
         if self.process.closed:
-            self.process.native.extend_stop(bound + 0.2)
+            self.process.native.extend_stop(bound + CANCEL_TIME + REPORT_TIME)
         started = monotonic()
+        is_async = self.loop_side is not None and is_coroutine_function(self.kind.cleanup)
+        # One that can be cancelled gets some time to take it.
+        self.clean_by = started + bound + (CANCEL_TIME if is_async else 0.0)
+        self.cleaning = True
         try:
-            if self.loop_side is not None and is_coroutine_function(self.kind.cleanup):
+            if self.loop_side is not None and is_async:
                 self.loop_side.clean_up(self.instance.__cleanup__, exc, bound)
             else:
                 set_context(self.context)
                 self.instance.__cleanup__(exc)
             if monotonic() - started > bound:
-                raise TimeoutError(f"__cleanup__ took longer than {bound} s")
+                raise TimeoutError(_overrun(bound))
         except BaseException as e:
+            if self.given_up:  # told already
+                return None
             self.failure = None
             self.fail_raised(e, during=failed)
             return self.failure
@@ -450,38 +463,78 @@ class LocalActor:
             self.current = None
         return None
 
+    def give_up_cleanup(self) -> None:
+        """`__cleanup__` has not returned in its time, and may never do so. Called on the housekeeping thread."""
+        self.given_up = True
+        self.cleaning = False
+        failed, self.failure = self.failure, None
+        bound = config.seconds("cleanup_timeout") or 0.0
+        self.fail(ExitReason("raised", detail=f"TimeoutError: {_overrun(bound)}"), during=failed)
+        assert self.failure is not None
+        wire = self.failure.to_wire()
+        calls, self.stop_calls = self.stop_calls, []
+        for call in calls:
+            call.reply_error(ERROR, wire)
+
+    def cancel(self, reason: str) -> bool:
+        """The time for the drain is over; true if what runs can be cancelled and has been. Called on the housekeeping thread."""
+        self.stopping = self.stopping or reason
+        self.stop_calls += self.mailbox.close(self.stopped_failure().to_wire())
+        if self.loop_side is None:
+            return False
+        self.loop_side.interrupt()
+        return True
+
     def give_up_stop(self, reason: str) -> None:
-        """The time for the drain is over. Called on the housekeeping thread."""
+        """What runs cannot be cancelled, and may never end: nobody waits for it any more. Called on the housekeeping thread."""
         from monarch._core.supervision import CLIENT_EXITS
 
-        self.stopping = self.stopping or reason
         wire = self.stopped_failure().to_wire()
-        self.stop_calls += self.mailbox.close(wire)
-        if self.loop_side is not None:
-            self.loop_side.interrupt()
-            return
-        # A sync endpoint cannot be cancelled, and may never end: nobody waits for it any more.
         self.given_up = True
         # Said before anybody is answered, so that it is there when `stop()` returns.
         if reason != CLIENT_EXITS:
-            busy = self.current or self._endpoint_in_progress()
-            print(f"monarch: {self.display} is still in {busy} after its time to stop was over", file=sys.stderr, flush=True)
+            busy = self._in_progress() or self.current or "a task"
+            complain(f"monarch: {self.display} is still in {busy} after its time to stop was over")
         self.mailbox.fail_current(wire)
         self._fail_owed(wire)
         calls, self.stop_calls = self.stop_calls, []
         for call in calls:
             call.reply_error(FAILED, wire)
 
-    def _endpoint_in_progress(self) -> str:
-        """By the actor's stack: the receive loop of a sync actor keeps no book of it."""
-        assert self.kind is not None
-        names = {prop._method.__code__: name for name, prop in self.kind.endpoints.items() if hasattr(prop._method, "__code__")}
+    def _in_progress(self) -> str | None:
+        """The endpoint or hook that the thread is in, by its stack: the receive loop of a sync actor keeps no book of it."""
+        if self.kind is None:  # its class is still being loaded
+            return None
+        methods: dict[str, Any] = {name: prop._method for name, prop in self.kind.endpoints.items()}
+        methods |= {"__supervise__": self.kind.supervise, "__cleanup__": self.kind.cleanup}
+        methods["_handle_undeliverable_message"] = getattr(self.cls, "_handle_undeliverable_message", None)
+        names = {method.__code__: name for name, method in methods.items() if hasattr(method, "__code__")}
         frame = sys._current_frames().get(self.thread)
         while frame is not None:
             if frame.f_code in names:
                 return names[frame.f_code]
             frame = frame.f_back
-        return "an endpoint"
+        return None
+
+
+def aborted(reason: bytes) -> ExitReason:
+    from monarch._core.remote_exception import bounded
+
+    return ExitReason("raised", detail=f"actor explicitly aborted due to: {bounded(reason.decode())}")
+
+
+def _overrun(bound: float) -> str:
+    return f"__cleanup__ took longer than {bound} s"
+
+
+def verdict(hook: str, answer: object) -> bool:
+    """Whether a hook says that it has dealt with something; raises if what it gave back says nothing."""
+    if hasattr(type(answer), "__await__"):
+        close = getattr(answer, "close", None)
+        if close is not None:  # else the interpreter warns that nobody has waited for it
+            close()
+        raise TypeError(f"{hook} returned {type(answer).__name__} {answer!r}, which nobody waits for: define it with `async def`")
+    return bool(answer)
 
 
 def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:

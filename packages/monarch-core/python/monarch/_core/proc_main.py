@@ -118,7 +118,11 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     graceful = Housekeeping(process).run()
     if not graceful or process.actors:
         # Without its agent, or with an actor that does not let go, there is nothing to finalise for.
-        sys.stdout.flush()
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError, AttributeError):  # the user has closed it
+            pass
+        native.flush_links(0.5)
         os._exit(1)
     native.flush_links(0.5)
     stacks.uninstall(process)

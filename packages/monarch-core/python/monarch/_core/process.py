@@ -161,6 +161,8 @@ def _start_client() -> LocalProcess:
     process.start_variables = start_variables()
     set_process(process)
     register_exit(process)
+    if is_main_thread():
+        _listen_for_interrupts()
     from monarch._core import stacks
 
     stacks.install(process)
@@ -172,6 +174,25 @@ def _start_client() -> LocalProcess:
 
         install(process)
     return process
+
+
+# Interrupts the main thread where Ctrl-C would not: in the background of a shell SIGINT is ignored, and a script may ignore it too or
+# leave it to the kernel. One that nobody else uses: neither libraries nor debuggers take the last of the real-time signals.
+INTERRUPT_SIGNAL = 62
+
+
+def _listen_for_interrupts() -> None:
+    # The module below `signal`, which costs an enumeration.
+    _signal: Any = __import__("_signal")
+    if _signal.getsignal(INTERRUPT_SIGNAL) == _signal.SIG_DFL:
+        _signal.signal(INTERRUPT_SIGNAL, _interrupted)
+
+
+def _interrupted(number: int, frame: object) -> None:
+    from monarch._core.root_fault import is_leaving
+
+    if not is_leaving():
+        raise KeyboardInterrupt
 
 
 def _open_standard_descriptors() -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 HEADER = "Traceback of where the remote call failed (most recent call last):"
 _PYTHON_HEADER = "Traceback (most recent call last):\n"
 
+# Longer texts of exceptions lose their middle in reports: every owner up the tree gets a copy, and the console too.
+TEXT_LIMIT = 16 << 10
+TRACEBACK_LIMIT = 64 << 10
+
 # Qualified type name, text, formatted traceback, pickled exception if it travels.
 Packed = tuple[str, str, str, bytes | None]
 
@@ -34,6 +38,14 @@ def exception_text(exc: BaseException) -> str:
     return str.__str__(text)
 
 
+def bounded(text: str, limit: int = TEXT_LIMIT) -> str:
+    """The text, or its begin and end if it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
 def describe(exc: BaseException) -> tuple[str, str, str]:
     """Qualified type name, text and formatted traceback."""
     return type_name(type(exc)), exception_text(exc), format_exception(exc)
@@ -49,7 +61,7 @@ def format_exception(exc: BaseException) -> str:
         text = "".join(described.format()).rstrip("\n")
     except BaseException:  # a hostile exception must not hide that there is one
         text = f"{_PYTHON_HEADER}{type_name(type(exc))}: {exception_text(exc)}"
-    text = text.replace(_PYTHON_HEADER, HEADER + "\n")
+    text = bounded(text.replace(_PYTHON_HEADER, HEADER + "\n"), TRACEBACK_LIMIT)
     return text if text.startswith(HEADER) else f"{HEADER}\n{text}"
 
 

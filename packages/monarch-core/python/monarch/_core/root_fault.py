@@ -29,17 +29,23 @@ _seen: set[tuple[int, int]] = set()
 # Failures whose exception the script still holds unseen.
 _held: dict[tuple[int, int], MeshFailure] = {}
 _fatal = False
-# What the hook is still to be called for, in order, and whether a thread is at it.
+# What the hook is still to be called for, in order; held as long as a thread is at it.
 _pending: list[tuple[LocalProcess, MeshFailure]] = []
-_calling = False
-# Held while the hook runs; an exit waits for it, but not for ever.
-_in_hook = allocate_lock()
+_calling = allocate_lock()
+# So long an exit waits for the hook, seconds.
 _HOOK_TIMEOUT = 3.0
+# The program is at its end: there is nothing left to interrupt.
+_leaving = False
 
 
 def has_fault() -> bool:
     """The program ends because of an unhandled failure."""
     return _fatal
+
+
+def is_leaving() -> bool:
+    """The program is at its end."""
+    return _leaving
 
 
 def _hook() -> Any:
@@ -102,20 +108,16 @@ def abandoned(process: LocalProcess) -> None:
 
 def act_at_exit(process: LocalProcess) -> None:
     """The script ends without having looked: the hook acts now. Nobody can be interrupted any more."""
-    if _in_hook.acquire(timeout=_HOOK_TIMEOUT):
-        _in_hook.release()
+    global _leaving
+    waited, _leaving = _leaving, True
     with _lock:
-        left = [*_held.values(), *(failure for _, failure in _pending)]
+        left = list(_held.values())
         _held.clear()
-        _pending.clear()
     for failure in left:
-        if _fatal:
-            return
-        try:
-            _hook()(failure)
-        except BaseException as e:
-            del e
-            _report(process, failure)
+        _call(process, failure)
+    # A hook that does not return decides nothing, and is waited for once.
+    if _calling.acquire(timeout=0.0 if waited and not left else _HOOK_TIMEOUT):
+        _calling.release()
 
 
 def _act(process: LocalProcess, key: tuple[int, int]) -> None:
@@ -126,49 +128,45 @@ def _act(process: LocalProcess, key: tuple[int, int]) -> None:
 
 
 def _call(process: LocalProcess, failure: MeshFailure) -> None:
-    global _calling
     with _lock:
         _pending.append((process, failure))
-        if _calling:
+        if not _calling.acquire(False):
             return
-        _calling = True
     process.start_thread(_call_pending)
 
 
 def _call_pending() -> None:
-    global _calling
     from monarch._core._native import set_runtime_thread
 
     set_runtime_thread()
     while True:
         with _lock:
             if not _pending or _fatal:
-                _calling = False
+                _calling.release()
                 return
             process, failure = _pending.pop(0)
-        with _in_hook:
-            try:
-                _hook()(failure)
-            except BaseException as e:
-                del e
-                _report(process, failure)
+        try:
+            _hook()(failure)
+        except BaseException as e:
+            _report(process, failure, e)
+            if not _leaving:
                 _interrupt()
 
 
-def _report(process: LocalProcess, failure: MeshFailure) -> None:
+def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -> None:
     global _fatal
     import time
 
+    from monarch._core.complaint import complain
     from monarch._core.endpoint import Endpoint
-    from monarch._core.errors import unhandled_at_root
+    from monarch._core.errors import fault_hook_failed, unhandled_at_root
 
     _fatal = True
     Endpoint._root_failure = failure
-    head = unhandled_at_root(process.host, process.pid, time.strftime("%Y-%m-%d %H:%M:%S"))
-    try:
-        print(f"{head}\n{failure.report()}", file=sys.stderr, flush=True)
-    except (OSError, ValueError, AttributeError):  # stderr is closed
-        return
+    lines = [unhandled_at_root(process.host, process.pid, time.strftime("%Y-%m-%d %H:%M:%S")), failure.report()]
+    if not isinstance(error, (SystemExit, KeyboardInterrupt)):  # else it says what it means
+        lines.append(fault_hook_failed(error))
+    complain("\n".join(lines))
 
 
 def _interrupt() -> None:
@@ -176,6 +174,10 @@ def _interrupt() -> None:
     import signal
     import threading
 
+    from monarch._core.process import INTERRUPT_SIGNAL
+
+    # A handler, Python's or the user's own, is what a script means to be interrupted by.
+    usual = callable(signal.getsignal(signal.SIGINT)) or not callable(signal.getsignal(INTERRUPT_SIGNAL))
     main = threading.main_thread().ident
     if main is not None:
-        signal.pthread_kill(main, signal.SIGINT)
+        signal.pthread_kill(main, signal.SIGINT if usual else INTERRUPT_SIGNAL)

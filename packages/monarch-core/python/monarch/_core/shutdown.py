@@ -23,6 +23,8 @@ _KILL_DELAY = 0.25
 # Until everything is killed that owners should have stopped.
 _STOP_TIMEOUT = 5.0
 _KILL_TIMEOUT = 2.0
+# The exit code of Ctrl-C.
+_INTERRUPTED = 130
 # How soon a Ctrl-C during the exit is noticed.
 _LOOK_EVERY = 0.1
 
@@ -61,10 +63,11 @@ def _at_exit(process: LocalProcess) -> None:
         _end_deferring()
         # Threads that are parked hold the process for ever; the classes and modules of the user are to be torn down.
         process.owned.clear()
+    # The other exit handlers and destructors still run.
     if fault:
-        _exit_with_failure()
+        _end_with(1)
     elif was_interrupted():
-        _die_of_interrupt()
+        _end_with(_INTERRUPTED)
 
 
 def _settle(process: LocalProcess) -> None:
@@ -77,9 +80,9 @@ def _settle(process: LocalProcess) -> None:
 
 
 def _flush_streams() -> None:
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
         try:
-            stream.flush()
+            getattr(sys, name).flush()
         except (OSError, ValueError, AttributeError):  # the interpreter reports it at its own flush
             continue
 
@@ -98,25 +101,18 @@ def _end_deferring() -> None:
         signal.signal(signal.SIGINT, handler)
 
 
-def _exit_with_failure() -> None:
-    """The rest of the exit goes on, and its code is 1, whatever the script makes of the interrupt."""
+def _end_with(code: int) -> None:
+    """The rest of the exit goes on, and its code is this one, whatever the script makes of an interrupt."""
     from monarch._core._native import set_exit_code
 
-    set_exit_code(1)
+    set_exit_code(code)
     try:
         import ctypes
 
         # Running code anew, even none, makes the interpreter forget that it ends for an interrupt, which it would do by a signal.
         ctypes.pythonapi.PyRun_SimpleString(b"")
     except ImportError:
-        os._exit(1)
-
-
-def _die_of_interrupt() -> None:
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGINT)
+        os._exit(code)
 
 
 def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:

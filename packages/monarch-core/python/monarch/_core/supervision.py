@@ -12,6 +12,9 @@ from monarch._core.errors import ExitReason, MeshFailure, SupervisionError
 from monarch._core.future import Future
 from monarch._core.process import ERROR, GATHER, WATCH_STOP
 
+# How long a coroutine may take to end when it has been cancelled, seconds.
+CANCEL_TIME = 0.5
+
 # How long lines that were printed may take to reach the console, seconds.
 OUTPUT_TIMEOUT = 3.0
 
@@ -82,13 +85,18 @@ class OwnedMesh:
         return Future._of(cell, lambda c: self._stopped(c, ranks))
 
     def _stopped(self, cell: CallCell, ranks: list[int]) -> None:
+        results = cell.results()
+        if any(result is not None and result.status == ERROR for result in results):
+            # The owner is told too, and only of what it still owns.
+            self.process.native.settle()
         self.forget()
-        for result in cell.results():
+        for result in results:
             if result is not None and result.status == ERROR:
                 failure = MeshFailure.from_wire(result.raw())
                 from monarch._core.root_fault import failure_seen
 
-                failure_seen(self.info.uid, failure)
+                if self.info.stopped != CLIENT_EXITS:  # then nobody looks at what this raises
+                    failure_seen(self.info.uid, failure)
                 cell.set_retrieved()
                 raise SupervisionError(failure.report(), f"{self.info.name}.stop()", failure=failure)
         cell.set_retrieved()
@@ -142,8 +150,16 @@ def stopped_failure(process: LocalProcess, info: MeshInfo, rank: int, reason: st
         name=info.name,
         crashed_ranks=[rank],
         host=process.host,
-        pid=process.pid,
+        pid=_pid(process, info.procs[rank]),
     )
+
+
+def _pid(process: LocalProcess, proc: int) -> int | None:
+    """Of a proc, as far as this process knows it: the client has started all of them."""
+    if proc == process.uid:
+        return process.pid
+    end = process.native.ended(proc)
+    return end[0] if end is not None else dict(process.native.alive_procs()).get(proc)
 
 
 def actor_failed(process: LocalProcess, body: bytes) -> None:

@@ -238,12 +238,23 @@ pub fn begin_exit() {
 
 static EXIT_CODE: AtomicI32 = AtomicI32::new(0);
 
+/// What a shell shows of a process that died of Ctrl-C.
+const INTERRUPTED: i32 = 128 + libc::SIGINT;
+
 extern "C" fn leave() {
+    let code = EXIT_CODE.load(Ordering::Acquire);
     // SAFETY: nothing of ours runs after it.
-    unsafe { libc::_exit(EXIT_CODE.load(Ordering::Acquire)) }
+    unsafe {
+        if code == INTERRUPTED {
+            // As the interpreter does it: whoever started us sees that it was Ctrl-C, and a shell stops its script.
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            libc::kill(libc::getpid(), libc::SIGINT);
+        }
+        libc::_exit(code)
+    }
 }
 
-/// From now on the process ends with this code, whatever it asks for, once the interpreter is done.
+/// From now on the process ends with this code, whatever it asks for, once the interpreter is done; 130: by SIGINT.
 #[pyfunction]
 pub fn set_exit_code(code: i32) {
     if EXIT_CODE.swap(code, Ordering::AcqRel) == 0 {

@@ -45,6 +45,7 @@ fn describe(end: ProcEnd) -> End {
         ExitReason::Signal { signal, core_dumped } => ("signal", signal, String::new(), core_dumped),
         ExitReason::Stopped(why) => ("stopped", 0, why, false),
         ExitReason::NotStarted(why) => ("not_started", 0, why, false),
+        ExitReason::Oom { signal, cgroup } => ("oom", signal, cgroup, false),
         ExitReason::HostLost(why) => ("host_lost", 0, why, false),
     };
     (end.pid, end.started, end.host, kind, number, detail, core, end.output)

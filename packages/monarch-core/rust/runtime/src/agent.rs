@@ -16,6 +16,7 @@ use wire::exit::{ExitReason, ProcEnd};
 use wire::{Control, Frame, ProcUid};
 
 use crate::census::{self, Asker, Census};
+use crate::cgroup::Cgroups;
 use crate::node::Node;
 use crate::output::{Output, Stream, Tail};
 use crate::pulse::Pulse;
@@ -50,6 +51,8 @@ pub(crate) struct Proc {
     kill_at: Option<Instant>,
     /// It runs a clean-up that may take until then.
     spared: Option<Instant>,
+    /// Where its memory is counted.
+    cgroup: Option<String>,
     tail: Arc<Tail>,
     streams: Vec<Arc<Stream>>,
 }
@@ -78,6 +81,7 @@ pub struct Agent {
     node: Weak<Node>,
     options: AgentOptions,
     output: Output,
+    cgroups: Cgroups,
     pub(crate) state: Mutex<State>,
     quiet: Condvar,
     door: Mutex<bool>,
@@ -95,6 +99,7 @@ impl Agent {
             node: Arc::downgrade(node),
             options,
             output,
+            cgroups: Cgroups::here(),
             state: Mutex::default(),
             quiet: Condvar::new(),
             door: Mutex::new(false),
@@ -229,6 +234,7 @@ impl Agent {
                     gave_up: None,
                     kill_at: None,
                     spared: None,
+                    cgroup: None,
                     tail,
                     streams,
                 },
@@ -261,12 +267,24 @@ impl Agent {
         if let Some(z) = &state.zygote {
             z.kill(uid, libc::SIGKILL);
         }
+        drop(state);
+        // Its parent, who would tell, may be what does not move; a proc that comes up after all finds its link closed.
+        let (Some(node), me) = (self.node.upgrade(), self.me.clone()) else { return };
+        let end = move || {
+            if let Some(a) = me.upgrade() {
+                a.exited(vec![(uid, ExitReason::NotStarted(String::new()))]);
+            }
+        };
+        node.poller.later(LINGER, Box::new(end));
     }
 
     fn hello(&self, from: ProcUid, pid: u32) {
+        // Its command may have put it elsewhere than where it was forked.
+        let cgroup = self.cgroups.watch(pid);
         if let Some(p) = lock(&self.state).procs.get_mut(&from) {
             p.started = true;
             p.pid = pid;
+            p.cgroup = cgroup.or(p.cgroup.take());
         }
     }
 
@@ -377,8 +395,10 @@ impl Agent {
     pub fn report(&self, r: Report) {
         match r {
             Report::Started { uid, pid } => {
+                let cgroup = self.cgroups.watch(pid);
                 if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
                     p.pid = pid;
+                    p.cgroup = cgroup;
                 }
             }
             Report::Exited { uid, status } => self.exited(vec![(uid, from_status(status))]),
@@ -388,8 +408,8 @@ impl Agent {
                     let mut state = lock(&self.state);
                     (state.zygote.take(), state.procs.keys().copied().collect::<Vec<_>>())
                 };
-                if let Some(mut z) = zygote {
-                    z.reap();
+                if let Some(z) = zygote {
+                    z.end();
                 }
                 // Its children got SIGKILL from the kernel when it went.
                 let killed = ExitReason::Signal { signal: libc::SIGKILL, core_dumped: false };
@@ -413,7 +433,7 @@ impl Agent {
             let reason = match (p.gave_up, p.stopping) {
                 (Some(why), _) => ExitReason::NotStarted(why),
                 (None, Some(why)) => ExitReason::Stopped(why),
-                (None, None) => reason,
+                (None, None) => self.explained(reason, p.cgroup.as_deref()),
             };
             let end = ProcEnd { pid: p.pid, started: p.started, host: self.options.host.clone(), reason, output: p.tail.lines() };
             ends.push((uid, end, p.owner));
@@ -421,6 +441,15 @@ impl Agent {
         self.ended(ends);
         lock(&self.state).ending -= count;
         self.quiet.notify_all();
+    }
+
+    /// A SIGKILL that the kernel sent because memory had run out is told apart from others.
+    fn explained(&self, reason: ExitReason, cgroup: Option<&str>) -> ExitReason {
+        let out_of = |c| self.cgroups.explain(c).map(|cgroup| ExitReason::Oom { signal: libc::SIGKILL, cgroup });
+        match reason {
+            ExitReason::Signal { signal: libc::SIGKILL, .. } => cgroup.and_then(out_of).unwrap_or(reason),
+            _ => reason,
+        }
     }
 
     /// Tells all who must know, and ends what the procs owned.

@@ -10,6 +10,7 @@
 //! | `payload` | the parts of one outgoing message |
 //! | `system` | events for the process's own housekeeping thread |
 //! | `agent` | the host agent: starts, links, watches and ends procs |
+//! | `cgroup` | which procs the kernel killed because memory had run out |
 //! | `guest` | a process of the same user that another agent started |
 //! | `zygote` | the interpreter that procs are forked from |
 //! | `supervision` | who owns what, and who is told of failures: decisions only |
@@ -23,6 +24,7 @@
 pub mod agent;
 pub mod cell;
 pub mod census;
+pub mod cgroup;
 pub mod clock;
 pub mod credit;
 pub mod guest;

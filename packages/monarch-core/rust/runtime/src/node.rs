@@ -17,7 +17,7 @@ use crate::cell::{Cell, Mode, Outcome};
 use crate::inspection::Inspections;
 use crate::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
 use crate::payload::{OutPart, Payload, keep};
-use crate::peer::{Head, Peer, Sent};
+use crate::peer::{Head, Peer, Returned, Sent};
 use crate::system::{SystemEvent, SystemQueue};
 
 /// The request that tells a sender what could not be delivered: mailbox of the sender, then of the receiver, then why.
@@ -415,8 +415,12 @@ impl Node {
 
     /// A message to a process that is gone comes back to its sender.
     pub fn undelivered_to_ended(&self, head: &Head<'_>, peer: &Peer) {
-        let mut body = head.sender.0.to_le_bytes().to_vec();
-        body.extend_from_slice(&head.dest.0.to_le_bytes());
+        self.give_back(Returned { sender: head.sender, dest: head.dest }, peer);
+    }
+
+    fn give_back(&self, message: Returned, peer: &Peer) {
+        let mut body = message.sender.0.to_le_bytes().to_vec();
+        body.extend_from_slice(&message.dest.0.to_le_bytes());
         body.extend_from_slice(&peer.uid.0.to_le_bytes());
         self.send_system(self.uid, UNDELIVERABLE, SlotId::NONE, body);
     }
@@ -430,17 +434,18 @@ impl Node {
             let peer = self.peer_unlinked(uid).0;
             // The news may overtake what the process sent last: answers count that were given before its end.
             peer.link.drain();
-            if peer.set_ended(end.clone()) {
-                fresh.push((peer, end));
+            if let Some(waiting) = peer.set_ended(end.clone()) {
+                fresh.push((peer, end, waiting));
             }
         }
         if fresh.is_empty() {
             return;
         }
-        self.system.push(SystemEvent::ProcsEnded { ends: fresh.iter().map(|(p, end)| (p.uid, end.clone())).collect() });
-        for (peer, _) in fresh {
+        self.system.push(SystemEvent::ProcsEnded { ends: fresh.iter().map(|(p, end, _)| (p.uid, end.clone())).collect() });
+        for (peer, _, waiting) in fresh {
             peer.link.close();
             self.fail_calls(&peer);
+            waiting.into_iter().for_each(|m| self.give_back(m, &peer));
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use net::{Link, Waiter};
 use wire::exit::ProcEnd;
-use wire::frame::{MESSAGE, REPLY, begin, put_message_head, put_reply_head};
+use wire::frame::{MESSAGE, REPLY, RETURN, begin, put_message_head, put_reply_head};
 use wire::{Frame, MailboxId, ProcUid, SlotId, Status};
 
 use crate::credit::{OVERHEAD, Window};
@@ -25,10 +25,26 @@ pub struct Head<'a> {
     pub extent: &'a [u8],
 }
 
+/// A message that comes back to its sender if it cannot be delivered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Returned {
+    pub sender: MailboxId,
+    pub dest: MailboxId,
+}
+
 /// What waits for credit.
 pub(crate) enum Queued {
-    Frame(Vec<u8>, OwnedPayload),
+    Frame(Vec<u8>, OwnedPayload, Option<Returned>),
     Local(Incoming),
+}
+
+impl Queued {
+    fn returned(self) -> Option<Returned> {
+        match self {
+            Queued::Frame(_, _, returned) => returned,
+            Queued::Local(_) => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,12 +79,14 @@ impl Peer {
         self.ended.get()
     }
 
-    pub(crate) fn set_ended(&self, end: ProcEnd) -> bool {
+    /// From now on nothing is sent. What waited for credit and is to come back; none if this is known already.
+    pub(crate) fn set_ended(&self, end: ProcEnd) -> Option<Vec<Returned>> {
         let bytes = postcard::to_stdvec(&end).unwrap_or_default();
         let first = self.ended.set(Ended { end, bytes }).is_ok();
-        lock(&self.windows).clear();
+        let windows = std::mem::take(&mut *lock(&self.windows));
         self.wake_waiting();
-        first
+        let left = windows.into_values().flat_map(|mut w| w.take_queue());
+        first.then(|| left.filter_map(Queued::returned).collect())
     }
 
     fn wake_waiting(&self) {
@@ -93,7 +111,12 @@ impl Peer {
                 if !queue {
                     return Sent::Full;
                 }
-                window.enqueue(cost, Queued::Frame(bytes, payload.to_owned_parts()));
+                // What waited is taken back under the same lock; nothing may join it after that.
+                if self.ended.get().is_some() {
+                    return Sent::Ended;
+                }
+                let returned = (head.flags & RETURN != 0).then_some(Returned { sender: head.sender, dest: head.dest });
+                window.enqueue(cost, Queued::Frame(bytes, payload.to_owned_parts(), returned));
                 return Sent::Yes;
             }
             window.spend(cost);
@@ -136,7 +159,7 @@ impl Peer {
         let mut given = Some(bytes);
         while let Some(q) = self.next_queued(mailbox, given.take()) {
             match q {
-                Queued::Frame(mut head, payload) => drop(payload.borrow().send(&self.link, &mut head)),
+                Queued::Frame(mut head, payload, _) => drop(payload.borrow().send(&self.link, &mut head)),
                 Queued::Local(m) => deliver(m),
             }
         }

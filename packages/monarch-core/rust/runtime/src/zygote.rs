@@ -83,17 +83,11 @@ impl Zygote {
         self.send(KILL, uid, &signal.to_le_bytes(), Vec::new());
     }
 
-    /// Ends it and waits until it is gone.
+    /// Ends it and waits until it is gone. It may be in the middle of its imports; procs that it still has go with it.
     pub fn end(mut self) {
         self.link.close();
-        // It has no procs any more; it may be in the middle of its imports.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-
-    pub fn reap(&mut self) -> Option<i32> {
-        use std::os::unix::process::ExitStatusExt;
-        self.child.try_wait().ok().flatten().map(ExitStatusExt::into_raw)
     }
 
     pub fn pid(&self) -> u32 {

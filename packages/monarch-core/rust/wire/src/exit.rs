@@ -17,6 +17,11 @@ pub enum ExitReason {
     NotStarted(String),
     /// The agent of its host is gone.
     HostLost(String),
+    /// Killed by the kernel because this cgroup was out of memory.
+    Oom {
+        signal: i32,
+        cgroup: String,
+    },
 }
 
 /// What is known of a proc that is gone.

@@ -1,0 +1,35 @@
+"""The failure table of ARCHITECTURE.md: every part and every way to go has a row, and every row a test that exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[4]
+TESTS = Path(__file__).parents[1] / "process"
+
+
+def rows() -> list[list[str]]:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text.split("## When something dies", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+def test_every_row_has_a_test():
+    found = rows()
+    assert len(found) > 20
+    for row in found:
+        file, name = re.fullmatch(r"`(test_\w+\.py)::(test_\w+)`", row[-1]).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        assert re.search(rf"^def {name}\(", (TESTS / file).read_text(encoding="utf-8"), re.MULTILINE), row
+
+
+def test_every_part_goes_in_every_way():
+    ways: dict[str, str] = {}
+    for what, how, *_ in rows():
+        part = what.split(":")[0]
+        ways[part] = f"{ways.get(part, '')} {how};"
+    assert {"root", "agent", "proc", "actor", "link"} <= ways.keys()
+    for part in ("root", "agent", "proc", "actor"):
+        assert all(way in ways[part] for way in ("exits", "killed", "hangs", "cut off")), (part, ways[part])
+    assert "exits, killed" in ways["link"] and "hangs" in ways["link"]
