@@ -177,6 +177,8 @@ def test_exit_while_the_zygote_is_frozen():
     done = run(
         """
         from monarch._core.process import current_process
+        from monarch.config import configure
+        configure(cleanup_timeout="100ms")
         assert this_host().spawn_procs().spawn("echo", Echo).echo.call_one(1).get() == 1
         os.kill(current_process().native.zygote_pid(), signal.SIGSTOP)
         """

@@ -27,10 +27,6 @@ def actor_error(result: Result, mesh: str, method: str) -> ActorError:
     return ActorError._received(packed, actor_call_failed(mesh, method), display, pid, host)
 
 
-def port_error(result: Result, endpoint: str) -> EOFError:
-    return EOFError(f"Port closed: {endpoint}")
-
-
 def exit_reason(end: tuple[Any, ...]) -> ExitReason:
     """The reason of a process's end, from the native side's description."""
     _, _, _, kind, number, detail, core, _ = end
@@ -69,8 +65,15 @@ def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | tuple[Any, ...])
     )
 
 
-def received_failure(body: bytes, info: MeshInfo, rank: int) -> MeshFailure | None:
-    """The failure in an answer; none if the answer is only that nobody is there."""
+def received_failure(body: bytes, info: MeshInfo, rank: int) -> MeshFailure:
+    """The failure in an answer."""
     if body:
         return MeshFailure.from_wire(body)
-    return None
+    # The process that it was in has seen many come and go since.
+    return MeshFailure(
+        actor=info.display(rank),
+        reason=ExitReason("stopped", detail="it ended long ago, and why is not kept"),
+        mesh_name=info.unique_name,
+        name=info.name,
+        crashed_ranks=[rank],
+    )

@@ -162,7 +162,7 @@ class Endpoint(Generic[P, R]):
 
     def _error(self, cell: CallCell, result: Result, rank: int) -> BaseException:
         """The exception that an answer stands for; `rank` is its place in the called mesh."""
-        from monarch._core.answer import actor_error, port_error, proc_ended_failure, received_failure
+        from monarch._core.answer import actor_error, proc_ended_failure, received_failure
 
         if result.status == ERROR:
             return actor_error(result, self._mesh._info.name, self._name)
@@ -175,8 +175,6 @@ class Endpoint(Generic[P, R]):
             failure = proc_ended_failure(self._mesh._info, base_rank, result.raw())
         else:
             failure = received_failure(result.raw(), self._mesh._info, base_rank)
-            if failure is None:
-                return port_error(result, self._endpoint_name)
         self._mesh._info.failed.setdefault(base_rank, failure)
         base, results = self._mesh._base_ranks(), cell.results()
         whole = len(results) == len(base)

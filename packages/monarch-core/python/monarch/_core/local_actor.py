@@ -37,7 +37,7 @@ STOP = 8
 EXPLICIT_PORT = 32
 
 # How long it may take to tell the owner that a clean-up did not end in its time.
-REPORT_TIME = 0.5
+REPORT_TIME = 3.0
 
 # Events that overtake messages; the first byte says which.
 EVENT_FAILURE, EVENT_ABORT, EVENT_END, EVENT_UNDELIVERABLE = b"F", b"A", b"E", b"U"

@@ -13,7 +13,7 @@ from monarch._core.future import Future
 from monarch._core.process import ERROR, GATHER, WATCH_STOP
 
 # How long a coroutine may take to end when it has been cancelled, seconds.
-CANCEL_TIME = 0.5
+CANCEL_TIME = 2.0
 
 # How long lines that were printed may take to reach the console, seconds.
 OUTPUT_TIMEOUT = 3.0

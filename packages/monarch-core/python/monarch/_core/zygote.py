@@ -166,6 +166,13 @@ class Zygote:
             os.close(fd)
         self.sock.close()
 
+    def kill_group(self, pid: int) -> None:
+        """What a child has left running."""
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError:  # it died before it had a group
+            return
+
     def reap(self) -> None:
         while self.children:
             try:
@@ -173,7 +180,7 @@ class Zygote:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is None:
                     return
-                os.killpg(ended.si_pid, signal.SIGKILL)
+                self.kill_group(ended.si_pid)
                 pid, status = os.waitpid(ended.si_pid, 0)
             except ChildProcessError:
                 return

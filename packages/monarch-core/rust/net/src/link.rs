@@ -438,6 +438,11 @@ impl Link {
         // A link is kept as long as its process is remembered; what it holds of the kernel's is not.
         *lock(&self.shared) = Shared::default();
         lock(&self.segments).clear();
+        // Whoever is reading right now finds the end by itself.
+        if let Ok(mut input) = self.input.try_lock() {
+            *input = In::default();
+        }
+        lock(&self.out).queue.shrink_to_fit();
         self.handler.down(self);
     }
 }

@@ -37,6 +37,32 @@ pub(crate) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// Actors that are gone, and why. That they are is remembered for ever, since a handle may turn up at any time; why, which takes a
+/// text, only of the last ones.
+#[derive(Default)]
+struct Graves {
+    reasons: HashMap<MailboxId, Arc<[u8]>>,
+    recent: VecDeque<MailboxId>,
+    /// Says only that it is gone.
+    old: Arc<[u8]>,
+}
+
+/// So many texts are kept, each of some hundred bytes.
+const RECENT_GRAVES: usize = 4096;
+
+impl Graves {
+    fn dig(&mut self, id: MailboxId, reason: Arc<[u8]>) {
+        if self.reasons.insert(id, reason).is_none() {
+            self.recent.push_back(id);
+        }
+        if self.recent.len() > RECENT_GRAVES
+            && let Some(id) = self.recent.pop_front()
+        {
+            self.reasons.insert(id, self.old.clone());
+        }
+    }
+}
+
 pub struct Node {
     pub uid: ProcUid,
     pub poller: Arc<Poller>,
@@ -50,8 +76,7 @@ pub struct Node {
     /// Procs of other agents, and which; such an agent is its own.
     foreign: RwLock<HashMap<ProcUid, ProcUid>>,
     mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
-    /// Actors that are gone, and why.
-    graves: RwLock<HashMap<MailboxId, Arc<[u8]>>>,
+    graves: RwLock<Graves>,
     slots: Mutex<HashMap<SlotId, Arc<Cell>>>,
     /// Calls that ended with a failure and are still held by somebody.
     failed_cells: Mutex<Vec<std::sync::Weak<Cell>>>,
@@ -324,14 +349,14 @@ impl Node {
     }
 
     fn grave(&self, id: MailboxId) -> Option<Arc<[u8]>> {
-        self.graves.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.graves.read().unwrap_or_else(PoisonError::into_inner).reasons.get(&id).cloned()
     }
 
     /// Ends a mailbox: what is in it, and what still comes, is answered with `reason`.
     pub fn close_mailbox(&self, id: MailboxId, reason: &[u8], bury: bool) {
         let reason: Arc<[u8]> = reason.into();
         if bury {
-            self.graves.write().unwrap_or_else(PoisonError::into_inner).insert(id, reason.clone());
+            self.graves.write().unwrap_or_else(PoisonError::into_inner).dig(id, reason.clone());
         }
         let mailbox = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         if let Some(m) = mailbox {
@@ -344,7 +369,7 @@ impl Node {
     /// The same for an actor: its stoppers are not refused but given back, to be answered when it has ended.
     pub fn close_actor(&self, id: MailboxId, reason: &[u8]) -> Vec<Incoming> {
         let reason: Arc<[u8]> = reason.into();
-        self.graves.write().unwrap_or_else(PoisonError::into_inner).insert(id, reason.clone());
+        self.graves.write().unwrap_or_else(PoisonError::into_inner).dig(id, reason.clone());
         let mailbox = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         let left = mailbox.map_or(Vec::new(), |m| self.close(&m, &reason));
         let (stops, left): (Vec<_>, Vec<_>) = left.into_iter().partition(|m| m.flags & STOP != 0);
