@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Requests between housekeeping threads; 1 and 2 are known to the native side too.
 FAILURE, UNDELIVERABLE, CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 1, 2, 3, 4, 5, 6, 7
+# Of the test kit.
+FAULT, DELAY = 30, 31
 
 # How a call waits for its answers; the native side's numbers.
 FIRST_ERROR, GATHER, STREAM, NO_ANSWER = 0, 1, 2, -1
