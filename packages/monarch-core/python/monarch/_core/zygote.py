@@ -173,7 +173,10 @@ class Zygote:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 if ended is None:
                     return
-                os.killpg(ended.si_pid, signal.SIGKILL)
+                try:
+                    os.killpg(ended.si_pid, signal.SIGKILL)
+                except ProcessLookupError:  # killed before it had a group of its own
+                    pass
                 pid, status = os.waitpid(ended.si_pid, 0)
             except ChildProcessError:
                 return

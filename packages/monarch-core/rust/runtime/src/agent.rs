@@ -339,8 +339,9 @@ impl Agent {
                     let mut state = lock(&self.state);
                     (state.zygote.take(), state.procs.keys().copied().collect::<Vec<_>>())
                 };
-                if let Some(mut z) = zygote {
-                    z.reap();
+                // Its link may end a moment before it is a corpse that can be buried.
+                if let Some(z) = zygote {
+                    z.end();
                 }
                 // Its children got SIGKILL from the kernel when it went.
                 for uid in procs {

@@ -91,11 +91,6 @@ impl Zygote {
         let _ = self.child.wait();
     }
 
-    pub fn reap(&mut self) -> Option<i32> {
-        use std::os::unix::process::ExitStatusExt;
-        self.child.try_wait().ok().flatten().map(ExitStatusExt::into_raw)
-    }
-
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
