@@ -186,8 +186,8 @@ class Chaos:
         for i in range(WAITERS):
             threading.Thread(target=self._wait, name=f"waiter {i}", daemon=True).start()
         self.sending: dict[str, float] = {
-            "call": 24, "call_one": 14, "stream": 8, "choose": 8, "broadcast": 16, "relay": 8, "own": 5, "spawn_procs": 4, "spawn": 6,
-            "stop": 2.5, "drop": 1.5, "stop_procs": 1, "kill": 2, "freeze": 2, "delay": 1, "end": 4, "settle": 1,
+            "call": 24, "call_one": 14, "stream": 8, "choose": 8, "broadcast": 16, "relay": 8, "own": 8, "spawn_procs": 4, "spawn": 6,
+            "stop": 2.5, "drop": 1.5, "stop_procs": 1, "kill": 3, "freeze": 2, "delay": 1, "end": 4, "settle": 1,
         }  # fmt: skip
         monarch.actor.unhandled_fault_hook = self.notice
         self.begin_part()
@@ -308,7 +308,10 @@ class Chaos:
         return mesh.handle.slice(procs=slice(ranks[0], ranks[-1] + 1) if len(ranks) > 1 else ranks[0])
 
     def some_mesh(self, living: bool = False) -> Mesh | None:
-        meshes = [m for m in self.model.meshes.values() if not living or m.living()]
+        """One of the root's or one of an actor's, equally often."""
+        owned = self.rng.random() < 0.5
+        all = [m for m in self.model.meshes.values() if not living or m.living()]
+        meshes = [m for m in all if (m.owner is not None) == owned] or all
         return self.rng.choice(meshes) if meshes else None
 
     def some_ranks(self, size: int) -> list[int]:
