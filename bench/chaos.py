@@ -96,9 +96,10 @@ class Run:
         said = [line for line in stderr.read_text(errors="replace").splitlines() if not line.startswith(SAID)]
         if said:
             self.problems.append("stderr: " + "\n".join(said[-30:]))
-        for stacks in folder.glob("*.stacks"):
-            if stacks.stat().st_size:
-                self._keep(stacks)
+        # What is left is of the part that did not come to its end.
+        for path in folder.iterdir():
+            if path.stat().st_size and self.problems and path.name != "stdout":
+                self._keep(path)
         self._growth()
 
     def _part(self, line: dict[str, Any]) -> None:
@@ -120,7 +121,8 @@ class Run:
         self.notices += notices
         if found or line["left"]:
             self._keep(path)
-        path.unlink()
+        for done in (path, *path.parent.glob(f"{path.name}.*")):
+            done.unlink()
 
     def _keep(self, path: Path) -> None:
         if self.keep is not None:
@@ -143,7 +145,9 @@ class Run:
         while left and time.monotonic() < end:
             time.sleep(0.01)
             left = before.look()
-        self.problems += [f"left: {thing}" for thing in left]
+        # Sockets and shared memory carry no mark of whose they are: only those with our name count.
+        mine = [thing for thing in left if thing.startswith(("process", "file")) or "monarch" in thing or before.folder.name in thing]
+        self.problems += [f"left: {thing}" for thing in mine]
 
 
 def quantile(values: list[float], q: float) -> float | None:

@@ -46,8 +46,8 @@ class History:
 
 
 def show_stacks_to(path: str) -> None:
-    """SIGUSR1 makes this process append the stacks of its threads to a file, whatever it is doing."""
-    stacks = open(path + ".stacks", "a")  # noqa: SIM115  open for as long as the process lives
+    """SIGUSR1 makes this process append the stacks of its threads to a file of its own, whatever it is doing."""
+    stacks = open(f"{path}.{os.getpid()}.stacks", "a")  # open for as long as the process lives
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import faulthandler
 import gc
 import json
 import os
@@ -20,6 +19,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -141,12 +141,11 @@ class Watch:
                 self.give_up("; ".join(late))
 
     def give_up(self, what: str) -> None:
-        print(json.dumps({"hang": what, "stacks": self.path + ".stacks"}), flush=True)
-        with open(self.path + ".stacks", "a") as stacks:
-            print(f"client {os.getpid()}: {what}", file=stacks, flush=True)
-            faulthandler.dump_traceback(stacks, all_threads=True)
-        for pid in procs_of_client():
-            os.kill(pid, signal.SIGUSR1)
+        print(json.dumps({"hang": what}), flush=True)
+        for pid in (*procs_of_client(), os.getpid()):
+            # Not those that no actor of ours has run in: it would end them.
+            if glob(f"{self.path}.{pid}.stacks"):
+                os.kill(pid, signal.SIGUSR1)
         time.sleep(1.0)
         if os.environ.get("CHAOS_HOLD"):  # for whoever wants to look with a debugger
             time.sleep(3600.0)
@@ -187,7 +186,7 @@ class Chaos:
             threading.Thread(target=self._wait, name=f"waiter {i}", daemon=True).start()
         self.sending: dict[str, float] = {
             "call": 24, "call_one": 14, "stream": 8, "choose": 8, "broadcast": 16, "relay": 8, "own": 8, "spawn_procs": 4, "spawn": 6,
-            "stop": 2.5, "drop": 1.5, "stop_procs": 1, "kill": 3, "freeze": 2, "delay": 1, "end": 4, "settle": 1,
+            "stop": 2.5, "drop": 1.5, "stop_procs": 1, "kill": 3, "freeze": 2, "delay": 2, "end": 4, "settle": 1,
         }  # fmt: skip
         monarch.actor.unhandled_fault_hook = self.notice
         self.begin_part()
@@ -247,7 +246,8 @@ class Chaos:
         shared = sum(1 for line in Path("/proc/self/maps").read_text().splitlines() if "/memfd:monarch" in line)
         return {
             "fds": len(os.listdir("/proc/self/fd")),
-            "threads": len(os.listdir("/proc/self/task")),
+            # But those of faults that heal by themselves.
+            "threads": len(os.listdir("/proc/self/task")) - sum(isinstance(t, threading.Timer) for t in threading.enumerate()),
             "rss_kb": pages * os.sysconf("SC_PAGE_SIZE") // 1024,
             "segments": shared,
         }
@@ -533,7 +533,13 @@ class Chaos:
                 fault(self.handle_of(mesh, ranks), "freeze", duration=f"{length}ms")
 
     def do_delay(self) -> None:
-        return
+        mesh = self.some_mesh(living=True)
+        by, length = self.rng.choice((1, 5, 20)), self.rng.choice((20, 100, 400))
+        if mesh is not None:
+            ranks = self.some_ranks(len(mesh.base))
+            if mesh.handle is not None:
+                self.history.add("delay", procs=[[mesh.procs.id, mesh.base[r]] for r in ranks], by=by, ms=length)
+                fault(self.handle_of(mesh, ranks), "delay", by=f"{by}ms", duration=f"{length}ms")
 
     def do_end(self) -> None:
         """An actor is told to end, in one of several ways."""

@@ -426,7 +426,11 @@ class LocalActor:
             self.process.native.extend_stop(bound + 0.2)
         started = monotonic()
         try:
-            if self.loop_side is not None and is_coroutine_function(self.kind.cleanup):
+            if is_coroutine_function(self.kind.cleanup):
+                if self.loop_side is None:  # it has failed before its loop began
+                    from monarch._core.async_actor import LoopSide
+
+                    self.loop_side = LoopSide(self)
                 self.loop_side.clean_up(self.instance.__cleanup__, exc, bound)
             else:
                 set_context(self.context)

@@ -49,6 +49,8 @@ class LocalProcess:
         self.owned: dict[int, OwnedMesh] = {}
         self.infos: WeakValueDictionary[int, MeshInfo] = WeakValueDictionary()
         self.ended: dict[int, Any] = {}
+        # Owners of meshes that this process refers to.
+        self.watched: set[int] = set()
         self.closed = False
         self.is_shared = False
         self.creator_bytes: bytes | None = None

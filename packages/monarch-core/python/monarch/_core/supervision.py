@@ -183,3 +183,6 @@ def proc_ended(process: LocalProcess, uid: int, end: tuple[Any, ...]) -> None:
     for actor in list(process.actors.values()):
         if actor.owner_proc == uid:
             actor.orphaned(actor.info)
+    from monarch._core.orphan import owner_ended
+
+    owner_ended(process, uid, end)

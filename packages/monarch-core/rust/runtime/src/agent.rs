@@ -53,6 +53,8 @@ struct State {
     linked: HashMap<ProcUid, HashSet<ProcUid>>,
     /// Asked-for procs that we have not heard of yet, and who asks.
     awaited: HashMap<ProcUid, Vec<ProcUid>>,
+    /// Procs whose end others want to be told of, though they have no link.
+    watched: HashMap<ProcUid, HashSet<ProcUid>>,
     zygote: Option<Zygote>,
     /// Procs that are gone and whose end is being told.
     ending: usize,
@@ -124,6 +126,7 @@ impl Agent {
             Control::StopProc { uid, grace_ms, reason } => {
                 self.on_io_thread(move |a| a.stop_proc(uid, Duration::from_millis(grace_ms), &reason))
             }
+            Control::Watch { target } => self.watch(from, target),
             Control::Extend { grace_ms } => self.spare(from, Duration::from_millis(grace_ms)),
             _ => {}
         }
@@ -244,6 +247,18 @@ impl Agent {
         for (to, peer, fd) in [(from, target, a), (target, from, b)] {
             let frame = Frame::Control(Control::Connected { peer }).encode();
             let _ = node.peer_unlinked(to).0.link.send(&[&frame], vec![fd]);
+        }
+    }
+
+    fn watch(&self, from: ProcUid, target: ProcUid) {
+        let mut state = lock(&self.state);
+        let Some(end) = state.ended.get(&target).cloned() else {
+            state.watched.entry(target).or_default().insert(from);
+            return;
+        };
+        drop(state);
+        if let Some(node) = self.node.upgrade() {
+            node.peer_unlinked(from).0.send_control(Control::ProcEnded { uid: target, end });
         }
     }
 
@@ -377,6 +392,7 @@ impl Agent {
             let mut state = lock(&self.state);
             let mut tell = state.linked.remove(&uid).unwrap_or_default();
             tell.extend(state.awaited.remove(&uid).unwrap_or_default());
+            tell.extend(state.watched.remove(&uid).unwrap_or_default());
             tell.insert(owner);
             tell.remove(&node.uid);
             for other in &tell {

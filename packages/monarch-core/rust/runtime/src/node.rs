@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use net::lock::lock;
@@ -50,6 +50,9 @@ pub struct Node {
     mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
     /// Actors that are gone, and why.
     graves: RwLock<HashMap<MailboxId, Arc<[u8]>>>,
+    /// Meshes referred to here whose owner's process is gone, and what calls to them are answered with.
+    orphaned: RwLock<HashMap<MailboxId, Arc<[u8]>>>,
+    any_orphaned: AtomicBool,
     slots: Mutex<HashMap<SlotId, Arc<Cell>>>,
     /// Calls that ended with a failure and are still held by somebody.
     failed_cells: Mutex<Vec<std::sync::Weak<Cell>>>,
@@ -73,6 +76,8 @@ impl Node {
             foreign: RwLock::default(),
             mailboxes: RwLock::default(),
             graves: RwLock::default(),
+            orphaned: RwLock::default(),
+            any_orphaned: AtomicBool::new(false),
             slots: Mutex::default(),
             failed_cells: Mutex::default(),
             next_slot: AtomicU64::new(1),
@@ -187,6 +192,13 @@ impl Node {
         let slot = SlotId(self.next_slot.fetch_add(1, Ordering::Relaxed));
         let cell = Cell::new(slot, mode, size, targets);
         lock(&self.slots).insert(slot, cell.clone());
+        // After it can be found: `fail_mesh` fails either what it finds or what comes then.
+        if self.any_orphaned.load(Ordering::Acquire)
+            && let Some((_, mesh)) = cell.targets.first()
+            && let Some(reason) = self.orphaned.read().unwrap_or_else(PoisonError::into_inner).get(mesh).cloned()
+        {
+            self.fail_mesh_call(&cell, *mesh, &reason);
+        }
         cell
     }
 
@@ -445,6 +457,21 @@ impl Node {
     pub fn fail_rank(&self, cell: &Cell, rank: u32, peer: &Peer) {
         if let Some(ended) = peer.ended() {
             self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
+        }
+    }
+
+    /// A mesh of another owner will not answer any more, nor take what waits for its credit.
+    pub fn fail_mesh(&self, mesh: MailboxId, procs: &[ProcUid], reason: &[u8]) {
+        self.orphaned.write().unwrap_or_else(PoisonError::into_inner).insert(mesh, reason.into());
+        self.any_orphaned.store(true, Ordering::Release);
+        let cells: Vec<Arc<Cell>> = lock(&self.slots).values().cloned().collect();
+        cells.iter().for_each(|cell| self.fail_mesh_call(cell, mesh, reason));
+        procs.iter().filter_map(|uid| self.known_peer(*uid)).for_each(|peer| peer.forget_window(mesh));
+    }
+
+    fn fail_mesh_call(&self, cell: &Cell, mesh: MailboxId, reason: &[u8]) {
+        for rank in cell.waiting_for(|_, m| m == mesh) {
+            self.complete(cell.slot, Outcome::new(rank, Status::Failed, reason));
         }
     }
 

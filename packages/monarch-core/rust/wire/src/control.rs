@@ -47,6 +47,8 @@ pub enum Control {
     Extend { grace_ms: u64 },
     /// Anything for the Python side of the receiving process.
     System { kind: u16, slot: SlotId, body: Vec<u8> },
+    /// A proc wants to be told when another one ends.
+    Watch { target: ProcUid },
 }
 
 impl Control {
