@@ -398,6 +398,9 @@ impl Link {
                 self.handle_delayed(&mut input, None);
                 drop(input);
                 self.close();
+            } else if self.is_down() {
+                // Closed by what it has read.
+                *input = In::default();
             }
         }
     }
@@ -485,6 +488,9 @@ impl Link {
         // A link is kept as long as its process is remembered; what it holds of the kernel's is not.
         *lock(&self.shared) = Shared::default();
         lock(&self.segments).clear();
+        if let Ok(mut input) = self.input.try_lock() {
+            *input = In::default();
+        }
         self.handler.down(self);
     }
 }
