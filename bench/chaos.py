@@ -36,7 +36,7 @@ REAP_S = 2.0
 GROWTH_KB_PER_OPERATION = 1.0
 GROWTH_KB = 16_384
 # The only thing that the runtime may say: a stop that came while an endpoint was busy.
-SAID = ("monarch: ", )
+SAID = ("monarch: ",)
 
 
 class Run:

@@ -9,7 +9,7 @@ From there a death goes down to what the dead actor owned, and up to an owner th
 | property | what it means |
 |---|---|
 | order | a receiver handles what one sender sent it in the order sent |
-| once | what was handled was sent, to that receiver, and is handled once; an answer follows its handling; nothing sent to the living is lost |
+| once | what was handled was sent, to that receiver, and is handled once, before it is answered; nothing sent to the living is lost |
 | notice | an owner is told of each death once, of no other, and nobody else is |
 | after | the dead handle nothing: not after the notice of their death, and not after their clean-up |
 | health | a slice with a member whose death its owner knows is refused; one that lives is not |
@@ -386,13 +386,16 @@ def _ends(history: History) -> Iterable[str]:
 def detection(records: Iterable[Record]) -> tuple[list[float], list[float]]:
     """Seconds from the kill of a process to the end of each call of the root that waited for it, and to each notice of it."""
     history = History(records)
-    kills = {(p, r): place for place, record in enumerate(history.records) if record["e"] == "kill" for p, r in record["procs"]}
+    kills: dict[Rank, int] = {}
+    for place, record in enumerate(history.records):
+        for procs, rank in record["procs"] if record["e"] == "kill" else ():
+            kills.setdefault((procs, rank), place)
     calls: list[float] = []
     for op in history.operations():
         if op.sender != ROOT or op.end is None or history.records[op.end]["ok"] or op.kind not in ("call", "call_one"):
             continue
         hit = [kills[p] for r in op.ranks if (p := history.proc_of((op.mesh, r))) in kills]
-        if hit and op.begin < min(hit) < op.end and history.ends.gone[op.mesh, op.ranks[0]] >= 0:
+        if hit and op.begin < min(hit) < op.end:
             calls.append((history.records[op.end]["t"] - history.records[min(hit)]["t"]) / 1e9)
     notices = [
         (history.records[place]["t"] - history.records[kills[p]]["t"]) / 1e9

@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from chaos_actors import CLASSES, History, answers_of, show_stacks_to
-from chaos_check import ROOT
+from chaos_check import ROOT, read
 from chaos_check import History as Past
-from chaos_check import read
 
 import monarch.actor
 from monarch.actor import MeshFailure, SupervisionError, this_host

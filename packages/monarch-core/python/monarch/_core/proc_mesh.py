@@ -82,9 +82,7 @@ class ProcMesh(MeshTrait):
         class_name = f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
         owner = spawning_owner()
         payload = dumps_class(cls)
-        info = MeshInfo(
-            new_uid(), str(name), owner.display, self._shape.extent, procs, class_name, payload, process.agent_uid, process.uid
-        )
+        info = MeshInfo(new_uid(), str(name), owner.display, self._shape.extent, procs, class_name, payload, process.agent_uid, process.uid)
         info.cls = cls
         handle = ActorMesh(info, whole_shape(info.extent))
         targets = handle._targets()
