@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from monarch.actor import Actor, MeshFailure, SupervisionError, context, current_rank, endpoint, this_host
+from monarch.actor import Actor, MeshFailure, Port, SupervisionError, concurrent_endpoint, context, current_rank, endpoint, this_host
 
 
 class History:
@@ -116,6 +116,14 @@ class Node(Life, Actor):
         return answer
 
     @endpoint
+    def aside(self, sender: str, n: int, pause: float = 0.0, data: bytes = b"") -> list[Any]:
+        return self.handle(sender, n)
+
+    @endpoint(explicit_response_port=True)
+    def later(self, port: Port[Any], sender: str, n: int, pause: float = 0.0, data: bytes = b"") -> None:
+        port.send(self.handle(sender, n))
+
+    @endpoint
     def own(self, sender: str, n: int, id: str, cls: str, mode: str, procs: Any, size: int) -> Any:
         self.handle(sender, n, "own")
         return self.adopt(id, cls, mode, procs, size)
@@ -169,6 +177,19 @@ class AsyncNode(Life, Actor):
         if pause:
             await asyncio.sleep(pause)
         return answer
+
+    @concurrent_endpoint
+    async def aside(self, sender: str, n: int, pause: float = 0.0, data: bytes = b"") -> list[Any]:
+        """Beside other messages, and still there when what comes after it is done."""
+        answer = self.handle(sender, n)
+        await asyncio.sleep(pause or 0.005)
+        return answer
+
+    @endpoint(explicit_response_port=True)
+    async def later(self, port: Port[Any], sender: str, n: int, pause: float = 0.0, data: bytes = b"") -> None:
+        """Answered when other messages have come."""
+        answer = self.handle(sender, n)
+        asyncio.get_running_loop().call_later(pause or 0.005, port.send, answer)
 
     @endpoint
     async def own(self, sender: str, n: int, id: str, cls: str, mode: str, procs: Any, size: int) -> Any:

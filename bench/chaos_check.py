@@ -206,7 +206,7 @@ class History:
                     missing.append(f"root was not told of the death of {name(where)}")
                 continue
             actor, mode = rank_of(owner), self.mode(owner)
-            if actor in (full if mode == "handle" else down).gone:
+            if actor in (full if mode == "handle" else down).gone or self._ended_otherwise(full, where, actor):
                 continue
             if mode == "none":
                 todo.append(actor)
@@ -218,6 +218,16 @@ class History:
             else:
                 missing.append(f"{owner} was told of no death, though {name(where)} died")
         return missing
+
+    def _ended_otherwise(self, ends: Ends, where: Rank, actor: Rank) -> bool:
+        """The owner of what died, or an owner of that, ended for another reason than this death."""
+        place = ends.dead.get(where)
+        while ends.gone.get(actor, place) == place:
+            owner = self.owner(actor[0])
+            if owner in (ROOT, None):
+                return False
+            actor = rank_of(owner)
+        return True
 
     def _direct_deaths(self) -> list[Rank]:
         """Actors that the script killed, and that were there."""

@@ -18,7 +18,6 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 from chaos_actors import CLASSES, History, answers_of, show_stacks_to
 from chaos_check import ROOT, read
 from chaos_check import History as Past
+from chaos_model import Mesh, Model, Procs
 
 import monarch.actor
 from monarch.actor import MeshFailure, SupervisionError, this_host
@@ -38,75 +38,7 @@ AT_ONCE, WAITERS, PART = 24, 4, 300
 # What may exist at once.
 MESHES, CHILDREN = 12, 8
 MEGABYTE = bytes(1 << 20)
-
-
-@dataclass
-class Procs:
-    id: str
-    size: int
-    owner: tuple[str, int] | None
-    handle: Any
-    dead: set[int] = field(default_factory=set)
-    stopped: bool = False
-
-
-@dataclass
-class Mesh:
-    id: str
-    procs: Procs
-    base: list[int]
-    owner: tuple[str, int] | None
-    mode: str
-    handle: Any
-    dead: set[int] = field(default_factory=set)
-    stopped: bool = False
-
-    def living(self) -> list[int]:
-        return [] if self.stopped else [r for r in range(len(self.base)) if r not in self.dead]
-
-
-class Model:
-    """What exists and what has been made to die, as far as decisions go."""
-
-    def __init__(self) -> None:
-        self.procs: dict[str, Procs] = {}
-        self.meshes: dict[str, Mesh] = {}
-
-    def kill_proc(self, procs: Procs, rank: int) -> None:
-        procs.dead.add(rank)
-        for mesh in list(self.meshes.values()):
-            if mesh.procs is procs and rank in mesh.base:
-                self.kill(mesh, mesh.base.index(rank))
-
-    def kill(self, mesh: Mesh, rank: int) -> None:
-        if rank not in mesh.living():
-            return
-        mesh.dead.add(rank)
-        self._end_owned(mesh.id, rank)
-        if mesh.owner is not None:
-            owner = self.meshes[mesh.owner[0]]
-            if owner.mode != "handle":
-                self.kill(owner, mesh.owner[1])
-
-    def stop(self, mesh: Mesh) -> None:
-        if not mesh.stopped:
-            mesh.stopped = True
-            for rank in range(len(mesh.base)):
-                self._end_owned(mesh.id, rank)
-
-    def stop_procs(self, procs: Procs) -> None:
-        procs.stopped = True
-        for mesh in list(self.meshes.values()):
-            if mesh.procs is procs:
-                self.stop(mesh)
-
-    def _end_owned(self, id: str, rank: int) -> None:
-        for mesh in list(self.meshes.values()):
-            if mesh.owner == (id, rank):
-                self.stop(mesh)
-        for procs in list(self.procs.values()):
-            if procs.owner == (id, rank):
-                self.stop_procs(procs)
+FLOOD = 12
 
 
 class Watch:
@@ -186,6 +118,7 @@ class Chaos:
         self.sending: dict[str, float] = {
             "call": 24, "call_one": 14, "stream": 8, "choose": 8, "broadcast": 16, "relay": 8, "own": 8, "spawn_procs": 4, "spawn": 6,
             "stop": 2.5, "drop": 1.5, "stop_procs": 1, "kill": 3, "freeze": 2, "delay": 2, "end": 4, "settle": 1,
+            "flood": 0.5, "purge": 0.1,
         }  # fmt: skip
         monarch.actor.unhandled_fault_hook = self.notice
         self.begin_part()
@@ -214,7 +147,7 @@ class Chaos:
             time.sleep(0.05)
         self.history.add("quiet")
         meshes = [m for m in meshes if m.owner is None]
-        procs = [p for p in self.model.procs.values() if p.owner is None and not p.stopped]
+        procs = self.model.roots_procs()
         for mesh in self.rng.sample(meshes, len(meshes) // 2):
             self.stop(mesh)
         for some in self.rng.sample(procs, len(procs)):
@@ -372,11 +305,12 @@ class Chaos:
         pause = rng.choice((0.0, 0.0, 0.0, 0.0, 0.002, 0.03))
         data = MEGABYTE[: rng.choice((0, 0, 0, 100, 5_000, 70_000, 1 << 20))]
         by_loop = rng.random() < 0.7
+        method = rng.choice(("work", "work", "work", "aside", "later")) if adverb != "broadcast" else "work"
         if mesh is not None:
             ranks = self.some_ranks(len(mesh.base))
             if adverb == "call_one":
                 ranks = ranks[:1]
-            self.send(adverb, mesh, ranks, "work", pause, data, by_loop=by_loop)
+            self.send(adverb, mesh, ranks, method, pause, data, by_loop=by_loop)
 
     def do_call(self) -> None:
         self.send_some("call")
@@ -414,8 +348,7 @@ class Chaos:
 
     def do_spawn_procs(self) -> None:
         size = self.rng.randint(1, 4)
-        alive = sum(p.size - len(p.dead) for p in self.model.procs.values() if not p.stopped)
-        if alive + size <= self.most_procs:
+        if len(self.model.living_procs()) + size <= self.most_procs:
             self.ids += 1
             id = f"p{self.ids}"
             self.history.add("spawn_procs", mesh=id, owner=ROOT, size=size)
@@ -433,8 +366,8 @@ class Chaos:
         return mesh, cls
 
     def do_spawn(self) -> None:
-        procs = [p for p in self.model.procs.values() if p.owner is None and not p.stopped and len(p.dead) < p.size]
-        if not procs or sum(m.owner is None and bool(m.living()) for m in self.model.meshes.values()) >= MESHES:
+        procs = [p for p in self.model.roots_procs() if len(p.dead) < p.size]
+        if not procs or self.model.living_meshes(owned=False) >= MESHES:
             return
         some = self.rng.choice(procs)
         base = self.some_ranks(some.size)
@@ -448,18 +381,17 @@ class Chaos:
         """An actor spawns a mesh: on processes of the root, or on some of its own."""
         rng = self.rng
         owner = self.some_mesh(living=True)
-        alive = sum(p.size - len(p.dead) for p in self.model.procs.values() if not p.stopped)
-        if owner is None or sum(m.owner is not None and bool(m.living()) for m in self.model.meshes.values()) >= CHILDREN:
+        if owner is None or self.model.living_meshes(owned=True) >= CHILDREN:
             return
         rank = rng.choice(owner.living())
-        procs = [p for p in self.model.procs.values() if p.owner is None and not p.stopped and not p.dead]
+        procs = [p for p in self.model.roots_procs() if not p.dead]
         if procs and rng.random() < 0.6:
             some = rng.choice(procs)
             mesh, cls = self._new_mesh(some, list(range(some.size)), (owner.id, rank))
             handle = some.handle
         else:
             size = rng.randint(1, 2)
-            if alive + size > self.most_procs:
+            if len(self.model.living_procs()) + size > self.most_procs:
                 return
             id = f"pm{self.ids + 1}"
             some = self.model.procs[id] = Procs(id, size, (owner.id, rank), None)
@@ -492,7 +424,7 @@ class Chaos:
             self.stop(mesh)
 
     def do_stop_procs(self) -> None:
-        procs = [p for p in self.model.procs.values() if p.owner is None and not p.stopped]
+        procs = self.model.roots_procs()
         if procs:
             some = self.rng.choice(procs)
             self.model.stop_procs(some)
@@ -521,6 +453,29 @@ class Chaos:
             self.kills += len(ranks)
             self.history.add("kill", procs=[[mesh.procs.id, mesh.base[r]] for r in ranks])
             fault(self.handle_of(mesh, ranks), "kill")
+
+    def do_flood(self) -> None:
+        """More than a mailbox takes before its sender has to wait."""
+        mesh = self.some_mesh(living=True)
+        pause = self.rng.choice((0.0, 0.002))
+        if mesh is not None:
+            ranks = self.some_ranks(len(mesh.base))
+            for _ in range(FLOOD):
+                self.send("broadcast", mesh, ranks, "work", pause, MEGABYTE)
+
+    def do_purge(self) -> None:
+        """The process goes that all others are forked from, and they with it."""
+        living = self.model.living_procs()
+        for procs, rank in living:
+            self.model.kill_proc(procs, rank)
+        zygotes = children(os.getpid())
+        if living and zygotes:
+            self.kills += len(living)
+            self.history.add("kill", procs=[[procs.id, rank] for procs, rank in living])
+            os.kill(zygotes[0], signal.SIGKILL)
+            # What is spawned before that is known dies too, and the model does not know.
+            while zygotes[0] in children(os.getpid()):
+                time.sleep(0.001)
 
     def do_freeze(self) -> None:
         mesh = self.some_mesh(living=True)
@@ -576,6 +531,10 @@ def main() -> int:
             chaos.begin_part()
         chaos.step()
     chaos.end_part()
+    # The end is one in the middle of everything.
+    chaos.begin_part()
+    for _ in range(PART // 4):
+        chaos.step()
     print(json.dumps({"ended": True}), flush=True)
     return 0
 

@@ -318,6 +318,20 @@ def test_what_a_dead_actor_owned_need_not_answer() -> None:
     assert check(story.records) == []
 
 
+@pytest.mark.parametrize("mode", ["none", "ignore", "handle"])
+def test_who_was_stopped_by_another_death_need_not_be_told(mode: str) -> None:
+    story = Story("none")
+    story.add("spawn_procs", mesh="r", owner="root", size=1)
+    story.add("spawn", mesh="m3", owner="m2[1]", procs="r", base=[0], mode="none")
+    story.records[3]["mode"] = mode
+    story.add("init", "m3[0]", mesh="m3", rank=0, pid=1)
+    story.kill(0, "q")
+    story.notice(0)
+    story.kill(0, "r")
+    story.add("quiet")
+    assert check(story.records) == []
+
+
 def test_one_message_may_be_in_hand_when_what_its_actor_owns_dies() -> None:
     story = Story("none")
     for n in (1, 2):
