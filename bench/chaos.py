@@ -145,10 +145,7 @@ class Run:
         while left and time.monotonic() < end:
             time.sleep(0.01)
             left = before.look()
-        # Sockets and shared memory carry no mark of whose they are. Abstract sockets end with their processes, which do; others are in
-        # the temporary folder of the run.
-        mine = [thing for thing in left if thing.startswith(("process", "file", "shared memory monarch")) or before.folder.name in thing]
-        self.problems += [f"left: {thing}" for thing in mine]
+        self.problems += [f"left: {thing}" for thing in left]
 
 
 def quantile(values: list[float], q: float) -> float | None:

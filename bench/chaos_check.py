@@ -9,7 +9,7 @@ From there a death goes down to what the dead actor owned, and up to an owner th
 | property | what it means |
 |---|---|
 | order | a receiver handles what one sender sent it in the order sent |
-| once | what was handled was sent, to that receiver, and is handled once, before it is answered; nothing sent to the living is lost |
+| once | what was handled was sent, to that receiver, and is handled once, before it is answered; nothing is lost but by a death |
 | notice | an owner is told of each death once, of no other, and nobody else is |
 | after | the dead handle nothing: not after the notice of their death, and not after their clean-up |
 | health | a slice with a member whose death its owner knows is refused; one that lives is not |
@@ -31,8 +31,8 @@ Rank = tuple[str, int]
 ROOT = "root"
 # Errors that a death or a stop explains.
 EXPLAINED = ("SupervisionError", "SpawnError", "DeliveryError")
-# What the actors' `end` does that ends the actor, and what ends its process with it.
-ENDS_ACTOR = ("abort", "leave", "raise", "exit")
+# Shorter than any bound of a drain.
+DRAIN_NS = 900_000_000
 
 
 class Violation(NamedTuple):
@@ -255,7 +255,7 @@ def check(records: Iterable[Record]) -> list[Violation]:
     """What the history shows to be broken; nothing if all is well."""
     history = History(records)
     found: list[Violation] = []
-    for rule in (_order, _once, _answers, _lost, _notice, _after, _health, _ends):
+    for rule in (_order, _once, _answers, _lost, _drained, _notice, _after, _health, _ends):
         found += [Violation(rule.__doc__ or "", text) for text in rule(history)]
     return found
 
@@ -326,6 +326,25 @@ def _lost(history: History) -> Iterable[str]:
         for rank in op.ranks:
             if (op.mesh, rank) not in early.gone and ((op.mesh, rank), op.sender, op.n) not in handled:
                 yield f"{op.mesh}[{rank}] lives and did not handle broadcast {op.n} of {op.sender}"
+
+
+def _drained(history: History) -> Iterable[str]:
+    """once"""
+    handled = {(receiver, history.records[p]["sender"], history.records[p]["n"]) for receiver, ps in history.handled.items() for p in ps}
+    stops: dict[str, int] = {}
+    for op in history.operations():
+        if op.sender == ROOT and op.kind == "stop":
+            for mesh in (op.mesh, *(m for m, record in history.spawned.items() if record.get("procs") == op.mesh)):
+                stops[mesh] = min(op.begin, stops.get(mesh, op.begin))
+    for op in history.operations():
+        stop = stops.get(op.mesh, -1)
+        if op.sender != ROOT or op.kind != "broadcast" or history.owner(op.mesh) != ROOT or op.begin > stop or op.end is None:
+            continue
+        for where in [(op.mesh, rank) for rank in op.ranks if history.records[op.end]["ok"]]:
+            # One whose drain took long may have been cut short, and the dead handle nothing.
+            cleaned = [p for p in history.cleaned[where] if history.time(p) - history.time(stop) < DRAIN_NS]
+            if cleaned and where not in history.ends.dead and (where, op.sender, op.n) not in handled:
+                yield f"{name(where)} was stopped and did not handle broadcast {op.n} of {op.sender}, which was sent before"
 
 
 def _notice(history: History) -> Iterable[str]:

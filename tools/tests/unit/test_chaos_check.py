@@ -150,6 +150,16 @@ def lost(story: Story) -> None:
     story.add("quiet")
 
 
+def stopped_before_it_was_handled(story: Story) -> None:
+    story.begin(1, "broadcast")
+    story.end(1)
+    story.begin(2, "stop", "p", ())
+    story.handle(1, 0)
+    for rank in (0, 1):
+        story.add("cleanup", f"m1[{rank}]", mesh="m1", rank=rank, failed=False)
+    story.end(2)
+
+
 def told_twice(story: Story) -> None:
     story.kill(1)
     story.notice(1)
@@ -259,6 +269,7 @@ def an_actor_hangs(story: Story) -> None:
         (answered_before_it_was_handled, "once"),
         (one_answer_of_two, "once"),
         (lost, "once"),
+        (stopped_before_it_was_handled, "once"),
         (told_twice, "notice"),
         (told_of_the_living, "notice"),
         (told_to_the_wrong_one, "notice"),
