@@ -5,6 +5,7 @@ from __future__ import annotations
 from fresh_script import run
 
 CODE = """
+import select
 import monarch.actor
 from monarch.actor import SupervisionError
 from monarch.actor.testing import assert_clean, fault
@@ -21,7 +22,12 @@ procs = this_host().spawn_procs({"procs": 3})
 mesh = procs.spawn("echo", Echo)
 assert mesh.echo.call(1).get().values() == [1, 1, 1]
 zygote = current_process().native.zygote_pid()
+ends = [os.pidfd_open(pid) for _, pid in current_process().native.alive_procs()]
 os.kill(zygote, signal.SIGKILL)
+# One that is still to be killed by the kernel may still answer.
+for end in ends:
+    select.select([end], [], [])
+    os.close(end)
 for rank in range(3):
     try:
         mesh.slice(procs=rank).echo.call(2).get()
