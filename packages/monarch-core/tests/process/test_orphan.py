@@ -88,3 +88,16 @@ def test_who_waits_for_credit_goes_on(owned):
         with pytest.raises(SupervisionError):
             first.get()
         assert flood.get() in ("sent", "SupervisionError")
+
+
+def test_the_end_of_its_own_process_is_the_better_reason():
+    with this_host().spawn_procs({"procs": 1}) as procs:
+        owner = procs.spawn("owner", Probe)
+        mesh = owner.spawn_only.call_one(procs).get()
+        mesh.pid.call().get()
+        call = mesh.evaluate.call("signal.pause()")
+        fault(procs, "kill")
+        with pytest.raises(SupervisionError, match=r"Killed\(sig=9\)"):
+            call.get()
+        with pytest.raises(SupervisionError, match=r"Killed\(sig=9\)"):
+            mesh.pid.call().get()

@@ -259,7 +259,7 @@ def _delay(process: LocalProcess, procs: list[int], wait_for: list[int]) -> None
             body = marshal.dumps((rank, held[uid]))
             process.native.request(uid, DELAY, body, cell.slot if uid in wait_for else 0)
     if wait_for:
-        cell.wait()
+        cell.wait(0, _PATIENCE)
 
 
 def handle_delay(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 def watch_owner(process: LocalProcess, info: MeshInfo) -> None:
     """This process has got a reference to a mesh that another one owns."""
     owner = info.owner_proc
-    # The agent's end is that of the whole job; other agents tell of theirs themselves.
-    if not info.class_name or owner in (0, process.uid, process.agent_uid) or info.agent not in (0, process.agent_uid):
+    if not _concerns(process, info):
         return
     end = process.ended.get(owner)
     if end is not None:
@@ -30,26 +29,32 @@ def watch_owner(process: LocalProcess, info: MeshInfo) -> None:
         process.native.watch_proc(owner)
 
 
+def _concerns(process: LocalProcess, info: MeshInfo) -> bool:
+    """The agent's end is that of the whole job, and other agents tell of theirs themselves."""
+    here = info.agent in (0, process.agent_uid)
+    return bool(info.class_name) and here and info.owner_proc not in (0, process.uid, process.agent_uid)
+
+
 def owner_ended(process: LocalProcess, uid: int, end: tuple[Any, ...]) -> None:
     """A process has ended: what it owned and is referred to here is no more. After its end is in `process.ended`."""
     for info in list(process.infos.values()):
-        if info.owner_proc == uid and info.class_name:
+        if info.owner_proc == uid and _concerns(process, info):
             _orphan(process, info, end)
 
 
 def _orphan(process: LocalProcess, info: MeshInfo, end: tuple[Any, ...]) -> None:
     reason = ExitReason("stopped", detail="its owner has stopped") if end[3] == "stopped" else ExitReason("orphaned", detail=info.creator)
-    failures = [
-        MeshFailure(
-            actor=info.display(rank),
-            reason=reason,
-            mesh_name=info.unique_name,
-            name=info.name,
-            crashed_ranks=[rank],
-            host=end[2],
-        )
-        for rank in range(len(info.procs))
-    ]
-    for rank, failure in enumerate(failures):
-        info.failed.setdefault(rank, failure)
-    process.native.fail_mesh(info.uid, list(info.procs), failures[0].to_wire())
+    failure = None
+    for rank, proc in enumerate(info.procs):
+        # The end of its own process is the better reason.
+        if proc not in process.ended and rank not in info.failed:
+            failure = info.failed[rank] = MeshFailure(
+                actor=info.display(rank),
+                reason=reason,
+                mesh_name=info.unique_name,
+                name=info.name,
+                crashed_ranks=[rank],
+                host=end[2],
+            )
+    if failure is not None:
+        process.native.fail_mesh(info.uid, list(info.procs), failure.to_wire())

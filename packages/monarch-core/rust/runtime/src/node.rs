@@ -470,7 +470,9 @@ impl Node {
     }
 
     fn fail_mesh_call(&self, cell: &Cell, mesh: MailboxId, reason: &[u8]) {
-        for rank in cell.waiting_for(|_, m| m == mesh) {
+        // Whose process has ended too gets that as the reason.
+        let lives = |p| self.known_peer(p).is_none_or(|peer| peer.ended().is_none());
+        for rank in cell.waiting_for(|p, m| m == mesh && lives(p)) {
             self.complete(cell.slot, Outcome::new(rank, Status::Failed, reason));
         }
     }
