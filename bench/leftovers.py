@@ -1,8 +1,8 @@
 """What a run has left on the machine: processes, unix sockets, shared memory, files in its temporary folder.
 
 A run is told apart from everything else on the machine by a variable in its environment, which its processes inherit, and by a
-temporary folder of its own. Sockets and shared memory carry no such mark: what is new and named after Monarch counts. An abstract
-socket ends with the process that has it, so only files of sockets can be left.
+temporary folder of its own, where its sockets are too: abstract ones end with their processes. Shared memory carries no such mark:
+what is new since the run began and has our name counts, so nothing else of ours that makes any should run meanwhile.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Leftovers:
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
         self.folder = Path(tempfile.mkdtemp(prefix="mb-"))
-        self.before = _sockets() | _shared_memory()
+        self.before = _shared_memory()
         places = dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR"), str(self.folder))
         self.environment = {**os.environ, VARIABLE: self.mark, **places}
 
     def look(self) -> list[str]:
         """One line for each thing left; empty when the run left nothing."""
         left = [f"process {pid}: {command}" for pid, command in self.processes()]
-        left += sorted((_sockets() | _shared_memory()) - self.before)
+        left += sorted(_sockets(self.folder) | (_shared_memory() - self.before))
         left += [f"file {path.relative_to(self.folder)}" for path in sorted(self.folder.rglob("*"))]
         return left
 
@@ -51,12 +51,12 @@ class Leftovers:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _sockets() -> set[str]:
-    """Files of unix sockets."""
+def _sockets(folder: Path) -> set[str]:
+    """Unix sockets that are files below this folder, also removed ones."""
     lines = Path("/proc/net/unix").read_text().splitlines()[1:]
-    names = (fields[7] for fields in (line.split(maxsplit=7) for line in lines) if len(fields) == 8)
-    return {f"socket {name}" for name in names if name.startswith("/") and "monarch" in name}
+    names = {fields[7] for fields in (line.split(maxsplit=7) for line in lines) if len(fields) == 8}
+    return {f"socket {name}" for name in names if name.startswith(f"{folder}/")}
 
 
 def _shared_memory() -> set[str]:
-    return {f"shared memory {name}" for name in os.listdir("/dev/shm") if "monarch" in name}
+    return {f"shared memory {name}" for name in os.listdir("/dev/shm") if name.startswith("monarch")}

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from monarch.actor import Actor, Channel, context, current_rank, current_size, endpoint, this_host, this_proc
+from monarch.actor import Actor, Channel, SupervisionError, context, current_rank, current_size, endpoint, this_host, this_proc
 
 
 class Probe(Actor):
@@ -105,6 +105,34 @@ class Probe(Actor):
         """Spawns on a mesh that somebody else owns, and says who it thinks the owner is."""
         self.mine = procs.spawn("grandchild", Probe, *args)
         return self.mine, self.mine.pid.call().get()
+
+    @endpoint
+    def spawn_only(self, procs):
+        self.mine = procs.spawn("grandchild", Probe)
+        return self.mine
+
+    @endpoint
+    def call_on_or_text(self, mesh, method, *args):
+        try:
+            return getattr(mesh, method).call(*args).get()
+        except SupervisionError as e:
+            return str(e)
+
+    @endpoint
+    def flood(self, mesh, size, count):
+        try:
+            for _ in range(count):
+                mesh.length.broadcast(bytes(size))
+        except SupervisionError:
+            return "SupervisionError"
+        return "sent"
+
+    @endpoint
+    def freeze_and_look(self, mesh, pid):
+        from monarch.actor.testing import fault
+
+        with fault(mesh, "freeze"), open(f"/proc/{pid}/stat") as f:
+            return f.read().rpartition(") ")[2].split()[0]
 
     @endpoint
     def stop_mine(self):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
+from typing import Any
 
 import pytest
 from fresh_script import Script, run
@@ -224,6 +226,30 @@ class Cleaned(Actor):
         self.thread = threading.current_thread()
 
 
+class Child(Actor):
+    @endpoint
+    def fail(self):
+        raise RuntimeError("no")
+
+
+class FailsEarly(Actor):
+    """What it owns fails while it is being made, which is its own failure."""
+
+    def __init__(self, port):
+        self.port = port
+        child = this_proc().spawn("child", Child)
+        child.fail.broadcast()
+        while _error(lambda: child.fail.call_one().get()).__class__ is not SupervisionError:
+            pass
+
+    @endpoint
+    async def ready(self):
+        pass
+
+    async def __cleanup__(self, exc):
+        self.port.send(str(exc))
+
+
 def _error(call):
     try:
         call()
@@ -306,6 +332,15 @@ def test_async_cleanup_is_cancelled_when_its_time_is_over(procs, monkeypatch):
         with pytest.raises(SupervisionError, match="__cleanup__ took longer than"):
             m.stop().get()
     assert receiver.recv().get() == "cancelled"
+
+
+def test_async_cleanup_runs_if_the_actor_failed_before_its_loop_began(procs, monkeypatch):
+    told: queue.Queue[Any] = queue.Queue()
+    monkeypatch.setattr("monarch.actor.unhandled_fault_hook", told.put)
+    port, texts = open_channel()
+    procs.slice(procs=0).spawn("early", FailsEarly, port)
+    assert "RuntimeError: no" in texts.recv().get()
+    assert told.get().name == "early"
 
 
 def test_not_run_if_init_failed(procs, monkeypatch):

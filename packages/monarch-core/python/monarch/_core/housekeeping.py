@@ -6,7 +6,7 @@ import marshal
 from time import monotonic
 
 from monarch._core._native import set_runtime_thread
-from monarch._core.process import CONTROLLER, FAILURE, LOG_LEVEL, OK, OPEN_DOOR, PING, UNDELIVERABLE, WATCH_STOP, LocalProcess
+from monarch._core.process import CONTROLLER, DELAY, FAILURE, FAULT, LOG_LEVEL, OK, OPEN_DOOR, PING, UNDELIVERABLE, WATCH_STOP, LocalProcess
 from monarch._core.supervision import CANCEL_TIME, actor_failed, parse_stop_reason, procs_ended
 
 TYPE_CHECKING = False
@@ -145,6 +145,10 @@ class Housekeeping:
             from monarch._core.port import undelivered
 
             undelivered(process, body)
+        elif kind in (FAULT, DELAY):
+            from monarch._core import fault
+
+            (fault.handle_request if kind == FAULT else fault.handle_delay)(process, sender, slot, body)
 
     def _unresponsive(self, uid: int, evidence: str, stacks: bytes) -> None:
         """Python has stopped to run in a proc of this agent, or runs again."""

@@ -440,12 +440,16 @@ class LocalActor:
         if self.process.closed:
             self.process.native.extend_stop(bound + CANCEL_TIME + REPORT_TIME)
         started = monotonic()
-        is_async = self.loop_side is not None and is_coroutine_function(self.kind.cleanup)
+        is_async = is_coroutine_function(self.kind.cleanup)
         # One that can be cancelled gets some time to take it.
         self.clean_by = started + bound + (CANCEL_TIME if is_async else 0.0)
         self.cleaning = True
         try:
-            if self.loop_side is not None and is_async:
+            if is_async:
+                if self.loop_side is None:  # it has failed before its loop began
+                    from monarch._core.async_actor import LoopSide
+
+                    self.loop_side = LoopSide(self)
                 self.loop_side.clean_up(self.instance.__cleanup__, exc, bound)
             else:
                 set_context(self.context)

@@ -26,6 +26,7 @@ class MeshInfo:
         "extent",
         "failed",
         "name",
+        "owner_proc",
         "payload",
         "procs",
         "stopped",
@@ -43,6 +44,7 @@ class MeshInfo:
         class_name: str = "",
         payload: bytes = b"",
         agent: int = 0,
+        owner_proc: int = 0,
     ) -> None:
         self.uid = uid
         self.name = name
@@ -53,6 +55,8 @@ class MeshInfo:
         self.payload = payload
         # The agent that procs are reached through; 0 in this process's own.
         self.agent = agent
+        # The process that its owner lives in.
+        self.owner_proc = owner_proc
         # Spawn rank to failure.
         self.failed: dict[int, MeshFailure] = {}
         self.stopped: str | None = None
@@ -70,17 +74,23 @@ class MeshInfo:
         return f"{self.creator}.<{self.class_name + ' ' if self.class_name else ''}{self.name}{point}>"
 
     def state(self) -> tuple[Any, ...]:
-        return (self.uid, self.name, self.creator, self.extent.to_wire(), self.procs, self.class_name, self.payload, self.agent)
+        wire = self.extent.to_wire()
+        return (self.uid, self.name, self.creator, wire, self.procs, self.class_name, self.payload, self.agent, self.owner_proc)
 
     @staticmethod
     def known(process: LocalProcess, state: tuple[Any, ...]) -> MeshInfo:
         """The info of a mesh that came in a message: one object per process and mesh."""
         info = process.infos.get(state[0])
         if info is None:
-            uid, name, creator, extent, procs, class_name, payload, agent = state
-            info = process.infos[uid] = MeshInfo(uid, name, creator, Extent.from_wire(extent), procs, class_name, payload, agent)
+            uid, name, creator, extent, procs, class_name, payload, agent, owner_proc = state
+            shape = Extent.from_wire(extent)
+            info = process.infos[uid] = MeshInfo(uid, name, creator, shape, procs, class_name, payload, agent, owner_proc)
             if agent not in (0, process.agent_uid):
                 process.native.join(agent, list(procs))
+            if owner_proc not in (0, process.uid, process.agent_uid):
+                from monarch._core.orphan import watch_owner
+
+                watch_owner(process, info)
         return info
 
     def first_failure(self, ranks: Iterable[int]) -> MeshFailure | None:

@@ -81,7 +81,8 @@ class ProcMesh(MeshTrait):
         procs = tuple(self._procs())
         class_name = f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
         owner = spawning_owner()
-        info = MeshInfo(new_uid(), str(name), owner.display, self._shape.extent, procs, class_name, dumps_class(cls), process.agent_uid)
+        payload = dumps_class(cls)
+        info = MeshInfo(new_uid(), str(name), owner.display, self._shape.extent, procs, class_name, payload, process.agent_uid, process.uid)
         info.cls = cls
         handle = ActorMesh(info, whole_shape(info.extent))
         targets = handle._targets()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Requests between housekeeping threads; 1 and 2 are known to the native side too.
 FAILURE, UNDELIVERABLE, CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 1, 2, 3, 4, 5, 6, 7
+# Of the test kit.
+FAULT, DELAY = 30, 31
 
 # How a call waits for its answers; the native side's numbers.
 FIRST_ERROR, GATHER, STREAM, NO_ANSWER = 0, 1, 2, -1
@@ -52,6 +54,8 @@ class LocalProcess:
         self.ended: dict[int, Any] = {}
         # Of an agent: procs in which Python does not run, with what was found and their stacks as JSON.
         self.unresponsive: dict[int, tuple[str, bytes]] = {}
+        # Owners of meshes that this process refers to.
+        self.watched: set[int] = set()
         self.closed = False
         self.is_shared = False
         self.creator_bytes: bytes | None = None

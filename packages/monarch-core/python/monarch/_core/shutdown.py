@@ -122,6 +122,9 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
     from monarch._core.supervision import CLIENT_EXITS, stop_reason
 
     native = process.native
+    faults = sys.modules.get("monarch._core.fault")
+    if faults is not None:
+        faults.heal_all(process)
     native.flush_links(each)
     cleanup = config.seconds("cleanup_timeout") or 0.0
     stopping: list[Any] = []

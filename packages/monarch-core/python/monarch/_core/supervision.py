@@ -181,6 +181,10 @@ def procs_ended(process: LocalProcess, ends: list[tuple[int, tuple[Any, ...]]]) 
 
     _do(process, process.supervision.procs_ended([(uid, end[3] == "stopped") for uid, end in ends]), failure)
     _forget_if_over(process, process.supervision.on([uid for uid, _ in ends]))
+    from monarch._core.orphan import owner_ended
+
+    for uid, end in ends:
+        owner_ended(process, uid, end)
 
 
 def _forget_if_over(process: LocalProcess, meshes: list[int]) -> None:

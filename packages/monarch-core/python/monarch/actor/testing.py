@@ -1,6 +1,8 @@
 """The test kit: doubles for actors, fresh interpreters, simulated time, and checks for what is left behind."""
 
 from monarch._core._native import hold_gil as hold_gil
+from monarch._core.fault import Fault as Fault
+from monarch._core.fault import fault as fault
 from monarch._core.isolation import isolated as isolated
 from monarch._core.leftover import assert_clean as assert_clean
 from monarch._core.patching import get_actor_class as get_actor_class
@@ -14,8 +16,10 @@ from monarch._core.patching import set_tensor_engine_mock_registry_state as set_
 from monarch._core.universe import Universe as Universe
 
 __all__ = [
+    "Fault",
     "Universe",
     "assert_clean",
+    "fault",
     "get_actor_class",
     "get_actor_mock_registry_state",
     "get_tensor_engine_factory",

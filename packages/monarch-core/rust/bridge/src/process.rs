@@ -286,6 +286,22 @@ impl Process {
         })
     }
 
+    /// The agent is to tell when this proc ends.
+    fn watch_proc(&self, uid: u64) {
+        self.node.to_agent(Control::Watch { target: ProcUid(uid) });
+    }
+
+    /// Calls to this mesh of another owner fail, those under way and those to come.
+    fn fail_mesh(&self, mesh: u64, procs: Vec<u64>, reason: &[u8]) {
+        let procs: Vec<ProcUid> = procs.into_iter().map(ProcUid).collect();
+        self.node.fail_mesh(MailboxId(mesh), &procs, reason);
+    }
+
+    /// From now on frames on all links are held so long (ns), in both directions.
+    fn hold_frames(&self, nanos: u64) {
+        self.node.poller.delay.set(Duration::from_nanos(nanos));
+    }
+
     /// Somebody holds a call to this mesh whose failure has not been seen.
     fn failure_may_be_seen(&self, mesh: u64) -> bool {
         self.node.failure_may_be_seen(MailboxId(mesh))

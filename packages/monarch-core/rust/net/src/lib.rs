@@ -6,12 +6,14 @@
 //! | `waiter` | a thread that waits for something to arrive |
 //! | `poller` | who reads the sockets: leader and follower |
 //! | `timers` | what is due later |
+//! | `delay` | how long frames are held, for tests |
 //! | `lock` | locks that survive a panic |
 //! | `link` | a framed, ordered connection to one process |
 //! | `arena` | the sender's shared memory for large parts |
 //! | `segment` | the receiver's view of a sender's arena |
 
 pub mod arena;
+pub mod delay;
 pub mod link;
 pub mod lock;
 pub mod poller;

@@ -65,12 +65,22 @@ struct Chunk {
     bytes: Vec<u8>,
     at: usize,
     fds: Vec<OwnedFd>,
+    /// Not before this.
+    due: Option<Instant>,
+}
+
+impl Chunk {
+    fn is_due(&self) -> bool {
+        self.due.is_none_or(|due| due <= Instant::now())
+    }
 }
 
 #[derive(Default)]
 struct In {
     buf: Vec<u8>,
     fds: VecDeque<OwnedFd>,
+    /// Frames under a delay, and when they are handled.
+    delayed: VecDeque<(Instant, Frame)>,
 }
 
 /// Blocks that the peer holds, and segments it knows.
@@ -176,12 +186,12 @@ impl Link {
         let burst = out.last.is_some_and(|last| now.duration_since(last) < BURST);
         out.last = Some(now);
         let small = pieces.iter().map(|p| p.len()).sum::<usize>() < HOLD / 4;
-        if !burst || !small || out.down || out.fd.is_none() || out.want_write {
+        if !burst || !small || out.down || out.fd.is_none() || out.want_write || self.poller.delay.get().is_some() {
             return self.send_locked(&mut out, pieces, Vec::new());
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
         let release = take_release(&mut out);
-        enqueue(&mut out, &self.queued, &release, pieces, 0, Vec::new());
+        enqueue(&mut out, &self.queued, &release, pieces, 0, Vec::new(), None);
         if self.queued() >= HOLD {
             self.flush_out(&mut out);
         } else {
@@ -237,11 +247,13 @@ impl Link {
         self.sent.fetch_add(1, Ordering::Relaxed);
         let release = take_release(out);
         let Some(raw) = out.fd.as_ref().map(|fd| fd.as_raw_fd()) else {
-            enqueue(out, &self.queued, &release, pieces, 0, fds);
+            enqueue(out, &self.queued, &release, pieces, 0, fds, None);
             return Ok(());
         };
-        if !out.queue.is_empty() {
-            enqueue(out, &self.queued, &release, pieces, 0, fds);
+        let delay = self.poller.delay.get();
+        if !out.queue.is_empty() || delay.is_some() {
+            let due = delay.map(|d| self.later(d, |link| link.flush_out(&mut lock(&link.out))));
+            enqueue(out, &self.queued, &release, pieces, 0, fds, due);
             if !out.want_write {
                 self.flush(out, raw);
             }
@@ -267,13 +279,25 @@ impl Link {
             }
         }
         let fds = if wrote > 0 { Vec::new() } else { fds };
-        enqueue(out, &self.queued, &release, pieces, wrote, fds);
+        enqueue(out, &self.queued, &release, pieces, wrote, fds, None);
         self.flush(out, raw);
         Ok(())
     }
 
+    /// Does something to this link when the delay is over; gives the time.
+    fn later(&self, delay: Duration, f: impl FnOnce(&Arc<Link>) + Send + 'static) -> Instant {
+        let (due, me) = (Instant::now() + delay, self.me.clone());
+        let task = move || {
+            if let Some(link) = me.upgrade() {
+                f(&link);
+            }
+        };
+        self.poller.later(delay, Box::new(task));
+        due
+    }
+
     fn flush(&self, out: &mut Out, raw: RawFd) {
-        while let Some(chunk) = out.queue.front_mut() {
+        while let Some(chunk) = out.queue.front_mut().filter(|c| c.is_due()) {
             let raw_fds: Vec<RawFd> = chunk.fds.iter().map(AsRawFd::as_raw_fd).collect();
             match sys::send(raw, &[&chunk.bytes[chunk.at..]], &raw_fds) {
                 Ok(n) => {
@@ -294,7 +318,7 @@ impl Link {
                 }
             }
         }
-        let want = !out.queue.is_empty();
+        let want = out.queue.front().is_some_and(Chunk::is_due);
         if want != out.want_write {
             out.want_write = want;
             self.poller.want_write(self.token, raw, want);
@@ -368,8 +392,16 @@ impl Link {
                 self.flush(&mut out, raw);
             }
         }
-        if events & !(libc::EPOLLOUT as u32) != 0 && !self.read_all(&mut lock(&self.input), raw, READS_IN_A_ROW) {
-            self.close();
+        if events & !(libc::EPOLLOUT as u32) != 0 {
+            let mut input = lock(&self.input);
+            if !self.read_all(&mut input, raw, READS_IN_A_ROW) {
+                self.handle_delayed(&mut input, None);
+                drop(input);
+                self.close();
+            } else if self.is_down() {
+                // Closed by what it has read.
+                *input = In::default();
+            }
         }
     }
 
@@ -378,6 +410,22 @@ impl Link {
         let Some(fd) = lock(&self.out).fd.clone() else { return };
         if let Ok(mut input) = self.input.try_lock() {
             self.read_all(&mut input, fd.as_raw_fd(), usize::MAX);
+            self.handle_delayed(&mut input, None);
+        }
+    }
+
+    /// Handles what has been held back until `now`; without it, all of that.
+    fn handle_delayed(self: &Arc<Self>, input: &mut In, now: Option<Instant>) {
+        while !self.is_down() && input.delayed.front().is_some_and(|(due, _)| now.is_none_or(|now| *due <= now)) {
+            if let Some((_, f)) = input.delayed.pop_front() {
+                self.handle(f, &mut input.fds);
+            }
+        }
+    }
+
+    fn handle(self: &Arc<Self>, f: Frame, fds: &mut VecDeque<OwnedFd>) {
+        if let Some(f) = self.own_frame(f, fds) {
+            self.handler.frame(self, f, fds);
         }
     }
 
@@ -402,8 +450,14 @@ impl Link {
             while let Some(body) = next_frame(&input.buf[at..]) {
                 let Ok(f) = Frame::decode(&input.buf[at + 4..at + 4 + body]) else { return false };
                 at += 4 + body;
-                if let Some(f) = self.own_frame(f, &mut input.fds) {
-                    self.handler.frame(self, f, &mut input.fds);
+                match (self.poller.delay.get(), input.delayed.back()) {
+                    (None, None) => self.handle(f, &mut input.fds),
+                    // Behind the last one, which the delay left.
+                    (None, Some((due, _))) => input.delayed.push_back((*due, f)),
+                    (Some(d), _) => {
+                        let due = self.later(d, |link| link.handle_delayed(&mut lock(&link.input), Some(Instant::now())));
+                        input.delayed.push_back((due, f));
+                    }
                 }
             }
             input.buf.drain(..at);
@@ -479,10 +533,18 @@ fn take_release(out: &mut Out) -> Vec<u8> {
 }
 
 /// Queues what lies behind the first `skip` bytes.
-fn enqueue(out: &mut Out, queued: &AtomicUsize, release: &[u8], pieces: &[&[u8]], mut skip: usize, fds: Vec<OwnedFd>) {
-    let merge = fds.is_empty() && out.queue.back().is_some_and(|c| c.bytes.len() < MERGE);
+fn enqueue(
+    out: &mut Out,
+    queued: &AtomicUsize,
+    release: &[u8],
+    pieces: &[&[u8]],
+    mut skip: usize,
+    fds: Vec<OwnedFd>,
+    due: Option<Instant>,
+) {
+    let merge = fds.is_empty() && due.is_none() && out.queue.back().is_some_and(|c| c.bytes.len() < MERGE);
     if !merge {
-        out.queue.push_back(Chunk { fds, ..Chunk::default() });
+        out.queue.push_back(Chunk { fds, due, ..Chunk::default() });
     }
     let Some(chunk) = out.queue.back_mut() else { return };
     let before = chunk.bytes.len();

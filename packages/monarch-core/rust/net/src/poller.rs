@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use crate::delay::Delay;
 use crate::lock::lock;
 use crate::sys;
 use crate::timers::{Task, Timers};
@@ -73,6 +74,8 @@ pub struct Poller {
     pending_count: AtomicUsize,
     flush_is_due: AtomicBool,
     stopped: AtomicBool,
+    /// Of all links that it reads.
+    pub delay: Delay,
 }
 
 impl Poller {
@@ -96,6 +99,7 @@ impl Poller {
             pending_count: AtomicUsize::new(0),
             flush_is_due: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            delay: Delay::default(),
         }))
     }
 

@@ -65,6 +65,8 @@ pub(crate) struct State {
     linked: HashMap<ProcUid, HashSet<ProcUid>>,
     /// Asked-for procs that we have not heard of yet, and who asks.
     awaited: HashMap<ProcUid, Vec<ProcUid>>,
+    /// Procs whose end others want to be told of, though they have no link.
+    watched: HashMap<ProcUid, HashSet<ProcUid>>,
     zygote: Option<Zygote>,
     /// Procs that are gone and whose end is being told.
     ending: usize,
@@ -161,6 +163,7 @@ impl Agent {
             }
             Control::Pong { .. } => self.ponged(from),
             Control::Inspect { id, what } => self.inspect_all(Asker::Peer(from, id), what),
+            Control::Watch { target } => self.watch_proc(from, target),
             Control::Extend { grace_ms } => self.spare(from, Duration::from_millis(grace_ms)),
             _ => {}
         }
@@ -314,6 +317,18 @@ impl Agent {
         }
     }
 
+    fn watch_proc(&self, from: ProcUid, target: ProcUid) {
+        let mut state = lock(&self.state);
+        let Some(end) = state.ended.get(&target).cloned() else {
+            state.watched.entry(target).or_default().insert(from);
+            return;
+        };
+        drop(state);
+        if let Some(node) = self.node.upgrade() {
+            node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, end)] });
+        }
+    }
+
     /// The link of a proc ended; normally the zygote tells us at once how its process ended.
     pub fn link_down(&self, uid: ProcUid) {
         let Some(node) = self.node.upgrade() else { return };
@@ -408,6 +423,7 @@ impl Agent {
                     let mut state = lock(&self.state);
                     (state.zygote.take(), state.procs.keys().copied().collect::<Vec<_>>())
                 };
+                // Its link may end a moment before it is a corpse that can be buried.
                 if let Some(z) = zygote {
                     z.end();
                 }
@@ -462,6 +478,7 @@ impl Agent {
             for (uid, end, owner) in &ends {
                 let mut tell = state.linked.remove(uid).unwrap_or_default();
                 tell.extend(state.awaited.remove(uid).unwrap_or_default());
+                tell.extend(state.watched.remove(uid).unwrap_or_default());
                 tell.insert(*owner);
                 tell.remove(&node.uid);
                 for other in tell {

@@ -3,6 +3,7 @@
 //! | file | noun |
 //! |---|---|
 //! | `node` | this process: its peers, mailboxes and calls in flight |
+//! | `loss` | what becomes of calls when others are gone |
 //! | `peer` | another process, and what may be sent to it |
 //! | `credit` | how far a sender may run ahead of a mailbox |
 //! | `mailbox` | what an actor or port has not handled yet |
@@ -29,6 +30,7 @@ pub mod clock;
 pub mod credit;
 pub mod guest;
 pub mod inspection;
+mod loss;
 pub mod mailbox;
 pub mod node;
 pub mod output;

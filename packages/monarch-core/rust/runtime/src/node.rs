@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use net::lock::lock;
@@ -77,7 +77,10 @@ pub struct Node {
     foreign: RwLock<HashMap<ProcUid, ProcUid>>,
     mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
     graves: RwLock<Graves>,
-    slots: Mutex<HashMap<SlotId, Arc<Cell>>>,
+    /// Meshes referred to here whose owner's process is gone, and what calls to them are answered with.
+    pub(crate) orphaned: RwLock<HashMap<MailboxId, Arc<[u8]>>>,
+    pub(crate) any_orphaned: AtomicBool,
+    pub(crate) slots: Mutex<HashMap<SlotId, Arc<Cell>>>,
     /// Calls that ended with a failure and are still held by somebody.
     failed_cells: Mutex<Vec<std::sync::Weak<Cell>>>,
     next_slot: AtomicU64,
@@ -101,6 +104,8 @@ impl Node {
             foreign: RwLock::default(),
             mailboxes: RwLock::default(),
             graves: RwLock::default(),
+            orphaned: RwLock::default(),
+            any_orphaned: AtomicBool::new(false),
             slots: Mutex::default(),
             failed_cells: Mutex::default(),
             next_slot: AtomicU64::new(1),
@@ -213,6 +218,13 @@ impl Node {
         let slot = SlotId(self.next_slot.fetch_add(1, Ordering::Relaxed));
         let cell = Cell::new(slot, mode, size, targets);
         lock(&self.slots).insert(slot, cell.clone());
+        // After it can be found: `fail_mesh` fails either what it finds or what comes then.
+        if self.any_orphaned.load(Ordering::Acquire)
+            && let Some((_, mesh)) = cell.targets.first()
+            && let Some(reason) = self.orphaned.read().unwrap_or_else(PoisonError::into_inner).get(mesh).cloned()
+        {
+            self.fail_mesh_call(&cell, *mesh, &reason);
+        }
         cell
     }
 
@@ -296,7 +308,7 @@ impl Node {
         self.send_reply(to, slot, rank, status, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }]);
     }
 
-    fn complete(&self, slot: SlotId, outcome: Arc<Outcome>) {
+    pub(crate) fn complete(&self, slot: SlotId, outcome: Arc<Outcome>) {
         let cell = lock(&self.slots).get(&slot).cloned();
         match cell {
             Some(cell) => {
@@ -443,53 +455,11 @@ impl Node {
         self.give_back(Returned { sender: head.sender, dest: head.dest }, peer);
     }
 
-    fn give_back(&self, message: Returned, peer: &Peer) {
+    pub(crate) fn give_back(&self, message: Returned, peer: &Peer) {
         let mut body = message.sender.0.to_le_bytes().to_vec();
         body.extend_from_slice(&message.dest.0.to_le_bytes());
         body.extend_from_slice(&peer.uid.0.to_le_bytes());
         self.send_system(self.uid, UNDELIVERABLE, SlotId::NONE, body);
-    }
-
-    // ---- the end of others
-
-    /// Processes are gone, of one cause: the housekeeping thread hears of all of them first, then who waits for one.
-    pub fn procs_ended(&self, ends: Vec<(ProcUid, ProcEnd)>) {
-        let mut fresh = Vec::with_capacity(ends.len());
-        for (uid, end) in ends {
-            let peer = self.peer_unlinked(uid).0;
-            // The news may overtake what the process sent last: answers count that were given before its end.
-            peer.link.drain();
-            if let Some(waiting) = peer.set_ended(end.clone()) {
-                fresh.push((peer, end, waiting));
-            }
-        }
-        if fresh.is_empty() {
-            return;
-        }
-        self.system.push(SystemEvent::ProcsEnded { ends: fresh.iter().map(|(p, end, _)| (p.uid, end.clone())).collect() });
-        for (peer, _, waiting) in fresh {
-            peer.link.close();
-            self.fail_calls(&peer);
-            waiting.into_iter().for_each(|m| self.give_back(m, &peer));
-        }
-    }
-
-    /// Fails what waits for this peer, if it has ended.
-    pub fn fail_calls(&self, peer: &Peer) {
-        let Some(ended) = peer.ended() else { return };
-        let cells: Vec<Arc<Cell>> = lock(&self.slots).values().cloned().collect();
-        for cell in cells {
-            for rank in cell.waiting_for(|p, _| p == peer.uid) {
-                self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
-            }
-        }
-    }
-
-    /// Fails one rank of one call because its process has ended.
-    pub fn fail_rank(&self, cell: &Cell, rank: u32, peer: &Peer) {
-        if let Some(ended) = peer.ended() {
-            self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
-        }
     }
 
     // ---- what arrives

@@ -166,6 +166,12 @@ impl Peer {
         self.wake_waiting();
     }
 
+    /// Nobody will give credit for this mailbox: what waits for it is dropped, and who waits goes on.
+    pub fn forget_window(&self, mailbox: MailboxId) {
+        lock(&self.windows).remove(&mailbox);
+        self.wake_waiting();
+    }
+
     /// In one step with taking the credit, so that nobody finds a window shut behind which nothing waits.
     fn next_queued(&self, mailbox: MailboxId, given: Option<u64>) -> Option<Queued> {
         let mut windows = lock(&self.windows);

@@ -99,6 +99,10 @@ pub enum Control {
         id: u64,
         body: Vec<u8>,
     },
+    /// A proc wants to be told when another one ends.
+    Watch {
+        target: ProcUid,
+    },
 }
 
 impl Control {

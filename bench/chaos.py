@@ -1,0 +1,186 @@
+"""Random spawns, calls, slices, stops, kills, freezes and aborts, and a proof from the recorded history that every promise was kept.
+
+    python bench/chaos.py [--seed 0] [--seconds 60] [--operations N] [--procs 16] [--keep FOLDER]
+
+The seed decides everything that is done (`chaos_script.py`), so a run with the same seed does the same again, as far as its time goes;
+`--operations` ends it by count instead. What is recorded is judged by `chaos_check.py`, whose table says what is proved. Beyond that:
+the script ends with code 0, nothing takes longer than 30 s, nothing is on stderr but what belongs there, and no process, descriptor,
+shared memory, socket or file is left, neither at the end nor after each few hundred operations.
+
+Prints one JSON line; exits 1 if anything was wrong. `--keep` keeps the parts of the history that show it, and the stacks of a hang.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from chaos_check import check, detection, read
+from leftovers import Leftovers
+
+HERE = Path(__file__).parent
+# What the script may take beyond its time: to settle, to stop everything, to exit.
+BEYOND_S = 150.0
+REAP_S = 2.0
+# Growth of the client between the end of the second part of the history and the last one. Descriptors and threads may not grow.
+# Memory may by what is remembered of those that have ended, and by what the allocator keeps.
+GROWTH_KB_PER_OPERATION = 1.0
+GROWTH_KB = 16_384
+# The only thing that the runtime may say: a stop that came while an endpoint was busy.
+SAID = ("monarch: ",)
+
+
+class Run:
+    """One run: `problems` with it, and what was measured."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.problems: list[str] = []
+        self.parts: list[dict[str, Any]] = []
+        self.calls: list[float] = []
+        self.notices: list[float] = []
+        self.records = 0
+        self.keep: Path | None = options.keep
+        if self.keep is not None:
+            self.keep.mkdir(parents=True, exist_ok=True)
+        before = Leftovers()
+        folder = Path(tempfile.mkdtemp(prefix="chaos-"))
+        try:
+            self._run(options, before, folder)
+            self._look(before)
+        finally:
+            for pid, _ in before.processes():
+                os.kill(pid, signal.SIGKILL)
+            before.close()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _run(self, options: argparse.Namespace, before: Leftovers, folder: Path) -> None:
+        argv = [sys.executable, str(HERE / "chaos_script.py"), str(folder)]
+        for name in ("seed", "seconds", "operations", "procs"):
+            if getattr(options, name) is not None:
+                argv += [f"--{name}", str(getattr(options, name))]
+        stderr = folder / "stderr"
+        with (
+            open(stderr, "w") as err,
+            open(folder / "stdout", "w+") as out,
+            subprocess.Popen(argv, env=before.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as process,
+        ):
+            end = time.monotonic() + options.seconds + BEYOND_S
+            ended = seen = 0
+            while not ended:
+                # Parts are judged while the next one runs, by the lines that say that they are over.
+                ended = process.poll() is not None
+                out.seek(seen)
+                for line in out:
+                    if line.endswith("\n"):
+                        seen += len(line)
+                        self._part(json.loads(line))
+                if time.monotonic() > end:
+                    self.problems.append("the script did not end")
+                    process.send_signal(signal.SIGUSR1)
+                    time.sleep(1.0)
+                    process.kill()
+                    break
+                time.sleep(0.1)
+            code = process.wait()
+        if code != 0:
+            self.problems.append(f"the script ended with code {code}")
+        said = [line for line in stderr.read_text(errors="replace").splitlines() if not line.startswith(SAID)]
+        if said:
+            self.problems.append("stderr: " + "\n".join(said[-30:]))
+        # What is left is of the part that did not come to its end.
+        for path in folder.iterdir():
+            if path.stat().st_size and self.problems and path.name != "stdout":
+                self._keep(path)
+        self._growth()
+
+    def _part(self, line: dict[str, Any]) -> None:
+        if "hang" in line:
+            self.problems.append(f"hang: {line['hang']}")
+            return
+        if "path" not in line:
+            return
+        self.parts.append(line)
+        if line["left"]:
+            self.problems.append(f"part {line['part']}: {line['left']}")
+        path = Path(line["path"])
+        records = read(path)
+        self.records += len(records)
+        found = check(records)
+        self.problems += [f"part {line['part']}: {v.property}: {v.text}" for v in found]
+        calls, notices = detection(records)
+        self.calls += calls
+        self.notices += notices
+        if found or line["left"]:
+            self._keep(path)
+        for done in (path, *path.parent.glob(f"{path.name}.*")):
+            done.unlink()
+
+    def _keep(self, path: Path) -> None:
+        if self.keep is not None:
+            shutil.copy(path, self.keep)
+
+    def _growth(self) -> None:
+        if len(self.parts) < 3:
+            return
+        first, last = self.parts[1], self.parts[-1]
+        for what in ("fds", "threads", "segments"):
+            if last[what] > first[what]:
+                self.problems.append(f"the client has {last[what]} {what}, {first[what]} after the second part")
+        allowed = GROWTH_KB + GROWTH_KB_PER_OPERATION * (last["operations"] - first["operations"])
+        if last["rss_kb"] - first["rss_kb"] > allowed:
+            self.problems.append(f"the client has grown from {first['rss_kb']} to {last['rss_kb']} kB")
+
+    def _look(self, before: Leftovers) -> None:
+        end = time.monotonic() + REAP_S
+        left = before.look()
+        while left and time.monotonic() < end:
+            time.sleep(0.01)
+            left = before.look()
+        self.problems += [f"left: {thing}" for thing in left]
+
+
+def quantile(values: list[float], q: float) -> float | None:
+    """In milliseconds."""
+    return round(1000 * sorted(values)[min(len(values) - 1, int(q * len(values)))], 2) if values else None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--operations", type=int)
+    parser.add_argument("--procs", type=int, default=16, help="how many processes may live at once")
+    parser.add_argument("--keep", type=Path)
+    options = parser.parse_args()
+    start = time.monotonic()
+    run = Run(options)
+    last = run.parts[-1] if run.parts else {}
+    line = {
+        "bench": "chaos",
+        "seed": options.seed,
+        "seconds": round(time.monotonic() - start, 1),
+        "procs": options.procs,
+        "operations": last.get("operations", 0),
+        "records": run.records,
+        "kills": last.get("kills", 0),
+        "call_raises_ms": {"n": len(run.calls), "p50": quantile(run.calls, 0.5), "p99": quantile(run.calls, 0.99)},
+        "supervise_ms": {"n": len(run.notices), "p50": quantile(run.notices, 0.5), "p99": quantile(run.notices, 0.99)},
+        "client": {what: [run.parts[min(1, len(run.parts) - 1)][what], last[what]] for what in ("fds", "threads", "rss_kb") if last},
+        "violations": len(run.problems),
+        "problems": run.problems[:20],
+    }
+    print(json.dumps(line), flush=True)
+    return 1 if run.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+//! A delay changes when frames come, not whether, nor their order.
+
+mod side;
+
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use side::{Got, Side, connected};
+
+const SHORT: Duration = Duration::from_millis(2);
+const FOR_EVER: Duration = Duration::from_secs(1 << 20);
+
+fn send(side: &Side, numbers: std::ops::Range<u8>) {
+    for n in numbers {
+        let fds = if n % 5 == 0 { vec![net::sys::pipe().unwrap().0] } else { vec![] };
+        // Some larger than what a socket takes at once.
+        let mut body = vec![n; if n % 7 == 0 { 600_000 } else { 10 }];
+        body[0] = fds.len() as u8;
+        side.send_raw(&body, fds);
+    }
+}
+
+fn expect(side: &Side, numbers: std::ops::Range<u8>) {
+    for n in numbers {
+        let (body, fds) = side.next_raw();
+        assert_eq!((body[1], fds.len()), (n, usize::from(n % 5 == 0)));
+    }
+}
+
+/// Whichever side has it, and when it is taken away in the middle.
+#[test]
+fn frames_stay_in_order() {
+    for sender in [true, false] {
+        let (a, b) = connected();
+        let delay = if sender { &a.poller.delay } else { &b.poller.delay };
+        send(&a, 0..10);
+        delay.set(SHORT);
+        send(&a, 10..40);
+        delay.set(SHORT / 10);
+        send(&a, 40..60);
+        delay.set(Duration::ZERO);
+        send(&a, 60..80);
+        expect(&b, 0..80);
+    }
+}
+
+#[test]
+fn what_is_held_comes_when_the_link_ends() {
+    let (a, b) = connected();
+    b.poller.delay.set(FOR_EVER);
+    send(&a, 1..4);
+    assert!(matches!(b.got.recv_timeout(SHORT), Err(RecvTimeoutError::Timeout)));
+    a.link.close();
+    expect(&b, 1..4);
+    assert!(matches!(b.next(), Got::Down));
+}
+
+#[test]
+fn a_drain_takes_what_is_held() {
+    let (a, b) = connected();
+    b.poller.delay.set(FOR_EVER);
+    send(&a, 1..4);
+    // Sent whole, so it is in the socket, or read and held.
+    assert_eq!(a.link.queued(), 0);
+    while b.got.try_recv().is_ok() {}
+    // Another thread may be reading just now; then that one holds it, and the next drain finds it.
+    let mut got = 0;
+    while got < 3 {
+        b.link.drain();
+        while b.got.try_recv().is_ok() {
+            got += 1;
+        }
+    }
+}

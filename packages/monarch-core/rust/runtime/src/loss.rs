@@ -1,0 +1,72 @@
+//! Other processes and meshes are gone: who waits for them must hear of it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use net::lock::lock;
+use wire::exit::ProcEnd;
+use wire::{MailboxId, ProcUid, Status};
+
+use crate::cell::{Cell, Outcome};
+use crate::node::Node;
+use crate::peer::Peer;
+use crate::system::SystemEvent;
+
+impl Node {
+    /// Processes are gone, of one cause: the housekeeping thread hears of all of them first, then who waits for one.
+    pub fn procs_ended(&self, ends: Vec<(ProcUid, ProcEnd)>) {
+        let mut fresh = Vec::with_capacity(ends.len());
+        for (uid, end) in ends {
+            let peer = self.peer_unlinked(uid).0;
+            // The news may overtake what the process sent last: answers count that were given before its end.
+            peer.link.drain();
+            if let Some(waiting) = peer.set_ended(end.clone()) {
+                fresh.push((peer, end, waiting));
+            }
+        }
+        if fresh.is_empty() {
+            return;
+        }
+        self.system.push(SystemEvent::ProcsEnded { ends: fresh.iter().map(|(p, end, _)| (p.uid, end.clone())).collect() });
+        for (peer, _, waiting) in fresh {
+            peer.link.close();
+            self.fail_calls(&peer);
+            waiting.into_iter().for_each(|m| self.give_back(m, &peer));
+        }
+    }
+
+    /// Fails what waits for this peer, if it has ended.
+    pub fn fail_calls(&self, peer: &Peer) {
+        let Some(ended) = peer.ended() else { return };
+        let cells: Vec<Arc<Cell>> = lock(&self.slots).values().cloned().collect();
+        for cell in cells {
+            for rank in cell.waiting_for(|p, _| p == peer.uid) {
+                self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
+            }
+        }
+    }
+
+    /// Fails one rank of one call because its process has ended.
+    pub fn fail_rank(&self, cell: &Cell, rank: u32, peer: &Peer) {
+        if let Some(ended) = peer.ended() {
+            self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
+        }
+    }
+
+    /// A mesh of another owner will not answer any more, nor take what waits for its credit.
+    pub fn fail_mesh(&self, mesh: MailboxId, procs: &[ProcUid], reason: &[u8]) {
+        self.orphaned.write().unwrap_or_else(PoisonError::into_inner).insert(mesh, reason.into());
+        self.any_orphaned.store(true, Ordering::Release);
+        let cells: Vec<Arc<Cell>> = lock(&self.slots).values().cloned().collect();
+        cells.iter().for_each(|cell| self.fail_mesh_call(cell, mesh, reason));
+        procs.iter().filter_map(|uid| self.known_peer(*uid)).for_each(|peer| peer.forget_window(mesh));
+    }
+
+    pub(crate) fn fail_mesh_call(&self, cell: &Cell, mesh: MailboxId, reason: &[u8]) {
+        // Whose process has ended too gets that as the reason.
+        let lives = |p| self.known_peer(p).is_none_or(|peer| peer.ended().is_none());
+        for rank in cell.waiting_for(|p, m| m == mesh && lives(p)) {
+            self.complete(cell.slot, Outcome::new(rank, Status::Failed, reason));
+        }
+    }
+}

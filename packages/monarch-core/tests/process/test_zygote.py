@@ -1,0 +1,69 @@
+"""The process that procs are forked from: its death, and that of procs at their birth."""
+
+from __future__ import annotations
+
+from fresh_script import run
+
+CODE = """
+import select
+import monarch.actor
+from monarch.actor import SupervisionError
+from monarch.actor.testing import assert_clean, fault
+from monarch._core.process import current_process
+monarch.actor.unhandled_fault_hook = lambda failure: None
+"""
+
+
+def test_its_death_ends_its_procs_and_the_next_spawn_starts_another():
+    done = run(
+        CODE
+        + """
+procs = this_host().spawn_procs({"procs": 3})
+mesh = procs.spawn("echo", Echo)
+assert mesh.echo.call(1).get().values() == [1, 1, 1]
+zygote = current_process().native.zygote_pid()
+ends = [os.pidfd_open(pid) for _, pid in current_process().native.alive_procs()]
+os.kill(zygote, signal.SIGKILL)
+# One that is still to be killed by the kernel may still answer.
+for end in ends:
+    select.select([end], [], [])
+    os.close(end)
+for rank in range(3):
+    try:
+        mesh.slice(procs=rank).echo.call(2).get()
+        say("no error")
+    except SupervisionError as e:
+        assert "Killed(sig=9)" in str(e), e
+procs.stop().get()
+with this_host().spawn_procs() as others:
+    assert others.spawn("echo", Echo).echo.call_one(3).get() == 3
+assert current_process().native.zygote_pid() != zygote
+# Its corpse has been buried too.
+assert_clean()
+say("done")
+"""
+    )
+    done.assert_clean()
+    assert done.out == "done\n"
+
+
+def test_procs_that_are_killed_at_birth():
+    done = run(
+        CODE
+        + """
+zygote = None
+for _ in range(20):
+    procs = this_host().spawn_procs({"procs": 2})
+    fault(procs, "kill")
+    try:
+        procs.initialized.get()
+    except SupervisionError:
+        pass
+    procs.stop().get()
+    zygote = zygote or current_process().native.zygote_pid()
+assert current_process().native.zygote_pid() == zygote
+say("done")
+"""
+    )
+    done.assert_clean()
+    assert done.out == "done\n"
