@@ -8,13 +8,14 @@ if TYPE_CHECKING:
 
     from monarch._core.errors import MeshFailure
     from monarch._core.local_actor import LocalActor
+    from monarch._core.mesh_info import MeshInfo
     from monarch._core.process import LocalProcess
 
 
 class Owner:
     """An owner of meshes; `mailbox` is 0 for the process itself."""
 
-    __slots__ = ("actor", "display", "mailbox", "owned", "process")
+    __slots__ = ("actor", "display", "mailbox", "owned", "process", "spawned")
 
     def __init__(self, process: LocalProcess, mailbox: int, display: str, actor: LocalActor | None = None) -> None:
         self.process = process
@@ -22,6 +23,8 @@ class Owner:
         self.display = display
         self.actor = actor
         self.owned: dict[int, Any] = {}
+        # What it spawns, while somebody wants to know.
+        self.spawned: list[MeshInfo] | None = None
 
     def failed(self, failure: MeshFailure) -> None:
         """Something this owner owns has failed. Called on the housekeeping thread."""

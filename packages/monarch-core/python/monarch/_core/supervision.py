@@ -43,6 +43,8 @@ class OwnedMesh:
         self.told: set[int] = set()
         owner.owned[info.uid] = self
         process.owned[info.uid] = self
+        if owner.spawned is not None:
+            owner.spawned.append(info)
 
     def stop(self, reason: str, bounds: tuple[float, float] | None = None) -> Future[None]:
         """Begins to stop it, once; `bounds` are of one message and of the whole drain, seconds."""
