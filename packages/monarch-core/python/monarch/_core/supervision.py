@@ -54,14 +54,12 @@ class OwnedMesh:
         return self.future
 
     def is_over(self) -> bool:
-        """Nothing of it is left that could fail, or be stopped; on the housekeeping thread, which has told the owner all."""
-        if self.future is not None and self.future._done():
-            return True
-        gone = all(proc in self.process.ended for proc in self.info.procs)
-        if self.owner.actor is None:
-            # The root may be asked later what of it was seen.
-            return gone and self.info.stopped is not None
-        return gone or len(self.told) == len(self.info.procs)
+        """Nothing of it is left that could fail, or be stopped."""
+        info, ended = self.info, self.process.ended
+        if info.stopped is not None:
+            return all(proc in ended or rank in info.failed for rank, proc in enumerate(info.procs))
+        # The root may be asked later what of a failure was seen.
+        return self.owner.actor is not None and all(proc in ended for proc in info.procs)
 
     def forget(self) -> None:
         self.owner.owned.pop(self.info.uid, None)
@@ -156,8 +154,14 @@ def actor_failed(process: LocalProcess, body: bytes) -> None:
         return
     failure = MeshFailure.from_wire(body[12:])
     deliver(mesh, rank, failure)
-    if mesh.is_over():
-        mesh.forget()
+    _forget_ended(process)
+
+
+def _forget_ended(process: LocalProcess) -> None:
+    """Owners that replace what they have lost, again and again, must not keep it all. After the owners have been told."""
+    for mesh in list(process.owned.values()):
+        if mesh.is_over():
+            mesh.forget()
 
 
 def deliver(mesh: OwnedMesh, rank: int, failure: MeshFailure) -> None:
@@ -194,10 +198,7 @@ def proc_ended(process: LocalProcess, uid: int, end: tuple[Any, ...]) -> None:
         mesh.info.failed[rank] = failure
     for mesh, rank, failure in hit:
         deliver(mesh, rank, failure)
-    # An owner that replaces what it has lost, again and again, must not keep it all.
-    for mesh in list(process.owned.values()):
-        if mesh.is_over():
-            mesh.forget()
     for actor in list(process.actors.values()):
         if actor.owner_proc == uid:
             actor.orphaned(actor.info)
+    _forget_ended(process)
