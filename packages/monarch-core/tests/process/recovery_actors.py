@@ -195,3 +195,20 @@ class Impatient(SyncKeeper):
             assert error.failure is not None
             return error.code, error.failure.reason.kind, error.failure.reason.signal
         return "no error", "", None
+
+
+class Endless(Keeper):
+    """Calls its replicas for ever, whatever happens to them."""
+
+    def __init__(self) -> None:
+        super().__init__(2, {})
+
+    @endpoint
+    async def work(self, started: Port[None]) -> None:
+        while True:
+            try:
+                for replica in self.replicas:
+                    await replica.who.call_one()
+                started.send(None)
+            except SupervisionError:
+                self.replicas.heal()

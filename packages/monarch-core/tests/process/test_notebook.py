@@ -19,6 +19,10 @@ from fresh_script import wait_for_end
 from jupyter_client import KernelManager
 from nbformat.v4 import new_code_cell, new_notebook
 
+# Kernels take seconds to start, many on a busy machine.
+TIMEOUT = 100
+pytestmark = pytest.mark.timeout(TIMEOUT + 20)
+
 WORKER = """
 import os, threading
 from monarch.actor import Actor, endpoint, this_host
@@ -69,7 +73,7 @@ class Kernel:
     def _connect(self) -> None:
         self.client = self.manager.client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=25)
+        self.client.wait_for_ready(timeout=TIMEOUT)
 
     def restart(self) -> None:
         self.client.stop_channels()
@@ -82,7 +86,7 @@ class Kernel:
     def events(self, cell: str) -> Iterator[tuple[str, str]]:
         """What a cell shows: (stream, text), ("result", text), ("error", name and value), until it has ended."""
         while True:
-            message = self.client.get_iopub_msg(timeout=25)
+            message = self.client.get_iopub_msg(timeout=TIMEOUT)
             assert message["parent_header"].get("msg_id") == cell or message["msg_type"] == "status", message
             content = message["content"]
             match message["msg_type"]:
@@ -125,7 +129,7 @@ from nbclient import NotebookClient
 folder, path = sys.argv[1:]
 notebook = nbformat.read(path, as_version=4)
 manager = AsyncKernelManager(transport="ipc", connection_file=f"{folder}/kernel.json")
-asyncio.run(NotebookClient(notebook, timeout=25, km=manager).async_execute())
+asyncio.run(NotebookClient(notebook, timeout=100, km=manager).async_execute())
 nbformat.write(notebook, path)
 """
 
@@ -135,7 +139,11 @@ def execute(cells: list[str], folder: Path) -> Any:
     path = folder / "test.ipynb"
     nbformat.write(new_notebook(cells=[new_code_cell(code) for code in cells]), path)
     done = subprocess.run(
-        [sys.executable, "-c", EXECUTE, str(folder), str(path)], check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=28
+        [sys.executable, "-c", EXECUTE, str(folder), str(path)],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=TIMEOUT,
     )
     assert done.returncode == 0, done.stdout.decode()
     return nbformat.read(path, as_version=4)

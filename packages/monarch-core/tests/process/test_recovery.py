@@ -7,6 +7,8 @@ import signal
 import textwrap
 from typing import Any
 
+import fresh
+import fresh_script
 import pytest
 from fresh import lines, run
 from mesh_actors import Counter
@@ -107,6 +109,7 @@ def resources(pid):
 """
 
 
+@pytest.mark.timeout(120)  # so many processes one after another are no matter of seconds on a busy machine
 @pytest.mark.parametrize("place", ["this_proc()", "this_host().spawn_procs()"])
 def test_replacing_a_proc_again_and_again_costs_nothing(place):
     """Memory, threads and descriptors of the owner's process and of the client after so many replacements as after a few."""
@@ -124,10 +127,11 @@ def test_replacing_a_proc_again_and_again_costs_nothing(place):
             gc.collect()
             return [resources(pid) for pid in sorted(pids)]
 
-        few, many = replace(0, 10), replace(10, 50)
+        few, many = replace(0, 10), replace(10, 40)
         for (kib, threads, files), (kib_later, threads_later, files_later) in zip(few, many, strict=True):
             print(threads_later - threads, files_later - files, kib_later - kib)
-        """)
+        """),
+        timeout=110,
     )
     for line in lines(done.stdout):
         threads, files, kib = map(int, line.split())
@@ -275,6 +279,40 @@ def test_failures_of_others_are_not_handled(keep, faults):
                 keeper.history.call_one().get()
         failure = faults.get()
         assert (failure.name, failure.cause.name) == ("keeper", "other")
+
+
+ALWAYS = """
+import sys
+sys.path.insert(0, {folder!r})
+from monarch.actor import Channel, this_host, this_proc
+from recovery_actors import Endless
+port, receiver = Channel.open()
+{place}.spawn("endless", Endless).work.broadcast(port)
+receiver.recv().get()
+"""
+
+
+@pytest.mark.parametrize("place", ["this_proc()", "this_host().spawn_procs()"])
+def test_exit_while_replicas_work(place):
+    fresh_script.run(ALWAYS.format(folder=fresh.HERE, place=place), prelude="").assert_clean()
+
+
+def test_stopped_is_not_failed():
+    """What was stopped with its host is neither replaced nor counted."""
+    done = run("""
+        from monarch.actor import ActorError, this_host, this_proc
+        from recovery_actors import Keeper
+        keeper = this_proc().spawn("keeper", Keeper, 2, {})
+        keeper.who.call_one(1).get()
+        this_host().stop().get()
+        try:
+            keeper.healed.call_one().get()
+        except ActorError as error:
+            print(type(error.exception).__name__, error.exception.code, "stopped: host mesh stopped" in str(error))
+        print(keeper.history.call_one().get())
+    """)
+    assert lines(done.stdout) == ["SupervisionError stopped True", "([0, 1], [])"]
+    assert done.stderr == ""
 
 
 def test_lines_have_the_rank_of_the_replica():

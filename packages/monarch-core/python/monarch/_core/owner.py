@@ -6,6 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core.errors import MeshFailure
     from monarch._core.local_actor import LocalActor
+    from monarch._core.mesh_info import MeshInfo
     from monarch._core.process import LocalProcess
     from monarch._core.supervision import OwnedMesh
 
@@ -13,13 +14,15 @@ if TYPE_CHECKING:
 class Owner:
     """An owner of meshes; `mailbox` is 0 for the process itself."""
 
-    __slots__ = ("actor", "display", "mailbox", "process")
+    __slots__ = ("actor", "display", "mailbox", "process", "spawned")
 
     def __init__(self, process: LocalProcess, mailbox: int, display: str, actor: LocalActor | None = None) -> None:
         self.process = process
         self.mailbox = mailbox
         self.display = display
         self.actor = actor
+        # What it spawns, while somebody wants to know.
+        self.spawned: list[MeshInfo] | None = None
 
     def meshes(self) -> list[OwnedMesh]:
         """What it owns, oldest first."""

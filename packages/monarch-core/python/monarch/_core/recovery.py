@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from time import monotonic
 
+from monarch._core.errors import SupervisionError, gave_up
 from monarch._core.generic import Generic
 from monarch._core.owner import current_owner
 from monarch._core.process import current_process
@@ -66,7 +67,8 @@ class _Slot:
     def failed(self) -> MeshFailure | None:
         """Why it must be replaced; None if nothing is known to be wrong."""
         for info in self.meshes:
-            for failure in info.failed.values():
+            # A copy: the housekeeping thread adds to it.
+            for failure in list(info.failed.values()):
                 return failure
         return self.lost()
 
@@ -162,6 +164,9 @@ class Replicas(Generic[T]):
     # ---- replacing
 
     def _replace(self, rank: int, slot: _Slot, failure: MeshFailure) -> None:
+        if failure.reason.kind == "stopped":
+            # By somebody else, with its host for example: that is no failure, and there is nothing to start it on.
+            raise SupervisionError(failure.report(), failure=failure)
         now = monotonic()
         slot.starts = [start for start in slot.starts if now - start < self._within]
         if len(slot.starts) >= self._max_restarts:
@@ -178,8 +183,6 @@ class Replicas(Generic[T]):
         self._replaced[rank] = failure
 
     def _give_up(self, rank: int, slot: _Slot, failure: MeshFailure) -> None:
-        from monarch._core.errors import SupervisionError, gave_up
-
         count = len(slot.starts) + 1
         raise SupervisionError(gave_up(self._name, rank, count, self._within, failure.report()), failure=failure, code="gave_up")
 
@@ -196,15 +199,16 @@ class Replicas(Generic[T]):
         return spawn_procs(self._hosts, self._per_host, None, f"{self._name}_{rank}", None, None, replica=rank)
 
     def _start_actors(self, rank: int, slot: _Slot) -> None:
-        before = {mesh.info.uid for mesh in current_owner().meshes()}
+        owner = current_owner()
         slot.meshes = []
-        slot.handle = self._start(rank, slot.procs)
+        outer, owner.spawned = owner.spawned, []
+        try:
+            slot.handle = self._start(rank, slot.procs)
+        finally:
+            spawned, owner.spawned = owner.spawned, outer
         procs = set(slot.procs._info.procs)
-        slot.meshes = [
-            mesh.info
-            for mesh in current_owner().meshes()
-            if mesh.info.uid not in before and mesh.is_actors and procs & set(mesh.info.procs)
-        ]
+        # Not by looking at what it owns now: that forgets what has failed already.
+        slot.meshes = [info for info in spawned if info.class_name and procs & set(info.procs)]
 
 
 def _owned(meshes: list[MeshInfo]) -> list[OwnedMesh]:

@@ -46,6 +46,8 @@ class OwnedMesh:
         self.future: Future[None] | None = None
         process.owned[info.uid] = self
         process.supervision.created(info.uid, owner.mailbox, is_actors, list(info.procs))
+        if owner.spawned is not None:
+            owner.spawned.append(info)
 
     def stop(self, reason: str, bounds: tuple[float, float] | None = None) -> Future[None]:
         """Begins to stop it, once; `bounds` are of one message and of the whole drain, seconds."""
@@ -60,8 +62,7 @@ class OwnedMesh:
 
     def is_over(self) -> bool:
         """Nothing of it is left that could fail, or be stopped; on the housekeeping thread, which has told the owner all."""
-        if self.future is not None and self.future._done():
-            return True
+        # Not as soon as its stop is answered: that a clean-up has failed may be still on its way to here.
         told, gone = self.process.supervision.progress(self.info.uid)
         if self.owner.actor is None:
             # The root may be asked later what of it was seen.
