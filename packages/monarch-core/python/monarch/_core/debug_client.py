@@ -41,7 +41,7 @@ def run(host: str | None, port: int | None) -> int:
 
 
 def _connect(host: str | None, port: int | None) -> socket.socket:
-    if host is None and port is None:
+    if host is None and port is None and not os.environ.get(debug_address.PORT_VARIABLE):
         server = _only_server()
         connection = _dial(server.host, server.port)
         if not debug_address.is_own(connection):

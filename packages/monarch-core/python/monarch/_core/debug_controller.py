@@ -74,9 +74,9 @@ class PendingSession:
 
     def end(self) -> None:
         self.ended = True
-        if self._reader is not None and not self._reader.done():
-            self._reader.cancel()
-        self._reader = None
+        if self.stands:
+            # Its process has ended: nobody gets this answer.
+            self.answer(None)
         if self.watch is not None:
             self.watch.cancel()
         self._notify("")

@@ -98,6 +98,8 @@ class DebugSession(pdb.Pdb):
         self.actor = actor
         self.id = new_uid()
         self.thread = get_ident()
+        # Where it is about to stop, and where its world begins.
+        self.start: FrameType | None = None
         self.outermost: FrameType | None = None
         self.post_mortem = False
         # Of the frame it stands in.
@@ -113,17 +115,24 @@ class DebugSession(pdb.Pdb):
     # ---- where it is
 
     def set_trace(self, frame: FrameType | None = None, **options: Any) -> None:
+        """Stops in `frame`, after this has returned; frames of the runtime are left alone."""
         assert frame is not None
-        self.outermost = _outermost(frame)
+        # It may be stepping, and would step into this.
+        sys.settrace(None)
+        self.reset()
+        self.start, self.outermost = frame, _outermost(frame)
+        self.botframe = self.outermost.f_back or self.outermost
         _sessions[self.thread] = self
-        super().set_trace(frame, **options)
-        # No calls from here on: they would be stopped in.
-        self.botframe = below = self.outermost.f_back or self.outermost
-        if below is self.outermost:
-            return
-        while below is not None:
-            below.f_trace = None
-            below = below.f_back
+        traced: FrameType | None = frame
+        while traced is not None:
+            traced.f_trace = self.trace_dispatch
+            traced = None if traced is self.outermost else traced.f_back
+        self.set_step()
+        sys.settrace(self.trace_dispatch)
+
+    def stop_here(self, frame: FrameType) -> bool:
+        # Destructors and callbacks of weak references run anywhere, even between here and there.
+        return (self.start is None or self.start is frame) and super().stop_here(frame)
 
     def _load_breaks(self) -> None:
         """pdb shares the breakpoints of all its instances; here each has its own."""
@@ -148,6 +157,7 @@ class DebugSession(pdb.Pdb):
         return stack[first:last], max(0, min(index, last - 1) - first)
 
     def setup(self, f: FrameType | None, tb: Any) -> Any:
+        self.start = None
         stop = super().setup(f, tb)
         frame, self.line = self.stack[self.curindex] if self.stack else (f, None)
         if frame is not None:
@@ -266,7 +276,7 @@ class DebugSession(pdb.Pdb):
         if _sessions.get(self.thread) is self:
             del _sessions[self.thread]
         # Frames hold what the user's code works on.
-        self.outermost = self.botframe = None
+        self.start = self.outermost = self.botframe = None
         if self.controller is not None:
             text, self.written = self.written, ""
             self._tell(lambda controller: controller.close_session.broadcast(self.id, text))
