@@ -147,6 +147,8 @@ class DebugClient:
 
     def _ask(self, prompt: str) -> str:
         with self.lock:
+            if self.over:
+                raise KeyboardInterrupt
             self.asking = prompt
         try:
             if self.interactive:
