@@ -35,6 +35,8 @@ _RUNTIME = ("monarch._core.local_actor", "monarch._core.async_actor", "monarch._
 _PACKAGE = "monarch._core."
 # Output without an end of line is sent on from here, characters.
 _LONG = 8192
+# How soon an async actor in a session sees that it is to stop, seconds.
+_LOOK_EVERY = 0.05
 # What the prompt of the debugger takes for the name of an actor.
 _NAME = re.compile(r"[-_a-zA-Z0-9]+")
 _SUSPENDABLE = 0x20 | 0x80 | 0x200  # generators, coroutines, async generators
@@ -241,13 +243,27 @@ class DebugSession(pdb.Pdb):
 
         failure = error.failure if isinstance(error, SupervisionError) else None
         if failure is not None and failure.reason.kind == "stopped":
-            # The job ends. User code must not go on as if somebody had said so.
-            from threading import Event
-
-            Event().wait()
+            self._wait_for_the_end()
         _say(f"the debugger cannot be reached, {self.function}() goes on: {error}")
 
     # ---- how it ends
+
+    def _wait_for_the_end(self) -> None:
+        """The job ends. User code must not go on as if somebody had said so.
+
+        A sync endpoint waits until its process is killed. An async one is cancelled when its stop says so, which cannot reach it itself
+        because its loop stands still.
+        """
+        from threading import Event
+
+        actor, pause = self.actor, Event()
+        while actor.loop_side is None or self.thread != actor.thread or (actor.stopping is None and actor.failure is None):
+            pause.wait(_LOOK_EVERY)
+        from asyncio import CancelledError
+
+        actor.loop_side.over = True
+        self.end()
+        raise CancelledError
 
     def set_continue(self) -> None:
         super().set_continue()
