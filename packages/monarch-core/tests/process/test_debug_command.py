@@ -270,7 +270,12 @@ print(this_proc().spawn("one", Stop).step.call_one(1).get())
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 def test_another_user_is_refused(start: Start) -> None:
     script, port = start(TWO + "result.get()")
-    code = f"import encodings.idna, os, socket; os.setuid(65534); s = socket.create_connection(('127.0.0.1', {port})); print(s.recv(1000).decode(), s.recv(10))"
+    code = f"""
+import encodings.idna, os, socket
+os.setuid(65534)
+s = socket.create_connection(("127.0.0.1", {port}))
+print(s.recv(1000).decode(), s.recv(10))
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "refused: not the user of this job\n b''\n"
     assert debug("--port", str(port), lines="c\n").returncode == 0
@@ -304,7 +309,14 @@ print(procs.spawn('one', Stop).step.call_one(1).get())
 
 
 def test_outside_an_endpoint_it_is_plain_pdb() -> None:
-    code = "this_proc().spawn('own', Echo).echo.call_one(1).get()\ntry:\n    breakpoint()\n    print('here')\nexcept BaseException as e:\n    print(repr(e))"
+    code = """
+this_proc().spawn('own', Echo).echo.call_one(1).get()
+try:
+    breakpoint()
+    print('here')
+except BaseException as e:
+    print(repr(e))
+"""
     done = Script(STOP + code).end()
     done.assert_clean()
     assert "-> print('here')" in done.out

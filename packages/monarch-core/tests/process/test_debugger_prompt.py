@@ -166,5 +166,3 @@ def test_input_in_one_piece_is_taken_in_order(stopped, procs, debug_server):
     order = [text.index(word) for word in ("Attached", "3\n", "Detached from piped", "is over", "coordinates")]
     assert order == sorted(order)
     assert result.get() == 6
-
-

@@ -95,6 +95,8 @@ class DebugConnection:
         self._main: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
+        # Before anything is read: a client that asks for marks is greeted once more.
+        self._greet()
         pump = asyncio.ensure_future(self._pump())
         self._main = asyncio.ensure_future(self._serve())
         try:
@@ -177,7 +179,6 @@ class DebugConnection:
     # ---- commands
 
     async def _serve(self) -> None:
-        self._greet()
         while (line := await self._line(PROMPT)) is not None:
             if not line.strip():
                 continue

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from monarch._core._native import Call
     from monarch._core.debug_controller import DebugController
+    from monarch._core.endpoint import Endpoint
     from monarch._core.future import Future
     from monarch._core.local_actor import LocalActor
 
@@ -95,7 +96,8 @@ class DebugSession(pdb.Pdb):
     """One thread's pdb, from a breakpoint to the end of the call or the last `continue`."""
 
     def __init__(self, actor: LocalActor) -> None:
-        super().__init__(stdin=SessionStream(self), stdout=SessionStream(self), nosigint=True, skip=[_PACKAGE + "*"])
+        terminal: Any = SessionStream(self)
+        super().__init__(stdin=terminal, stdout=terminal, nosigint=True, skip=[_PACKAGE + "*"])
         self.use_rawinput = False
         self.actor = actor
         self.id = new_uid()
@@ -205,11 +207,11 @@ class DebugSession(pdb.Pdb):
         if self.controller is not None and ("\n" in text or len(self.written) > _LONG):
             end = self.written.rfind("\n") + 1 or len(self.written)
             text, self.written = self.written[:end], self.written[end:]
-            self._tell(lambda controller: controller.write.broadcast(self.id, text))
+            self._tell(self.controller.write, text)
 
-    def _tell(self, say: Any) -> None:
+    def _tell(self, endpoint: Endpoint[[int, str], None], text: str) -> None:
         try:
-            say(self.controller)
+            endpoint.broadcast(self.id, text)
         except RuntimeError as e:  # its end is noticed by who waits for a line
             del e
 
@@ -274,8 +276,8 @@ class DebugSession(pdb.Pdb):
         super().set_quit()
         self.over = True
 
-    def interaction(self, frame: FrameType | None, tb_or_exc: Any, *rest: Any) -> None:
-        super().interaction(frame, tb_or_exc, *rest)
+    def interaction(self, frame: FrameType | None, traceback: Any, *rest: Any) -> None:
+        super().interaction(frame, traceback, *rest)
         # A command of the user's `.pdbrc` may have let it go on.
         if self.over:
             self.end()
@@ -295,7 +297,7 @@ class DebugSession(pdb.Pdb):
         self.start = self.outermost = self.botframe = None
         if self.controller is not None:
             text, self.written = self.written, ""
-            self._tell(lambda controller: controller.close_session.broadcast(self.id, text))
+            self._tell(self.controller.close_session, text)
             self.controller = None
 
     def after_death(self, exc: BaseException) -> None:
