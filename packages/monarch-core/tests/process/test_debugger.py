@@ -457,21 +457,3 @@ def test_procs_stop_with_a_session(debug_line, monkeypatch):
                 result.get()
     while ranks_of(debug_line.ask("list")):
         continue
-
-
-def test_a_bad_setting_is_an_error():
-    from monarch._core import debug_address
-
-    for name, value, text in [
-        ("MONARCH_DEBUG_SERVER_PORT", "many", "is no port"),
-        ("MONARCH_DEBUG_SERVER_PORT", "70000", "is no port"),
-        ("MONARCH_DEBUG_SERVER_PROTOCOL", "udp", "'tcp' only"),
-    ]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(name, value)
-            with pytest.raises(ValueError, match=text):
-                debug_address.configured()
-    with pytest.raises(ValueError, match="loopback interface only"):
-        debug_address.listen("0.0.0.0", 0)
-    with pytest.raises(ValueError, match="has no address"):
-        debug_address.listen("no such host", 0)
