@@ -287,8 +287,8 @@ def test_async_endpoint(procs, debug_line):
     while "return x" not in seen:
         seen = debug_line.ask("n", PDB)
     assert debug_line.ask("p x", PDB) == "2\n"
-    assert "--Return--" in debug_line.ask("s", PDB)
-    assert "is over" in debug_line.ask("s")
+    # Some versions of Python stop once more at the return of a coroutine.
+    assert "is over" in debug_line.ask("c")
     assert result.get() == 2
     assert isinstance(worker.pid.call_one().get(), int)
 

@@ -40,6 +40,8 @@ _LONG = 8192
 _LOOK_EVERY = 0.05
 # What the prompt of the debugger takes for the name of an actor.
 _NAME = re.compile(r"[-_a-zA-Z0-9]+")
+# Where a frame stands that yields; since Python 3.13 one further.
+_YIELDING = (opmap["YIELD_VALUE"], opmap["RESUME"])
 _SUSPENDABLE = 0x20 | 0x80 | 0x200  # generators, coroutines, async generators
 
 # By thread: the session that it is in, and those that read commands right now.
@@ -449,4 +451,4 @@ def _outermost(frame: FrameType) -> FrameType:
 def _is_suspended(frame: FrameType) -> bool:
     """At a "return" event: the frame only yields, or waits in an `await`, and comes back."""
     code = frame.f_code
-    return bool(code.co_flags & _SUSPENDABLE) and frame.f_lasti >= 0 and code.co_code[frame.f_lasti] == opmap["YIELD_VALUE"]
+    return bool(code.co_flags & _SUSPENDABLE) and frame.f_lasti >= 0 and code.co_code[frame.f_lasti] in _YIELDING
