@@ -3,13 +3,14 @@
 #
 #     tools/system_packages.sh [--list] CATEGORY...
 #
-# Categories: build (the native module), bench (profiles). A line of the table is "category | program that must be on PATH | packages".
-# Nothing is done where nothing is missing. Without root or apt it only says what is missing, and leaves it to the step that needs it
-# to fail.
+# Categories: build (the native module), test (a terminal), bench (profiles). A line of the table is "category | program that must be on
+# PATH | packages". Nothing is done where nothing is missing. Without root or apt it only says what is missing, and leaves it to the step
+# that needs it to fail, or to be left out with a word about it.
 set -euo pipefail
 
 table='
 build | cc      | gcc libc6-dev
+test  | tmux    | tmux
 bench | perf    | linux-perf
 bench | strace  | strace
 bench | unshare | util-linux

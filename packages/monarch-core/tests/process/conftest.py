@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import monarch.actor
-from monarch.actor import Actor, endpoint, this_proc
+from monarch.actor import Actor, debug_controller, endpoint, this_proc
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,3 +46,20 @@ def fresh(faults):
     this_proc().spawn("last", Last).fail.broadcast()
     while faults.get().name != "last":
         pass
+
+
+@pytest.fixture(scope="module")
+def debug_server() -> Iterator[tuple[str, int]]:
+    """Its address; whatever port is free."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MONARCH_DEBUG_SERVER_PORT", "0")
+        yield debug_controller().serve.call_one().get()
+
+
+@pytest.fixture
+def debug_line(debug_server: tuple[str, int]) -> Iterator[Any]:
+    """A client of the debug server."""
+    from debugged_actors import DebugLine
+
+    with DebugLine(debug_server) as made:
+        yield made

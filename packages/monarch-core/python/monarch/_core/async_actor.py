@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 # The message that the running code belongs to, also in tasks and threads that it started.
 _handling: ContextVar[Call] = ContextVar("monarch_handling")
 
+
+def message_of_this_code() -> Call | None:
+    return _handling.get(None)
+
+
 # Messages in a row before other tasks of the loop get a turn even if none asks.
 BATCH = 64
 
@@ -253,6 +258,10 @@ class LoopSide:
             actor.fail(ExitReason("raised", detail=envelope.error_msg()))
         if actor.failure is not None:
             self._end_now()
+
+    def calls(self) -> list[Call]:
+        """Those in progress."""
+        return [*([] if self.current is None else [self.current]), *self.concurrent.values()]
 
     def abort_after_call(self, event: bytes) -> bool:
         """Keeps the event until the call that this code belongs to is answered; false if it belongs to none."""

@@ -126,6 +126,19 @@ def stack(pid: tuple[int, ...], as_json: bool, everything: bool) -> int:
     return report(pid, as_json, everything)
 
 
+@root.command()
+@click.option("--host", help="Where the job's debugger listens; found by itself for jobs on this machine.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Its port; a breakpoint says it where it matters.")
+def debug(host: str | None, port: int | None) -> int:
+    """Attaches to breakpoints in the actors of a job.
+
+    Exits with 1 if there is no job to attach to, or if it, or another client, ended the connection.
+    """
+    from monarch._core.debug_client import run
+
+    return run(host, port)
+
+
 def _print_json(value: Any) -> None:
     import json
 

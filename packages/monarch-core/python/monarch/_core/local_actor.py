@@ -87,6 +87,8 @@ class LocalActor:
         self.thread = 0
         self.current: str | None = None
         self.loop_side: Any = None
+        # Messages that have hit a breakpoint: by number, or themselves if there is a loop.
+        self.debugged: list[Any] = []
 
     @property
     def addr(self) -> ActorAddr:
@@ -158,6 +160,7 @@ class LocalActor:
             args, kwargs = first.arguments()
             self.instance = cls(*args, **kwargs)
         except BaseException as e:
+            self._debug_failure(first, e)
             self.fail_raised(e)
             return False
         finally:
@@ -237,6 +240,8 @@ class LocalActor:
 
     def _failed(self, call: Call, stage: str, exc: BaseException) -> bool:
         """An endpoint raised: an answer if somebody waits for one, else the end."""
+        if stage == "call":
+            self._debug_failure(call, exc)
         told = call.wants_reply and not (call.flags & EXPLICIT_PORT and stage == "call")
         # If the actor has failed meanwhile, what comes of its endpoint counts no more.
         if told and isinstance(exc, Exception) and self.failure is None:
@@ -247,6 +252,12 @@ class LocalActor:
             assert self.failure is not None
             call.reply_error(FAILED, self.failure.to_wire())
         return True
+
+    def _debug_failure(self, call: Call, exc: BaseException) -> None:
+        if self.debugged:
+            from monarch._core.debug_session import after_failure
+
+            after_failure(self, call, exc)
 
     # ---- events
 
@@ -552,8 +563,9 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
         return
     process.actors[mailbox] = actor
     process.supervision.actor_started(mailbox, owner_proc)
-    from monarch._core import actor_logging
+    from monarch._core import actor_logging, debug_hook
     from monarch._core.actor_thread import ActorThread
 
     actor_logging.install()
+    debug_hook.install()
     ActorThread(target=actor.run, name=f"actor {info.name}", daemon=True).start()

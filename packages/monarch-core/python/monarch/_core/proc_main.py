@@ -24,6 +24,7 @@ _FIRST = (
     "monarch._core.actor_thread",
     "monarch._core.by_value",
     "monarch._core.class_cache",
+    "monarch._core.debug_hook",
     "monarch._core.housekeeping",
     "monarch._core.local_actor",
     "monarch._core.port",

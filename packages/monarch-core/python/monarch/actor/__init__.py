@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from monarch._core.context import this_host as this_host
     from monarch._core.context import this_proc as this_proc
     from monarch._core.controller import get_or_spawn_controller as get_or_spawn_controller
+    from monarch._core.debug_controller import debug_controller as debug_controller
+    from monarch._core.debug_session_info import DebugSessionInfo as DebugSessionInfo
     from monarch._core.endpoint import Accumulator as Accumulator
     from monarch._core.endpoint import Endpoint as Endpoint
     from monarch._core.endpoint import as_endpoint as as_endpoint
@@ -91,6 +93,8 @@ _HOMES = {
         "this_proc",
     ),
     "controller": ("get_or_spawn_controller",),
+    "debug_controller": ("debug_controller",),
+    "debug_session_info": ("DebugSessionInfo",),
     "endpoint": ("Accumulator", "Endpoint", "as_endpoint", "send"),
     "errors": (
         "ActorError",

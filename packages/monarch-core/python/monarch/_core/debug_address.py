@@ -1,0 +1,146 @@
+"""Where a debug server listens, how `monarch debug` finds it, and who may talk to it.
+
+The server binds a datagram socket with an abstract name that says where it listens: the kernel lists these names, and takes them back
+with the process, however that ends, so that there is no file to clean up or to be stale. A TCP port of the loopback interface is open to
+every user of the machine, and a debugger runs code. So both sides look up in the kernel's table of connections which user the other end
+belongs to, before anything is read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from typing import NamedTuple
+
+HOST_VARIABLE = "MONARCH_DEBUG_SERVER_HOST"
+PORT_VARIABLE = "MONARCH_DEBUG_SERVER_PORT"
+PROTOCOL_VARIABLE = "MONARCH_DEBUG_SERVER_PROTOCOL"
+DEFAULT_HOST, DEFAULT_PORT = "localhost", 27000
+
+# States of the kernel's table: an end in time-wait belongs to nobody any more, one that listens is a server's.
+_TIME_WAIT, _LISTEN = 0x06, 0x0A
+
+
+class DebugServerAddress(NamedTuple):
+    """`pid` is the client's, in whose process the server is; `host` is a numeric address."""
+
+    pid: int
+    host: str
+    port: int
+
+
+def configured() -> tuple[str, int]:
+    """Host and port as the environment has them; `ValueError` if they are of no use."""
+    protocol = os.environ.get(PROTOCOL_VARIABLE) or "tcp"
+    if protocol != "tcp":
+        raise ValueError(f"{PROTOCOL_VARIABLE}={protocol!r}: the debugger speaks 'tcp' only")
+    text = os.environ.get(PORT_VARIABLE) or str(DEFAULT_PORT)
+    if not re.fullmatch("[0-9]{1,5}", text) or int(text) > 65535:
+        raise ValueError(f"{PORT_VARIABLE}={text!r} is no port: expected 0 (any) to 65535")
+    return os.environ.get(HOST_VARIABLE) or DEFAULT_HOST, int(text)
+
+
+def listen(host: str, port: int) -> tuple[socket.socket, bool]:
+    """A socket that listens, and whether it had to take another port; `ValueError` if that host is not this machine only."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as e:
+        raise ValueError(f"{HOST_VARIABLE}={host!r} has no address: {e}") from None
+    remote = [info[4][0] for info in found if not _is_loopback(str(info[4][0]))]
+    if remote:
+        raise ValueError(f"{HOST_VARIABLE}={host!r} is {remote[0]}: the debugger listens on the loopback interface only")
+    # Old tools know IPv4 only.
+    family, kind, protocol, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+    for candidate in (port, 0):
+        made = socket.socket(family, kind, protocol)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind((address[0], candidate))
+            made.listen(16)
+        except OSError:
+            made.close()
+            if candidate == 0:
+                raise
+            continue
+        made.setblocking(False)
+        return made, candidate != port
+    raise AssertionError
+
+
+def _is_loopback(address: str) -> bool:
+    from ipaddress import ip_address
+
+    return ip_address(address.partition("%")[0]).is_loopback
+
+
+# How it is found ----------------------------------------------------------------------------------------------------------------
+
+
+def announce(host: str, port: int) -> socket.socket | None:
+    """Makes the server known to this user's `monarch debug` for as long as the socket is open; none where the system has no such names."""
+    beacon = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        beacon.bind(f"\0monarch-debug-{os.getuid()}-{os.getpid()}-{host}-{port}")
+    except OSError:
+        beacon.close()
+        return None
+    return beacon
+
+
+def find_servers() -> list[DebugServerAddress]:
+    """The debug servers of this user on this machine. A name alone proves nothing: the port must be held by this user too."""
+    pattern = re.compile(rf"@monarch-debug-{os.getuid()}-([0-9]+)-([0-9a-f.:]+)-([0-9]+)$")
+    try:
+        with open("/proc/net/unix", encoding="utf-8", errors="replace") as table:
+            matches = [match for line in table if (match := pattern.search(line.rstrip()))]
+    except OSError:
+        return []
+    named = {DebugServerAddress(int(pid), host, int(port)) for pid, host, port in (match.groups() for match in matches)}
+    listening = {(local, uid) for local, _, state, uid in _connections() if state == _LISTEN}
+    return sorted(server for server in named if any((end, os.getuid()) in listening for end in _ends(server.host, server.port)))
+
+
+# Who may talk to it -------------------------------------------------------------------------------------------------------------
+
+
+def is_own(connection: socket.socket) -> bool:
+    """The other end of this connection on this machine belongs to this user."""
+    try:
+        theirs, ours = _ends(*connection.getpeername()[:2]), _ends(*connection.getsockname()[:2])
+    except OSError:  # it is gone already
+        return False
+    for local, remote, state, uid in _connections():
+        if local in theirs and remote in ours and state != _TIME_WAIT:
+            return uid == os.getuid()
+    return False
+
+
+def _connections() -> list[tuple[str, str, int, int]]:
+    """Both ends, state and user of every TCP connection of this machine, as the kernel writes them."""
+    found: list[tuple[str, str, int, int]] = []
+    for name in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/net/{name}", encoding="ascii") as table:
+                rows = [line.split() for line in table][1:]
+        except OSError:
+            continue
+        found += [(row[1], row[2], int(row[3], 16), int(row[7])) for row in rows]
+    return found
+
+
+def _ends(host: str, port: int) -> set[str]:
+    """An address as the kernel's tables write it: 32-bit words in the machine's order; an IPv4 one also as IPv6 has it."""
+    host = host.partition("%")[0]
+    if ":" in host:
+        packed = [socket.inet_pton(socket.AF_INET6, host)]
+    else:
+        short = socket.inet_pton(socket.AF_INET, host)
+        packed = [short, bytes(10) + b"\xff\xff" + short]
+    return {f"{_words(address)}:{port:04X}" for address in packed}
+
+
+def _words(address: bytes) -> str:
+    words = (address[at : at + 4] for at in range(0, len(address), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)

@@ -1,0 +1,38 @@
+"""What is known of a debug session: who stopped where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DebugSessionInfo:
+    """An actor that sits at a breakpoint: its name and rank, coordinates by dimension, machine, function and line."""
+
+    __module__ = "monarch.actor"
+
+    actor_name: str
+    rank: int
+    coords: dict[str, int]
+    hostname: str
+    function: str | None
+    lineno: int | None
+
+
+# As the table of the debugger names them.
+_HEADER = ("actor", "rank", "coordinates", "host", "function", "line")
+
+
+def table(infos: list[DebugSessionInfo]) -> str:
+    """One line a session below a header; says so if there is none."""
+    if not infos:
+        return "No debug sessions.\n"
+    rows = [_HEADER, *(_row(info) for info in infos)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
+    rows.insert(1, tuple("-" * width for width in widths))
+    return "".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows)
+
+
+def _row(info: DebugSessionInfo) -> tuple[str, ...]:
+    coords = ", ".join(f"{label}={index}" for label, index in info.coords.items())
+    return (info.actor_name, str(info.rank), coords, info.hostname, info.function or "", str(info.lineno or ""))
