@@ -165,10 +165,13 @@ INTERRUPT_SIGNAL = 62
 
 
 def _listen_for_interrupts() -> None:
-    import _signal
+    if TYPE_CHECKING:
+        import signal
+    else:
+        import _signal as signal  # without the enumerations that the other one makes first
 
-    if _signal.getsignal(INTERRUPT_SIGNAL) == _signal.SIG_DFL:
-        _signal.signal(INTERRUPT_SIGNAL, _interrupted)
+    if signal.getsignal(INTERRUPT_SIGNAL) == signal.SIG_DFL:
+        signal.signal(INTERRUPT_SIGNAL, _interrupted)
 
 
 def _interrupted(number: int, frame: object) -> None:
