@@ -110,6 +110,13 @@ class AsyncWorker(Actor):
         await self.log.add.call_one(f"cleaned up: {exc}")
 
 
+@pytest.fixture(autouse=True)
+def patient():
+    """However slow the machine is, what can be drained is; tests of the bounds set their own."""
+    with configured(stop_grace_period="20s", stop_actor_timeout="25s"):
+        yield
+
+
 @pytest.fixture(scope="module")
 def procs():
     with this_host().spawn_procs(per_host={"procs": 2}) as mesh:

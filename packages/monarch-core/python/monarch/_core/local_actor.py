@@ -518,7 +518,7 @@ class LocalActor:
 
     def _in_progress(self) -> str | None:
         """The endpoint or hook that the thread is in, by its stack: the receive loop of a sync actor keeps no book of it."""
-        if self.kind is None:  # its class is still being loaded
+        if self.kind is None:  # its class is being loaded
             return None
         methods: dict[str, Any] = {name: prop._method for name, prop in self.kind.endpoints.items()}
         methods |= {"__supervise__": self.kind.supervise, "__cleanup__": self.kind.cleanup}

@@ -186,10 +186,13 @@ INTERRUPT_SIGNAL = 62
 
 
 def _listen_for_interrupts() -> None:
-    # The module below `signal`, which costs an enumeration.
-    _signal: Any = __import__("_signal")
-    if _signal.getsignal(INTERRUPT_SIGNAL) == _signal.SIG_DFL:
-        _signal.signal(INTERRUPT_SIGNAL, _interrupted)
+    if TYPE_CHECKING:
+        import signal
+    else:
+        import _signal as signal  # without the enumerations that the other one makes first
+
+    if signal.getsignal(INTERRUPT_SIGNAL) == signal.SIG_DFL:
+        signal.signal(INTERRUPT_SIGNAL, _interrupted)
 
 
 def _interrupted(number: int, frame: object) -> None:
