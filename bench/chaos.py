@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -36,7 +37,7 @@ REAP_S = 2.0
 GROWTH_KB_PER_OPERATION = 1.0
 GROWTH_KB = 16_384
 # The only thing that the runtime may say: a stop that came while an endpoint was busy.
-SAID = ("monarch: ",)
+SAID = re.compile(r"(\[\d+\] )*monarch: .* is still in .* after its time to stop was over")
 
 
 class Run:
@@ -93,7 +94,7 @@ class Run:
             code = process.wait()
         if code != 0:
             self.problems.append(f"the script ended with code {code}")
-        said = [line for line in stderr.read_text(errors="replace").splitlines() if not line.startswith(SAID)]
+        said = [line for line in stderr.read_text(errors="replace").splitlines() if not SAID.fullmatch(line)]
         if said:
             self.problems.append("stderr: " + "\n".join(said[-30:]))
         # What is left is of the part that did not come to its end.
