@@ -13,6 +13,7 @@ from monarch._core.context import set_context
 from monarch._core.errors import ExitReason, MeshFailure
 from monarch._core.local_actor import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP
 from monarch._core.process import FAILED
+from monarch._core.runtime_log import INFO, failure_event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -220,7 +221,9 @@ class LoopSide:
                     raise
                 actor.fail_raised(e, during=failure)
                 break
-            if not handled:
+            if handled:
+                failure_event("failure.handled", INFO, failure, actor.display)
+            else:
                 actor.fail_unhandled(failure)
         self.supervising = None
         if actor.failure is not None:

@@ -20,6 +20,7 @@ from monarch._core.errors import ExitReason, MeshFailure
 from monarch._core.mesh_info import MeshInfo
 from monarch._core.owner import Owner
 from monarch._core.process import ERROR, FAILED, FAILURE, LocalProcess
+from monarch._core.runtime_log import INFO, WARN, event, failure_event
 from monarch._core.shape import Extent, Point
 
 TYPE_CHECKING = False
@@ -262,7 +263,9 @@ class LocalActor:
         except BaseException as e:
             self.fail_raised(e, during=failure)
             return
-        if not handled:
+        if handled:
+            failure_event("failure.handled", INFO, failure, self.display)
+        else:
             self.fail_unhandled(failure)
 
     def _undeliverable(self, body: bytes) -> None:
@@ -329,6 +332,7 @@ class LocalActor:
             during=during,
             cause=cause,
         )
+        failure_event("actor.fail", WARN, self.failure, self.info.creator)
         wire = self.failure.to_wire()
         body = self.info.uid.to_bytes(8, "little") + self.rank.to_bytes(4, "little") + wire
         self.process.native.request(self.owner_proc, FAILURE, body)
@@ -384,6 +388,7 @@ class LocalActor:
         self.ended = True
         self._fail_owed(wire)
         self.process.actors.pop(self.info.uid, None)
+        event("actor.stop", actor=self.display, mesh=self.info.unique_name, rank=self.rank, kind=end.reason.kind)
         self.instance = None
         for call in self.stop_calls:
             if trouble is None:
@@ -457,7 +462,8 @@ class LocalActor:
         # Said before anybody is answered, so that it is there when `stop()` returns.
         if reason != CLIENT_EXITS:
             busy = self.current or self._endpoint_in_progress()
-            print(f"monarch: {self.display} is still in {busy} after its time to stop was over", file=sys.stderr, flush=True)
+            text = f"{self.display} is still in {busy} after its time to stop was over"
+            event("stop.timeout", WARN, actor=self.display, mesh=self.info.unique_name, rank=self.rank, endpoint=busy, detail=text)
         self.mailbox.fail_current(wire)
         self._fail_owed(wire)
         calls, self.stop_calls = self.stop_calls, []
@@ -490,4 +496,5 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
     from monarch._core.actor_thread import ActorThread
 
     actor_logging.install()
+    event("actor.start", actor=actor.display, mesh=info.unique_name, rank=rank)
     ActorThread(target=actor.run, name=f"actor {info.name}", daemon=True).start()

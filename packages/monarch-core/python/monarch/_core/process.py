@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Requests between housekeeping threads; 1 and 2 are known to the native side too.
 FAILURE, UNDELIVERABLE, CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 1, 2, 3, 4, 5, 6, 7
+AGGREGATE, MISSING = 20, 21
 
 # How a call waits for its answers; the native side's numbers.
 FIRST_ERROR, GATHER, STREAM, NO_ANSWER = 0, 1, 2, -1
@@ -50,6 +51,8 @@ class LocalProcess:
         self.closed = False
         self.is_shared = False
         self.creator_bytes: bytes | None = None
+        # Of the job's files on this machine.
+        self.log_dir = ""
         # Of a proc: the one it is, as a mesh, and the mesh it was spawned in.
         self.proc_info: MeshInfo | None = None
         self.proc_rank = 0
@@ -145,14 +148,18 @@ def _start_client() -> LocalProcess:
     if _exited:
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
     _open_standard_descriptors()
-    native = NativeProcess.client(new_uid(), host_name(), zygote_command(), list(os.environ.items()), config.value("tail_log_lines"))
+    tail = config.value("tail_log_lines")
+    native = NativeProcess.client(new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
     native.warm_up()
     process = LocalProcess(native, host_name(), "client")
     process.start_variables = start_variables()
     set_process(process)
     register_exit(process)
+    from monarch._core import runtime_log
     from monarch._core.housekeeping import run_client
 
+    runtime_log.start(process)
+    runtime_log.event("client.start")
     start_new_thread(run_client, (process,))
     return process
 
@@ -164,6 +171,11 @@ def _open_standard_descriptors() -> None:
             os.fstat(fd)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def _consoles() -> list[int]:
+    """Where lines of procs go: not into a file of the user that got the number of a stream closed from the start."""
+    return [-1 if stream is None else fd for fd, stream in ((1, sys.__stdout__), (2, sys.__stderr__))]
 
 
 _exited = False

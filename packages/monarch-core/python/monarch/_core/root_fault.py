@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from _thread import allocate_lock
 
+from monarch._core.runtime_log import ERROR, INFO, failure_event, say
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,7 +54,8 @@ def failure_seen(mesh: int, failure: MeshFailure, others: Iterable[int] = ()) ->
     with _lock:
         for rank in (*failure.crashed_ranks, *others):
             _seen.add((mesh, rank))
-            _held.pop((mesh, rank), None)
+            if _held.pop((mesh, rank), None) is not None:
+                failure_event("failure.handled", INFO, failure, "<root>")
 
 
 def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
@@ -64,6 +67,7 @@ def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
     key = (mesh, failure.crashed_ranks[0] if failure.crashed_ranks else -1)
     with _lock:
         if key in _seen:
+            failure_event("failure.handled", INFO, failure, "<root>")
             return
         _held[key] = failure
     if not _may_be_seen(process, *key):
@@ -90,7 +94,9 @@ def proc_failure_seen(process: LocalProcess, proc: int) -> None:
             for rank, uid in enumerate(mesh.info.procs):
                 if uid == proc:
                     _seen.add((mesh.info.uid, rank))
-                    _held.pop((mesh.info.uid, rank), None)
+                    held = _held.pop((mesh.info.uid, rank), None)
+                    if held is not None:
+                        failure_event("failure.handled", INFO, held, "<root>")
 
 
 def abandoned(process: LocalProcess) -> None:
@@ -149,6 +155,7 @@ def _call_pending() -> None:
         with _in_hook:
             try:
                 _hook()(failure)
+                failure_event("failure.handled", INFO, failure, "<root>")
             except BaseException as e:
                 del e
                 _report(process, failure)
@@ -165,10 +172,8 @@ def _report(process: LocalProcess, failure: MeshFailure) -> None:
     _fatal = True
     Endpoint._root_failure = failure
     head = unhandled_at_root(process.host, process.pid, time.strftime("%Y-%m-%d %H:%M:%S"))
-    try:
-        print(f"{head}\n{failure.report()}", file=sys.stderr, flush=True)
-    except (OSError, ValueError, AttributeError):  # stderr is closed
-        return
+    say(f"{head}\n{failure.report()}")
+    failure_event("failure.unhandled", ERROR, failure, "<root>")
 
 
 def _interrupt() -> None:

@@ -11,6 +11,7 @@ from monarch._core.answer import proc_ended_failure
 from monarch._core.errors import ExitReason, MeshFailure, SupervisionError
 from monarch._core.future import Future
 from monarch._core.process import ERROR, GATHER, WATCH_STOP
+from monarch._core.runtime_log import WARN, failure_event
 
 # How long lines that were printed may take to reach the console, seconds.
 OUTPUT_TIMEOUT = 3.0
@@ -152,6 +153,7 @@ def deliver(mesh: OwnedMesh, rank: int, failure: MeshFailure) -> None:
     mesh.info.failed[rank] = failure
     if rank not in mesh.told:
         mesh.told.add(rank)
+        failure_event("failure.delivered", WARN, failure, mesh.owner.display)
         mesh.owner.failed(failure)
 
 

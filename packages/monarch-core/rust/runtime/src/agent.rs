@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::{Control, Frame, ProcUid};
 
+use crate::capture::CaptureFile;
 use crate::node::Node;
 use crate::output::{Output, Stream, Tail};
 use crate::zygote::{Report, Zygote};
@@ -21,12 +23,17 @@ use crate::zygote::{Report, Zygote};
 /// A proc whose link ended without its process ending is killed after this time: it closed its descriptors.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// How long a console may take to show what was counted before somebody is told that it has (contract 13.1).
+const FLUSH: Duration = Duration::from_secs(3);
+
 /// What the Python side decides.
 pub struct AgentOptions {
     pub host: String,
     pub zygote: Vec<String>,
     pub env: Vec<(String, String)>,
     pub tail_lines: usize,
+    /// Where procs' stdout and stderr go; -1: nowhere.
+    pub consoles: [libc::c_int; 2],
 }
 
 struct Proc {
@@ -65,6 +72,8 @@ pub struct Agent {
     node: Weak<Node>,
     options: AgentOptions,
     output: Output,
+    /// What files with output are below.
+    log_dir: Mutex<PathBuf>,
     state: Mutex<State>,
     quiet: Condvar,
     door: Mutex<bool>,
@@ -78,6 +87,7 @@ impl Agent {
             node: Arc::downgrade(node),
             options,
             output,
+            log_dir: Mutex::default(),
             state: Mutex::default(),
             quiet: Condvar::new(),
             door: Mutex::new(false),
@@ -176,8 +186,11 @@ impl Agent {
         let (out_read, out_write) = sys::pipe()?;
         let (err_read, err_write) = sys::pipe()?;
         let tail = Tail::new(self.options.tail_lines);
-        let streams =
-            vec![self.output.add(out_read, 1, &plan.prefix, tail.clone())?, self.output.add(err_read, 2, &plan.prefix, tail.clone())?];
+        let [out, err] = self.options.consoles;
+        let streams = vec![
+            self.output.add(out_read, out, &plan.prefix, tail.clone(), self.file(plan, "stdout"))?,
+            self.output.add(err_read, err, &plan.prefix, tail.clone(), self.file(plan, "stderr"))?,
+        ];
         let waiting = {
             let mut state = lock(&self.state);
             state.procs.insert(
@@ -203,6 +216,16 @@ impl Agent {
             );
         }
         Ok(())
+    }
+
+    fn file(&self, plan: &ProcPlan, stream: &str) -> Option<CaptureFile> {
+        let folder = lock(&self.log_dir);
+        (!plan.capture.is_empty()).then(|| CaptureFile::new(folder.join(format!("{}.{stream}", plan.capture))))
+    }
+
+    /// Where the output of procs that are spawned from now on is kept, if it is.
+    pub fn set_log_dir(&self, path: PathBuf) {
+        *lock(&self.log_dir) = path;
     }
 
     fn give_up(&self, uid: ProcUid, bound: Duration) {
@@ -433,11 +456,28 @@ impl Agent {
         if let Some(z) = zygote {
             z.end();
         }
-        self.output.flush(bound);
+        self.output.flush(bound, true);
     }
 
     pub fn flush_output(&self, bound: Duration) {
-        self.output.flush(bound);
+        self.output.flush(bound, false);
+    }
+
+    /// Counts the lines of these procs together in windows from now on, or shows them one by one again. `done` is called when
+    /// what was counted so far is on the console, or does not get there in time.
+    pub fn aggregate(&self, procs: &[ProcUid], window: Option<Duration>, done: impl FnOnce() + Send + 'static) {
+        let Some(node) = self.node.upgrade() else { return };
+        let state = lock(&self.state);
+        let streams = procs.iter().filter_map(|p| state.procs.get(p)).flat_map(|p| p.streams.clone()).collect();
+        drop(state);
+        let done = Arc::new(Mutex::new(Some(done)));
+        let once = move || {
+            if let Some(f) = lock(&done).take() {
+                f();
+            }
+        };
+        node.poller.later(FLUSH, Box::new(once.clone()));
+        self.output.aggregate(streams, window, once);
     }
 }
 

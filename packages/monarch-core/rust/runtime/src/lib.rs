@@ -13,9 +13,13 @@
 //! | `guest` | a process of the same user that another agent started |
 //! | `zygote` | the interpreter that procs are forked from |
 //! | `output` | lines that procs print |
+//! | `aggregation` | lines that are alike, counted |
+//! | `capture` | files with what procs print |
 //! | `clock` | time, real or simulated |
 
 pub mod agent;
+pub mod aggregation;
+pub mod capture;
 pub mod cell;
 pub mod clock;
 pub mod credit;

@@ -19,6 +19,8 @@ pub struct ProcPlan {
     pub ready_ms: u64,
     /// Shown before each line of output.
     pub prefix: String,
+    /// Where its output is kept too, below the job's log directory and without the stream's name; empty: nowhere.
+    pub capture: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
