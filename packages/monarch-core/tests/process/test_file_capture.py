@@ -64,9 +64,12 @@ def test_bytes_are_kept_as_they_were_printed(tmp_path):
         probe.complain.call("oh").get()
         """,
         tmp_path,
+        errors="surrogateescape",
     )
     text = f"step 1\nstep 2\n{long}\n\n\udcff no text, no end"
-    assert files(tmp_path) == {f"work/{rank}.{stream}": body for rank in range(2) for stream, body in (("stdout", text), ("stderr", "oh\n"))}
+    assert files(tmp_path) == {
+        f"work/{rank}.{stream}": body for rank in range(2) for stream, body in (("stdout", text), ("stderr", "oh\n"))
+    }
     for path in (tmp_path.iterdir()).__next__().rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
     assert done.stderr == "[2 similar log lines] [0] oh\n" or done.stderr == "[2 similar log lines] [1] oh\n"
@@ -156,37 +159,47 @@ def test_log_dir_that_cannot_be(tmp_path):
 
 
 def test_full_disk(small_disk):
-    """The job does not notice; one warning; files go on when there is room, and say what is missing."""
+    """The job does not notice; one warning; the same file goes on when there is room, and says what is missing."""
     filler = small_disk / "filler"
     done = script(
         f"""
-        def fill():
-            with open({str(filler)!r}, "wb", buffering=0) as f:
-                try:
-                    while True:
-                        f.write(bytes(4096))
-                except OSError:
-                    pass
+        from monarch._core.process import current_process
+        read, write = os.pipe()
+        console = os.dup(1)
+        os.dup2(write, 1)
+        shown = os.fdopen(read)
+
+        def say(word, times):
+            probe.say.call(*[word] * times, f"end of {{word}}").get()
+            # What is on the console has been handed to the file, and this waits for it.
+            while shown.readline() != f"[0] end of {{word}}\\n":
+                pass
+            current_process().native.flush_output(10.0)
+
         mesh, probe = spawn()
-        probe.say.call("first").get()
-        mesh.stop().get()
-        mesh, probe = spawn()
-        probe.say.call("begun").get()
-        # What the procs have printed is in the files when `logging_option` has come back.
-        flush = lambda: asyncio.run(mesh.logging_option())
-        for i in range(40):
-            probe.say.call(*["y" * 99] * 100).get()
-        fill()
-        for i in range(10):
-            probe.say.call(*["z" * 99] * 100).get()
+        say("before", 10)
+        with open({str(filler)!r}, "wb", buffering=0) as f:
+            try:
+                while True:
+                    f.write(bytes(512))
+            except OSError:
+                pass
+        say("x" * 99, 100)
+        say("y" * 99, 100)
         os.unlink({str(filler)!r})
-        other = this_host().spawn_procs(name="later")
-        probe = other.spawn("probe", Probe)
-        probe.say.call("room again").get()
+        say("after", 10)
+        os.dup2(console, 1)
+        shown.close()
         """,
         small_disk,
     )
-    assert len(lines(done.stdout)) == 1 + 1 + 5000 + 1
     (warning,) = lines(done.stderr)
-    assert "No space left on device (os error 28)" in warning and str(small_disk) in warning
-    assert files(small_disk)["later/0.stdout"].endswith("room again\n")
+    assert "No space left on device (os error 28)" in warning and "work-" in warning and str(small_disk) in warning
+    text = files(small_disk)["work/0.stdout"]
+    before, _, rest = text.partition("[monarch: ")
+    number, _, after = rest.partition(" bytes are missing here: No space left on device (os error 28)]\n")
+    assert before.startswith("before\n" * 10 + "end of before\n")
+    assert after == "after\n" * 10 + "end of after\n"
+    # What is missing is what is not there; a line that was cut got an end.
+    printed = sum(len(f"{word}\n") * times + len(f"end of {word}\n") for word, times in (("before", 10), ("x" * 99, 100), ("y" * 99, 100)))
+    assert len(before) + int(number) - printed in (0, 1)

@@ -387,8 +387,9 @@ class LocalActor:
             self.loop_side.close()
         self.ended = True
         self._fail_owed(wire)
-        self.process.actors.pop(self.info.uid, None)
+        # While it is known the process does not end.
         event("actor.stop", actor=self.display, mesh=self.info.unique_name, rank=self.rank, kind=end.reason.kind)
+        self.process.actors.pop(self.info.uid, None)
         self.instance = None
         for call in self.stop_calls:
             if trouble is None:

@@ -143,6 +143,9 @@ def start_variables() -> dict[str, str]:
 
 
 def _start_client() -> LocalProcess:
+    # It takes the thread that imports it first for the main thread, and waits for that one at exit: not one of ours, which never end.
+    import threading as threading
+
     from monarch._core.shutdown import register_exit
 
     if _exited:

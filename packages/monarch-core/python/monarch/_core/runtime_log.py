@@ -107,7 +107,7 @@ def _configure() -> None:
 
 
 def event(name: str, level: int = INFO, said: bool = False, **fields: object) -> None:
-    """Something has happened; `detail` says it in words. `said`: the user hears of it in another way, so not on stderr.
+    """Something has happened; `detail` says it in words. `said`: the user hears of it in another way, so stderr shows it from `info` on.
 
     Fields that are None are left out.
     """
@@ -118,8 +118,9 @@ def event(name: str, level: int = INFO, said: bool = False, **fields: object) ->
 def _log(name: str, level: int, said: bool, fields: dict[str, object]) -> None:
     target = name.partition(".")[0]
     fields = {key: value for key, value in fields.items() if value is not None}
-    if not said and _stderr.passes(target, level):
-        say(_text(name, level, fields))
+    shown = min(level, INFO) if said else level
+    if _stderr.passes(target, shown):
+        say(_text(name, shown, fields))
     if _process is not None and _process.pid == os.getpid() and _file.passes(target, level):
         _append(_line(name, level, fields))
 
@@ -174,7 +175,7 @@ def say(text: str) -> None:
 
 
 def procs_spawned(info: MeshInfo) -> None:
-    if _lowest <= INFO:
+    if _lowest <= INFO or _file.lowest < LEVELS["off"]:
         for rank, uid in enumerate(info.procs):
             _spawned[uid] = info.unique_name, rank
             event("proc.spawn", mesh=info.unique_name, rank=rank)

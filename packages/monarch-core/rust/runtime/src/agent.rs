@@ -109,7 +109,7 @@ impl Agent {
             return Err(io::Error::other("the client is shutting down"));
         }
         if state.zygote.is_none() {
-            state.zygote = Some(Zygote::start(&self.options.zygote, &self.options.env, &node.poller, self.me.clone())?);
+            state.zygote = Some(Zygote::start(&self.options, &node.poller, self.me.clone())?);
         }
         match &state.zygote {
             Some(z) => Ok(f(z)),
