@@ -53,6 +53,47 @@ class Logging(Actor):
         return self.written()
 
     @endpoint
+    def write_odd(self, kind):
+        class Odd:
+            def __eq__(self, other):
+                raise ValueError("not to be compared")
+
+            __hash__ = None
+
+            def __str__(self):
+                if kind == "no text":
+                    raise TypeError("no text")
+                return "odd"
+
+        logging.raiseExceptions = False
+        try:
+            self.log.info(Odd())
+        finally:
+            logging.raiseExceptions = True
+        return self.written()
+
+    @endpoint
+    def write_then_add_a_handler(self, message):
+        self.log.info(message)
+        later = io.StringIO()
+        self.log.addHandler(logging.StreamHandler(later))
+        self.log.warning(message)
+        logging.getLogger("other").addHandler(logging.StreamHandler(later))
+        logging.getLogger("other").error("%s", message)
+        return self.written(), later.getvalue()
+
+    @endpoint
+    def write_in_a_task_of_a_thread(self, message):
+        """With the context copied, as `asyncio.to_thread` does."""
+        import contextvars
+        import threading
+
+        thread = threading.Thread(target=contextvars.copy_context().run, args=(self.log.info, message))
+        thread.start()
+        thread.join()
+        return self.written()
+
+    @endpoint
     def write_in_a_thread(self, message):
         import threading
 
@@ -148,6 +189,30 @@ def test_switch(procs):
 def test_own_threads_are_not_the_actor(procs):
     actor = procs.spawn("threaded", Logging).slice(gpus=1)
     assert actor.write_in_a_thread.call_one("x").get() == "x\n"
+
+
+def test_threads_that_take_the_context_along_are_the_actor(procs):
+    actor = procs.spawn("copied", Logging).slice(gpus=1)
+    assert actor.write_in_a_task_of_a_thread.call_one("x").get() == f"{prefix('copied')}x\n"
+
+
+def test_own_thread_of_the_only_actor_of_a_proc():
+    """As for `context()`: there is nobody else whose thread it could be."""
+    with this_host().spawn_procs({"gpus": 2}) as mesh:
+        actor = mesh.spawn("only", Logging).slice(gpus=1)
+        assert actor.write_in_a_thread.call_one("x").get() == f"{prefix('only')}x\n"
+
+
+def test_handlers_that_are_added_later(procs):
+    actor = procs.spawn("later", Logging).slice(gpus=1)
+    start = prefix("later")
+    assert actor.write_then_add_a_handler.call_one("x").get() == (f"{start}x\n" * 2, f"{start}x\n" * 2)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("no comparison", "odd\n"), ("no text", "")])
+def test_messages_that_are_odd_objects(procs, kind, expected):
+    actor = procs.spawn("odd", Logging).slice(gpus=1)
+    assert actor.write_odd.call_one(kind).get() == (prefix("odd") + expected if expected else "")
 
 
 def test_tasks_of_async_actors(procs):

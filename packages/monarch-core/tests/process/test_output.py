@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
-from fresh import lines, run
+from fresh import HERE, lines, run
 
 HEAD = """
 from mesh_actors import Probe
@@ -222,3 +224,70 @@ def test_proc_that_closes_its_streams_lives_on():
         print(len(probe.pid.call().get()))
     """)
     assert done.stdout == "1\n"
+
+
+HOW = ("never opened", "nobody reads")
+ENDS = ("", "sys.exit(5)", "raise ValueError", "probe.fail.broadcast()\nimport time\ntime.sleep(25)  # sleeps: until the failure ends it")
+CLOSED = [(which, how, "") for which in ("1", "2") for how in HOW] + [("1 2", how, body) for how in HOW for body in ENDS]
+
+
+@pytest.mark.parametrize(("which", "how", "body"), CLOSED)
+def test_closed_streams_of_the_client_change_nothing_else(tmp_path, which, how, body):
+    """The job runs to its end, with the code that it has anyway; what other streams get is complete."""
+    source = tmp_path / "script.py"
+    report = tmp_path / "report"
+    source.write_text(
+        f"{HEAD}\nmesh, probe = spawn(2)\nprobe.say.call(*['x' * 1000] * 100).get()\nprobe.complain.call('oh').get()\n"
+        f"with open({str(report)!r}, 'w') as f:\n    f.write(str(len(probe.pid.call().get())))\n{body}\n"
+    )
+    code = 5 if "exit" in body else int(bool(body))
+    read, write = os.pipe()
+    os.close(read)
+    nobody = {name: write for fd, name in (("1", "stdout"), ("2", "stderr")) if fd in which and how == "nobody reads"}
+    closed = [f"{fd}>&-" for fd in which.split() if how == "never opened"]
+    command = " ".join(["exec", sys.executable, str(source), *closed])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **nobody}
+    try:
+        done = subprocess.run(["sh", "-c", command], env=env, text=True, check=False, timeout=25, **streams)
+    finally:
+        os.close(write)
+    assert (done.returncode, report.read_text()) == (code, "2"), done.stderr
+    if "1" not in which:
+        assert len(lines(done.stdout)) == 200
+    if "2" not in which:
+        assert sorted(line for line in lines(done.stderr) if line.startswith("[")) == ["[0] oh", "[1] oh"]
+
+
+def test_a_file_that_got_the_number_of_a_closed_stream_stays_the_users(tmp_path):
+    source = tmp_path / "script.py"
+    mine = tmp_path / "mine"
+    source.write_text(
+        f"f = open({str(mine)!r}, 'w')\nassert f.fileno() == 1\n{HEAD}\nmesh, probe = spawn()\nprobe.say.call('to nobody').get()\n"
+        "mesh.stop().get()\nf.write('my own')\nf.close()\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([HERE, os.environ.get("PYTHONPATH", "")])}
+    subprocess.run(["sh", "-c", f"exec {sys.executable} {source} >&-"], env=env, check=True, timeout=25)
+    assert mine.read_text() == "my own"
+
+
+def test_a_proc_whose_reader_is_a_pipe_that_ends():
+    """`script | head -1`: the rest goes nowhere, and the script ends by itself with its own code."""
+    done = script(
+        """
+        read, write = os.pipe()
+        os.dup2(write, 1)
+        os.close(write)
+        mesh, probe = spawn()
+        head = os.fdopen(read)
+        probe.say.call("first").get()
+        print(head.readline().strip(), file=sys.stderr)
+        head.close()
+        for i in range(20):
+            probe.say.call(*["x" * 1000] * 100).get()
+        print(len(probe.pid.call().get()), file=sys.stderr)
+        sys.exit(9)
+        """,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (9, "[0] first\n1\n")

@@ -32,12 +32,16 @@ def _install(logging: Any) -> None:
 
     def make_record(*args: Any, **kwargs: Any) -> Any:
         record = before(*args, **kwargs)
-        # Structured loggers send empty messages, which must stay empty.
-        if record.msg is not None and record.msg != "" and _wanted():
+        message: Any = record.msg
+        # Structured loggers send empty messages, which must stay empty. Others may be anything, also what cannot be compared.
+        if message is not None and not (isinstance(message, str) and not message) and _wanted():
             display = current_display()
             if display is not None:
                 prefix = f"[actor={display}] "
-                record.msg = f"{prefix.replace('%', '%%') if record.args else prefix}{record.msg}"
+                try:
+                    record.msg = f"{prefix.replace('%', '%%') if record.args else prefix}{message}"
+                except Exception as e:  # it has no text, which the handlers say in their own way
+                    del e
         return record
 
     logging.setLogRecordFactory(make_record)

@@ -217,7 +217,10 @@ def _log(messages: Iterable[str]) -> None:
     for message in messages:
         from logging import getLogger
 
+        from monarch._core.runtime_log import WARN, event
+
         getLogger("monarch.config").warning("%s", message)
+        event("config.warning", WARN, True, detail=message)
 
 
 class Configured:

@@ -160,7 +160,12 @@ def _outside() -> Context:
 def current_display() -> str | None:
     """The display name of the actor that runs here; none outside any actor. Never starts a client."""
     found = _current.get(None)
-    actor = None if found is None else found.actor_instance._actor  # pyright: ignore[reportPrivateUsage]
+    if found is None:
+        process = known_process()
+        if process is None or process.is_client:
+            return None
+        found = _outside()
+    actor = found.actor_instance._actor  # pyright: ignore[reportPrivateUsage]
     return None if actor is None else actor.display
 
 

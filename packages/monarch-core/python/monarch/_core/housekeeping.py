@@ -5,8 +5,23 @@ from __future__ import annotations
 import marshal
 from time import monotonic
 
+from monarch._core import runtime_log
 from monarch._core._native import set_runtime_thread
-from monarch._core.process import CONTROLLER, DELAY, FAILURE, FAULT, LOG_LEVEL, OK, OPEN_DOOR, PING, UNDELIVERABLE, WATCH_STOP, LocalProcess
+from monarch._core.process import (
+    AGGREGATE,
+    CONTROLLER,
+    DELAY,
+    FAILURE,
+    FAULT,
+    LOG_LEVEL,
+    MISSING,
+    OK,
+    OPEN_DOOR,
+    PING,
+    UNDELIVERABLE,
+    WATCH_STOP,
+    LocalProcess,
+)
 from monarch._core.supervision import CANCEL_TIME, actor_failed, parse_stop_reason, procs_ended
 
 TYPE_CHECKING = False
@@ -95,6 +110,8 @@ class Housekeeping:
         elif kind == "request":
             self._request(*event[1:])
         elif kind == "ended":
+            for uid, end in event[1]:
+                runtime_log.proc_ended(uid, end)
             try:
                 procs_ended(self.process, event[1])
             finally:
@@ -137,6 +154,14 @@ class Housekeeping:
             rank, level = marshal.loads(body)
             logging.getLogger().setLevel(level)
             process.native.reply(sender, slot, rank, OK, b"")
+        elif kind == AGGREGATE:
+            # Lines of this machine are on this process's console; those of others join here, once there are others.
+            procs, window, _stream_to_client = marshal.loads(body)
+            process.native.aggregate_output(procs, window, sender, slot)
+        elif kind == MISSING:
+            from monarch._core.slow_spawn import look
+
+            look(process, body)
         elif kind == CONTROLLER:
             from monarch._core.controller import handle_request
 

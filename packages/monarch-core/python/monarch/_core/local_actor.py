@@ -15,12 +15,12 @@ from monarch._core import config
 from monarch._core._native import ActorMailbox, set_thread_sender
 from monarch._core.actor import Actor, ActorClass, actor_class, is_coroutine_function
 from monarch._core.answer import pack_error
-from monarch._core.complaint import complain
 from monarch._core.context import Context, CreatorInstance, Instance, set_context
 from monarch._core.errors import ExitReason, MeshFailure
 from monarch._core.mesh_info import MeshInfo
 from monarch._core.owner import Owner
 from monarch._core.process import ERROR, FAILED, FAILURE, LocalProcess
+from monarch._core.runtime_log import INFO, WARN, event, failure_event
 from monarch._core.shape import Extent, Point
 from monarch._core.supervision import CANCEL_TIME
 
@@ -285,6 +285,8 @@ class LocalActor:
         """What its hook has answered."""
         if self.process.supervision.answered(self.info.uid, handled):
             self.fail_unhandled(failure)
+        elif handled:
+            failure_event("failure.handled", INFO, failure, self.display)
 
     def _undeliverable(self, body: bytes) -> None:
         from monarch._core.port import envelope_of
@@ -355,6 +357,7 @@ class LocalActor:
             cause=cause,
         )
         self.process.supervision.actor_over(self.info.uid)
+        failure_event("actor.fail", WARN, self.failure, self.info.creator)
         wire = self.failure.to_wire()
         body = self.info.uid.to_bytes(8, "little") + self.rank.to_bytes(4, "little") + wire
         self.process.native.request(self.owner_proc, FAILURE, body)
@@ -407,6 +410,8 @@ class LocalActor:
             self.loop_side.close()
         self.ended = True
         self._fail_owed(wire)
+        # While it is known the process does not end.
+        event("actor.stop", actor=self.display, mesh=self.info.unique_name, rank=self.rank, kind=end.reason.kind)
         self.process.actors.pop(self.info.uid, None)
         self.process.supervision.actor_ended(self.info.uid)
         self.instance = None
@@ -509,7 +514,8 @@ class LocalActor:
         # Said before anybody is answered, so that it is there when `stop()` returns.
         if reason != CLIENT_EXITS:
             busy = self._in_progress() or self.current or "a task"
-            complain(f"monarch: {self.display} is still in {busy} after its time to stop was over")
+            text = f"{self.display} is still in {busy} after its time to stop was over"
+            event("stop.timeout", WARN, actor=self.display, mesh=self.info.unique_name, rank=self.rank, endpoint=busy, detail=text)
         self.mailbox.fail_current(wire)
         self._fail_owed(wire)
         calls, self.stop_calls = self.stop_calls, []
@@ -568,4 +574,5 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
 
     actor_logging.install()
     debug_hook.install()
+    event("actor.start", actor=actor.display, mesh=info.unique_name, rank=rank)
     ActorThread(target=actor.run, name=f"actor {info.name}", daemon=True).start()

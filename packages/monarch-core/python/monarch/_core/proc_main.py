@@ -91,7 +91,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     default_to_forkserver()
     if bind:
         _bind(bind)
-    from monarch._core import config, stacks
+    from monarch._core import config, runtime_log, stacks
     from monarch._core._native import Process as NativeProcess
     from monarch._core.housekeeping import Housekeeping
     from monarch._core.mesh_info import MeshInfo
@@ -110,6 +110,9 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     process.proc_info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agent=state[7])
     process.infos[state[0]] = process.proc_info
     process.proc_rank = rank
+    process.log_dir = setup["log_dir"]
+    runtime_log.start(process)
+    runtime_log.event("proc.start", mesh=process.proc_info.unique_name, rank=rank)
     if setup["patches"] is not None:
         from monarch._core import patching
 

@@ -11,7 +11,7 @@ from monarch._core.identity import new_uid
 from monarch._core.mesh import MeshTrait
 from monarch._core.mesh_info import MeshInfo
 from monarch._core.owner import spawning_owner
-from monarch._core.process import LOG_LEVEL, NO_ANSWER, LocalProcess, current_process
+from monarch._core.process import AGGREGATE, FIRST_ERROR, GATHER, LOG_LEVEL, NO_ANSWER, LocalProcess, current_process
 from monarch._core.shape import Extent, Shape
 from monarch._core.slice import Slice
 
@@ -142,19 +142,29 @@ class ProcMesh(MeshTrait):
 
         return received_host_mesh(*self._hosts)
 
-    async def logging_option(self, stream_to_client: bool = False, aggregate_window_sec: int | None = None, level: int = 20) -> None:
-        """Sets the level of `logging` in the processes; on one machine their output is at the client anyway."""
+    async def logging_option(self, stream_to_client: bool = False, aggregate_window_sec: float | None = None, level: int = 20) -> None:
+        """Says what becomes of the output of these processes, which must be up, from now on.
+
+        `level` is the one of `logging` in them. With `aggregate_window_sec` lines that are equal up to numbers are shown together, as
+        `[{N} similar log lines] {sample}`, at most so many seconds after the first of them; None ends that, with what was counted on the
+        console. `stream_to_client` is about hosts other than the client's, of which there are none.
+        """
         if not 0 <= level <= 255:
             raise ValueError(f"invalid logging level {level}: expected 0 to 255")
-        if aggregate_window_sec is not None and aggregate_window_sec <= 0:
-            raise ValueError(f"invalid aggregate_window_sec {aggregate_window_sec}: expected a positive number of seconds")
+        window = aggregate_window_sec
+        if window is not None and not 0 < window < float("inf"):
+            raise ValueError(f"invalid aggregate_window_sec {window}: expected a positive number of seconds")
         process = current_process()
-        procs = self._procs()
-        from monarch._core.process import GATHER
-
-        cell = process.native.cell(GATHER, len(procs), procs)
+        native, procs = process.native, self._procs()
+        cell = native.cell(GATHER, len(procs), procs)
         for rank, proc in enumerate(procs):
-            process.native.request(proc, LOG_LEVEL, marshal.dumps((rank, level)), cell.slot)
+            native.request(proc, LOG_LEVEL, marshal.dumps((rank, level)), cell.slot)
+        await Future._of(cell, lambda c: None)
+        # Once they are up, so that their agent knows them, whoever calls.
+        agent = self._info.agent or process.agent_uid
+        cell = native.cell(FIRST_ERROR, 1, [agent])
+        body = marshal.dumps((procs, None if window is None else float(window), bool(stream_to_client)))
+        native.request(agent, AGGREGATE, body, cell.slot)
         await Future._of(cell, lambda c: None)
 
     def activate(self) -> Any:

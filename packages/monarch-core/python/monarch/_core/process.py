@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # Requests between housekeeping threads; 1 and 2 are known to the native side too.
 FAILURE, UNDELIVERABLE, CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 1, 2, 3, 4, 5, 6, 7
+AGGREGATE, MISSING = 20, 21
 # Of the test kit.
 FAULT, DELAY = 30, 31
 
@@ -59,6 +60,8 @@ class LocalProcess:
         self.closed = False
         self.is_shared = False
         self.creator_bytes: bytes | None = None
+        # Of the job's files on this machine.
+        self.log_dir = ""
         # Of a proc: the one it is, as a mesh, and the mesh it was spawned in.
         self.proc_info: MeshInfo | None = None
         self.proc_rank = 0
@@ -159,7 +162,8 @@ def _start_client() -> LocalProcess:
     if _exited:
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
     _open_standard_descriptors()
-    native = NativeProcess.client(new_uid(), host_name(), zygote_command(), list(os.environ.items()), config.value("tail_log_lines"))
+    tail = config.value("tail_log_lines")
+    native = NativeProcess.client(new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
     native.warm_up()
     process = LocalProcess(native, host_name(), "client")
     process.start_variables = start_variables()
@@ -167,11 +171,13 @@ def _start_client() -> LocalProcess:
     register_exit(process)
     if is_main_thread():
         _listen_for_interrupts()
-    from monarch._core import stacks
+    from monarch._core import runtime_log, stacks
 
     stacks.install(process)
     from monarch._core.housekeeping import run_client
 
+    runtime_log.start(process)
+    runtime_log.event("client.start")
     start_new_thread(run_client, (process,))
     if "IPython" in sys.modules:
         from monarch._core.notebook import install
@@ -209,6 +215,11 @@ def _open_standard_descriptors() -> None:
             os.fstat(fd)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def _consoles() -> list[int]:
+    """Where lines of procs go: not into a file of the user that got the number of a stream closed from the start."""
+    return [-1 if stream is None else fd for fd, stream in ((1, sys.__stdout__), (2, sys.__stderr__))]
 
 
 _exited = False

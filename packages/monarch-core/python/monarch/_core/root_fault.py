@@ -9,6 +9,8 @@ from __future__ import annotations
 import sys
 from _thread import allocate_lock
 
+from monarch._core.runtime_log import ERROR, INFO, failure_event
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,7 +60,8 @@ def failure_seen(mesh: int, failure: MeshFailure, others: Iterable[int] = ()) ->
     with _lock:
         for rank in (*failure.crashed_ranks, *others):
             _seen.add((mesh, rank))
-            _held.pop((mesh, rank), None)
+            if _held.pop((mesh, rank), None) is not None:
+                failure_event("failure.handled", INFO, failure, "<root>")
 
 
 def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
@@ -70,6 +73,7 @@ def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
     key = (mesh, failure.crashed_ranks[0] if failure.crashed_ranks else -1)
     with _lock:
         if key in _seen:
+            failure_event("failure.handled", INFO, failure, "<root>")
             return
         _held[key] = failure
     if not _may_be_seen(process, *key):
@@ -96,7 +100,9 @@ def proc_failure_seen(process: LocalProcess, proc: int) -> None:
             for rank, uid in enumerate(mesh.info.procs):
                 if uid == proc:
                     _seen.add((mesh.info.uid, rank))
-                    _held.pop((mesh.info.uid, rank), None)
+                    held = _held.pop((mesh.info.uid, rank), None)
+                    if held is not None:
+                        failure_event("failure.handled", INFO, held, "<root>")
 
 
 def abandoned(process: LocalProcess) -> None:
@@ -147,6 +153,7 @@ def _call_pending() -> None:
             process, failure = _pending.pop(0)
         try:
             _hook()(failure)
+            failure_event("failure.handled", INFO, failure, "<root>")
         except BaseException as e:
             _report(process, failure, e)
             if not _leaving:
@@ -167,6 +174,7 @@ def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -
     if not isinstance(error, (SystemExit, KeyboardInterrupt)):  # else it says what it means
         lines.append(fault_hook_failed(error))
     complain("\n".join(lines))
+    failure_event("failure.unhandled", ERROR, failure, "<root>")
 
 
 def _interrupt() -> None:

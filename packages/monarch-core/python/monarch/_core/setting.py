@@ -237,14 +237,14 @@ def _kept() -> list[Setting]:
             "enable_file_capture",
             "bool",
             False,
-            "Also write the output of each proc to `log_dir`.",
+            "Also write the output of each proc to files below `log_dir`, as it was printed (logs.md).",
             variable=(f"{hm}ENABLE_FILE_CAPTURE",),
         ),
         Setting(
             "log_dir",
             "str",
             "",
-            "Directory for log files, mode 0700; empty: one per job below the temporary directory.",
+            "Directory for log files, with one of mode 0700 in it for each job; empty: below the temporary directory.",
             local=True,
         ),
         Setting(
@@ -255,7 +255,13 @@ def _kept() -> list[Setting]:
             variable=("MONARCH_LOG",),
             local=True,
         ),
-        Setting("file_log_level", "str", "", "The same log, written to `log_dir`.", variable=("MONARCH_FILE_LOG",)),
+        Setting(
+            "file_log_level",
+            "str",
+            "",
+            "The same log as JSON lines in `log_dir`: a level, or `target=level,...`; empty: not at all (logs.md).",
+            variable=("MONARCH_FILE_LOG",),
+        ),
         Setting("tail_log_lines", "int", 20, "Last lines of output kept for reports.", variable=(f"{hm}TAIL_LOG_LINES",)),
         Setting(
             "prefix_with_rank",

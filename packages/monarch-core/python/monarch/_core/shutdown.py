@@ -9,6 +9,7 @@ from monarch._core import config, stacks
 from monarch._core._native import begin_exit, begin_leaving, run_at_exit, set_runtime_thread, was_interrupted
 from monarch._core.future import Future
 from monarch._core.process import LocalProcess, known_process, mark_exited
+from monarch._core.runtime_log import event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def _at_exit(process: LocalProcess) -> None:
         _settle(process)
         act_at_exit(process)
         fault = has_fault()
+        event("client.exit", fault=fault)
     finally:
         stacks.uninstall(process)
         begin_exit()

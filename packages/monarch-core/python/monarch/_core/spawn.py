@@ -10,11 +10,14 @@ from monarch._core import config
 from monarch._core.actor_mesh import whole_shape
 from monarch._core.host_mesh import HostMesh, host_extent
 from monarch._core.identity import new_uid
+from monarch._core.log_directory import output_file
 from monarch._core.mesh_info import MeshInfo
 from monarch._core.owner import spawning_owner
 from monarch._core.proc_mesh import ProcMesh
 from monarch._core.process import ERROR, FIRST_ERROR, GATHER, current_process, start_variables
+from monarch._core.runtime_log import procs_spawned
 from monarch._core.shape import Point
+from monarch._core.slow_spawn import watch
 from monarch._core.supervision import OwnedMesh
 
 TYPE_CHECKING = False
@@ -56,7 +59,8 @@ def spawn_procs(
     common = _setup(process, hosts, info, bootstrap, ready.slot)
     limit = config.spawn_ready_seconds()
     prefix = config.value("prefix_with_rank")
-    plans: list[tuple[int, bytes, bool, int, str, str]] = []
+    capture = config.value("enable_file_capture")
+    plans: list[tuple[int, bytes, bool, int, str, str, str]] = []
     commands: list[str] = []
     known: dict[int, tuple[list[str], str, dict[str, str], str] | None] = {}
     for rank, uid in enumerate(procs):
@@ -72,10 +76,13 @@ def spawn_procs(
             commands.append(shown)
             setup = marshal.dumps((argv, program, env, _cwd(), setup))
         shown_rank = f"[{replica * count + rank}] " if prefix else ""
-        plans.append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank)))
+        file = output_file(info.unique_name, rank) if capture else ""
+        plans.append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank), file))
     owned = OwnedMesh(process, owner, info, False)
     process.infos[info.uid] = info
+    procs_spawned(info)
     process.native.spawn_procs(plans)
+    watch(process, info, ready.slot)
     mesh = ProcMesh(info, whole_shape(extent), hosts._state(), owned, (ready, commands))
     hosts._spawned[:] = [m for m in hosts._spawned if m.info.uid in process.owned]
     hosts._spawned.append(owned)
@@ -116,6 +123,7 @@ def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[]
             "mesh": (info.state(), whole_shape(info.extent), hosts._state()),
             "env": dict(os.environ),
             "cwd": _cwd(),
+            "log_dir": process.log_dir,
             "path": list(sys.path),
             "config": config.pushed_values(),
             "bootstrap": None if bootstrap is None else dumps_in_band(bootstrap),

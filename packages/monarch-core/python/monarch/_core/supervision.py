@@ -11,6 +11,7 @@ from monarch._core.answer import proc_ended_failure
 from monarch._core.errors import ExitReason, MeshFailure, SupervisionError
 from monarch._core.future import Future
 from monarch._core.process import ERROR, GATHER, WATCH_STOP
+from monarch._core.runtime_log import WARN, failure_event
 
 # How long a coroutine may take to end when it has been cancelled, seconds.
 CANCEL_TIME = 2.0
@@ -211,7 +212,9 @@ def _do(process: LocalProcess, steps: list[tuple[str, int, int, int]], failure_o
         if step == "mark":
             # A caller of this process may have learned of it first.
             mesh.info.failed[rank] = failure
-        elif step == "tell":
+            continue
+        failure_event("failure.delivered", WARN, failure, mesh.owner.display)
+        if step == "tell":
             mesh.owner.failed(failure)
         else:
             owner = process.actors.get(actor)

@@ -19,6 +19,9 @@ use crate::caller::{Targets, mode};
 use crate::cell::CallCell;
 use crate::gil;
 
+/// Later than this is never: a clock must be able to count it.
+const LONGEST: Duration = Duration::from_secs(1 << 32);
+
 thread_local! {
     /// This is the thread that takes the events.
     static HOUSEKEEPING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
@@ -53,11 +56,19 @@ fn describe(end: ProcEnd) -> End {
 
 #[pymethods]
 impl Process {
-    /// The client: its own agent. `zygote` is the command that starts the process that procs are forked from.
+    /// The client: its own agent. `zygote` is the command that starts the process that procs are forked from; `consoles` are
+    /// the descriptors that lines of procs' stdout and stderr are written to, -1 for none.
     #[staticmethod]
-    fn client(uid: u64, host: String, zygote: Vec<String>, env: Vec<(String, String)>, tail_lines: usize) -> PyResult<Self> {
+    fn client(
+        uid: u64,
+        host: String,
+        zygote: Vec<String>,
+        env: Vec<(String, String)>,
+        tail_lines: usize,
+        consoles: [i32; 2],
+    ) -> PyResult<Self> {
         let node = Node::start(ProcUid(uid), ProcUid(uid)).map_err(failed)?;
-        let agent = Agent::new(&node, AgentOptions { host, zygote, env, tail_lines }).map_err(failed)?;
+        let agent = Agent::new(&node, AgentOptions { host, zygote, env, tail_lines, consoles }).map_err(failed)?;
         node.set_agent(agent);
         Ok(Process::of(node))
     }
@@ -97,12 +108,12 @@ impl Process {
         }
     }
 
-    /// Asks the agent for procs: (uid, setup, exec, ready in ms, prefix of output lines, name) each.
-    fn spawn_procs(&self, procs: Vec<(u64, Vec<u8>, bool, u64, String, String)>) -> PyResult<()> {
+    /// Asks the agent for procs: (uid, setup, exec, ready in ms, prefix of output lines, name, file of output) each.
+    fn spawn_procs(&self, procs: Vec<(u64, Vec<u8>, bool, u64, String, String, String)>) -> PyResult<()> {
         gil::check_not_forked()?;
-        let plan = |(uid, setup, exec, ready_ms, prefix, name)| {
+        let plan = |(uid, setup, exec, ready_ms, prefix, name, capture)| {
             let command = if exec { vec!["exec".to_owned()] } else { vec![] };
-            (ProcUid(uid), ProcPlan { command, setup, ready_ms, prefix, name, ..ProcPlan::default() })
+            (ProcUid(uid), ProcPlan { command, setup, ready_ms, prefix, name, capture, ..ProcPlan::default() })
         };
         self.node.to_agent(Control::SpawnProcs { owner: self.node.uid, procs: procs.into_iter().map(plan).collect() });
         Ok(())
@@ -267,6 +278,43 @@ impl Process {
         if let Some(a) = self.node.agent() {
             gil::blocking(py, || a.flush_output(Duration::from_secs_f64(bound)));
         }
+    }
+
+    /// Where the output of procs that are spawned from now on is kept, if it is.
+    fn set_log_dir(&self, path: std::path::PathBuf) {
+        if let Some(a) = self.node.agent() {
+            a.set_log_dir(path);
+        }
+    }
+
+    /// Counts lines of these procs of this agent that are alike, together, in windows of so many seconds; none: no longer.
+    /// The slot is answered when what was counted before is on the console, or after 3 s.
+    #[pyo3(signature = (procs, window, to, slot))]
+    fn aggregate_output(&self, procs: Vec<u64>, window: Option<f64>, to: u64, slot: u64) {
+        let node = self.node.clone();
+        let done = move || node.reply_bytes(ProcUid(to), SlotId(slot), 0, Status::Ok, b"");
+        let procs: Vec<_> = procs.into_iter().map(ProcUid).collect();
+        let window = window.map(|w| Duration::try_from_secs_f64(w).unwrap_or(LONGEST).min(LONGEST));
+        match self.node.agent() {
+            Some(a) => a.aggregate(&procs, window, done),
+            None => done(),
+        }
+    }
+
+    /// The ranks that the call with this slot waits for; none if it is over or nobody holds it.
+    fn unanswered(&self, slot: u64) -> Vec<u32> {
+        self.node.unanswered(SlotId(slot))
+    }
+
+    /// Sends a request to this process's own housekeeping thread after so many seconds.
+    fn remind(&self, delay: f64, kind: u16, body: Vec<u8>) {
+        let node = Arc::downgrade(&self.node);
+        let send = move || {
+            if let Some(n) = node.upgrade() {
+                n.send_system(n.uid, kind, SlotId::NONE, body);
+            }
+        };
+        self.node.poller.later(Duration::try_from_secs_f64(delay).unwrap_or(LONGEST).min(LONGEST), Box::new(send));
     }
 
     /// Waits until what was sent is in the sockets' hands; false after `bound` seconds.

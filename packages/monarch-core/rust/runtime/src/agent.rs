@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,8 @@ use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::{Control, Frame, ProcUid};
 
-use crate::census::{self, Asker, Census};
+use crate::capture::CaptureFile;
+use crate::census::{Asker, Census};
 use crate::cgroup::Cgroups;
 use crate::node::Node;
 use crate::output::{Output, Stream, Tail};
@@ -25,12 +27,17 @@ use crate::zygote::{Report, Zygote};
 /// A proc whose link ended without its process ending is killed after this time: it closed its descriptors.
 const LINGER: Duration = Duration::from_secs(2);
 
+/// How long a console may take to show what was counted before somebody is told that it has (contract 13.1).
+const FLUSH: Duration = Duration::from_secs(3);
+
 /// What the Python side decides.
 pub struct AgentOptions {
     pub host: String,
     pub zygote: Vec<String>,
     pub env: Vec<(String, String)>,
     pub tail_lines: usize,
+    /// Where procs' stdout and stderr go; -1: nowhere.
+    pub consoles: [libc::c_int; 2],
 }
 
 pub(crate) struct Proc {
@@ -60,14 +67,14 @@ pub(crate) struct Proc {
 #[derive(Default)]
 pub(crate) struct State {
     pub procs: HashMap<ProcUid, Proc>,
-    ended: HashMap<ProcUid, ProcEnd>,
+    pub ended: HashMap<ProcUid, ProcEnd>,
     /// Which procs have a link between them.
     linked: HashMap<ProcUid, HashSet<ProcUid>>,
     /// Asked-for procs that we have not heard of yet, and who asks.
     awaited: HashMap<ProcUid, Vec<ProcUid>>,
     /// Procs whose end others want to be told of, though they have no link.
-    watched: HashMap<ProcUid, HashSet<ProcUid>>,
-    zygote: Option<Zygote>,
+    pub(crate) watched: HashMap<ProcUid, HashSet<ProcUid>>,
+    pub(crate) zygote: Option<Zygote>,
     /// Procs that are gone and whose end is being told.
     ending: usize,
     /// Spawns on their way to the I/O thread.
@@ -84,11 +91,13 @@ pub struct Agent {
     options: AgentOptions,
     output: Output,
     cgroups: Cgroups,
+    /// What files with output are below.
+    log_dir: Mutex<PathBuf>,
     pub(crate) state: Mutex<State>,
     quiet: Condvar,
     door: Mutex<bool>,
     pub(crate) census: Census,
-    born: Instant,
+    pub(crate) born: Instant,
     /// Where the lines of procs go, their stdout and their stderr.
     consoles: Mutex<[libc::c_int; 2]>,
     me: Weak<Agent>,
@@ -97,17 +106,19 @@ pub struct Agent {
 impl Agent {
     pub fn new(node: &Arc<Node>, options: AgentOptions) -> io::Result<Arc<Self>> {
         let output = Output::new()?;
+        let consoles = Mutex::new(options.consoles);
         Ok(Arc::new_cyclic(|me| Agent {
             node: Arc::downgrade(node),
             options,
             output,
             cgroups: Cgroups::here(),
+            log_dir: Mutex::default(),
             state: Mutex::default(),
             quiet: Condvar::new(),
             door: Mutex::new(false),
             census: Census::default(),
             born: Instant::now(),
-            consoles: Mutex::new([1, 2]),
+            consoles,
             me: me.clone(),
         }))
     }
@@ -136,7 +147,7 @@ impl Agent {
             return Err(io::Error::other("the client is shutting down"));
         }
         if state.zygote.is_none() {
-            state.zygote = Some(Zygote::start(&self.options.zygote, &self.options.env, &node.poller, self.me.clone())?);
+            state.zygote = Some(Zygote::start(&self.options, &node.poller, self.me.clone())?);
         }
         match &state.zygote {
             Some(z) => Ok(f(z)),
@@ -218,8 +229,10 @@ impl Agent {
         let (err_read, err_write) = sys::pipe()?;
         let tail = Tail::new(self.options.tail_lines);
         let [out, err] = *lock(&self.consoles);
-        let streams =
-            vec![self.output.add(out_read, out, &plan.prefix, tail.clone())?, self.output.add(err_read, err, &plan.prefix, tail.clone())?];
+        let streams = vec![
+            self.output.add(out_read, out, &plan.prefix, tail.clone(), self.file(plan, "stdout"))?,
+            self.output.add(err_read, err, &plan.prefix, tail.clone(), self.file(plan, "stderr"))?,
+        ];
         let waiting = {
             let mut state = lock(&self.state);
             state.procs.insert(
@@ -261,6 +274,16 @@ impl Agent {
             );
         }
         Ok(())
+    }
+
+    fn file(&self, plan: &ProcPlan, stream: &str) -> Option<CaptureFile> {
+        let folder = lock(&self.log_dir);
+        (!plan.capture.is_empty()).then(|| CaptureFile::new(folder.join(format!("{}.{stream}", plan.capture))))
+    }
+
+    /// Where the output of procs that are spawned from now on is kept, if it is.
+    pub fn set_log_dir(&self, path: PathBuf) {
+        *lock(&self.log_dir) = path;
     }
 
     fn give_up(&self, uid: ProcUid, bound: Duration) {
@@ -314,18 +337,6 @@ impl Agent {
         for (to, peer, fd) in [(from, target, a), (target, from, b)] {
             let frame = Frame::Control(Control::Connected { peer }).encode();
             let _ = node.peer_unlinked(to).0.link.send(&[&frame], vec![fd]);
-        }
-    }
-
-    fn watch_proc(&self, from: ProcUid, target: ProcUid) {
-        let mut state = lock(&self.state);
-        let Some(end) = state.ended.get(&target).cloned() else {
-            state.watched.entry(target).or_default().insert(from);
-            return;
-        };
-        drop(state);
-        if let Some(node) = self.node.upgrade() {
-            node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, end)] });
         }
     }
 
@@ -517,18 +528,6 @@ impl Agent {
         &self.options.host
     }
 
-    pub(crate) fn age(&self) -> f64 {
-        census::seconds(self.born)
-    }
-
-    pub fn alive(&self) -> Vec<(ProcUid, u32)> {
-        lock(&self.state).procs.iter().map(|(u, p)| (*u, p.pid)).collect()
-    }
-
-    pub fn zygote_pid(&self) -> Option<u32> {
-        lock(&self.state).zygote.as_ref().map(Zygote::pid)
-    }
-
     /// Waits until no proc is left, at most so long; then kills what is.
     pub fn wait_quiet(&self, bound: Duration) -> bool {
         let deadline = Instant::now() + bound;
@@ -553,7 +552,7 @@ impl Agent {
         if let Some(z) = zygote {
             z.end();
         }
-        self.output.flush(bound);
+        self.output.flush(bound, true);
     }
 
     /// Waits until what procs have printed before is on the console, at most so long.
@@ -561,7 +560,24 @@ impl Agent {
         for s in lock(&self.state).procs.values().flat_map(|p| &p.streams) {
             self.output.carry(s);
         }
-        self.output.flush(bound);
+        self.output.flush(bound, false);
+    }
+
+    /// Counts the lines of these procs together in windows from now on, or shows them one by one again. `done` is called when
+    /// what was counted so far is on the console, or does not get there in time.
+    pub fn aggregate(&self, procs: &[ProcUid], window: Option<Duration>, done: impl FnOnce() + Send + 'static) {
+        let Some(node) = self.node.upgrade() else { return };
+        let state = lock(&self.state);
+        let streams = procs.iter().filter_map(|p| state.procs.get(p)).flat_map(|p| p.streams.clone()).collect();
+        drop(state);
+        let done = Arc::new(Mutex::new(Some(done)));
+        let once = move || {
+            if let Some(f) = lock(&done).take() {
+                f();
+            }
+        };
+        node.poller.later(FLUSH, Box::new(once.clone()));
+        self.output.aggregate(streams, window, once);
     }
 }
 

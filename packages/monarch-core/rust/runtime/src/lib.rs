@@ -16,6 +16,8 @@
 //! | `zygote` | the interpreter that procs are forked from |
 //! | `supervision` | who owns what, and who is told of failures: decisions only |
 //! | `output` | lines that procs print |
+//! | `aggregation` | lines that are alike, counted |
+//! | `capture` | files with what procs print |
 //! | `inspection` | what a process tells about itself |
 //! | `census` | what an agent tells about its procs |
 //! | `pulse` | is Python running in a proc? |
@@ -23,6 +25,8 @@
 //! | `clock` | time, real or simulated |
 
 pub mod agent;
+pub mod aggregation;
+pub mod capture;
 pub mod cell;
 pub mod census;
 pub mod cgroup;

@@ -308,6 +308,12 @@ impl Node {
         self.send_reply(to, slot, rank, status, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }]);
     }
 
+    /// The ranks that a call still waits for; none if it is over or nobody holds it.
+    pub fn unanswered(&self, slot: SlotId) -> Vec<u32> {
+        let cell = lock(&self.slots).get(&slot).cloned();
+        cell.filter(|c| !c.is_done(0)).map_or(vec![], |c| c.waiting_for(|_, _| true))
+    }
+
     pub(crate) fn complete(&self, slot: SlotId, outcome: Arc<Outcome>) {
         let cell = lock(&self.slots).get(&slot).cloned();
         match cell {

@@ -2,16 +2,21 @@
 //!
 //! Each proc's stdout and stderr are pipes that the agent reads. Lines come out whole, with the proc's prefix, in
 //! order, on the agent's own stdout and stderr. A thread of its own does it: a console that does not read slows
-//! down those who print, and nobody else.
+//! down those who print, and nobody else. On request lines that are alike are counted (`aggregation`) on their way, and
+//! what was printed is also kept in files (`capture`). Everything that is written to a console is written by that thread
+//! and without a lock, so one flush never waits for another.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use net::lock::lock;
 use net::{Poller, Source, sys};
+
+use crate::aggregation::{Aggregation, Report};
+use crate::capture::{Capture, CaptureFile};
 
 /// Lines that may wait for the console before a pipe is left unread.
 const BACKLOG: usize = 256 << 10;
@@ -55,7 +60,104 @@ struct Lines {
     cut: bool,
     /// Whole lines with prefix, not yet on the console.
     pending: Vec<u8>,
-    ended: bool,
+    /// Where lines are counted instead.
+    group: Option<Arc<Group>>,
+    /// The proc is gone.
+    drained: bool,
+}
+
+/// Streams whose lines are counted together: of the procs of one mesh.
+struct Group {
+    counted: Mutex<Counted>,
+    /// Streams that can still bring lines.
+    members: AtomicUsize,
+    poller: Weak<Poller>,
+    me: Weak<Group>,
+}
+
+struct Counted {
+    aggregation: Aggregation,
+    /// Somebody is going to look when the window is over.
+    is_watched: bool,
+}
+
+impl Group {
+    fn new(window: Duration, poller: &Arc<Poller>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Group {
+            counted: Mutex::new(Counted { aggregation: Aggregation::new(window), is_watched: false }),
+            members: AtomicUsize::new(0),
+            poller: Arc::downgrade(poller),
+            me: me.clone(),
+        })
+    }
+
+    fn add(&self, console: libc::c_int, prefix: &[u8], line: &[u8]) {
+        let now = Instant::now();
+        let mut c = lock(&self.counted);
+        c.aggregation.add(console, prefix, line, now);
+        self.watch(&mut c, now);
+        if c.aggregation.is_full()
+            && let Some(p) = self.poller.upgrade()
+        {
+            let reports = c.aggregation.take();
+            p.spawn(Box::new(move || write_reports(reports)));
+        }
+    }
+
+    fn watch(&self, c: &mut Counted, now: Instant) {
+        let (false, Some(due), Some(p)) = (c.is_watched, c.aggregation.due(), self.poller.upgrade()) else { return };
+        c.is_watched = true;
+        let me = self.me.clone();
+        let look = move || {
+            if let Some(g) = me.upgrade() {
+                g.look();
+            }
+        };
+        p.later(due.saturating_duration_since(now), Box::new(look));
+    }
+
+    fn look(&self) {
+        let now = Instant::now();
+        let mut c = lock(&self.counted);
+        c.is_watched = false;
+        let reports = c.aggregation.take_due(now);
+        // A window that was taken early was followed by another one.
+        self.watch(&mut c, now);
+        drop(c);
+        write_reports(reports);
+    }
+
+    /// On the output thread.
+    fn flush(&self) {
+        let reports = lock(&self.counted).aggregation.take();
+        write_reports(reports);
+    }
+}
+
+fn write_reports(reports: Vec<Report>) {
+    reports.iter().for_each(|(console, text)| write_all(*console, text));
+}
+
+/// Waits for a console that is slow; one that is closed takes nothing, and the lines are in the tail.
+fn write_all(console: libc::c_int, bytes: &[u8]) {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        // SAFETY: a readable slice.
+        let n = unsafe { libc::write(console, rest.as_ptr().cast(), rest.len()) };
+        if n >= 0 {
+            rest = &rest[n as usize..];
+            continue;
+        }
+        match std::io::Error::last_os_error().kind() {
+            std::io::ErrorKind::Interrupted => {}
+            std::io::ErrorKind::WouldBlock => {
+                let mut p = libc::pollfd { fd: console, events: libc::POLLOUT, revents: 0 };
+                // SAFETY: one valid pollfd.
+                unsafe { libc::poll(&mut p, 1, -1) };
+            }
+            _ => return,
+        }
+    }
 }
 
 /// One stream of one proc.
@@ -64,6 +166,7 @@ pub struct Stream {
     console: libc::c_int,
     prefix: Vec<u8>,
     tail: Arc<Tail>,
+    file: Option<(Arc<CaptureFile>, Arc<Capture>)>,
     lines: Mutex<Lines>,
     token: u64,
 }
@@ -97,30 +200,39 @@ impl Stream {
             l.partial.extend_from_slice(TRUNCATED);
         }
         self.tail.add(&l.partial);
-        l.pending.extend_from_slice(&self.prefix);
-        let line = std::mem::take(&mut l.partial);
-        l.pending.extend_from_slice(&line);
-        l.pending.push(b'\n');
         l.cut = false;
+        let Lines { partial, pending, group, .. } = l;
+        if let Some(g) = group {
+            g.add(self.console, &self.prefix, partial);
+        } else {
+            pending.extend_from_slice(&self.prefix);
+            pending.extend_from_slice(partial);
+            pending.push(b'\n');
+        }
+        partial.clear();
     }
 
-    /// Reads what is there until so much is pending; false at the end of the stream.
-    fn read(&self, bound: usize) -> bool {
+    /// Reads what is there, so many bytes at most; false at the end of the stream. `patient` callers may wait for the disk.
+    fn read(&self, bound: usize, patient: bool) -> bool {
         let mut l = lock(&self.lines);
         let mut buf = [0; 16 << 10];
+        let mut taken = 0;
         loop {
             match sys::read(self.pipe.as_raw_fd(), &mut buf) {
                 Ok(0) => {
                     if !l.partial.is_empty() {
                         self.end_line(&mut l);
                     }
-                    l.ended = true;
                     return false;
                 }
                 Ok(n) => {
+                    if let Some((file, capture)) = &self.file {
+                        capture.push(file, &buf[..n], patient);
+                    }
                     self.feed(&mut l, &buf[..n]);
+                    taken += n;
                     // Give the console its turn before the backlog grows.
-                    if l.pending.len() > bound {
+                    if taken > bound {
                         return true;
                     }
                 }
@@ -132,33 +244,30 @@ impl Stream {
 
     fn write(&self) {
         let pending = std::mem::take(&mut lock(&self.lines).pending);
-        let mut rest = &pending[..];
-        while !rest.is_empty() {
-            // SAFETY: a readable slice.
-            let n = unsafe { libc::write(self.console, rest.as_ptr().cast(), rest.len()) };
-            if n >= 0 {
-                rest = &rest[n as usize..];
-                continue;
+        write_all(self.console, &pending);
+    }
+
+    /// From now on its lines are counted there, or shown; gives where they were counted before.
+    fn regroup(&self, group: Option<Arc<Group>>) -> Option<Arc<Group>> {
+        let mut l = lock(&self.lines);
+        let before = std::mem::replace(&mut l.group, group);
+        if !l.drained {
+            if let Some(g) = &l.group {
+                g.members.fetch_add(1, Ordering::AcqRel);
             }
-            match std::io::Error::last_os_error().kind() {
-                std::io::ErrorKind::Interrupted => {}
-                std::io::ErrorKind::WouldBlock => {
-                    let mut p = libc::pollfd { fd: self.console, events: libc::POLLOUT, revents: 0 };
-                    // SAFETY: one valid pollfd.
-                    unsafe { libc::poll(&mut p, 1, -1) };
-                }
-                // A closed console takes nothing; the lines are in the tail.
-                _ => return,
+            if let Some(g) = &before {
+                g.members.fetch_sub(1, Ordering::AcqRel);
             }
         }
+        before
     }
 }
 
-struct StreamSource(Arc<Stream>, std::sync::Weak<Poller>);
+struct StreamSource(Arc<Stream>, Weak<Poller>);
 
 impl Source for StreamSource {
     fn ready(&self, _events: u32) {
-        let more = self.0.read(BACKLOG);
+        let more = self.0.read(BACKLOG, true);
         self.0.write();
         if !more && let Some(p) = self.1.upgrade() {
             p.remove(self.0.token, self.0.pipe.as_raw_fd());
@@ -170,11 +279,16 @@ impl Source for StreamSource {
 pub struct Output {
     poller: Arc<Poller>,
     started: AtomicBool,
+    groups: Arc<Mutex<Vec<Weak<Group>>>>,
+    capture: Arc<Capture>,
 }
 
 impl Output {
     pub fn new() -> std::io::Result<Self> {
-        Ok(Output { poller: Poller::new()?, started: AtomicBool::new(false) })
+        let poller = Poller::new()?;
+        let p = poller.clone();
+        let capture = Capture::new(move |warning| p.spawn(Box::new(move || write_all(2, format!("{warning}\n").as_bytes()))));
+        Ok(Output { poller, started: AtomicBool::new(false), groups: Arc::default(), capture })
     }
 
     fn start(&self) {
@@ -184,46 +298,93 @@ impl Output {
         }
     }
 
-    pub fn add(&self, pipe: OwnedFd, console: libc::c_int, prefix: &str, tail: Arc<Tail>) -> std::io::Result<Arc<Stream>> {
+    /// Takes over the reading end of a stream; what comes out of it also goes to `file`.
+    pub fn add(
+        &self,
+        pipe: OwnedFd,
+        console: libc::c_int,
+        prefix: &str,
+        tail: Arc<Tail>,
+        file: Option<CaptureFile>,
+    ) -> std::io::Result<Arc<Stream>> {
         self.start();
         sys::set_nonblocking(pipe.as_raw_fd())?;
         let token = self.poller.token();
-        let stream = Arc::new(Stream { pipe, console, prefix: prefix.into(), tail, lines: Mutex::default(), token });
+        let file = file.map(|f| (Arc::new(f), self.capture.clone()));
+        let stream = Arc::new(Stream { pipe, console, prefix: prefix.into(), tail, file, lines: Mutex::default(), token });
         let source = StreamSource(stream.clone(), Arc::downgrade(&self.poller));
         self.poller.add(token, stream.pipe.as_raw_fd(), Arc::new(source))?;
         Ok(stream)
     }
 
-    /// The proc is gone: takes what it left in the pipe into its tail now, and to the console soon.
+    /// The proc is gone: takes what it left in the pipe into its tail now, and to the console soon. What was counted of a
+    /// group goes there with its last proc.
     pub fn drain(&self, stream: &Arc<Stream>) {
-        let pending = lock(&stream.lines).pending.len();
-        stream.read(pending + PIPE);
+        // Who calls must not wait for a disk.
+        stream.read(PIPE, false);
         let mut l = lock(&stream.lines);
         if !l.partial.is_empty() {
             stream.end_line(&mut l);
         }
+        let gone_before = std::mem::replace(&mut l.drained, true);
+        let last = l.group.clone().filter(|g| !gone_before && g.members.fetch_sub(1, Ordering::AcqRel) == 1);
         drop(l);
         let s = stream.clone();
-        self.poller.spawn(Box::new(move || s.write()));
+        self.poller.spawn(Box::new(move || {
+            s.write();
+            if let Some(g) = last {
+                g.flush();
+            }
+        }));
     }
 
     /// Takes what is in the pipe to the console soon, ahead of the kernel's word that there is something.
     pub fn carry(&self, stream: &Arc<Stream>) {
         let s = stream.clone();
         self.poller.spawn(Box::new(move || {
-            s.read(BACKLOG);
+            s.read(BACKLOG, false);
             s.write();
         }));
     }
 
-    /// Waits until all that was handed over is on the console, at most so long.
-    pub fn flush(&self, bound: Duration) {
+    /// Counts the lines of these streams together in windows from now on, or shows them one by one again. What has been
+    /// counted of them so far is on the console when `done` is called.
+    pub fn aggregate(&self, streams: Vec<Arc<Stream>>, window: Option<Duration>, done: impl FnOnce() + Send + 'static) {
+        self.start();
+        let groups = self.groups.clone();
+        let poller = self.poller.clone();
+        self.poller.spawn(Box::new(move || {
+            let group = window.map(|w| Group::new(w, &poller));
+            let mut before: Vec<Arc<Group>> = Vec::new();
+            for s in &streams {
+                let old = s.regroup(group.clone());
+                // Those that were read before the change.
+                s.write();
+                before.extend(old.filter(|old| !before.iter().any(|g| Arc::ptr_eq(g, old))));
+            }
+            before.iter().for_each(|g| g.flush());
+            let mut all = lock(&groups);
+            all.retain(|g| g.strong_count() > 0);
+            all.extend(group.as_ref().map(Arc::downgrade));
+            drop(all);
+            done();
+        }));
+    }
+
+    /// Waits until all that was handed over is on the console and in the files, at most so long; `counted`: also what a
+    /// window has counted that is not over.
+    pub fn flush(&self, bound: Duration, counted: bool) {
         if !self.started.load(Ordering::Acquire) {
             return;
         }
         let gate = Arc::new((Mutex::new(false), Condvar::new()));
         let theirs = gate.clone();
+        let groups = self.groups.clone();
         self.poller.spawn(Box::new(move || {
+            if counted {
+                let all: Vec<_> = lock(&groups).iter().filter_map(Weak::upgrade).collect();
+                all.iter().for_each(|g| g.flush());
+            }
             *lock(&theirs.0) = true;
             theirs.1.notify_all();
         }));
@@ -236,5 +397,7 @@ impl Output {
             }
             open = gate.1.wait_timeout(open, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+        drop(open);
+        self.capture.flush(deadline);
     }
 }

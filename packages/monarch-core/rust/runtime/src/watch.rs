@@ -11,6 +11,7 @@ use crate::census::{self, Asker, ProcRow};
 use crate::inspection::{self, hex};
 use crate::pulse::{self, Beat};
 use crate::system::SystemEvent;
+use crate::zygote::Zygote;
 
 impl Agent {
     /// Looks at all procs, and at this process, from now on.
@@ -136,5 +137,30 @@ impl Agent {
         let mut rows: Vec<_> = state.procs.iter().map(row).collect();
         rows.sort_by(|(_, a), (_, b)| (&a.name, a.pid).cmp(&(&b.name, b.pid)));
         rows
+    }
+
+    /// A process wants to hear of the end of another one.
+    pub(crate) fn watch_proc(&self, from: ProcUid, target: ProcUid) {
+        let mut state = lock(&self.state);
+        let Some(end) = state.ended.get(&target).cloned() else {
+            state.watched.entry(target).or_default().insert(from);
+            return;
+        };
+        drop(state);
+        if let Some(node) = self.node() {
+            node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, end)] });
+        }
+    }
+
+    pub(crate) fn age(&self) -> f64 {
+        census::seconds(self.born)
+    }
+
+    pub fn alive(&self) -> Vec<(ProcUid, u32)> {
+        lock(&self.state).procs.iter().map(|(u, p)| (*u, p.pid)).collect()
+    }
+
+    pub fn zygote_pid(&self) -> Option<u32> {
+        lock(&self.state).zygote.as_ref().map(Zygote::pid)
     }
 }

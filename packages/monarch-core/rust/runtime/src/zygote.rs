@@ -13,7 +13,7 @@ use std::sync::{Arc, Weak};
 use net::{Link, LinkHandler, Poller, sys};
 use wire::{Frame, ProcUid};
 
-use crate::agent::Agent;
+use crate::agent::{Agent, AgentOptions};
 
 const FORK: u8 = 1;
 const EXEC: u8 = 2;
@@ -47,14 +47,22 @@ pub struct Zygote {
 }
 
 impl Zygote {
-    /// `command` runs the zygote's main function with the link as its standard input.
-    pub fn start(command: &[String], env: &[(String, String)], poller: &Arc<Poller>, agent: Weak<Agent>) -> io::Result<Self> {
+    /// The command runs the zygote's main function with the link as its standard input.
+    pub fn start(options: &AgentOptions, poller: &Arc<Poller>, agent: Weak<Agent>) -> io::Result<Self> {
+        let AgentOptions { zygote: command, env, consoles, .. } = options;
         let (ours, theirs) = sys::socketpair()?;
         let program = command.first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut c = Command::new(program);
         // Its own group: a Ctrl-C on the terminal is for the client.
         std::os::unix::process::CommandExt::process_group(&mut c, 0);
         c.args(&command[1..]).env_clear().envs(env.iter().map(|(k, v)| (k, v))).stdin(Stdio::from(theirs));
+        // What has the number of a stream that is closed is none, and an interpreter without streams is not one to fork from.
+        if consoles[0] < 0 {
+            c.stdout(Stdio::null());
+        }
+        if consoles[1] < 0 {
+            c.stderr(Stdio::null());
+        }
         let child = c.spawn()?;
         let link = Link::new(ProcUid(0), poller.clone(), Arc::new(Reports(agent)));
         link.attach(ours)?;

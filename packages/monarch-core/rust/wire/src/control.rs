@@ -21,6 +21,8 @@ pub struct ProcPlan {
     pub prefix: String,
     /// Shown to those who look in.
     pub name: String,
+    /// Where its output is kept too, below the job's log directory and without the stream's name; empty: nowhere.
+    pub capture: String,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -52,8 +52,18 @@ pub fn proc_end() -> impl Strategy<Value = ProcEnd> {
 }
 
 fn plan() -> impl Strategy<Value = ProcPlan> {
-    (texts(), vec((text(), text()), 0..3), text(), bytes(), any::<u64>(), text(), text())
-        .prop_map(|(command, env, cwd, setup, ready_ms, prefix, name)| ProcPlan { command, env, cwd, setup, ready_ms, prefix, name })
+    (texts(), vec((text(), text()), 0..3), text(), bytes(), any::<u64>(), text(), text(), text()).prop_map(
+        |(command, env, cwd, setup, ready_ms, prefix, name, capture)| ProcPlan {
+            command,
+            env,
+            cwd,
+            setup,
+            ready_ms,
+            prefix,
+            name,
+            capture,
+        },
+    )
 }
 
 pub fn control() -> impl Strategy<Value = Control> {

@@ -1,0 +1,37 @@
+"""The directory of a job's log files on one machine: the output of its procs and the runtime's own log.
+
+It is made by who first writes there, for this user alone. Named after the agent, so that every process of the job finds the same one.
+"""
+
+from __future__ import annotations
+
+import os
+
+from monarch._core import config
+from monarch._core.identity import to_base58
+
+
+def job_directory(agent: int) -> str:
+    """Where the logs of the agent's procs go by the settings of this process: below `log_dir`, else below the temporary directory."""
+    chosen: str = config.value("log_dir")
+    name = to_base58(agent)
+    if chosen:
+        return os.path.join(os.path.abspath(os.path.expanduser(chosen)), name)
+    # What `tempfile` looks at first; it is not worth its import.
+    temporary = next((v for v in map(os.environ.get, ("TMPDIR", "TEMP", "TMP")) if v), "/tmp")
+    return os.path.join(os.path.abspath(temporary), f"monarch-{name}")
+
+
+def make_private(path: str) -> None:
+    """Makes the directory; `OSError` if it cannot be made or belongs to somebody else."""
+    os.makedirs(path, 0o700, exist_ok=True)
+    found = os.lstat(path)
+    if found.st_uid != os.geteuid():
+        from errno import EPERM
+
+        raise PermissionError(EPERM, "it belongs to another user", path)
+
+
+def output_file(mesh: str, rank: int) -> str:
+    """The name of a proc's output files below the job's directory, without the stream."""
+    return f"{mesh}/{rank}"

@@ -1,0 +1,279 @@
+//! Files with what procs print: the bytes as they were written, one file for each stream of each proc.
+//!
+//! A thread of its own writes them, so that a slow disk holds up nobody for long: those who read the pipes wait for it
+//! for `PATIENCE`, once, and from then on what does not fit into the queue is left out until the disk has caught up. A disk
+//! that is full loses what is printed meanwhile. Both are said once on stderr, and in the file where bytes are missing.
+//!
+//! A file that has reached `LIMIT` is renamed to `NAME.1`, the next one to `NAME.2` and so on; the newest `KEPT` of these stay.
+
+use std::collections::VecDeque;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use net::lock::lock;
+
+/// A stream that prints at full speed fills this in a second; an editor still opens it.
+const LIMIT: u64 = 64 << 20;
+/// With the current one, 1 GiB a stream.
+const KEPT: u64 = 15;
+/// Bytes that may wait for the disk.
+const QUEUE: usize = 16 << 20;
+/// How long a proc that prints may be held up by a disk that does not take anything.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// One file, its predecessors, and what could not be written.
+pub struct CaptureFile {
+    path: PathBuf,
+    limit: u64,
+    kept: u64,
+    /// Held while the disk takes its time.
+    state: Mutex<State>,
+    /// Bytes that were not even tried, and why.
+    skipped: Mutex<(u64, String)>,
+}
+
+#[derive(Default)]
+struct State {
+    file: Option<File>,
+    size: u64,
+    rotations: u64,
+    /// Bytes left out since the last ones written, and why.
+    lost: u64,
+    why: String,
+    /// The last byte written does not end a line.
+    within_line: bool,
+}
+
+impl CaptureFile {
+    pub fn new(path: PathBuf) -> Self {
+        CaptureFile::bounded(path, LIMIT, KEPT)
+    }
+
+    pub fn bounded(path: PathBuf, limit: u64, kept: u64) -> Self {
+        CaptureFile { path, limit, kept, state: Mutex::default(), skipped: Mutex::default() }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends the bytes, or as many of them as there is room for; says why if that is not all.
+    pub fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut s = lock(&self.state);
+        let skipped = std::mem::take(&mut *lock(&self.skipped));
+        if skipped.0 > 0 {
+            s.lost += skipped.0;
+            s.why = skipped.1;
+        }
+        self.try_append(&mut s, bytes).map_err(|(e, written)| {
+            s.lost += (bytes.len() - written) as u64;
+            s.why = e.to_string();
+            e
+        })
+    }
+
+    /// So many bytes are left out. Does not wait for the disk.
+    pub fn skip(&self, bytes: usize, why: &str) {
+        let mut skipped = lock(&self.skipped);
+        skipped.0 += bytes as u64;
+        why.clone_into(&mut skipped.1);
+    }
+
+    fn try_append(&self, s: &mut State, bytes: &[u8]) -> Result<(), (io::Error, usize)> {
+        let nothing = |e| (e, 0);
+        if s.file.is_none() {
+            let file = open(&self.path).map_err(nothing)?;
+            s.size = file.metadata().map(|m| m.len()).unwrap_or(0);
+            s.file = Some(file);
+        }
+        if s.lost > 0 {
+            let gap = format!("{}[monarch: {} bytes are missing here: {}]\n", if s.within_line { "\n" } else { "" }, s.lost, s.why);
+            let before = s.size;
+            if let Err((e, _)) = self.write(s, gap.as_bytes()) {
+                // Half a mark is none.
+                if let Some(f) = &s.file
+                    && f.set_len(before).is_ok()
+                {
+                    s.size = before;
+                }
+                return Err((e, 0));
+            }
+            s.lost = 0;
+            s.within_line = false;
+        }
+        self.write(s, bytes)?;
+        if s.size >= self.limit && (!s.within_line || s.size >= 2 * self.limit) {
+            self.rotate(s);
+        }
+        Ok(())
+    }
+
+    fn write(&self, s: &mut State, bytes: &[u8]) -> Result<(), (io::Error, usize)> {
+        let mut written = 0;
+        while written < bytes.len() {
+            let Some(file) = s.file.as_mut() else { return Err((io::ErrorKind::NotFound.into(), written)) };
+            match file.write(&bytes[written..]) {
+                Ok(0) => return Err((io::ErrorKind::WriteZero.into(), written)),
+                Ok(n) => {
+                    written += n;
+                    s.size += n as u64;
+                    s.within_line = bytes[written - 1] != b'\n';
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err((e, written)),
+            }
+        }
+        Ok(())
+    }
+
+    fn rotate(&self, s: &mut State) {
+        s.rotations += 1;
+        if std::fs::rename(&self.path, self.numbered(s.rotations)).is_err() {
+            // Better one long file than none.
+            s.rotations -= 1;
+            return;
+        }
+        s.file = None;
+        s.size = 0;
+        if s.rotations > self.kept {
+            let _ = std::fs::remove_file(self.numbered(s.rotations - self.kept));
+        }
+    }
+
+    fn numbered(&self, n: u64) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push(format!(".{n}"));
+        name.into()
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    if let Some(folder) = path.parent() {
+        private_dir(folder)?;
+    }
+    OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+/// Makes the directory for this user alone, with those above it that are missing.
+fn private_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    // SAFETY: no pointers.
+    let me = unsafe { libc::geteuid() };
+    let found = path.symlink_metadata()?;
+    if found.is_dir() && found.uid() != me {
+        // In a directory that all may write to, somebody else was there first.
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<(Arc<CaptureFile>, Vec<u8>)>,
+    bytes: usize,
+    /// One that was taken out is being written.
+    writing: bool,
+    /// The disk did not keep up; what comes is left out until half of the queue is free.
+    stalled: bool,
+    started: bool,
+    /// Errors that have been told, by number.
+    told: Vec<Option<i32>>,
+}
+
+/// The thread that writes the files.
+pub struct Capture {
+    queue: Mutex<Queue>,
+    filled: Condvar,
+    emptied: Condvar,
+    tell: Box<dyn Fn(String) + Send + Sync>,
+}
+
+impl Capture {
+    /// `tell` brings a warning to the user.
+    pub fn new(tell: impl Fn(String) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Capture { queue: Mutex::default(), filled: Condvar::new(), emptied: Condvar::new(), tell: Box::new(tell) })
+    }
+
+    /// Hands bytes over; `patient` callers wait for a disk that is busy.
+    pub fn push(self: &Arc<Self>, file: &Arc<CaptureFile>, bytes: &[u8], patient: bool) {
+        let mut q = lock(&self.queue);
+        if !q.started {
+            q.started = true;
+            let me = self.clone();
+            crate::node::spawn_thread("monarch-capture", move || me.run());
+        }
+        if patient && !q.stalled && q.bytes >= QUEUE {
+            let deadline = Instant::now() + PATIENCE;
+            while q.bytes >= QUEUE {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    q.stalled = true;
+                    break;
+                }
+                q = self.emptied.wait_timeout(q, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        if q.stalled {
+            drop(q);
+            let late = io::Error::from_raw_os_error(libc::ETIMEDOUT);
+            file.skip(bytes.len(), &late.to_string());
+            return self.failed(file, &late);
+        }
+        q.bytes += bytes.len();
+        q.waiting.push_back((file.clone(), bytes.to_vec()));
+        self.filled.notify_one();
+    }
+
+    fn run(&self) {
+        loop {
+            let (file, bytes) = {
+                let mut q = lock(&self.queue);
+                loop {
+                    if let Some(next) = q.waiting.pop_front() {
+                        q.writing = true;
+                        break next;
+                    }
+                    q = self.filled.wait(q).unwrap_or_else(PoisonError::into_inner);
+                }
+            };
+            if let Err(e) = file.append(&bytes) {
+                self.failed(&file, &e);
+            }
+            let mut q = lock(&self.queue);
+            q.writing = false;
+            q.bytes -= bytes.len();
+            q.stalled &= q.bytes > QUEUE / 2;
+            drop(q);
+            self.emptied.notify_all();
+        }
+    }
+
+    /// Once for each kind of trouble: a disk that stays full is no news.
+    fn failed(&self, file: &CaptureFile, e: &io::Error) {
+        {
+            let mut q = lock(&self.queue);
+            if q.told.contains(&e.raw_os_error()) {
+                return;
+            }
+            q.told.push(e.raw_os_error());
+        }
+        let path = file.path().display();
+        (self.tell)(format!("monarch: cannot write {path}: {e}: what procs print is on the console only, until this is over"));
+    }
+
+    /// Waits until all that was handed over is in the files, at most until then.
+    pub fn flush(&self, deadline: Instant) {
+        let mut q = lock(&self.queue);
+        while q.writing || !q.waiting.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            q = self.emptied.wait_timeout(q, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}

@@ -1,0 +1,315 @@
+"""The runtime's own log: events with stable names, in a file if asked for, and nothing on stderr unless something is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import textwrap
+
+import pytest
+from fresh import lines, run
+
+HEAD = """
+from mesh_actors import Probe
+from monarch.actor import Actor, SupervisionError, endpoint, this_host, this_proc
+from monarch.config import configure
+import monarch.actor
+import asyncio, os, signal, sys
+def spawn(n=1):
+    mesh = this_host().spawn_procs({"gpus": n}, name="work")
+    return mesh, mesh.spawn("probe", Probe)
+"""
+
+FIRST = ["time", "level", "event", "host", "pid", "proc"]
+
+
+def script(body, folder=None, level="debug", **options):
+    env = {"MONARCH_FILE_LOG": level, "MONARCH_LOG_DIR": str(folder)} if folder else {}
+    return run(HEAD + textwrap.dedent(body), env={**env, **options.pop("env", {})}, **options)
+
+
+def events(folder, name=None):
+    (path,) = folder.rglob("runtime.jsonl")
+    found = [json.loads(line) for line in lines(path.read_text())]
+    for one in found:
+        assert list(one)[:6] == FIRST, one
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", one["time"]), one
+        assert one["host"] == os.uname().nodename
+    return [one for one in found if name in (None, one["event"])]
+
+
+def fields(one, *names):
+    return {
+        key: re.sub(r"-[0-9A-Za-z]+$", "", v) if key == "mesh" else v for key, v in one.items() if key in (names or set(one) - {*FIRST})
+    }
+
+
+ORDINARY = """
+mesh, probe = spawn(2)
+probe.say.call("hello").get()
+local = this_proc().spawn("local", Probe)
+local.pid.call().get()
+local.stop().get()
+mesh.stop().get()
+mesh, probe = spawn(2)
+probe.pid.broadcast()
+"""
+
+
+def test_nothing_of_the_runtime_on_stderr():
+    done = script(ORDINARY)
+    assert (sorted(lines(done.stdout)), done.stderr) == (["[0] hello", "[1] hello"], "")
+
+
+def test_life_of_a_job(tmp_path):
+    done = script(ORDINARY, tmp_path)
+    assert done.stderr == ""
+    found = events(tmp_path)
+    assert (found[0]["event"], found[-1]["event"]) == ("client.start", "client.exit")
+    assert fields(found[-1]) == {"fault": False}
+    names = {one["event"] for one in found}
+    assert names == {"client.start", "client.exit", "proc.spawn", "proc.start", "proc.end", "actor.start", "actor.stop"}
+    by_proc = [one for one in found if one["event"] == "proc.start"]
+    assert len(by_proc) == 4
+    for one in by_proc:
+        assert one["proc"] == f"{one['mesh']}/{one['rank']}"
+        (spawn,) = (e for e in events(tmp_path, "proc.spawn") if (e["mesh"], e["rank"]) == (one["mesh"], one["rank"]))
+        assert spawn["proc"] == "client"
+        (end,) = (e for e in events(tmp_path, "proc.end") if e["child"] == one["pid"])
+        assert (end["mesh"], end["rank"], end["kind"]) == (one["mesh"], one["rank"], "stopped")
+        mine = [e["event"] for e in found if e["proc"] == one["proc"]]
+        assert mine == ["proc.start", "actor.start", "actor.stop"]
+    assert {e["detail"] for e in events(tmp_path, "proc.end")} == {"stopped by client", "the client exits"}
+    (local,) = (e for e in events(tmp_path, "actor.stop") if e["proc"] == "client")
+    assert fields(local) == {"actor": "<root>.<mesh_actors.Probe local>", "mesh": "local", "rank": 0, "kind": "stopped"}
+    (path,) = tmp_path.rglob("runtime.jsonl")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_failures(tmp_path):
+    script(
+        """
+        class Keeps(Actor):
+            def __init__(self):
+                self.mine = this_host().spawn_procs(name="below").spawn("inner", Probe)
+            @endpoint
+            def lose(self):
+                try:
+                    self.mine.die.call_one().get()
+                except SupervisionError:
+                    pass
+            @endpoint
+            def done(self):
+                pass
+            def __supervise__(self, failure):
+                return True
+
+        mesh, probe = spawn(2)
+        keeps = mesh.slice(gpus=0).spawn("keeps", Keeps)
+        keeps.lose.call_one().get()
+        keeps.done.call_one().get()
+        try:
+            probe.slice(gpus=1).evaluate.call_one("os._exit(3)").get()
+        except SupervisionError:
+            pass
+        """,
+        tmp_path,
+    )
+    killed, gone = events(tmp_path, "proc.end")[:2]
+    assert fields(killed) == {"mesh": "below", "rank": 0, "child": killed["child"], "kind": "signal", "signal": 9}
+    assert fields(gone, "mesh", "rank", "kind", "code", "level") == {
+        "mesh": "work",
+        "rank": 1,
+        "kind": "exit_code",
+        "code": 3,
+        "level": "warn",
+    }
+    inner, outer = events(tmp_path, "failure.delivered")
+    keeper = "<root>.<__main__.Keeps keeps>"
+    assert fields(inner, "owner", "mesh", "rank", "kind") == {"owner": keeper, "mesh": "inner", "rank": 0, "kind": "signal"}
+    assert inner["detail"] == "the process this actor was running on failed: Killed(sig=9)"
+    assert fields(outer, "owner", "mesh", "rank", "kind") == {"owner": "<root>", "mesh": "probe", "rank": 1, "kind": "exit_code"}
+    assert [(e["actor"], e["owner"]) for e in events(tmp_path, "failure.handled")] == [
+        (inner["actor"], keeper),
+        (outer["actor"], "<root>"),
+    ]
+
+
+def test_unhandled_failure(tmp_path):
+    done = script("mesh, probe = spawn()\nprobe.fail.broadcast()\nsignal.pause()", tmp_path, check=False)
+    assert done.returncode == 1
+    (fail,) = events(tmp_path, "actor.fail")
+    assert fields(fail, "kind", "detail", "owner", "level") == {
+        "kind": "raised",
+        "detail": "ValueError: on purpose",
+        "owner": "<root>",
+        "level": "warn",
+    }
+    (unhandled,) = events(tmp_path, "failure.unhandled")
+    assert (unhandled["level"], unhandled["actor"], unhandled["owner"]) == ("error", fail["actor"], "<root>")
+    assert fields(events(tmp_path, "client.exit")[0]) == {"fault": True}
+    # The report is on stderr, once, and is all there is.
+    assert done.stderr.startswith("Unhandled monarch error on the root actor")
+    assert "monarch: " not in done.stderr
+
+
+def test_stop_that_takes_too_long(tmp_path):
+    done = script(
+        """
+        read, write = os.pipe()
+        configure(stop_actor_timeout="50ms", stop_grace_period="50ms", cleanup_timeout="50ms")
+        class Busy(Actor):
+            @endpoint
+            def block(self):
+                os.read(read, 1)
+        actor = this_proc().spawn("busy", Busy)
+        actor.block.broadcast()
+        actor.stop().get()
+        os.write(write, b"x")
+        """,
+        tmp_path,
+    )
+    (one,) = events(tmp_path, "stop.timeout")
+    text = "<root>.<__main__.Busy busy> is still in block after its time to stop was over"
+    wanted = {"actor": "<root>.<__main__.Busy busy>", "mesh": "busy", "rank": 0, "endpoint": "block", "detail": text}
+    assert (one["level"], fields(one)) == ("warn", wanted)
+    assert done.stderr == f"monarch: {text}\n"
+
+
+def test_who_is_missing(tmp_path):
+    """A proc that does not come up is named, again and again, until it does."""
+    done = script(
+        """
+        from monarch._core import slow_spawn
+        slow_spawn.EVERY = 0.05
+        fifo = os.path.join(os.environ["MONARCH_LOG_DIR"], "fifo")
+        os.makedirs(os.path.dirname(fifo), exist_ok=True)
+        os.mkfifo(fifo)
+        read, write = os.pipe()
+        console = os.dup(2)
+        os.dup2(write, 2)
+        def wait():
+            from monarch.actor import context
+            if context().actor_instance.proc._ndslice.offset == 1:
+                open(fifo).close()
+        mesh = this_host().spawn_procs({"gpus": 3}, bootstrap=wait, name="slow")
+        with os.fdopen(read) as said:
+            while "ranks 1\\n" not in (line := said.readline()):
+                assert "procs of slow are not ready after" in line, line
+            line = said.readline()
+        os.dup2(console, 2)
+        sys.stderr.write(line)
+        open(fifo, "w").close()
+        assert mesh.initialized.get() is True
+        """,
+        tmp_path,
+    )
+    assert re.search(r"^monarch: 1 of 3 procs of slow are not ready after [\d.]+ s: ranks 1$", done.stderr, re.M), done.stderr
+    found = events(tmp_path, "proc.missing")
+    assert found[-1]["ranks"] == [1] and found[-1]["level"] == "warn" and found[-1]["mesh"].startswith("slow-")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seen"),
+    [
+        ("", []),
+        ("off", []),
+        ("error", []),
+        ("info", ["client.start", "proc.spawn", "proc.end", "client.exit"]),
+        ("client=info", ["client.start", "client.exit"]),
+        ("INFO,client=off", ["proc.spawn", "proc.end"]),
+        ("warning, proc=debug", ["proc.spawn", "proc.end"]),
+    ],
+)
+def test_filter_of_what_goes_to_stderr(chosen, seen):
+    done = script("mesh, probe = spawn()\nprobe.pid.call().get()\nmesh.stop().get()", env={"MONARCH_LOG": chosen})
+    mine = [line for line in lines(done.stderr) if not line.startswith("[0] ")]
+    # In the console of the client other processes' lines have their prefix.
+    assert [line.split()[:2] for line in mine] == [["monarch:", name] for name in seen], done.stderr
+
+
+def test_level_of_the_file(tmp_path):
+    script("mesh, probe = spawn()\ntry:\n  probe.die.call().get()\nexcept SupervisionError:\n  pass", tmp_path, "warn")
+    assert [e["event"] for e in events(tmp_path)] == ["proc.end", "failure.delivered"]
+
+
+def test_settings_that_change_while_it_runs(tmp_path):
+    script(
+        f"""
+        mesh, probe = spawn()
+        configure(file_log_level="info", log_dir={str(tmp_path)!r})
+        other, _ = spawn()
+        other.initialized.get()
+        configure(file_log_level="off")
+        """
+    )
+    assert [e["event"] for e in events(tmp_path)][:1] == ["proc.spawn"]
+    assert {e["event"] for e in events(tmp_path)} <= {"proc.spawn", "proc.start", "actor.start", "actor.stop"}
+
+
+def test_words_that_are_no_levels():
+    done = script("configure(log_filter='loud,proc=warn')\nmesh, probe = spawn()\nprobe.pid.call().get()")
+    (line,) = lines(done.stderr)
+    assert line.startswith("monarch: no level of the log: loud: expected trace debug info warn error off")
+
+
+def test_a_setting_that_the_environment_overrides(tmp_path):
+    script("spawn()\nconfigure(tail_log_lines=5)", tmp_path, env={"MONARCH_TAIL_LOG_LINES": "7"})
+    (one,) = events(tmp_path, "config.warning")
+    assert one["detail"] == "configuration key `tail_log_lines` keeps 7: variable MONARCH_TAIL_LOG_LINES is set"
+
+
+def test_many_processes_write_whole_lines(tmp_path):
+    script(
+        """
+        mesh, probe = spawn(4)
+        actors = [mesh.spawn("x" * 300, Probe) for _ in range(50)]
+        for actor in actors:
+            actor.pid.call().get()
+        """,
+        tmp_path,
+    )
+    assert len(events(tmp_path, "actor.start")) == len(events(tmp_path, "actor.stop")) == 4 + 200
+
+
+def test_file_that_cannot_be_written(tmp_path):
+    blocked = tmp_path / "logs"
+    blocked.write_text("in the way")
+    done = script("mesh, probe = spawn()\nprobe.say.call('hello').get()", blocked)
+    mine = [line for line in lines(done.stderr) if not line.startswith("[0] ")]
+    assert done.stdout == "[0] hello\n"
+    (line,) = mine
+    assert str(blocked) in line and "Not a directory (os error 20)" in line
+
+
+def test_full_disk(tmp_path):
+    """What does not fit is left out, and the next line that does is whole."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", disk], capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"mount is refused here: {mounted.stderr.strip()}")
+    try:
+        done = script(
+            f"""
+            from monarch._core.runtime_log import event
+            mesh, probe = spawn()
+            probe.pid.call().get()
+            for i in range(200):
+                event("test.fill", number=i, text="x" * 200)
+            filler = {str(disk)!r}
+            (path,) = [os.path.join(d, f) for d, _, fs in os.walk(filler) for f in fs]
+            os.truncate(path, 100)
+            event("test.after", number=1)
+            """,
+            disk,
+        )
+        assert len([line for line in lines(done.stderr) if "No space left on device (os error 28)" in line and str(disk) in line]) == 1
+        (path,) = disk.rglob("runtime.jsonl")
+        after = [line for line in lines(path.read_text()) if "test.after" in line]
+        assert [json.loads(line)["number"] for line in after] == [1]
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
