@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from monarch._core._native import Call
     from monarch._core._native import Process as NativeProcess
     from monarch._core.local_actor import LocalActor
+    from monarch._core.process import LocalProcess
 
 # The message that the running code belongs to, also in tasks and threads that it started.
 _handling: ContextVar[Call] = ContextVar("monarch_handling")
@@ -46,12 +47,20 @@ class SharedSelector(selectors.EpollSelector):
         super().close()
 
 
+def new_loop(process: LocalProcess) -> asyncio.AbstractEventLoop:
+    if process.universe is None:
+        return asyncio.SelectorEventLoop(SharedSelector(process.native))
+    from monarch._core.simulated_loop import SimulatedLoop
+
+    return SimulatedLoop(process, process.universe.timeline)
+
+
 class LoopSide:
     """Runs one actor on one loop, on the actor's thread."""
 
     def __init__(self, actor: LocalActor) -> None:
         self.actor = actor
-        self.loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop(SharedSelector(actor.process.native))
+        self.loop: asyncio.AbstractEventLoop = new_loop(actor.process)
         asyncio.set_event_loop(self.loop)
         set_thread_sender(actor.mailbox, True)
         self.waker: asyncio.Future[None] | None = None
@@ -310,6 +319,12 @@ class LoopSide:
             self.loop.run_until_complete(run())
         except TimeoutError:
             raise TimeoutError(f"__cleanup__ took longer than {bound} s") from None
+
+    def abandon(self) -> None:
+        """Closes the loop and lets go of what runs on it."""
+        from monarch._core.simulated_loop import abandon
+
+        abandon(self.loop)
 
     def close(self) -> None:
         """Cancels what is left and closes the loop."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import marshal
 import sys
 from _thread import get_ident
-from time import monotonic
 
 from monarch._core import config
 from monarch._core._native import ActorMailbox, set_thread_sender
@@ -121,8 +120,19 @@ class LocalActor:
                 else:
                     self._run_sync(early)
         except BaseException as e:
-            self.fail_raised(e)
-        self._finish(early)
+            if not self.process.killed:
+                self.fail_raised(e)
+        if self.process.killed:
+            self._vanish()
+        else:
+            self._finish(early)
+
+    def _vanish(self) -> None:
+        """Its process is simulated and has been killed."""
+        self.ended = True
+        self.instance = None
+        if self.loop_side is not None:
+            self.loop_side.abandon()
 
     def _first_message(self, early: list[Call]) -> Call | None:
         """The message that `__init__` is; others may have overtaken it."""
@@ -424,14 +434,14 @@ class LocalActor:
         self.current = "__cleanup__"
         if self.process.closed:
             self.process.native.extend_stop(bound + 0.2)
-        started = monotonic()
+        started = self.process.now()
         try:
             if self.loop_side is not None and is_coroutine_function(self.kind.cleanup):
                 self.loop_side.clean_up(self.instance.__cleanup__, exc, bound)
             else:
                 set_context(self.context)
                 self.instance.__cleanup__(exc)
-            if monotonic() - started > bound:
+            if self.process.now() - started > bound:
                 raise TimeoutError(f"__cleanup__ took longer than {bound} s")
         except BaseException as e:
             self.failure = None
@@ -487,7 +497,6 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
         return
     process.actors[mailbox] = actor
     from monarch._core import actor_logging
-    from monarch._core.actor_thread import ActorThread
 
     actor_logging.install()
-    ActorThread(target=actor.run, name=f"actor {info.name}", daemon=True).start()
+    process.start_actor(actor)

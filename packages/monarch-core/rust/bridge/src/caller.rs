@@ -84,7 +84,7 @@ pub fn send(
         }
         peer.wait_for_credit(&waiter);
         // The actor's own mailbox does not notify this waiter: look at it again now and then.
-        let look = std::time::Instant::now() + std::time::Duration::from_millis(20);
+        let look = node.poller.now() + std::time::Duration::from_millis(20);
         gil::wait(py, &node.poller, &waiter, Some(look), || peer.has_credit(head.dest))?;
         let sent = node.send_message(peer, head, payload, local, false);
         if sent != Sent::Full {

@@ -10,7 +10,7 @@ mod loop_wait;
 mod port;
 mod process;
 mod signal;
-mod simulation;
+mod timeline;
 mod watcher;
 
 #[pyo3::pymodule]
@@ -39,7 +39,7 @@ mod _native {
     #[pymodule_export]
     use crate::signal::{run_at_exit, was_interrupted};
     #[pymodule_export]
-    use crate::simulation::Simulation;
+    use crate::timeline::Timeline;
     #[pymodule_export]
     use crate::watcher::LoopWatcher;
 }

@@ -2,12 +2,13 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use runtime::agent::AgentOptions;
+use runtime::simulated::Launcher;
 use runtime::{Agent, Mode, Node, SystemEvent};
 use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
@@ -17,6 +18,7 @@ use wire::{Control, MailboxId, ProcUid, SlotId, Status};
 use crate::caller::{Targets, mode};
 use crate::cell::CallCell;
 use crate::gil;
+use crate::timeline::Timeline;
 
 thread_local! {
     /// This is the thread that takes the events.
@@ -69,6 +71,39 @@ impl Process {
         // SAFETY: the caller hands the descriptor over.
         peer.link.attach(unsafe { OwnedFd::from_raw_fd(fd) }).map_err(failed)?;
         Ok(Process::of(node))
+    }
+
+    /// The client of a simulated world, whose procs are nodes of this process.
+    #[staticmethod]
+    fn simulated_client(timeline: &Timeline, uid: u64, host: String) -> PyResult<Self> {
+        let node = Node::on(timeline.poller()?, ProcUid(uid), ProcUid(uid));
+        let agent = Agent::new(&node, AgentOptions { host, zygote: vec![], env: vec![], tail_lines: 0 }).map_err(failed)?;
+        agent.simulate(Launcher::new(&node));
+        node.set_agent(agent);
+        Ok(Process::of(node))
+    }
+
+    /// A proc of this simulated client, which its agent has asked for; none if it has been killed meanwhile.
+    fn simulated_proc(&self, uid: u64, group: u64, pid: u32) -> PyResult<Option<Process>> {
+        let Some((node, link)) = self.node.agent().and_then(|a| a.launcher()).and_then(|l| l.node(ProcUid(uid), group)) else {
+            return Ok(None);
+        };
+        let peer = node.peer(self.node.uid);
+        peer.send_control(Control::Hello { version: wire::VERSION, uid: ProcUid(uid), pid });
+        peer.link.attach(link).map_err(failed)?;
+        Ok(Some(Process::of(node)))
+    }
+
+    /// Tells the agent that a simulated proc of this client has ended, with a wait status.
+    fn simulated_exit(&self, uid: u64, status: i32) {
+        if let Some(l) = self.node.agent().and_then(|a| a.launcher()) {
+            l.exited(ProcUid(uid), status);
+        }
+    }
+
+    /// Ends the runtime of a simulated client.
+    fn end(&self) {
+        self.node.end();
     }
 
     #[getter]
@@ -168,7 +203,7 @@ impl Process {
     fn next_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
         self.node.system.set_waiter(self.waiter.clone());
         HOUSEKEEPING.set(true);
-        let deadline = timeout.map(|t| Instant::now() + Duration::from_secs_f64(t));
+        let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
         // Events that are there are taken without giving up the GIL: a batch of spawns is one turn.
         if let Some(e) = self.node.system.pop() {
             return event(py, e).map(Some);
@@ -262,12 +297,12 @@ impl Process {
 
     /// Waits until what was sent is in the sockets' hands; false after `bound` seconds.
     fn flush_links(&self, py: Python<'_>, bound: f64) -> bool {
-        let deadline = Instant::now() + Duration::from_secs_f64(bound);
+        let deadline = self.node.poller.now() + Duration::from_secs_f64(bound);
         let waiter = gil::waiter(&self.node.poller);
         let empty = || self.node.peers().iter().all(|p| p.link.queued() == 0 || p.link.is_down());
         gil::blocking(py, || {
             while !empty() {
-                let now = Instant::now();
+                let now = self.node.poller.now();
                 if now >= deadline {
                     return false;
                 }
@@ -305,6 +340,7 @@ fn event(py: Python<'_>, e: SystemEvent) -> PyResult<Py<PyAny>> {
         SystemEvent::Request { from, kind, slot, body } => ("request", from.0, kind, slot.0, bytes(body)).into_pyobject(py)?.into_any(),
         SystemEvent::Abandoned { mesh } => ("abandoned", mesh.0).into_pyobject(py)?.into_any(),
         SystemEvent::RootLost => ("root_lost",).into_pyobject(py)?.into_any(),
+        SystemEvent::Launch { uid, setup } => ("launch", uid.0, bytes(setup)).into_pyobject(py)?.into_any(),
     };
     Ok(tuple.unbind())
 }

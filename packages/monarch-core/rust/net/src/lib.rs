@@ -6,6 +6,7 @@
 //! | `waiter` | a thread that waits for something to arrive |
 //! | `poller` | who reads the sockets: leader and follower |
 //! | `timers` | what is due later |
+//! | `timeline` | simulated time of threads that really run |
 //! | `lock` | locks that survive a panic |
 //! | `link` | a framed, ordered connection to one process |
 //! | `arena` | the sender's shared memory for large parts |
@@ -17,6 +18,7 @@ pub mod lock;
 pub mod poller;
 pub mod segment;
 pub mod sys;
+pub mod timeline;
 pub mod timers;
 pub mod waiter;
 
@@ -24,4 +26,5 @@ pub use arena::{Arena, Block};
 pub use link::{Link, LinkDown, LinkHandler};
 pub use poller::{Poller, Source, WaitEnd};
 pub use segment::{Mapping, RecvPart};
+pub use timeline::Timeline;
 pub use waiter::Waiter;

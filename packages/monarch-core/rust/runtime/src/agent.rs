@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use net::lock::lock;
@@ -16,6 +16,7 @@ use wire::{Control, Frame, ProcUid};
 
 use crate::node::Node;
 use crate::output::{Output, Stream, Tail};
+use crate::simulated::Launcher;
 use crate::zygote::{Report, Zygote};
 
 /// A proc whose link ended without its process ending is killed after this time: it closed its descriptors.
@@ -68,6 +69,8 @@ pub struct Agent {
     state: Mutex<State>,
     quiet: Condvar,
     door: Mutex<bool>,
+    /// Starts procs in this process instead.
+    launcher: OnceLock<Arc<Launcher>>,
     me: Weak<Agent>,
 }
 
@@ -81,8 +84,18 @@ impl Agent {
             state: Mutex::default(),
             quiet: Condvar::new(),
             door: Mutex::new(false),
+            launcher: OnceLock::new(),
             me: me.clone(),
         }))
+    }
+
+    /// From now on procs are nodes of this process.
+    pub fn simulate(&self, launcher: Arc<Launcher>) {
+        let _ = self.launcher.set(launcher);
+    }
+
+    pub fn launcher(&self) -> Option<&Arc<Launcher>> {
+        self.launcher.get()
     }
 
     /// Starts the zygote ahead of the first proc, on the I/O thread.
@@ -173,11 +186,15 @@ impl Agent {
     fn spawn(&self, owner: ProcUid, uid: ProcUid, plan: &ProcPlan) -> io::Result<()> {
         let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let (ours, theirs) = sys::socketpair()?;
-        let (out_read, out_write) = sys::pipe()?;
-        let (err_read, err_write) = sys::pipe()?;
         let tail = Tail::new(self.options.tail_lines);
-        let streams =
-            vec![self.output.add(out_read, 1, &plan.prefix, tail.clone())?, self.output.add(err_read, 2, &plan.prefix, tail.clone())?];
+        let mut fds = vec![theirs];
+        let mut streams = vec![];
+        // What a simulated proc prints is printed already.
+        for console in if self.launcher.get().is_none() { 1..=2 } else { 1..=0 } {
+            let (read, write) = sys::pipe()?;
+            streams.push(self.output.add(read, console, &plan.prefix, tail.clone())?);
+            fds.push(write);
+        }
         let waiting = {
             let mut state = lock(&self.state);
             state.procs.insert(
@@ -187,8 +204,10 @@ impl Agent {
             state.awaited.remove(&uid).unwrap_or_default()
         };
         node.peer_unlinked(uid).0.link.attach(ours)?;
-        let fds = vec![theirs, out_write, err_write];
-        self.with_zygote(|z| if plan.command.is_empty() { z.fork(uid, &plan.setup, fds) } else { z.exec(uid, &plan.setup, fds) })?;
+        match (self.launcher.get(), fds.len()) {
+            (Some(l), 1) => l.start(uid, &plan.setup, fds.swap_remove(0)),
+            _ => self.with_zygote(|z| if plan.command.is_empty() { z.fork(uid, &plan.setup, fds) } else { z.exec(uid, &plan.setup, fds) })?,
+        }
         waiting.into_iter().for_each(|from| self.connect(from, uid));
         if plan.ready_ms > 0 {
             let me = self.me.clone();
@@ -209,9 +228,8 @@ impl Agent {
         let mut state = lock(&self.state);
         let Some(p) = state.procs.get_mut(&uid).filter(|p| !p.started) else { return };
         p.gave_up = Some(format!("not ready after {} s", bound.as_secs_f64()));
-        if let Some(z) = &state.zygote {
-            z.kill(uid, libc::SIGKILL);
-        }
+        drop(state);
+        self.kill(uid);
     }
 
     fn hello(&self, from: ProcUid, pid: u32) {
@@ -280,9 +298,13 @@ impl Agent {
         self.kill_later(uid, grace);
     }
 
+    fn now(&self) -> Instant {
+        self.node.upgrade().map_or_else(Instant::now, |n| n.poller.now())
+    }
+
     fn kill_later(&self, uid: ProcUid, grace: Duration) {
         if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
-            p.kill_at = Some(Instant::now() + grace);
+            p.kill_at = Some(self.now() + grace);
         }
         self.look_later(uid, grace);
     }
@@ -290,7 +312,7 @@ impl Agent {
     /// Moves the time of the kill, of this stop and of later ones: the proc runs a clean-up that may take so long.
     fn spare(&self, uid: ProcUid, grace: Duration) {
         if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
-            p.spared = Some(Instant::now() + grace);
+            p.spared = Some(self.now() + grace);
         }
         self.look_later(uid, grace);
     }
@@ -309,7 +331,7 @@ impl Agent {
     }
 
     fn kill_if_due(&self, uid: ProcUid) {
-        let now = Instant::now();
+        let now = self.now();
         let is_due = |p: &Proc| p.kill_at.is_some_and(|at| at <= now) && p.spared.is_none_or(|until| until <= now);
         let due = lock(&self.state).procs.get(&uid).is_some_and(is_due);
         if due {
@@ -318,6 +340,10 @@ impl Agent {
     }
 
     pub fn kill(&self, uid: ProcUid) {
+        if let Some(l) = self.launcher.get().cloned() {
+            // Behind the spawn that may be on its way there.
+            return self.on_io_thread(move |_| l.kill(uid));
+        }
         let state = lock(&self.state);
         if let (true, Some(z)) = (state.procs.contains_key(&uid), &state.zygote) {
             z.kill(uid, libc::SIGKILL);

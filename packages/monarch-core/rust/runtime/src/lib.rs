@@ -12,6 +12,7 @@
 //! | `agent` | the host agent: starts, links, watches and ends procs |
 //! | `guest` | a process of the same user that another agent started |
 //! | `zygote` | the interpreter that procs are forked from |
+//! | `simulated` | procs that are nodes of this process, for tests |
 //! | `output` | lines that procs print |
 //! | `clock` | time, real or simulated |
 
@@ -25,6 +26,7 @@ pub mod node;
 pub mod output;
 pub mod payload;
 pub mod peer;
+pub mod simulated;
 mod sync;
 pub mod system;
 pub mod zygote;

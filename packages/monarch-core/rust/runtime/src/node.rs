@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use net::lock::lock;
@@ -24,6 +24,11 @@ pub const UNDELIVERABLE: u16 = 2;
 
 /// A thread that takes no signals: those are for the interpreter's main thread.
 pub(crate) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) {
+    drop(spawn_joinable(name, body));
+}
+
+/// The same, for those who wait for its end.
+pub fn spawn_joinable(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<std::thread::JoinHandle<()>> {
     // SAFETY: sigset operations on a local set; the mask is inherited by the new thread and then restored.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -32,7 +37,7 @@ pub(crate) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) {
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
         let made = std::thread::Builder::new().name(name.to_owned()).stack_size(512 << 10).spawn(body);
         libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-        drop(made);
+        made
     }
 }
 
@@ -57,14 +62,24 @@ pub struct Node {
     /// Replies that nobody waited for any more.
     pub dropped_replies: AtomicU64,
     me: OnceLock<std::sync::Weak<Node>>,
+    /// Of a simulated process that is no more.
+    over: AtomicBool,
 }
 
 impl Node {
     /// The runtime of this process; its I/O thread runs from now on.
     pub fn start(uid: ProcUid, agent_uid: ProcUid) -> io::Result<Arc<Self>> {
+        let node = Node::on(Poller::new()?, uid, agent_uid);
+        let poller = node.poller.clone();
+        spawn_thread("monarch-io", move || poller.run());
+        Ok(node)
+    }
+
+    /// The same on a poller that somebody else runs.
+    pub fn on(poller: Arc<Poller>, uid: ProcUid, agent_uid: ProcUid) -> Arc<Self> {
         let node = Arc::new(Node {
             uid,
-            poller: Poller::new()?,
+            poller,
             arena: Arena::new(),
             system: SystemQueue::default(),
             agent_uid,
@@ -78,6 +93,7 @@ impl Node {
             next_slot: AtomicU64::new(1),
             dropped_replies: AtomicU64::new(0),
             me: OnceLock::new(),
+            over: AtomicBool::new(false),
         });
         let _ = node.me.set(Arc::downgrade(&node));
         let poller = Arc::downgrade(&node.poller);
@@ -86,9 +102,7 @@ impl Node {
                 p.later(delay, task);
             }
         }));
-        let poller = node.poller.clone();
-        spawn_thread("monarch-io", move || poller.run());
-        Ok(node)
+        node
     }
 
     fn arc(&self) -> Arc<Node> {
@@ -121,6 +135,10 @@ impl Node {
         }
         let link = Link::new(uid, self.poller.clone(), Arc::new(NodeFrames(self.arc())));
         let peer = Peer::new(uid, link);
+        if self.over.load(Ordering::Acquire) {
+            peer.link.close();
+            return (peer, false);
+        }
         peers.insert(uid, peer.clone());
         (peer, true)
     }
@@ -446,6 +464,19 @@ impl Node {
         if let Some(ended) = peer.ended() {
             self.complete(cell.slot, Outcome::new(rank, Status::ProcEnded, &ended.bytes));
         }
+    }
+
+    /// Ends this node while its process goes on: one of a simulated world. Nothing comes or goes any more, and nothing holds on to it.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        let peers = std::mem::take(&mut *self.peers.write().unwrap_or_else(PoisonError::into_inner));
+        peers.values().for_each(|p| p.link.close());
+        let mailboxes = std::mem::take(&mut *self.mailboxes.write().unwrap_or_else(PoisonError::into_inner));
+        mailboxes.values().for_each(|m| drop(m.close(Arc::from(&b""[..]))));
+        let calls = std::mem::take(&mut *lock(&self.slots));
+        drop(calls);
+        self.system.push(SystemEvent::RootLost);
+        self.system.end();
     }
 
     // ---- what arrives
