@@ -129,7 +129,7 @@ def test_actors_that_wait_for_each_other(universe):
 def test_sync_endpoints_sleep_too(universe):
     mesh = universe.host.spawn_procs().spawn("echo", Echo)
     assert mesh.nap.call_one(universe, HOUR).get() == HOUR
-    universe.sleep(1.0)
+    universe.sleep(1.0)  # sleeps: simulated time
     assert universe.clock.now() == HOUR + 1
 
 
@@ -185,7 +185,7 @@ def test_async_with():
         async with Universe() as u:
             mesh = u.hosts(2).spawn_procs().spawn("sleeper", Sleeper)
             nap = asyncio.ensure_future(mesh.nap.call(2 * HOUR).as_asyncio())
-            await asyncio.sleep(HOUR)
+            await asyncio.sleep(HOUR)  # sleeps: simulated time
             assert u.clock.now() == HOUR and not nap.done()
             assert [v for _, v in (await nap).items()] == [2 * HOUR] * 2
             with pytest.raises(asyncio.TimeoutError):
@@ -200,7 +200,7 @@ def test_a_coroutine_on_its_own_loop(universe):
     mesh = universe.host.spawn_procs().spawn("sleeper", Sleeper)
 
     async def main():
-        await asyncio.sleep(HOUR)
+        await asyncio.sleep(HOUR)  # sleeps: simulated time
         return await mesh.nap.call_one(HOUR)
 
     assert universe.run(main()) == 2 * HOUR
@@ -330,7 +330,7 @@ def test_an_owner_that_is_gone(universe):
     with pytest.raises(SupervisionError):
         mesh.nap.call(HOUR).get()
     universe.run_until_idle()
-    assert universe.procs == {}
+    assert universe._procs == {}
 
 
 # ---- stop and clean-up
@@ -374,7 +374,7 @@ def test_shutdown_inside(universe):
     shutdown_context().get()
     with pytest.raises(RuntimeError, match="shut down"):
         universe.host.spawn_procs()
-    assert universe.procs == {}
+    assert universe._procs == {}
 
 
 # ---- worlds apart
@@ -490,7 +490,6 @@ def test_an_open_one_at_exit():
 def test_nothing_is_left():
     with Universe() as u:
         u.hosts(2).spawn_procs().spawn("echo", Echo).echo.call(1).get()
-        assert_clean
     assert_clean()
     gc.collect()
     assert time.monotonic()

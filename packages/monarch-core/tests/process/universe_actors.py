@@ -33,7 +33,7 @@ class Echo(Actor):
 
     @endpoint
     def nap(self, universe: Any, seconds: float) -> float:
-        universe.sleep(seconds)
+        universe.sleep(seconds)  # sleeps: simulated time
         return universe.clock.now()
 
     @endpoint
@@ -60,7 +60,7 @@ class Sleeper(Actor):
     @endpoint
     async def nap(self, seconds: float) -> float:
         try:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(seconds)  # sleeps: simulated time
         except asyncio.CancelledError:
             if self.log is not None:
                 self.log.send("cancelled")
@@ -77,7 +77,7 @@ class Sleeper(Actor):
 
     @endpoint
     async def fail_later(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # sleeps: simulated time
         raise ValueError("after a while")
 
 
@@ -89,10 +89,10 @@ class Cleaner(Actor):
 
     @endpoint
     async def work(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds)  # sleeps: simulated time
 
     async def __cleanup__(self, exc: Exception | None) -> None:
-        await asyncio.sleep(self.seconds)
+        await asyncio.sleep(self.seconds)  # sleeps: simulated time
         self.log.send(("clean", exc))
 
 

@@ -52,7 +52,7 @@ def new_loop(process: LocalProcess) -> asyncio.AbstractEventLoop:
         return asyncio.SelectorEventLoop(SharedSelector(process.native))
     from monarch._core.simulated_loop import SimulatedLoop
 
-    return SimulatedLoop(process, process.universe.timeline)
+    return SimulatedLoop(process, process.universe._timeline)
 
 
 class LoopSide:

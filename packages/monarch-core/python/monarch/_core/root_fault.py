@@ -58,7 +58,7 @@ def failure_seen(mesh: int, failure: MeshFailure, others: Iterable[int] = ()) ->
 def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
     """A failure of something that the root owns. On the housekeeping thread."""
     if process.universe is not None:
-        process.universe.root_failed(failure)
+        process.universe._root_failed(failure)
         return
     if _hook() is not unhandled_fault_hook:
         _call(process, failure)

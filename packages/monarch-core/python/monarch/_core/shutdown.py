@@ -161,7 +161,7 @@ def shutdown(host_timeout: float | None) -> Future[None]:
         raise ValueError(f"invalid host_timeout {host_timeout}: must be finite and not negative")
     simulated = simulated_process()
     if simulated is not None and simulated.universe is not None:
-        return simulated.universe.shutdown()
+        return simulated.universe._shutdown()
     process = known_process()
     if process is None or process.closed or not process.is_client:
         return _ended or Future._value(None)

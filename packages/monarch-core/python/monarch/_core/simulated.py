@@ -41,10 +41,10 @@ class SimulatedProcess(LocalProcess):
     def __init__(self, universe: Universe, native: NativeProcess, host: str, name: str, pid: int, group: int) -> None:
         super().__init__(native, host, name)
         self.universe = universe
-        self.timeline: Timeline = universe.timeline
+        self.timeline: Timeline = universe._timeline
         self.group = group
         self.pid = pid
-        self.owned = _Owned()
+        self.owned = self.spawned = _Owned()
         # The simulated machine that it is on.
         self.host_index = 0
         self.threads: WeakSet[ActorThread] = WeakSet()
@@ -126,8 +126,8 @@ def launch(client: Any, uid: int, body: bytes) -> None:
     parts = marshal.loads(body)
     if len(parts) != 4:  # by a command, which has nothing to run here
         parts = marshal.loads(parts[-1])
-    group = universe.timeline.new_group()
-    pid = universe.next_pid()
+    group = universe._timeline.new_group()
+    pid = universe._next_pid()
     native = client.native.simulated_proc(uid, group, pid)
     if native is None:
         return
@@ -146,7 +146,7 @@ def launch(client: Any, uid: int, body: bytes) -> None:
     process.infos[state[0]] = process.proc_info
     process.proc_rank = rank
     settle_host(process)
-    universe.joined(process)
+    universe._joined(process)
     process.start_thread(_live, process, setup, rank)
 
 
@@ -179,4 +179,4 @@ def _live(process: SimulatedProcess, setup: dict[str, Any], rank: int) -> None:
         traceback.print_exc()
         status = 1 << 8
     assert process.universe is not None
-    process.universe.ended(process, status)
+    process.universe._ended(process, status)

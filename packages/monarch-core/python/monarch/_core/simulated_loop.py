@@ -18,12 +18,19 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 
+def group_of(process: LocalProcess) -> int:
+    from monarch._core.simulated import SimulatedProcess
+
+    assert isinstance(process, SimulatedProcess)
+    return process.group
+
+
 class SimulatedLoop(asyncio.SelectorEventLoop):
     """Its time jumps when the whole universe waits. What runs in its executors counts as work."""
 
     def __init__(self, process: LocalProcess, timeline: Timeline) -> None:
         self._timeline = timeline
-        self._group = process.group  # pyright: ignore
+        self._group = group_of(process)
         super().__init__(SharedSelector(process.native))
 
     def time(self) -> float:
@@ -48,14 +55,18 @@ def _in_executor(timeline: Timeline, group: int, submit: Callable[..., Any], exe
     except BaseException:
         timeline.dismiss(group)
         raise
-    future.add_done_callback(lambda _: timeline.dismiss(group))
+
+    def over(_: object) -> None:
+        timeline.dismiss(group)
+
+    future.add_done_callback(over)
     return future
 
 
 def run(process: LocalProcess, main: Coroutine[Any, Any, R]) -> R:
     """`asyncio.run` on simulated time."""
     assert process.universe is not None
-    timeline = process.universe.timeline
+    timeline = process.universe._timeline
     with asyncio.Runner(loop_factory=lambda: SimulatedLoop(process, timeline)) as runner:
         return runner.run(main)
 
@@ -66,14 +77,19 @@ class Adopted:
     __slots__ = ("loop", "sleeper")
 
     def __init__(self, process: LocalProcess, timeline: Timeline, loop: Any) -> None:
-        selector = getattr(loop, "_selector", None)
-        if not hasattr(selector, "fileno") or not isinstance(loop, asyncio.SelectorEventLoop):
-            raise RuntimeError(f"a Universe needs asyncio's own selector loop, not {type(loop).__name__}")
+        selector: Any = getattr(loop, "_selector", None)
+        if selector is None:
+            raise RuntimeError(f"a Universe needs asyncio's own selector loop, not {loop!r}")
         if "select" in vars(selector):
             raise RuntimeError("the event loop is on the time of another Universe")
-        self.loop = loop
+        self.loop: Any = loop
         sleeper = self.sleeper = LoopSleep(process.native, selector.fileno())
-        real_select, zero, submit, group = selector.select, loop.time() - timeline.now(), loop.run_in_executor, process.group  # pyright: ignore
+        real_select, submit = selector.select, loop.run_in_executor
+        zero = loop.time() - timeline.now()
+        group = group_of(process)
+
+        def in_executor(executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+            return _in_executor(timeline, group, submit, executor, func, args)
 
         def select(timeout: float | None = None) -> Any:
             if timeout is None or timeout > 0:
@@ -82,7 +98,7 @@ class Adopted:
 
         selector.select = select
         loop.time = lambda: zero + timeline.now()
-        loop.run_in_executor = lambda executor, func, *args: _in_executor(timeline, group, submit, executor, func, args)
+        loop.run_in_executor = in_executor
 
     def give_back(self) -> None:
         loop = self.loop

@@ -11,15 +11,13 @@ from monarch._core.simulated import Event, SimulatedProcess, keep, settle_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Generator, Iterator
     from contextlib import AbstractContextManager
     from typing import Any, Self, TypeVar
 
-    from monarch._core.actor_mesh import ActorMesh
     from monarch._core.errors import MeshFailure
     from monarch._core.future import Future
     from monarch._core.host_mesh import HostMesh
-    from monarch._core.proc_mesh import ProcMesh
     from monarch._core.simulated_loop import Adopted
 
     R = TypeVar("R")
@@ -49,19 +47,21 @@ class UniverseClock:
 class Universe:
     """A private runtime in this process, for tests: `with Universe() as u:`, or `async with` on an event loop.
 
-    Inside the block `this_host()`, `this_proc()` and `context()` are the universe's, in the thread or task that entered it and in the actors
-    spawned there; elsewhere, and afterwards, nothing has changed. Procs are simulated: actors run on threads of this process, messages are
-    pickled and travel through sockets. Time-outs, `asyncio.sleep` in the actors, stop and clean-up bounds are of simulated time, which
-    stands while anything can be done and jumps to what is due next when every thread waits; hours pass in microseconds.
+    Inside the block `this_host()`, `this_proc()` and `context()` are the universe's, in the thread or task that entered it and in the
+    actors spawned there; elsewhere, and afterwards, nothing has changed. Procs are simulated: actors run on threads of this process,
+    messages are pickled and travel through sockets. Time-outs, `asyncio.sleep` in actors, stop and clean-up bounds are of simulated
+    time, which stands while anything can be done and jumps to what is due next when every thread waits; hours pass in microseconds.
 
     A failure that nobody handles is raised as `SupervisionError` at the end of the block. `seed` chooses another order of what is due at
     the same time; 0 is the order of waiting.
     """
 
+    clock: UniverseClock
+
     def __init__(self, seed: int = 0) -> None:
-        self.timeline = Timeline(seed)
-        self.clock = UniverseClock(self.timeline)
-        self.procs: dict[int, SimulatedProcess] = {}
+        self._timeline = Timeline(seed)
+        self.clock = UniverseClock(self._timeline)
+        self._procs: dict[int, SimulatedProcess] = {}
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._count = self._pids = 0
         self._client: SimulatedProcess | None = None
@@ -79,7 +79,7 @@ class Universe:
     # ---- what is in it
 
     @property
-    def client(self) -> SimulatedProcess:
+    def _root(self) -> SimulatedProcess:
         if self._client is None:
             raise RuntimeError("the universe is not entered: use it in a `with` block")
         return self._client
@@ -89,7 +89,7 @@ class Universe:
         """The client's machine."""
         from monarch._core.host_mesh import local_host
 
-        return local_host(self.client)
+        return local_host(self._root)
 
     def this_host(self) -> HostMesh:
         """The same, as a function."""
@@ -103,9 +103,9 @@ class Universe:
 
         if count < 1:
             raise ValueError(f"a universe has at least 1 host, not {count}")
-        return HostMesh((self.client.uid,) * count, Shape((label,), Slice.new_row_major((count,))), True)
+        return HostMesh((self._root.uid,) * count, Shape((label,), Slice.new_row_major((count,))), True)
 
-    def kill(self, target: HostMesh | ProcMesh | ActorMesh | Any) -> None:
+    def kill(self, target: object) -> None:
         """Kills the procs of a slice, or those that its actors or hosts have, as SIGKILL would; returns when they are gone.
 
         No `__cleanup__` runs. A thread that is busy in Python goes on until it waits or calls next; what it does then reaches nobody.
@@ -113,7 +113,7 @@ class Universe:
         from monarch._core.process import GATHER
 
         uids = list(dict.fromkeys(self._procs_of(target)))
-        native = self.client.native
+        native = self._root.native
         cell = native.cell(GATHER, len(uids), uids)
         for uid in uids:
             native.kill_proc(uid)
@@ -121,7 +121,7 @@ class Universe:
             cell.wait()
         cell.set_retrieved()
         for uid in uids:
-            self.procs.pop(uid, None)
+            self._procs.pop(uid, None)
 
     def _procs_of(self, target: Any) -> Iterator[int]:
         from monarch._core.host_mesh import HostMesh
@@ -129,7 +129,7 @@ class Universe:
 
         if isinstance(target, HostMesh):
             places = set(target._shape.ranks())
-            return (uid for uid, process in list(self.procs.items()) if process.host_index in places)
+            return (uid for uid, process in list(self._procs.items()) if process.host_index in places)
         if isinstance(target, ProcMesh):
             return iter(target._procs())
         procs = target._info.procs
@@ -142,7 +142,7 @@ class Universe:
 
         It runs in `run_until_idle`, `run_for`, or at the end of the block, on the thread that asks.
         """
-        self.timeline.check(delay)
+        self._timeline.check(delay)
         self._count += 1
         heapq.heappush(self._due, (self.clock.now() + delay, self._count, function))
 
@@ -155,7 +155,7 @@ class Universe:
 
     def run_for(self, seconds: float) -> None:
         """Runs what is due within so many seconds, which then have passed; errors as in `run_until_idle`."""
-        self.timeline.check(seconds)
+        self._timeline.check(seconds)
         self._run_due(self.clock.now() + seconds)
 
     def _run_due(self, end: float | None) -> None:
@@ -171,7 +171,7 @@ class Universe:
             if end is not None:
                 self._pass(end - self.clock.now())
             elif self._client is not None:
-                self.timeline.settle()
+                self._timeline.settle()
             if not self._due or end is not None:
                 break
         if first is not None:
@@ -179,13 +179,13 @@ class Universe:
 
     def _pass(self, seconds: float) -> None:
         if self._client is None:
-            self.timeline.advance(max(0.0, seconds))
+            self._timeline.advance(max(0.0, seconds))
         elif seconds > 0:
-            self.timeline.sleep(seconds)
+            self._timeline.sleep(seconds)
 
     def sleep(self, seconds: float) -> None:
         """As `time.sleep`, of simulated time: for the test itself and for sync endpoints."""
-        self.timeline.check(seconds)
+        self._timeline.check(seconds)
         self._pass(seconds)
 
     def busy(self) -> AbstractContextManager[None]:
@@ -193,13 +193,13 @@ class Universe:
         from contextlib import contextmanager
 
         @contextmanager
-        def held() -> Iterator[None]:
-            group = self.client.group
-            self.timeline.enroll(group)
+        def held() -> Generator[None]:
+            group = self._root.group
+            self._timeline.enroll(group)
             try:
                 yield
             finally:
-                self.timeline.dismiss(group)
+                self._timeline.dismiss(group)
 
         return held()
 
@@ -207,7 +207,7 @@ class Universe:
         """As `asyncio.run`, on simulated time."""
         from monarch._core.simulated_loop import run
 
-        return run(self.client, main)
+        return run(self._root, main)
 
     def __reduce__(self) -> Any:
         if simulated_process() is None:
@@ -240,7 +240,7 @@ class Universe:
 
         self._begin()
         try:
-            self._adopted = Adopted(self.client, self.timeline, asyncio.get_running_loop())
+            self._adopted = Adopted(self._root, self._timeline, asyncio.get_running_loop())
         except BaseException:
             self._dismantle()
             raise
@@ -273,7 +273,7 @@ class Universe:
             raise RuntimeError("a Universe cannot be entered inside an actor")
         self._entered = True
         _register()
-        timeline = self.timeline
+        timeline = self._timeline
         timeline.start()
         group = timeline.new_group()
         native = NativeProcess.simulated_client(timeline, new_uid(), "host0")
@@ -298,7 +298,7 @@ class Universe:
 
     async def _stop_everything(self) -> None:
         """Stops what the root owns, which stops what it owns; what is left then is killed."""
-        client = self.client
+        client = self._root
         client.closed = True
         first: BaseException | None = None
         stops = [mesh.stop("the universe ends") for mesh in list(client.owned.values()) if mesh.owner.actor is None]
@@ -316,10 +316,10 @@ class Universe:
         from monarch._core.future import Future
         from monarch._core.process import GATHER, PING
 
-        native = self.client.native
+        native = self._root.native
         for _ in range(2):
-            cell = native.cell(GATHER, 1, [self.client.uid])
-            native.request(self.client.uid, PING, bytes(4), cell.slot)
+            cell = native.cell(GATHER, 1, [self._root.uid])
+            native.request(self._root.uid, PING, bytes(4), cell.slot)
             await Future._of(cell, lambda c: None)
         for hook in self._hooks:
             await hook.future()
@@ -351,7 +351,7 @@ class Universe:
         """Ends every process, thread and socket; gives the names of threads that would not go."""
         from monarch._core import host_mesh, root_fault
 
-        client, timeline = self.client, self.timeline
+        client, timeline = self._root, self._timeline
         if self._adopted is not None:
             self._adopted.give_back()
             self._adopted = None
@@ -370,11 +370,11 @@ class Universe:
         self._final = {key for key in self._held if root_fault.was_seen(key)}
         for process in self._everybody:
             host_mesh._local.pop(process.uid, None)
-            meshes |= process.owned.ever  # pyright: ignore
+            meshes |= process.spawned.ever
         root_fault.forget_meshes(meshes)
         self._client = None
         self._everybody.clear()
-        self.procs.clear()
+        self._procs.clear()
         return left
 
     def _join(self, bound: float) -> list[str]:
@@ -392,33 +392,33 @@ class Universe:
 
     # ---- what its processes tell
 
-    def next_pid(self) -> int:
+    def _next_pid(self) -> int:
         self._pids += 1
         return self._pids
 
-    def joined(self, process: SimulatedProcess) -> None:
+    def _joined(self, process: SimulatedProcess) -> None:
         """A proc has been started."""
-        self.procs[process.uid] = process
+        self._procs[process.uid] = process
         self._everybody.append(process)
 
-    def ended(self, process: SimulatedProcess, status: int) -> None:
+    def _ended(self, process: SimulatedProcess, status: int) -> None:
         """A proc has ended by itself. On its housekeeping thread."""
-        self.procs.pop(process.uid, None)
+        self._procs.pop(process.uid, None)
         client = self._client
         if client is not None:
             client.native.simulated_exit(process.uid, status)
 
-    def root_failed(self, failure: MeshFailure) -> None:
+    def _root_failed(self, failure: MeshFailure) -> None:
         """A failure of something that the root owns. On the client's housekeeping thread."""
         from monarch._core import root_fault
 
         hook = root_fault._hook()
         if hook is not root_fault.unhandled_fault_hook:
-            done = Event(self.client)
+            done = Event(self._root)
             self._hooks.append(done)
-            self.client.start_thread(self._call_hook, hook, failure, done)
+            self._root.start_thread(self._call_hook, hook, failure, done)
             return
-        mesh = next((m.info.uid for m in list(self.client.owned.values()) if m.info.unique_name == failure.mesh_name), 0)
+        mesh = next((m.info.uid for m in list(self._root.owned.values()) if m.info.unique_name == failure.mesh_name), 0)
         self._held[(mesh, failure.crashed_ranks[0] if failure.crashed_ranks else -1)] = failure
 
     def _call_hook(self, hook: Callable[[MeshFailure], object], failure: MeshFailure, done: Event) -> None:
@@ -434,7 +434,7 @@ class Universe:
         held = [failure for key, failure in self._held.items() if key not in self._final]
         return [*self._faults, *held]
 
-    def shutdown(self) -> Future[None]:
+    def _shutdown(self) -> Future[None]:
         """What `shutdown_context` is inside the block."""
         from monarch._core.future import returns_future
 

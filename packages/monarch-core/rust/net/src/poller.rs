@@ -247,9 +247,7 @@ impl Poller {
             tasks.into_iter().for_each(|t| t());
             self.flush_is_due.store(false, Ordering::Release);
             self.flush_pending();
-            while self.read_ready(Some(Duration::ZERO)).is_ok_and(|n| n > 0) {
-                busy = true;
-            }
+            busy |= self.read_ready(Some(Duration::ZERO)).is_ok_and(|n| n > 0);
             if busy || idle && self.jump(timeline) {
                 continue;
             }

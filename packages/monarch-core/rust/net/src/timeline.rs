@@ -91,7 +91,13 @@ pub struct Timeline {
 
 impl Timeline {
     pub fn new(seed: u64) -> Arc<Self> {
-        Arc::new(Timeline { id: NEXT.fetch_add(1, Ordering::Relaxed), zero: Instant::now(), nanos: AtomicU64::new(0), seed, state: Mutex::default() })
+        Arc::new(Timeline {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            zero: Instant::now(),
+            nanos: AtomicU64::new(0),
+            seed,
+            state: Mutex::default(),
+        })
     }
 
     /// Time since the beginning.
@@ -169,6 +175,11 @@ impl Timeline {
         lock(&self.state).groups.get(&group).is_some_and(|g| g.dead.load(Ordering::Acquire))
     }
 
+    /// Threads that wait, for tests.
+    pub fn sleeping(&self) -> usize {
+        lock(&self.state).waits.len()
+    }
+
     pub fn is_idle(&self) -> bool {
         lock(&self.state).is_idle()
     }
@@ -244,8 +255,7 @@ impl Timeline {
             };
             let mut interrupted = false;
             while !interrupted && waiter.state.load(Ordering::Acquire) == SLEEPING {
-                interrupted =
-                    matches!(sys::futex_wait(&waiter.state, SLEEPING, None), Err(e) if e.kind() == io::ErrorKind::Interrupted);
+                interrupted = matches!(sys::futex_wait(&waiter.state, SLEEPING, None), Err(e) if e.kind() == io::ErrorKind::Interrupted);
             }
             let stuck = lock(&self.state).waits.remove(&ticket).is_some_and(|w| w.stuck);
             if interrupted {

@@ -206,7 +206,9 @@ impl Agent {
         node.peer_unlinked(uid).0.link.attach(ours)?;
         match (self.launcher.get(), fds.len()) {
             (Some(l), 1) => l.start(uid, &plan.setup, fds.swap_remove(0)),
-            _ => self.with_zygote(|z| if plan.command.is_empty() { z.fork(uid, &plan.setup, fds) } else { z.exec(uid, &plan.setup, fds) })?,
+            _ => {
+                self.with_zygote(|z| if plan.command.is_empty() { z.fork(uid, &plan.setup, fds) } else { z.exec(uid, &plan.setup, fds) })?
+            }
         }
         waiting.into_iter().for_each(|from| self.connect(from, uid));
         if plan.ready_ms > 0 {
