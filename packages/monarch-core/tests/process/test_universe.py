@@ -9,12 +9,12 @@ import threading
 import time
 
 import pytest
-from fresh_script import run
-from universe_actors import Cleaner, Echo, Owner, Proxy, Sleeper
+from fresh_script import interrupt, run
+from universe_actors import Caller, Cleaner, Concurrent, Echo, Owner, Proxy, Sleeper
 
 import monarch.actor
 from monarch._core import root_fault
-from monarch.actor import Channel, SupervisionError, context, current_rank, shutdown_context, this_host, this_proc
+from monarch.actor import ActorError, Channel, SpawnError, SupervisionError, context, current_rank, shutdown_context, this_host, this_proc
 from monarch.actor.testing import Universe, assert_clean
 
 HOUR = 3600.0
@@ -178,6 +178,44 @@ def test_futures_of_async_functions(universe):
     assert universe.clock.now() < 24 * HOUR
 
 
+def test_concurrent_endpoints(universe):
+    mesh = universe.host.spawn_procs(per_host={"procs": 2}).spawn("concurrent", Concurrent)
+    first, second = mesh.slice(procs=0), mesh.slice(procs=1)
+    naps = [first.nap.call_one(float(i)) for i in range(50, 0, -1)]
+    assert [nap.get() for nap in naps] == [float(i) for i in range(50, 0, -1)]
+    assert universe.clock.now() == 50.0
+    with pytest.raises(ActorError, match="TimeoutError"):
+        first.call.call_one(second, 20.0, 10.0).get()
+    assert universe.clock.now() == 60.0
+
+
+def test_a_sync_endpoint_that_stops_what_it_owns(universe):
+    mesh = universe.host.spawn_procs(per_host={"procs": 2}).spawn("caller", Caller)
+    mesh.spawn_and_stop.call().get()
+    assert 3.0 <= universe.clock.now() < 1000.0
+
+
+def test_bootstrap(universe):
+    def fails():
+        raise ValueError("the text")
+
+    procs = universe.host.spawn_procs(bootstrap=fails)
+    with pytest.raises(ActorError, match="the text"):
+        procs.initialized.get()
+    ran = universe.host.spawn_procs(bootstrap=lambda: os.environ.__setitem__("UNIVERSE_TEST", "1"))
+    assert ran.initialized.get()
+    assert os.environ.pop("UNIVERSE_TEST") == "1"
+
+
+def test_back_pressure(universe):
+    mesh = universe.host.spawn_procs().spawn("echo", Echo)
+    mesh.nap.broadcast(universe, HOUR)
+    for _ in range(300):
+        mesh.echo.broadcast(b"x" * 60_000)
+    assert mesh.echo.call_one(1).get() == 1
+    assert universe.clock.now() == HOUR
+
+
 def test_async_with():
     async def main():
         loop = asyncio.get_running_loop()
@@ -243,6 +281,29 @@ def test_a_killed_proc(universe):
         mesh.nap.call(1.0).get()
 
 
+def test_killed_while_it_waits_in_a_sync_endpoint(universe):
+    procs = universe.host.spawn_procs(per_host={"procs": 2})
+    sleeper, caller = procs.spawn("sleeper", Sleeper), procs.spawn("caller", Caller)
+    call = caller.slice(procs=0).nap.call_one(sleeper.slice(procs=1), HOUR)
+    universe.run_for(10.0)
+    universe.kill(procs.slice(procs=0))
+    with pytest.raises(SupervisionError, match=r"Killed\(sig=9\)"):
+        call.get()
+    # Those that are gone are not killed again.
+    universe.kill(procs)
+    universe.kill(caller)
+
+
+def test_killed_before_it_began(universe):
+    procs = universe.host.spawn_procs(per_host={"procs": 3})
+    universe.kill(procs)
+    with pytest.raises(SpawnError, match="3 of 3 procs did not start"):
+        procs.initialized.get()
+    procs = universe.host.spawn_procs()
+    procs.stop().get()
+    universe.kill(procs)
+
+
 def test_a_killed_proc_runs_nothing_more(universe):
     port, receiver = Channel.open()
     procs = universe.host.spawn_procs(per_host={"procs": 2})
@@ -266,6 +327,17 @@ def test_the_owner_is_told(universe):
     mesh.slice(procs=0).fail_later.broadcast(HOUR)
     assert receiver.recv().get() == ("owned", [0], "raised")
     assert universe.clock.now() == HOUR
+
+
+def test_respawned_after_each_death(universe):
+    port, receiver = Channel.open()
+    owner = universe.host.spawn_procs().spawn("owner", Owner, True, port)
+    for _ in range(10):
+        mesh = owner.spawn.call_one(3).get()
+        mesh.nap.broadcast(HOUR)
+        universe.kill(mesh)
+        assert sorted(receiver.recv().get()[1] for _ in range(3)) == [[0], [1], [2]]
+    assert universe.clock.now() == 0.0
 
 
 def test_what_nobody_handles_is_raised_in_the_end(default_hook):
@@ -485,6 +557,40 @@ def test_an_open_one_at_exit():
         prelude=PRELUDE,
     )
     assert result.code == 7
+
+
+def test_ctrl_c_in_a_wait():
+    done = interrupt(
+        PRELUDE
+        + """
+from monarch.actor import Actor, endpoint
+from monarch.actor.testing import Universe
+import os, time
+
+class Busy(Actor):
+    @endpoint
+    def work(self):
+        os.write(1, b"ready\\n")
+        while os.getppid() != 0:
+            time.sleep(0.01)
+            if os.environ.get("ENOUGH"):
+                return
+
+try:
+    with Universe() as u:
+        busy = this_host().spawn_procs().spawn("busy", Busy)
+        try:
+            busy.work.call_one().get()
+        finally:
+            os.environ["ENOUGH"] = "1"
+except KeyboardInterrupt:
+    os.write(1, b"interrupted\\n")
+    raise
+""",
+        "ready",
+    )
+    done.assert_interrupted()
+    assert "interrupted" in done.out
 
 
 def test_nothing_is_left():

@@ -7,7 +7,19 @@ import os
 import threading
 from typing import Any
 
-from monarch.actor import Actor, MeshFailure, Port, context, current_rank, endpoint, get_or_spawn_controller, this_host, this_proc
+from monarch.actor import (
+    Actor,
+    MeshFailure,
+    Port,
+    concurrent_endpoint,
+    context,
+    current_rank,
+    endpoint,
+    get_or_spawn_controller,
+    returns_future,
+    this_host,
+    this_proc,
+)
 
 
 class Echo(Actor):
@@ -115,6 +127,36 @@ class Owner(Actor):
     def __supervise__(self, failure: MeshFailure) -> bool:
         self.log.send((failure.name, sorted(failure.crashed_ranks), failure.reason.kind))
         return self.handles
+
+
+async def _stop(procs: Any) -> None:
+    await procs.stop()
+    await asyncio.sleep(3.0)  # sleeps: simulated time
+
+
+class Caller(Actor):
+    """Waits for others inside sync endpoints."""
+
+    @endpoint
+    def nap(self, other: Any, seconds: float) -> float:
+        return other.nap.call_one(seconds).get()
+
+    @endpoint
+    def spawn_and_stop(self) -> None:
+        procs = this_host().spawn_procs(per_host={"procs": 2})
+        procs.spawn("sleeper", Sleeper).nap.broadcast(1000.0)
+        returns_future(_stop)(procs).get()
+
+
+class Concurrent(Actor):
+    @concurrent_endpoint
+    async def nap(self, seconds: float) -> float:
+        await asyncio.sleep(seconds)  # sleeps: simulated time
+        return seconds
+
+    @concurrent_endpoint
+    async def call(self, other: Any, seconds: float, bound: float) -> None:
+        await asyncio.wait_for(other.nap.call_one(seconds).as_asyncio(), bound)
 
 
 class Proxy(Actor):

@@ -73,6 +73,8 @@ class LoopSide:
         self.fd = -1
         # The actor has ended: cancellations that reach the dispatcher are ours.
         self.over = False
+        # So have its process and this loop: what is left of coroutines goes unheard.
+        self.abandoned = False
         self.current: Call | None = None
 
     def run(self, early: list[Call]) -> None:
@@ -178,6 +180,8 @@ class LoopSide:
         return self.over
 
     def _failed(self, call: Call, stage: str, exc: BaseException) -> bool:
+        if self.abandoned:
+            return True
         if self.over and isinstance(exc, asyncio.CancelledError):
             if call.wants_reply:
                 end = self.actor.failure or self.actor.stopped_failure()
@@ -324,6 +328,7 @@ class LoopSide:
         """Closes the loop and lets go of what runs on it."""
         from monarch._core.simulated_loop import abandon
 
+        self.over, self.main, self.abandoned = True, None, True
         abandon(self.loop)
 
     def close(self) -> None:
