@@ -498,6 +498,20 @@ def test_refused():
     asyncio.run(sync_in_a_loop())
 
 
+def test_what_is_left_of_it_afterwards():
+    with Universe() as u:
+        mesh = u.host.spawn_procs().spawn("sleeper", Sleeper)
+        done, late = mesh.nap.call_one(1.0), mesh.nap.call_one(HOUR)
+        u.run_for(2.0)
+    assert done.get() == 1.0
+    with pytest.raises((SupervisionError, RuntimeError)):
+        late.get()
+    with pytest.raises((SupervisionError, RuntimeError)):
+        mesh.nap.call_one(1.0).get()
+    with pytest.raises(RuntimeError, match="not entered"):
+        u.hosts(1)
+
+
 def test_two_hundred_are_as_one():
     run(
         """

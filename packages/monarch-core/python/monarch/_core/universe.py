@@ -276,7 +276,11 @@ class Universe:
         timeline = self._timeline
         timeline.start()
         group = timeline.new_group()
-        native = NativeProcess.simulated_client(timeline, new_uid(), "host0")
+        try:
+            native = NativeProcess.simulated_client(timeline, new_uid(), "host0")
+        except BaseException:
+            timeline.stop()
+            raise
         self._client = client = SimulatedProcess(self, native, "host0", "client", os.getpid(), group)
         client.start_variables = start_variables()
         settle_host(client)

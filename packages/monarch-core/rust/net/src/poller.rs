@@ -259,6 +259,7 @@ impl Poller {
                 }
             }
         }
+        timeline.end();
         self.sources.write().unwrap_or_else(PoisonError::into_inner).clear();
         *lock(&self.timers) = Timers::default();
         lock(&self.tasks).clear();

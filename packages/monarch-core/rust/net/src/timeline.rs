@@ -54,6 +54,8 @@ struct State {
     groups: HashMap<u64, Group>,
     waits: BTreeMap<u64, Wait>,
     next: u64,
+    /// Nobody keeps the clock any more: who waits now would wait for ever.
+    over: bool,
 }
 
 impl State {
@@ -171,6 +173,16 @@ impl Timeline {
         }
     }
 
+    /// The poller is no more.
+    pub(crate) fn end(&self) {
+        let mut state = lock(&self.state);
+        state.over = true;
+        for w in state.waits.values_mut() {
+            w.stuck = true;
+            w.waiter().notify();
+        }
+    }
+
     pub fn is_dead(&self, group: u64) -> bool {
         lock(&self.state).groups.get(&group).is_some_and(|g| g.dead.load(Ordering::Acquire))
     }
@@ -241,6 +253,9 @@ impl Timeline {
             before_sleep();
             let ticket = {
                 let mut state = lock(&self.state);
+                if state.over {
+                    return WaitEnd::Stuck;
+                }
                 if is_dead() || waiter.state.compare_exchange(IDLE, SLEEPING, Ordering::AcqRel, Ordering::Acquire).is_err() {
                     continue;
                 }

@@ -188,6 +188,21 @@ fn the_threads_of_a_killed_group_end() {
     assert_eq!(busy.join().unwrap(), WaitEnd::Killed);
 }
 
+#[test]
+fn nobody_waits_for_a_world_that_has_ended() {
+    let world = World::new(0);
+    let (poller, timeline) = (world.poller.clone(), world.timeline.clone());
+    let outside = std::thread::spawn(move || poller.wait(&poller.waiter(), None, || false));
+    while timeline.sleeping() == 0 {
+        std::thread::yield_now();
+    }
+    let poller = world.poller.clone();
+    drop(world);
+    assert_eq!(outside.join().unwrap(), WaitEnd::Stuck);
+    assert_eq!(nap(&poller, &poller.waiter(), HOUR), WaitEnd::Stuck);
+    assert_eq!(poller.wait(&poller.waiter(), None, || true), WaitEnd::Ready);
+}
+
 /// The order in which threads go on that are due at the same time; each is asleep before the next one begins.
 fn order(seed: u64) -> Vec<usize> {
     let world = World::new(seed);
