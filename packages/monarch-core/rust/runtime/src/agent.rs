@@ -190,7 +190,8 @@ impl Agent {
         let mut fds = vec![theirs];
         let mut streams = vec![];
         // What a simulated proc prints is printed already.
-        for console in if self.launcher.get().is_none() { 1..=2 } else { 1..=0 } {
+        let consoles: &[libc::c_int] = if self.launcher.get().is_none() { &[1, 2] } else { &[] };
+        for &console in consoles {
             let (read, write) = sys::pipe()?;
             streams.push(self.output.add(read, console, &plan.prefix, tail.clone())?);
             fds.push(write);
