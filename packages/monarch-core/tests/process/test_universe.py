@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import threading
-import time
 
 import pytest
 from fresh_script import interrupt, run
@@ -14,7 +12,7 @@ from universe_actors import Caller, Concurrent, Echo, Owner, Sleeper
 
 import monarch.actor
 from monarch.actor import ActorError, Channel, SupervisionError, context, current_rank, this_host, this_proc
-from monarch.actor.testing import Universe, assert_clean
+from monarch.actor.testing import Universe
 
 HOUR = 3600.0
 PRELUDE = f"import sys; sys.path.append({os.path.dirname(__file__)!r})\n"
@@ -416,9 +414,20 @@ except KeyboardInterrupt:
     assert "interrupted" in done.out
 
 
-def test_nothing_is_left():
-    with Universe() as u:
-        u.hosts(2).spawn_procs().spawn("echo", Echo).echo.call(1).get()
-    assert_clean()
-    gc.collect()
-    assert time.monotonic()
+def test_nothing_is_left_beside_a_client():
+    run(
+        """
+        from monarch.actor import this_host
+        from monarch.actor.testing import Universe, assert_clean
+        from universe_actors import Echo
+        with this_host().spawn_procs() as procs:
+            real = procs.spawn("echo", Echo)
+            assert real.echo.call_one(1).get() == 1
+            with Universe() as u:
+                u.hosts(2).spawn_procs().spawn("echo", Echo).echo.call(1).get()
+                assert real.echo.call_one(2).get() == 2
+            assert real.echo.call_one(3).get() == 3
+        assert_clean()
+        """,
+        prelude=PRELUDE,
+    ).assert_clean()
