@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from monarch._core._native import Call
     from monarch._core._native import Process as NativeProcess
     from monarch._core.local_actor import LocalActor
+    from monarch._core.process import LocalProcess
 
 # The message that the running code belongs to, also in tasks and threads that it started.
 _handling: ContextVar[Call] = ContextVar("monarch_handling")
@@ -51,12 +52,20 @@ class SharedSelector(selectors.EpollSelector):
         super().close()
 
 
+def new_loop(process: LocalProcess) -> asyncio.AbstractEventLoop:
+    if process.universe is None:
+        return asyncio.SelectorEventLoop(SharedSelector(process.native))
+    from monarch._core.simulated_loop import SimulatedLoop
+
+    return SimulatedLoop(process, process.universe._timeline)
+
+
 class LoopSide:
     """Runs one actor on one loop, on the actor's thread."""
 
     def __init__(self, actor: LocalActor) -> None:
         self.actor = actor
-        self.loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop(SharedSelector(actor.process.native))
+        self.loop: asyncio.AbstractEventLoop = new_loop(actor.process)
         asyncio.set_event_loop(self.loop)
         set_thread_sender(actor.mailbox, True)
         self.waker: asyncio.Future[None] | None = None
@@ -69,6 +78,8 @@ class LoopSide:
         self.fd = -1
         # The actor has ended: cancellations that reach the dispatcher are ours.
         self.over = False
+        # So have its process and this loop: what is left of coroutines goes unheard.
+        self.abandoned = False
         self.current: Call | None = None
 
     def run(self, early: list[Call]) -> None:
@@ -174,6 +185,8 @@ class LoopSide:
         return self.over
 
     def _failed(self, call: Call, stage: str, exc: BaseException) -> bool:
+        if self.abandoned:
+            return True
         if self.over and isinstance(exc, asyncio.CancelledError):
             if call.wants_reply:
                 end = self.actor.failure or self.actor.stopped_failure()
@@ -319,6 +332,13 @@ class LoopSide:
             self.loop.run_until_complete(run())
         except TimeoutError:
             raise TimeoutError(f"__cleanup__ took longer than {bound} s") from None
+
+    def abandon(self) -> None:
+        """Closes the loop and lets go of what runs on it."""
+        from monarch._core.simulated_loop import abandon
+
+        self.over, self.main, self.abandoned = True, None, True
+        abandon(self.loop)
 
     def close(self) -> None:
         """Cancels what is left and closes the loop."""

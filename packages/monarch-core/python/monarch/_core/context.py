@@ -169,6 +169,12 @@ def current_display() -> str | None:
     return None if actor is None else actor.display
 
 
+def current_instance_actor() -> LocalActor | None:
+    """The actor that runs here; none outside any actor. Never starts a client."""
+    found = _current.get(None)
+    return None if found is None else found.actor_instance._actor  # pyright: ignore[reportPrivateUsage]
+
+
 def current_local_actor() -> LocalActor | None:
     return context().actor_instance._actor  # pyright: ignore[reportPrivateUsage]
 

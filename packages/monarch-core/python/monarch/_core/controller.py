@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 _lock = allocate_lock()
-_table: dict[str, ActorMesh] = {}
 
 
 def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -79,10 +78,10 @@ def _find_or_spawn(process: LocalProcess, name: str, payload: bytes, arguments: 
     from monarch._core.proc_mesh import own_proc
 
     with _lock:
-        found = _table.get(name)
+        found = process.controllers.get(name)
         if found is None:
             args, kwargs = loads(arguments)
-            found = _table[name] = own_proc(process)._spawn(name, loads_class(payload), args, kwargs)
+            found = process.controllers[name] = own_proc(process)._spawn(name, loads_class(payload), args, kwargs)
             # A failed one is told to those who look it up, and to nobody else.
             process.supervision.disown(found._info.uid)
     failure = found._failure()

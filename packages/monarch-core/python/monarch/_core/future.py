@@ -9,6 +9,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 
 from monarch._core.generic import Generic
+from monarch._core.process import simulated_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class Future(Generic[R]):
             future = loop.create_future()
             future.set_result(None)
             return future
-        return _bridge(loop).wait_for(cell, self._index)
+        return _bridge(loop).wait_for(loop, cell, self._index)
 
     def as_asyncio(self) -> asyncio.Future[R]:
         """An asyncio future of the running loop; each call gives one of its own, so cancelling it concerns nobody else."""
@@ -212,21 +213,20 @@ def _warn_blocking() -> None:
 
 
 class _Bridge:
-    """Wakes one event loop for all cells it waits for."""
+    """Wakes one event loop for all cells it waits for. Does not keep the loop, which keeps it."""
 
-    __slots__ = ("__weakref__", "loop", "next", "waiting", "watcher")
+    __slots__ = ("__weakref__", "next", "waiting", "watcher")
 
     def __init__(self, loop: Any) -> None:
         from monarch._core._native import LoopWatcher
 
-        self.loop = loop
         self.watcher = LoopWatcher()
         self.waiting: dict[int, Any] = {}
         self.next = 0
         loop.add_reader(self.watcher.fileno(), self.wake)
 
-    def wait_for(self, cell: Any, index: int) -> Any:
-        future = self.loop.create_future()
+    def wait_for(self, loop: Any, cell: Any, index: int) -> Any:
+        future = loop.create_future()
         self.next = token = self.next + 1
         self.waiting[token] = future
         cell.watch(index, self.watcher, token)
@@ -253,6 +253,12 @@ def _bridge(loop: Any) -> _Bridge:
     if bridge is None:
         bridge = _bridges[loop] = _Bridge(loop)
     return bridge
+
+
+def _simulated_event(process: Any) -> Any:
+    from monarch._core.simulated import Event
+
+    return Event(process)
 
 
 class _LazyFuture(Future[R]):
@@ -287,7 +293,8 @@ class _LazyFuture(Future[R]):
         with self._lock:
             body, self._body = self._body, None
             if body is not None:
-                self._event = threading.Event()
+                process = simulated_process()
+                self._event = threading.Event() if process is None else _simulated_event(process)
             return body
 
     def _set(self, result: Any, state: int) -> None:
@@ -340,6 +347,11 @@ class _LazyFuture(Future[R]):
             self._drive(body, timeout)
             return self._observe()
         _warn_blocking()
+        process = simulated_process()
+        if process is not None:
+            process.start_thread(self._drive, body, timeout)
+            self._event.wait()  # pyright: ignore
+            return self._observe()
         import threading
 
         helper = threading.Thread(target=self._drive, args=(body, timeout), daemon=True, name="monarch-future")
@@ -364,7 +376,13 @@ class _LazyFuture(Future[R]):
                 await self._cancel(task, TimeoutError(f"no result after {timeout} s"))
 
         try:
-            asyncio.run(main())
+            process = simulated_process()
+            if process is None:
+                asyncio.run(main())
+            else:
+                from monarch._core.simulated_loop import run
+
+                run(process, main())
         except BaseException as e:
             self._set(e, _ERROR)
             if not isinstance(e, Exception):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import marshal
-from time import monotonic
 
 from monarch._core import runtime_log
 from monarch._core._native import set_runtime_thread
@@ -42,7 +41,7 @@ class StopWatch:
         self.reason = reason
         self.each = each
         self.taken: int = -1
-        self.since = monotonic()
+        self.since = actor.process.now()
         self.until = self.since + whole
         self.cancelled = False
 
@@ -51,7 +50,7 @@ class StopWatch:
         actor = self.actor
         if actor.ended or actor.given_up:
             return True
-        now = monotonic()
+        now = actor.process.now()
         if actor.cleaning:
             if actor.clean_by is not None and now >= actor.clean_by:
                 actor.give_up_cleanup()
@@ -69,6 +68,9 @@ class StopWatch:
             return False
         actor.give_up_stop(self.reason)
         return True
+
+    def left(self, now: float) -> float:
+        return min(self.since + self.each, self.until) - now
 
 
 class Housekeeping:
@@ -90,16 +92,26 @@ class Housekeeping:
                 return True
 
     def _timeout(self) -> float | None:
+        if self.process.universe is not None:
+            return self._simulated_timeout()
         if self.watches:
             return 0.02
-        return None if self.deadline is None else max(0.0, min(self.deadline - monotonic(), 0.1))
+        return None if self.deadline is None else max(0.0, min(self.deadline - self.process.now(), 0.1))
+
+    def _simulated_timeout(self) -> float | None:
+        """Hours in hundreds of looks: seldom at first, and as often as ever near the end."""
+        now = self.process.now()
+        left = [watch.left(now) for watch in self.watches]
+        if self.deadline is not None:
+            left.append(self.deadline - now)
+        return max(0.02, min(left) / 16) if left else None
 
     def _may_end(self) -> bool:
         busy = [actor for actor in list(self.process.actors.values()) if actor.cleaning or not actor.given_up]
         if not busy:
             return True
         # A clean-up that has begun gets its time.
-        return self.deadline is not None and monotonic() > self.deadline and not any(a.cleaning for a in busy)
+        return self.deadline is not None and self.process.now() > self.deadline and not any(a.cleaning for a in busy)
 
     def _handle(self, event: tuple[Any, ...]) -> bool:
         kind = event[0]
@@ -130,6 +142,10 @@ class Housekeeping:
             self._stop(event[2])
         elif kind == "root_lost":
             return True
+        elif kind == "launch":
+            from monarch._core.simulated import launch
+
+            launch(self.process, event[1], event[2])
         return False
 
     def _request(self, sender: int, kind: int, slot: int, body: bytes) -> None:
@@ -187,7 +203,7 @@ class Housekeeping:
         if self.deadline is not None:
             return
         reason, each, whole = parse_stop_reason(text)
-        self.deadline = monotonic() + whole
+        self.deadline = self.process.now() + whole
         self.process.closed = True
         from monarch._core._native import Targets
         from monarch._core.supervision import stop_body

@@ -9,7 +9,6 @@ from __future__ import annotations
 import marshal
 import sys
 from _thread import get_ident
-from time import monotonic
 
 from monarch._core import config
 from monarch._core._native import ActorMailbox, set_thread_sender
@@ -131,8 +130,19 @@ class LocalActor:
                 else:
                     self._run_sync(early)
         except BaseException as e:
-            self.fail_raised(e)
-        self._finish(early)
+            if not self.process.killed:
+                self.fail_raised(e)
+        if self.process.killed:
+            self._vanish()
+        else:
+            self._finish(early)
+
+    def _vanish(self) -> None:
+        """Its process is simulated and has been killed."""
+        self.ended = True
+        self.instance = None
+        if self.loop_side is not None:
+            self.loop_side.abandon()
 
     def _first_message(self, early: list[Call]) -> Call | None:
         """The message that `__init__` is; others may have overtaken it."""
@@ -455,7 +465,7 @@ class LocalActor:
         self.mailbox.set_doing("__cleanup__")
         if self.process.closed:
             self.process.native.extend_stop(bound + CANCEL_TIME + REPORT_TIME)
-        started = monotonic()
+        started = self.process.now()
         is_async = is_coroutine_function(self.kind.cleanup)
         # One that can be cancelled gets some time to take it.
         self.clean_by = started + bound + (CANCEL_TIME if is_async else 0.0)
@@ -470,7 +480,7 @@ class LocalActor:
             else:
                 set_context(self.context)
                 self.instance.__cleanup__(exc)
-            if monotonic() - started > bound:
+            if self.process.now() - started > bound:
                 raise TimeoutError(_overrun(bound))
         except BaseException as e:
             if self.given_up:  # told already
@@ -570,9 +580,8 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
     process.actors[mailbox] = actor
     process.supervision.actor_started(mailbox, owner_proc)
     from monarch._core import actor_logging, debug_hook
-    from monarch._core.actor_thread import ActorThread
 
     actor_logging.install()
     debug_hook.install()
     event("actor.start", actor=actor.display, mesh=info.unique_name, rank=rank)
-    ActorThread(target=actor.run, name=f"actor {info.name}", daemon=True).start()
+    process.start_actor(actor)

@@ -50,6 +50,7 @@ def spawning_owner() -> Owner:
     from monarch._core.process import has_exited
 
     owner = current_owner()
-    if owner.actor is None and has_exited():
+    exited = has_exited() if owner.process.universe is None else owner.process.closed
+    if owner.actor is None and exited:
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
     return owner

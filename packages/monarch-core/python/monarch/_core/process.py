@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from _contextvars import ContextVar
 from _thread import RLock, get_ident, start_new_thread
+from time import monotonic
 from weakref import WeakValueDictionary
 
 from monarch._core import config
@@ -17,11 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from monarch._core.actor_mesh import ActorMesh
     from monarch._core.local_actor import LocalActor
     from monarch._core.mesh_info import MeshInfo
     from monarch._core.notebook import Console
     from monarch._core.owner import Owner
     from monarch._core.supervision import OwnedMesh
+    from monarch._core.universe import Universe
 
 # Requests between housekeeping threads; 1 and 2 are known to the native side too.
 FAILURE, UNDELIVERABLE, CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 1, 2, 3, 4, 5, 6, 7
@@ -39,6 +43,12 @@ OK, ERROR, FAILED, PROC_ENDED, CLOSED = 0, 1, 2, 3, 4
 class LocalProcess:
     """The runtime of this process and everything in it that Python knows of."""
 
+    # Of a simulated process: the world it belongs to, and whether it is no more.
+    universe: Universe | None = None
+    killed = False
+    # The clock of time-outs.
+    now = staticmethod(monotonic)
+
     def __init__(self, native: NativeProcess, host: str, name: str) -> None:
         self.native = native
         # Who owns what here, and who is told of failures.
@@ -51,6 +61,7 @@ class LocalProcess:
         self.pid = os.getpid()
         self.actors: dict[int, LocalActor] = {}
         self.owned: dict[int, OwnedMesh] = {}
+        self.controllers: dict[str, ActorMesh] = {}
         self.infos: WeakValueDictionary[int, MeshInfo] = WeakValueDictionary()
         self.ended: dict[int, Any] = {}
         # Of an agent: procs in which Python does not run, with what was found and their stacks as JSON.
@@ -93,6 +104,11 @@ class LocalProcess:
             cell.wait()
             self.is_shared = True
 
+    def start_actor(self, actor: LocalActor) -> None:
+        from monarch._core.actor_thread import ActorThread
+
+        ActorThread(target=actor.run, name=f"actor {actor.info.name}", daemon=True).start()
+
     def start_thread(self, body: Callable[..., Any], *args: Any) -> None:
         start_new_thread(body, args)
 
@@ -100,10 +116,33 @@ class LocalProcess:
 _lock = RLock()
 _process: LocalProcess | None = None
 _forked_from = 0
+# How many worlds are simulated in this process, and the simulated process that runs in this context.
+_universes = 0
+_simulated: ContextVar[LocalProcess | None] = ContextVar("monarch_simulated", default=None)
+
+
+def simulated_process() -> LocalProcess | None:
+    """The process of a `Universe` that this code belongs to."""
+    return _simulated.get() if _universes else None
+
+
+def enter_simulated(process: LocalProcess | None) -> None:
+    """From now on this context belongs to the process; None: to no universe."""
+    _simulated.set(process)
+
+
+def count_universes(more: int) -> None:
+    global _universes
+    with _lock:
+        _universes += more
 
 
 def current_process() -> LocalProcess:
-    """This process; in a script that has none yet, the client is started."""
+    """This process; in a script that has none yet, the client is started. In a `Universe`, the simulated one."""
+    if _universes:
+        process = _simulated.get()
+        if process is not None:
+            return process
     process = _process
     if process is not None:
         return process

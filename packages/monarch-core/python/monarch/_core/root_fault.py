@@ -66,6 +66,9 @@ def failure_seen(mesh: int, failure: MeshFailure, others: Iterable[int] = ()) ->
 
 def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
     """A failure of something that the root owns. On the housekeeping thread."""
+    if process.universe is not None:
+        process.universe._root_failed(failure)
+        return
     if _hook() is not unhandled_fault_hook:
         _call(process, failure)
         return
@@ -93,6 +96,16 @@ def _may_be_seen(process: LocalProcess, mesh: int, rank: int) -> bool:
     return any(proc in info.procs and native.failure_may_be_seen(info.uid) for info in below)
 
 
+def was_seen(key: tuple[int, int]) -> bool:
+    return key in _seen
+
+
+def forget_meshes(meshes: set[int]) -> None:
+    """Of a universe that has ended."""
+    with _lock:
+        _seen.difference_update([key for key in _seen if key[0] in meshes])
+
+
 def proc_failure_seen(process: LocalProcess, proc: int) -> None:
     """The script has got the end of this process as an exception: that covers all the root has there."""
     with _lock:
@@ -107,6 +120,8 @@ def proc_failure_seen(process: LocalProcess, proc: int) -> None:
 
 def abandoned(process: LocalProcess) -> None:
     """The last chance that the script sees a failure may be gone."""
+    if process.universe is not None:  # which looks when it ends
+        return
     for key in list(_held):
         if not _may_be_seen(process, *key):
             _act(process, key)

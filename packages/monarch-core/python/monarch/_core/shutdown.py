@@ -8,7 +8,7 @@ import sys
 from monarch._core import config, stacks
 from monarch._core._native import begin_exit, begin_leaving, run_at_exit, set_runtime_thread, was_interrupted
 from monarch._core.future import Future
-from monarch._core.process import LocalProcess, known_process, mark_exited
+from monarch._core.process import LocalProcess, known_process, mark_exited, simulated_process
 from monarch._core.runtime_log import event
 
 TYPE_CHECKING = False
@@ -162,6 +162,9 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
 def shutdown(host_timeout: float | None) -> Future[None]:
     if host_timeout is not None and not 0 <= host_timeout < float("inf"):
         raise ValueError(f"invalid host_timeout {host_timeout}: must be finite and not negative")
+    simulated = simulated_process()
+    if simulated is not None and simulated.universe is not None:
+        return simulated.universe._shutdown()
     process = known_process()
     if process is None or process.closed or not process.is_client:
         return _ended or Future._value(None)

@@ -14,7 +14,7 @@ from monarch._core.log_directory import output_file
 from monarch._core.mesh_info import MeshInfo
 from monarch._core.owner import spawning_owner
 from monarch._core.proc_mesh import ProcMesh
-from monarch._core.process import ERROR, FIRST_ERROR, GATHER, current_process, start_variables
+from monarch._core.process import ERROR, FIRST_ERROR, GATHER, current_process, simulated_process, start_variables
 from monarch._core.runtime_log import procs_spawned
 from monarch._core.shape import Point
 from monarch._core.slow_spawn import watch
@@ -218,5 +218,8 @@ def _remember(mesh: ProcMesh) -> None:
 
 def get_active_proc_meshes() -> list[ProcMesh]:
     """Meshes spawned by this process that have not been stopped."""
+    here = simulated_process()
+    universe = None if here is None else here.universe
     meshes = [r() for r in _active]
-    return [m for m in meshes if m is not None and m._info.stopped is None]
+    live = [m for m in meshes if m is not None and m._info.stopped is None]
+    return [m for m in live if m._owned is not None and m._owned.process.universe is universe]

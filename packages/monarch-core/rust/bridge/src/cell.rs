@@ -1,7 +1,7 @@
 //! What a call is waiting for, as a Python object.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use net::RecvPart;
 use pyo3::basic::CompareOp;
@@ -49,7 +49,7 @@ impl CallCell {
             return Ok(true);
         }
         gil::check_not_forked()?;
-        let deadline = timeout.map(|t| Instant::now() + Duration::from_secs_f64(t));
+        let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
         let waiter = gil::waiter(&self.node.poller);
         self.inner.add_waiter(&waiter);
         let r = gil::wait(py, &self.node.poller, &waiter, deadline, || self.inner.is_done(index));

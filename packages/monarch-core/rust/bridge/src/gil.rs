@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use net::{Poller, WaitEnd, Waiter};
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyRuntimeError, PySystemExit};
 use pyo3::prelude::*;
 use runtime::Mailbox;
 
@@ -202,7 +202,41 @@ pub fn wait_as(
     lead: bool,
     ready: impl Fn() -> bool + Sync,
 ) -> PyResult<bool> {
-    let pipe = if IS_MAIN.with(|m| *m) { signal::pipe(poller) } else { None };
+    wait_until(py, poller, waiter, deadline, lead, ready)?.ok_or_else(|| {
+        PyRuntimeError::new_err(
+            "this would wait for ever: every thread of the universe waits, no message is in flight and no time-out is due",
+        )
+    })
+}
+
+/// As `wait`, but none when nothing can happen any more, which only simulated time knows.
+pub fn wait_quiet(
+    py: Python<'_>,
+    poller: &Arc<Poller>,
+    waiter: &Arc<Waiter>,
+    deadline: Option<Instant>,
+    ready: impl Fn() -> bool + Sync,
+) -> PyResult<Option<bool>> {
+    wait_until(py, poller, waiter, deadline, true, ready)
+}
+
+fn wait_until(
+    py: Python<'_>,
+    poller: &Arc<Poller>,
+    waiter: &Arc<Waiter>,
+    deadline: Option<Instant>,
+    lead: bool,
+    ready: impl Fn() -> bool + Sync,
+) -> PyResult<Option<bool>> {
+    let of_world;
+    let pipe: Option<&SignalPipe> = if !IS_MAIN.with(|m| *m) {
+        None
+    } else if poller.timeline().is_none() {
+        signal::pipe(poller).map(|p| &**p)
+    } else {
+        of_world = signal::simulated_pipe(poller);
+        of_world.as_deref()
+    };
     loop {
         let before = match pipe {
             Some(p) => {
@@ -223,8 +257,10 @@ pub fn wait_as(
             py.check_signals()?;
         }
         match end {
-            WaitEnd::Ready if !signalled || ready() => return Ok(true),
-            WaitEnd::TimedOut => return Ok(false),
+            WaitEnd::Ready if !signalled || ready() => return Ok(Some(true)),
+            WaitEnd::TimedOut => return Ok(Some(false)),
+            WaitEnd::Stuck => return Ok(None),
+            WaitEnd::Killed => return Err(PySystemExit::new_err("the simulated process of this thread has been killed")),
             _ => {}
         }
     }

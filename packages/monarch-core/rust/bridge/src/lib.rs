@@ -11,8 +11,8 @@ mod loop_wait;
 mod port;
 mod process;
 mod signal;
-mod simulation;
 mod supervision;
+mod timeline;
 mod watcher;
 
 #[pyo3::pymodule]
@@ -43,9 +43,9 @@ mod _native {
     #[pymodule_export]
     use crate::signal::{run_at_exit, was_interrupted};
     #[pymodule_export]
-    use crate::simulation::Simulation;
-    #[pymodule_export]
     use crate::supervision::Supervision;
+    #[pymodule_export]
+    use crate::timeline::Timeline;
     #[pymodule_export]
     use crate::watcher::LoopWatcher;
 }

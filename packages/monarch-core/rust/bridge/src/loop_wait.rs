@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use net::{Source, Waiter};
 use pyo3::exceptions::PyOSError;
@@ -52,7 +52,7 @@ impl LoopSleep {
     #[pyo3(signature = (timeout=None))]
     fn sleep(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.state.ready.store(false, Ordering::Release);
-        let deadline = timeout.map(|t| Instant::now() + Duration::from_secs_f64(t));
+        let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
         self.node.poller.arm(self.token, self.fd);
         gil::wait(py, &self.node.poller, &self.state.waiter, deadline, || self.state.ready.load(Ordering::Acquire)).map(drop)
     }

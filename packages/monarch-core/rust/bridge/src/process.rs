@@ -2,13 +2,14 @@
 
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use runtime::agent::AgentOptions;
 use runtime::census::Asker;
+use runtime::simulated::Launcher;
 use runtime::{Agent, Mode, Node, SystemEvent};
 use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
@@ -18,6 +19,7 @@ use wire::{Control, MailboxId, ProcUid, SlotId, Status};
 use crate::caller::{Targets, mode};
 use crate::cell::CallCell;
 use crate::gil;
+use crate::timeline::Timeline;
 
 /// Later than this is never: a clock must be able to count it.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
@@ -54,6 +56,9 @@ fn describe(end: ProcEnd) -> End {
     (end.pid, end.started, end.host, kind, number, detail, core, end.output)
 }
 
+/// A proc to be started: uid, setup, exec, ready in ms, prefix of output lines, name, file of output.
+type Plan = (u64, Vec<u8>, bool, u64, String, String, String);
+
 #[pymethods]
 impl Process {
     /// The client: its own agent. `zygote` is the command that starts the process that procs are forked from; `consoles` are
@@ -84,6 +89,40 @@ impl Process {
         Ok(Process::of(node))
     }
 
+    /// The client of a simulated world, whose procs are nodes of this process.
+    #[staticmethod]
+    fn simulated_client(timeline: &Timeline, uid: u64, host: String) -> PyResult<Self> {
+        let node = Node::on(timeline.poller()?, ProcUid(uid), ProcUid(uid));
+        let agent =
+            Agent::new(&node, AgentOptions { host, zygote: vec![], env: vec![], tail_lines: 0, consoles: [1, 2] }).map_err(failed)?;
+        agent.simulate(Launcher::new(&node));
+        node.set_agent(agent);
+        Ok(Process::of(node))
+    }
+
+    /// A proc of this simulated client, which its agent has asked for; none if it has been killed meanwhile.
+    fn simulated_proc(&self, uid: u64, group: u64, pid: u32) -> PyResult<Option<Process>> {
+        let Some((node, link)) = self.node.agent().and_then(|a| a.launcher()).and_then(|l| l.node(ProcUid(uid), group)) else {
+            return Ok(None);
+        };
+        let peer = node.peer(self.node.uid);
+        peer.send_control(Control::Hello { version: wire::VERSION, uid: ProcUid(uid), pid });
+        peer.link.attach(link).map_err(failed)?;
+        Ok(Some(Process::of(node)))
+    }
+
+    /// Tells the agent that a simulated proc of this client has ended, with a wait status.
+    fn simulated_exit(&self, uid: u64, status: i32) {
+        if let Some(l) = self.node.agent().and_then(|a| a.launcher()) {
+            l.exited(ProcUid(uid), status);
+        }
+    }
+
+    /// Ends the runtime of a simulated client.
+    fn end(&self) {
+        self.node.end();
+    }
+
     #[getter]
     fn uid(&self) -> u64 {
         self.node.uid.0
@@ -108,8 +147,8 @@ impl Process {
         }
     }
 
-    /// Asks the agent for procs: (uid, setup, exec, ready in ms, prefix of output lines, name, file of output) each.
-    fn spawn_procs(&self, procs: Vec<(u64, Vec<u8>, bool, u64, String, String, String)>) -> PyResult<()> {
+    /// Asks the agent for procs.
+    fn spawn_procs(&self, procs: Vec<Plan>) -> PyResult<()> {
         gil::check_not_forked()?;
         let plan = |(uid, setup, exec, ready_ms, prefix, name, capture)| {
             let command = if exec { vec!["exec".to_owned()] } else { vec![] };
@@ -188,7 +227,7 @@ impl Process {
     fn next_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
         self.node.system.set_waiter(self.waiter.clone());
         HOUSEKEEPING.set(true);
-        let deadline = timeout.map(|t| Instant::now() + Duration::from_secs_f64(t));
+        let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
         // Events that are there are taken without giving up the GIL: a batch of spawns is one turn.
         if let Some(e) = self.next() {
             return event(py, e).map(Some);
@@ -319,12 +358,12 @@ impl Process {
 
     /// Waits until what was sent is in the sockets' hands; false after `bound` seconds.
     fn flush_links(&self, py: Python<'_>, bound: f64) -> bool {
-        let deadline = Instant::now() + Duration::from_secs_f64(bound);
+        let deadline = self.node.poller.now() + Duration::from_secs_f64(bound);
         let waiter = gil::waiter(&self.node.poller);
         let empty = || self.node.peers().iter().all(|p| p.link.queued() == 0 || p.link.is_down());
         gil::blocking(py, || {
             while !empty() {
-                let now = Instant::now();
+                let now = self.node.poller.now();
                 if now >= deadline {
                     return false;
                 }
@@ -422,6 +461,7 @@ fn event(py: Python<'_>, e: SystemEvent) -> PyResult<Py<PyAny>> {
         }
         SystemEvent::Abandoned { mesh } => ("abandoned", mesh.0).into_pyobject(py)?.into_any(),
         SystemEvent::RootLost => ("root_lost",).into_pyobject(py)?.into_any(),
+        SystemEvent::Launch { uid, setup } => ("launch", uid.0, bytes(setup)).into_pyobject(py)?.into_any(),
     };
     Ok(tuple.unbind())
 }

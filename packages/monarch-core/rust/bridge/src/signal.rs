@@ -3,6 +3,7 @@
 //! A signal that comes between the interpreter's last look and our system call interrupts nothing, and a quiet wait would
 //! sleep on it. So while the main thread waits, Python's C handler writes to a pipe of ours that is among the sockets.
 
+use std::cell::RefCell;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -64,17 +65,42 @@ impl Source for SignalPipe {
 /// Of the poller that this process's main thread waits on.
 static PIPE: OnceLock<Option<Arc<SignalPipe>>> = OnceLock::new();
 
+thread_local! {
+    /// Of simulated worlds, which come and go. Only the main thread's are used.
+    static PIPES: RefCell<Vec<(usize, Arc<SignalPipe>)>> = const { RefCell::new(Vec::new()) };
+}
+
 pub fn pipe(poller: &Arc<Poller>) -> Option<&'static Arc<SignalPipe>> {
-    PIPE.get_or_init(|| {
-        let (read, write) = sys::pipe().ok()?;
-        sys::set_nonblocking(read.as_raw_fd()).ok()?;
-        sys::set_nonblocking(write.as_raw_fd()).ok()?;
-        let fd = read.as_raw_fd();
-        let pipe = Arc::new(SignalPipe { read, write, tripped: AtomicBool::new(false), waiter: Mutex::default() });
-        poller.add(poller.token(), fd, pipe.clone()).ok()?;
-        Some(pipe)
+    PIPE.get_or_init(|| make(poller)).as_ref()
+}
+
+pub fn simulated_pipe(poller: &Arc<Poller>) -> Option<Arc<SignalPipe>> {
+    let key = Arc::as_ptr(poller) as usize;
+    PIPES.with(|pipes| {
+        let mut pipes = pipes.borrow_mut();
+        if let Some((_, p)) = pipes.iter().find(|(k, _)| *k == key) {
+            return Some(p.clone());
+        }
+        let made = make(poller)?;
+        pipes.push((key, made.clone()));
+        Some(made)
     })
-    .as_ref()
+}
+
+/// The poller is no more.
+pub fn forget(poller: &Arc<Poller>) {
+    let key = Arc::as_ptr(poller) as usize;
+    PIPES.with(|pipes| pipes.borrow_mut().retain(|(k, _)| *k != key));
+}
+
+fn make(poller: &Arc<Poller>) -> Option<Arc<SignalPipe>> {
+    let (read, write) = sys::pipe().ok()?;
+    sys::set_nonblocking(read.as_raw_fd()).ok()?;
+    sys::set_nonblocking(write.as_raw_fd()).ok()?;
+    let fd = read.as_raw_fd();
+    let pipe = Arc::new(SignalPipe { read, write, tripped: AtomicBool::new(false), waiter: Mutex::default() });
+    poller.add(poller.token(), fd, pipe.clone()).ok()?;
+    Some(pipe)
 }
 
 impl SignalPipe {

@@ -7,6 +7,7 @@
 //! | `poller` | who reads the sockets: leader and follower |
 //! | `timers` | what is due later |
 //! | `delay` | how long frames are held, for tests |
+//! | `timeline` | simulated time of threads that really run |
 //! | `lock` | locks that survive a panic |
 //! | `link` | a framed, ordered connection to one process |
 //! | `arena` | the sender's shared memory for large parts |
@@ -19,6 +20,7 @@ pub mod lock;
 pub mod poller;
 pub mod segment;
 pub mod sys;
+pub mod timeline;
 pub mod timers;
 pub mod waiter;
 
@@ -26,4 +28,5 @@ pub use arena::{Arena, Block};
 pub use link::{Link, LinkDown, LinkHandler};
 pub use poller::{Poller, Source, WaitEnd};
 pub use segment::{Mapping, RecvPart};
+pub use timeline::Timeline;
 pub use waiter::Waiter;

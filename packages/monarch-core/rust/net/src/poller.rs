@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use crate::delay::Delay;
 use crate::lock::lock;
 use crate::sys;
+use crate::timeline::Timeline;
 use crate::timers::{Task, Timers};
 use crate::waiter::{IDLE, LEADING, LED_BY, NOTIFIED, SLEEPING, WOKEN, Waiter};
 
@@ -39,6 +40,10 @@ pub enum WaitEnd {
     TimedOut,
     /// A signal handler ran in this thread.
     Interrupted,
+    /// In simulated time: nothing can happen any more.
+    Stuck,
+    /// In simulated time: the process of this thread has been killed.
+    Killed,
 }
 
 #[derive(PartialEq, Eq)]
@@ -76,10 +81,21 @@ pub struct Poller {
     stopped: AtomicBool,
     /// Of all links that it reads.
     pub delay: Delay,
+    /// Time is simulated.
+    timeline: Option<Arc<Timeline>>,
 }
 
 impl Poller {
     pub fn new() -> io::Result<Arc<Self>> {
+        Poller::on(None)
+    }
+
+    /// One for all processes of a simulated world; its threads do not lead.
+    pub fn simulated(timeline: Arc<Timeline>) -> io::Result<Arc<Self>> {
+        Poller::on(Some(timeline))
+    }
+
+    fn on(timeline: Option<Arc<Timeline>>) -> io::Result<Arc<Self>> {
         let (inner, outer) = (sys::epoll_create()?, sys::epoll_create()?);
         let (kick, wake) = (sys::eventfd()?, sys::eventfd()?);
         sys::epoll_ctl(inner.as_raw_fd(), libc::EPOLL_CTL_ADD, kick.as_raw_fd(), libc::EPOLLIN as u32, KICK)?;
@@ -100,7 +116,22 @@ impl Poller {
             flush_is_due: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             delay: Delay::default(),
+            timeline,
         }))
+    }
+
+    pub fn timeline(&self) -> Option<&Arc<Timeline>> {
+        self.timeline.as_ref()
+    }
+
+    /// What deadlines are measured by.
+    pub fn now(&self) -> Instant {
+        self.timeline.as_ref().map_or_else(Instant::now, |t| t.now())
+    }
+
+    /// Has the I/O thread look again.
+    pub fn wake(&self) {
+        sys::eventfd_signal(self.wake.as_raw_fd());
     }
 
     pub fn waiter(&self) -> Arc<Waiter> {
@@ -146,7 +177,7 @@ impl Poller {
 
     /// Runs the task on the I/O thread after `delay`.
     pub fn later(&self, delay: Duration, task: Task) {
-        if lock(&self.timers).add(Instant::now() + delay, task) {
+        if lock(&self.timers).add(self.now() + delay, task) {
             sys::eventfd_signal(self.wake.as_raw_fd());
         }
     }
@@ -177,6 +208,9 @@ impl Poller {
 
     /// The I/O thread's life.
     pub fn run(&self) {
+        if let Some(t) = &self.timeline {
+            return self.run_simulated(t);
+        }
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
         let mut flush_at: Option<Instant> = None;
         while !self.stopped.load(Ordering::Acquire) {
@@ -204,6 +238,46 @@ impl Poller {
                 self.stand_in();
             }
         }
+    }
+
+    /// The same in simulated time: everything that can happen now, then what is due next.
+    fn run_simulated(&self, timeline: &Timeline) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 2];
+        while !self.stopped.load(Ordering::Acquire) {
+            // First of all: what is done from here on by this thread alone.
+            let idle = timeline.is_idle();
+            let tasks = std::mem::take(&mut *lock(&self.tasks));
+            let mut busy = !tasks.is_empty() || self.pending_count.load(Ordering::Acquire) > 0;
+            tasks.into_iter().for_each(|t| t());
+            self.flush_is_due.store(false, Ordering::Release);
+            self.flush_pending();
+            busy |= self.read_ready(Some(Duration::ZERO)).is_ok_and(|n| n > 0);
+            if busy || idle && self.jump(timeline) {
+                continue;
+            }
+            let n = sys::epoll_wait(self.outer.as_raw_fd(), &mut events, None).unwrap_or(0);
+            for e in &events[..n] {
+                match e.u64 {
+                    WAKE => sys::eventfd_drain(self.wake.as_raw_fd()),
+                    _ => self.rearm(),
+                }
+            }
+        }
+        timeline.end();
+        self.sources.write().unwrap_or_else(PoisonError::into_inner).clear();
+        *lock(&self.timers) = Timers::default();
+        lock(&self.tasks).clear();
+        lock(&self.pending).clear();
+    }
+
+    fn jump(&self, timeline: &Timeline) -> bool {
+        let next = lock(&self.timers).timeout(timeline.now()).map(|left| timeline.now() + left);
+        let jumped = timeline.jump(next);
+        if jumped == Some(true) {
+            let due = lock(&self.timers).due(timeline.now());
+            due.into_iter().for_each(|t| t());
+        }
+        jumped.is_some()
     }
 
     fn stand_in(&self) {
@@ -252,6 +326,9 @@ impl Poller {
     }
 
     fn wait_as(&self, waiter: &Waiter, deadline: Option<Instant>, mut ready: impl FnMut() -> bool, mut may_lead: bool) -> WaitEnd {
+        if let Some(t) = &self.timeline {
+            return t.wait(waiter, deadline, ready, || self.flush_pending(), || self.wake());
+        }
         loop {
             // An exchange, not a store: what was written before a notification that it wipes out is seen by `ready`.
             waiter.state.swap(IDLE, Ordering::AcqRel);

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use net::lock::lock;
@@ -16,19 +16,19 @@ use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::{Control, Frame, ProcUid};
 
-use crate::capture::CaptureFile;
 use crate::census::{Asker, Census};
 use crate::cgroup::Cgroups;
 use crate::node::Node;
 use crate::output::{Output, Stream, Tail};
 use crate::pulse::Pulse;
+use crate::simulated::Launcher;
 use crate::zygote::{Report, Zygote};
 
 /// A proc whose link ended without its process ending is killed after this time: it closed its descriptors.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// How long a console may take to show what was counted before somebody is told that it has (contract 13.1).
-const FLUSH: Duration = Duration::from_secs(3);
+pub(crate) const FLUSH: Duration = Duration::from_secs(3);
 
 /// What the Python side decides.
 pub struct AgentOptions {
@@ -61,7 +61,7 @@ pub(crate) struct Proc {
     /// Where its memory is counted.
     cgroup: Option<String>,
     tail: Arc<Tail>,
-    streams: Vec<Arc<Stream>>,
+    pub streams: Vec<Arc<Stream>>,
 }
 
 #[derive(Default)]
@@ -88,18 +88,20 @@ pub(crate) struct State {
 
 pub struct Agent {
     node: Weak<Node>,
-    options: AgentOptions,
-    output: Output,
+    pub(crate) options: AgentOptions,
+    pub(crate) output: Output,
     cgroups: Cgroups,
     /// What files with output are below.
-    log_dir: Mutex<PathBuf>,
+    pub(crate) log_dir: Mutex<PathBuf>,
     pub(crate) state: Mutex<State>,
     quiet: Condvar,
     door: Mutex<bool>,
     pub(crate) census: Census,
     pub(crate) born: Instant,
     /// Where the lines of procs go, their stdout and their stderr.
-    consoles: Mutex<[libc::c_int; 2]>,
+    pub(crate) consoles: Mutex<[libc::c_int; 2]>,
+    /// Starts procs in this process instead.
+    launcher: OnceLock<Arc<Launcher>>,
     me: Weak<Agent>,
 }
 
@@ -119,8 +121,18 @@ impl Agent {
             census: Census::default(),
             born: Instant::now(),
             consoles,
+            launcher: OnceLock::new(),
             me: me.clone(),
         }))
+    }
+
+    /// From now on procs are nodes of this process.
+    pub fn simulate(&self, launcher: Arc<Launcher>) {
+        let _ = self.launcher.set(launcher);
+    }
+
+    pub fn launcher(&self) -> Option<&Arc<Launcher>> {
+        self.launcher.get()
     }
 
     /// Starts the zygote ahead of the first proc, on the I/O thread.
@@ -133,11 +145,6 @@ impl Agent {
                 me.watch();
             }));
         }
-    }
-
-    /// Where lines of procs that are started from now on are written.
-    pub fn set_consoles(&self, consoles: [libc::c_int; 2]) {
-        *lock(&self.consoles) = consoles;
     }
 
     fn with_zygote<T>(&self, f: impl FnOnce(&Zygote) -> T) -> io::Result<T> {
@@ -225,14 +232,18 @@ impl Agent {
     fn spawn(&self, owner: ProcUid, uid: ProcUid, plan: &ProcPlan) -> io::Result<()> {
         let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let (ours, theirs) = sys::socketpair()?;
-        let (out_read, out_write) = sys::pipe()?;
-        let (err_read, err_write) = sys::pipe()?;
         let tail = Tail::new(self.options.tail_lines);
-        let [out, err] = *lock(&self.consoles);
-        let streams = vec![
-            self.output.add(out_read, out, &plan.prefix, tail.clone(), self.file(plan, "stdout"))?,
-            self.output.add(err_read, err, &plan.prefix, tail.clone(), self.file(plan, "stderr"))?,
-        ];
+        let mut fds = vec![theirs];
+        let mut streams = vec![];
+        // What a simulated proc prints is printed already.
+        if self.launcher.get().is_none() {
+            let consoles = *lock(&self.consoles);
+            for (console, name) in consoles.into_iter().zip(["stdout", "stderr"]) {
+                let (read, write) = sys::pipe()?;
+                streams.push(self.output.add(read, console, &plan.prefix, tail.clone(), self.file(plan, name))?);
+                fds.push(write);
+            }
+        }
         let waiting = {
             let mut state = lock(&self.state);
             state.procs.insert(
@@ -258,8 +269,12 @@ impl Agent {
             state.awaited.remove(&uid).unwrap_or_default()
         };
         node.peer_unlinked(uid).0.link.attach(ours)?;
-        let fds = vec![theirs, out_write, err_write];
-        self.with_zygote(|z| if plan.command.is_empty() { z.fork(uid, &plan.setup, fds) } else { z.exec(uid, &plan.setup, fds) })?;
+        match (self.launcher.get(), fds.len()) {
+            (Some(l), 1) => l.start(uid, &plan.setup, fds.swap_remove(0)),
+            _ => {
+                self.with_zygote(|z| if plan.command.is_empty() { z.fork(uid, &plan.setup, fds) } else { z.exec(uid, &plan.setup, fds) })?
+            }
+        }
         waiting.into_iter().for_each(|from| self.connect(from, uid));
         if plan.ready_ms > 0 {
             let me = self.me.clone();
@@ -276,24 +291,12 @@ impl Agent {
         Ok(())
     }
 
-    fn file(&self, plan: &ProcPlan, stream: &str) -> Option<CaptureFile> {
-        let folder = lock(&self.log_dir);
-        (!plan.capture.is_empty()).then(|| CaptureFile::new(folder.join(format!("{}.{stream}", plan.capture))))
-    }
-
-    /// Where the output of procs that are spawned from now on is kept, if it is.
-    pub fn set_log_dir(&self, path: PathBuf) {
-        *lock(&self.log_dir) = path;
-    }
-
     fn give_up(&self, uid: ProcUid, bound: Duration) {
         let mut state = lock(&self.state);
         let Some(p) = state.procs.get_mut(&uid).filter(|p| !p.started) else { return };
         p.gave_up = Some(format!("not ready after {} s", bound.as_secs_f64()));
-        if let Some(z) = &state.zygote {
-            z.kill(uid, libc::SIGKILL);
-        }
         drop(state);
+        self.kill(uid);
         // Its parent, who would tell, may be what does not move; a proc that comes up after all finds its link closed.
         let (Some(node), me) = (self.node.upgrade(), self.me.clone()) else { return };
         let end = move || {
@@ -373,9 +376,13 @@ impl Agent {
         self.kill_later(uid, grace);
     }
 
+    fn now(&self) -> Instant {
+        self.node.upgrade().map_or_else(Instant::now, |n| n.poller.now())
+    }
+
     fn kill_later(&self, uid: ProcUid, grace: Duration) {
         if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
-            p.kill_at = Some(Instant::now() + grace);
+            p.kill_at = Some(self.now() + grace);
         }
         self.look_later(uid, grace);
     }
@@ -383,7 +390,7 @@ impl Agent {
     /// Moves the time of the kill, of this stop and of later ones: the proc runs a clean-up that may take so long.
     fn spare(&self, uid: ProcUid, grace: Duration) {
         if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
-            p.spared = Some(Instant::now() + grace);
+            p.spared = Some(self.now() + grace);
         }
         self.look_later(uid, grace);
     }
@@ -402,7 +409,7 @@ impl Agent {
     }
 
     fn kill_if_due(&self, uid: ProcUid) {
-        let now = Instant::now();
+        let now = self.now();
         let is_due = |p: &Proc| p.kill_at.is_some_and(|at| at <= now) && p.spared.is_none_or(|until| until <= now);
         let due = lock(&self.state).procs.get(&uid).is_some_and(is_due);
         if due {
@@ -411,6 +418,10 @@ impl Agent {
     }
 
     pub fn kill(&self, uid: ProcUid) {
+        if let Some(l) = self.launcher.get().cloned() {
+            // Behind the spawn that may be on its way there.
+            return self.on_io_thread(move |_| l.kill(uid));
+        }
         let state = lock(&self.state);
         if let (true, Some(z)) = (state.procs.contains_key(&uid), &state.zygote) {
             z.kill(uid, libc::SIGKILL);
@@ -553,31 +564,6 @@ impl Agent {
             z.end();
         }
         self.output.flush(bound, true);
-    }
-
-    /// Waits until what procs have printed before is on the console, at most so long.
-    pub fn flush_output(&self, bound: Duration) {
-        for s in lock(&self.state).procs.values().flat_map(|p| &p.streams) {
-            self.output.carry(s);
-        }
-        self.output.flush(bound, false);
-    }
-
-    /// Counts the lines of these procs together in windows from now on, or shows them one by one again. `done` is called when
-    /// what was counted so far is on the console, or does not get there in time.
-    pub fn aggregate(&self, procs: &[ProcUid], window: Option<Duration>, done: impl FnOnce() + Send + 'static) {
-        let Some(node) = self.node.upgrade() else { return };
-        let state = lock(&self.state);
-        let streams = procs.iter().filter_map(|p| state.procs.get(p)).flat_map(|p| p.streams.clone()).collect();
-        drop(state);
-        let done = Arc::new(Mutex::new(Some(done)));
-        let once = move || {
-            if let Some(f) = lock(&done).take() {
-                f();
-            }
-        };
-        node.poller.later(FLUSH, Box::new(once.clone()));
-        self.output.aggregate(streams, window, once);
     }
 }
 

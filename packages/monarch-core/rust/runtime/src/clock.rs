@@ -33,6 +33,12 @@ impl Clock for SystemClock {
     }
 }
 
+impl Clock for net::Timeline {
+    fn now(&self) -> Duration {
+        self.elapsed()
+    }
+}
+
 /// A clock that stands until it is moved. It begins at zero.
 #[derive(Default)]
 pub struct TestClock {

@@ -15,7 +15,9 @@
 //! | `guest` | a process of the same user that another agent started |
 //! | `zygote` | the interpreter that procs are forked from |
 //! | `supervision` | who owns what, and who is told of failures: decisions only |
+//! | `simulated` | procs that are nodes of this process, for tests |
 //! | `output` | lines that procs print |
+//! | `console` | where an agent puts what its procs print |
 //! | `aggregation` | lines that are alike, counted |
 //! | `capture` | files with what procs print |
 //! | `inspection` | what a process tells about itself |
@@ -31,6 +33,7 @@ pub mod cell;
 pub mod census;
 pub mod cgroup;
 pub mod clock;
+mod console;
 pub mod credit;
 pub mod guest;
 pub mod inspection;
@@ -41,6 +44,7 @@ pub mod output;
 pub mod payload;
 pub mod peer;
 pub mod pulse;
+pub mod simulated;
 pub mod supervision;
 mod sync;
 pub mod system;

@@ -25,6 +25,11 @@ pub const UNDELIVERABLE: u16 = 2;
 
 /// A thread that takes no signals: those are for the interpreter's main thread.
 pub(crate) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) {
+    drop(spawn_joinable(name, body));
+}
+
+/// The same, for those who wait for its end.
+pub fn spawn_joinable(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<std::thread::JoinHandle<()>> {
     // SAFETY: sigset operations on a local set; the mask is inherited by the new thread and then restored.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -33,7 +38,7 @@ pub(crate) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) {
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
         let made = std::thread::Builder::new().name(name.to_owned()).stack_size(512 << 10).spawn(body);
         libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
-        drop(made);
+        made
     }
 }
 
@@ -72,10 +77,10 @@ pub struct Node {
     /// The process that is our agent: ourselves in the client.
     pub agent_uid: ProcUid,
     agent: OnceLock<Arc<Agent>>,
-    peers: RwLock<HashMap<ProcUid, Arc<Peer>>>,
+    pub(crate) peers: RwLock<HashMap<ProcUid, Arc<Peer>>>,
     /// Procs of other agents, and which; such an agent is its own.
     foreign: RwLock<HashMap<ProcUid, ProcUid>>,
-    mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
+    pub(crate) mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
     graves: RwLock<Graves>,
     /// Meshes referred to here whose owner's process is gone, and what calls to them are answered with.
     pub(crate) orphaned: RwLock<HashMap<MailboxId, Arc<[u8]>>>,
@@ -87,14 +92,24 @@ pub struct Node {
     /// Replies that nobody waited for any more.
     pub dropped_replies: AtomicU64,
     me: OnceLock<std::sync::Weak<Node>>,
+    /// Of a simulated process that is no more.
+    pub(crate) over: AtomicBool,
 }
 
 impl Node {
     /// The runtime of this process; its I/O thread runs from now on.
     pub fn start(uid: ProcUid, agent_uid: ProcUid) -> io::Result<Arc<Self>> {
+        let node = Node::on(Poller::new()?, uid, agent_uid);
+        let poller = node.poller.clone();
+        spawn_thread("monarch-io", move || poller.run());
+        Ok(node)
+    }
+
+    /// The same on a poller that somebody else runs.
+    pub fn on(poller: Arc<Poller>, uid: ProcUid, agent_uid: ProcUid) -> Arc<Self> {
         let node = Arc::new(Node {
             uid,
-            poller: Poller::new()?,
+            poller,
             arena: Arena::new(),
             system: SystemQueue::default(),
             inspections: Inspections::default(),
@@ -111,6 +126,7 @@ impl Node {
             next_slot: AtomicU64::new(1),
             dropped_replies: AtomicU64::new(0),
             me: OnceLock::new(),
+            over: AtomicBool::new(false),
         });
         let _ = node.me.set(Arc::downgrade(&node));
         let poller = Arc::downgrade(&node.poller);
@@ -119,9 +135,7 @@ impl Node {
                 p.later(delay, task);
             }
         }));
-        let poller = node.poller.clone();
-        spawn_thread("monarch-io", move || poller.run());
-        Ok(node)
+        node
     }
 
     pub(crate) fn arc(&self) -> Arc<Node> {
@@ -154,6 +168,10 @@ impl Node {
         }
         let link = Link::new(uid, self.poller.clone(), Arc::new(NodeFrames(self.arc())));
         let peer = Peer::new(uid, link);
+        if self.over.load(Ordering::Acquire) {
+            peer.link.close();
+            return (peer, false);
+        }
         peers.insert(uid, peer.clone());
         (peer, true)
     }

@@ -1,7 +1,7 @@
 //! Events for the process's own housekeeping thread, on the Python side.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use net::Waiter;
@@ -50,6 +50,11 @@ pub enum SystemEvent {
     },
     /// The agent of this proc is gone.
     RootLost,
+    /// Of a simulated world's client: a proc is to be started in this process.
+    Launch {
+        uid: ProcUid,
+        setup: Vec<u8>,
+    },
 }
 
 impl SystemEvent {
@@ -67,6 +72,8 @@ pub struct SystemQueue {
     queue: Mutex<VecDeque<SystemEvent>>,
     waiter: OnceLock<Arc<Waiter>>,
     failures: AtomicUsize,
+    /// Nobody handles anything any more.
+    over: AtomicBool,
     settled: (Mutex<()>, Condvar),
 }
 
@@ -109,10 +116,17 @@ impl SystemQueue {
         self.settled.1.notify_all();
     }
 
+    /// The housekeeping thread is no more: nobody waits for what it has not handled.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        let _held = self.settled.0.lock().unwrap_or_else(PoisonError::into_inner);
+        self.settled.1.notify_all();
+    }
+
     /// Blocks until every failure that has arrived is with the actors concerned.
     pub fn settle(&self) {
         let mut held = self.settled.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.failures_in_flight() > 0 {
+        while self.failures_in_flight() > 0 && !self.over.load(Ordering::Acquire) {
             held = self.settled.1.wait(held).unwrap_or_else(PoisonError::into_inner);
         }
     }

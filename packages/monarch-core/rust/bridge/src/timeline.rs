@@ -1,0 +1,141 @@
+//! The time of a simulated world, and the threads that it waits for.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use net::Poller;
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::gil;
+
+#[pyclass(frozen)]
+pub struct Timeline {
+    pub inner: Arc<net::Timeline>,
+    running: Mutex<Option<(Arc<Poller>, JoinHandle<()>)>>,
+}
+
+fn span(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err(format!("invalid time {seconds}: must be finite and not negative")))
+}
+
+impl Timeline {
+    pub fn poller(&self) -> PyResult<Arc<Poller>> {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.as_ref().map(|(p, _)| p.clone()).ok_or_else(|| PyRuntimeError::new_err("the universe is not running"))
+    }
+
+    fn wake(&self) {
+        if let Ok(p) = self.poller() {
+            p.wake();
+        }
+    }
+
+    /// Sleeps until so much time has passed, if given, or else until nothing can happen any more; false in the latter case.
+    fn pause(&self, py: Python<'_>, time: Option<Duration>) -> PyResult<bool> {
+        let poller = self.poller()?;
+        let deadline = time.map(|t| poller.now() + t);
+        let waiter = gil::waiter(&poller);
+        Ok(gil::wait_quiet(py, &poller, &waiter, deadline, || false)?.is_some())
+    }
+}
+
+#[pymethods]
+impl Timeline {
+    #[new]
+    fn new(seed: u64) -> Self {
+        Timeline { inner: net::Timeline::new(seed), running: Mutex::new(None) }
+    }
+
+    /// Seconds since the beginning.
+    fn now(&self) -> f64 {
+        self.inner.elapsed().as_secs_f64()
+    }
+
+    /// Checks a time; `ValueError` if it is negative, NaN or infinite.
+    #[staticmethod]
+    fn check(seconds: f64) -> PyResult<()> {
+        span(seconds).map(drop)
+    }
+
+    /// Moves the clock while nothing runs on it.
+    fn advance(&self, seconds: f64) -> PyResult<()> {
+        self.inner.move_to(self.inner.elapsed() + span(seconds)?);
+        Ok(())
+    }
+
+    /// Starts the thread that reads the sockets and keeps the clock.
+    fn start(&self) -> PyResult<()> {
+        let failed = |e: std::io::Error| PyOSError::new_err(format!("cannot start a universe: {e}"));
+        let poller = Poller::simulated(self.inner.clone()).map_err(failed)?;
+        let theirs = poller.clone();
+        let thread = runtime::node::spawn_joinable("monarch-universe", move || theirs.run()).map_err(failed)?;
+        *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some((poller, thread));
+        Ok(())
+    }
+
+    /// Ends it.
+    fn stop(&self, py: Python<'_>) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((poller, thread)) = running {
+            poller.stop();
+            crate::signal::forget(&poller);
+            py.detach(|| drop(thread.join()));
+        }
+    }
+
+    /// A number for the threads of one process.
+    fn new_group(&self) -> u64 {
+        self.inner.new_group()
+    }
+
+    /// Time waits for one more thread, which is about to start, or for something that is done elsewhere.
+    fn enroll(&self, group: u64) {
+        self.inner.enroll(group);
+    }
+
+    fn dismiss(&self, group: u64) {
+        self.inner.dismiss(group);
+        self.wake();
+    }
+
+    /// This thread is one that was enrolled; the root is told when nothing can happen any more.
+    #[pyo3(signature = (group, root=false))]
+    fn enter(&self, group: u64, root: bool) {
+        self.inner.enter(group, root);
+    }
+
+    /// This thread goes on with something else; whoever enrolled it dismisses it.
+    fn step_out(&self) {
+        self.inner.leave();
+    }
+
+    /// The threads of the group are no more, as soon as each waits next.
+    fn kill(&self, group: u64) {
+        self.inner.kill(group);
+        self.wake();
+    }
+
+    fn is_dead(&self, group: u64) -> bool {
+        self.inner.is_dead(group)
+    }
+
+    /// The end of a thread that entered.
+    fn leave(&self) {
+        if let Some(group) = self.inner.leave() {
+            self.dismiss(group);
+        }
+    }
+
+    /// Lets so many seconds pass for this thread.
+    fn sleep(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
+        self.pause(py, Some(span(seconds)?)).map(drop)
+    }
+
+    /// Waits until nothing can happen any more. On the root's thread.
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        self.pause(py, None).map(drop)
+    }
+}
