@@ -55,6 +55,7 @@ def _orphan(process: LocalProcess, info: MeshInfo, end: tuple[Any, ...]) -> None
                 name=info.name,
                 crashed_ranks=[rank],
                 host=end[2],
+                pid=process.pid_of(proc),
             )
     if failure is not None:
         process.native.fail_mesh(info.uid, list(info.procs), failure.to_wire())

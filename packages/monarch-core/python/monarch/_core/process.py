@@ -94,6 +94,13 @@ class LocalProcess:
         proc = f"{'client' if self.is_client else 'proc'}<{to_base58(self.uid)}>"
         return ActorAddr(addr=self.address, proc_name=proc, actor_name=f"{label}<{to_base58(uid)}>" if uid else label)
 
+    def pid_of(self, proc: int) -> int | None:
+        """Of a proc, as far as this process knows it: the client has started all of them."""
+        if proc == self.uid:
+            return self.pid
+        end = self.native.ended(proc)
+        return end[0] if end is not None else dict(self.native.alive_procs()).get(proc)
+
     def share(self) -> None:
         """A handle is being pickled outside a message: whoever unpickles it must find the agent."""
         if self.is_client:

@@ -152,16 +152,8 @@ def stopped_failure(process: LocalProcess, info: MeshInfo, rank: int, reason: st
         name=info.name,
         crashed_ranks=[rank],
         host=process.host,
-        pid=_pid(process, info.procs[rank]),
+        pid=process.pid_of(info.procs[rank]),
     )
-
-
-def _pid(process: LocalProcess, proc: int) -> int | None:
-    """Of a proc, as far as this process knows it: the client has started all of them."""
-    if proc == process.uid:
-        return process.pid
-    end = process.native.ended(proc)
-    return end[0] if end is not None else dict(process.native.alive_procs()).get(proc)
 
 
 def actor_failed(process: LocalProcess, body: bytes) -> None:
