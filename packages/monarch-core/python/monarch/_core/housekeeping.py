@@ -193,10 +193,7 @@ class Housekeeping:
 
     def _unresponsive(self, uid: int, evidence: str, stacks: bytes) -> None:
         """Python has stopped to run in a proc of this agent, or runs again."""
-        if evidence:
-            self.process.unresponsive[uid] = (evidence, stacks)
-        else:
-            self.process.unresponsive.pop(uid, None)
+        runtime_log.proc_unresponsive(uid, evidence, stacks)
 
     def _stop(self, text: str) -> None:
         """This proc is to end: its actors stop, within the bounds."""

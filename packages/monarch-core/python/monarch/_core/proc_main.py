@@ -17,6 +17,7 @@ FAIL_VARIABLE = "MONARCH_ERROR_DURING_BOOTSTRAP_FOR_TESTING"
 
 # What every proc needs before it can run an actor.
 _FIRST = (
+    "faulthandler",
     "threading",
     "cloudpickle",
     "monarch._core.actor_logging",
@@ -28,7 +29,9 @@ _FIRST = (
     "monarch._core.housekeeping",
     "monarch._core.local_actor",
     "monarch._core.port",
+    "monarch._core.post_import",
     "monarch._core.proc_mesh",
+    "monarch._core.stacks",
     "monarch._core.value_mesh",
     "monarch.actor",
 )

@@ -64,8 +64,6 @@ class LocalProcess:
         self.controllers: dict[str, ActorMesh] = {}
         self.infos: WeakValueDictionary[int, MeshInfo] = WeakValueDictionary()
         self.ended: dict[int, Any] = {}
-        # Of an agent: procs in which Python does not run, with what was found and their stacks as JSON.
-        self.unresponsive: dict[int, tuple[str, bytes]] = {}
         # Owners of meshes that this process refers to.
         self.watched: set[int] = set()
         self.closed = False

@@ -193,6 +193,17 @@ def proc_ended(uid: int, end: tuple[Any, ...]) -> None:
         event("proc.end", WARN if lost else INFO, True, mesh=mesh, rank=rank, child=pid or None, kind=kind, **more)
 
 
+def proc_unresponsive(uid: int, evidence: str, stacks: bytes) -> None:
+    """Python does not run any more in a proc of this process's agent, or, with no evidence, runs again. `stacks` are JSON, if there are any."""
+    mesh, rank = _spawned.get(uid, (None, None))
+    if not evidence:
+        event("proc.responsive", mesh=mesh, rank=rank)
+    elif _lowest <= WARN:
+        import json
+
+        event("proc.unresponsive", WARN, True, mesh=mesh, rank=rank, stacks=json.loads(stacks) if stacks else None, detail=evidence)
+
+
 def failure_event(name: str, level: int, failure: MeshFailure, owner: str) -> None:
     """What becomes of a failure at `owner`, who answers for the mesh. The texts that users get are printed elsewhere."""
     if level < _lowest:

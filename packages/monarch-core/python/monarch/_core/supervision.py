@@ -10,6 +10,7 @@ from monarch._core import config
 from monarch._core.answer import proc_ended_failure
 from monarch._core.errors import ExitReason, MeshFailure, SupervisionError
 from monarch._core.future import Future
+from monarch._core.orphan import owner_ended
 from monarch._core.process import ERROR, GATHER, WATCH_STOP
 from monarch._core.runtime_log import WARN, failure_event
 
@@ -175,8 +176,6 @@ def procs_ended(process: LocalProcess, ends: list[tuple[int, tuple[Any, ...]]]) 
 
     _do(process, process.supervision.procs_ended([(uid, end[3] == "stopped") for uid, end in ends]), failure)
     _forget_if_over(process, process.supervision.on([uid for uid, _ in ends]))
-    from monarch._core.orphan import owner_ended
-
     for uid, end in ends:
         owner_ended(process, uid, end)
 

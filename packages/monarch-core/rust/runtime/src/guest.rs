@@ -2,8 +2,8 @@
 //!
 //! A handle that was pickled outside a message may be unpickled by any process. It finds the agent at an abstract unix
 //! address made of the agent's uid, which is random, and is let in if the kernel says that it belongs to the same user.
-//! From then on it is a peer like a proc: it asks the agent for links to others. An agent listens only once such a handle
-//! has been pickled.
+//! From then on it is a peer like a proc: it asks the agent for links to others. Whoever only looks in comes the same way: the
+//! names of all agents are in the kernel's list of sockets.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
