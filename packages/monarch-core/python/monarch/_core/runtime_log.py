@@ -194,7 +194,7 @@ def proc_ended(uid: int, end: tuple[Any, ...]) -> None:
 
 
 def proc_unresponsive(uid: int, evidence: str, stacks: bytes) -> None:
-    """Python does not run any more in a proc of this process's agent, or, with no evidence, runs again. `stacks` are JSON, if there are any."""
+    """Python does not run any more in a proc of this process's agent, or, with no evidence, runs again. `stacks` are JSON or empty."""
     mesh, rank = _spawned.get(uid, (None, None))
     if not evidence:
         event("proc.responsive", mesh=mesh, rank=rank)
