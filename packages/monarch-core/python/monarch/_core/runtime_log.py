@@ -57,6 +57,8 @@ _stderr = LogFilter("", WARN)
 _file = LogFilter("", LEVELS["off"])
 # The least level that anybody wants; where most calls end.
 _lowest = WARN
+# The same for what the user hears of in another way.
+_lowest_said = LEVELS["off"]
 _process: LocalProcess | None = None
 _base: dict[str, Any] = {}
 _fd = -1
@@ -86,11 +88,12 @@ def _changed(values: dict[str, object]) -> None:
 
 
 def _configure() -> None:
-    global _stderr, _file, _lowest, _path, _fd
+    global _stderr, _file, _lowest, _lowest_said, _path, _fd
     with _lock:
         _stderr = LogFilter(config.value("log_filter"), WARN)
         _file = LogFilter(config.value("file_log_level"), LEVELS["off"])
         _lowest = min(_stderr.lowest, _file.lowest)
+        _lowest_said = _lowest if _stderr.lowest <= INFO else _file.lowest
         if _process is not None and _process.is_client:
             from monarch._core.log_directory import job_directory
 
@@ -111,7 +114,7 @@ def event(name: str, level: int = INFO, said: bool = False, **fields: object) ->
 
     Fields that are None are left out.
     """
-    if level >= _lowest:
+    if level >= (_lowest_said if said else _lowest):
         _log(name, level, said, fields)
 
 
@@ -198,7 +201,7 @@ def proc_unresponsive(uid: int, evidence: str, stacks: bytes) -> None:
     mesh, rank = _spawned.get(uid, (None, None))
     if not evidence:
         event("proc.responsive", mesh=mesh, rank=rank)
-    elif _lowest <= WARN:
+    elif _lowest_said <= WARN:
         import json
 
         event("proc.unresponsive", WARN, True, mesh=mesh, rank=rank, stacks=json.loads(stacks) if stacks else None, detail=evidence)
@@ -206,7 +209,7 @@ def proc_unresponsive(uid: int, evidence: str, stacks: bytes) -> None:
 
 def failure_event(name: str, level: int, failure: MeshFailure, owner: str) -> None:
     """What becomes of a failure at `owner`, who answers for the mesh. The texts that users get are printed elsewhere."""
-    if level < _lowest:
+    if level < _lowest_said:
         return
     from monarch._core.errors import cause
 
