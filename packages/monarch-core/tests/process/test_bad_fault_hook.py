@@ -42,8 +42,8 @@ def test_hook_that_is_none(hook, error):
         FAILING
         + f"""
 monarch.actor.unhandled_fault_hook = {hook}
-child.error.broadcast()
 try:
+    child.error.broadcast()
     threading.Event().wait()
 finally:
     say("finally")
@@ -135,8 +135,8 @@ def test_failure_without_a_console(stream):
         FAILING
         + f"""
 {stream}
-child.error.broadcast()
 try:
+    child.error.broadcast()
     threading.Event().wait()
 finally:
     say("finally")

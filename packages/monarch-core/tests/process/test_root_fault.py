@@ -74,8 +74,8 @@ def test_unhandled_failure_ends_the_program(tmp_path, wait, disposition):
         noisy = Noisy()
         child = spawn()
         atexit.register(say, "atexit after")
-        child.error.broadcast()
         try:
+            child.error.broadcast()
             {wait}
         except KeyboardInterrupt:
             say("interrupted")
@@ -138,8 +138,8 @@ def test_future_that_is_dropped_unretrieved(tmp_path):
         while not future._done():
             time.sleep(0)
         say("done")
-        del future
         try:
+            del future
             time.sleep(1000)  # sleeps: until it is interrupted
         finally:
             say("finally")
@@ -202,8 +202,8 @@ def test_hook_that_returns_drops_the_failure(tmp_path):
                 told.set()
         monarch.actor.unhandled_fault_hook = hook
         one, two = spawn("one"), spawn("two")
-        one.error.broadcast()
         try:
+            one.error.broadcast()
             two.fail.call_one().get()  # a hook of the user sees what was caught, too
         except SupervisionError:
             pass
@@ -224,8 +224,8 @@ def test_hook_that_raises_ends_the_program(tmp_path, end):
             {end}
         monarch.actor.unhandled_fault_hook = hook
         child, other = spawn(), spawn("other")
-        child.error.broadcast()
         try:
+            child.error.broadcast()
             time.sleep(1000)  # sleeps: until it is interrupted
         except KeyboardInterrupt:
             other.ping.call_one().exception()
@@ -279,8 +279,8 @@ def test_script_that_swallows_the_interrupt(tmp_path):
         """
         child, other = spawn(), spawn("other")
         say(other.ping.call_one().get())
-        child.error.broadcast()
         try:
+            child.error.broadcast()
             time.sleep(1000)  # sleeps: until it is interrupted
         except KeyboardInterrupt:
             say("swallowed")

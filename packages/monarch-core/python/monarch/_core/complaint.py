@@ -8,6 +8,8 @@ import sys
 def complain(text: str) -> None:
     try:
         if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            print(text, file=sys.stderr, flush=True)
+            # In one piece: others write there too.
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
     except Exception:  # it is closed, or somebody's own object
         return

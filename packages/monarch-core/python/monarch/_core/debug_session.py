@@ -19,6 +19,7 @@ from bdb import BdbQuit
 from dis import opmap
 from typing import TYPE_CHECKING, Any
 
+from monarch._core.complaint import complain
 from monarch._core.identity import new_uid, to_label
 from monarch._core.process import current_process
 
@@ -425,10 +426,7 @@ def _wait(future: Future[Any]) -> Any:
 
 
 def _say(text: str) -> None:
-    try:
-        print(f"monarch: {text}", file=sys.stderr, flush=True)
-    except (OSError, ValueError, AttributeError):  # closed: who is to read it?
-        return
+    complain(f"monarch: {text}")
 
 
 def _is_ours(frame: FrameType) -> bool:

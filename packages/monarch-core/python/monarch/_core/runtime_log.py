@@ -8,10 +8,10 @@ not mix with others. Where nobody asked, an event costs a comparison.
 from __future__ import annotations
 
 import os
-import sys
 from _thread import RLock
 
 from monarch._core import config
+from monarch._core.complaint import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _configure() -> None:
             _path, _fd = path, -1
     unknown = [*_stderr.unknown, *_file.unknown]
     if unknown:
-        say(f"monarch: no level of the log: {', '.join(unknown)}: expected {' '.join(LEVELS)}, or target=level,...")
+        complain(f"monarch: no level of the log: {', '.join(unknown)}: expected {' '.join(LEVELS)}, or target=level,...")
 
 
 def event(name: str, level: int = INFO, said: bool = False, **fields: object) -> None:
@@ -123,7 +123,7 @@ def _log(name: str, level: int, said: bool, fields: dict[str, object]) -> None:
     fields = {key: value for key, value in fields.items() if value is not None}
     shown = min(level, INFO) if said else level
     if _stderr.passes(target, shown):
-        say(_text(name, shown, fields))
+        complain(_text(name, shown, fields))
     if _process is not None and _process.pid == os.getpid() and _file.passes(target, level):
         _append(_line(name, level, fields))
 
@@ -161,17 +161,7 @@ def _append(line: bytes) -> None:
         except OSError as e:
             if e.errno not in _told:
                 _told.add(e.errno)
-                say(f"monarch: cannot write {_path}: {e.strerror} (os error {e.errno}): events are left out until this is over")
-
-
-def say(text: str) -> None:
-    """One line on stderr, if there is one."""
-    try:
-        if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison]
-            sys.stderr.write(text + "\n")
-            sys.stderr.flush()
-    except (OSError, ValueError):  # it is closed
-        return
+                complain(f"monarch: cannot write {_path}: {e.strerror} (os error {e.errno}): events are left out until this is over")
 
 
 # ---- events with more than one line to them
