@@ -439,8 +439,8 @@ def test_text_at_the_root():
             @endpoint
             def error(self):
                 raise ValueError("boo")
-        this_host().spawn_procs().spawn("child", Child).error.broadcast()
         try:
+            this_host().spawn_procs().spawn("child", Child).error.broadcast()
             threading.Event().wait()
         except KeyboardInterrupt:
             pass
