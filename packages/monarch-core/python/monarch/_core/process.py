@@ -66,6 +66,8 @@ class LocalProcess:
         self.ended: dict[int, Any] = {}
         # Owners of meshes that this process refers to.
         self.watched: set[int] = set()
+        # Meshes of procs that are to be ready, by the slot that they answer, and how often they were looked at.
+        self.starting: dict[int, tuple[MeshInfo, int]] = {}
         self.closed = False
         self.is_shared = False
         self.creator_bytes: bytes | None = None

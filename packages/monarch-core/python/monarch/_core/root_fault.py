@@ -34,6 +34,9 @@ _fatal = False
 # What the hook is still to be called for, in order; held as long as a thread is at it.
 _pending: list[tuple[LocalProcess, MeshFailure]] = []
 _calling = allocate_lock()
+# How many failures it was to be called for, ever, and at how many an exit had waited for it in vain.
+_asked = 0
+_given_up = -1
 # So long an exit waits for the hook, seconds.
 _HOOK_TIMEOUT = 3.0
 # The program is at its end: there is nothing left to interrupt.
@@ -129,16 +132,19 @@ def abandoned(process: LocalProcess) -> None:
 
 def act_at_exit(process: LocalProcess) -> None:
     """The script ends without having looked: the hook acts now. Nobody can be interrupted any more."""
-    global _leaving
-    waited, _leaving = _leaving, True
+    global _leaving, _given_up
+    _leaving = True
     with _lock:
         left = list(_held.values())
         _held.clear()
     for failure in left:
         _call(process, failure)
-    # A hook that does not return decides nothing, and is waited for once.
-    if _calling.acquire(timeout=0.0 if waited and not left else _HOOK_TIMEOUT):
+    # A hook that does not return decides nothing, and is waited for once. One that was called meanwhile is another.
+    asked = _asked
+    if _calling.acquire(timeout=0.0 if asked == _given_up else _HOOK_TIMEOUT):
         _calling.release()
+    else:
+        _given_up = asked
 
 
 def _act(process: LocalProcess, key: tuple[int, int]) -> None:
@@ -149,7 +155,9 @@ def _act(process: LocalProcess, key: tuple[int, int]) -> None:
 
 
 def _call(process: LocalProcess, failure: MeshFailure) -> None:
+    global _asked
     with _lock:
+        _asked += 1
         _pending.append((process, failure))
         if not _calling.acquire(False):
             return

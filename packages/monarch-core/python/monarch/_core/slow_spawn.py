@@ -18,25 +18,22 @@ EVERY = 10.0
 # Ranks that a line names.
 _SHOWN = 8
 
-# By slot: the mesh, and how often it was looked at.
-_waiting: dict[int, tuple[MeshInfo, int]] = {}
-
 
 def watch(process: LocalProcess, info: MeshInfo, slot: int) -> None:
     """Looks after the mesh whose procs answer this slot when they are ready."""
-    _waiting[slot] = info, 1
+    process.starting[slot] = info, 1
     process.native.remind(EVERY, MISSING, slot.to_bytes(8, "little"))
 
 
 def look(process: LocalProcess, body: bytes) -> None:
     """The time is over. On the housekeeping thread."""
     slot = int.from_bytes(body, "little")
-    info, times = _waiting.pop(slot)
+    info, times = process.starting.pop(slot)
     ranks = process.native.unanswered(slot)
     if not ranks or info.stopped is not None:
         return
     shown = ", ".join(str(rank) for rank in ranks[:_SHOWN]) + (", ..." if len(ranks) > _SHOWN else "")
     text = f"{len(ranks)} of {len(info.procs)} procs of {info.name} are not ready after {times * EVERY:g} s: ranks {shown}"
     event("proc.missing", WARN, mesh=info.unique_name, ranks=ranks, detail=text)
-    _waiting[slot] = info, times + 1
+    process.starting[slot] = info, times + 1
     process.native.remind(EVERY, MISSING, body)
