@@ -312,9 +312,10 @@ class LocalActor:
 
     def owned_failed(self, failure: MeshFailure, ask: bool) -> None:
         """Something this actor owns has failed: its hook is asked, if it may have one. Called on the housekeeping thread."""
-        if ask and self.mailbox.push_event(EVENT_FAILURE + failure.to_wire()):
+        if ask:
+            # One that is being stopped listens no more, and what it owns ends with it: that is no failure of its own.
+            self.mailbox.push_event(EVENT_FAILURE + failure.to_wire())
             return
-        # It has no hook, or stops and listens no more: nobody but its own owner can be told.
         self.fail_unhandled(failure)
         self._end_soon()
 
