@@ -142,10 +142,11 @@ class Chaos:
             for rank in mesh.living():
                 self.send("call_one", mesh, [rank])
         self.watch.wait_for(0)
-        end = time.monotonic() + PATIENCE
-        while Past(read(self.path)).missing_notices() and time.monotonic() < end:
-            time.sleep(0.05)
+        self._await_notices()
         self.history.add("quiet")
+        # Who was told to end by a message that nobody waits for may have done so only just now: before this is settled, nothing is
+        # stopped, which would make its death one that was wanted.
+        self._await_notices()
         meshes = [m for m in meshes if m.owner is None]
         procs = self.model.roots_procs()
         for mesh in self.rng.sample(meshes, len(meshes) // 2):
@@ -160,6 +161,11 @@ class Chaos:
         line = {"part": self.parts, "path": self.path, "operations": self.operations, "kills": self.kills, "left": left, **self.sample()}
         print(json.dumps(line), flush=True)
         self.parts += 1
+
+    def _await_notices(self) -> None:
+        end = time.monotonic() + PATIENCE
+        while Past(read(self.path)).missing_notices() and time.monotonic() < end:
+            time.sleep(0.05)
 
     def _what_is_left(self) -> str:
         end = time.monotonic() + PATIENCE
