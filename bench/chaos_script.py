@@ -28,6 +28,7 @@ from chaos_check import History as Past
 from chaos_model import Mesh, Model, Procs
 
 import monarch.actor
+from monarch._core._native import set_parent_death_signal
 from monarch.actor import MeshFailure, SupervisionError, this_host
 from monarch.actor.testing import assert_clean, fault
 
@@ -529,6 +530,8 @@ def main() -> int:
     parser.add_argument("--operations", type=int, default=sys.maxsize)
     parser.add_argument("--procs", type=int, default=16)
     options = parser.parse_args()
+    # It is of no use without who judges it, who may be killed.
+    set_parent_death_signal(os.getppid())
     chaos = Chaos(options.seed, options.folder, options.procs)
     end = time.monotonic() + options.seconds
     while time.monotonic() < end and chaos.operations < options.operations:
