@@ -286,3 +286,21 @@ def test_agent_that_is_killed_under_a_guest():
     done = guest.end()
     done.assert_clean()
     assert done.out == "waiting\n" + f"host_lost: host {os.uname().nodename} lost: agent exited\n" * 2
+
+
+class Spawner(Actor):
+    @endpoint
+    def spawn_and_die(self) -> None:
+        this_host().spawn_procs(per_host={"procs": 2})
+        os._exit(0)
+
+
+def test_what_a_dying_owner_has_just_asked_for_does_not_stay(faults):
+    native = current_process().native
+    for _ in range(10):
+        procs = this_host().spawn_procs(per_host={"procs": 3})
+        procs.spawn("spawner", Spawner).spawn_and_die.broadcast()
+        for _ in range(3):
+            faults.get()
+        while native.alive_procs():
+            native.wait_quiet(0.1)

@@ -207,11 +207,9 @@ impl Agent {
     // ---- starting
 
     fn spawn_all(&self, owner: ProcUid, procs: Vec<(ProcUid, ProcPlan)>) {
-        let orphan = owner != self.node.upgrade().map_or(owner, |n| n.uid) && lock(&self.state).ended.contains_key(&owner);
         let mut failed = vec![];
         for (uid, plan) in procs {
-            let started = if orphan { Err(io::Error::other("its owner is gone")) } else { self.spawn(owner, uid, &plan) };
-            if let Err(e) = started {
+            if let Err(e) = self.spawn(owner, uid, &plan) {
                 let why = format!("cannot start a process: {e}");
                 lock(&self.state).procs.remove(&uid);
                 let end = ProcEnd {
@@ -231,6 +229,7 @@ impl Agent {
 
     fn spawn(&self, owner: ProcUid, uid: ProcUid, plan: &ProcPlan) -> io::Result<()> {
         let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+        owner_lives(&lock(&self.state), owner)?;
         let (ours, theirs) = sys::socketpair()?;
         let tail = Tail::new(self.options.tail_lines);
         let mut fds = vec![theirs];
@@ -246,6 +245,8 @@ impl Agent {
         }
         let waiting = {
             let mut state = lock(&self.state);
+            // In one step with the entry: its end, which another thread may be telling right now, stops what it finds there.
+            owner_lives(&state, owner)?;
             state.procs.insert(
                 uid,
                 Proc {
@@ -565,6 +566,10 @@ impl Agent {
         }
         self.output.flush(bound, true);
     }
+}
+
+fn owner_lives(state: &State, owner: ProcUid) -> io::Result<()> {
+    if state.ended.contains_key(&owner) { Err(io::Error::other("its owner is gone")) } else { Ok(()) }
 }
 
 fn from_status(status: i32) -> ExitReason {
