@@ -7,7 +7,7 @@ from monarch._core.shape import Extent, Point
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from monarch._core.errors import MeshFailure
@@ -91,7 +91,17 @@ class MeshInfo:
                 from monarch._core.orphan import watch_owner
 
                 watch_owner(process, info)
+            if process.ended:
+                info.mark_ended(process.ended)
         return info
+
+    def mark_ended(self, ended: Mapping[int, Any]) -> None:
+        """Ranks whose processes have ended before this process heard of the mesh, or heard of it again, have failed."""
+        from monarch._core.answer import proc_ended_failure
+
+        for rank, proc in enumerate(self.procs):
+            if proc in ended:
+                self.failed.setdefault(rank, proc_ended_failure(self, rank, ended[proc]))
 
     def first_failure(self, ranks: Iterable[int]) -> MeshFailure | None:
         """The failure of the lowest of these spawn ranks that has failed."""
