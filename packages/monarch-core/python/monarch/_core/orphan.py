@@ -37,8 +37,10 @@ def _concerns(process: LocalProcess, info: MeshInfo) -> bool:
 
 def owner_ended(process: LocalProcess, uid: int, end: tuple[Any, ...]) -> None:
     """A process has ended: what it owned and is referred to here is no more. After its end is in `process.ended`."""
-    for info in list(process.infos.values()):
-        if info.owner_proc == uid and _concerns(process, info):
+    # References, because they are copied in one step: other threads add to the dictionary.
+    for reference in process.infos.valuerefs():
+        info = reference()
+        if info is not None and info.owner_proc == uid and _concerns(process, info):
             _orphan(process, info, end)
 
 
