@@ -27,7 +27,9 @@ class Owner:
     def meshes(self) -> list[OwnedMesh]:
         """What it owns, oldest first."""
         owned = self.process.owned
-        return [owned[uid] for uid in self.process.supervision.owned(self.mailbox) if uid in owned]
+        # One that ends meanwhile is no longer there.
+        found = map(owned.get, self.process.supervision.owned(self.mailbox))
+        return [mesh for mesh in found if mesh is not None]
 
     def failed(self, failure: MeshFailure) -> None:
         """Something that the process itself owns has failed. Called on the housekeeping thread."""

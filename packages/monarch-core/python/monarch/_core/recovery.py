@@ -213,4 +213,5 @@ class Replicas(Generic[T]):
 
 def _owned(meshes: list[MeshInfo]) -> list[OwnedMesh]:
     owned = current_process().owned
-    return [owned[info.uid] for info in meshes if info.uid in owned]
+    found = (owned.get(info.uid) for info in meshes)
+    return [mesh for mesh in found if mesh is not None]
