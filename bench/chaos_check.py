@@ -206,7 +206,7 @@ class History:
                     missing.append(f"root was not told of the death of {name(where)}")
                 continue
             actor, mode = rank_of(owner), self.mode(owner)
-            if actor in (full if mode == "handle" else down).gone or self._ended_otherwise(full, where, actor):
+            if actor in (full if mode == "handle" else down).gone or self._ended_otherwise(full, where, actor) or self._was_stopped(actor):
                 continue
             if mode == "none":
                 todo.append(actor)
@@ -218,6 +218,11 @@ class History:
             else:
                 missing.append(f"{owner} was told of no death, though {name(where)} died")
         return missing
+
+    def _was_stopped(self, actor: Rank) -> bool:
+        """It ended as one that is stopped does, before the script settled: for a death of which the script cannot know, as that of an
+        actor whose `__init__` had not run yet."""
+        return any(place < self.quiet and not self.records[place]["failed"] for place in self.cleaned[actor])
 
     def _ended_otherwise(self, ends: Ends, where: Rank, actor: Rank) -> bool:
         """The owner of what died, or an owner of that, ended for another reason than this death."""
