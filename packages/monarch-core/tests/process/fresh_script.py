@@ -20,6 +20,8 @@ VARIABLE = "MONARCH_TEST_RUN"
 # presses the keys again.
 SWALLOWED = re.compile(r"Exception ignored in: <function _get_module_lock.*\n(?:Traceback.*\n(?:  .*\n)*)?KeyboardInterrupt.*\n")
 
+PYTHONS_HELPER = re.compile(r"from multiprocessing\.(resource_tracker|forkserver) import main")
+
 # Every script may use these.
 PRELUDE = """
 import os, signal, sys, threading, time
@@ -141,9 +143,10 @@ class Script:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def left(self) -> list[str]:
-        # The kernel may need a moment to end what it has killed: their descriptors tell when.
-        for pid, _ in self.processes():
-            if self.process.returncode < 0:
+        # The kernel may need a moment to end what it has killed, and Python's own helpers end after their parent, when their pipe
+        # closes: their descriptors tell when.
+        for pid, command in self.processes():
+            if self.process.returncode < 0 or PYTHONS_HELPER.search(command):
                 wait_for_end(pid)
         left = [f"process {pid}: {command}" for pid, command in self.processes()]
         # An abstract socket or a memory descriptor would need one of these processes; other sockets are files.
