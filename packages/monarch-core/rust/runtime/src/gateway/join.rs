@@ -1,0 +1,262 @@
+//! Streams that this process opens: a client's to its hosts, an agent's to other agents.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use net::address::Address;
+use net::dial::{self, NoStream, Ready};
+use net::lock::lock;
+use net::trunk::{FRAMES, HEART};
+use net::trust::{DialTrust, JobId, Kind, Policy, Target};
+use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
+use wire::{Control, ProcUid, SlotId, Status};
+
+use super::{Gateway, Host, Job};
+use crate::cell::Outcome;
+
+/// One attempt to open a stream.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// Between attempts, at first and at most.
+const RETRY: Duration = Duration::from_millis(20);
+const RETRY_MOST: Duration = Duration::from_millis(500);
+
+/// A host that is to join.
+pub struct Wanted {
+    pub host: ProcUid,
+    pub address: Address,
+    /// The agent that is meant; 0: any.
+    pub agent: u64,
+}
+
+impl Gateway {
+    /// Makes this client's job, if it is not there; `policy` is of its agents.
+    pub fn start_job(&self, settings: JobSettings, policy: Policy) -> std::io::Result<Arc<Job>> {
+        let node = self.node().ok_or(std::io::ErrorKind::NotConnected)?;
+        if let Some(job) = self.job(node.uid) {
+            return Ok(job);
+        }
+        let trust = DialTrust::new_client(JobId(node.uid.0), policy)?;
+        let job = Job::new(node.uid, node.uid, settings, trust, self.poller.now());
+        self.add_job(job.clone());
+        Ok(job)
+    }
+
+    /// Takes hosts into the job; each answers the slot, by its place, with what it says of itself, or with why it did not join. Names
+    /// are looked up on the calling thread.
+    pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Vec<Wanted>, slot: SlotId, bound: Duration) {
+        let deadline = self.poller.now() + bound;
+        for (rank, w) in wanted.into_iter().enumerate() {
+            let host = job.host_or_new(w.host, &self.me, &self.poller);
+            match w.address.resolve() {
+                Ok(resolved) => {
+                    let mut place = lock(&host.place);
+                    place.resolved = resolved;
+                    place.address = Some(w.address.clone());
+                }
+                Err(e) => {
+                    self.not_joined(job, &host, slot, rank as u32, &format!("name not found: {e}"));
+                    continue;
+                }
+            }
+            let greeting = Greeting::Join { host: w.host, agent: w.agent, from: from.to_owned(), settings: job.settings.clone() };
+            self.try_join(job, &host, greeting::encode(&greeting), slot, rank as u32, deadline, 0);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn try_join(&self, job: &Arc<Job>, host: &Arc<Host>, hello: Vec<u8>, slot: SlotId, rank: u32, deadline: std::time::Instant, tries: u32) {
+        let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
+        let again = hello.clone();
+        let left = deadline.saturating_duration_since(self.poller.now());
+        let done = move |result: Result<Ready, NoStream>| {
+            let Some(g) = me.upgrade() else { return };
+            match result {
+                Ok(ready) => g.joined(&job2, &host2, ready, slot, rank),
+                // It may not be there yet: whoever started it has only just done so.
+                Err(NoStream::Network(_) | NoStream::TimedOut) if g.poller.now() + backoff(tries) < deadline && !g.is_closing() => {
+                    let poller = g.poller.clone();
+                    poller.later(backoff(tries), Box::new(move || g.try_join(&job2, &host2, again, slot, rank, deadline, tries + 1)));
+                }
+                Err(why) => g.not_joined(&job2, &host2, slot, rank, &why.to_string()),
+            }
+        };
+        self.dial(job, host, Kind::Join, hello, left.min(ATTEMPT), Box::new(done));
+    }
+
+    fn dial(&self, job: &Arc<Job>, host: &Host, kind: Kind, hello: Vec<u8>, bound: Duration, done: dial::Done) {
+        let place = host.place();
+        let Some(address) = place.address else { return done(Err(NoStream::Network("its address is not known".to_owned()))) };
+        let name = match &address {
+            Address::Tcp { host, .. } => host.clone(),
+            _ => String::new(),
+        };
+        let target = Target { name, host: host.id.0, kind };
+        dial::dial(&self.poller, &address, &place.resolved, &job.trust, target, hello, bound, done);
+    }
+
+    fn joined(&self, job: &Arc<Job>, host: &Arc<Host>, mut ready: Ready, slot: SlotId, rank: u32) {
+        ready.opened.stream.close();
+        match greeting::decode(&ready.answer) {
+            Some(Welcome::Joined { agent, host: name, pid, release }) => {
+                {
+                    let mut place = lock(&host.place);
+                    (place.name, place.pid, place.release, place.agent) = (name, pid, release, agent);
+                    let mut state = lock(&host.state);
+                    state.joined = true;
+                    state.dials = true;
+                }
+                self.watch(job, host.id);
+                self.open(job, host);
+                self.introduce(job, host);
+                let place = host.place();
+                let body = serde_json::json!({"agent": agent, "host": place.name, "pid": pid, "release": place.release});
+                self.answer(slot, rank, Status::Ok, body.to_string().as_bytes());
+            }
+            Some(Welcome::Refused(no)) => self.not_joined(job, host, slot, rank, refusal(no)),
+            _ => self.not_joined(job, host, slot, rank, "the answer makes no sense"),
+        }
+    }
+
+    /// A host that has joined hears of all others, and they of it.
+    fn introduce(&self, job: &Arc<Job>, host: &Arc<Host>) {
+        let Some(node) = self.node() else { return };
+        let others: Vec<_> = job.hosts().into_iter().filter(|h| h.id != host.id && lock(&h.state).joined && h.lost().is_none()).collect();
+        let known = others.iter().filter_map(|h| h.entry()).collect();
+        node.route(host.id, host.id, job.here);
+        node.peer(host.id).send_control(Control::Hosts { hosts: known });
+        let Some(entry) = host.entry() else { return };
+        for other in others {
+            node.peer(other.id).send_control(Control::Hosts { hosts: vec![entry.clone()] });
+        }
+    }
+
+    fn answer(&self, slot: SlotId, rank: u32, status: Status, body: &[u8]) {
+        if let Some(node) = self.node() {
+            node.complete(slot, Outcome::new(rank, status, body));
+        }
+    }
+
+    fn not_joined(&self, job: &Arc<Job>, host: &Arc<Host>, slot: SlotId, rank: u32, why: &str) {
+        self.host_lost(job, host, &format!("it did not join: {why}"), false);
+        self.answer(slot, rank, Status::Error, why.as_bytes());
+    }
+
+    /// Opens the streams of a trunk that are missing, if that is for this side to do.
+    pub(super) fn open(&self, job: &Arc<Job>, host: &Arc<Host>) {
+        let missing: Vec<u8> = {
+            let mut state = lock(&host.state);
+            // Agents dial each other on first use; a client is never dialled.
+            if !state.dials && state.session == 0 && state.joined && host.id != job.id {
+                state.dials = true;
+            }
+            if !state.joined || !state.dials || state.lost.is_some() || self.is_closing() {
+                return;
+            }
+            if state.session == 0 {
+                state.session = random();
+            }
+            let missing: Vec<u8> = [(FRAMES, host.trunk.is_up()), (HEART, host.trunk.has_heart())]
+                .into_iter()
+                .filter(|(n, is_there)| !is_there && !state.opening.contains(n))
+                .map(|(n, _)| n)
+                .collect();
+            state.opening.extend(&missing);
+            missing
+        };
+        missing.into_iter().for_each(|number| self.open_stream(job, host, number));
+    }
+
+    fn open_stream(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8) {
+        let session = lock(&host.state).session;
+        let received = if number == FRAMES { host.trunk.received() } else { 0 };
+        let hello = greeting::encode(&Greeting::Channel { session, number, received, from: job.here, to: host.id });
+        let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
+        let done = move |result: Result<Ready, NoStream>| {
+            if let Some(g) = me.upgrade() {
+                g.opened(&job2, &host2, number, session, result);
+            }
+        };
+        self.dial(job, host, Kind::Channel, hello, ATTEMPT, Box::new(done));
+    }
+
+    fn opened(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8, session: u64, result: Result<Ready, NoStream>) {
+        let stale = {
+            let mut state = lock(&host.state);
+            state.opening.retain(|n| *n != number);
+            state.session != session || state.lost.is_some()
+        };
+        if stale {
+            return;
+        }
+        let why = match result {
+            Ok(ready) => match greeting::decode(&ready.answer) {
+                Some(Welcome::Channel { received }) => {
+                    {
+                        let mut state = lock(&host.state);
+                        state.failed = 0;
+                        state.was_up = true;
+                    }
+                    self.heard(job, host.id);
+                    if number == HEART {
+                        return host.trunk.attach_heart(ready.opened.stream, &[], ready.early);
+                    }
+                    if host.trunk.attach(ready.opened.stream, received, &[], ready.early).is_err() {
+                        self.host_lost(job, host, "agent exited", true);
+                    }
+                    return;
+                }
+                // Its own stream is on its way here.
+                Some(Welcome::Refused(No::Glare)) => {
+                    let mut state = lock(&host.state);
+                    state.dials = false;
+                    return;
+                }
+                Some(Welcome::Refused(No::NoSession | No::OtherAgent)) => return self.host_lost(job, host, "agent exited", true),
+                Some(Welcome::Refused(no)) => return self.host_lost(job, host, refusal(no), true),
+                _ => "the answer makes no sense".to_owned(),
+            },
+            Err(NoStream::Refused(why)) => {
+                // An agent that knows nothing of the job is not the one that joined it.
+                return self.host_lost(job, host, &format!("agent exited: {why}"), true);
+            }
+            Err(why) => why.to_string(),
+        };
+        self.try_later(job, host, &why);
+    }
+
+    fn try_later(&self, job: &Arc<Job>, host: &Arc<Host>, _why: &str) {
+        let tries = {
+            let mut state = lock(&host.state);
+            state.failed += 1;
+            state.failed
+        };
+        let (me, job, host) = (self.me.clone(), job.clone(), host.clone());
+        let task = move || {
+            if let Some(g) = me.upgrade() {
+                g.open(&job, &host);
+            }
+        };
+        self.poller.later(backoff(tries), Box::new(task));
+    }
+}
+
+fn backoff(tries: u32) -> Duration {
+    (RETRY * 2u32.pow(tries.min(8))).min(RETRY_MOST)
+}
+
+pub(super) fn random() -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: a buffer of that length. Without randomness the number is 1, and sessions of two processes may be taken for each other.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 8, 0) };
+    u64::from_le_bytes(bytes).max(1)
+}
+
+fn refusal(no: No) -> &'static str {
+    match no {
+        No::Lost => "refused after being declared lost",
+        No::NoSession => "it knows nothing of this connection",
+        No::Glare => "it connects to us",
+        No::OtherAgent => "another agent answers at this address",
+        No::Closing => "its agent is ending",
+    }
+}
