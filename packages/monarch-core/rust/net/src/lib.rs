@@ -1,4 +1,4 @@
-//! Links between the processes of one host, the poller that reads them, and the arena for large parts.
+//! Links between processes, authenticated streams between hosts, the poller that reads them, and the arena for large parts.
 //!
 //! | file | noun |
 //! |---|---|
@@ -10,6 +10,9 @@
 //! | `timeline` | simulated time of threads that really run |
 //! | `lock` | locks that survive a panic |
 //! | `link` | a framed, ordered connection to one process |
+//! | `stream` | a byte stream to another process, plain or encrypted |
+//! | `tls` | the encryption of a stream |
+//! | `trust` | who may open a stream: secrets, certificates, the exchange that proves them |
 //! | `arena` | the sender's shared memory for large parts |
 //! | `segment` | the receiver's view of a sender's arena |
 
@@ -19,14 +22,18 @@ pub mod link;
 pub mod lock;
 pub mod poller;
 pub mod segment;
+pub mod stream;
 pub mod sys;
 pub mod timeline;
 pub mod timers;
+pub mod tls;
+pub mod trust;
 pub mod waiter;
 
 pub use arena::{Arena, Block};
 pub use link::{Link, LinkDown, LinkHandler};
 pub use poller::{Poller, Source, WaitEnd};
 pub use segment::{Mapping, RecvPart};
+pub use stream::Stream;
 pub use timeline::Timeline;
 pub use waiter::Waiter;
