@@ -1,10 +1,11 @@
 //! This process as a member of jobs that span hosts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use net::address::Address;
-use net::trust::Policy;
+use net::lock::lock;
+use net::trust::{DialTrust, JobId, Policy, Secret, SitePki};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use runtime::gateway::Wanted;
@@ -32,7 +33,7 @@ fn address((kind, name, number): Where) -> PyResult<Address> {
 }
 
 /// What an agent and its clients know each other by.
-#[derive(FromPyObject)]
+#[derive(FromPyObject, PartialEq, Eq)]
 pub struct Trust {
     kind: String,
     secret: Vec<u8>,
@@ -41,9 +42,15 @@ pub struct Trust {
 }
 
 impl Trust {
-    fn policy(self) -> PyResult<Policy> {
-        let _ = (&self.kind, &self.secret, &self.key, &self.ca);
-        Ok(Policy::Insecure)
+    fn policy(&self) -> PyResult<Policy> {
+        let refused = |e: std::io::Error| PyValueError::new_err(e.to_string());
+        Ok(match self.kind.as_str() {
+            "secret" => Policy::Secret(Secret::from_bytes(&self.secret).map_err(refused)?),
+            "site" => Policy::Site(SitePki::from_pem(&self.key, &self.ca).map_err(refused)?),
+            "insecure" => Policy::Insecure,
+            "user" => Policy::SameUser,
+            other => return Err(PyValueError::new_err(format!("no such kind of trust: {other}"))),
+        })
     }
 }
 
@@ -51,6 +58,8 @@ impl Trust {
 pub struct Hosts {
     node: Arc<Node>,
     gateway: Arc<Gateway>,
+    /// What hosts of this client's job are dialled with: one authority for all that have the same secret.
+    trusts: Mutex<Vec<(Trust, Arc<DialTrust>)>>,
 }
 
 fn seconds(s: f64) -> Duration {
@@ -64,7 +73,7 @@ impl Hosts {
         gil::check_not_forked()?;
         let node = process.node.clone();
         let gateway = node.open_gateway();
-        Ok(Hosts { node, gateway })
+        Ok(Hosts { node, gateway, trusts: Mutex::default() })
     }
 
     /// Lets clients in; gives the port.
@@ -72,27 +81,35 @@ impl Hosts {
         Ok(self.gateway.listen(&address(at)?, trust.policy()?)?)
     }
 
-    /// Takes hosts (id in this job, address, uid of the agent or 0) into this client's job, within `bound` seconds. The cell gets an
-    /// answer from each: JSON of what it says of itself, or an error that says why it did not join. Looks names up.
-    fn attach(
-        &self,
-        py: Python<'_>,
-        hosts: Vec<(u64, Where, u64)>,
-        trust: Trust,
-        settings: (f64, f64, f64),
-        from: String,
-        bound: f64,
-    ) -> PyResult<CallCell> {
-        let wanted: PyResult<Vec<Wanted>> =
-            hosts.into_iter().map(|(host, at, agent)| Ok(Wanted { host: ProcUid(host), address: address(at)?, agent })).collect();
-        let wanted = wanted?;
+    /// Hosts of these ids are going to join this client's job; `settings` are the seconds of `host_loss_timeout`,
+    /// `channel_reconnect_timeout` and the lease (0: none). The cell gets an answer from each, by its place: JSON of what it says of
+    /// itself, or an error that says why it did not join.
+    fn expect(&self, hosts: Vec<u64>, trust: Trust, settings: (f64, f64, f64)) -> PyResult<CallCell> {
         let ms = |s: f64| seconds(s).as_millis() as u64;
         let settings = JobSettings { loss_ms: ms(settings.0), reconnect_ms: ms(settings.1), lease_ms: ms(settings.2) };
-        let job = self.gateway.start_job(settings, trust.policy()?).map_err(failed)?;
-        let inner = self.node.new_cell(Mode::Gather, wanted.len(), Arc::default());
-        let slot = inner.slot;
-        gil::blocking(py, || self.gateway.join(&job, &from, wanted, slot, seconds(bound)));
+        let job = self.gateway.start_job(settings).map_err(failed)?;
+        let ids: Vec<ProcUid> = hosts.into_iter().map(ProcUid).collect();
+        self.gateway.expect(&job, &ids, &self.dial_trust(trust)?);
+        let inner = self.node.new_cell(Mode::Gather, ids.len(), Arc::default());
         Ok(CallCell { node: self.node.clone(), inner })
+    }
+
+    /// Takes one of them in, within `bound` seconds: its place among them, id, address, and the uid of its agent or 0. Looks names up.
+    #[allow(clippy::too_many_arguments)]
+    fn join(&self, py: Python<'_>, cell: &CallCell, rank: u32, host: u64, at: Where, agent: u64, from: String, bound: f64) -> PyResult<()> {
+        let wanted = Wanted { host: ProcUid(host), address: address(at)?, agent, rank };
+        let slot = cell.inner.slot;
+        if let Some(job) = self.gateway.job(self.node.uid) {
+            gil::blocking(py, || self.gateway.join(&job, &from, wanted, slot, seconds(bound)));
+        }
+        Ok(())
+    }
+
+    /// A host that was expected is not going to join.
+    fn give_up(&self, cell: &CallCell, rank: u32, host: u64, why: String) {
+        if let Some(job) = self.gateway.job(self.node.uid) {
+            self.gateway.give_up(&job, ProcUid(host), cell.inner.slot, rank, &why);
+        }
     }
 
     /// Has the agent of a host end; the cell gets an answer when it is about to.
@@ -127,5 +144,17 @@ impl Hosts {
                 h.trunk.cut();
             }
         }
+    }
+}
+
+impl Hosts {
+    fn dial_trust(&self, trust: Trust) -> PyResult<Arc<DialTrust>> {
+        let mut known = lock(&self.trusts);
+        if let Some((_, found)) = known.iter().find(|(t, _)| *t == trust) {
+            return Ok(found.clone());
+        }
+        let made = Arc::new(DialTrust::new_client(JobId(self.node.uid.0), trust.policy()?).map_err(failed)?);
+        known.push((trust, made.clone()));
+        Ok(made)
     }
 }

@@ -16,7 +16,7 @@ use crate::poller::{Poller, Source};
 use crate::trust::{DialTrust, Opened, Opening, Progress, Refused, Target};
 
 /// Why there is no stream.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum NoStream {
     /// The network says so: refused, unreachable, no such name.
     Network(String),
@@ -24,6 +24,16 @@ pub enum NoStream {
     TimedOut,
     /// The other side is not who it should be, or thinks so of us.
     Refused(Refused),
+}
+
+impl NoStream {
+    /// It may be another time.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            NoStream::Network(_) | NoStream::TimedOut => true,
+            NoStream::Refused(why) => why.is_transient(),
+        }
+    }
 }
 
 impl std::fmt::Display for NoStream {

@@ -129,6 +129,34 @@ pub fn read(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
     check_len(unsafe { libc::read(fd, buf.as_mut_ptr().cast(), buf.len()) })
 }
 
+/// Reads at most `limit` bytes into the spare capacity of `buf`, which grows if it must.
+pub fn read_into(fd: RawFd, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
+    buf.reserve(limit);
+    let spare = buf.spare_capacity_mut();
+    // SAFETY: `reserve` made at least `limit` bytes writable.
+    let n = check_len(unsafe { libc::read(fd, spare.as_mut_ptr().cast(), limit) })?;
+    // SAFETY: the kernel has written n of them.
+    unsafe { buf.set_len(buf.len() + n) };
+    Ok(n)
+}
+
+/// One gather write that neither blocks nor raises SIGPIPE.
+pub fn send_slices(fd: RawFd, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+    // SAFETY: an all-zero msghdr is valid.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    // `IoSlice` is laid out as `iovec`, by its documentation; the kernel only reads.
+    msg.msg_iov = slices.as_ptr().cast_mut().cast();
+    msg.msg_iovlen = slices.len().min(libc::UIO_MAXIOV as usize);
+    // SAFETY: the slices outlive the call.
+    check_len(unsafe { libc::sendmsg(fd, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+}
+
+/// No more is sent on a socket; what was sent arrives.
+pub fn shutdown_write(fd: RawFd) {
+    // SAFETY: no pointers. A failure means that the connection is gone already.
+    unsafe { libc::shutdown(fd, libc::SHUT_WR) };
+}
+
 /// One gather write with descriptors attached to its first byte.
 pub fn send(fd: RawFd, bufs: &[&[u8]], fds: &[RawFd]) -> io::Result<usize> {
     const MAX_IOV: usize = 16;

@@ -48,6 +48,8 @@ pub enum No {
     OtherAgent,
     /// This agent is leaving.
     Closing,
+    /// This agent is in the job already, as another host.
+    Twice,
 }
 
 /// The answer.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use net::dial::{NoStream, greeting_frame};
 use net::lock::lock;
 use net::trunk::HEART;
-use net::trust::{Kind, Opened};
+use net::trust::{Kind, Opened, Who};
 use wire::ProcUid;
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 
@@ -16,9 +16,9 @@ impl Gateway {
     pub(super) fn arrived(&self, peer: &str, result: Result<Opened, NoStream>) {
         match result {
             Ok(opened) => self.greeted(peer, opened),
-            Err(NoStream::Refused(why)) => self.audit("refused", peer, why.to_string()),
+            Err(NoStream::Refused(why)) if !why.is_transient() => self.audit("refused", peer, why.to_string()),
             // Nobody has said anything.
-            Err(NoStream::Network(_) | NoStream::TimedOut) => {}
+            Err(_) => {}
         }
     }
 
@@ -44,11 +44,11 @@ impl Gateway {
         } else if agent != 0 && agent != node.uid.0 {
             Welcome::Refused(No::OtherAgent)
         } else if self.job(id).is_some_and(|j| j.here != host) {
-            // The same job has this host already, by another address.
-            Welcome::Refused(No::Lost)
-        } else if let Some(trust) = self.trust.get().and_then(|t| t.dial_trust(opened.job)) {
+            // By another address, most likely.
+            Welcome::Refused(No::Twice)
+        } else {
             if self.job(id).is_none() {
-                let job = Job::new(id, host, settings, trust, self.poller.now());
+                let job = Job::new(id, host, settings, self.poller.now());
                 let client = job.host_or_new(id, &self.me, &self.poller);
                 lock(&client.state).joined = true;
                 lock(&client.place).name = from.to_owned();
@@ -58,8 +58,6 @@ impl Gateway {
             }
             let name = node.agent().map_or(String::new(), |a| a.host().to_owned());
             Welcome::Joined { agent: node.uid.0, host: name, pid: std::process::id(), release: RELEASE.to_owned() }
-        } else {
-            Welcome::Refused(No::Closing)
         };
         let what = if matches!(answer, Welcome::Joined { .. }) { "joined" } else { "refused" };
         self.audit(what, peer, from.to_owned());
@@ -69,7 +67,13 @@ impl Gateway {
     }
 
     fn channel_asked(&self, mut opened: Opened, session: u64, number: u8, received: u64, from: ProcUid, to: ProcUid) {
-        let job = self.job(ProcUid(opened.job.0)).filter(|j| j.here == to && from != to);
+        let is_himself = match opened.who {
+            Who::Host(host) => host == from.0,
+            Who::Client => from.0 == opened.job.0,
+            // The site's certificates name machines, and a socket's user is that of all: any member of the job may speak.
+            Who::Site(_) | Who::Unnamed => true,
+        };
+        let job = self.job(ProcUid(opened.job.0)).filter(|j| j.here == to && from != to && is_himself);
         let admitted = match &job {
             Some(job) => self.admit(job, session, number, received, from),
             None => Err(No::NoSession),

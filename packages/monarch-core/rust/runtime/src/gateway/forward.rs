@@ -71,7 +71,7 @@ impl Gateway {
             return self.unreachable(head, &host.lost().unwrap_or_else(|| "agent exited".to_owned()));
         }
         if !host.trunk.is_up() {
-            self.open(&job, &host);
+            self.open_soon(&job, &host);
         }
     }
 
@@ -162,7 +162,7 @@ impl TrunkHandler for Hands {
                 whole.extend_from_slice(frame);
                 let _ = host.trunk.send(&[&whole]);
                 if !host.trunk.is_up() {
-                    g.open(j, &host);
+                    g.open_soon(j, &host);
                 }
             }
         });

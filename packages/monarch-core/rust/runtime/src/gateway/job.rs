@@ -24,7 +24,6 @@ pub struct Job {
     /// What this process is called in it; in the client, its uid.
     pub here: ProcUid,
     pub settings: JobSettings,
-    pub(super) trust: Arc<DialTrust>,
     hosts: RwLock<HashMap<ProcUid, Arc<Host>>>,
     pub(super) detector: Mutex<Detector>,
     /// The next look is due.
@@ -34,13 +33,12 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn new(id: ProcUid, here: ProcUid, settings: JobSettings, trust: Arc<DialTrust>, now: Instant) -> Arc<Job> {
+    pub fn new(id: ProcUid, here: ProcUid, settings: JobSettings, now: Instant) -> Arc<Job> {
         let detector = Settings { loss: Duration::from_millis(settings.loss_ms), reconnect: Duration::from_millis(settings.reconnect_ms) };
         Arc::new(Job {
             id,
             here,
             settings,
-            trust,
             hosts: RwLock::default(),
             detector: Mutex::new(Detector::new(detector)),
             ticking: Mutex::new(false),
@@ -85,6 +83,8 @@ pub struct Place {
 
 #[derive(Default)]
 pub(super) struct State {
+    /// What it is dialled with.
+    pub trust: Option<Arc<DialTrust>>,
     /// Both sides know each other: streams may be opened.
     pub joined: bool,
     /// This process opens the streams.

@@ -7,7 +7,7 @@ use net::address::Address;
 use net::dial::{self, NoStream, Ready};
 use net::lock::lock;
 use net::trunk::{FRAMES, HEART};
-use net::trust::{DialTrust, JobId, Kind, Policy, Target};
+use net::trust::{DialTrust, JobId, Kind, Target};
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 use wire::{Control, ProcUid, SlotId, Status};
 
@@ -26,40 +26,59 @@ pub struct Wanted {
     pub address: Address,
     /// The agent that is meant; 0: any.
     pub agent: u64,
+    /// Its place among those that are to join.
+    pub rank: u32,
 }
 
 impl Gateway {
     /// Makes this client's job, if it is not there; `policy` is of its agents.
-    pub fn start_job(&self, settings: JobSettings, policy: Policy) -> std::io::Result<Arc<Job>> {
+    pub fn start_job(&self, settings: JobSettings) -> std::io::Result<Arc<Job>> {
         let node = self.node().ok_or(std::io::ErrorKind::NotConnected)?;
         if let Some(job) = self.job(node.uid) {
             return Ok(job);
         }
-        let trust = DialTrust::new_client(JobId(node.uid.0), policy)?;
-        let job = Job::new(node.uid, node.uid, settings, trust, self.poller.now());
+        let job = Job::new(node.uid, node.uid, settings, self.poller.now());
         self.add_job(job.clone());
         Ok(job)
     }
 
-    /// Takes hosts into the job; each answers the slot, by its place, with what it says of itself, or with why it did not join. Names
-    /// are looked up on the calling thread.
-    pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Vec<Wanted>, slot: SlotId, bound: Duration) {
+    /// Hosts of these ids are going to join; from now on they can be sent to.
+    pub fn expect(&self, job: &Arc<Job>, hosts: &[ProcUid], trust: &Arc<DialTrust>) {
+        let Some(node) = self.node() else { return };
+        for id in hosts {
+            let host = job.host_or_new(*id, &self.me, &self.poller);
+            lock(&host.state).trust = Some(trust.clone());
+            node.route(*id, *id, job.here);
+        }
+    }
+
+    /// Takes a host into the job; it answers the slot, by its rank, with what it says of itself, or with why it did not join. Its name
+    /// is looked up on the calling thread.
+    pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
         let deadline = self.poller.now() + bound;
-        for (rank, w) in wanted.into_iter().enumerate() {
-            let host = job.host_or_new(w.host, &self.me, &self.poller);
-            match w.address.resolve() {
-                Ok(resolved) => {
-                    let mut place = lock(&host.place);
-                    place.resolved = resolved;
-                    place.address = Some(w.address.clone());
-                }
-                Err(e) => {
-                    self.not_joined(job, &host, slot, rank as u32, &format!("name not found: {e}"));
-                    continue;
-                }
+        let host = job.host_or_new(wanted.host, &self.me, &self.poller);
+        match wanted.address.resolve() {
+            Ok(resolved) => {
+                let mut place = lock(&host.place);
+                place.resolved = resolved;
+                place.address = Some(wanted.address);
             }
-            let greeting = Greeting::Join { host: w.host, agent: w.agent, from: from.to_owned(), settings: job.settings.clone() };
-            self.try_join(job, &host, greeting::encode(&greeting), slot, rank as u32, deadline, 0);
+            Err(e) => return self.not_joined(job, &host, slot, wanted.rank, &format!("name not found: {e}")),
+        }
+        let greeting = Greeting::Join { host: wanted.host, agent: wanted.agent, from: from.to_owned(), settings: job.settings.clone() };
+        let (me, job, hello) = (self.me.clone(), job.clone(), greeting::encode(&greeting));
+        // All that happens to a host happens on the I/O thread.
+        let task = move || {
+            if let Some(g) = me.upgrade() {
+                g.try_join(&job, &host, hello, slot, wanted.rank, deadline, 0);
+            }
+        };
+        self.poller.spawn(Box::new(task));
+    }
+
+    pub fn give_up(&self, job: &Arc<Job>, host: ProcUid, slot: SlotId, rank: u32, why: &str) {
+        if let Some(host) = job.host(host) {
+            self.not_joined(job, &host, slot, rank, why);
         }
     }
 
@@ -73,7 +92,7 @@ impl Gateway {
             match result {
                 Ok(ready) => g.joined(&job2, &host2, ready, slot, rank),
                 // It may not be there yet: whoever started it has only just done so.
-                Err(NoStream::Network(_) | NoStream::TimedOut) if g.poller.now() + backoff(tries) < deadline && !g.is_closing() => {
+                Err(why) if why.is_transient() && g.poller.now() + backoff(tries) < deadline && !g.is_closing() => {
                     let poller = g.poller.clone();
                     poller.later(backoff(tries), Box::new(move || g.try_join(&job2, &host2, again, slot, rank, deadline, tries + 1)));
                 }
@@ -91,7 +110,12 @@ impl Gateway {
             _ => String::new(),
         };
         let target = Target { name, host: host.id.0, kind };
-        dial::dial(&self.poller, &address, &place.resolved, &job.trust, target, hello, bound, done);
+        let given = lock(&host.state).trust.clone();
+        // An agent dials others of the job with what it got when it joined.
+        let Some(trust) = given.or_else(|| self.trust.get().and_then(|t| t.dial(JobId(job.id.0)))) else {
+            return done(Err(NoStream::Network("there is nothing to show to it".to_owned())));
+        };
+        dial::dial(&self.poller, &address, &place.resolved, &trust, target, hello, bound, done);
     }
 
     fn joined(&self, job: &Arc<Job>, host: &Arc<Host>, mut ready: Ready, slot: SlotId, rank: u32) {
@@ -139,6 +163,17 @@ impl Gateway {
     fn not_joined(&self, job: &Arc<Job>, host: &Arc<Host>, slot: SlotId, rank: u32, why: &str) {
         self.host_lost(job, host, &format!("it did not join: {why}"), false);
         self.answer(slot, rank, Status::Error, why.as_bytes());
+    }
+
+    /// The same on the I/O thread.
+    pub(super) fn open_soon(&self, job: &Arc<Job>, host: &Arc<Host>) {
+        let (me, job, host) = (self.me.clone(), job.clone(), host.clone());
+        let task = move || {
+            if let Some(g) = me.upgrade() {
+                g.open(&job, &host);
+            }
+        };
+        self.poller.spawn(Box::new(task));
     }
 
     /// Opens the streams of a trunk that are missing, if that is for this side to do.
@@ -215,7 +250,7 @@ impl Gateway {
                 Some(Welcome::Refused(no)) => return self.host_lost(job, host, refusal(no), true),
                 _ => "the answer makes no sense".to_owned(),
             },
-            Err(NoStream::Refused(why)) => {
+            Err(NoStream::Refused(why)) if !why.is_transient() => {
                 // An agent that knows nothing of the job is not the one that joined it.
                 return self.host_lost(job, host, &format!("agent exited: {why}"), true);
             }
@@ -258,5 +293,6 @@ fn refusal(no: No) -> &'static str {
         No::Glare => "it connects to us",
         No::OtherAgent => "another agent answers at this address",
         No::Closing => "its agent is ending",
+        No::Twice => "this host is in the job already, by another address",
     }
 }

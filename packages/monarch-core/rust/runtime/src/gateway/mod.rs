@@ -78,7 +78,7 @@ impl Gateway {
 
     /// Lets clients in; the port.
     pub fn listen(&self, at: &Address, policy: Policy) -> io::Result<u16> {
-        let trust = HostTrust::new(policy)?;
+        let trust = Arc::new(HostTrust::new(policy)?);
         let trust = self.trust.get_or_init(|| trust).clone();
         let me = self.me.clone();
         let arrived = move |peer: String, result| {
