@@ -24,6 +24,7 @@
 //! | `census` | what an agent tells about its procs |
 //! | `pulse` | is Python running in a proc? |
 //! | `watch` | the agent looks after its procs |
+//! | `detector` | which hosts are lost: decisions only |
 //! | `clock` | time, real or simulated |
 
 pub mod agent;
@@ -35,6 +36,7 @@ pub mod cgroup;
 pub mod clock;
 mod console;
 pub mod credit;
+pub mod detector;
 pub mod guest;
 pub mod inspection;
 mod loss;
