@@ -84,20 +84,31 @@ impl Hosts {
     /// Hosts of these ids are going to join this client's job; `settings` are the seconds of `host_loss_timeout`,
     /// `channel_reconnect_timeout` and the lease (0: none). The cell gets an answer from each, by its place: JSON of what it says of
     /// itself, or an error that says why it did not join.
-    fn expect(&self, hosts: Vec<u64>, trust: Trust, settings: (f64, f64, f64)) -> PyResult<CallCell> {
+    fn expect(&self, hosts: Vec<u64>, settings: (f64, f64, f64)) -> PyResult<CallCell> {
         let ms = |s: f64| seconds(s).as_millis() as u64;
         let settings = JobSettings { loss_ms: ms(settings.0), reconnect_ms: ms(settings.1), lease_ms: ms(settings.2) };
         let job = self.gateway.start_job(settings).map_err(failed)?;
         let ids: Vec<ProcUid> = hosts.into_iter().map(ProcUid).collect();
-        self.gateway.expect(&job, &ids, &self.dial_trust(trust)?);
+        self.gateway.expect(&job, &ids);
         let inner = self.node.new_cell(Mode::Gather, ids.len(), Arc::default());
         Ok(CallCell { node: self.node.clone(), inner })
     }
 
     /// Takes one of them in, within `bound` seconds: its place among them, id, address, and the uid of its agent or 0. Looks names up.
     #[allow(clippy::too_many_arguments)]
-    fn join(&self, py: Python<'_>, cell: &CallCell, rank: u32, host: u64, at: Where, agent: u64, from: String, bound: f64) -> PyResult<()> {
-        let wanted = Wanted { host: ProcUid(host), address: address(at)?, agent, rank };
+    fn join(
+        &self,
+        py: Python<'_>,
+        cell: &CallCell,
+        rank: u32,
+        host: u64,
+        at: Where,
+        agent: u64,
+        trust: Trust,
+        from: String,
+        bound: f64,
+    ) -> PyResult<()> {
+        let wanted = Wanted { host: ProcUid(host), address: address(at)?, agent, rank, trust: self.dial_trust(trust)? };
         let slot = cell.inner.slot;
         if let Some(job) = self.gateway.job(self.node.uid) {
             gil::blocking(py, || self.gateway.join(&job, &from, wanted, slot, seconds(bound)));
@@ -118,6 +129,7 @@ impl Hosts {
         let targets = Arc::from([(host, wire::MailboxId(0))]);
         let inner = self.node.new_cell(Mode::Gather, 1, targets);
         let peer = self.node.peer(host);
+        self.gateway.expect_end(host);
         peer.send_control(Control::Shutdown { slot: inner.slot });
         if peer.ended().is_some() {
             self.node.fail_rank(&inner, 0, &peer);

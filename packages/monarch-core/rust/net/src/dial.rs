@@ -27,6 +27,22 @@ pub enum NoStream {
 }
 
 impl NoStream {
+    /// One word for it: `version`, `auth` or `other`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            NoStream::Refused(Refused::Version { .. }) => "version",
+            NoStream::Refused(
+                Refused::Secret
+                | Refused::Certificate(_)
+                | Refused::Job(_)
+                | Refused::Authority(_)
+                | Refused::User(_)
+                | Refused::Denied,
+            ) => "auth",
+            _ => "other",
+        }
+    }
+
     /// It may be another time.
     pub fn is_transient(&self) -> bool {
         match self {

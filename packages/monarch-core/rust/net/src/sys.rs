@@ -111,6 +111,13 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
+/// The close of this socket is to be a reset, where there is such a thing.
+pub fn reset(fd: RawFd) {
+    let now = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: an option and its size. It fails for what is no socket.
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const now).cast(), size_of_val(&now) as u32) };
+}
+
 pub fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     // SAFETY: no pointers.
     let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;

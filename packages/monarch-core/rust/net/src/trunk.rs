@@ -2,6 +2,9 @@
 //!
 //! The trunk outlives its streams. It exists before the first one is open, and what is sent meanwhile waits; when a stream breaks, its
 //! owner opens another, and frames that were under way are sent again. The thread that sends writes the stream itself.
+//!
+//! A stream that gives way to another one is reset: only a process that ends closes all of its streams in the usual way, and the other
+//! side knows it by that.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +20,7 @@ use crate::heart::Heart;
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
 use crate::stream::Stream;
+use crate::sys;
 
 /// The number of a trunk's channel for frames, and of its heartbeat stream.
 pub const FRAMES: u8 = 0;
@@ -134,9 +138,9 @@ impl Trunk {
     pub fn detach(&self) {
         let _input = lock(&self.input);
         let mut pipe = lock(&self.pipe);
-        if let Some((mut old, token)) = pipe.stream.take() {
+        if let Some((old, token)) = pipe.stream.take() {
             self.poller.remove(token, old.fd());
-            old.close();
+            sys::reset(old.fd());
         }
     }
 
@@ -148,9 +152,9 @@ impl Trunk {
         if pipe.closed {
             return Ok(());
         }
-        if let Some((mut old, token)) = pipe.stream.take() {
+        if let Some((old, token)) = pipe.stream.take() {
             self.poller.remove(token, old.fd());
-            old.close();
+            sys::reset(old.fd());
         }
         pipe.outbox.resume(peer_received)?;
         input.buf = early;
@@ -176,9 +180,9 @@ impl Trunk {
         if self.is_closed() {
             return;
         }
-        if let Some(mut old) = heart.take() {
+        if let Some(old) = heart.take() {
             self.poller.remove(old.token, old.stream.fd());
-            old.stream.close();
+            sys::reset(old.stream.fd());
         }
         let (fd, token) = (stream.fd(), self.poller.token());
         *heart = Some(Heart::new(stream, token, prologue, early));
@@ -363,9 +367,9 @@ impl Trunk {
         {
             let mut pipe = lock(&self.pipe);
             match pipe.stream.take() {
-                Some((mut stream, current)) if current == token => {
+                Some((stream, current)) if current == token => {
                     self.poller.remove(token, stream.fd());
-                    stream.close();
+                    sys::reset(stream.fd());
                     pipe.want_write = false;
                 }
                 other => {
@@ -384,10 +388,10 @@ impl Trunk {
             let Some(h) = heart.as_mut().filter(|h| h.token == token) else { return };
             let end = h.read(&mut beats).err().map(|e| StreamEnd::of(&e));
             if end.is_some()
-                && let Some(mut old) = heart.take()
+                && let Some(old) = heart.take()
             {
                 self.poller.remove(token, old.stream.fd());
-                old.stream.close();
+                sys::reset(old.stream.fd());
             }
             end
         };

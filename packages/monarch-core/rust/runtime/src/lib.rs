@@ -15,7 +15,6 @@
 //! | `guest` | a process of the same user that another agent started |
 //! | `tenant` | procs of jobs of other hosts' clients |
 //! | `gateway` | this process as a member of jobs that span hosts |
-//! | `detector` | who of the hosts of a job is silent |
 //! | `routes` | which host a process is on |
 //! | `zygote` | the interpreter that procs are forked from |
 //! | `supervision` | who owns what, and who is told of failures: decisions only |
@@ -28,6 +27,7 @@
 //! | `census` | what an agent tells about its procs |
 //! | `pulse` | is Python running in a proc? |
 //! | `watch` | the agent looks after its procs |
+//! | `detector` | which hosts are lost: decisions only |
 //! | `clock` | time, real or simulated |
 
 pub mod agent;

@@ -16,7 +16,7 @@ use wire::greeting::JobSettings;
 
 use super::Gateway;
 use super::forward::Hands;
-use crate::detector::{Detector, Settings};
+use crate::detector::{Detector, Role, Settings};
 
 pub struct Job {
     /// The client's uid.
@@ -34,7 +34,9 @@ pub struct Job {
 
 impl Job {
     pub fn new(id: ProcUid, here: ProcUid, settings: JobSettings, now: Instant) -> Arc<Job> {
-        let detector = Settings { loss: Duration::from_millis(settings.loss_ms), reconnect: Duration::from_millis(settings.reconnect_ms) };
+        let role = if id == here { Role::Client } else { Role::Agent };
+        let ms = Duration::from_millis;
+        let detector = Settings { loss: ms(settings.loss_ms), reconnect: ms(settings.reconnect_ms), role };
         Arc::new(Job {
             id,
             here,
@@ -96,6 +98,10 @@ pub(super) struct State {
     pub was_up: bool,
     /// Attempts in a row that failed.
     pub failed: u32,
+    /// It has not been heard for a while.
+    pub suspect: bool,
+    /// It was told to end.
+    pub leaving: bool,
     pub lost: Option<String>,
 }
 

@@ -13,9 +13,11 @@ use wire::{Control, ProcUid, SlotId, Status};
 
 use super::{Gateway, Host, Job};
 use crate::cell::Outcome;
+use crate::detector::LinkEnd;
 
-/// One attempt to open a stream.
+/// One attempt to open a stream, and one to a host that is silent: the network itself waits a second before it tries again.
 const ATTEMPT: Duration = Duration::from_secs(5);
+const ATTEMPT_ANEW: Duration = Duration::from_millis(400);
 /// Between attempts, at first and at most.
 const RETRY: Duration = Duration::from_millis(20);
 const RETRY_MOST: Duration = Duration::from_millis(500);
@@ -28,6 +30,8 @@ pub struct Wanted {
     pub agent: u64,
     /// Its place among those that are to join.
     pub rank: u32,
+    /// What it is dialled with.
+    pub trust: Arc<DialTrust>,
 }
 
 impl Gateway {
@@ -43,11 +47,10 @@ impl Gateway {
     }
 
     /// Hosts of these ids are going to join; from now on they can be sent to.
-    pub fn expect(&self, job: &Arc<Job>, hosts: &[ProcUid], trust: &Arc<DialTrust>) {
+    pub fn expect(&self, job: &Arc<Job>, hosts: &[ProcUid]) {
         let Some(node) = self.node() else { return };
         for id in hosts {
-            let host = job.host_or_new(*id, &self.me, &self.poller);
-            lock(&host.state).trust = Some(trust.clone());
+            job.host_or_new(*id, &self.me, &self.poller);
             node.route(*id, *id, job.here);
         }
     }
@@ -57,13 +60,14 @@ impl Gateway {
     pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
         let deadline = self.poller.now() + bound;
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);
+        lock(&host.state).trust = Some(wanted.trust);
         match wanted.address.resolve() {
             Ok(resolved) => {
                 let mut place = lock(&host.place);
                 place.resolved = resolved;
                 place.address = Some(wanted.address);
             }
-            Err(e) => return self.not_joined(job, &host, slot, wanted.rank, &format!("name not found: {e}")),
+            Err(e) => return self.not_joined(job, &host, slot, wanted.rank, "other", &format!("name not found: {e}")),
         }
         let greeting = Greeting::Join { host: wanted.host, agent: wanted.agent, from: from.to_owned(), settings: job.settings.clone() };
         let (me, job, hello) = (self.me.clone(), job.clone(), greeting::encode(&greeting));
@@ -78,7 +82,7 @@ impl Gateway {
 
     pub fn give_up(&self, job: &Arc<Job>, host: ProcUid, slot: SlotId, rank: u32, why: &str) {
         if let Some(host) = job.host(host) {
-            self.not_joined(job, &host, slot, rank, why);
+            self.not_joined(job, &host, slot, rank, "other", why);
         }
     }
 
@@ -96,7 +100,7 @@ impl Gateway {
                     let poller = g.poller.clone();
                     poller.later(backoff(tries), Box::new(move || g.try_join(&job2, &host2, again, slot, rank, deadline, tries + 1)));
                 }
-                Err(why) => g.not_joined(&job2, &host2, slot, rank, &why.to_string()),
+                Err(why) => g.not_joined(&job2, &host2, slot, rank, why.kind(), &why.to_string()),
             }
         };
         self.dial(job, host, Kind::Join, hello, left.min(ATTEMPT), Box::new(done));
@@ -136,8 +140,8 @@ impl Gateway {
                 let body = serde_json::json!({"agent": agent, "host": place.name, "pid": pid, "release": place.release});
                 self.answer(slot, rank, Status::Ok, body.to_string().as_bytes());
             }
-            Some(Welcome::Refused(no)) => self.not_joined(job, host, slot, rank, refusal(no)),
-            _ => self.not_joined(job, host, slot, rank, "the answer makes no sense"),
+            Some(Welcome::Refused(no)) => self.not_joined(job, host, slot, rank, "other", refusal(no)),
+            _ => self.not_joined(job, host, slot, rank, "other", "the answer makes no sense"),
         }
     }
 
@@ -160,9 +164,10 @@ impl Gateway {
         }
     }
 
-    fn not_joined(&self, job: &Arc<Job>, host: &Arc<Host>, slot: SlotId, rank: u32, why: &str) {
+    /// The answer begins with a word that says what kind of reason it is.
+    fn not_joined(&self, job: &Arc<Job>, host: &Arc<Host>, slot: SlotId, rank: u32, kind: &str, why: &str) {
         self.host_lost(job, host, &format!("it did not join: {why}"), false);
-        self.answer(slot, rank, Status::Error, why.as_bytes());
+        self.answer(slot, rank, Status::Error, format!("{kind}:{why}").as_bytes());
     }
 
     /// The same on the I/O thread.
@@ -201,8 +206,23 @@ impl Gateway {
         missing.into_iter().for_each(|number| self.open_stream(job, host, number));
     }
 
+    /// Opens another heartbeat stream to a host that is silent: the old one may be waiting for the network's own next attempt.
+    pub(super) fn open_anew(&self, job: &Arc<Job>, host: &Arc<Host>) {
+        {
+            let mut state = lock(&host.state);
+            if !state.suspect || !state.dials || !state.joined || state.lost.is_some() || state.opening.contains(&HEART) {
+                return;
+            }
+            state.opening.push(HEART);
+        }
+        self.open_stream(job, host, HEART);
+    }
+
     fn open_stream(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8) {
-        let session = lock(&host.state).session;
+        let (session, bound) = {
+            let state = lock(&host.state);
+            (state.session, if state.suspect { ATTEMPT_ANEW } else { ATTEMPT })
+        };
         let received = if number == FRAMES { host.trunk.received() } else { 0 };
         let hello = greeting::encode(&Greeting::Channel { session, number, received, from: job.here, to: host.id });
         let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
@@ -211,7 +231,7 @@ impl Gateway {
                 g.opened(&job2, &host2, number, session, result);
             }
         };
-        self.dial(job, host, Kind::Channel, hello, ATTEMPT, Box::new(done));
+        self.dial(job, host, Kind::Channel, hello, bound, Box::new(done));
     }
 
     fn opened(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8, session: u64, result: Result<Ready, NoStream>) {
@@ -223,17 +243,24 @@ impl Gateway {
         if stale {
             return;
         }
-        let why = match result {
+        match result {
             Ok(ready) => match greeting::decode(&ready.answer) {
                 Some(Welcome::Channel { received }) => {
-                    {
+                    let was_silent = {
                         let mut state = lock(&host.state);
                         state.failed = 0;
                         state.was_up = true;
-                    }
+                        std::mem::take(&mut state.suspect)
+                    };
                     self.heard(job, host.id);
                     if number == HEART {
-                        return host.trunk.attach_heart(ready.opened.stream, &[], ready.early);
+                        host.trunk.attach_heart(ready.opened.stream, &[], ready.early);
+                        if was_silent {
+                            // The other stream may be stuck as that one was.
+                            host.trunk.detach();
+                            self.open(job, host);
+                        }
+                        return;
                     }
                     if host.trunk.attach(ready.opened.stream, received, &[], ready.early).is_err() {
                         self.host_lost(job, host, "agent exited", true);
@@ -248,18 +275,25 @@ impl Gateway {
                 }
                 Some(Welcome::Refused(No::NoSession | No::OtherAgent)) => return self.host_lost(job, host, "agent exited", true),
                 Some(Welcome::Refused(no)) => return self.host_lost(job, host, refusal(no), true),
-                _ => "the answer makes no sense".to_owned(),
+                _ => {}
             },
             Err(NoStream::Refused(why)) if !why.is_transient() => {
                 // An agent that knows nothing of the job is not the one that joined it.
                 return self.host_lost(job, host, &format!("agent exited: {why}"), true);
             }
-            Err(why) => why.to_string(),
-        };
-        self.try_later(job, host, &why);
+            Err(why) => {
+                let refused = matches!(&why, NoStream::Network(text) if text.contains("refused"));
+                let alone = !host.trunk.is_up() && !host.trunk.has_heart();
+                if alone {
+                    let end = if refused { LinkEnd::Refused } else { LinkEnd::Cut };
+                    lock(&job.detector).link_down(host.id, end, self.poller.now());
+                }
+            }
+        }
+        self.try_later(job, host);
     }
 
-    fn try_later(&self, job: &Arc<Job>, host: &Arc<Host>, _why: &str) {
+    fn try_later(&self, job: &Arc<Job>, host: &Arc<Host>) {
         let tries = {
             let mut state = lock(&host.state);
             state.failed += 1;

@@ -24,10 +24,13 @@ impl Gateway {
 
     pub(super) fn heard(&self, job: &Arc<Job>, host: ProcUid) {
         let now = self.poller.now();
-        lock(&job.detector).heard(host, now);
-        if host == job.id {
+        let mut detector = lock(&job.detector);
+        if host == job.id && !job.is_clients() {
             *lock(&job.client_heard) = now;
+            // One that was silent for long is looked after again.
+            detector.watch(host, now);
         }
+        detector.heard(host, now);
     }
 
     fn tick_later(&self, job: &Arc<Job>) {
@@ -53,6 +56,7 @@ impl Gateway {
                 Action::Ping(host) => {
                     if let Some(h) = job.host(host) {
                         h.trunk.beat(&Beat::Ping { received: vec![h.trunk.received()] });
+                        self.open_anew(job, &h);
                     }
                 }
                 Action::Probe { via, about } => {
@@ -60,7 +64,10 @@ impl Gateway {
                         h.trunk.beat(&Beat::Probe { about });
                     }
                 }
-                Action::Suspect(_) | Action::Recovered(_) => {}
+                Action::Suspect(host) => self.suspect(job, host, true),
+                Action::Recovered(host) => self.suspect(job, host, false),
+                // Of the client the lease decides.
+                Action::Lost { host, .. } | Action::LinkLost { host, .. } if host == job.id => {}
                 Action::Lost { host, why } | Action::LinkLost { host, why } => {
                     if let Some(h) = job.host(host) {
                         self.host_lost(job, &h, &why, true);
@@ -72,6 +79,12 @@ impl Gateway {
             return self.end_job(job, "its client is silent");
         }
         self.tick_later(job);
+    }
+
+    fn suspect(&self, job: &Arc<Job>, host: ProcUid, yes: bool) {
+        if let Some(h) = job.host(host) {
+            lock(&h.state).suspect = yes;
+        }
     }
 
     fn lease_is_over(&self, job: &Job) -> bool {
@@ -111,7 +124,7 @@ impl Gateway {
         };
         if alone {
             let end = match end {
-                StreamEnd::Closed => LinkEnd::Exited,
+                StreamEnd::Closed => LinkEnd::Killed,
                 StreamEnd::Reset => LinkEnd::Reset,
                 StreamEnd::Garbage | StreamEnd::Failed => LinkEnd::Cut,
             };
@@ -132,7 +145,7 @@ impl Gateway {
         host.trunk.close();
         lock(&job.detector).forget(host.id);
         let Some(node) = self.node() else { return };
-        self.audit("lost", &host.name(), why.to_owned());
+        self.audit(if lock(&host.state).leaving { "left" } else { "lost" }, &host.name(), why.to_owned());
         if host.id == job.id {
             // The client: its procs have their lease.
             return self.end_job(job, why);
@@ -204,6 +217,7 @@ impl Gateway {
         }
         if let Some(node) = self.node() {
             if let Some(agent) = node.agent() {
+                agent.host_ended(job.id, &host_end("", why));
                 agent.job_ended(job.here, why);
             }
             node.procs_ended(vec![(job.id, host_end("", why))]);
@@ -236,5 +250,15 @@ impl Gateway {
             std::thread::sleep(Duration::from_millis(2));
         }
         waiting.iter().for_each(|h| h.trunk.close());
+        for job in self.jobs().into_iter().filter(|j| !j.is_clients()) {
+            self.end_job(&job, "its host's agent has ended");
+        }
+    }
+
+    /// The host is to end: that it does is no loss.
+    pub fn expect_end(&self, host: ProcUid) {
+        if let Some(h) = self.jobs().into_iter().find_map(|j| j.host(host)) {
+            lock(&h.state).leaving = true;
+        }
     }
 }
