@@ -345,7 +345,7 @@ impl Process {
     #[pyo3(signature = (procs, window, to, slot, rank))]
     fn aggregate_output(&self, procs: Vec<u64>, window: Option<f64>, to: u64, slot: u64, rank: u32) {
         let node = self.node.clone();
-        let done = move || node.reply_bytes(ProcUid(to), SlotId(slot), 0, Status::Ok, b"");
+        let done = move || node.reply_bytes(ProcUid(to), SlotId(slot), rank, Status::Ok, b"");
         let procs: Vec<_> = procs.into_iter().map(ProcUid).collect();
         let window = window.map(|w| Duration::try_from_secs_f64(w).unwrap_or(LONGEST).min(LONGEST));
         match self.node.agent() {
