@@ -60,7 +60,8 @@ def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | tuple[Any, ...])
         crashed_ranks=[rank],
         # An agent that is gone has not said where it was; other clients' agents are met on this host only.
         host=host or host_name(),
-        pid=pid,
+        # Of procs of a host that is lost nobody has said it.
+        pid=pid or None,
         output=output,
     )
 

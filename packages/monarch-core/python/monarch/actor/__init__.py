@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from monarch._core.tracing import get_meter as get_meter
     from monarch._core.tracing import span as span
     from monarch._core.tracing import traced as traced
+    from monarch._core.transport import enable_transport as enable_transport
     from monarch._core.value_mesh import ValueMesh as ValueMesh
     from monarch._core.worker import run_worker_loop_forever as run_worker_loop_forever
     from monarch._core.worker import run_worker_loop_until_shutdown as run_worker_loop_until_shutdown
@@ -125,6 +126,7 @@ _HOMES = {
     "slice": ("NDSlice", "Slice"),
     "spawn": ("get_active_proc_meshes", "register_proc_mesh_spawn_callback", "unregister_proc_mesh_spawn_callback"),
     "tracing": ("get_meter", "span", "traced"),
+    "transport": ("enable_transport",),
     "value_mesh": ("ValueMesh",),
     "worker": ("run_worker_loop_forever", "run_worker_loop_until_shutdown", "start_worker_loop_forever"),
 }

@@ -32,12 +32,7 @@ impl NoStream {
         match self {
             NoStream::Refused(Refused::Version { .. }) => "version",
             NoStream::Refused(
-                Refused::Secret
-                | Refused::Certificate(_)
-                | Refused::Job(_)
-                | Refused::Authority(_)
-                | Refused::User(_)
-                | Refused::Denied,
+                Refused::Secret | Refused::Certificate(_) | Refused::Job(_) | Refused::Authority(_) | Refused::User(_) | Refused::Denied,
             ) => "auth",
             _ => "other",
         }
@@ -145,7 +140,12 @@ impl Handshake {
             Phase::Answer(..) | Phase::Over => (-1, false),
         };
         let token = poller.token();
-        let me = Arc::new(Handshake { poller: poller.clone(), token, fd, state: Mutex::new(State { phase, done: Some(done), writes, awaits_answer }) });
+        let me = Arc::new(Handshake {
+            poller: poller.clone(),
+            token,
+            fd,
+            state: Mutex::new(State { phase, done: Some(done), writes, awaits_answer }),
+        });
         if let Err(e) = poller.add(token, fd, Arc::new(Opens(me.clone()))) {
             me.end(Err(network(&e)));
             return me;

@@ -23,8 +23,8 @@
 //! | `arena` | the sender's shared memory for large parts |
 //! | `segment` | the receiver's view of a sender's arena |
 
-pub mod arena;
 pub mod address;
+pub mod arena;
 pub mod carrier;
 pub mod channel;
 pub mod delay;

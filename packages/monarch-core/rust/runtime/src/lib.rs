@@ -60,8 +60,8 @@ mod watch;
 pub mod zygote;
 
 pub use agent::Agent;
-pub use gateway::Gateway;
 pub use cell::{Cell, Mode, Outcome};
+pub use gateway::Gateway;
 pub use mailbox::{Incoming, Mailbox};
 pub use node::Node;
 pub use payload::Payload;

@@ -591,11 +591,7 @@ impl Node {
             Control::Inspect { id, what } if self.agent().is_none() => self.inspect(link.peer, id, what),
             Control::Inspected { id, body } => self.on_inspected(link.peer, id, body),
             Control::StopProc { uid, grace_ms, reason } if uid == self.uid => self.system.push(SystemEvent::StopProc { grace_ms, reason }),
-            c @ (Control::Hosts { .. }
-            | Control::HostsLost { .. }
-            | Control::JobOver
-            | Control::Shutdown { .. }
-            | Control::Leaving) => {
+            c @ (Control::Hosts { .. } | Control::HostsLost { .. } | Control::JobOver | Control::Shutdown { .. } | Control::Leaving) => {
                 if let Some(gateway) = self.gateway() {
                     gateway.control(link.peer, c);
                 }

@@ -64,12 +64,21 @@ pub enum Welcome {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Beat {
     /// Frames received on each channel; the other side answers.
-    Ping { received: Vec<u64> },
-    Pong { received: Vec<u64> },
+    Ping {
+        received: Vec<u64>,
+    },
+    Pong {
+        received: Vec<u64>,
+    },
     /// When did you hear of this host last?
-    Probe { about: ProcUid },
+    Probe {
+        about: ProcUid,
+    },
     /// So many milliseconds ago; none if never, or not for long.
-    Probed { about: ProcUid, heard_ms: Option<u64> },
+    Probed {
+        about: ProcUid,
+        heard_ms: Option<u64>,
+    },
 }
 
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {

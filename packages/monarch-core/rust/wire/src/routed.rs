@@ -50,7 +50,6 @@ impl Routed {
         let n = c.remaining();
         Ok(Routed { head, body: c.take(n)?.into() })
     }
-
 }
 
 /// Kind and body of each frame in a run of them; ends at the first that is not whole.

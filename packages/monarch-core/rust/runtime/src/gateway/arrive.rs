@@ -26,7 +26,9 @@ impl Gateway {
     fn greeted(&self, peer: &str, mut opened: Opened) {
         let kind = opened.kind;
         match (kind, greeting::decode(&opened.hello)) {
-            (Kind::Join, Some(Greeting::Join { host, agent, from, settings })) => self.join_asked(peer, opened, host, agent, &from, settings),
+            (Kind::Join, Some(Greeting::Join { host, agent, from, settings })) => {
+                self.join_asked(peer, opened, host, agent, &from, settings)
+            }
             (Kind::Channel, Some(Greeting::Channel { session, number, received, from, to })) => {
                 self.channel_asked(opened, session, number, received, from, to)
             }

@@ -87,7 +87,16 @@ impl Gateway {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn try_join(&self, job: &Arc<Job>, host: &Arc<Host>, hello: Vec<u8>, slot: SlotId, rank: u32, deadline: std::time::Instant, tries: u32) {
+    fn try_join(
+        &self,
+        job: &Arc<Job>,
+        host: &Arc<Host>,
+        hello: Vec<u8>,
+        slot: SlotId,
+        rank: u32,
+        deadline: std::time::Instant,
+        tries: u32,
+    ) {
         let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
         let again = hello.clone();
         let left = deadline.saturating_duration_since(self.poller.now());

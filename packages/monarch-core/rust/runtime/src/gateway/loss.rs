@@ -1,7 +1,7 @@
 //! Who is silent, who has left, and what becomes of their work.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use net::lock::lock;
 use net::trunk::{FRAMES, HEART, StreamEnd};
@@ -34,7 +34,11 @@ impl Gateway {
     }
 
     fn tick_later(&self, job: &Arc<Job>) {
-        let Some(delay) = lock(&job.detector).next(self.poller.now()) else { return };
+        let now = self.poller.now();
+        let next = lock(&job.detector).next(now);
+        // A client that is not heard is not looked after any more, but its lease runs.
+        let lease = self.lease_end(job).map(|end| end.saturating_duration_since(now));
+        let Some(delay) = [next, lease].into_iter().flatten().min() else { return };
         if std::mem::replace(&mut *lock(&job.ticking), true) {
             return;
         }
@@ -75,7 +79,7 @@ impl Gateway {
                 }
             }
         }
-        if !job.is_clients() && self.lease_is_over(job) {
+        if self.lease_end(job).is_some_and(|end| end <= now) {
             return self.end_job(job, "its client is silent");
         }
         self.tick_later(job);
@@ -87,10 +91,11 @@ impl Gateway {
         }
     }
 
-    fn lease_is_over(&self, job: &Job) -> bool {
+    /// When the work of a client that stays silent goes; never where it is this process, or is to be kept for ever.
+    fn lease_end(&self, job: &Job) -> Option<Instant> {
         let lease = Duration::from_millis(job.settings.lease_ms);
-        let silent = self.poller.now().saturating_duration_since(*lock(&job.client_heard));
-        !lease.is_zero() && silent >= lease - CLEAN_UP.min(lease / 5)
+        let heard = *lock(&job.client_heard);
+        (!job.is_clients() && !lease.is_zero()).then(|| heard + lease - CLEAN_UP.min(lease / 5))
     }
 
     pub(super) fn on_beat(&self, job: &Arc<Job>, host: &Arc<Host>, beat: Beat) {
@@ -244,9 +249,9 @@ impl Gateway {
                 waiting.push(host);
             }
         }
-        let deadline = std::time::Instant::now() + bound;
+        let deadline = Instant::now() + bound;
         // The other side acknowledges by its answers to beats, or by closing.
-        while std::time::Instant::now() < deadline && waiting.iter().any(|h| h.trunk.is_up() && !h.trunk.is_settled()) {
+        while Instant::now() < deadline && waiting.iter().any(|h| h.trunk.is_up() && !h.trunk.is_settled()) {
             waiting.iter().for_each(|h| h.trunk.beat(&Beat::Ping { received: vec![h.trunk.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }

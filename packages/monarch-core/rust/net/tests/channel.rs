@@ -1,0 +1,149 @@
+//! A channel over streams that break at any byte: every frame arrives once and in order.
+
+use net::channel::{ACK, Inbox, Outbox};
+use proptest::prelude::*;
+
+fn frame(n: u32, size: usize) -> Box<[u8]> {
+    let mut body = vec![7u8];
+    body.extend_from_slice(&n.to_le_bytes());
+    body.resize(5 + size, n as u8);
+    let mut out = (body.len() as u32).to_le_bytes().to_vec();
+    out.extend(body);
+    out.into()
+}
+
+/// The receiving end: bytes of the stream that is open, and what has been taken out of them.
+#[derive(Default)]
+struct Receiver {
+    buf: Vec<u8>,
+    inbox: Inbox,
+    got: Vec<u32>,
+    acks: Vec<u64>,
+}
+
+impl Receiver {
+    /// Takes whole frames; gives what it wants to acknowledge.
+    fn take(&mut self) -> Option<u64> {
+        let mut due = false;
+        while let Some(head) = self.buf.get(..4) {
+            let len = u32::from_le_bytes(head.try_into().unwrap()) as usize;
+            let Some(body) = self.buf.get(4..4 + len) else { break };
+            if body[0] == ACK {
+                self.acks.push(u64::from_le_bytes(body[1..].try_into().unwrap()));
+            } else {
+                self.got.push(u32::from_le_bytes(body[1..5].try_into().unwrap()));
+                due |= self.inbox.took(len + 4);
+            }
+            self.buf.drain(..4 + len);
+        }
+        due.then(|| {
+            self.inbox.acknowledged();
+            self.inbox.received
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(usize),
+    /// So many bytes get through.
+    Write(usize),
+    /// The stream breaks, with what was written and not yet read, or without.
+    Break {
+        lose: bool,
+    },
+    /// The receiver's acknowledgement is lost, or arrives.
+    Ack(bool),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0usize..2000).prop_map(Step::Send),
+        6 => (1usize..5000).prop_map(Step::Write),
+        1 => any::<bool>().prop_map(|lose| Step::Break { lose }),
+        2 => any::<bool>().prop_map(Step::Ack),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+fn write(out: &mut Outbox, to: &mut Receiver, most: usize) {
+    let mut left = most;
+    while left > 0 {
+        let pieces = out.pieces(3);
+        let Some(first) = pieces.iter().find(|p| !p.is_empty()) else { return };
+        let n = first.len().min(left);
+        to.buf.extend_from_slice(&first[..n]);
+        drop(pieces);
+        out.wrote(n);
+        left -= n;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_frame_arrives_once_and_in_order(steps in steps()) {
+        let (mut out, mut to) = (Outbox::default(), Receiver::default());
+        let mut sent = 0u32;
+        let mut due = None;
+        for step in steps {
+            match step {
+                Step::Send(size) => {
+                    out.push(frame(sent, size));
+                    sent += 1;
+                }
+                Step::Write(most) => {
+                    write(&mut out, &mut to, most);
+                    due = to.take().or(due);
+                }
+                Step::Break { lose } => {
+                    if !lose {
+                        to.take();
+                    }
+                    to.buf.clear();
+                    due = None;
+                    prop_assert_eq!(out.resume(to.inbox.received), Ok(()));
+                }
+                Step::Ack(arrives) => {
+                    if let (Some(n), true) = (due.take(), arrives) {
+                        prop_assert_eq!(out.acked(n), Ok(()));
+                    }
+                }
+            }
+        }
+        write(&mut out, &mut to, usize::MAX);
+        to.take();
+        prop_assert_eq!(&to.got, &(0..sent).collect::<Vec<_>>());
+        prop_assert!(out.is_written());
+        prop_assert_eq!(out.unwritten(), 0);
+        prop_assert_eq!(out.acked(to.inbox.received), Ok(()));
+        prop_assert_eq!(out.kept(), 0);
+    }
+
+    #[test]
+    fn acknowledgements_go_between_frames(sizes in prop::collection::vec(0usize..300, 1..20), cut in 1usize..400) {
+        let (mut out, mut to) = (Outbox::default(), Receiver::default());
+        for (n, size) in sizes.iter().enumerate() {
+            out.push(frame(n as u32, *size));
+            write(&mut out, &mut to, cut);
+            out.acknowledge(n as u64);
+        }
+        write(&mut out, &mut to, usize::MAX);
+        to.take();
+        prop_assert_eq!(to.got.len(), sizes.len());
+        prop_assert_eq!(to.acks, (0..sizes.len() as u64).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_peer_that_claims_more_than_was_sent_is_found_out() {
+    let mut out = Outbox::default();
+    out.push(frame(0, 10));
+    assert!(out.acked(1).is_err(), "it has not been written");
+    assert!(out.resume(2).is_err());
+    let mut to = Receiver::default();
+    write(&mut out, &mut to, usize::MAX);
+    assert_eq!(out.acked(1), Ok(()));
+    assert!(out.resume(0).is_err(), "it has been thrown away");
+}

@@ -1,0 +1,323 @@
+"""Hosts that are other agents: workers on this machine, over unix sockets and over TLS."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from fresh_script import Script, run, wait_for_end
+from monarch.actor import (
+    Actor,
+    AttachError,
+    AuthenticationError,
+    Channel,
+    HostMesh,
+    SupervisionError,
+    attach_to_workers,
+    current_rank,
+    endpoint,
+    this_host,
+)
+from worker_processes import COMMAND, Workers
+
+
+class Echo(Actor):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    @endpoint
+    def echo(self, x: Any) -> Any:
+        self.seen.append(x)
+        return x
+
+    @endpoint
+    def where(self) -> tuple[int, int, int]:
+        return os.getpid(), os.getppid(), current_rank().rank
+
+    @endpoint
+    def all_seen(self) -> list[Any]:
+        return self.seen
+
+    @endpoint
+    def wait(self) -> None:
+        signal.pause()
+
+    @endpoint
+    def spawn_here(self) -> int:
+        mesh = this_host().spawn_procs(name="inner")
+        return mesh.spawn("inner", Echo).where.call_one().get()[0]
+
+
+class Caller(Actor):
+    @endpoint
+    async def call(self, other: Any, x: Any) -> list[Any]:
+        return [value async for value in _values(other, x)]
+
+    @endpoint
+    async def send(self, port: Any, x: Any) -> None:
+        port.send(x)
+
+    @endpoint
+    async def spawn_on(self, hosts: HostMesh) -> list[int]:
+        self.procs = hosts.spawn_procs(name="owned")
+        self.echoes = self.procs.spawn("owned", Echo)
+        return [pid for pid, _, _ in (await self.echoes.where.call()).values()]
+
+    @endpoint
+    async def end(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _values(other: Any, x: Any) -> Any:
+    for value in (await other.echo.call(x)).values():
+        yield value
+
+
+@pytest.fixture(params=["unix", "tls", "insecure"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.mark.filterwarnings("ignore:.*without encryption")
+def test_calls_over_hosts(kind: str):
+    with Workers(3, kind) as workers, workers.attach() as hosts:
+        assert hosts.initialized.get() is True
+        procs = hosts.spawn_procs({"gpus": 2})
+        echoes = procs.spawn("echo", Echo)
+        found = echoes.where.call().get()
+        assert found.extent.labels == ["hosts", "gpus"]
+        assert [rank for _, _, rank in found.values()] == list(range(6))
+        assert len({pid for pid, _, _ in found.values()}) == 6
+        assert len({parent for _, parent, _ in found.values()}) == 3
+        assert list(echoes.slice(hosts=1).echo.call(7).get().values()) == [7, 7]
+        large = os.urandom(3 << 20)
+        assert echoes.slice(hosts=2, gpus=1).echo.call_one(large).get() == large
+        # From here to there, from there to there, and back here.
+        assert this_host().spawn_procs().spawn("here", Caller).call.call_one(echoes, 1).get() == [1] * 6
+        there = procs.spawn("there", Caller)
+        assert there.slice(hosts=0, gpus=0).call.call_one(echoes, 2).get() == [2] * 6
+        port, receiver = Channel.open()
+        there.slice(hosts=2, gpus=0).send.call_one(port, "word").get()
+        assert receiver.recv().get() == "word"
+
+
+def test_a_mesh_can_be_used_before_its_hosts_have_joined():
+    with Workers(0) as workers:
+        place = f"ipc://{workers.folder}/0"
+        hosts = attach_to_workers(workers=[place])
+        echo = hosts.spawn_procs().spawn("echo", Echo)
+        answers = [echo.echo.call_one(n) for n in range(5)]
+        workers.start()
+        assert [a.get() for a in answers] == list(range(5))
+        hosts.shutdown().get()
+        assert workers.processes[0].wait() == 0
+
+
+@pytest.mark.parametrize("kind", ["unix", "tls"])
+def test_order_holds_across_broken_connections(kind: str):
+    with Workers(1, kind) as workers, workers.attach() as hosts:
+        echo = hosts.spawn_procs().spawn("echo", Echo)
+        echo.echo.call_one(-1).get()
+        from monarch._core.process import current_process
+
+        client = current_process()
+        assert client.hosts is not None
+        for n in range(2000):
+            echo.echo.broadcast(n)
+            if n % 100 == 50:
+                client.hosts.cut(hosts._agents[0])
+        assert echo.all_seen.call_one().get() == [-1, *range(2000)]
+
+
+def test_agent_that_is_killed():
+    with Workers(2, "tls") as workers, workers.attach() as hosts:
+        echoes = hosts.spawn_procs().spawn("echo", Echo)
+        echoes.echo.call(1).get()
+        waiting = echoes.slice(hosts=1).wait.call_one()
+        left = workers.procs_of(1)
+        assert len(left) == 1
+        workers.processes[1].kill()
+        with pytest.raises(SupervisionError, match=r"host .* lost: agent killed") as caught:
+            waiting.get()
+        assert caught.value.failure is not None
+        assert caught.value.failure.reason.kind == "host_lost"
+        assert wait_for_end(left[0])
+        assert list(echoes.slice(hosts=0).echo.call(2).get().values()) == [2]
+        with pytest.raises(SupervisionError, match="lost"):
+            echoes.slice(hosts=1).echo.call_one(3).get()
+
+
+def test_what_an_actor_owns_on_another_host_ends_with_it():
+    with Workers(2) as workers, workers.attach() as hosts:
+        owner_procs = hosts.slice(hosts=0).spawn_procs()
+        owner = owner_procs.spawn("owner", Caller)
+        pids = owner.spawn_on.call_one(hosts).get()
+        assert len(pids) == 2
+        with pytest.raises(SupervisionError):
+            owner.end.call_one().get()
+        assert all(wait_for_end(pid) for pid in pids)
+
+
+def test_this_host_is_the_machine_of_the_actor():
+    with Workers(1) as workers, workers.attach() as hosts:
+        echo = hosts.spawn_procs().spawn("echo", Echo)
+        inner = echo.spawn_here.call_one().get()
+        assert inner in workers.procs_of(0) or wait_for_end(inner)
+
+
+def test_shutdown_ends_the_agents_and_stop_does_not():
+    with Workers(1) as workers:
+        hosts = workers.attach()
+        hosts.spawn_procs().spawn("echo", Echo).echo.call_one(1).get()
+        hosts.stop().get()
+        assert workers.processes[0].poll() is None
+        assert hosts.spawn_procs().spawn("echo", Echo).echo.call_one(2).get() == 2
+        hosts.shutdown().get()
+        assert workers.processes[0].wait() == 0
+        with pytest.raises(RuntimeError, match="already been shut down"):
+            hosts.spawn_procs()
+
+
+CLIENT = """
+import json
+hosts = attach(sys.argv[1:])
+class Worker(Echo):
+    @endpoint
+    def pid(self):
+        return os.getpid()
+procs = hosts.spawn_procs({"gpus": 2})
+workers = procs.spawn("w", Worker)
+say(json.dumps(sorted(workers.pid.call().get().values())))
+"""
+ATTACH = "from monarch.actor import attach_to_workers\ndef attach(workers):\n    return attach_to_workers(workers=workers)\n"
+
+
+def test_client_that_ends_leaves_nothing_and_the_agent_serves_the_next():
+    with Workers(2) as workers:
+        for _ in range(2):
+            done = run(ATTACH + CLIENT.replace("sys.argv[1:]", repr(workers.addresses)))
+            assert (done.code, done.err, done.left) == (0, "", [])
+            assert [workers.procs_of(n) for n in range(2)] == [[], []]
+        assert all(p.poll() is None for p in workers.processes)
+
+
+def test_client_that_is_killed_leaves_nothing_when_its_lease_is_over():
+    with Workers(1) as workers:
+        lease = 'from monarch.config import configure\nconfigure(mesh_orphan_timeout="2s")\n'
+        script = Script(lease + ATTACH + CLIENT.replace("sys.argv[1:]", repr(workers.addresses)) + "signal.pause()\n")
+        try:
+            import json
+
+            pids = json.loads(script.until("["))
+            script.send(signal.SIGKILL)
+            assert all(wait_for_end(pid) for pid in pids)
+        finally:
+            script.close()
+        assert workers.processes[0].poll() is None
+
+
+def test_two_clients_on_one_agent():
+    with Workers(1) as workers, workers.attach() as hosts:
+        echo = hosts.spawn_procs().spawn("echo", Echo)
+        assert echo.echo.call_one(1).get() == 1
+        other = run(ATTACH + CLIENT.replace("sys.argv[1:]", repr(workers.addresses)))
+        assert (other.code, other.err, other.left) == (0, "", [])
+        assert echo.echo.call_one(2).get() == 2
+        assert len(workers.procs_of(0)) == 1
+
+
+def test_nothing_listens_but_one_port_per_host():
+    with Workers(2, "tls") as workers, workers.attach() as hosts:
+        procs = hosts.spawn_procs({"gpus": 2})
+        procs.spawn("there", Caller).slice(hosts=0, gpus=0).call.call_one(procs.spawn("echo", Echo), 1).get()
+        ours = {os.getpid(), *(p.pid for p in workers.processes), *workers.procs_of(0), *workers.procs_of(1)}
+        listening = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
+        found = [line for line in listening.splitlines() if any(f"pid={pid}," in line for pid in ours)]
+        assert len(found) == 2, listening
+
+
+def test_wrong_secret_is_refused():
+    with Workers(1, "tls") as workers:
+        with pytest.raises(AuthenticationError, match="attach failed: config push failed during attach: 1 of 1 hosts") as caught:
+            attach_to_workers(workers=workers.addresses, secret=b"x" * 32).initialized.get()
+        assert caught.value.hosts == {workers.addresses[0]: caught.value.hosts[workers.addresses[0]]}
+
+
+@pytest.mark.filterwarnings("ignore:.*without encryption")
+def test_hosts_that_do_not_join():
+    from monarch.config import configured
+
+    with configured(mesh_attach_config_timeout="300ms"), Workers(1, "tls") as workers:
+        nobody = "tcp://127.0.0.1:1"
+        hosts = attach_to_workers(workers=[*workers.addresses, nobody], secret=str(workers.secret))
+        with pytest.raises(AttachError, match=r"1 of 2 hosts did not join: tcp://127.0.0.1:1: connection refused") as caught:
+            hosts.initialized.get()
+        assert list(caught.value.hosts) == [nobody]
+        with pytest.raises(AttachError):
+            hosts.spawn_procs()
+
+
+def test_the_same_host_twice():
+    with Workers(1) as workers:
+        hosts = attach_to_workers(workers=workers.addresses * 2)
+        with pytest.raises(AttachError, match="in the job already"):
+            hosts.initialized.get()
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "text"),
+    [
+        ("tcp://127.0.0.1:1", {}, "needs one of: secret="),
+        ("nonsense", {}, "invalid address"),
+        ("quic://host:1", {}, "use tls://"),
+        ("tcp://127.0.0.1:1", {"secret": b"short"}, "too short"),
+        ("tcp://127.0.0.1:1", {"secret": "/nowhere/at/all"}, "secret file /nowhere/at/all: no such file"),
+        ("tcp://127.0.0.1:1", {"private_key": b"key"}, "belong together"),
+    ],
+)
+def test_bad_arguments(address: str, options: dict[str, Any], text: str):
+    with pytest.raises(ValueError, match=text):
+        attach_to_workers(workers=[address], **options)
+
+
+def test_no_workers():
+    with pytest.raises(ValueError, match="workers is empty"):
+        attach_to_workers(workers=[])
+
+
+def test_secret_that_others_may_read(tmp_path: Any):
+    path = tmp_path / "secret"
+    path.write_bytes(b"x" * 32)
+    path.chmod(0o644)
+    with pytest.raises(ValueError, match="others may read it"):
+        attach_to_workers(workers=["tcp://127.0.0.1:1"], secret=str(path))
+
+
+def worker(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", COMMAND, "worker", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)
+
+
+def test_port_in_use():
+    with Workers(1, "tls") as workers:
+        address = workers.addresses[0]
+        done = worker("--listen", address, "--secret-file", str(workers.secret))
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"cannot listen at {address}: Address already in use" in done.stderr
+
+
+def test_worker_that_would_be_open_to_all():
+    done = worker("--listen", "tcp://127.0.0.1:0")
+    assert done.returncode == 1
+    assert "needs one of: secret=" in done.stderr
+
+
+def test_worker_ends_on_sigterm():
+    with Workers(1) as workers:
+        workers.processes[0].terminate()
+        assert workers.processes[0].wait() == 0
+        assert not (workers.folder / "0").exists()
