@@ -89,7 +89,7 @@ impl Exchange {
     pub fn deny(&mut self, before_tls: bool) {
         if before_tls {
             let _ = self.stream.write(&[ACCESS_DENIED]);
-        } else if self.stream.is_open() {
+        } else if self.stream.can_talk() {
             self.put(Tag::No, &[]);
             let _ = self.flush();
         }
