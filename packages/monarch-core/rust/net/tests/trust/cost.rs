@@ -1,7 +1,7 @@
 //! What a stream costs, plain and encrypted: processor time per byte of each end, and per small frame.
 //!
 //! Processor time, not the clock, so that a busy machine changes little:
-//! `cargo run --release -p monarch-net --example stream_cost`
+//! `cargo test --release -p monarch-net --test trust -- --ignored --nocapture`
 
 use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
@@ -116,6 +116,14 @@ fn throughput(name: &str, (mut a, mut b): (Stream, Stream)) {
     );
 }
 
+fn pass(from: &mut Stream, to: &mut Stream, frame: &[u8]) {
+    write_all(from, frame);
+    let mut buf = Vec::with_capacity(frame.len());
+    while buf.len() < frame.len() {
+        read_some(to, &mut buf, 64 * 1024);
+    }
+}
+
 /// One thread plays both ends, so that no wake-up is in it.
 fn small_frames(name: &str, (mut a, mut b): (Stream, Stream)) {
     for size in [64, 1024, 16 * 1024] {
@@ -124,15 +132,8 @@ fn small_frames(name: &str, (mut a, mut b): (Stream, Stream)) {
         for _ in 0..5 {
             let start = cpu();
             for _ in 0..ROUNDS / 5 {
-                for (from, to) in [(0, 1), (1, 0)] {
-                    let _ = to;
-                    let (x, y) = if from == 0 { (&mut a, &mut b) } else { (&mut b, &mut a) };
-                    write_all(x, &frame);
-                    let mut buf = Vec::with_capacity(size);
-                    while buf.len() < size {
-                        read_some(y, &mut buf, 64 * 1024);
-                    }
-                }
+                pass(&mut a, &mut b, &frame);
+                pass(&mut b, &mut a, &frame);
             }
             best = best.min((cpu() - start) / f64::from(ROUNDS / 5 * 2) * 1e6);
         }
@@ -140,7 +141,9 @@ fn small_frames(name: &str, (mut a, mut b): (Stream, Stream)) {
     }
 }
 
-fn main() {
+#[test]
+#[ignore = "takes a while and prints what it measures"]
+fn what_a_stream_costs() {
     let secret = Policy::Secret(Secret::from_bytes(&[1; 32]).unwrap());
     for tcp in [false, true] {
         let wire = if tcp { "tcp" } else { "socket pair" };
