@@ -8,6 +8,7 @@ mod rogue;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +20,8 @@ use rogue::*;
 const INPUTS: u64 = 200_000;
 /// More than TLS with its largest message needs, and a hello.
 const MOST_MEMORY: usize = 512 * 1024;
+
+type Make = Box<dyn Fn(OwnedFd) -> Opening>;
 
 struct Counting;
 
@@ -111,7 +114,7 @@ fn finish(mut opening: Opening) -> Result<Opened, Refused> {
     panic!("waits for more after the end");
 }
 
-fn feed(make: &dyn Fn(std::os::fd::OwnedFd) -> Opening, input: &[u8]) -> Result<Opened, Refused> {
+fn feed(make: &dyn Fn(OwnedFd) -> Opening, input: &[u8]) -> Result<Opened, Refused> {
     let (ours, theirs) = UnixStream::pair().unwrap();
     ours.set_nonblocking(true).unwrap();
     let before = USED.load(Ordering::Relaxed);
@@ -133,12 +136,12 @@ fn first_flight(opening: &mut Opening, peer: &mut UnixStream) -> Vec<u8> {
     bytes
 }
 
-fn dialler(policy: Policy, kind: Kind) -> Box<dyn Fn(std::os::fd::OwnedFd) -> Opening> {
+fn dialler(policy: Policy, kind: Kind) -> Make {
     let trust = Arc::new(DialTrust::new_client(JOB, policy).unwrap());
     Box::new(move |fd| Opening::dial(fd, &trust, target(kind), b"hello".to_vec()).unwrap())
 }
 
-fn listener(policy: Policy) -> Box<dyn Fn(std::os::fd::OwnedFd) -> Opening> {
+fn listener(policy: Policy) -> Make {
     let trust = Arc::new(HostTrust::new(policy).unwrap());
     Box::new(move |fd| Opening::accept(fd, &trust, "peer".into()).unwrap())
 }
@@ -149,7 +152,8 @@ fn garbage() {
     let site = Site::new();
     let paper = Paper::default();
     let by_secret = || Policy::Secret(secret(1));
-    let mut cases: Vec<(&str, u64, Box<dyn Fn(std::os::fd::OwnedFd) -> Opening>, Vec<u8>)> = Vec::new();
+    // Name, share of the inputs, who gets them, and what is right.
+    let mut cases: Vec<(&str, u64, Make, Vec<u8>)> = Vec::new();
 
     let plain = [release(), request(1, JOB), frame(HELLO, &[7; 200])].concat();
     cases.push(("insecure, accepting", 45, listener(Policy::Insecure), plain.clone()));
