@@ -53,8 +53,8 @@ impl Stream {
         self.tls.as_ref().is_some_and(|tls| tls.connection().wants_write())
     }
 
-    /// No handshake is under way.
-    pub(crate) fn is_open(&self) -> bool {
+    /// Bytes can be sent that the other end understands: no handshake is under way.
+    pub(crate) fn can_talk(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| !tls.connection().is_handshaking())
     }
 
@@ -92,7 +92,7 @@ impl Stream {
     /// `WouldBlock` nothing now.
     pub fn read(&mut self, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         match &mut self.tls {
-            None => retry(|| sys::read_into(self.fd.as_raw_fd(), buf, limit)),
+            None => retry(|| sys::read_into(self.fd.as_raw_fd(), buf, limit.max(1))),
             Some(tls) => tls.read(self.fd.as_raw_fd(), buf, limit),
         }
     }

@@ -1,7 +1,8 @@
 //! The encryption of a stream: rustls does no input or output, this file does it.
 //!
-//! The socket is read in large pieces, which are then fed to rustls: its own reads would be of 4 KiB each. Records go out by
-//! gather writes, up to `OUT_LIMIT` at a time.
+//! The socket is read in large pieces, which are then fed to rustls: its own reads would be of 4 KiB each. The pieces grow
+//! while they are filled, and shrink again, so that thousands of quiet streams take little memory. Records go out by gather
+//! writes, up to `OUT_LIMIT` at a time.
 
 use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
 use std::os::fd::RawFd;
@@ -11,10 +12,9 @@ use rustls::Connection;
 use crate::stream::retry;
 use crate::sys;
 
-/// Ciphertext that one read may bring: sixteen records. During the handshake the buffer is smaller.
-const IN_LIMIT: usize = 256 * 1024;
-/// What a peer may make us hold before it is authenticated.
-const HANDSHAKE_IN: usize = 8 * 1024;
+/// Ciphertext that one read brings at least, and at most: one record, and sixteen.
+const IN_SMALL: usize = 17 * 1024;
+const IN_LARGE: usize = 16 * IN_SMALL;
 /// Plaintext that is taken before the socket has room: as much as a socket buffer usually holds.
 const OUT_LIMIT: usize = 256 * 1024;
 
@@ -23,6 +23,8 @@ pub struct Tls {
     incoming: Vec<u8>,
     /// How much of `incoming` rustls has taken.
     taken: usize,
+    /// How much the next read may bring.
+    piece: usize,
     /// The socket has ended.
     ended: bool,
 }
@@ -30,7 +32,7 @@ pub struct Tls {
 impl Tls {
     pub fn new(mut connection: Connection) -> Tls {
         connection.set_buffer_limit(Some(OUT_LIMIT));
-        Tls { connection, incoming: Vec::new(), taken: 0, ended: false }
+        Tls { connection, incoming: Vec::new(), taken: 0, piece: IN_SMALL, ended: false }
     }
 
     pub fn connection(&self) -> &Connection {
@@ -40,15 +42,18 @@ impl Tls {
     /// True when both sides have finished.
     pub fn handshake(&mut self, fd: RawFd) -> io::Result<bool> {
         loop {
-            self.flush(fd)?;
-            if !self.connection.is_handshaking() {
+            // A peer that said why and closed may be read still.
+            let unsent = self.flush(fd).err();
+            if unsent.is_none() && !self.connection.is_handshaking() {
                 return Ok(true);
             }
-            match self.take_in(fd, HANDSHAKE_IN) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(e) => return Err(e),
+            match (self.take_in(fd), unsent) {
+                (Err(e), _) if e.kind() == ErrorKind::InvalidData => return Err(e),
+                (_, Some(unsent)) => return Err(unsent),
+                (Ok(0), None) => return Err(ErrorKind::UnexpectedEof.into()),
+                (Ok(_), None) => {}
+                (Err(e), None) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
+                (Err(e), None) => return Err(e),
             }
         }
     }
@@ -79,7 +84,7 @@ impl Tls {
 
     pub fn read(&mut self, fd: RawFd, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         let before = buf.len();
-        let limit = before + limit;
+        let limit = before + limit.max(1);
         loop {
             let end = loop {
                 let mut reader = self.connection.reader();
@@ -101,7 +106,7 @@ impl Tls {
             if let Some(end) = end {
                 return if buf.len() > before { Ok(buf.len() - before) } else { end.map(|()| 0) };
             }
-            match self.take_in(fd, IN_LIMIT) {
+            match self.take_in(fd) {
                 Ok(_) => {}
                 Err(_) if buf.len() > before => return Ok(buf.len() - before),
                 Err(e) => return Err(e),
@@ -115,13 +120,9 @@ impl Tls {
     }
 
     /// Gives rustls more of what came, from the socket if need be; 0 at its end.
-    fn take_in(&mut self, fd: RawFd, limit: usize) -> io::Result<usize> {
+    fn take_in(&mut self, fd: RawFd) -> io::Result<usize> {
         if self.taken == self.incoming.len() && !self.ended {
-            self.incoming.clear();
-            self.taken = 0;
-            if retry(|| sys::read_into(fd, &mut self.incoming, limit))? == 0 {
-                self.ended = true;
-            }
+            self.refill(fd)?;
         }
         let n = self.connection.read_tls(&mut &self.incoming[self.taken..])?;
         self.taken += n;
@@ -131,6 +132,20 @@ impl Tls {
             return Err(io::Error::new(ErrorKind::InvalidData, e));
         }
         Ok(n)
+    }
+
+    fn refill(&mut self, fd: RawFd) -> io::Result<()> {
+        self.incoming.clear();
+        self.taken = 0;
+        let n = retry(|| sys::read_into(fd, &mut self.incoming, self.piece))?;
+        self.ended = n == 0;
+        if n == self.piece {
+            self.piece = (2 * self.piece).min(IN_LARGE);
+        } else if n < self.piece / 4 {
+            self.piece = (self.piece / 2).max(IN_SMALL);
+            self.incoming.shrink_to(2 * self.piece);
+        }
+        Ok(())
     }
 }
 

@@ -4,9 +4,9 @@ mod ends;
 
 use std::io::ErrorKind;
 
-use ends::{HOST, JOB, all, open, poll, target};
+use ends::{HOST, JOB, Wire, all, drive, open, poll, target};
 use net::Stream;
-use net::trust::{Kind, MAX_HELLO, Who};
+use net::trust::{Kind, MAX_HELLO, Opening, Progress, Who};
 
 const TOTAL: usize = 64 << 20;
 
@@ -246,5 +246,45 @@ fn an_agent_dials_other_hosts_of_the_job() {
         if name == "tls with a secret" {
             assert_eq!((a.who, b.who), (Who::Host(HOST), Who::Host(HOST)));
         }
+    }
+}
+
+/// A socket that starts to connect.
+fn connecting(port: u16) -> std::os::fd::OwnedFd {
+    use std::os::fd::FromRawFd;
+    // SAFETY: a new socket, and an address that outlives the call.
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0);
+        assert!(fd >= 0);
+        let mut address: libc::sockaddr_in = std::mem::zeroed();
+        address.sin_family = libc::AF_INET as u16;
+        address.sin_port = port.to_be();
+        address.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+        libc::connect(fd, (&raw const address).cast(), size_of::<libc::sockaddr_in>() as u32);
+        std::os::fd::OwnedFd::from_raw_fd(fd)
+    }
+}
+
+#[test]
+fn a_connection_that_is_still_being_made() {
+    for (name, pair) in all().into_iter().filter(|(_, pair)| pair.wire == Wire::Tcp) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut a = Opening::dial(connecting(port), &pair.dial, target(Kind::Join), vec![]).unwrap();
+        assert!(matches!(a.drive(), Ok(Progress::Pending)), "{name}");
+        let b = Opening::accept(listener.accept().unwrap().0.into(), &pair.host, "peer".into()).unwrap();
+        let (a, b) = drive(a, b);
+        assert!(a.is_ok() && b.is_ok(), "{name}");
+
+        drop(listener);
+        let mut a = Opening::dial(connecting(port), &pair.dial, target(Kind::Join), vec![]).unwrap();
+        let refused = loop {
+            match a.drive() {
+                Ok(Progress::Pending) => poll(&[(a.fd(), a.wants_write())]),
+                Ok(Progress::Done(_)) => panic!("{name}: nobody was there"),
+                Err(refused) => break refused,
+            }
+        };
+        assert!(refused.is_transient(), "{name}: {refused}");
     }
 }

@@ -86,7 +86,9 @@ impl Accepting {
                 }
                 let mut rest = &bytes[..];
                 while !rest.is_empty() {
-                    acceptor.read_tls(&mut rest)?;
+                    if acceptor.read_tls(&mut rest)? == 0 {
+                        return Err(Refused::protocol("bytes after the end"));
+                    }
                 }
                 let Some(accepted) = acceptor.accept().map_err(|(e, _)| e)? else { return Ok(Stepped::Next) };
                 let selected = self.trust.select(&accepted.client_hello())?;

@@ -89,7 +89,7 @@ impl Authority {
     }
 }
 
-fn params(name: &str, lifetime: Lifetime) -> CertificateParams {
+pub fn params(name: &str, lifetime: Lifetime) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);

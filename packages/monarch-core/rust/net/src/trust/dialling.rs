@@ -15,7 +15,7 @@ use crate::trust::dialler::{DialTrust, Target};
 use crate::trust::exchange::{Exchange, MAX_HELLO, Tag};
 use crate::trust::identity::{Who, names};
 use crate::trust::opening::Stepped;
-use crate::trust::policy::Kind;
+use crate::trust::policy::{JobId, Kind};
 use crate::trust::proof::{Claim, PROOF, Role};
 use crate::trust::refused::Refused;
 
@@ -52,7 +52,7 @@ impl Dialling {
         Ok((exchange, dialling))
     }
 
-    pub fn job(&self) -> crate::trust::policy::JobId {
+    pub fn job(&self) -> JobId {
         self.trust.job()
     }
 
@@ -79,13 +79,12 @@ impl Dialling {
             }
             Step::JoinRelease(public_key) => {
                 let release = exchange.release();
-                if !matches!(release, Ok(None)) {
-                    // Also a release that we cannot talk to shall know ours.
-                    exchange.put_release();
-                }
-                if release.inspect_err(|_| drop(exchange.flush()))?.is_none() {
+                if matches!(release, Ok(None)) {
                     return Ok(Stepped::Blocked);
                 }
+                // Also a release that we cannot talk to shall know ours.
+                exchange.put_release();
+                release.inspect_err(|_| drop(exchange.flush()))?;
                 let public_key = std::mem::take(public_key);
                 self.certify(exchange, &public_key)?;
                 self.ask(exchange);
@@ -109,8 +108,9 @@ impl Dialling {
         let shown = exchange.stream.tls().and_then(|tls| tls.connection().peer_certificates()?.first().cloned());
         self.who = match shown {
             None => Who::Unnamed,
-            Some(_) if self.trust.client().is_some() || !self.trust.is_site() => Who::Host(self.target.host),
-            Some(certificate) => Who::Site(names(&certificate).join(", ")),
+            Some(certificate) if self.trust.is_site() => Who::Site(names(&certificate).join(", ")),
+            // In a join by the end of it: the certificate is made for this host.
+            Some(_) => Who::Host(self.target.host),
         };
     }
 

@@ -12,6 +12,8 @@ use crate::trust::refused::Refused;
 /// A hello at most.
 pub const MAX_HELLO: usize = 16 * 1024;
 const HEADER: usize = 3;
+/// How TLS begins.
+const HANDSHAKE: u8 = 22;
 /// "No" to a ClientHello: an alert in the clear, fatal, access_denied.
 const ACCESS_DENIED: &[u8] = &[21, 3, 3, 0, 2, 2, 49];
 
@@ -87,9 +89,10 @@ impl Exchange {
     /// A last word before the connection is closed. What the peer has sent is taken from the socket, else closing it would
     /// reset the connection, and the word might be lost.
     pub fn deny(&mut self, before_tls: bool) {
-        if before_tls {
+        let wants_tls = !self.stream.is_encrypted() && self.inbox.first() == Some(&HANDSHAKE);
+        if before_tls || wants_tls {
             let _ = self.stream.write(&[ACCESS_DENIED]);
-        } else if self.stream.is_open() {
+        } else if self.stream.can_talk() {
             self.put(Tag::No, &[]);
             let _ = self.flush();
         }

@@ -5,12 +5,13 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::KeyPair;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::ClientHello;
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::lock::lock;
+use crate::trust::authority::{Lifetime, params};
 use crate::trust::dialler::{DialTrust, Holds, site_config};
 use crate::trust::identity::{Identity, host_name, new_pair, parse_host_name, server_name};
 use crate::trust::policy::{JobId, Kind, Policy};
@@ -50,7 +51,7 @@ impl HostTrust {
         match &trust.policy {
             Policy::Secret(_) => {
                 let pair = new_pair()?;
-                let certificate = CertificateParams::default().self_signed(&pair).map_err(failed)?;
+                let certificate = params("worker", Lifetime::usual()).self_signed(&pair).map_err(failed)?;
                 trust.join = Some(server_config(None, Identity::of_pair(certificate.der().clone(), &pair)?.certified(), JOIN)?);
             }
             Policy::Site(site) => {

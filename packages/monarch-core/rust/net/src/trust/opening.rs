@@ -1,7 +1,7 @@
 //! A connection from its first byte until both ends have authenticated and the dialler's hello has arrived.
 //!
 //! It is driven by readiness of its descriptor and never blocks; whoever drives it bounds it in time. What a peer can make it
-//! hold before it is authenticated is bounded: a TLS handshake message of 64 KiB, or one frame of `exchange`.
+//! hold before it is authenticated is bounded: by rustls a handshake message of 64 KiB, here one frame of `exchange`.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -44,7 +44,7 @@ pub(crate) enum Stepped {
 
 enum End {
     Dialling(Dialling),
-    Accepting(Accepting),
+    Accepting(Box<Accepting>),
 }
 
 pub struct Opening(Option<(Exchange, End)>);
@@ -60,7 +60,7 @@ impl Opening {
     pub fn accept(fd: OwnedFd, trust: &Arc<HostTrust>, peer: String) -> io::Result<Opening> {
         sys::set_nonblocking(fd.as_raw_fd())?;
         let (exchange, accepting) = Accepting::start(fd, trust, peer);
-        Ok(Opening(Some((exchange, End::Accepting(accepting)))))
+        Ok(Opening(Some((exchange, End::Accepting(Box::new(accepting))))))
     }
 
     /// -1 when it is over.
@@ -95,15 +95,19 @@ impl Opening {
 /// True when it is open.
 fn go(exchange: &mut Exchange, end: &mut End) -> Result<bool, Refused> {
     loop {
-        exchange.flush()?;
+        let unsent = exchange.flush().err();
         let stepped = match end {
-            End::Dialling(dialling) => dialling.step(exchange)?,
-            End::Accepting(accepting) => accepting.step(exchange)?,
+            End::Dialling(dialling) => dialling.step(exchange),
+            End::Accepting(accepting) => accepting.step(exchange),
         };
-        match stepped {
-            Stepped::Next => {}
-            Stepped::Blocked => return Ok(false),
-            Stepped::Done => return Ok(true),
+        match (stepped, unsent) {
+            (Ok(Stepped::Next), _) => {}
+            // Who says no and closes may do it while we still send: what it said counts more.
+            (Err(refused), Some(unsent)) => return Err(if refused.is_transient() { unsent } else { refused }),
+            (_, Some(unsent)) => return Err(unsent),
+            (Err(refused), None) => return Err(refused),
+            (Ok(Stepped::Blocked), None) => return Ok(false),
+            (Ok(Stepped::Done), None) => return Ok(true),
         }
     }
 }

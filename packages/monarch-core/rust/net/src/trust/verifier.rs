@@ -52,17 +52,21 @@ fn explained(e: Error) -> Error {
             format!("not valid before {} from now (is the clock right?)", days(*time, *not_before))
         }
         CertificateError::Expired => "expired".into(),
-        CertificateError::UnknownIssuer => "unknown issuer".into(),
+        // Also an authority of the same name as ours, with another key.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => "unknown issuer".into(),
         CertificateError::NotValidForNameContext { expected, presented } => {
             let presented = if presented.is_empty() { "nobody".into() } else { presented.join(", ") };
             format!("name mismatch: for {presented}, not for {}", expected.to_str())
         }
         CertificateError::NotValidForName => "name mismatch".into(),
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => "not for this use".into(),
-        CertificateError::BadSignature => "bad signature".into(),
         CertificateError::BadEncoding => "malformed".into(),
         other => format!("{other:?}"),
     };
+    untrusted(why)
+}
+
+fn untrusted(why: String) -> Error {
     Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(Untrusted(why)))))
 }
 
@@ -72,7 +76,8 @@ fn old() -> Result<HandshakeSignatureValid, Error> {
 }
 
 fn signature(message: &[u8], cert: &CertificateDer<'_>, dss: &DigitallySignedStruct) -> Result<HandshakeSignatureValid, Error> {
-    verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms).map_err(explained)
+    let checked = verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms);
+    checked.map_err(|_| untrusted("shown by somebody who does not have its key".into()))
 }
 
 fn schemes() -> Vec<SignatureScheme> {

@@ -1,0 +1,502 @@
+//! Who is not let in, and what is said about it: the reason here, "no" there.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::ends::{HOST, JOB, Pair, Wire, connect, drive, open, secret, target};
+use crate::rogue::*;
+use net::trust::{Authority, DialTrust, HostTrust, Identity, JobId, Kind, Lifetime, MAX_HELLO, Opening, Policy, Progress, Refused, Target};
+
+const OTHER: JobId = JobId(77);
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn by_secret(byte: u8) -> Policy {
+    Policy::Secret(secret(byte))
+}
+
+fn joined() -> Pair {
+    let pair = Pair::same(Wire::Tcp, by_secret(1));
+    pair.join();
+    pair
+}
+
+fn name_of(host: u64, job: JobId) -> String {
+    format!("h{host:016x}.j{job}.monarch.internal")
+}
+
+#[test]
+fn a_wrong_secret() {
+    for wire in [Wire::Tcp, Wire::Inproc] {
+        let (a, b) = Pair::new(wire, by_secret(1), by_secret(2)).open(target(Kind::Join), b"x");
+        assert!(matches!(a, Err(Refused::Denied)));
+        assert!(matches!(b, Err(Refused::Secret)));
+        assert_eq!(b.err().unwrap().to_string(), "wrong job secret");
+    }
+}
+
+/// It shows a key, and answers with what it was told, or with nothing sensible.
+#[test]
+fn a_worker_that_does_not_know_the_secret() {
+    for echo in [true, false] {
+        let dial = Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap());
+        let (socket, dialler) = to_dialler(&dial, target(Kind::Join));
+        let mut server = server(socket, "monarch-join/1", &self_signed());
+        let (tag, body) = read_frame(&mut server);
+        assert_eq!((tag, body.len()), (PROOF, 40));
+        let mut answer = if echo { body[8..].to_vec() } else { vec![0; 32] };
+        answer.extend_from_slice(&[4; 65]);
+        say(&mut server, &frame(ANSWER, &answer));
+        say(&mut server, &release());
+        assert!(matches!(dialler.join().unwrap(), Err(Refused::Secret)));
+        // It got nothing for it.
+        assert!(rest(&mut server).is_empty());
+    }
+}
+
+/// A man in the middle passes the proof on to a session of his own.
+#[test]
+fn a_recorded_proof() {
+    let pair = Pair::same(Wire::Tcp, by_secret(1));
+    let (socket, dialler) = to_dialler(&pair.dial, target(Kind::Join));
+    let mut middle = server(socket, "monarch-join/1", &self_signed());
+    let (_, recorded) = read_frame(&mut middle);
+    for _ in 0..2 {
+        let (socket, host) = to_host(&pair.host);
+        let mut client = client(socket, "monarch-join/1", &name_of(HOST, JOB), None);
+        say(&mut client, &frame(PROOF, &recorded));
+        assert_eq!(rest(&mut client), frame(NO, &[]));
+        assert!(matches!(host.join().unwrap(), Err(Refused::Secret)));
+    }
+    drop(middle);
+    assert!(matches!(dialler.join().unwrap(), Err(Refused::Closed)));
+    assert!(pair.host.jobs().is_empty());
+}
+
+/// Joins by hand up to the answer, with the right secret.
+fn join_by_hand(host: &Arc<HostTrust>, job: JobId) -> (Client, std::thread::JoinHandle<Result<net::trust::Opened, Refused>>, Vec<u8>) {
+    let (socket, host) = to_host(host);
+    let mut client = client(socket, "monarch-join/1", &name_of(HOST, job), None);
+    while client.conn.is_handshaking() {
+        client.conn.complete_io(&mut client.sock).unwrap();
+    }
+    let (out, text, context) = label(job);
+    let exporter = client.conn.export_keying_material(out, text, Some(&context)).unwrap();
+    let mut body = job.0.to_le_bytes().to_vec();
+    body.extend_from_slice(&proof(&[1; 32], "dialler", job, exporter));
+    say(&mut client, &frame(PROOF, &body));
+    let (tag, answer) = read_frame(&mut client);
+    assert_eq!(tag, ANSWER);
+    assert_eq!(answer[..32], proof(&[1; 32], "worker", job, exporter));
+    read_release(&mut client);
+    (client, host, answer[32..].to_vec())
+}
+
+fn certificate(host: u64, certificate: &[u8], authority: &[u8]) -> Vec<u8> {
+    let mut body = host.to_le_bytes().to_vec();
+    body.extend_from_slice(&(certificate.len() as u16).to_le_bytes());
+    body.extend_from_slice(certificate);
+    body.extend_from_slice(authority);
+    frame(CERTIFICATE, &body)
+}
+
+/// The protocol as these tests speak it is the real one.
+#[test]
+fn a_join_by_hand() {
+    let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
+    let (mut client, joined, key) = join_by_hand(&host, JOB);
+    let authority = Authority::new(JOB).unwrap();
+    let issued = authority.host(HOST, &key, Lifetime::usual()).unwrap();
+    say(&mut client, &[release(), certificate(HOST, &issued, authority.certificate()), request(1, JOB), frame(HELLO, b"hand")].concat());
+    assert_eq!(read_frame(&mut client), (WELCOME, vec![]));
+    let opened = joined.join().unwrap().unwrap();
+    assert_eq!((opened.hello.as_slice(), opened.job), (&b"hand"[..], JOB));
+    assert!(host.knows(JOB));
+}
+
+/// What a client that knows the secret must not make a host believe.
+#[test]
+fn certificates_that_a_host_does_not_take() {
+    let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
+    let (authority, other) = (Authority::new(JOB).unwrap(), Authority::new(OTHER).unwrap());
+    let past = Lifetime { from: SystemTime::now() - 3 * DAY, until: SystemTime::now() - 2 * DAY };
+    let ca = authority.certificate().to_vec();
+    let wrong_key = Identity::certified(&authority.client(Lifetime::usual()).unwrap()).cert[0].to_vec();
+    type Make<'a> = Box<dyn Fn(&[u8]) -> Vec<u8> + 'a>;
+    let cases: Vec<(&str, Make)> = vec![
+        ("expired", Box::new(|key| certificate(HOST, &authority.host(HOST, key, past).unwrap(), &ca))),
+        ("name mismatch", Box::new(|key| certificate(HOST, &authority.host(HOST + 1, key, Lifetime::usual()).unwrap(), &ca))),
+        ("name mismatch", Box::new(|key| certificate(HOST, &other.host(HOST, key, Lifetime::usual()).unwrap(), other.certificate()))),
+        ("issuer", Box::new(|key| certificate(HOST, &other.host(HOST, key, Lifetime::usual()).unwrap(), &ca))),
+        ("not for this use", Box::new(|_| certificate(HOST, &wrong_key, &ca))),
+        ("", Box::new(|_| certificate(HOST, b"rubbish", &ca))),
+        ("", Box::new(|key| certificate(HOST, &authority.host(HOST, key, Lifetime::usual()).unwrap(), b"rubbish"))),
+        ("", Box::new(|_| certificate(HOST, &authority.host(HOST, &generator_key(), Lifetime::usual()).unwrap(), &ca))),
+    ];
+    for (text, make) in cases {
+        let (mut client, joined, key) = join_by_hand(&host, JOB);
+        say(&mut client, &[release(), make(&key), request(1, JOB), frame(HELLO, b"")].concat());
+        assert_eq!(rest(&mut client), frame(NO, &[]), "{text}");
+        match joined.join().unwrap().err().unwrap() {
+            Refused::Certificate(why) => assert!(why.contains(text), "{why:?}, not {text}"),
+            other => panic!("{text}: {other}"),
+        }
+        assert!(!host.knows(JOB));
+    }
+}
+
+/// Some other public key.
+fn generator_key() -> Vec<u8> {
+    rcgen::PublicKeyData::der_bytes(&rcgen::KeyPair::generate().unwrap()).to_vec()
+}
+
+#[test]
+fn a_job_that_belongs_to_another_client() {
+    let pair = joined();
+    let thief = Pair { dial: Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap()), host: pair.host.clone(), wire: Wire::Tcp };
+    let (a, b) = thief.open(target(Kind::Join), b"");
+    assert!(matches!(a, Err(Refused::Denied)));
+    assert!(matches!(b, Err(Refused::Authority(JOB))));
+    // The first one still has it.
+    pair.channel();
+}
+
+#[test]
+fn a_client_with_another_authority() {
+    let pair = joined();
+    let other = Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap());
+    let (a, b) = open(Wire::Tcp, &other, &pair.host, target(Kind::Channel), b"");
+    assert_eq!(a.err().unwrap().to_string(), "certificate: unknown issuer");
+    assert!(matches!(b, Err(Refused::Denied)));
+}
+
+/// Certificates shown to a host whose own one is not looked at.
+#[test]
+fn certificates_of_a_dialler() {
+    let pair = joined();
+    let authority = pair.dial.authority().unwrap();
+    let now = SystemTime::now();
+    let same_job = Authority::new(JOB).unwrap();
+    let other_job = Authority::new(OTHER).unwrap();
+    let issued = |by: &Authority, from, until| Some(by.client(Lifetime { from, until }).unwrap());
+    let cases = [
+        ("none was shown", None),
+        ("expired 2 days ago", issued(authority, now - 4 * DAY, now - 2 * DAY)),
+        ("not valid before 2 days from now", issued(authority, now + 2 * DAY + DAY / 2, now + 4 * DAY)),
+        ("unknown issuer", issued(&same_job, now - DAY, now + DAY)),
+        ("unknown issuer", issued(&other_job, now - DAY, now + DAY)),
+        ("unknown issuer", Some(self_signed())),
+    ];
+    for (text, identity) in cases {
+        let (socket, host) = to_host(&pair.host);
+        let mut client = client(socket, "monarch/1", &name_of(HOST, JOB), identity.map(|i| i.certified()));
+        say(&mut client, &[release(), request(2, JOB), frame(HELLO, b"")].concat());
+        // Nothing but an alert, which says nothing.
+        assert!(rest(&mut client).is_empty(), "{text}");
+        match host.join().unwrap().err().unwrap() {
+            Refused::Certificate(why) => assert!(why.starts_with(text), "{why:?}, not {text}"),
+            other => panic!("{text}: {other}"),
+        }
+    }
+    let (socket, host) = to_host(&pair.host);
+    let good = authority.client(Lifetime::usual()).unwrap().certified();
+    let mut client = client(socket, "monarch/1", &name_of(HOST, JOB), Some(good));
+    say(&mut client, &[release(), request(2, JOB), frame(HELLO, b"")].concat());
+    read_release(&mut client);
+    assert_eq!(read_frame(&mut client), (WELCOME, vec![]));
+    host.join().unwrap().unwrap();
+}
+
+/// Certificates shown by whoever answers.
+#[test]
+fn certificates_of_a_host() {
+    let dial = Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap());
+    let (authority, other) = (dial.authority().unwrap(), Authority::new(JOB).unwrap());
+    let now = SystemTime::now();
+    let usual = Lifetime::usual();
+    let host = |by: &Authority, host, lifetime| {
+        let pair = rcgen::KeyPair::generate().unwrap();
+        let certificate = by.host(host, rcgen::PublicKeyData::der_bytes(&pair), lifetime).unwrap();
+        Identity::from_der(vec![certificate], pair_key(&pair)).unwrap()
+    };
+    let cases = [
+        ("name mismatch", host(authority, HOST + 1, usual)),
+        ("unknown issuer", host(&other, HOST, usual)),
+        ("expired", host(authority, HOST, Lifetime { from: now - 4 * DAY, until: now - 2 * DAY })),
+        ("not for this use", authority.client(usual).unwrap()),
+        ("unknown issuer", self_signed()),
+    ];
+    for (text, identity) in cases {
+        let (socket, dialler) = to_dialler(&dial, target(Kind::Channel));
+        let mut server = server(socket, "monarch/1", &identity);
+        say(&mut server, &[release(), frame(WELCOME, &[])].concat());
+        assert!(rest(&mut server).is_empty(), "{text}");
+        match dialler.join().unwrap().err().unwrap() {
+            Refused::Certificate(why) => assert!(why.starts_with(text), "{why:?}, not {text}"),
+            other => panic!("{text}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn jobs_and_hosts_that_are_not_known() {
+    let pair = joined();
+    let (a, b) = pair.open(Target { host: HOST + 1, ..target(Kind::Channel) }, b"");
+    assert!(matches!((a, b), (Err(Refused::Denied), Err(Refused::Job(JOB)))));
+    for policy in [by_secret(1), Policy::Insecure, Policy::SameUser] {
+        let wire = if matches!(policy, Policy::SameUser) { Wire::Unix } else { Wire::Tcp };
+        let (a, b) = Pair::same(wire, policy).open(target(Kind::Channel), b"");
+        assert!(matches!((a, b), (Err(Refused::Denied), Err(Refused::Job(JOB)))));
+    }
+}
+
+/// A certificate opens its own job and no other.
+#[test]
+fn a_request_for_another_job() {
+    let pair = joined();
+    let second = Pair { dial: Arc::new(DialTrust::new_client(OTHER, by_secret(1)).unwrap()), host: pair.host.clone(), wire: Wire::Tcp };
+    second.join();
+    let identity = pair.dial.authority().unwrap().client(Lifetime::usual()).unwrap().certified();
+    for (kind, job) in [(2, OTHER), (1, JOB), (3, JOB)] {
+        let (socket, host) = to_host(&pair.host);
+        let mut client = client(socket, "monarch/1", &name_of(HOST, JOB), Some(identity.clone()));
+        say(&mut client, &[release(), request(kind, job), frame(HELLO, b"")].concat());
+        read_release(&mut client);
+        assert_eq!(rest(&mut client), frame(NO, &[]));
+        assert!(matches!(host.join().unwrap(), Err(Refused::Protocol(_))));
+    }
+}
+
+#[test]
+fn a_job_that_was_forgotten() {
+    for (name, pair) in crate::ends::all() {
+        pair.join();
+        let from_host = pair.host.dial(JOB).unwrap();
+        let (mut a, mut b) = pair.channel();
+        let (x, y) = connect(pair.wire);
+        let late = Opening::dial(x, &pair.dial, target(Kind::Channel), vec![]).unwrap();
+        let mut half = Opening::accept(y, &pair.host, "peer".into()).unwrap();
+        assert!(matches!(half.drive(), Ok(Progress::Pending)));
+        pair.host.forget(JOB);
+        pair.host.forget(OTHER);
+
+        assert!(pair.host.dial(JOB).is_none() && !pair.host.knows(JOB), "{name}");
+        let (dialled, accepted) = pair.open(target(Kind::Channel), b"");
+        assert!(matches!(accepted, Err(Refused::Job(JOB))), "{name}");
+        assert!(dialled.is_err(), "{name}");
+        // The certificate is of no use either.
+        let (fd, _other) = connect(pair.wire);
+        assert!(Opening::dial(fd, &from_host, target(Kind::Channel), vec![]).is_err(), "{name}");
+        // Nor is what was under way.
+        let (dialled, accepted) = drive(late, half);
+        assert!(dialled.is_err() && accepted.is_err(), "{name}");
+        // What was open stays so, and the job may join again.
+        assert_eq!(a.write(&[b"still"]).unwrap(), 5, "{name}");
+        crate::ends::poll(&[(b.fd(), false)]);
+        assert_eq!(b.read(&mut Vec::new(), 9).unwrap(), 5, "{name}");
+        pair.join();
+        pair.channel();
+        assert!(pair.host.dial(JOB).is_some(), "{name}");
+    }
+}
+
+/// A host may join as several, and again: that renews its certificate.
+#[test]
+fn a_host_that_joins_again() {
+    let pair = joined();
+    let second = Target { host: HOST + 1, ..target(Kind::Join) };
+    let (a, b) = pair.open(second.clone(), b"");
+    assert!(a.is_ok() && b.is_ok());
+    pair.join();
+    for host in [HOST, HOST + 1] {
+        let (a, b) = pair.open(Target { host, ..target(Kind::Channel) }, b"");
+        assert_eq!(a.unwrap().who, net::trust::Who::Host(host));
+        b.unwrap();
+    }
+}
+
+#[test]
+fn other_versions() {
+    for (policy, wire) in [(Policy::Insecure, Wire::Tcp), (Policy::SameUser, Wire::Unix)] {
+        let theirs = release_of(wire::VERSION + 1, b"9.9.9\x1b[2J");
+        let pair = Pair::same(wire, policy);
+        let (x, y) = connect(wire);
+        let host = alone(Opening::accept(y, &pair.host, "peer".into()).unwrap());
+        let mut raw = std::fs::File::from(x);
+        say(&mut raw, &theirs);
+        read_release(&mut raw);
+        assert_eq!(rest(&mut raw), frame(NO, &[]));
+        check_version(host.join().unwrap().err().unwrap());
+
+        let (x, y) = connect(wire);
+        let dialler = alone(Opening::dial(x, &pair.dial, target(Kind::Join), vec![]).unwrap());
+        let mut raw = std::fs::File::from(y);
+        say(&mut raw, &theirs);
+        read_release(&mut raw);
+        check_version(dialler.join().unwrap().err().unwrap());
+    }
+}
+
+fn check_version(refused: Refused) {
+    let expected = format!(
+        "version 9.9.9?[2J (protocol {}) at the other end, {} (protocol {}) here",
+        wire::VERSION + 1,
+        env!("CARGO_PKG_VERSION"),
+        wire::VERSION
+    );
+    assert_eq!(refused.to_string(), expected);
+    assert!(matches!(refused, Refused::Version { .. }) && !refused.is_transient());
+}
+
+/// In a join the versions are compared before a certificate is made.
+#[test]
+fn other_versions_in_a_join() {
+    let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
+    let (mut client, joined, _) = join_by_hand(&host, JOB);
+    say(&mut client, &release_of(wire::VERSION + 1, b"9.9.9\x1b[2J"));
+    assert_eq!(rest(&mut client), frame(NO, &[]));
+    check_version(joined.join().unwrap().err().unwrap());
+
+    let dial = Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap());
+    let (socket, dialler) = to_dialler(&dial, target(Kind::Join));
+    let mut server = server(socket, "monarch-join/1", &self_signed());
+    read_frame(&mut server);
+    let (out, text, context) = label(JOB);
+    let exporter = server.conn.export_keying_material(out, text, Some(&context)).unwrap();
+    let mut answer = proof(&[1; 32], "worker", JOB, exporter);
+    answer.extend_from_slice(&generator_key());
+    say(&mut server, &frame(ANSWER, &answer));
+    say(&mut server, &release_of(wire::VERSION + 1, b"9.9.9\x1b[2J"));
+    assert_eq!(rest(&mut server), release());
+    check_version(dialler.join().unwrap().err().unwrap());
+}
+
+#[test]
+fn others_that_speak_something_else() {
+    let site = crate::ends::Site::new();
+    let paper = crate::ends::Paper::default();
+    let tls_hello = {
+        let name = rustls::pki_types::ServerName::try_from("localhost").unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
+        let config = builder.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+        let mut connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut bytes = Vec::new();
+        connection.write_tls(&mut bytes).unwrap();
+        bytes
+    };
+    for policy in [by_secret(1), site.policy(&paper), Policy::Insecure] {
+        let (name, encrypts) = (format!("{policy:?}"), !matches!(policy, Policy::Insecure));
+        let host = Arc::new(HostTrust::new(policy).unwrap());
+        let mut all = vec![(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(), "text"), (vec![0; 100], ""), (vec![0xff; 20_000], "")];
+        all.push(if encrypts { (release(), "does not encrypt") } else { (tls_hello.clone(), "speaks TLS") });
+        if name == "Secret(Secret)" {
+            all.push((tls_hello.clone(), "not a monarch process"));
+        }
+        for (bytes, text) in all {
+            let (mut socket, accepting) = to_host(&host);
+            say(&mut socket, &bytes);
+            let answer = rest(&mut socket);
+            let no: &[u8] = if encrypts || bytes[0] == 22 { &[21, 3, 3, 0, 2, 2, 49] } else { &[1, 0, 0] };
+            assert!(answer == no || answer.is_empty(), "{name}: {answer:?}");
+            match accepting.join().unwrap().err().unwrap() {
+                Refused::Protocol(why) => assert!(encrypts && text == "text" || why.contains(text), "{name}: {why:?}, not {text}"),
+                other => panic!("{name}: {other}"),
+            }
+        }
+        let (socket, accepting) = to_host(&host);
+        drop(socket);
+        assert!(matches!(accepting.join().unwrap(), Err(Refused::Closed)), "{name}");
+    }
+}
+
+/// Both of ours, with different policies.
+#[test]
+fn ends_that_do_not_agree_on_encryption() {
+    let site = crate::ends::Site::new();
+    let policies = || [by_secret(1), site.policy(&crate::ends::Paper::default()), Policy::Insecure];
+    for (i, dial) in policies().into_iter().enumerate() {
+        for (j, host) in policies().into_iter().enumerate() {
+            if i != j {
+                let text = format!("{dial:?} to {host:?}");
+                let (a, b) = Pair::new(Wire::Tcp, dial.clone(), host).open(target(Kind::Join), b"");
+                let (a, b) = (a.err().unwrap(), b.err().unwrap());
+                assert!(!a.is_transient() && !b.is_transient(), "{text}: {a}; {b}");
+            }
+        }
+    }
+}
+
+#[test]
+fn frames_that_are_too_large() {
+    let pair = Pair::same(Wire::Tcp, Policy::Insecure);
+    let (fd, _other) = connect(Wire::Tcp);
+    assert!(Opening::dial(fd, &pair.dial, target(Kind::Join), vec![0; MAX_HELLO + 1]).is_err());
+    for frame in [frame(HELLO, &[0; MAX_HELLO + 1]), vec![0, 0, HELLO], frame(9, b""), frame(HELLO, &[1; 60_000])] {
+        let (mut socket, host) = to_host(&pair.host);
+        say(&mut socket, &[release(), request(1, JOB), frame].concat());
+        read_release(&mut socket);
+        rest(&mut socket);
+        assert!(matches!(host.join().unwrap(), Err(Refused::Protocol(_))));
+    }
+}
+
+/// A TLS session in which nobody has proved anything yet is bounded too: here in empty records, which are no progress.
+#[test]
+fn a_flood_before_anybody_is_authenticated() {
+    let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
+    let (socket, accepting) = to_host(&host);
+    let mut client = client(socket, "monarch-join/1", &name_of(HOST, JOB), None);
+    while client.conn.is_handshaking() || client.conn.wants_write() {
+        client.conn.complete_io(&mut client.sock).unwrap();
+    }
+    let (connection, mut socket) = client.into_parts();
+    let mut seal = sealer(connection);
+    let empty: Vec<u8> = (0..1000).flat_map(|_| seal()).collect();
+    let sent = std::iter::repeat_with(|| std::io::Write::write(&mut socket, &empty)).take(1000).take_while(Result::is_ok).count();
+    assert!(sent < 1000);
+    assert!(matches!(accepting.join().unwrap(), Err(Refused::Protocol(_))));
+}
+
+/// Makes empty records of a session.
+fn sealer(connection: rustls::ClientConnection) -> impl FnMut() -> Vec<u8> {
+    use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+    let (mut number, secrets) = connection.dangerous_extract_secrets().unwrap().tx;
+    let (algorithm, key, iv) = match &secrets {
+        rustls::ConnectionTrafficSecrets::Aes128Gcm { key, iv } => (&AES_128_GCM, key, iv),
+        rustls::ConnectionTrafficSecrets::Aes256Gcm { key, iv } => (&AES_256_GCM, key, iv),
+        _ => panic!("another cipher"),
+    };
+    let key = LessSafeKey::new(UnboundKey::new(algorithm, key.as_ref()).unwrap());
+    let iv: [u8; 12] = iv.as_ref().try_into().unwrap();
+    move || {
+        let mut nonce = iv;
+        nonce[4..].iter_mut().zip(number.to_be_bytes()).for_each(|(a, b)| *a ^= b);
+        number += 1;
+        let header = [23, 3, 3, 0, 17];
+        let mut body = vec![23];
+        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(header), &mut body).unwrap();
+        [&header[..], &body].concat()
+    }
+}
+
+/// The kernel says who is at the other end of a unix socket.
+#[test]
+fn another_user() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("skipped: only root can be another user");
+        return;
+    }
+    // The thread alone becomes somebody else, and a pair of sockets belongs to whoever makes it.
+    let (x, y) = std::thread::spawn(|| {
+        // SAFETY: numbers only.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) }, 0);
+        connect(Wire::Inproc)
+    })
+    .join()
+    .unwrap();
+    let pair = Pair::same(Wire::Inproc, Policy::SameUser);
+    assert!(Opening::dial(x, &pair.dial, target(Kind::Join), vec![]).is_err());
+    let refused = Opening::accept(y, &pair.host, "peer".into()).unwrap().drive().err().unwrap();
+    assert!(matches!(refused, Refused::User(65_534)), "{refused}");
+}
