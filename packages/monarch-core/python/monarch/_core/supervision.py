@@ -73,6 +73,9 @@ class OwnedMesh:
 
     def forget(self) -> None:
         self.process.owned.pop(self.info.uid, None)
+        if self.info.failed:
+            # A handle that comes back in a message must not be taken for healthy.
+            self.process.failed_meshes.append(self.info)
         self.process.supervision.gone(self.info.uid)
 
     def _stop_actors(self, reason: str, bounds: tuple[float, float] | None) -> Future[None]:
