@@ -1,0 +1,29 @@
+//! Casts over hosts: decisions only, no input, no output, no clock.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `order` | one sequence of frames from a process to a host |
+//! | `lanes` | what waits for large attachments, per mailbox |
+//! | `tree` | how a span of hosts is divided |
+//! | `source` | the process that casts |
+//! | `call` | what the caller knows of the answers |
+//! | `relay` | a host's part in the trees of all sources |
+//! | `group` | what a relay knows of a group |
+//! | `record` | one cast at one host |
+//! | `loss` | what a relay does when others are gone |
+
+pub mod call;
+mod group;
+pub mod lanes;
+mod loss;
+pub mod order;
+mod record;
+pub mod relay;
+pub mod source;
+pub mod tree;
+
+pub use call::CastCall;
+pub use lanes::Lanes;
+pub use order::{InOrder, OutOrder};
+pub use relay::{Delivery, Effect, Relay, Target};
+pub use source::Source;
