@@ -118,6 +118,8 @@ pub struct Cast {
     pub number: u64,
     /// The casts below this number are over: what is kept of them can go.
     pub finished: u64,
+    /// Which time the sender asks for answers to this cast, of whomever; all that comes back says it. The first is 0.
+    pub ask: u32,
     /// What the receiver answers for.
     pub span: Span,
     pub mode: CastMode,
@@ -175,6 +177,7 @@ impl<'a> CastBody<'a> {
 pub struct Reduced {
     pub group: GroupId,
     pub number: u64,
+    pub ask: u32,
     pub span: Span,
     pub runs: Runs,
 }
@@ -184,6 +187,7 @@ pub struct Reduced {
 pub struct Answer {
     pub group: GroupId,
     pub number: u64,
+    pub ask: u32,
     pub index: u32,
     pub status: Status,
     /// Encoded parts, with their count.
@@ -194,6 +198,7 @@ pub struct Answer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Taken {
     pub group: GroupId,
+    pub ask: u32,
     pub span: Span,
     pub first: u64,
     pub count: u64,
@@ -205,15 +210,6 @@ pub enum CastFrame {
     Reduced(Reduced),
     Answer(Answer),
     Taken(Vec<Taken>),
-    /// The receiver is asked for a part of a group.
-    NeedSlice {
-        group: GroupId,
-        span: Span,
-    },
-    Slice {
-        group: GroupId,
-        slice: Arc<GroupSlice>,
-    },
     /// The casts of a group below this number are over, and no other has followed for a while.
     Finished {
         group: GroupId,
@@ -232,6 +228,7 @@ impl Cast {
         self.group.put(out);
         put_var(out, self.number);
         put_var(out, self.number - self.finished.min(self.number));
+        put_var(out, self.ask.into());
         self.span.put(out);
         out.push(self.mode as u8 | if self.slice.is_some() { 0x80 } else { 0 });
         if let Some(slice) = &self.slice {
@@ -246,7 +243,7 @@ impl Cast {
     }
 
     fn read(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
-        let (group, number, back, span, tag) = (GroupId::read(c)?, c.var()?, c.var()?, Span::read(c)?, c.u8()?);
+        let (group, number, back, ask, span, tag) = (GroupId::read(c)?, c.var()?, c.var()?, c.var32()?, Span::read(c)?, c.u8()?);
         let slice = if tag & 0x80 == 0 { None } else { Some(Arc::new(GroupSlice::read(c)?)) };
         let order = Order::read(c, span.start)?;
         let n = c.count(2)?;
@@ -256,6 +253,7 @@ impl Cast {
             group,
             number,
             finished: number.checked_sub(back).ok_or(DecodeError::Number)?,
+            ask,
             span,
             mode: CastMode::from_u8(tag & 0x7f)?,
             slice,
@@ -277,6 +275,7 @@ impl CastFrame {
                 out.push(1);
                 r.group.put(out);
                 put_var(out, r.number);
+                put_var(out, r.ask.into());
                 r.span.put(out);
                 r.runs.put(out);
             }
@@ -284,6 +283,7 @@ impl CastFrame {
                 out.push(2);
                 a.group.put(out);
                 put_var(out, a.number);
+                put_var(out, a.ask.into());
                 put_var(out, a.index.into());
                 out.push(a.status as u8);
                 put_block(out, &a.bytes);
@@ -293,37 +293,28 @@ impl CastFrame {
                 put_var(out, all.len() as u64);
                 for t in all {
                     t.group.put(out);
+                    put_var(out, t.ask.into());
                     t.span.put(out);
                     put_var(out, t.first);
                     put_var(out, t.count);
                 }
             }
-            CastFrame::NeedSlice { group, span } => {
-                out.push(4);
-                group.put(out);
-                span.put(out);
-            }
-            CastFrame::Slice { group, slice } => {
-                out.push(5);
-                group.put(out);
-                slice.put(out);
-            }
             CastFrame::Finished { group, span, below } => {
-                out.push(6);
+                out.push(4);
                 group.put(out);
                 span.put(out);
                 put_var(out, *below);
             }
             CastFrame::Notice(n) => {
-                out.push(7);
+                out.push(5);
                 n.put(out);
             }
             CastFrame::Joining(j) => {
-                out.push(8);
+                out.push(6);
                 j.put(out);
             }
             CastFrame::Joined(j) => {
-                out.push(9);
+                out.push(7);
                 j.put(out);
             }
         }
@@ -339,25 +330,32 @@ impl CastFrame {
         let c = &mut Cursor::new(bytes);
         let frame = match c.u8()? {
             0 => CastFrame::Cast(Cast::read(c)?),
-            1 => CastFrame::Reduced(Reduced { group: GroupId::read(c)?, number: c.var()?, span: Span::read(c)?, runs: Runs::read(c)? }),
+            1 => CastFrame::Reduced(Reduced {
+                group: GroupId::read(c)?,
+                number: c.var()?,
+                ask: c.var32()?,
+                span: Span::read(c)?,
+                runs: Runs::read(c)?,
+            }),
             2 => CastFrame::Answer(Answer {
                 group: GroupId::read(c)?,
                 number: c.var()?,
+                ask: c.var32()?,
                 index: c.var32()?,
                 status: Status::from_u8(c.u8()?)?,
                 bytes: c.block()?.into(),
             }),
             3 => {
-                let n = c.count(13)?;
-                let all = (0..n).map(|_| Ok(Taken { group: GroupId::read(c)?, span: Span::read(c)?, first: c.var()?, count: c.var()? }));
+                let n = c.count(14)?;
+                let all = (0..n).map(|_| {
+                    Ok(Taken { group: GroupId::read(c)?, ask: c.var32()?, span: Span::read(c)?, first: c.var()?, count: c.var()? })
+                });
                 CastFrame::Taken(all.collect::<Result<_, DecodeError>>()?)
             }
-            4 => CastFrame::NeedSlice { group: GroupId::read(c)?, span: Span::read(c)? },
-            5 => CastFrame::Slice { group: GroupId::read(c)?, slice: Arc::new(GroupSlice::read(c)?) },
-            6 => CastFrame::Finished { group: GroupId::read(c)?, span: Span::read(c)?, below: c.var()? },
-            7 => CastFrame::Notice(Notice::read(c)?),
-            8 => CastFrame::Joining(Joining::read(c)?),
-            9 => CastFrame::Joined(Joined::read(c)?),
+            4 => CastFrame::Finished { group: GroupId::read(c)?, span: Span::read(c)?, below: c.var()? },
+            5 => CastFrame::Notice(Notice::read(c)?),
+            6 => CastFrame::Joining(Joining::read(c)?),
+            7 => CastFrame::Joined(Joined::read(c)?),
             other => return Err(DecodeError::Kind(other)),
         };
         c.finish()?;

@@ -52,22 +52,24 @@ impl Group {
     }
 }
 
-/// The same cast for the head of a part.
+/// The cast of a record for the head of a part.
 pub(super) fn pass_on(
-    cast: &Cast,
+    record: &Record,
     finished: u64,
     slice: &GroupSlice,
     knows: &mut HashMap<ProcUid, Span>,
     to: ProcUid,
     span: Span,
-    again: bool,
 ) -> Effect {
+    let (cast, ask) = (&record.cast, record.next_ask);
     let known = knows.get(&to).is_some_and(|k| k.covers(span));
     // Who has forgotten the group for a part of the span must know the rest to pass this on.
-    let slice = (!known || again && cast.mode == CastMode::Forget).then(|| Arc::new(slice.part(span)));
-    knows.insert(to, span);
+    let slice = (!known || ask > 0 && cast.mode == CastMode::Forget).then(|| Arc::new(slice.part(span)));
+    if !known {
+        knows.insert(to, span);
+    }
     let order = cast.order.part(span);
     let (body, attachments) = (cast.body.clone(), cast.attachments.clone());
-    let cast = Cast { group: cast.group, number: cast.number, finished, span, mode: cast.mode, slice, order, body, attachments };
-    Effect::Send { to, frame: CastFrame::Cast(cast) }
+    let (group, number, mode) = (cast.group, cast.number, cast.mode);
+    Effect::Send { to, frame: CastFrame::Cast(Cast { group, number, finished, ask, span, mode, slice, order, body, attachments }) }
 }

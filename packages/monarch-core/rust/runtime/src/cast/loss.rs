@@ -18,7 +18,6 @@ impl Relay {
         let procs: HashSet<ProcUid> = procs.iter().copied().collect();
         let orphans: Vec<GroupId> = self.groups.keys().filter(|id| procs.contains(&id.source)).copied().collect();
         orphans.into_iter().for_each(|id| self.drop_group(id));
-        self.held.retain(|id, _| !procs.contains(&id.source));
         self.forgotten.retain(|id| !procs.contains(&id.source));
         let mut hit = Vec::new();
         for (id, g) in &mut self.groups {
@@ -50,26 +49,27 @@ impl Relay {
         self.dead.extend(hosts);
         let orphans: Vec<GroupId> = self.groups.iter().filter(|(_, g)| self.dead.contains(&g.slice.root)).map(|(id, _)| *id).collect();
         orphans.into_iter().for_each(|id| self.drop_group(id));
-        self.held.values_mut().for_each(|all| all.retain(|(from, _)| !hosts.contains(from)));
-        self.held.retain(|_, all| !all.is_empty());
         self.taken.retain(|parent, _| parent.is_none_or(|p| !hosts.contains(&p)));
         let mut hit = Vec::new();
         for (id, g) in &mut self.groups {
             g.knows.retain(|h, _| !hosts.contains(h));
             for (number, record) in &mut g.casts {
-                record.tasks.retain(|t| t.parent.is_none_or(|p| !self.dead.contains(&p)));
-                for task in &mut record.tasks {
+                let mut tasks = std::mem::take(&mut record.tasks);
+                tasks.retain(|t| t.parent.is_none_or(|p| !self.dead.contains(&p)));
+                for task in &mut tasks {
                     let lost = |c: &Child| c.result.is_none() && self.dead.contains(&c.head);
                     let (over, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut task.children).into_iter().partition(lost);
                     task.children = rest;
                     for child in over {
                         hit.push((*id, *number));
                         if let Some((head, span)) = head(child.span, |p| g.slice.host(p), |h| self.dead.contains(&h)) {
-                            task.children.push(Child { head, span, result: None });
-                            out.push(pass_on(&record.cast, g.finished, &g.slice, &mut g.knows, head, span, true));
+                            task.children.push(Child { head, ask: record.next_ask, span, result: None });
+                            out.push(pass_on(record, g.finished, &g.slice, &mut g.knows, head, span));
+                            record.next_ask += 1;
                         }
                     }
                 }
+                record.tasks = tasks;
             }
         }
         hit.dedup();

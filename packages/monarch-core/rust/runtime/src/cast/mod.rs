@@ -17,7 +17,7 @@ mod group;
 pub mod lanes;
 mod loss;
 pub mod order;
-mod record;
+pub mod record;
 pub mod relay;
 pub mod source;
 pub mod tree;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wire::cast::{Answer, CastFrame, Reduced};
+use wire::cast::{Answer, Reduced};
 use wire::runs::{AHEAD, GONE};
 use wire::{Cast, GroupSlice, ProcUid, Runs, Span, Status};
 
@@ -22,6 +22,8 @@ pub(super) enum Own {
 /// A host that answers for a part of a task.
 pub(super) struct Child {
     pub head: ProcUid,
+    /// Which of our asks this was.
+    pub ask: u32,
     pub span: Span,
     pub result: Option<Runs>,
 }
@@ -30,6 +32,8 @@ pub(super) struct Child {
 pub(super) struct Task {
     /// None: the source.
     pub parent: Option<ProcUid>,
+    /// Which of its asks this is.
+    pub ask: u32,
     pub span: Span,
     pub children: Vec<Child>,
     /// An error has been sent ahead.
@@ -44,20 +48,26 @@ pub(super) struct Record {
     pub own: Vec<Own>,
     pub missing: usize,
     pub tasks: Vec<Task>,
+    /// What the next ask of others will be.
+    pub next_ask: u32,
 }
 
 impl Task {
-    pub fn new(parent: Option<ProcUid>, span: Span) -> Self {
-        Task { parent, span, children: vec![], warned: false, done: false }
+    pub fn new(parent: Option<ProcUid>, ask: u32, span: Span) -> Self {
+        Task { parent, ask, span, children: vec![], warned: false, done: false }
     }
 
     /// Whether the answer came from somebody who answers for it here.
-    pub fn expects(&self, from: ProcUid, position: u32) -> bool {
-        self.children.iter().any(|c| c.head == from && c.span.contains(position))
+    pub fn expects(&self, from: ProcUid, ask: u32) -> bool {
+        self.children.iter().any(|c| (c.head, c.ask) == (from, ask))
     }
 }
 
 impl Record {
+    pub fn new(cast: Cast, token: u64) -> Self {
+        Record { cast, token, own: vec![], missing: 0, tasks: vec![], next_ask: 0 }
+    }
+
     /// What the own targets have answered.
     fn own_runs(&self) -> Runs {
         let mut runs = Runs::default();
@@ -90,10 +100,10 @@ impl Record {
             at = span.end;
         }
         runs.push(slice.targets(Span::new(at, task.span.end)), GONE, b"");
-        Reduced { group: self.cast.group, number: self.cast.number, span: task.span, runs }
+        Reduced { group: self.cast.group, number: self.cast.number, ask: task.ask, span: task.span, runs }
     }
 
-    pub fn answer(&self, index: u32, status: Status, bytes: Arc<[u8]>) -> CastFrame {
-        CastFrame::Answer(Answer { group: self.cast.group, number: self.cast.number, index, status, bytes })
+    pub fn answer(&self, index: u32, status: Status, bytes: Arc<[u8]>) -> Answer {
+        Answer { group: self.cast.group, number: self.cast.number, ask: 0, index, status, bytes }
     }
 }

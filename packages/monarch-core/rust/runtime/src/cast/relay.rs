@@ -74,8 +74,6 @@ pub struct Relay {
     next_token: u64,
     pub(super) dead: HashSet<ProcUid>,
     pub(super) ended: HashSet<ProcUid>,
-    /// Casts whose group is not known yet.
-    pub(super) held: HashMap<GroupId, Vec<(ProcUid, Cast)>>,
     /// What is to be said to whoever asked.
     pub(super) taken: BTreeMap<Option<ProcUid>, Vec<Taken>>,
     taken_at: Option<Duration>,
@@ -99,7 +97,6 @@ impl Relay {
             next_token: 1,
             dead: HashSet::new(),
             ended: HashSet::new(),
-            held: HashMap::new(),
             taken: BTreeMap::new(),
             taken_at: None,
             say_at: None,
@@ -113,11 +110,6 @@ impl Relay {
 
     pub fn groups(&self) -> usize {
         self.groups.len()
-    }
-
-    /// Casts that wait for a description of their group.
-    pub fn held(&self) -> usize {
-        self.held.values().map(Vec::len).sum()
     }
 
     // ---- what comes
@@ -147,8 +139,6 @@ impl Relay {
             CastFrame::Reduced(r) => self.on_reduced(now, from, r, &mut out),
             CastFrame::Answer(a) => self.on_answer(from, a, &mut out),
             CastFrame::Taken(all) => all.into_iter().for_each(|t| self.on_taken_below(now, from, t, &mut out)),
-            CastFrame::NeedSlice { group, span } => self.on_need_slice(from, group, span, &mut out),
-            CastFrame::Slice { group, slice } => self.on_slice(now, group, slice, &mut out),
             CastFrame::Finished { group, span, below } => self.on_finished(group, span, below, &mut out),
             CastFrame::Notice(_) | CastFrame::Joining(_) | CastFrame::Joined(_) => {}
         }
@@ -171,7 +161,7 @@ impl Relay {
             return;
         }
         let Some(g) = self.groups.get_mut(&id).filter(|g| g.slice.span().covers(cast.span)) else {
-            self.on_unknown(now, from, cast, out);
+            self.on_unknown(now, from, &cast);
             return;
         };
         if cast.number < g.finished {
@@ -181,14 +171,19 @@ impl Relay {
             g.finish(cast.finished, &mut self.tokens);
         }
         g.say_at = None;
-        let (number, span) = (cast.number, cast.span);
-        if !g.casts.contains_key(&number) {
-            let Some(record) = self.deliver(cast, out) else { return };
-            if let Some(g) = self.groups.get_mut(&id) {
-                g.casts.insert(number, record);
+        let (number, ask, span) = (cast.number, cast.ask, cast.span);
+        match g.casts.get_mut(&number) {
+            // Of a wider span: the numbers of the hosts there.
+            Some(record) if span.covers(record.cast.span) => record.cast = cast,
+            Some(_) => {}
+            None => {
+                let Some(record) = self.deliver(cast, out) else { return };
+                if let Some(g) = self.groups.get_mut(&id) {
+                    g.casts.insert(number, record);
+                }
             }
         }
-        self.ask(now, id, number, Task::new(from, span), out);
+        self.ask(now, id, number, Task::new(from, ask, span), out);
     }
 
     /// A new record, with what its own procs are to get.
@@ -197,7 +192,7 @@ impl Relay {
         let token = self.next_token;
         self.next_token += 1;
         let own = g.own.filter(|p| cast.mode != CastMode::Forget && cast.span.contains(*p));
-        let mut record = Record { cast, token, own: vec![], missing: 0, tasks: vec![] };
+        let mut record = Record::new(cast, token);
         let Some(position) = own else { return Some(record) };
         let order = record.cast.order.get(position)?;
         let mut targets = Vec::new();
@@ -226,30 +221,28 @@ impl Relay {
     }
 
     /// Somebody wants the answers of a span.
-    fn ask(&mut self, now: Duration, id: GroupId, number: u64, task: Task, out: &mut Vec<Effect>) {
+    fn ask(&mut self, now: Duration, id: GroupId, number: u64, mut task: Task, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&id) else { return };
         let Some(record) = g.casts.get_mut(&number) else { return };
-        if let Some(known) = record.tasks.iter_mut().find(|t| (t.parent, t.span) == (task.parent, task.span)) {
-            // Asked again: what was said is said again.
-            known.done = false;
-        } else {
-            let mut task = task;
-            for part in divide(task.span, g.own, self.fan_out) {
-                if let Some((head, span)) = head(part, |p| g.slice.host(p), |h| self.dead.contains(&h)) {
-                    task.children.push(Child { head, span, result: None });
-                    out.push(pass_on(&record.cast, g.finished, &g.slice, &mut g.knows, head, span, false));
-                }
-            }
-            let first = g.own.map_or(0, |p| g.slice.first(p));
-            for (own, index) in record.own.iter().zip(first..) {
-                if let Own::Answered(status, bytes) = own
-                    && ahead(record.cast.mode, &mut task, *status, bytes)
-                {
-                    out.push(back(&task, id, record.answer(index, *status, bytes.clone())));
-                }
-            }
-            record.tasks.push(task);
+        if record.tasks.iter().any(|t| (t.parent, t.ask) == (task.parent, task.ask)) {
+            return;
         }
+        for part in divide(task.span, g.own, self.fan_out) {
+            if let Some((head, span)) = head(part, |p| g.slice.host(p), |h| self.dead.contains(&h)) {
+                task.children.push(Child { head, ask: record.next_ask, span, result: None });
+                out.push(pass_on(record, g.finished, &g.slice, &mut g.knows, head, span));
+            }
+        }
+        record.next_ask += 1;
+        let first = g.own.map_or(0, |p| g.slice.first(p));
+        for (own, index) in record.own.iter().zip(first..) {
+            if let Own::Answered(status, bytes) = own
+                && ahead(record.cast.mode, &mut task, *status, bytes)
+            {
+                out.push(send_ahead(&task, record.answer(index, *status, bytes.clone())));
+            }
+        }
+        record.tasks.push(task);
         self.settle(now, id, number, out);
     }
 
@@ -269,8 +262,8 @@ impl Relay {
             } else {
                 let all = self.taken.entry(task.parent).or_default();
                 match all.last_mut() {
-                    Some(t) if (t.group, t.span) == (id, task.span) && t.first + t.count == number => t.count += 1,
-                    _ => all.push(Taken { group: id, span: task.span, first: number, count: 1 }),
+                    Some(t) if (t.group, t.ask, t.span) == (id, task.ask, task.span) && t.first + t.count == number => t.count += 1,
+                    _ => all.push(Taken { group: id, ask: task.ask, span: task.span, first: number, count: 1 }),
                 }
                 self.taken_at.get_or_insert(now + TAKEN_DELAY);
             }
@@ -303,8 +296,8 @@ impl Relay {
         if let Some(cast) = g.forget.take_if(|f| f.number == below) {
             g.say_at = None;
             let (number, span) = (cast.number, cast.span);
-            g.casts.insert(number, Record { cast, token: 0, own: vec![], missing: 0, tasks: vec![] });
-            self.ask(now, id, number, Task::new(None, span), out);
+            g.casts.insert(number, Record::new(cast, 0));
+            self.ask(now, id, number, Task::new(None, 0, span), out);
         } else if g.said < g.finished {
             g.say_at = Some(now + QUIET);
             self.say_at.get_or_insert(now + QUIET);
@@ -324,52 +317,16 @@ impl Relay {
         }
     }
 
-    fn on_unknown(&mut self, now: Duration, from: Option<ProcUid>, cast: Cast, out: &mut Vec<Effect>) {
-        // The source always tells its own host.
-        let Some(from) = from else { return };
-        let (group, span) = (cast.group, cast.span);
-        if self.forgotten.contains(&group) {
-            if cast.mode == CastMode::Forget {
-                // Said before, to somebody who has died or has asked twice.
-                self.taken.entry(Some(from)).or_default().push(Taken { group, span, first: cast.number, count: 1 });
-                self.taken_at.get_or_insert(now + TAKEN_DELAY);
-            }
-            return;
-        }
-        self.held.entry(group).or_default().push((from, cast));
-        out.push(Effect::Send { to: from, frame: CastFrame::NeedSlice { group, span } });
-    }
-
-    fn on_need_slice(&mut self, from: ProcUid, id: GroupId, span: Span, out: &mut Vec<Effect>) {
-        let frame = match self.groups.get_mut(&id).filter(|g| g.slice.span().covers(span)) {
-            Some(g) => {
-                g.knows.insert(from, span);
-                CastFrame::Slice { group: id, slice: Arc::new(g.slice.part(span)) }
-            }
-            // Then the cast that it is for is over.
-            None => CastFrame::Finished { group: id, span: Span::new(0, 0), below: u64::MAX },
-        };
-        out.push(Effect::Send { to: from, frame });
-    }
-
-    fn on_slice(&mut self, now: Duration, id: GroupId, slice: Arc<GroupSlice>, out: &mut Vec<Effect>) {
-        let span = slice.span();
-        self.learn(id, slice);
-        let held = self.held.remove(&id).unwrap_or_default();
-        let (ready, rest): (Vec<_>, Vec<_>) = held.into_iter().partition(|(_, cast)| span.covers(cast.span));
-        if !rest.is_empty() {
-            self.held.insert(id, rest);
-        }
-        for (from, cast) in ready.into_iter().filter(|(from, _)| !self.dead.contains(from)).collect::<Vec<_>>() {
-            self.on_cast(now, Some(from), cast, out);
+    /// Whoever asks sends the group along if it has not done so before: so this was over, and only that can be said.
+    fn on_unknown(&mut self, now: Duration, from: Option<ProcUid>, cast: &Cast) {
+        if cast.mode == CastMode::Forget && self.forgotten.contains(&cast.group) {
+            let taken = Taken { group: cast.group, ask: cast.ask, span: cast.span, first: cast.number, count: 1 };
+            self.taken.entry(from).or_default().push(taken);
+            self.taken_at.get_or_insert(now + TAKEN_DELAY);
         }
     }
 
     fn on_finished(&mut self, id: GroupId, span: Span, below: u64, out: &mut Vec<Effect>) {
-        if below == u64::MAX {
-            self.held.remove(&id);
-            return;
-        }
         let Some(g) = self.groups.get_mut(&id) else { return };
         if below > g.finished {
             g.finish(below, &mut self.tokens);
@@ -383,7 +340,6 @@ impl Relay {
                 self.tokens.remove(&r.token);
             }
         }
-        self.held.remove(&id);
     }
 
     // ---- answers
@@ -397,7 +353,7 @@ impl Relay {
             let mode = record.cast.mode;
             for task in record.tasks.iter_mut().filter(|t| !t.done) {
                 if ahead(mode, task, status, &bytes) {
-                    out.push(back(task, id, answer.clone()));
+                    out.push(send_ahead(task, answer.clone()));
                 }
             }
         }
@@ -429,7 +385,7 @@ impl Relay {
         let Some(g) = self.groups.get_mut(&r.group) else { return };
         let expected = g.slice.targets(r.span);
         let Some(record) = g.casts.get_mut(&r.number).filter(|_| r.runs.targets() == expected) else { return };
-        let waits = |c: &&mut Child| c.head == from && c.span == r.span && c.result.is_none();
+        let waits = |c: &&mut Child| (c.head, c.ask, c.span) == (from, r.ask, r.span) && c.result.is_none();
         record.tasks.iter_mut().flat_map(|t| t.children.iter_mut()).filter(waits).for_each(|c| c.result = Some(r.runs.clone()));
         self.settle(now, r.group, r.number, out);
     }
@@ -437,11 +393,9 @@ impl Relay {
     fn on_answer(&mut self, from: ProcUid, a: Answer, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&a.group) else { return };
         let Some(record) = g.casts.get_mut(&a.number) else { return };
-        let at = g.slice.firsts.partition_point(|first| *first <= a.index) as u32;
-        let position = g.slice.start + at.saturating_sub(1);
-        for task in record.tasks.iter_mut().filter(|t| t.expects(from, position) && !t.done) {
+        for task in record.tasks.iter_mut().filter(|t| t.expects(from, a.ask)) {
             if ahead(record.cast.mode, task, a.status, &a.bytes) {
-                out.push(back(task, a.group, CastFrame::Answer(a.clone())));
+                out.push(send_ahead(task, a.clone()));
             }
         }
     }
@@ -451,7 +405,7 @@ impl Relay {
         let end = t.first.saturating_add(t.count);
         let mut hit = Vec::new();
         for (number, record) in g.casts.range_mut(t.first..end).filter(|(_, r)| !r.cast.mode.reduces()) {
-            let waits = |c: &&mut Child| c.head == from && c.span == t.span && c.result.is_none();
+            let waits = |c: &&mut Child| (c.head, c.ask, c.span) == (from, t.ask, t.span) && c.result.is_none();
             for child in record.tasks.iter_mut().flat_map(|t| t.children.iter_mut()).filter(waits) {
                 child.result = Some(Runs::default());
                 hit.push(*number);
@@ -498,6 +452,10 @@ fn ahead(mode: CastMode, task: &mut Task, status: Status, bytes: &[u8]) -> bool 
     let warn = mode == CastMode::FirstError && status != Status::Ok && !task.warned;
     task.warned |= warn;
     mode.reduces() && (bytes.len() > LARGE || warn)
+}
+
+fn send_ahead(task: &Task, answer: Answer) -> Effect {
+    back(task, answer.group, CastFrame::Answer(Answer { ask: task.ask, ..answer }))
 }
 
 fn back(task: &Task, id: GroupId, frame: CastFrame) -> Effect {

@@ -47,7 +47,7 @@ impl Source {
         g.next += 1;
         let slice = (number == 0).then(|| g.slice.clone());
         let order = self.order.cast(&g.counters);
-        Some(Cast { group, number, finished: 0, span: all(g.counters.len()), mode, slice, order, body, attachments })
+        Some(Cast { group, number, finished: 0, ask: 0, span: all(g.counters.len()), mode, slice, order, body, attachments })
     }
 
     /// The handle is gone: the group can be forgotten when what was cast to it is over.
@@ -61,6 +61,7 @@ impl Source {
             group,
             number: g.next,
             finished: 0,
+            ask: 0,
             span: all(g.counters.len()),
             mode: CastMode::Forget,
             slice: None,
