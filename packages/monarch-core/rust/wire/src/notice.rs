@@ -76,6 +76,14 @@ fn places(c: &mut Cursor<'_>) -> Result<Vec<(u32, String)>, DecodeError> {
     (0..n).map(|_| Ok((c.var32()?, text(c)?))).collect()
 }
 
+impl Roster {
+    fn read(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        let roster = Roster { start: c.var32()?, hosts: uids(c)?, above: uids(c)? };
+        roster.start.checked_add(roster.hosts.len() as u32).ok_or(DecodeError::Number)?;
+        Ok(roster)
+    }
+}
+
 impl Notice {
     pub fn put(&self, out: &mut Vec<u8>) {
         self.span.put(out);
@@ -98,7 +106,7 @@ impl Notice {
         if tag > 3 {
             return Err(DecodeError::Tag(tag));
         }
-        let roster = if tag & 2 == 0 { None } else { Some(Arc::new(Roster { start: c.var32()?, hosts: uids(c)?, above: uids(c)? })) };
+        let roster = if tag & 2 == 0 { None } else { Some(Arc::new(Roster::read(c)?)) };
         let n = c.count(10)?;
         let ended = (0..n).map(|_| {
             let (uid, host) = (ProcUid(c.u64()?), c.u8()?);

@@ -11,11 +11,15 @@
 //! | `group` | what a relay knows of a group |
 //! | `record` | one cast at one host |
 //! | `loss` | what a relay does when others are gone |
+//! | `notice` | who has ended, told along a tree |
+//! | `join` | how workers join in a tree |
 
 pub mod call;
 mod group;
+pub mod join;
 pub mod lanes;
 mod loss;
+pub mod notice;
 pub mod order;
 pub mod record;
 pub mod relay;
@@ -23,7 +27,9 @@ pub mod source;
 pub mod tree;
 
 pub use call::CastCall;
+pub use join::{Join, JoinEffect};
 pub use lanes::Lanes;
+pub use notice::{NoticeEffect, Notices};
 pub use order::{InOrder, OutOrder};
 pub use relay::{Delivery, Effect, Relay, Target};
 pub use source::Source;
