@@ -55,6 +55,24 @@ fn scenario() -> impl Strategy<Value = (Vec<usize>, u32, Vec<Step>)> {
     })
 }
 
+fn storm() -> impl Strategy<Value = (Vec<usize>, u32, Vec<Step>, Vec<Step>)> {
+    (4usize..16).prop_flat_map(|hosts| {
+        let pick = || 0usize..1000;
+        let step = || {
+            prop_oneof![
+                20 => proptest::collection::vec(pick(), 1..4).prop_map(|picks| Step::Frames { picks }),
+                10 => pick().prop_map(|pick| Step::Work { pick }),
+                2 => pick().prop_map(|pick| Step::Duplicate { pick }),
+                3 => (1..hosts, pick()).prop_map(|(host, keep)| Step::KillHost { host, keep }),
+                12 => pick().prop_map(|pick| Step::Hear { pick }),
+                1 => Just(Step::Wait),
+            ]
+        };
+        let steps = || proptest::collection::vec(step(), 1..50);
+        (proptest::collection::vec(1usize..3, hosts), 1u32..4, steps(), steps())
+    })
+}
+
 fn play(world: &mut World, steps: Vec<Step>) {
     for step in steps {
         match step {
@@ -147,6 +165,25 @@ proptest! {
                 world.forget(caller, 0);
             }
         }
+        world.settle();
+        check_empty(&world)?;
+    }
+
+    /// Few casts, and hosts that die all the while, also while the group is forgotten.
+    #[test]
+    fn a_storm_of_deaths((procs, fan_out, before, after) in storm()) {
+        let mut world = World::new(&procs, fan_out);
+        world.group(0, &(1..procs.len()).collect::<Vec<_>>(), true);
+        world.cast(0, 0, CastMode::Gather);
+        world.cast(0, 0, CastMode::Taken);
+        play(&mut world, before);
+        world.cast(0, 0, CastMode::FirstError);
+        play(&mut world, after.clone());
+        world.settle();
+        check_order(&world)?;
+        check_outcomes(&world)?;
+        world.forget(0, 0);
+        play(&mut world, after);
         world.settle();
         check_empty(&world)?;
     }

@@ -27,7 +27,7 @@ pub struct Runs {
     bytes: Vec<u8>,
     /// Targets spoken for.
     targets: u32,
-    gone: u32,
+    absent: u32,
     errors: u32,
     /// Where the last run starts.
     last: u32,
@@ -48,9 +48,9 @@ impl Runs {
         self.targets
     }
 
-    /// Targets that have ended.
-    pub fn gone(&self) -> u32 {
-        self.gone
+    /// Targets whose answer is not in here: they have ended, or it was sent ahead.
+    pub fn absent(&self) -> u32 {
+        self.absent
     }
 
     /// Targets whose answer is an error, without those that were sent ahead.
@@ -68,8 +68,7 @@ impl Runs {
             return;
         }
         match status {
-            GONE => self.gone += count,
-            AHEAD => {}
+            GONE | AHEAD => self.absent += count,
             s if s == Status::Ok as u8 => {}
             _ => self.errors += count,
         }
@@ -98,7 +97,7 @@ impl Runs {
         let mut c = Cursor::new(&other.bytes);
         let Ok(head) = read_run(&mut c) else { return };
         self.targets = self.targets.saturating_add(other.targets);
-        self.gone = self.gone.saturating_add(other.gone);
+        self.absent = self.absent.saturating_add(other.absent);
         self.errors = self.errors.saturating_add(other.errors);
         self.add(head);
         let (rest, skipped) = (c.remaining(), other.bytes.len() - c.remaining());
@@ -128,14 +127,14 @@ impl Runs {
     }
 
     pub fn put(&self, out: &mut Vec<u8>) {
-        for n in [self.targets, self.gone, self.errors, self.last] {
+        for n in [self.targets, self.absent, self.errors, self.last] {
             put_var(out, n.into());
         }
         put_block(out, &self.bytes);
     }
 
     pub fn read(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
-        let (targets, gone, errors, last) = (c.var32()?, c.var32()?, c.var32()?, c.var32()?);
-        Ok(Runs { bytes: c.block()?.to_vec(), targets, gone, errors, last })
+        let (targets, absent, errors, last) = (c.var32()?, c.var32()?, c.var32()?, c.var32()?);
+        Ok(Runs { bytes: c.block()?.to_vec(), targets, absent, errors, last })
     }
 }

@@ -72,14 +72,14 @@ impl Casts {
     }
 
     /// One cast until all have answered; `dies` ends then, and whoever has it for a neighbour notices.
-    fn cast(&mut self, group: wire::GroupId, dies: Option<(usize, Duration)>) -> Duration {
+    fn cast(&mut self, group: wire::GroupId, mode: CastMode, dies: Option<(usize, Duration)>) -> Duration {
         self.world.reset_counts();
         let begin = self.world.now;
         let start = Instant::now();
         let body = CastBody { sender: MailboxId(1), slot: SlotId(2), flags: 0, method: b"step", extent: b"", parts: &[0; 64] };
         let size = self.source.members(group).map_or(0, |m| m.procs.len() as u32);
-        self.call = Some(CastCall::new(CastMode::FirstError, size));
-        let Some(cast) = self.source.cast(group, CastMode::FirstError, body.encode(), Arc::new([])) else { return Duration::ZERO };
+        self.call = Some(CastCall::new(mode, size));
+        let Some(cast) = self.source.cast(group, mode, body.encode(), Arc::new([])) else { return Duration::ZERO };
         let out = self.relays[0].on_source(begin, cast);
         self.world.root_cpu += start.elapsed();
         self.effects(0, out);
@@ -145,11 +145,11 @@ pub fn micros(time: Duration) -> f64 {
 /// Latency of a cast and all answers, and what the root has to do for it.
 pub fn measure(n: usize, fan_out: u32, answers: Answers, casts: usize, costs: &Costs) -> Value {
     let (mut sim, group) = Casts::new(n, fan_out, answers, costs);
-    let first = sim.cast(group, None);
+    let first = sim.cast(group, CastMode::FirstError, None);
     let (first_cpu, first_bytes) = (sim.world.root_cpu, sim.world.bytes[0]);
     let (mut times, mut cpu, mut sent, mut received) = (vec![], vec![], 0, 0);
     for _ in 0..casts {
-        times.push(sim.cast(group, None));
+        times.push(sim.cast(group, CastMode::FirstError, None));
         cpu.push(sim.world.root_cpu);
         sent = sent.max(sim.world.sent[0]);
         received = received.max(sim.world.received[0]);
@@ -165,9 +165,9 @@ pub fn measure(n: usize, fan_out: u32, answers: Answers, casts: usize, costs: &C
 /// The head of one of the root's subtrees dies with a cast on its way.
 pub fn measure_death(n: usize, fan_out: u32, costs: &Costs) -> Value {
     let (mut sim, group) = Casts::new(n, fan_out, Answers::Equal, costs);
-    sim.cast(group, None);
-    let calm = sim.cast(group, None);
-    let time = sim.cast(group, Some((1, calm / 3)));
+    sim.cast(group, CastMode::FirstError, None);
+    let calm = sim.cast(group, CastMode::FirstError, None);
+    let time = sim.cast(group, CastMode::Gather, Some((1, calm / 3)));
     json!({
         "bench": "cast_death", "hosts": n, "procs": n as u32 * PROCS, "fan_out": fan_out, "calm_us": micros(calm), "us": micros(time),
         "root_sent": sim.world.sent[0], "root_received": sim.world.received[0],

@@ -82,7 +82,7 @@ impl CastCall {
         }
         self.runs = Some(reduced.runs);
         if self.single.is_empty() {
-            self.untold = self.runs.as_ref().map_or(0, Runs::gone);
+            self.untold = self.runs.as_ref().map_or(0, Runs::absent);
         } else {
             let gone: Vec<(u32, u32)> =
                 self.ranges().filter(|(_, _, status)| *status == GONE || *status == AHEAD).map(|(a, b, _)| (a, b)).collect();

@@ -130,10 +130,6 @@ impl Relay {
 
     pub fn on_frame(&mut self, now: Duration, from: ProcUid, frame: CastFrame) -> Vec<Effect> {
         let mut out = Vec::new();
-        // What a dead host had sent is asked for again, by others.
-        if self.dead.contains(&from) {
-            return out;
-        }
         match frame {
             CastFrame::Cast(cast) => self.on_cast(now, Some(from), cast, &mut out),
             CastFrame::Reduced(r) => self.on_reduced(now, from, r, &mut out),
@@ -293,7 +289,7 @@ impl Relay {
         if !g.casts.is_empty() {
             return;
         }
-        if let Some(cast) = g.forget.take_if(|f| f.number == below) {
+        if let Some(cast) = g.forget.take() {
             g.say_at = None;
             let (number, span) = (cast.number, cast.span);
             g.casts.insert(number, Record::new(cast, 0));
