@@ -28,6 +28,8 @@ struct Casts {
     source: Source,
     call: Option<CastCall>,
     answers: Answers,
+    /// What came back to the root for the last cast.
+    back: Vec<(ProcUid, CastFrame)>,
 }
 
 fn uid(host: usize) -> ProcUid {
@@ -41,7 +43,7 @@ impl Casts {
             |host: usize| (0..PROCS).map(|p| (ProcUid(((host as u64) << 32) | u64::from(p)), (host as u32 - 1) * PROCS + p)).collect();
         let group = source.group(GroupSlice::whole(MailboxId(5), uid(0), (1..=n).map(|h| (uid(h), procs(h)))));
         let relays = (0..=n).map(|h| Relay::with_fan_out(uid(h), fan_out)).collect();
-        (Casts { world: World::new(n + 1, costs, 7), relays, source, call: None, answers }, group)
+        (Casts { world: World::new(n + 1, costs, 7), relays, source, call: None, answers, back: vec![] }, group)
     }
 
     fn effects(&mut self, at: usize, out: Vec<Effect>) {
@@ -74,6 +76,7 @@ impl Casts {
     /// One cast until all have answered; `dies` ends then, and whoever has it for a neighbour notices.
     fn cast(&mut self, group: wire::GroupId, mode: CastMode, dies: Option<(usize, Duration)>) -> Duration {
         self.world.reset_counts();
+        self.back.clear();
         let begin = self.world.now;
         let start = Instant::now();
         let body = CastBody { sender: MailboxId(1), slot: SlotId(2), flags: 0, method: b"step", extent: b"", parts: &[0; 64] };
@@ -93,6 +96,7 @@ impl Casts {
             let out = match event {
                 Event::Frame { from, frame, .. } if at == 0 => {
                     let bytes = frame.encode();
+                    self.back.push((uid(from), frame));
                     let start = Instant::now();
                     let Ok(frame) = CastFrame::decode(&bytes) else { continue };
                     let out = self.relays[0].on_frame(now, uid(from), frame);
@@ -133,6 +137,44 @@ impl Casts {
     }
 }
 
+impl Casts {
+    /// The root's part alone, with the answers of the cast before: without thousands of other hosts in its caches.
+    fn root_alone(&mut self, group: wire::GroupId) -> Duration {
+        let now = self.world.now;
+        let start = Instant::now();
+        let body = CastBody { sender: MailboxId(1), slot: SlotId(2), flags: 0, method: b"step", extent: b"", parts: &[0; 64] };
+        let size = self.source.members(group).map_or(0, |m| m.procs.len() as u32);
+        let mut call = CastCall::new(CastMode::FirstError, size);
+        let Some(cast) = self.source.cast(group, CastMode::FirstError, body.encode(), Arc::new([])) else { return Duration::ZERO };
+        let number = cast.number;
+        let mut sent = 0;
+        for effect in self.relays[0].on_source(now, cast) {
+            if let Effect::Send { frame, .. } = effect {
+                sent += frame.encode().len();
+            }
+        }
+        let mut spent = start.elapsed();
+        assert!(sent > 0, "nothing was sent");
+        let answers = self.back.iter().filter_map(|(from, frame)| match frame {
+            CastFrame::Reduced(r) => Some((*from, CastFrame::Reduced(wire::cast::Reduced { number, ..r.clone() }).encode())),
+            _ => None,
+        });
+        let answers: Vec<_> = answers.collect();
+        let start = Instant::now();
+        for (from, bytes) in &answers {
+            let Ok(frame) = CastFrame::decode(bytes) else { continue };
+            for effect in self.relays[0].on_frame(now, *from, frame) {
+                if let Effect::Return { frame: CastFrame::Reduced(r), .. } = effect {
+                    call.on_reduced(r);
+                }
+            }
+        }
+        spent += start.elapsed();
+        assert!(call.is_done(), "the cast is not over");
+        spent
+    }
+}
+
 fn median<T: Ord + Copy>(mut all: Vec<T>) -> T {
     all.sort_unstable();
     all[all.len() / 2]
@@ -154,11 +196,13 @@ pub fn measure(n: usize, fan_out: u32, answers: Answers, casts: usize, costs: &C
         sent = sent.max(sim.world.sent[0]);
         received = received.max(sim.world.received[0]);
     }
+    let bytes = sim.world.bytes[0];
+    let alone = median((0..casts).map(|_| sim.root_alone(group)).collect());
     json!({
         "bench": "cast", "hosts": n, "procs": n as u32 * PROCS, "fan_out": fan_out, "answers": format!("{answers:?}").to_lowercase(),
         "p50_us": micros(median(times.clone())), "max_us": micros(times.iter().max().copied().unwrap_or_default()),
-        "root_sent": sent, "root_received": received, "root_bytes": sim.world.bytes[0],
-        "root_cpu_us": micros(median(cpu)), "first_us": micros(first), "first_root_cpu_us": micros(first_cpu), "first_root_bytes": first_bytes,
+        "root_sent": sent, "root_received": received, "root_bytes": bytes,
+        "root_cpu_us": micros(median(cpu)), "root_cpu_alone_us": micros(alone), "first_us": micros(first), "first_root_cpu_us": micros(first_cpu), "first_root_bytes": first_bytes,
     })
 }
 

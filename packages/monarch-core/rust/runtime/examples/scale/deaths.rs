@@ -108,11 +108,11 @@ impl Deaths {
     }
 }
 
-/// So many hosts end at once.
-pub fn measure(n: usize, deaths: usize, seed: u64, costs: &Costs) -> Value {
+/// So many hosts end at once: this one, and others by chance.
+pub fn measure(n: usize, deaths: usize, first: usize, seed: u64, costs: &Costs) -> Value {
     let mut sim = Deaths::new(n, costs, seed);
     sim.world.reset_counts();
-    let mut die = HashSet::new();
+    let mut die = HashSet::from([first]);
     while die.len() < deaths {
         die.insert(1 + sim.world.dice.below(n));
     }
@@ -126,7 +126,7 @@ pub fn measure(n: usize, deaths: usize, seed: u64, costs: &Costs) -> Value {
     let all_know = (0..=n).filter(|h| !die.contains(h)).all(|h| sim.known[h] == deaths);
     assert!(all_know && sim.told == deaths * PROCS as usize, "somebody does not know");
     json!({
-        "bench": "deaths", "hosts": n, "deaths": deaths, "seed": seed, "ms": micros(sim.last - begin) / 1000.0,
+        "bench": "deaths", "hosts": n, "deaths": deaths, "first": first, "seed": seed, "ms": micros(sim.last - begin) / 1000.0,
         "root_sent": sim.world.sent[0], "root_received": sim.world.received[0], "root_bytes": sim.world.bytes[0],
         "root_owner_told": sim.told, "root_supervision_us": micros(sim.supervision_cpu),
         "most_sent_by_a_host": sim.world.sent.iter().max(),

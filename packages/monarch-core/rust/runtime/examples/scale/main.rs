@@ -31,8 +31,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // As it would be without a tree.
         println!("{}", casts::measure(*n, *n as u32, Answers::Equal, 3, &costs));
         println!("{}", casts::measure_death(*n, 16, &costs));
-        println!("{}", deaths::measure(*n, 1, 3, &costs));
-        println!("{}", deaths::measure(*n, (*n / 10).clamp(2, 100), 3, &costs));
+        // A leaf of the tree of news, then the head of one of the root's subtrees.
+        println!("{}", deaths::measure(*n, 1, *n, 3, &costs));
+        println!("{}", deaths::measure(*n, 1, 1, 3, &costs));
+        for seed in 1..4 {
+            println!("{}", deaths::measure(*n, (*n / 10).clamp(2, 100), 1, seed, &costs));
+        }
         println!("{}", joins::measure(*n, 0, &costs));
         println!("{}", joins::measure(*n, *n / 100, &costs));
     }
