@@ -19,6 +19,8 @@ pub struct Ended {
 /// The hosts of a span, and who is above its first, nearest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Roster {
+    /// Counts the root's lists of hosts.
+    pub version: u32,
     pub start: u32,
     pub hosts: Vec<ProcUid>,
     pub above: Vec<ProcUid>,
@@ -78,7 +80,7 @@ fn places(c: &mut Cursor<'_>) -> Result<Vec<(u32, String)>, DecodeError> {
 
 impl Roster {
     fn read(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
-        let roster = Roster { start: c.var32()?, hosts: uids(c)?, above: uids(c)? };
+        let roster = Roster { version: c.var32()?, start: c.var32()?, hosts: uids(c)?, above: uids(c)? };
         roster.start.checked_add(roster.hosts.len() as u32).ok_or(DecodeError::Number)?;
         Ok(roster)
     }
@@ -89,6 +91,7 @@ impl Notice {
         self.span.put(out);
         out.push(u8::from(self.whole) | u8::from(self.roster.is_some()) << 1);
         if let Some(r) = &self.roster {
+            put_var(out, r.version.into());
             put_var(out, r.start.into());
             put_uids(out, &r.hosts);
             put_uids(out, &r.above);

@@ -4,7 +4,7 @@
 //! first news go on at once; what follows within a window goes together, and the window doubles while there is more, so that a
 //! hundred ends that are noticed within a second are a handful of messages an edge. When a host of the tree itself has ended, the
 //! next one of its span takes its place and gets, with all below it, everything that is known: what the dead one may have kept to
-//! itself. Those below a dead host speak to the next one above it.
+//! itself. Those below a dead host speak to the one that takes its place, or to the next one above.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl Notices {
 
     /// At the root: all hosts of the job, as far as they have joined.
     pub fn set_hosts(&mut self, now: Duration, hosts: Vec<ProcUid>) -> Vec<NoticeEffect> {
-        self.adopt(Arc::new(Roster { start: 0, hosts, above: vec![] }), true);
+        self.adopt(now, Arc::new(Roster { version: self.roster.version + 1, start: 0, hosts, above: vec![] }), true);
         self.due(now)
     }
 
@@ -107,7 +107,7 @@ impl Notices {
     }
 
     /// Neighbours from now on; all below are told of the roster.
-    fn adopt(&mut self, roster: Arc<Roster>, whole: bool) {
+    fn adopt(&mut self, now: Duration, roster: Arc<Roster>, whole: bool) {
         let own = roster.hosts.iter().position(|h| *h == self.me).map(|at| roster.start + at as u32);
         let heads = divide(Self::span(&roster), own, self.fan_out).into_iter();
         let heads = heads.filter_map(|part| head(part, |p| Self::host(&roster, p), |h| self.dead.contains(&h)));
@@ -115,37 +115,46 @@ impl Notices {
         let whole = whole || !self.order.is_empty();
         self.below = heads.map(|(uid, span)| Neighbour::new(uid, span, whole)).collect();
         self.roster = roster;
-        self.look_up();
+        self.look_up(now);
     }
 
     /// The next live host above.
-    fn look_up(&mut self) {
+    fn look_up(&mut self, now: Duration) {
         let next = self.roster.above.iter().find(|h| !self.dead.contains(h)).copied();
         if next != self.above.as_ref().map(|n| n.uid) {
             let news = self.order.clone();
+            // What the next one above knows already comes down first, so that not all below a dead host say the same.
+            if self.above.is_some() {
+                self.not_before = self.not_before.max(now + WINDOW);
+            }
             self.above = next.map(|uid| Neighbour { news, knows_roster: true, ..Neighbour::new(uid, Span::new(0, 0), false) });
         }
     }
 
     /// Somebody here has noticed ends.
     pub fn on_ended(&mut self, now: Duration, ended: Vec<Ended>) -> Vec<NoticeEffect> {
-        let mut out = self.learn(None, ended);
+        let mut out = self.learn(now, None, ended);
         out.extend(self.due(now));
         out
     }
 
     pub fn on_notice(&mut self, now: Duration, from: ProcUid, notice: Notice) -> Vec<NoticeEffect> {
         // The new place comes first: what is news is then told to those who are there.
-        match notice.roster {
-            Some(roster) => self.adopt(roster, notice.whole),
+        // Of two who give us a place, both of whom may be right about who has ended, the one who gives us more counts.
+        let mine = (self.roster.version, self.roster.hosts.len());
+        match notice.roster.filter(|r| (r.version, r.hosts.len()) >= mine) {
+            Some(roster) => self.adopt(now, roster, notice.whole),
             None => self.below.iter_mut().for_each(|n| n.whole |= notice.whole),
         }
-        let mut out = self.learn(Some(from), notice.ended);
+        let mut out = self.learn(now, Some(from), notice.ended);
         out.extend(self.due(now));
         out
     }
 
-    fn learn(&mut self, from: Option<ProcUid>, ended: Vec<Ended>) -> Vec<NoticeEffect> {
+    fn learn(&mut self, now: Duration, from: Option<ProcUid>, ended: Vec<Ended>) -> Vec<NoticeEffect> {
+        if let Some(n) = self.below.iter_mut().chain(&mut self.above).find(|n| Some(n.uid) == from) {
+            n.news.retain(|uid| !ended.iter().any(|e| e.uid == *uid));
+        }
         let fresh: Vec<Ended> = ended.into_iter().filter(|e| !self.known.contains_key(&e.uid)).collect();
         if fresh.is_empty() {
             return vec![];
@@ -159,11 +168,11 @@ impl Notices {
             let others = self.below.iter_mut().chain(&mut self.above).filter(|n| Some(n.uid) != from);
             others.for_each(|n| n.news.push(e.uid));
         }
-        self.replace_dead();
+        self.replace_dead(now);
         vec![NoticeEffect::Tell(fresh)]
     }
 
-    fn replace_dead(&mut self) {
+    fn replace_dead(&mut self, now: Duration) {
         for n in std::mem::take(&mut self.below) {
             if !self.dead.contains(&n.uid) {
                 self.below.push(n);
@@ -171,7 +180,7 @@ impl Notices {
                 self.below.push(Neighbour::new(uid, span, true));
             }
         }
-        self.look_up();
+        self.look_up(now);
     }
 
     /// When `on_time` has something to do.
@@ -200,6 +209,9 @@ impl Notices {
         self.not_before = now + WINDOW * self.window;
         self.at = None;
         let mut out = vec![];
+        // Who takes our place when we end: those below us then speak to it.
+        let own = self.roster.hosts.iter().position(|h| *h == self.me);
+        let heir = own.and_then(|at| self.roster.hosts.get(at + 1)).copied();
         for n in self.below.iter_mut().chain(&mut self.above) {
             let news = std::mem::take(&mut n.news);
             let whole = std::mem::take(&mut n.whole);
@@ -211,8 +223,9 @@ impl Notices {
             let roster = (!std::mem::replace(&mut n.knows_roster, true)).then(|| {
                 let at = |p: u32| (p - self.roster.start) as usize;
                 let hosts = self.roster.hosts[at(n.span.start)..at(n.span.end)].to_vec();
-                let above = std::iter::once(self.me).chain(self.roster.above.iter().copied()).collect();
-                Arc::new(Roster { start: n.span.start, hosts, above })
+                let heir = heir.filter(|h| *h != n.uid);
+                let above = std::iter::once(self.me).chain(heir).chain(self.roster.above.iter().copied()).collect();
+                Arc::new(Roster { version: self.roster.version, start: n.span.start, hosts, above })
             });
             out.push(NoticeEffect::Send { to: n.uid, notice: Notice { span: n.span, whole, roster, ended } });
         }
