@@ -7,6 +7,7 @@
 //! | `peer` | another process, and what may be sent to it |
 //! | `credit` | how far a sender may run ahead of a mailbox |
 //! | `mailbox` | what an actor or port has not handled yet |
+//! | `cast` | casts over hosts: order, trees, answers, and what is told along trees |
 //! | `cell` | what a call is waiting for |
 //! | `payload` | the parts of one outgoing message |
 //! | `system` | events for the process's own housekeeping thread |
@@ -33,6 +34,7 @@
 pub mod agent;
 pub mod aggregation;
 pub mod capture;
+pub mod cast;
 pub mod cell;
 pub mod census;
 pub mod cgroup;

@@ -56,12 +56,21 @@ struct Mesh {
     owner: Owner,
     kind: Kind,
     procs: Box<[ProcUid]>,
+    /// Which ranks are on which proc, sorted: a hundred hosts may end at once.
+    ranks: Box<[(ProcUid, u32)]>,
     /// Its end is wanted.
     stopping: bool,
     told: HashSet<u32>,
     /// Ranks whose procs have ended.
     lost: HashSet<u32>,
     born: u64,
+}
+
+impl Mesh {
+    fn ranks_on(&self, proc: ProcUid) -> impl Iterator<Item = u32> {
+        let from = self.ranks.partition_point(|(p, _)| *p < proc);
+        self.ranks[from..].iter().take_while(move |(p, _)| *p == proc).map(|(_, rank)| *rank)
+    }
 }
 
 struct Actor {
@@ -98,10 +107,10 @@ impl Supervision {
             self.by_proc.entry(*p).or_default().insert(key);
         }
         self.by_owner.entry(owner).or_default().insert(key);
-        self.meshes.insert(
-            mesh,
-            Mesh { owner, kind, procs: procs.into(), stopping: false, told: HashSet::new(), lost: HashSet::new(), born: self.born },
-        );
+        let mut ranks: Box<[(ProcUid, u32)]> = procs.iter().copied().zip(0..).collect();
+        ranks.sort_unstable();
+        let (told, lost, born) = (HashSet::new(), HashSet::new(), self.born);
+        self.meshes.insert(mesh, Mesh { owner, kind, procs: procs.into(), ranks, stopping: false, told, lost, born });
     }
 
     /// Its failures are nobody's business but its users'.
@@ -205,14 +214,14 @@ impl Supervision {
             let at: Vec<MailboxId> = self.by_proc.get(proc).map_or(vec![], |all| all.iter().map(|(_, id)| *id).collect());
             for id in &at {
                 let Some(m) = self.meshes.get_mut(id) else { continue };
-                let ranks = m.procs.iter().enumerate().filter(|(_, p)| *p == proc);
-                m.lost.extend(ranks.map(|(rank, _)| rank as u32));
+                let ranks: Vec<u32> = m.ranks_on(*proc).collect();
+                m.lost.extend(ranks);
             }
             let mut told = HashSet::new();
             for kind in [Kind::Actors, Kind::Procs] {
                 for (id, m) in at.iter().filter_map(|id| Some((*id, self.meshes.get(id)?))).filter(|(_, m)| m.kind == kind) {
-                    for (rank, _) in m.procs.iter().enumerate().filter(|(_, p)| *p == proc) {
-                        let about = Member { mesh: id, rank: rank as u32 };
+                    for rank in m.ranks_on(*proc) {
+                        let about = Member { mesh: id, rank };
                         if m.told.contains(&about.rank) {
                             continue;
                         }

@@ -15,6 +15,8 @@ pub enum DecodeError {
     Control,
     #[error("text is not utf-8")]
     Text,
+    #[error("number out of range")]
+    Number,
 }
 
 /// A reader over a frame's body.
@@ -58,6 +60,39 @@ impl<'a> Cursor<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// A number in groups of seven bits, lowest first: `put_var` wrote it.
+    pub fn var(&mut self) -> Result<u64, DecodeError> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(DecodeError::Number);
+            }
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err(DecodeError::Number)
+    }
+
+    pub fn var32(&mut self) -> Result<u32, DecodeError> {
+        u32::try_from(self.var()?).map_err(|_| DecodeError::Number)
+    }
+
+    /// A count of things that take at least `each` bytes, so that a lying one cannot make us allocate.
+    pub fn count(&mut self, each: usize) -> Result<usize, DecodeError> {
+        let count = self.var()? as usize;
+        if count > self.remaining() / each { Err(DecodeError::Truncated) } else { Ok(count) }
+    }
+
+    /// Bytes behind their length.
+    pub fn block(&mut self) -> Result<&'a [u8], DecodeError> {
+        let n = self.var()?;
+        self.take(usize::try_from(n).map_err(|_| DecodeError::Truncated)?)
+    }
+
     pub fn remaining(&self) -> usize {
         self.rest.len()
     }
@@ -65,4 +100,18 @@ impl<'a> Cursor<'a> {
     pub fn finish(&self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }
     }
+}
+
+/// Small numbers in few bytes; `Cursor::var` reads them.
+pub fn put_var(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+pub fn put_block(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_var(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
 }

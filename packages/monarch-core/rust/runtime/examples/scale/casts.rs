@@ -1,0 +1,219 @@
+//! A cast to all procs and their answers, from a client that is not one of the hosts.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use runtime::cast::{CastCall, Effect, Relay, Source};
+use serde_json::{Value, json};
+use wire::cast::{CastBody, CastFrame, CastMode};
+use wire::{GroupSlice, MailboxId, ProcUid, SlotId, Status};
+
+use crate::costs::{Costs, us};
+use crate::world::{Event, World};
+
+pub const PROCS: u32 = 8;
+
+/// What the procs answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answers {
+    /// As a method that returns nothing.
+    Equal,
+    /// Each its own, of 16 bytes.
+    Different,
+}
+
+struct Casts {
+    world: World,
+    relays: Vec<Relay>,
+    source: Source,
+    call: Option<CastCall>,
+    answers: Answers,
+    /// What came back to the root for the last cast.
+    back: Vec<(ProcUid, CastFrame)>,
+}
+
+fn uid(host: usize) -> ProcUid {
+    ProcUid(1 + host as u64)
+}
+
+impl Casts {
+    fn new(n: usize, fan_out: u32, answers: Answers, costs: &Costs) -> (Self, wire::GroupId) {
+        let mut source = Source::new(ProcUid(u64::MAX));
+        let procs =
+            |host: usize| (0..PROCS).map(|p| (ProcUid(((host as u64) << 32) | u64::from(p)), (host as u32 - 1) * PROCS + p)).collect();
+        let group = source.group(GroupSlice::whole(MailboxId(5), uid(0), (1..=n).map(|h| (uid(h), procs(h)))));
+        let relays = (0..=n).map(|h| Relay::with_fan_out(uid(h), fan_out)).collect();
+        (Casts { world: World::new(n + 1, costs, 7), relays, source, call: None, answers, back: vec![] }, group)
+    }
+
+    fn effects(&mut self, at: usize, out: Vec<Effect>) {
+        for effect in out {
+            match effect {
+                Effect::Send { to, frame } => self.world.send(at, to.0 as usize - 1, frame),
+                Effect::Return { frame: CastFrame::Reduced(r), .. } => {
+                    let start = Instant::now();
+                    if let Some(call) = &mut self.call {
+                        call.on_reduced(r);
+                    }
+                    self.world.root_cpu += start.elapsed();
+                }
+                Effect::Return { .. } => {}
+                Effect::Deliver(d) => {
+                    for t in d.targets {
+                        self.world.spend(at, self.world.costs.local_send);
+                        let back = us(2.0 * self.world.costs.local_hop + self.world.costs.handle);
+                        let time = self.world.busy[at] + back;
+                        self.world.at(time, at, Event::Reply { token: d.token, index: t.index });
+                    }
+                }
+            }
+        }
+        if let Some(time) = self.relays[at].deadline() {
+            self.world.at(time, at, Event::Time);
+        }
+    }
+
+    /// One cast until all have answered; `dies` ends then, and whoever has it for a neighbour notices.
+    fn cast(&mut self, group: wire::GroupId, mode: CastMode, dies: Option<(usize, Duration)>) -> Duration {
+        self.world.reset_counts();
+        self.back.clear();
+        let begin = self.world.now;
+        let start = Instant::now();
+        let body = CastBody { sender: MailboxId(1), slot: SlotId(2), flags: 0, method: b"step", extent: b"", parts: &[0; 64] };
+        let size = self.source.members(group).map_or(0, |m| m.procs.len() as u32);
+        self.call = Some(CastCall::new(mode, size));
+        let Some(cast) = self.source.cast(group, mode, body.encode(), Arc::new([])) else { return Duration::ZERO };
+        let out = self.relays[0].on_source(begin, cast);
+        self.world.root_cpu += start.elapsed();
+        self.effects(0, out);
+        if let Some((host, after)) = dies {
+            let heard = begin + after + us(self.world.costs.hop);
+            self.world.at(begin + after, host, Event::Lost { who: host });
+            (0..self.relays.len()).filter(|h| *h != host).for_each(|h| self.world.at(heard, h, Event::Lost { who: host }));
+        }
+        while let Some((at, event)) = self.world.next() {
+            let now = self.world.now;
+            let out = match event {
+                Event::Frame { from, frame, .. } if at == 0 => {
+                    let bytes = frame.encode();
+                    self.back.push((uid(from), frame));
+                    let start = Instant::now();
+                    let Ok(frame) = CastFrame::decode(&bytes) else { continue };
+                    let out = self.relays[0].on_frame(now, uid(from), frame);
+                    self.world.root_cpu += start.elapsed();
+                    out
+                }
+                Event::Frame { from, frame, .. } => self.relays[at].on_frame(now, uid(from), frame),
+                Event::Reply { token, index } => {
+                    self.world.spend(at, self.world.costs.local_send);
+                    let bytes: Arc<[u8]> = match self.answers {
+                        Answers::Equal => Arc::new([0x80, 5, b'N', b'.']),
+                        Answers::Different => u128::from(index).to_le_bytes().as_slice().into(),
+                    };
+                    self.relays[at].on_reply(now, token, index, Status::Ok, bytes)
+                }
+                Event::Lost { who } if who == at => {
+                    self.world.alive[at] = false;
+                    continue;
+                }
+                Event::Lost { who } => {
+                    let out = self.relays[at].on_hosts_ended(now, &[uid(who)]);
+                    if let (0, Some(call)) = (at, &mut self.call) {
+                        let first = (who as u32 - 1) * PROCS;
+                        (first..first + PROCS).for_each(|i| _ = call.on_ended(i, Status::ProcEnded, Arc::new([])));
+                    }
+                    out
+                }
+                Event::Time => self.relays[at].on_time(now),
+                _ => continue,
+            };
+            self.effects(at, out);
+            if at == 0 && self.call.as_ref().is_some_and(CastCall::is_done) {
+                break;
+            }
+        }
+        assert!(self.call.as_ref().is_some_and(CastCall::is_done), "the cast is not over");
+        self.world.now.max(self.world.busy[0]) - begin
+    }
+}
+
+impl Casts {
+    /// The root's part alone, with the answers of the cast before: without thousands of other hosts in its caches.
+    fn root_alone(&mut self, group: wire::GroupId) -> Duration {
+        let now = self.world.now;
+        let start = Instant::now();
+        let body = CastBody { sender: MailboxId(1), slot: SlotId(2), flags: 0, method: b"step", extent: b"", parts: &[0; 64] };
+        let size = self.source.members(group).map_or(0, |m| m.procs.len() as u32);
+        let mut call = CastCall::new(CastMode::FirstError, size);
+        let Some(cast) = self.source.cast(group, CastMode::FirstError, body.encode(), Arc::new([])) else { return Duration::ZERO };
+        let number = cast.number;
+        let mut sent = 0;
+        for effect in self.relays[0].on_source(now, cast) {
+            if let Effect::Send { frame, .. } = effect {
+                sent += frame.encode().len();
+            }
+        }
+        let mut spent = start.elapsed();
+        assert!(sent > 0, "nothing was sent");
+        let answers = self.back.iter().filter_map(|(from, frame)| match frame {
+            CastFrame::Reduced(r) => Some((*from, CastFrame::Reduced(wire::cast::Reduced { number, ..r.clone() }).encode())),
+            _ => None,
+        });
+        let answers: Vec<_> = answers.collect();
+        let start = Instant::now();
+        for (from, bytes) in &answers {
+            let Ok(frame) = CastFrame::decode(bytes) else { continue };
+            for effect in self.relays[0].on_frame(now, *from, frame) {
+                if let Effect::Return { frame: CastFrame::Reduced(r), .. } = effect {
+                    call.on_reduced(r);
+                }
+            }
+        }
+        spent += start.elapsed();
+        assert!(call.is_done(), "the cast is not over");
+        spent
+    }
+}
+
+fn median<T: Ord + Copy>(mut all: Vec<T>) -> T {
+    all.sort_unstable();
+    all[all.len() / 2]
+}
+
+pub fn micros(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e7).round() / 10.0
+}
+
+/// Latency of a cast and all answers, and what the root has to do for it.
+pub fn measure(n: usize, fan_out: u32, answers: Answers, casts: usize, costs: &Costs) -> Value {
+    let (mut sim, group) = Casts::new(n, fan_out, answers, costs);
+    let first = sim.cast(group, CastMode::FirstError, None);
+    let (first_cpu, first_bytes) = (sim.world.root_cpu, sim.world.bytes[0]);
+    let (mut times, mut cpu, mut sent, mut received) = (vec![], vec![], 0, 0);
+    for _ in 0..casts {
+        times.push(sim.cast(group, CastMode::FirstError, None));
+        cpu.push(sim.world.root_cpu);
+        sent = sent.max(sim.world.sent[0]);
+        received = received.max(sim.world.received[0]);
+    }
+    let bytes = sim.world.bytes[0];
+    let alone = median((0..casts).map(|_| sim.root_alone(group)).collect());
+    json!({
+        "bench": "cast", "hosts": n, "procs": n as u32 * PROCS, "fan_out": fan_out, "answers": format!("{answers:?}").to_lowercase(),
+        "p50_us": micros(median(times.clone())), "max_us": micros(times.iter().max().copied().unwrap_or_default()),
+        "root_sent": sent, "root_received": received, "root_bytes": bytes,
+        "root_cpu_us": micros(median(cpu)), "root_cpu_alone_us": micros(alone), "first_us": micros(first), "first_root_cpu_us": micros(first_cpu), "first_root_bytes": first_bytes,
+    })
+}
+
+/// The head of one of the root's subtrees dies with a cast on its way.
+pub fn measure_death(n: usize, fan_out: u32, costs: &Costs) -> Value {
+    let (mut sim, group) = Casts::new(n, fan_out, Answers::Equal, costs);
+    sim.cast(group, CastMode::FirstError, None);
+    let calm = sim.cast(group, CastMode::FirstError, None);
+    let time = sim.cast(group, CastMode::Gather, Some((1, calm / 3)));
+    json!({
+        "bench": "cast_death", "hosts": n, "procs": n as u32 * PROCS, "fan_out": fan_out, "calm_us": micros(calm), "us": micros(time),
+        "root_sent": sim.world.sent[0], "root_received": sim.world.received[0],
+    })
+}

@@ -1,0 +1,48 @@
+//! How casts, deaths and attaching grow with the number of hosts: the real state machines on simulated time.
+//!
+//!     cargo run --release -p monarch-runtime --example scale [-- --costs FILE] [--quick]
+//!
+//! Prints a JSON object a line. Times of links and processors are parameters (`costs.rs`); the root's processor time for its
+//! decisions and its frames is measured, on this machine, without the system calls and the encryption, which are parameters.
+
+mod casts;
+mod costs;
+mod deaths;
+mod joins;
+mod world;
+
+use casts::Answers;
+use costs::Costs;
+use serde_json::json;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let quick = words.iter().any(|w| w == "--quick");
+    let costs = match words.iter().position(|w| w == "--costs").and_then(|at| words.get(at + 1)) {
+        Some(file) => serde_json::from_slice(&std::fs::read(file)?)?,
+        None => Costs::default(),
+    };
+    println!("{}", json!({"bench": "costs", "costs": costs}));
+    let sizes: &[usize] = if quick { &[16, 64] } else { &[16, 64, 256, 1024, 4096] };
+    for n in sizes {
+        for answers in [Answers::Equal, Answers::Different] {
+            println!("{}", casts::measure(*n, 16, answers, if quick { 3 } else { 21 }, &costs));
+        }
+        // As it would be without a tree.
+        println!("{}", casts::measure(*n, *n as u32, Answers::Equal, 3, &costs));
+        println!("{}", casts::measure_death(*n, 16, &costs));
+        // A leaf of the tree of news, then the head of one of the root's subtrees.
+        println!("{}", deaths::measure(*n, 1, *n, 3, &costs));
+        println!("{}", deaths::measure(*n, 1, 1, 3, &costs));
+        for seed in 1..4 {
+            println!("{}", deaths::measure(*n, (*n / 10).clamp(2, 100), 1, seed, &costs));
+        }
+        println!("{}", joins::measure(*n, 0, &costs));
+        println!("{}", joins::measure(*n, *n / 100, &costs));
+    }
+    for fan_out in [2, 4, 8, 16, 32, 64] {
+        let n = sizes[sizes.len() - 1];
+        println!("{}", casts::measure(n, fan_out, Answers::Equal, 3, &costs));
+    }
+    Ok(())
+}

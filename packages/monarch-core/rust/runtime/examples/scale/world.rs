@@ -1,0 +1,152 @@
+//! Hosts on simulated time: each has one thread that takes what has come, one after another, and links that take their time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::{Duration, Instant};
+
+use wire::cast::CastFrame;
+
+use crate::costs::{Costs, Dice, us};
+
+/// Something that happens at a host.
+pub enum Event {
+    Frame {
+        from: usize,
+        frame: CastFrame,
+        size: usize,
+    },
+    /// A proc of the host has answered.
+    Reply {
+        token: u64,
+        index: u32,
+    },
+    Time,
+    /// Its link to a neighbour has ended.
+    Lost {
+        who: usize,
+    },
+    /// A handshake with a worker is over.
+    Joined {
+        worker: usize,
+    },
+    /// Handshaken with.
+    Accepted,
+}
+
+struct Due(Duration, u64, usize, Event);
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+impl Eq for Due {}
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}
+
+/// Times, the queue of what is to happen, and what each host has sent and received.
+pub struct World {
+    pub costs: Costs,
+    pub dice: Dice,
+    pub now: Duration,
+    queue: BinaryHeap<Reverse<Due>>,
+    count: u64,
+    /// Until when each host's thread is busy.
+    pub busy: Vec<Duration>,
+    pub alive: Vec<bool>,
+    pub sent: Vec<usize>,
+    pub received: Vec<usize>,
+    pub bytes: Vec<usize>,
+    /// The last arrival on each of the root's links and others: frames of a link do not overtake each other.
+    last: std::collections::HashMap<(usize, usize), Duration>,
+    /// Real processor time of what the root does, when it is measured.
+    pub root_cpu: Duration,
+}
+
+impl World {
+    pub fn new(hosts: usize, costs: &Costs, seed: u64) -> Self {
+        World {
+            costs: costs.clone(),
+            dice: Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
+            now: Duration::ZERO,
+            queue: BinaryHeap::new(),
+            count: 0,
+            busy: vec![Duration::ZERO; hosts],
+            alive: vec![true; hosts],
+            sent: vec![0; hosts],
+            received: vec![0; hosts],
+            bytes: vec![0; hosts],
+            last: Default::default(),
+            root_cpu: Duration::ZERO,
+        }
+    }
+
+    pub fn at(&mut self, time: Duration, host: usize, event: Event) {
+        self.count += 1;
+        self.queue.push(Reverse(Due(time, self.count, host, event)));
+    }
+
+    pub fn spend(&mut self, host: usize, cost: f64) {
+        self.busy[host] = self.busy[host].max(self.now) + us(cost);
+    }
+
+    /// The host's thread sends a frame, after what it does already.
+    pub fn send(&mut self, from: usize, to: usize, frame: CastFrame) {
+        // The root's frames are encoded for real; of others only the size counts.
+        let start = Instant::now();
+        let size = frame.encode().len() + 8;
+        if from == 0 {
+            self.root_cpu += start.elapsed();
+        }
+        self.sent[from] += 1;
+        self.bytes[from] += size;
+        self.spend(from, self.costs.send + size as f64 * self.costs.byte);
+        if !self.alive[to] {
+            return;
+        }
+        let jitter = -self.costs.jitter * (1.0 - self.dice.unit()).ln();
+        let mut arrival = self.busy[from] + us(self.costs.hop + jitter + size as f64 * self.costs.wire_byte);
+        let last = self.last.entry((from, to)).or_default();
+        arrival = arrival.max(*last);
+        *last = arrival;
+        self.at(arrival, to, Event::Frame { from, frame, size });
+    }
+
+    /// The next thing that happens to somebody alive; its host's thread has time for it then.
+    pub fn next(&mut self) -> Option<(usize, Event)> {
+        loop {
+            let Reverse(Due(time, _, host, event)) = self.queue.pop()?;
+            if !self.alive[host] {
+                continue;
+            }
+            if self.busy[host] > time {
+                // Its turn comes when the thread is free.
+                let free = self.busy[host];
+                self.at(free, host, event);
+                continue;
+            }
+            self.now = time;
+            if let Event::Frame { size, .. } = &event {
+                self.received[host] += 1;
+                let cost = self.costs.receive + *size as f64 * self.costs.byte;
+                self.spend(host, cost);
+            }
+            return Some((host, event));
+        }
+    }
+
+    pub fn reset_counts(&mut self) {
+        for counts in [&mut self.sent, &mut self.received, &mut self.bytes] {
+            counts.fill(0);
+        }
+        self.root_cpu = Duration::ZERO;
+    }
+}

@@ -1,0 +1,154 @@
+//! What the caller of a cast knows: one outcome for each target.
+//!
+//! Answers come reduced, and stay so: each is found by its index when somebody looks at it. What came ahead of the others, and
+//! what supervision says of targets that have ended, goes first where both are there.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::{Arc, OnceLock};
+
+use wire::cast::{Answer, CastMode, Reduced};
+use wire::runs::{AHEAD, GONE, Run};
+use wire::{Runs, Status};
+
+/// A call of all targets of a group that waits for answers.
+pub struct CastCall {
+    pub mode: CastMode,
+    size: u32,
+    /// Outcomes that did not come with the others, by index.
+    single: BTreeMap<u32, (Status, Arc<[u8]>)>,
+    first_error: Option<u32>,
+    runs: Option<Runs>,
+    /// The index at which each run ends, and its place; made when somebody looks.
+    ends: OnceLock<Vec<(u32, u32)>>,
+    /// Targets that have ended and whose end we have not been told.
+    untold: u32,
+}
+
+impl CastCall {
+    pub fn new(mode: CastMode, size: u32) -> Self {
+        CastCall { mode, size, single: BTreeMap::new(), first_error: None, runs: None, ends: OnceLock::new(), untold: 0 }
+    }
+
+    /// All is known, or what this kind of call waits for.
+    pub fn is_done(&self) -> bool {
+        self.mode == CastMode::FirstError && self.error().is_some() || self.missing() == 0
+    }
+
+    /// So many outcomes are not known.
+    pub fn missing(&self) -> u32 {
+        match &self.runs {
+            Some(_) => self.untold,
+            None => self.size - self.single.len() as u32,
+        }
+    }
+
+    /// Only ends that we have not been told are missing: supervision has to say what became of these.
+    pub fn waits_for_supervision(&self) -> bool {
+        self.runs.is_some() && self.untold > 0
+    }
+
+    fn single(&mut self, index: u32, status: Status, bytes: Arc<[u8]>) -> bool {
+        let known = match self.runs_at(index) {
+            Some((status, _)) => status != GONE && status != AHEAD,
+            None => false,
+        };
+        if known || index >= self.size {
+            return false;
+        }
+        let Entry::Vacant(place) = self.single.entry(index) else { return false };
+        place.insert((status, bytes));
+        if status != Status::Ok && self.first_error.is_none() {
+            self.first_error = Some(index);
+        }
+        self.untold = self.untold.saturating_sub(u32::from(self.runs.is_some()));
+        true
+    }
+
+    /// An answer that was sent ahead; true if it is news.
+    pub fn on_answer(&mut self, answer: Answer) -> bool {
+        self.single(answer.index, answer.status, answer.bytes)
+    }
+
+    /// The target will not answer; true if it is news.
+    pub fn on_ended(&mut self, index: u32, status: Status, why: Arc<[u8]>) -> bool {
+        self.single(index, status, why)
+    }
+
+    /// All the others; true if it is news.
+    pub fn on_reduced(&mut self, reduced: Reduced) -> bool {
+        if self.runs.is_some() || reduced.runs.targets() != self.size {
+            return false;
+        }
+        self.runs = Some(reduced.runs);
+        if self.single.is_empty() {
+            self.untold = self.runs.as_ref().map_or(0, Runs::absent);
+        } else {
+            let gone: Vec<(u32, u32)> =
+                self.ranges().filter(|(_, _, status)| *status == GONE || *status == AHEAD).map(|(a, b, _)| (a, b)).collect();
+            self.untold = gone.iter().map(|(from, to)| to - from - self.single.range(from..to).count() as u32).sum();
+        }
+        true
+    }
+
+    fn ranges(&self) -> impl Iterator<Item = (u32, u32, u8)> {
+        self.runs.iter().flat_map(Runs::iter).scan(0u32, |at, run| {
+            let from = *at;
+            *at = at.saturating_add(run.count);
+            Some((from, *at, run.status))
+        })
+    }
+
+    fn runs_at(&self, index: u32) -> Option<(u8, &[u8])> {
+        let runs = self.runs.as_ref()?;
+        let ends = self.ends.get_or_init(|| {
+            let add = |end: &mut u32, (offset, run): (u32, Run<'_>)| {
+                *end = end.saturating_add(run.count);
+                Some((*end, offset))
+            };
+            runs.offsets().scan(0, add).collect()
+        });
+        let (_, offset) = ends.get(ends.partition_point(|(end, _)| *end <= index))?;
+        runs.at(*offset).map(|run| (run.status, run.bytes))
+    }
+
+    /// What became of one target; none if it is not known.
+    pub fn outcome(&self, index: u32) -> Option<(Status, &[u8])> {
+        let reduced = || self.runs_at(index).and_then(|(status, bytes)| Some((Status::from_u8(status).ok()?, bytes)));
+        // What was answered before the end counts, unless the end has been told.
+        self.single.get(&index).map(|(status, bytes)| (*status, &bytes[..])).or_else(reduced)
+    }
+
+    /// All outcomes that are known, as runs of equal ones: indices from, to, what.
+    pub fn outcomes(&self) -> Vec<(u32, u32, Status, &[u8])> {
+        let mut all = Vec::new();
+        let mut at = 0u32;
+        for run in self.runs.iter().flat_map(Runs::iter) {
+            let end = at.saturating_add(run.count);
+            for (index, (status, bytes)) in self.single.range(at..end) {
+                if let (true, Ok(status)) = (at < *index, Status::from_u8(run.status)) {
+                    all.push((at, *index, status, run.bytes));
+                }
+                all.push((*index, index + 1, *status, &bytes[..]));
+                at = index + 1;
+            }
+            if let (true, Ok(status)) = (at < end, Status::from_u8(run.status)) {
+                all.push((at, end, status, run.bytes));
+            }
+            at = end;
+        }
+        all.extend(self.single.range(at..).map(|(index, (status, bytes))| (*index, index + 1, *status, &bytes[..])));
+        all
+    }
+
+    /// The index of the error that ends the call: ends first, then the one that came first, then the lowest.
+    pub fn error(&self) -> Option<u32> {
+        if self.first_error.is_none() && self.runs.as_ref().is_none_or(|r| r.errors() == 0) {
+            return None;
+        }
+        let ended = |s: Status| matches!(s, Status::Failed | Status::ProcEnded);
+        let all = self.outcomes();
+        let lowest = |wanted: &dyn Fn(Status) -> bool| all.iter().find(|(_, _, s, _)| wanted(*s)).map(|(from, ..)| *from);
+        lowest(&ended).or(self.first_error).or_else(|| lowest(&|s| s != Status::Ok))
+    }
+}

@@ -1,0 +1,234 @@
+//! Who has ended is told along a tree over all hosts of a job: news go up and down it from wherever they turn up.
+//!
+//! Each edge carries each end once, so the root handles as many messages as it has neighbours, however many hosts there are. The
+//! first news go on at once; what follows within a window goes together, and the window doubles while there is more, so that a
+//! hundred ends that are noticed within a second are a handful of messages an edge. When a host of the tree itself has ended, the
+//! next one of its span takes its place and gets, with all below it, everything that is known: what the dead one may have kept to
+//! itself. Those below a dead host speak to the one that takes its place, or to the next one above.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wire::notice::{Ended, Notice, Roster};
+use wire::{ProcUid, Span};
+
+use super::tree::{FAN_OUT, divide, head};
+
+/// The first wait after news; the last is 16 times as long. Four hops with it are below what a user notices.
+pub const WINDOW: Duration = Duration::from_millis(2);
+const WIDEST: u32 = 16;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NoticeEffect {
+    Send {
+        to: ProcUid,
+        notice: Notice,
+    },
+    /// This process has not heard of these before.
+    Tell(Vec<Ended>),
+}
+
+/// A neighbour in the tree, and what it has not been sent.
+struct Neighbour {
+    uid: ProcUid,
+    /// Below us: what it passes on to. Above us: empty.
+    span: Span,
+    news: Vec<ProcUid>,
+    whole: bool,
+    knows_roster: bool,
+}
+
+impl Neighbour {
+    fn new(uid: ProcUid, span: Span, whole: bool) -> Self {
+        Neighbour { uid, span, news: vec![], whole, knows_roster: false }
+    }
+}
+
+/// What a host knows of ends, and whom it tells.
+pub struct Notices {
+    me: ProcUid,
+    fan_out: u32,
+    roster: Arc<Roster>,
+    known: HashMap<ProcUid, Ended>,
+    /// In the order in which they became known.
+    order: Vec<ProcUid>,
+    dead: HashSet<ProcUid>,
+    above: Option<Neighbour>,
+    below: Vec<Neighbour>,
+    /// Nothing is sent before.
+    not_before: Duration,
+    window: u32,
+    at: Option<Duration>,
+}
+
+impl Notices {
+    pub fn new(me: ProcUid) -> Self {
+        Notices::with_fan_out(me, FAN_OUT)
+    }
+
+    pub fn with_fan_out(me: ProcUid, fan_out: u32) -> Self {
+        Notices {
+            me,
+            fan_out,
+            roster: Arc::default(),
+            known: HashMap::new(),
+            order: vec![],
+            dead: HashSet::new(),
+            above: None,
+            below: vec![],
+            not_before: Duration::ZERO,
+            window: 1,
+            at: None,
+        }
+    }
+
+    /// At the root: all hosts of the job, as far as they have joined.
+    pub fn set_hosts(&mut self, now: Duration, hosts: Vec<ProcUid>) -> Vec<NoticeEffect> {
+        self.adopt(now, Arc::new(Roster { version: self.roster.version + 1, start: 0, hosts, above: vec![] }), true);
+        self.due(now)
+    }
+
+    pub fn knows(&self, uid: ProcUid) -> bool {
+        self.known.contains_key(&uid)
+    }
+
+    /// Those whom we tell, and must hear of if they end.
+    pub fn neighbours(&self) -> impl Iterator<Item = ProcUid> {
+        self.below.iter().chain(&self.above).map(|n| n.uid)
+    }
+
+    fn span(roster: &Roster) -> Span {
+        Span::new(roster.start, roster.start + roster.hosts.len() as u32)
+    }
+
+    fn host(roster: &Roster, position: u32) -> Option<ProcUid> {
+        roster.hosts.get(position.checked_sub(roster.start)? as usize).copied()
+    }
+
+    /// Neighbours from now on; all below are told of the roster.
+    fn adopt(&mut self, now: Duration, roster: Arc<Roster>, whole: bool) {
+        let own = roster.hosts.iter().position(|h| *h == self.me).map(|at| roster.start + at as u32);
+        let heads = divide(Self::span(&roster), own, self.fan_out).into_iter();
+        let heads = heads.filter_map(|part| head(part, |p| Self::host(&roster, p), |h| self.dead.contains(&h)));
+        // What the old neighbours have not been sent goes to the new ones with the rest.
+        let whole = whole || !self.order.is_empty();
+        self.below = heads.map(|(uid, span)| Neighbour::new(uid, span, whole)).collect();
+        self.roster = roster;
+        self.look_up(now);
+    }
+
+    /// The next live host above.
+    fn look_up(&mut self, now: Duration) {
+        let next = self.roster.above.iter().find(|h| !self.dead.contains(h)).copied();
+        if next != self.above.as_ref().map(|n| n.uid) {
+            let news = self.order.clone();
+            // What the next one above knows already comes down first, so that not all below a dead host say the same.
+            if self.above.is_some() {
+                self.not_before = self.not_before.max(now + WINDOW);
+            }
+            self.above = next.map(|uid| Neighbour { news, knows_roster: true, ..Neighbour::new(uid, Span::new(0, 0), false) });
+        }
+    }
+
+    /// Somebody here has noticed ends.
+    pub fn on_ended(&mut self, now: Duration, ended: Vec<Ended>) -> Vec<NoticeEffect> {
+        let mut out = self.learn(now, None, ended);
+        out.extend(self.due(now));
+        out
+    }
+
+    pub fn on_notice(&mut self, now: Duration, from: ProcUid, notice: Notice) -> Vec<NoticeEffect> {
+        // The new place comes first: what is news is then told to those who are there.
+        // Of two who give us a place, both of whom may be right about who has ended, the one who gives us more counts.
+        let mine = (self.roster.version, self.roster.hosts.len());
+        match notice.roster.filter(|r| (r.version, r.hosts.len()) >= mine) {
+            Some(roster) => self.adopt(now, roster, notice.whole),
+            None => self.below.iter_mut().for_each(|n| n.whole |= notice.whole),
+        }
+        let mut out = self.learn(now, Some(from), notice.ended);
+        out.extend(self.due(now));
+        out
+    }
+
+    fn learn(&mut self, now: Duration, from: Option<ProcUid>, ended: Vec<Ended>) -> Vec<NoticeEffect> {
+        if let Some(n) = self.below.iter_mut().chain(&mut self.above).find(|n| Some(n.uid) == from) {
+            n.news.retain(|uid| !ended.iter().any(|e| e.uid == *uid));
+        }
+        let fresh: Vec<Ended> = ended.into_iter().filter(|e| !self.known.contains_key(&e.uid)).collect();
+        if fresh.is_empty() {
+            return vec![];
+        }
+        for e in &fresh {
+            self.known.insert(e.uid, e.clone());
+            self.order.push(e.uid);
+            if e.host {
+                self.dead.insert(e.uid);
+            }
+            let others = self.below.iter_mut().chain(&mut self.above).filter(|n| Some(n.uid) != from);
+            others.for_each(|n| n.news.push(e.uid));
+        }
+        self.replace_dead(now);
+        vec![NoticeEffect::Tell(fresh)]
+    }
+
+    fn replace_dead(&mut self, now: Duration) {
+        for n in std::mem::take(&mut self.below) {
+            if !self.dead.contains(&n.uid) {
+                self.below.push(n);
+            } else if let Some((uid, span)) = head(n.span, |p| Self::host(&self.roster, p), |h| self.dead.contains(&h)) {
+                self.below.push(Neighbour::new(uid, span, true));
+            }
+        }
+        self.look_up(now);
+    }
+
+    /// When `on_time` has something to do.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.at
+    }
+
+    pub fn on_time(&mut self, now: Duration) -> Vec<NoticeEffect> {
+        self.at = None;
+        self.due(now)
+    }
+
+    /// Sends what is to be sent, or waits until it may.
+    fn due(&mut self, now: Duration) -> Vec<NoticeEffect> {
+        let anything = self.below.iter().any(|n| n.whole || !n.knows_roster || !n.news.is_empty());
+        if !anything && self.above.as_ref().is_none_or(|n| n.news.is_empty()) {
+            return vec![];
+        }
+        if now < self.not_before {
+            self.at = Some(self.not_before);
+            return vec![];
+        }
+        // What comes soon after this is part of the same misfortune.
+        let calm = now >= self.not_before + WINDOW * self.window;
+        self.window = if calm { 1 } else { (self.window * 2).min(WIDEST) };
+        self.not_before = now + WINDOW * self.window;
+        self.at = None;
+        let mut out = vec![];
+        // Who takes our place when we end: those below us then speak to it.
+        let own = self.roster.hosts.iter().position(|h| *h == self.me);
+        let heir = own.and_then(|at| self.roster.hosts.get(at + 1)).copied();
+        for n in self.below.iter_mut().chain(&mut self.above) {
+            let news = std::mem::take(&mut n.news);
+            let whole = std::mem::take(&mut n.whole);
+            if news.is_empty() && !whole && n.knows_roster {
+                continue;
+            }
+            let named = if whole { &self.order } else { &news };
+            let ended = named.iter().filter_map(|uid| self.known.get(uid)).cloned().collect();
+            let roster = (!std::mem::replace(&mut n.knows_roster, true)).then(|| {
+                let at = |p: u32| (p - self.roster.start) as usize;
+                let hosts = self.roster.hosts[at(n.span.start)..at(n.span.end)].to_vec();
+                let heir = heir.filter(|h| *h != n.uid);
+                let above = std::iter::once(self.me).chain(heir).chain(self.roster.above.iter().copied()).collect();
+                Arc::new(Roster { version: self.roster.version, start: n.span.start, hosts, above })
+            });
+            out.push(NoticeEffect::Send { to: n.uid, notice: Notice { span: n.span, whole, roster, ended } });
+        }
+        out
+    }
+}

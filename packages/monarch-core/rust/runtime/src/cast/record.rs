@@ -1,0 +1,109 @@
+//! One cast at one host: what its own procs answered, and for whom and through whom it is passed on.
+
+use std::sync::Arc;
+
+use wire::cast::{Answer, Reduced};
+use wire::runs::{AHEAD, GONE};
+use wire::{Cast, GroupSlice, ProcUid, Runs, Span, Status};
+
+/// Answers of so many bytes are not held until the others are there: each goes ahead by itself. What merging them would save is
+/// small against what they cost anyway, and a node would hold all of its subtree's at once.
+pub const LARGE: usize = 16 << 10;
+
+/// What a target here has said.
+#[derive(Clone, Debug)]
+pub(super) enum Own {
+    Pending,
+    Taken,
+    Answered(Status, Arc<[u8]>),
+    Gone,
+}
+
+/// A host that answers for a part of a task.
+pub(super) struct Child {
+    pub head: ProcUid,
+    /// Which of our asks this was.
+    pub ask: u32,
+    pub span: Span,
+    pub result: Option<Runs>,
+}
+
+/// What somebody asked of this node: the answers of a span. More than one may ask, when hosts have died.
+pub(super) struct Task {
+    /// None: the source.
+    pub parent: Option<ProcUid>,
+    /// Which of its asks this is.
+    pub ask: u32,
+    pub span: Span,
+    pub children: Vec<Child>,
+    /// An error has been sent ahead.
+    pub warned: bool,
+    pub done: bool,
+}
+
+pub(super) struct Record {
+    pub cast: Cast,
+    pub token: u64,
+    /// By index, from the first one here.
+    pub own: Vec<Own>,
+    pub missing: usize,
+    pub tasks: Vec<Task>,
+    /// What the next ask of others will be.
+    pub next_ask: u32,
+}
+
+impl Task {
+    pub fn new(parent: Option<ProcUid>, ask: u32, span: Span) -> Self {
+        Task { parent, ask, span, children: vec![], warned: false, done: false }
+    }
+
+    /// Whether the answer came from somebody who answers for it here.
+    pub fn expects(&self, from: ProcUid, ask: u32) -> bool {
+        self.children.iter().any(|c| (c.head, c.ask) == (from, ask))
+    }
+}
+
+impl Record {
+    pub fn new(cast: Cast, token: u64) -> Self {
+        Record { cast, token, own: vec![], missing: 0, tasks: vec![], next_ask: 0 }
+    }
+
+    /// What the own targets have answered.
+    fn own_runs(&self) -> Runs {
+        let mut runs = Runs::default();
+        for own in &self.own {
+            match own {
+                Own::Answered(_, bytes) if bytes.len() > LARGE => runs.push(1, AHEAD, b""),
+                Own::Answered(status, bytes) => runs.push(1, *status as u8, bytes),
+                Own::Taken => runs.push(1, Status::Ok as u8, b""),
+                Own::Pending | Own::Gone => runs.push(1, GONE, b""),
+            }
+        }
+        runs
+    }
+
+    pub fn is_complete(&self, task: &Task) -> bool {
+        self.missing == 0 && task.children.iter().all(|c| c.result.is_some())
+    }
+
+    /// All answers of a complete task, in the order of positions; whoever has no head any more is gone.
+    pub fn reduce(&self, task: &Task, slice: &GroupSlice, own: Option<u32>) -> Reduced {
+        let own = own.filter(|p| task.span.contains(*p));
+        let mine = self.own_runs();
+        let mut pieces: Vec<(Span, &Runs)> = task.children.iter().filter_map(|c| Some((c.span, c.result.as_ref()?))).collect();
+        pieces.extend(own.map(|p| (Span::new(p, p + 1), &mine)));
+        pieces.sort_by_key(|(span, _)| span.start);
+        let (mut runs, mut at) = (Runs::default(), task.span.start);
+        for (span, piece) in pieces {
+            runs.push(slice.targets(Span::new(at, span.start)), GONE, b"");
+            runs.append(piece);
+            at = span.end;
+        }
+        runs.push(slice.targets(Span::new(at, task.span.end)), GONE, b"");
+        Reduced { group: self.cast.group, number: self.cast.number, ask: task.ask, span: task.span, runs }
+    }
+
+    pub fn answer(&self, index: u32, status: Status, bytes: Arc<[u8]>) -> Answer {
+        Answer { group: self.cast.group, number: self.cast.number, ask: 0, index, status, bytes }
+    }
+}

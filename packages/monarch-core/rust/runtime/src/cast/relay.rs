@@ -1,0 +1,462 @@
+//! The part of a host in the trees of all sources: takes casts, delivers them here, passes them on, and brings back what is
+//! answered. The relay of the source's own host is the root; it has the group from the source.
+//!
+//! **Who asks.** A cast says for which span its receiver answers. The receiver becomes the head of that span: a *task* towards
+//! whoever asked. When a host dies with a cast on its way, whoever had sent it the cast asks the next live host of the span. That
+//! host may have had the cast from the dead one already; then it delivers nothing again, but asks the hosts of the wider span
+//! anew, and each of these says again what it has. A host may so have tasks of several askers at once; those of dead ones are
+//! dropped. Nothing has to be remembered of what was forwarded, and it does not matter in which order the news arrive.
+//!
+//! **What is kept.** The own answers of a cast, until the root has said that the cast is over: all who live have answered, or
+//! have taken it. It says so with the next cast to the group, or after a quiet moment. A large answer is kept like others, and so
+//! is the cast itself: what a caller holds back for one slow rank is held in the tree too.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use wire::cast::{Answer, Attachment, CastFrame, CastMode, Reduced, Taken};
+use wire::{Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status};
+
+use super::group::{Group, pass_on};
+use super::record::{Child, LARGE, Own, Record, Task};
+use super::tree::{FAN_OUT, divide, head};
+
+/// What was taken is said once in so long: broadcasts follow each other closely, and nobody waits for this.
+pub const TAKEN_DELAY: Duration = Duration::from_millis(2);
+/// After so long without another cast the root says which are over.
+pub const QUIET: Duration = Duration::from_millis(100);
+
+/// One cast for the procs of this host, to be put in order with the other frames of its source.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Delivery {
+    pub group: GroupId,
+    pub number: u64,
+    /// Its place in the sequence of frames from the source to this host.
+    pub order: u64,
+    /// Names this cast in `Relay::on_reply` and `Relay::on_taken`.
+    pub token: u64,
+    pub mode: CastMode,
+    pub mailbox: MailboxId,
+    pub targets: Vec<Target>,
+    pub body: Arc<[u8]>,
+    pub attachments: Arc<[Attachment]>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Target {
+    pub proc: ProcUid,
+    pub rank: u32,
+    pub index: u32,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// To another host. The attachments of a cast go with it.
+    Send {
+        to: ProcUid,
+        frame: CastFrame,
+    },
+    /// `Reduced`, `Answer` or `Taken`, for a source of this host.
+    Return {
+        source: ProcUid,
+        frame: CastFrame,
+    },
+    Deliver(Delivery),
+}
+
+pub struct Relay {
+    me: ProcUid,
+    fan_out: u32,
+    pub(super) groups: HashMap<GroupId, Group>,
+    pub(super) forgotten: HashSet<GroupId>,
+    tokens: HashMap<u64, (GroupId, u64)>,
+    next_token: u64,
+    pub(super) dead: HashSet<ProcUid>,
+    pub(super) ended: HashSet<ProcUid>,
+    /// What is to be said to whoever asked.
+    pub(super) taken: BTreeMap<Option<ProcUid>, Vec<Taken>>,
+    taken_at: Option<Duration>,
+    /// No group has anything to say before.
+    say_at: Option<Duration>,
+}
+
+impl Relay {
+    pub fn new(me: ProcUid) -> Self {
+        Relay::with_fan_out(me, FAN_OUT)
+    }
+
+    /// For tests and measurements of other trees.
+    pub fn with_fan_out(me: ProcUid, fan_out: u32) -> Self {
+        Relay {
+            me,
+            fan_out,
+            groups: HashMap::new(),
+            forgotten: HashSet::new(),
+            tokens: HashMap::new(),
+            next_token: 1,
+            dead: HashSet::new(),
+            ended: HashSet::new(),
+            taken: BTreeMap::new(),
+            taken_at: None,
+            say_at: None,
+        }
+    }
+
+    /// Casts of which something is kept here.
+    pub fn records(&self) -> usize {
+        self.groups.values().map(|g| g.casts.len()).sum()
+    }
+
+    pub fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    // ---- what comes
+
+    /// A source of this host casts.
+    pub fn on_source(&mut self, now: Duration, cast: Cast) -> Vec<Effect> {
+        let mut out = Vec::new();
+        if cast.mode == CastMode::Forget {
+            if let Some(g) = self.groups.get_mut(&cast.group) {
+                g.forget = Some(cast.clone());
+                self.advance(now, cast.group, &mut out);
+            }
+        } else {
+            self.on_cast(now, None, cast, &mut out);
+        }
+        out
+    }
+
+    pub fn on_frame(&mut self, now: Duration, from: ProcUid, frame: CastFrame) -> Vec<Effect> {
+        let mut out = Vec::new();
+        match frame {
+            CastFrame::Cast(cast) => self.on_cast(now, Some(from), cast, &mut out),
+            CastFrame::Reduced(r) => self.on_reduced(now, from, r, &mut out),
+            CastFrame::Answer(a) => self.on_answer(from, a, &mut out),
+            CastFrame::Taken(all) => all.into_iter().for_each(|t| self.on_taken_below(now, from, t, &mut out)),
+            CastFrame::Finished { group, span, below } => self.on_finished(group, span, below, &mut out),
+            CastFrame::Notice(_) | CastFrame::Joining(_) | CastFrame::Joined(_) => {}
+        }
+        out
+    }
+
+    fn source_gone(&self, group: GroupId, root: Option<ProcUid>) -> bool {
+        self.ended.contains(&group.source) || root.is_some_and(|r| self.dead.contains(&r))
+    }
+
+    fn on_cast(&mut self, now: Duration, from: Option<ProcUid>, mut cast: Cast, out: &mut Vec<Effect>) {
+        let id = cast.group;
+        if let Some(slice) = cast.slice.take() {
+            if self.forgotten.contains(&id) && cast.mode != CastMode::Forget {
+                return;
+            }
+            self.learn(id, slice);
+        }
+        if self.source_gone(id, None) {
+            return;
+        }
+        let Some(g) = self.groups.get_mut(&id).filter(|g| g.slice.span().covers(cast.span)) else {
+            self.on_unknown(now, from, &cast);
+            return;
+        };
+        if cast.number < g.finished {
+            return;
+        }
+        if cast.finished > g.finished {
+            g.finish(cast.finished, &mut self.tokens);
+        }
+        g.say_at = None;
+        let (number, ask, span) = (cast.number, cast.ask, cast.span);
+        match g.casts.get_mut(&number) {
+            // Of a wider span: the numbers of the hosts there.
+            Some(record) if span.covers(record.cast.span) => record.cast = cast,
+            Some(_) => {}
+            None => {
+                let Some(record) = self.deliver(cast, out) else { return };
+                if let Some(g) = self.groups.get_mut(&id) {
+                    g.casts.insert(number, record);
+                }
+            }
+        }
+        self.ask(now, id, number, Task::new(from, ask, span), out);
+    }
+
+    /// A new record, with what its own procs are to get.
+    fn deliver(&mut self, cast: Cast, out: &mut Vec<Effect>) -> Option<Record> {
+        let g = self.groups.get(&cast.group)?;
+        let token = self.next_token;
+        self.next_token += 1;
+        let own = g.own.filter(|p| cast.mode != CastMode::Forget && cast.span.contains(*p));
+        let mut record = Record::new(cast, token);
+        let Some(position) = own else { return Some(record) };
+        let order = record.cast.order.get(position)?;
+        let mut targets = Vec::new();
+        for index in g.slice.indices(position) {
+            let (proc, rank) = g.slice.target(index)?;
+            let lives = !self.ended.contains(&proc);
+            record.own.push(if lives { Own::Pending } else { Own::Gone });
+            if lives {
+                targets.push(Target { proc, rank, index });
+            }
+        }
+        record.missing = targets.len();
+        self.tokens.insert(token, (record.cast.group, record.cast.number));
+        out.push(Effect::Deliver(Delivery {
+            group: record.cast.group,
+            number: record.cast.number,
+            order,
+            token,
+            mode: record.cast.mode,
+            mailbox: g.slice.mailbox,
+            targets,
+            body: record.cast.body.clone(),
+            attachments: record.cast.attachments.clone(),
+        }));
+        Some(record)
+    }
+
+    /// Somebody wants the answers of a span.
+    fn ask(&mut self, now: Duration, id: GroupId, number: u64, mut task: Task, out: &mut Vec<Effect>) {
+        let Some(g) = self.groups.get_mut(&id) else { return };
+        let Some(record) = g.casts.get_mut(&number) else { return };
+        if record.tasks.iter().any(|t| (t.parent, t.ask) == (task.parent, task.ask)) {
+            return;
+        }
+        for part in divide(task.span, g.own, self.fan_out) {
+            if let Some((head, span)) = head(part, |p| g.slice.host(p), |h| self.dead.contains(&h)) {
+                task.children.push(Child { head, ask: record.next_ask, span, result: None });
+                out.push(pass_on(record, g.finished, &g.slice, &mut g.knows, head, span));
+            }
+        }
+        record.next_ask += 1;
+        let first = g.own.map_or(0, |p| g.slice.first(p));
+        for (own, index) in record.own.iter().zip(first..) {
+            if let Own::Answered(status, bytes) = own
+                && ahead(record.cast.mode, &mut task, *status, bytes)
+            {
+                out.push(send_ahead(&task, record.answer(index, *status, bytes.clone())));
+            }
+        }
+        record.tasks.push(task);
+        self.settle(now, id, number, out);
+    }
+
+    /// Says what is complete.
+    pub(super) fn settle(&mut self, now: Duration, id: GroupId, number: u64, out: &mut Vec<Effect>) {
+        let Some(g) = self.groups.get_mut(&id) else { return };
+        let Some(record) = g.casts.get(&number) else { return };
+        let mode = record.cast.mode;
+        let due: Vec<usize> = (0..record.tasks.len()).filter(|i| !record.tasks[*i].done && record.is_complete(&record.tasks[*i])).collect();
+        if due.is_empty() {
+            return;
+        }
+        for i in &due {
+            let task = &record.tasks[*i];
+            if mode.reduces() {
+                out.push(back(task, id, CastFrame::Reduced(record.reduce(task, &g.slice, g.own))));
+            } else {
+                let all = self.taken.entry(task.parent).or_default();
+                match all.last_mut() {
+                    Some(t) if (t.group, t.ask, t.span) == (id, task.ask, task.span) && t.first + t.count == number => t.count += 1,
+                    _ => all.push(Taken { group: id, ask: task.ask, span: task.span, first: number, count: 1 }),
+                }
+                self.taken_at.get_or_insert(now + TAKEN_DELAY);
+            }
+        }
+        let Some(record) = g.casts.get_mut(&number) else { return };
+        due.into_iter().for_each(|i| record.tasks[i].done = true);
+        let all_said = record.tasks.iter().all(|t| t.done);
+        if mode == CastMode::Forget && all_said {
+            self.drop_group(id);
+            self.forgotten.insert(id);
+        } else {
+            self.advance(now, id, out);
+        }
+    }
+
+    /// At the root: which casts are over?
+    fn advance(&mut self, now: Duration, id: GroupId, out: &mut Vec<Effect>) {
+        let Some(g) = self.groups.get_mut(&id).filter(|g| g.slice.root == self.me) else { return };
+        let over = |r: &Record| r.tasks.iter().any(|t| t.parent.is_none() && t.done);
+        let mut below = g.finished;
+        while g.casts.get(&below).is_some_and(over) {
+            below += 1;
+        }
+        if below > g.finished {
+            g.finish(below, &mut self.tokens);
+        }
+        if !g.casts.is_empty() {
+            return;
+        }
+        if let Some(cast) = g.forget.take() {
+            g.say_at = None;
+            let (number, span) = (cast.number, cast.span);
+            g.casts.insert(number, Record::new(cast, 0));
+            self.ask(now, id, number, Task::new(None, 0, span), out);
+        } else if g.said < g.finished {
+            g.say_at = Some(now + QUIET);
+            self.say_at.get_or_insert(now + QUIET);
+        }
+    }
+
+    // ---- groups
+
+    fn learn(&mut self, id: GroupId, slice: Arc<GroupSlice>) {
+        if self.source_gone(id, Some(slice.root)) {
+            return;
+        }
+        let own = slice.hosts.iter().position(|h| *h == self.me).map(|at| slice.start + at as u32);
+        let g = self.groups.entry(id).or_insert_with(|| Group::new(slice.clone(), own));
+        if slice.span().covers(g.slice.span()) {
+            (g.slice, g.own) = (slice, own);
+        }
+    }
+
+    /// Whoever asks sends the group along if it has not done so before: so this was over, and only that can be said.
+    fn on_unknown(&mut self, now: Duration, from: Option<ProcUid>, cast: &Cast) {
+        if cast.mode == CastMode::Forget && self.forgotten.contains(&cast.group) {
+            let taken = Taken { group: cast.group, ask: cast.ask, span: cast.span, first: cast.number, count: 1 };
+            self.taken.entry(from).or_default().push(taken);
+            self.taken_at.get_or_insert(now + TAKEN_DELAY);
+        }
+    }
+
+    fn on_finished(&mut self, id: GroupId, span: Span, below: u64, out: &mut Vec<Effect>) {
+        let Some(g) = self.groups.get_mut(&id) else { return };
+        if below > g.finished {
+            g.finish(below, &mut self.tokens);
+        }
+        g.say_finished(id, span, below, self.fan_out, &self.dead, out);
+    }
+
+    pub(super) fn drop_group(&mut self, id: GroupId) {
+        if let Some(g) = self.groups.remove(&id) {
+            for r in g.casts.values() {
+                self.tokens.remove(&r.token);
+            }
+        }
+    }
+
+    // ---- answers
+
+    /// A proc of this host has answered.
+    pub fn on_reply(&mut self, now: Duration, token: u64, index: u32, status: Status, bytes: Arc<[u8]>) -> Vec<Effect> {
+        let mut out = Vec::new();
+        let Some((id, number)) = self.own_is(token, index, Own::Answered(status, bytes.clone())) else { return out };
+        if let Some(record) = self.groups.get_mut(&id).and_then(|g| g.casts.get_mut(&number)) {
+            let answer = record.answer(index, status, bytes.clone());
+            let mode = record.cast.mode;
+            for task in record.tasks.iter_mut().filter(|t| !t.done) {
+                if ahead(mode, task, status, &bytes) {
+                    out.push(send_ahead(task, answer.clone()));
+                }
+            }
+        }
+        self.settle(now, id, number, &mut out);
+        out
+    }
+
+    /// A proc of this host has taken a cast that nobody waits for, or whose answers go straight to the caller.
+    pub fn on_taken(&mut self, now: Duration, token: u64, index: u32) -> Vec<Effect> {
+        let mut out = Vec::new();
+        if let Some((id, number)) = self.own_is(token, index, Own::Taken) {
+            self.settle(now, id, number, &mut out);
+        }
+        out
+    }
+
+    fn own_is(&mut self, token: u64, index: u32, is: Own) -> Option<(GroupId, u64)> {
+        let (id, number) = *self.tokens.get(&token)?;
+        let g = self.groups.get_mut(&id)?;
+        let at = index.checked_sub(g.slice.first(g.own?))? as usize;
+        let record = g.casts.get_mut(&number)?;
+        let own = record.own.get_mut(at).filter(|own| matches!(own, Own::Pending))?;
+        *own = is;
+        record.missing -= 1;
+        Some((id, number))
+    }
+
+    fn on_reduced(&mut self, now: Duration, from: ProcUid, r: Reduced, out: &mut Vec<Effect>) {
+        let Some(g) = self.groups.get_mut(&r.group) else { return };
+        let expected = g.slice.targets(r.span);
+        let Some(record) = g.casts.get_mut(&r.number).filter(|_| r.runs.targets() == expected) else { return };
+        let waits = |c: &&mut Child| (c.head, c.ask, c.span) == (from, r.ask, r.span) && c.result.is_none();
+        record.tasks.iter_mut().flat_map(|t| t.children.iter_mut()).filter(waits).for_each(|c| c.result = Some(r.runs.clone()));
+        self.settle(now, r.group, r.number, out);
+    }
+
+    fn on_answer(&mut self, from: ProcUid, a: Answer, out: &mut Vec<Effect>) {
+        let Some(g) = self.groups.get_mut(&a.group) else { return };
+        let Some(record) = g.casts.get_mut(&a.number) else { return };
+        for task in record.tasks.iter_mut().filter(|t| t.expects(from, a.ask)) {
+            if ahead(record.cast.mode, task, a.status, &a.bytes) {
+                out.push(send_ahead(task, a.clone()));
+            }
+        }
+    }
+
+    fn on_taken_below(&mut self, now: Duration, from: ProcUid, t: Taken, out: &mut Vec<Effect>) {
+        let Some(g) = self.groups.get_mut(&t.group) else { return };
+        let end = t.first.saturating_add(t.count);
+        let mut hit = Vec::new();
+        for (number, record) in g.casts.range_mut(t.first..end).filter(|(_, r)| !r.cast.mode.reduces()) {
+            let waits = |c: &&mut Child| (c.head, c.ask, c.span) == (from, t.ask, t.span) && c.result.is_none();
+            for child in record.tasks.iter_mut().flat_map(|t| t.children.iter_mut()).filter(waits) {
+                child.result = Some(Runs::default());
+                hit.push(*number);
+            }
+        }
+        hit.dedup();
+        hit.into_iter().for_each(|number| self.settle(now, t.group, number, out));
+    }
+
+    // ---- time
+
+    /// When `on_time` has something to do.
+    pub fn deadline(&self) -> Option<Duration> {
+        self.say_at.into_iter().chain(self.taken_at).min()
+    }
+
+    pub fn on_time(&mut self, now: Duration) -> Vec<Effect> {
+        let mut out = Vec::new();
+        if self.taken_at.is_some_and(|at| at <= now) {
+            self.taken_at = None;
+            for (parent, all) in std::mem::take(&mut self.taken) {
+                match parent {
+                    Some(to) => out.push(Effect::Send { to, frame: CastFrame::Taken(all) }),
+                    None => {
+                        out.extend(all.into_iter().map(|t| Effect::Return { source: t.group.source, frame: CastFrame::Taken(vec![t]) }))
+                    }
+                }
+            }
+        }
+        if self.say_at.is_some_and(|at| at <= now) {
+            for (id, g) in self.groups.iter_mut().filter(|(_, g)| g.say_at.is_some_and(|at| at <= now)) {
+                g.say_at = None;
+                let (span, below) = (g.slice.span(), g.finished);
+                g.say_finished(*id, span, below, self.fan_out, &self.dead, &mut out);
+            }
+            self.say_at = self.groups.values().filter_map(|g| g.say_at).min();
+        }
+        out
+    }
+}
+
+/// Whether this answer is not to wait for the others of a task.
+fn ahead(mode: CastMode, task: &mut Task, status: Status, bytes: &[u8]) -> bool {
+    let warn = mode == CastMode::FirstError && status != Status::Ok && !task.warned;
+    task.warned |= warn;
+    mode.reduces() && (bytes.len() > LARGE || warn)
+}
+
+fn send_ahead(task: &Task, answer: Answer) -> Effect {
+    back(task, answer.group, CastFrame::Answer(Answer { ask: task.ask, ..answer }))
+}
+
+fn back(task: &Task, id: GroupId, frame: CastFrame) -> Effect {
+    match task.parent {
+        Some(to) => Effect::Send { to, frame },
+        None => Effect::Return { source: id.source, frame },
+    }
+}

@@ -1,0 +1,73 @@
+//! The process that casts: what it sends into the tree, and what it makes of the answers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use wire::cast::{Attachment, CastMode};
+use wire::{Cast, GroupId, GroupSlice, ProcUid};
+
+use super::order::{Counter, OutOrder, all};
+
+struct Target {
+    slice: Arc<GroupSlice>,
+    counters: Vec<Counter>,
+    next: u64,
+}
+
+/// The groups of a process, and the numbers of all that it sends.
+pub struct Source {
+    me: ProcUid,
+    pub order: OutOrder,
+    groups: HashMap<GroupId, Target>,
+    next: u32,
+}
+
+impl Source {
+    pub fn new(me: ProcUid) -> Self {
+        Source { me, order: OutOrder::default(), groups: HashMap::new(), next: 0 }
+    }
+
+    /// Names the targets of a handle.
+    pub fn group(&mut self, whole: GroupSlice) -> GroupId {
+        let id = GroupId { source: self.me, number: self.next };
+        self.next += 1;
+        let counters = whole.hosts.iter().map(|h| self.order.counter(*h)).collect();
+        self.groups.insert(id, Target { slice: Arc::new(whole), counters, next: 0 });
+        id
+    }
+
+    pub fn members(&self, group: GroupId) -> Option<&Arc<GroupSlice>> {
+        self.groups.get(&group).map(|g| &g.slice)
+    }
+
+    /// A cast for the relay of our own host, which is the root of its tree.
+    pub fn cast(&mut self, group: GroupId, mode: CastMode, body: Arc<[u8]>, attachments: Arc<[Attachment]>) -> Option<Cast> {
+        let g = self.groups.get_mut(&group)?;
+        let number = g.next;
+        g.next += 1;
+        let slice = (number == 0).then(|| g.slice.clone());
+        let order = self.order.cast(&g.counters);
+        Some(Cast { group, number, finished: 0, ask: 0, span: all(g.counters.len()), mode, slice, order, body, attachments })
+    }
+
+    /// The handle is gone: the group can be forgotten when what was cast to it is over.
+    pub fn forget(&mut self, group: GroupId) -> Option<Cast> {
+        let g = self.groups.remove(&group)?;
+        // Nobody knows it.
+        if g.next == 0 {
+            return None;
+        }
+        Some(Cast {
+            group,
+            number: g.next,
+            finished: 0,
+            ask: 0,
+            span: all(g.counters.len()),
+            mode: CastMode::Forget,
+            slice: None,
+            order: Default::default(),
+            body: Arc::new([]),
+            attachments: Arc::new([]),
+        })
+    }
+}

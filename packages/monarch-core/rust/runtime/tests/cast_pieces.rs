@@ -1,0 +1,238 @@
+//! The pieces of casting by themselves: order, lanes, trees, runs, and what a caller makes of answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use runtime::cast::tree::{divide, head};
+use runtime::cast::{CastCall, Effect, InOrder, Lanes, OutOrder, Relay, Source};
+use wire::cast::{Answer, CastBody, CastFrame, CastMode, Reduced};
+use wire::runs::{AHEAD, GONE};
+use wire::{GroupId, GroupSlice, MailboxId, ProcUid, Runs, SlotId, Span, Status};
+
+const SOURCE: ProcUid = ProcUid(77);
+const GROUP: GroupId = GroupId { source: SOURCE, number: 0 };
+
+proptest! {
+    #[test]
+    fn frames_come_out_in_order_and_once(order in Just((0u64..40).collect::<Vec<_>>()).prop_shuffle(), again in proptest::collection::vec(0usize..40, 0..40)) {
+        let (mut held, mut got) = (InOrder::default(), vec![]);
+        for (i, number) in order.iter().enumerate() {
+            held.accept(SOURCE, *number, *number, |n| got.push(n));
+            for at in again.iter().filter(|at| **at <= i) {
+                held.accept(SOURCE, order[*at], order[*at], |n| got.push(n));
+            }
+        }
+        prop_assert_eq!(got, (0..40).collect::<Vec<_>>());
+        prop_assert_eq!(held.held(), 0);
+    }
+
+    #[test]
+    fn a_cast_counts_like_direct_frames(sends in proptest::collection::vec(proptest::option::of(0usize..5), 0..60), hosts in proptest::sample::subsequence((0..5).collect::<Vec<usize>>(), 1..=5)) {
+        let (mut order, mut model) = (OutOrder::default(), [0u64; 5]);
+        let counters: Vec<_> = hosts.iter().map(|h| order.counter(ProcUid(*h as u64))).collect();
+        for send in sends {
+            match send {
+                Some(host) => {
+                    prop_assert_eq!(order.next(ProcUid(host as u64)), model[host]);
+                    model[host] += 1;
+                }
+                None => {
+                    let cast = order.cast(&counters);
+                    for (position, host) in hosts.iter().enumerate() {
+                        prop_assert_eq!(cast.get(position as u32), Some(model[*host]));
+                        let part = cast.part(Span::new(position as u32, hosts.len() as u32));
+                        prop_assert_eq!(part.get(position as u32), Some(model[*host]));
+                        model[*host] += 1;
+                    }
+                    prop_assert_eq!(cast.get(hosts.len() as u32), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_span_is_divided_into_all_of_it(start in 0u32..100, len in 0u32..500, own in proptest::option::of(0u32..700), k in 1u32..20) {
+        let span = Span::new(start, start + len);
+        let parts = divide(span, own, k);
+        prop_assert!(parts.len() <= k.max(3) as usize && (own.is_some() || parts.len() <= k as usize));
+        prop_assert!(parts.iter().all(|p| !p.is_empty()));
+        let all: Vec<u32> = parts.iter().flat_map(|p| p.start..p.end).collect();
+        let expected: Vec<u32> = (span.start..span.end).filter(|p| Some(*p) != own).collect();
+        prop_assert_eq!(all, expected);
+        let longest = parts.iter().map(|p| p.len()).max().unwrap_or(0);
+        prop_assert!(u64::from(longest) <= u64::from(len) / u64::from(k.max(2) - 1) + 1, "{} of {}", longest, len);
+    }
+
+    /// However pieces are put together, they say the same.
+    #[test]
+    fn runs_are_what_was_pushed(pieces in proptest::collection::vec(proptest::collection::vec((1u32..300, 0u8..3, 0u8..2), 0..5), 0..6)) {
+        let (mut all, mut flat) = (Runs::default(), vec![]);
+        for piece in &pieces {
+            let mut runs = Runs::default();
+            for (count, status, byte) in piece {
+                let status = if *status == 2 { GONE } else { *status };
+                runs.push(*count, status, &[*byte]);
+                flat.extend(std::iter::repeat_n((status, *byte), *count as usize));
+            }
+            let mut bytes = vec![];
+            runs.put(&mut bytes);
+            let read = Runs::read(&mut wire::cursor::Cursor::new(&bytes)).unwrap();
+            prop_assert_eq!(&read, &runs);
+            all.append(&read);
+        }
+        let got: Vec<_> = all.iter().flat_map(|r| std::iter::repeat_n((r.status, r.bytes[0]), r.count as usize)).collect();
+        prop_assert_eq!(got, flat.clone());
+        prop_assert_eq!(all.targets() as usize, flat.len());
+        prop_assert_eq!(all.absent() as usize, flat.iter().filter(|(s, _)| *s == GONE).count());
+        prop_assert_eq!(all.errors() as usize, flat.iter().filter(|(s, _)| *s == 1).count());
+        let runs: Vec<_> = all.iter().map(|r| (r.status, r.bytes.to_vec())).collect();
+        prop_assert!(runs.windows(2).all(|w| w[0] != w[1]), "equal neighbours are one run");
+    }
+}
+
+#[test]
+fn the_head_is_the_first_that_lives() {
+    let host = |p: u32| Some(ProcUid(p.into()));
+    let span = Span::new(3, 9);
+    assert_eq!(head(span, host, |h| h.0 < 5), Some((ProcUid(5), Span::new(5, 9))));
+    assert_eq!(head(span, host, |_| true), None);
+    assert_eq!(head(Span::new(3, 3), host, |_| false), None);
+}
+
+#[test]
+fn what_is_not_complete_holds_up_its_lane_only() {
+    let mut lanes: Lanes<u8, &str> = Lanes::default();
+    assert_eq!(lanes.push(1, "large", &[10, 11]), None);
+    assert_eq!(lanes.push(1, "behind it", &[]), None);
+    assert_eq!(lanes.push(2, "elsewhere", &[]), Some("elsewhere"));
+    assert_eq!(lanes.push(2, "the same", &[11]), None);
+    let mut gone = vec![];
+    lanes.complete(11, |f| gone.push(f));
+    assert_eq!(gone, ["the same"]);
+    lanes.complete(10, |f| gone.push(f));
+    assert_eq!(gone, ["the same", "large", "behind it"]);
+    assert_eq!(lanes.push(3, "complete already", &[10, 11]), Some("complete already"));
+    lanes.push(4, "of somebody who is gone", &[12]);
+    lanes.drop_lanes(|lane| *lane == 4);
+    assert_eq!(lanes.waiting(), 0);
+}
+
+fn answer(index: u32, status: Status) -> Answer {
+    Answer { group: GROUP, number: 0, ask: 0, index, status, bytes: Arc::new([index as u8]) }
+}
+
+fn reduced(runs: &[(u32, u8)]) -> Reduced {
+    let mut all = Runs::default();
+    runs.iter().for_each(|(count, status)| all.push(*count, *status, b"x"));
+    Reduced { group: GROUP, number: 0, ask: 0, span: Span::new(0, 1), runs: all }
+}
+
+#[test]
+fn a_call_waits_for_ends_that_it_has_not_been_told() {
+    let mut call = CastCall::new(CastMode::Gather, 4);
+    assert!(call.on_reduced(reduced(&[(1, 0), (1, GONE), (1, AHEAD), (1, GONE)])));
+    assert!(!call.on_reduced(reduced(&[(4, 0)])), "answers count once");
+    assert_eq!(call.missing(), 3);
+    assert!(call.waits_for_supervision());
+    assert!(call.on_answer(answer(2, Status::Ok)));
+    assert!(call.on_ended(1, Status::ProcEnded, Arc::new([])));
+    assert!(!call.on_ended(1, Status::Failed, Arc::new([])) && !call.on_ended(0, Status::ProcEnded, Arc::new([])), "known");
+    assert!(!call.is_done());
+    assert!(call.on_ended(3, Status::ProcEnded, Arc::new([])));
+    assert!(call.is_done());
+    let kinds: Vec<_> = (0..5).map(|i| call.outcome(i).map(|(s, _)| s)).collect();
+    assert_eq!(kinds, [Some(Status::Ok), Some(Status::ProcEnded), Some(Status::Ok), Some(Status::ProcEnded), None]);
+    assert_eq!(call.error(), Some(1));
+}
+
+#[test]
+fn the_first_error_ends_a_call_that_wants_no_more() {
+    let mut call = CastCall::new(CastMode::FirstError, 1000);
+    assert!(call.on_answer(answer(7, Status::Ok)));
+    assert!(!call.is_done());
+    assert!(call.on_answer(answer(900, Status::Error)));
+    assert!(call.is_done());
+    assert_eq!(call.error(), Some(900));
+    // An end counts more than an error that came before it.
+    assert!(call.on_ended(950, Status::ProcEnded, Arc::new([])));
+    assert_eq!(call.error(), Some(950));
+    let mut gather = CastCall::new(CastMode::Gather, 2);
+    gather.on_answer(answer(0, Status::Error));
+    assert!(!gather.is_done());
+}
+
+fn two_hosts() -> (Source, GroupId, Relay, Relay) {
+    let mut source = Source::new(SOURCE);
+    let procs = |p: u64| vec![(ProcUid(p), p as u32 - 10)];
+    let group = source.group(GroupSlice::whole(MailboxId(1), ProcUid(1), [(ProcUid(2), procs(10)), (ProcUid(3), procs(11))]));
+    (source, group, Relay::with_fan_out(ProcUid(1), 1), Relay::with_fan_out(ProcUid(2), 1))
+}
+
+fn cast(source: &mut Source, group: GroupId, mode: CastMode) -> wire::Cast {
+    let body = CastBody { sender: MailboxId(1), slot: SlotId(1), flags: 0, method: b"m", extent: b"", parts: b"" };
+    source.cast(group, mode, body.encode(), Arc::new([])).unwrap()
+}
+
+fn only_send(out: Vec<Effect>) -> CastFrame {
+    let mut frames = out.into_iter().filter_map(|e| if let Effect::Send { frame, .. } = e { Some(frame) } else { None });
+    let frame = frames.next().expect("something is sent");
+    assert!(frames.next().is_none());
+    frame
+}
+
+/// A frame that was long on its way, of a cast that is over, leaves nothing behind.
+#[test]
+fn a_cast_that_is_over_is_not_taken_up_again() {
+    let (mut source, group, mut root, mut relay) = two_hosts();
+    let now = Duration::ZERO;
+    let first = only_send(root.on_source(now, cast(&mut source, group, CastMode::Taken)));
+    relay.on_frame(now, ProcUid(1), first.clone());
+    let CastFrame::Cast(mut second) = only_send(root.on_source(now, cast(&mut source, group, CastMode::Taken))) else { panic!("a cast") };
+    second.finished = 1;
+    relay.on_frame(now, ProcUid(1), CastFrame::Cast(second));
+    assert_eq!(relay.records(), 1);
+    let CastFrame::Cast(mut late) = first else { panic!("a cast") };
+    late.ask = 1;
+    let out = relay.on_frame(now, ProcUid(9), CastFrame::Cast(late));
+    assert_eq!((out, relay.records()), (vec![], 1));
+}
+
+#[test]
+fn a_group_is_sent_once() {
+    let (mut source, group, mut root, _) = two_hosts();
+    for number in 0..3 {
+        let CastFrame::Cast(cast) = only_send(root.on_source(Duration::ZERO, cast(&mut source, group, CastMode::Gather))) else {
+            panic!("a cast")
+        };
+        assert_eq!(cast.slice.is_some(), number == 0);
+    }
+}
+
+/// An error does not wait for ranks that are slow.
+#[test]
+fn an_error_goes_up_at_once_and_others_wait() {
+    let (mut source, group, mut root, mut relay) = two_hosts();
+    let now = Duration::ZERO;
+    let frame = only_send(root.on_source(now, cast(&mut source, group, CastMode::FirstError)));
+    let out = relay.on_frame(now, ProcUid(1), frame);
+    let token = out.iter().find_map(|e| if let Effect::Deliver(d) = e { Some(d.token) } else { None }).unwrap();
+    let up = only_send(relay.on_reply(now, token, 0, Status::Error, Arc::new([1])));
+    assert!(matches!(&up, CastFrame::Answer(a) if a.index == 0 && a.status == Status::Error), "{up:?}");
+    let back = root.on_frame(now, ProcUid(2), up);
+    assert!(matches!(&back[..], [Effect::Return { frame: CastFrame::Answer(_), .. }]), "{back:?}");
+}
+
+/// Nobody waits for a source that is gone.
+#[test]
+fn a_source_that_ends_takes_its_groups_along() {
+    let (mut source, group, mut root, mut relay) = two_hosts();
+    let now = Duration::ZERO;
+    let frame = only_send(root.on_source(now, cast(&mut source, group, CastMode::Gather)));
+    relay.on_frame(now, ProcUid(1), frame.clone());
+    root.on_procs_ended(now, &[SOURCE]);
+    relay.on_hosts_ended(now, &[ProcUid(1)]);
+    assert_eq!((root.groups(), relay.groups()), (0, 0));
+    relay.on_frame(now, ProcUid(1), frame);
+    assert_eq!(relay.groups(), 0, "what comes late does not bring it back");
+}

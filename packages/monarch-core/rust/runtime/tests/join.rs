@@ -1,0 +1,190 @@
+//! Workers join in a tree in which any of them may be missing, slow, or end in between: each is reported once.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use runtime::cast::{Join, JoinEffect};
+use wire::cast::CastFrame;
+use wire::notice::{Joined, Joining};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Who attaches.
+const ROOT: u32 = u32::MAX;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Worker {
+    Answers,
+    Refuses,
+    Silent,
+    /// Ends when it has been given workers.
+    Ends,
+}
+
+enum Event {
+    Dialled { by: u32, worker: u32 },
+    Given { by: u32, worker: u32, bytes: Vec<u8> },
+    Reported { by: u32, to: u32, bytes: Vec<u8> },
+}
+
+struct World {
+    now: Duration,
+    workers: Vec<Worker>,
+    /// By who joins, and for whom.
+    joins: BTreeMap<(u32, u32), Join>,
+    events: VecDeque<Event>,
+    ended: BTreeSet<u32>,
+    joined: BTreeMap<u32, usize>,
+    failed: BTreeMap<u32, Vec<String>>,
+    handshakes: BTreeMap<u32, usize>,
+}
+
+impl World {
+    fn run(workers: Vec<Worker>, fan_out: usize, picks: &[usize]) -> World {
+        let list = (0..workers.len() as u32).map(|w| (w, format!("tcp://worker{w}"))).collect();
+        let mut world = World {
+            now: Duration::ZERO,
+            workers,
+            joins: BTreeMap::new(),
+            events: VecDeque::new(),
+            ended: BTreeSet::new(),
+            joined: BTreeMap::new(),
+            failed: BTreeMap::new(),
+            handshakes: BTreeMap::new(),
+        };
+        let mut root = Join::with_fan_out(PATIENCE, fan_out);
+        let out = root.start(world.now, Joining { workers: list });
+        world.joins.insert((ROOT, ROOT), root);
+        world.effects(ROOT, ROOT, out);
+        let mut picks = picks.iter().copied().cycle();
+        while world.step(picks.next().unwrap_or(0)) {}
+        assert!(world.joins[&(ROOT, ROOT)].is_done());
+        world
+    }
+
+    fn effects(&mut self, by: u32, of: u32, out: Vec<JoinEffect>) {
+        for effect in out {
+            match effect {
+                JoinEffect::Dial { worker, address } => {
+                    assert_eq!(address, format!("tcp://worker{worker}"));
+                    self.events.push_back(Event::Dialled { by, worker });
+                }
+                JoinEffect::GiveUp { .. } => {}
+                JoinEffect::Send { worker, joining } => {
+                    self.events.push_back(Event::Given { by, worker, bytes: CastFrame::Joining(joining).encode() });
+                }
+                JoinEffect::Report(joined) if by == ROOT => {
+                    joined.joined.iter().for_each(|w| *self.joined.entry(*w).or_default() += 1);
+                    joined.failed.into_iter().for_each(|(w, why)| self.failed.entry(w).or_default().push(why));
+                }
+                JoinEffect::Report(joined) => {
+                    self.events.push_back(Event::Reported { by, to: of, bytes: CastFrame::Joined(joined).encode() });
+                }
+            }
+        }
+    }
+
+    /// All joins of somebody hear of something.
+    fn tell(&mut self, who: u32, tell: impl Fn(&mut Join, Duration) -> Vec<JoinEffect>) {
+        let all: Vec<_> = self.joins.range((who, 0)..=(who, u32::MAX)).map(|(k, _)| *k).collect();
+        for key in all {
+            let out = self.joins.get_mut(&key).map(|j| tell(j, self.now)).unwrap_or_default();
+            self.effects(key.0, key.1, out);
+        }
+    }
+
+    fn end(&mut self, worker: u32) {
+        if !self.ended.insert(worker) {
+            return;
+        }
+        self.joins.retain(|(by, _), _| *by != worker);
+        let others: BTreeSet<u32> = self.joins.keys().map(|(by, _)| *by).collect();
+        others.into_iter().for_each(|by| self.tell(by, |j, now| j.on_lost(now, worker)));
+        self.joins.retain(|(_, of), _| *of != worker);
+    }
+
+    fn step(&mut self, pick: usize) -> bool {
+        let Some(event) = (!self.events.is_empty()).then(|| self.events.remove(pick % self.events.len())).flatten() else {
+            let Some(next) = self.joins.values().filter_map(Join::deadline).min() else { return false };
+            self.now = self.now.max(next);
+            let all: BTreeSet<u32> = self.joins.keys().map(|(by, _)| *by).collect();
+            all.into_iter().for_each(|by| self.tell(by, |j, now| j.on_time(now)));
+            return true;
+        };
+        match event {
+            Event::Dialled { by, .. } | Event::Given { by, .. } | Event::Reported { by, .. } if self.ended.contains(&by) => {}
+            Event::Dialled { by, worker } if self.ended.contains(&worker) => self.tell(by, |j, now| j.on_failed(now, worker, "refused")),
+            Event::Dialled { by, worker } => match self.workers[worker as usize] {
+                Worker::Silent => {}
+                Worker::Refuses => self.tell(by, |j, now| j.on_failed(now, worker, "refused")),
+                Worker::Answers | Worker::Ends => {
+                    *self.handshakes.entry(by).or_default() += 1;
+                    self.tell(by, |j, now| j.on_joined(now, worker));
+                }
+            },
+            Event::Given { by, worker, bytes } => {
+                if self.ended.contains(&worker) {
+                    return true;
+                }
+                let Ok(CastFrame::Joining(joining)) = CastFrame::decode(&bytes) else { panic!("not what was sent") };
+                let mut join = Join::with_fan_out(PATIENCE, 16);
+                let out = join.start(self.now, joining);
+                self.joins.insert((worker, by), join);
+                self.effects(worker, by, out);
+                if self.workers[worker as usize] == Worker::Ends {
+                    self.end(worker);
+                }
+            }
+            Event::Reported { by, to, bytes } => {
+                let Ok(CastFrame::Joined(joined)) = CastFrame::decode(&bytes) else { panic!("not what was sent") };
+                let joined: Joined = joined;
+                self.tell(to, |j, now| j.on_report(now, by, joined.clone()));
+            }
+        }
+        true
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn each_worker_is_reported_once(
+        workers in proptest::collection::vec(prop_oneof![
+            6 => Just(Worker::Answers), 1 => Just(Worker::Refuses), 1 => Just(Worker::Silent), 1 => Just(Worker::Ends),
+        ], 0..80),
+        fan_out in 1usize..6,
+        picks in proptest::collection::vec(0usize..1000, 1..50),
+    ) {
+        let world = World::run(workers.clone(), fan_out, &picks);
+        for (w, kind) in workers.iter().enumerate() {
+            let w = w as u32;
+            let (joined, failed) = (world.joined.get(&w).copied().unwrap_or(0), world.failed.get(&w).map_or(&[][..], |f| &f[..]));
+            prop_assert_eq!(joined + failed.len(), 1, "worker {} {:?}", w, kind);
+            match kind {
+                Worker::Answers => prop_assert_eq!(joined, 1),
+                Worker::Refuses => prop_assert_eq!(failed, [format!("tcp://worker{w}: refused")]),
+                Worker::Silent => prop_assert_eq!(failed, [format!("tcp://worker{w}: no answer within 5 s")]),
+                // Joined before it ended, or found to be gone.
+                Worker::Ends => {}
+            }
+        }
+    }
+}
+
+#[test]
+fn nobody_does_more_than_sixteen_handshakes() {
+    let world = World::run(vec![Worker::Answers; 1024], 16, &[0]);
+    assert_eq!(world.joined.len(), 1024);
+    assert!(world.handshakes.values().all(|n| *n <= 16), "{:?}", world.handshakes);
+    assert_eq!(world.now, Duration::ZERO, "nobody waited for a time to pass");
+}
+
+#[test]
+fn a_rack_that_is_missing_costs_a_logarithm() {
+    let mut workers = vec![Worker::Answers; 1024];
+    workers[300..428].fill(Worker::Silent);
+    let world = World::run(workers, 16, &[0]);
+    assert_eq!((world.joined.len(), world.failed.len()), (896, 128));
+    assert!(world.now <= PATIENCE * 10, "{:?}", world.now);
+}

@@ -1,0 +1,364 @@
+//! Casts over hosts, and what comes back: laid out by hand, because the root of a tree over thousands of hosts pays for them.
+//!
+//! A frame is `u8 kind, body`. Numbers that are usually small are variable in length; a cast's body is encoded once and passed
+//! on as it is.
+
+use std::sync::Arc;
+
+use crate::cursor::{Cursor, DecodeError, put_block, put_var};
+use crate::frame::Status;
+use crate::group::{GroupId, GroupSlice, Span};
+use crate::ids::{MailboxId, SlotId};
+use crate::notice::{Joined, Joining, Notice};
+use crate::runs::Runs;
+
+/// What is to come back for a cast.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum CastMode {
+    /// All answers, reduced on the way.
+    Gather = 0,
+    /// The same, and the first error at once.
+    FirstError = 1,
+    /// That all have taken it; answers, if there are any, go straight to the caller.
+    Taken = 2,
+    /// Nothing is delivered: the group is forgotten, once all have heard of it.
+    Forget = 3,
+}
+
+impl CastMode {
+    pub fn from_u8(v: u8) -> Result<Self, DecodeError> {
+        Ok(match v {
+            0 => CastMode::Gather,
+            1 => CastMode::FirstError,
+            2 => CastMode::Taken,
+            3 => CastMode::Forget,
+            other => return Err(DecodeError::Tag(other)),
+        })
+    }
+
+    /// Answers are reduced.
+    pub fn reduces(self) -> bool {
+        matches!(self, CastMode::Gather | CastMode::FirstError)
+    }
+}
+
+/// The sequence number of a cast at each host of a span: runs of equal ones, as (end position, number).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Order {
+    runs: Vec<(u32, u64)>,
+}
+
+impl Order {
+    /// The next positions, up to `end`, have this number.
+    pub fn push(&mut self, end: u32, number: u64) {
+        match self.runs.last_mut() {
+            Some(last) if last.1 == number => last.0 = end,
+            _ => self.runs.push((end, number)),
+        }
+    }
+
+    fn at(&self, position: u32) -> usize {
+        self.runs.partition_point(|(end, _)| *end <= position)
+    }
+
+    pub fn get(&self, position: u32) -> Option<u64> {
+        self.runs.get(self.at(position)).map(|(_, number)| *number)
+    }
+
+    pub fn part(&self, span: Span) -> Order {
+        let mut part = Order::default();
+        for (end, number) in &self.runs[self.at(span.start)..] {
+            part.push((*end).min(span.end), *number);
+            if *end >= span.end {
+                break;
+            }
+        }
+        part
+    }
+
+    pub fn put(&self, out: &mut Vec<u8>, start: u32) {
+        put_var(out, self.runs.len() as u64);
+        let (mut from, mut before) = (start, 0);
+        for (end, number) in &self.runs {
+            put_var(out, end.saturating_sub(from).into());
+            let delta = number.wrapping_sub(before) as i64;
+            put_var(out, ((delta << 1) ^ (delta >> 63)) as u64);
+            (from, before) = (*end, *number);
+        }
+    }
+
+    pub fn read(c: &mut Cursor<'_>, start: u32) -> Result<Self, DecodeError> {
+        let n = c.count(2)?;
+        let (mut end, mut number) = (start, 0u64);
+        let mut runs = Vec::with_capacity(n);
+        for _ in 0..n {
+            end = end.checked_add(c.var32()?).ok_or(DecodeError::Number)?;
+            let zigzag = c.var()?;
+            number = number.wrapping_add(((zigzag >> 1) as i64 ^ -((zigzag & 1) as i64)) as u64);
+            runs.push((end, number));
+        }
+        Ok(Order { runs })
+    }
+}
+
+/// A large part that travels beside the frame, once to each host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attachment {
+    /// By the source's own count.
+    pub id: u64,
+    pub len: u64,
+}
+
+/// A message to the hosts of a span.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cast {
+    pub group: GroupId,
+    /// Counts the casts of this group.
+    pub number: u64,
+    /// The casts below this number are over: what is kept of them can go.
+    pub finished: u64,
+    /// Which time the sender asks for answers to this cast, of whomever; all that comes back says it. The first is 0.
+    pub ask: u32,
+    /// What the receiver answers for.
+    pub span: Span,
+    pub mode: CastMode,
+    /// The group, if the receiver does not know it.
+    pub slice: Option<Arc<GroupSlice>>,
+    pub order: Order,
+    /// A `CastBody`.
+    pub body: Arc<[u8]>,
+    pub attachments: Arc<[Attachment]>,
+}
+
+/// What the receiving procs get, the same for all but the rank.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CastBody<'a> {
+    pub sender: MailboxId,
+    /// Of the caller, for answers that go straight to it.
+    pub slot: SlotId,
+    pub flags: u8,
+    pub method: &'a [u8],
+    pub extent: &'a [u8],
+    /// Encoded parts, with their count.
+    pub parts: &'a [u8],
+}
+
+impl<'a> CastBody<'a> {
+    pub fn encode(&self) -> Arc<[u8]> {
+        let mut out = Vec::with_capacity(32 + self.method.len() + self.extent.len() + self.parts.len());
+        out.extend_from_slice(&self.sender.0.to_le_bytes());
+        put_var(&mut out, self.slot.0);
+        out.push(self.flags);
+        put_block(&mut out, self.method);
+        put_block(&mut out, self.extent);
+        out.extend_from_slice(self.parts);
+        out.into()
+    }
+
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut c = Cursor::new(bytes);
+        Ok(CastBody {
+            sender: MailboxId(c.u64()?),
+            slot: SlotId(c.var()?),
+            flags: c.u8()?,
+            method: c.block()?,
+            extent: c.block()?,
+            parts: {
+                let n = c.remaining();
+                c.take(n)?
+            },
+        })
+    }
+}
+
+/// All answers of a span.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reduced {
+    pub group: GroupId,
+    pub number: u64,
+    pub ask: u32,
+    pub span: Span,
+    pub runs: Runs,
+}
+
+/// One answer that does not wait for the others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    pub group: GroupId,
+    pub number: u64,
+    pub ask: u32,
+    pub index: u32,
+    pub status: Status,
+    /// Encoded parts, with their count.
+    pub bytes: Arc<[u8]>,
+}
+
+/// Casts of a group that all of a span have taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    pub group: GroupId,
+    pub ask: u32,
+    pub span: Span,
+    pub first: u64,
+    pub count: u64,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CastFrame {
+    Cast(Cast),
+    Reduced(Reduced),
+    Answer(Answer),
+    Taken(Vec<Taken>),
+    /// The casts of a group below this number are over, and no other has followed for a while.
+    Finished {
+        group: GroupId,
+        span: Span,
+        below: u64,
+    },
+    Notice(Notice),
+    Joining(Joining),
+    Joined(Joined),
+}
+
+impl Cast {
+    /// All but the body, which is the rest of the frame.
+    pub fn put_head(&self, out: &mut Vec<u8>) {
+        out.push(0);
+        self.group.put(out);
+        put_var(out, self.number);
+        put_var(out, self.number - self.finished.min(self.number));
+        put_var(out, self.ask.into());
+        self.span.put(out);
+        out.push(self.mode as u8 | if self.slice.is_some() { 0x80 } else { 0 });
+        if let Some(slice) = &self.slice {
+            slice.put(out);
+        }
+        self.order.put(out, self.span.start);
+        put_var(out, self.attachments.len() as u64);
+        for a in self.attachments.iter() {
+            put_var(out, a.id);
+            put_var(out, a.len);
+        }
+    }
+
+    fn read(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        let (group, number, back, ask, span, tag) = (GroupId::read(c)?, c.var()?, c.var()?, c.var32()?, Span::read(c)?, c.u8()?);
+        let slice = if tag & 0x80 == 0 { None } else { Some(Arc::new(GroupSlice::read(c)?)) };
+        let order = Order::read(c, span.start)?;
+        let n = c.count(2)?;
+        let attachments = (0..n).map(|_| Ok(Attachment { id: c.var()?, len: c.var()? })).collect::<Result<_, DecodeError>>()?;
+        let rest = c.remaining();
+        Ok(Cast {
+            group,
+            number,
+            finished: number.checked_sub(back).ok_or(DecodeError::Number)?,
+            ask,
+            span,
+            mode: CastMode::from_u8(tag & 0x7f)?,
+            slice,
+            order,
+            body: c.take(rest)?.into(),
+            attachments,
+        })
+    }
+}
+
+impl CastFrame {
+    pub fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            CastFrame::Cast(cast) => {
+                cast.put_head(out);
+                out.extend_from_slice(&cast.body);
+            }
+            CastFrame::Reduced(r) => {
+                out.push(1);
+                r.group.put(out);
+                put_var(out, r.number);
+                put_var(out, r.ask.into());
+                r.span.put(out);
+                r.runs.put(out);
+            }
+            CastFrame::Answer(a) => {
+                out.push(2);
+                a.group.put(out);
+                put_var(out, a.number);
+                put_var(out, a.ask.into());
+                put_var(out, a.index.into());
+                out.push(a.status as u8);
+                put_block(out, &a.bytes);
+            }
+            CastFrame::Taken(all) => {
+                out.push(3);
+                put_var(out, all.len() as u64);
+                for t in all {
+                    t.group.put(out);
+                    put_var(out, t.ask.into());
+                    t.span.put(out);
+                    put_var(out, t.first);
+                    put_var(out, t.count);
+                }
+            }
+            CastFrame::Finished { group, span, below } => {
+                out.push(4);
+                group.put(out);
+                span.put(out);
+                put_var(out, *below);
+            }
+            CastFrame::Notice(n) => {
+                out.push(5);
+                n.put(out);
+            }
+            CastFrame::Joining(j) => {
+                out.push(6);
+                j.put(out);
+            }
+            CastFrame::Joined(j) => {
+                out.push(7);
+                j.put(out);
+            }
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(64);
+        self.put(&mut out);
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<CastFrame, DecodeError> {
+        let c = &mut Cursor::new(bytes);
+        let frame = match c.u8()? {
+            0 => CastFrame::Cast(Cast::read(c)?),
+            1 => CastFrame::Reduced(Reduced {
+                group: GroupId::read(c)?,
+                number: c.var()?,
+                ask: c.var32()?,
+                span: Span::read(c)?,
+                runs: Runs::read(c)?,
+            }),
+            2 => CastFrame::Answer(Answer {
+                group: GroupId::read(c)?,
+                number: c.var()?,
+                ask: c.var32()?,
+                index: c.var32()?,
+                status: Status::from_u8(c.u8()?)?,
+                bytes: c.block()?.into(),
+            }),
+            3 => {
+                let n = c.count(14)?;
+                let all = (0..n).map(|_| {
+                    Ok(Taken { group: GroupId::read(c)?, ask: c.var32()?, span: Span::read(c)?, first: c.var()?, count: c.var()? })
+                });
+                CastFrame::Taken(all.collect::<Result<_, DecodeError>>()?)
+            }
+            4 => CastFrame::Finished { group: GroupId::read(c)?, span: Span::read(c)?, below: c.var()? },
+            5 => CastFrame::Notice(Notice::read(c)?),
+            6 => CastFrame::Joining(Joining::read(c)?),
+            7 => CastFrame::Joined(Joined::read(c)?),
+            other => return Err(DecodeError::Kind(other)),
+        };
+        c.finish()?;
+        Ok(frame)
+    }
+}

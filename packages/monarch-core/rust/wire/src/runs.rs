@@ -1,0 +1,140 @@
+//! What many targets answered: runs of equal answers over consecutive indices, each stored once.
+//!
+//! A run is `count, status, length, bytes`. Two pieces that follow each other are joined by comparing the last run of one with
+//! the first of the other and copying the rest as it is: a node of a tree pays for its children, not for the ranks below them,
+//! and the caller reads 32,768 different answers only when somebody looks at them. So what is in the bytes is checked where it is
+//! read, not on arrival: a piece that lies about itself yields fewer answers than it claims, and never a panic.
+
+use crate::cursor::{Cursor, DecodeError, put_block, put_var};
+use crate::frame::Status;
+
+/// The target's process or host has ended: no answer comes this way.
+pub const GONE: u8 = 255;
+/// The answer was sent ahead by itself: it is large, or the first error.
+pub const AHEAD: u8 = 254;
+
+/// One run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run<'a> {
+    pub count: u32,
+    /// A `Status`, or `GONE` or `AHEAD`.
+    pub status: u8,
+    pub bytes: &'a [u8],
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Runs {
+    bytes: Vec<u8>,
+    /// Targets spoken for.
+    targets: u32,
+    absent: u32,
+    errors: u32,
+    /// Where the last run starts.
+    last: u32,
+}
+
+fn read_run<'a>(c: &mut Cursor<'a>) -> Result<Run<'a>, DecodeError> {
+    Ok(Run { count: c.var32()?, status: c.u8()?, bytes: c.block()? })
+}
+
+fn put_run(out: &mut Vec<u8>, run: Run<'_>) {
+    put_var(out, run.count.into());
+    out.push(run.status);
+    put_block(out, run.bytes);
+}
+
+impl Runs {
+    pub fn targets(&self) -> u32 {
+        self.targets
+    }
+
+    /// Targets whose answer is not in here: they have ended, or it was sent ahead.
+    pub fn absent(&self) -> u32 {
+        self.absent
+    }
+
+    /// Targets whose answer is an error, without those that were sent ahead.
+    pub fn errors(&self) -> u32 {
+        self.errors
+    }
+
+    /// So many bytes of answers.
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn push(&mut self, count: u32, status: u8, bytes: &[u8]) {
+        if count == 0 {
+            return;
+        }
+        match status {
+            GONE | AHEAD => self.absent += count,
+            s if s == Status::Ok as u8 => {}
+            _ => self.errors += count,
+        }
+        self.targets += count;
+        self.add(Run { count, status, bytes });
+    }
+
+    fn add(&mut self, run: Run<'_>) {
+        if let Some(mine) = self.last_run().filter(|mine| (mine.status, mine.bytes) == (run.status, run.bytes)) {
+            let count = mine.count.saturating_add(run.count);
+            self.bytes.truncate(self.last as usize);
+            put_run(&mut self.bytes, Run { count, ..run });
+        } else {
+            self.last = self.bytes.len() as u32;
+            put_run(&mut self.bytes, run);
+        }
+    }
+
+    fn last_run(&self) -> Option<Run<'_>> {
+        let mut c = Cursor::new(self.bytes.get(self.last as usize..)?);
+        read_run(&mut c).ok().filter(|_| c.remaining() == 0)
+    }
+
+    /// Adds what the targets behind ours answered.
+    pub fn append(&mut self, other: &Runs) {
+        let mut c = Cursor::new(&other.bytes);
+        let Ok(head) = read_run(&mut c) else { return };
+        self.targets = self.targets.saturating_add(other.targets);
+        self.absent = self.absent.saturating_add(other.absent);
+        self.errors = self.errors.saturating_add(other.errors);
+        self.add(head);
+        let (rest, skipped) = (c.remaining(), other.bytes.len() - c.remaining());
+        if rest > 0 {
+            let base = self.bytes.len();
+            self.bytes.extend_from_slice(&other.bytes[skipped..]);
+            self.last = (base + (other.last as usize).saturating_sub(skipped)) as u32;
+        }
+    }
+
+    /// The runs, in order. Ends early where the bytes make no sense.
+    pub fn iter(&self) -> impl Iterator<Item = Run<'_>> {
+        self.offsets().map(|(_, run)| run)
+    }
+
+    /// The runs with where each starts, for `at`.
+    pub fn offsets(&self) -> impl Iterator<Item = (u32, Run<'_>)> {
+        let mut c = Cursor::new(&self.bytes);
+        std::iter::from_fn(move || {
+            let offset = (self.bytes.len() - c.remaining()) as u32;
+            if c.remaining() == 0 { None } else { read_run(&mut c).ok().map(|run| (offset, run)) }
+        })
+    }
+
+    pub fn at(&self, offset: u32) -> Option<Run<'_>> {
+        read_run(&mut Cursor::new(self.bytes.get(offset as usize..)?)).ok()
+    }
+
+    pub fn put(&self, out: &mut Vec<u8>) {
+        for n in [self.targets, self.absent, self.errors, self.last] {
+            put_var(out, n.into());
+        }
+        put_block(out, &self.bytes);
+    }
+
+    pub fn read(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        let (targets, absent, errors, last) = (c.var32()?, c.var32()?, c.var32()?, c.var32()?);
+        Ok(Runs { bytes: c.block()?.to_vec(), targets, absent, errors, last })
+    }
+}

@@ -1,0 +1,183 @@
+//! Frames of casts: what is encoded is decoded, and arbitrary bytes do no harm.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use wire::cast::{Answer, Attachment, CastBody, CastFrame, CastMode, Order, Reduced, Taken};
+use wire::notice::{Ended, Joined, Joining, Notice, Roster};
+use wire::{Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, SlotId, Span, Status};
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    proptest::collection::vec(any::<u8>(), 0..40)
+}
+
+fn group() -> impl Strategy<Value = GroupId> {
+    (any::<u64>(), any::<u32>()).prop_map(|(source, number)| GroupId { source: ProcUid(source), number })
+}
+
+fn span() -> impl Strategy<Value = Span> {
+    (any::<u32>(), 0u32..5000).prop_map(|(start, len)| Span::new(start, start.saturating_add(len)))
+}
+
+fn slice() -> impl Strategy<Value = Arc<GroupSlice>> {
+    let host = (any::<u64>(), proptest::collection::vec((any::<u64>(), prop_oneof![0u32..20, any::<u32>()]), 0..4));
+    (any::<u64>(), proptest::collection::vec(host, 0..20), any::<prop::sample::Index>(), any::<prop::sample::Index>()).prop_map(
+        |(mailbox, hosts, from, to)| {
+            let n = hosts.len() + 1;
+            let hosts = hosts.into_iter().map(|(h, procs)| (ProcUid(h), procs.into_iter().map(|(p, rank)| (ProcUid(p), rank)).collect()));
+            let whole = GroupSlice::whole(MailboxId(mailbox), ProcUid(3), hosts);
+            let (a, b) = (from.index(n) as u32, to.index(n) as u32);
+            Arc::new(whole.part(Span::new(a.min(b), a.max(b))))
+        },
+    )
+}
+
+fn cast() -> impl Strategy<Value = Cast> {
+    let numbers = proptest::collection::vec((1u32..9, any::<u64>()), 0..6);
+    let mode = prop_oneof![Just(CastMode::Gather), Just(CastMode::FirstError), Just(CastMode::Taken), Just(CastMode::Forget)];
+    let attachments = proptest::collection::vec((any::<u64>(), any::<u64>()), 0..3);
+    ((group(), any::<u64>(), any::<u64>(), any::<u32>()), 0u32..1000, numbers, mode, proptest::option::of(slice()), bytes(), attachments)
+        .prop_map(|((group, a, b, ask), start, numbers, mode, slice, body, attachments)| {
+            let (mut order, mut end) = (Order::default(), start);
+            for (len, number) in numbers {
+                end += len;
+                order.push(end, number);
+            }
+            Cast {
+                group,
+                number: a.max(b),
+                finished: a.min(b),
+                ask,
+                span: Span::new(start, end),
+                mode,
+                slice,
+                order,
+                body: body.into(),
+                attachments: attachments.into_iter().map(|(id, len)| Attachment { id, len }).collect(),
+            }
+        })
+}
+
+fn runs() -> impl Strategy<Value = Runs> {
+    proptest::collection::vec((1u32..1000, prop_oneof![0u8..5, Just(254), Just(255)], bytes()), 0..5).prop_map(|all| {
+        let mut runs = Runs::default();
+        all.iter().for_each(|(count, status, bytes)| runs.push(*count, *status, bytes));
+        runs
+    })
+}
+
+fn notice() -> impl Strategy<Value = Notice> {
+    let uids = || proptest::collection::vec(any::<u64>().prop_map(ProcUid), 0..5);
+    let roster = (any::<u32>(), 0u32..100, uids(), uids())
+        .prop_map(|(version, start, hosts, above)| Arc::new(Roster { version, start, hosts, above }));
+    let ended = (any::<u64>(), any::<bool>(), bytes()).prop_map(|(uid, host, why)| Ended { uid: ProcUid(uid), host, why: why.into() });
+    (span(), any::<bool>(), proptest::option::of(roster), proptest::collection::vec(ended, 0..4))
+        .prop_map(|(span, whole, roster, ended)| Notice { span, whole, roster, ended })
+}
+
+fn frame() -> impl Strategy<Value = CastFrame> {
+    let places = || proptest::collection::vec((any::<u32>(), "[a-z:/]{0,12}"), 0..4);
+    let head = || (group(), any::<u64>(), any::<u32>());
+    let taken = (group(), any::<u32>(), span(), any::<u64>(), any::<u64>()).prop_map(|(group, ask, span, first, count)| Taken {
+        group,
+        ask,
+        span,
+        first,
+        count,
+    });
+    prop_oneof![
+        cast().prop_map(CastFrame::Cast),
+        (head(), span(), runs()).prop_map(|((group, number, ask), span, runs)| CastFrame::Reduced(Reduced {
+            group,
+            number,
+            ask,
+            span,
+            runs
+        })),
+        (head(), any::<u32>(), bytes()).prop_map(|((group, number, ask), index, bytes)| CastFrame::Answer(Answer {
+            group,
+            number,
+            ask,
+            index,
+            status: Status::Error,
+            bytes: bytes.into()
+        })),
+        proptest::collection::vec(taken, 0..4).prop_map(CastFrame::Taken),
+        (group(), span(), any::<u64>()).prop_map(|(group, span, below)| CastFrame::Finished { group, span, below }),
+        notice().prop_map(CastFrame::Notice),
+        places().prop_map(|workers| CastFrame::Joining(Joining { workers })),
+        (proptest::collection::vec(any::<u32>(), 0..5), places()).prop_map(|(joined, failed)| CastFrame::Joined(Joined { joined, failed })),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn frames_survive_the_trip(frame in frame()) {
+        prop_assert_eq!(CastFrame::decode(&frame.encode()), Ok(frame));
+    }
+
+    /// A cast's body is the rest of the frame; all others say where they end.
+    #[test]
+    fn frames_cut_short_are_refused(frame in frame(), cut in any::<prop::sample::Index>()) {
+        let bytes = frame.encode();
+        let body = if let CastFrame::Cast(c) = &frame { c.body.len() } else { 0 };
+        prop_assert!(CastFrame::decode(&bytes[..cut.index(bytes.len() - body)]).is_err());
+    }
+
+    #[test]
+    fn arbitrary_bytes_do_no_harm(kind in 0u8..10, bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let mut all = vec![kind];
+        all.extend(bytes);
+        if let Ok(CastFrame::Reduced(r)) = CastFrame::decode(&all) {
+            let mut sum = Runs::default();
+            sum.append(&r.runs);
+            sum.append(&r.runs);
+            sum.push(1, 0, b"x");
+            prop_assert!(sum.iter().count() <= 2 * all.len() + 1);
+        }
+    }
+
+    /// A valid frame with a few bytes changed, which gets further than noise does.
+    #[test]
+    fn changed_bytes_do_no_harm(frame in frame(), changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)) {
+        let mut bytes = frame.encode();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        match CastFrame::decode(&bytes) {
+            Ok(CastFrame::Reduced(r)) => {
+                let mut sum = Runs::default();
+                sum.push(1, 0, b"x");
+                sum.append(&r.runs);
+                sum.append(&r.runs);
+                let _ = sum.iter().map(|run| run.bytes.len()).sum::<usize>();
+            }
+            Ok(CastFrame::Cast(c)) => {
+                let _ = c.order.part(c.span);
+                if let Some(s) = c.slice {
+                    let _ = (s.part(c.span), s.targets(c.span), s.indices(c.span.start).len());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_body_comes_apart_as_it_was_put_together() {
+    let body = CastBody { sender: MailboxId(5), slot: SlotId(300), flags: 9, method: b"step", extent: b"ex", parts: b"parts" };
+    assert_eq!(CastBody::decode(&body.encode()), Ok(body));
+}
+
+/// What the root sends for each cast stays small, however many procs there are.
+#[test]
+fn a_cast_to_thousands_of_hosts_is_short() {
+    let mut order = Order::default();
+    order.push(4096, 17);
+    let group = GroupId { source: ProcUid(u64::MAX), number: 3 };
+    let (span, body, attachments) = (Span::new(0, 256), Arc::from(&b""[..]), Arc::from(&[][..]));
+    let mode = CastMode::Gather;
+    let cast = Cast { group, number: 1000, finished: 999, ask: 0, span, mode, slice: None, order: order.part(span), body, attachments };
+    assert!(CastFrame::Cast(cast).encode().len() <= 32);
+}
