@@ -114,6 +114,7 @@ def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[]
     from monarch._core.pickling import dumps_in_band
 
     patches = sys.modules.get("monarch._core.patching")
+    workspaces = sys.modules.get("monarch._core.workspace_path")
     return dumps(
         {
             "agent": process.agent_uid,
@@ -125,6 +126,7 @@ def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[]
             "cwd": _cwd(),
             "log_dir": process.log_dir,
             "path": list(sys.path),
+            "workspace": [] if workspaces is None else workspaces.pushed(hosts._agents),
             "config": config.pushed_values(),
             "bootstrap": None if bootstrap is None else dumps_in_band(bootstrap),
             "executable": hosts._executable,

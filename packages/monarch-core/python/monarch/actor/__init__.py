@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from monarch._core.tracing import span as span
     from monarch._core.tracing import traced as traced
     from monarch._core.value_mesh import ValueMesh as ValueMesh
+    from monarch._core.workspace import Workspace as Workspace
     from monarch.actor import config as config
 
 # Where each name is implemented.
@@ -121,6 +122,7 @@ _HOMES = {
     "spawn": ("get_active_proc_meshes", "register_proc_mesh_spawn_callback", "unregister_proc_mesh_spawn_callback"),
     "tracing": ("get_meter", "span", "traced"),
     "value_mesh": ("ValueMesh",),
+    "workspace": ("Workspace",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
