@@ -7,7 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from monarch._core.workspace_path import _OF_HOST
+from monarch._core.process import current_process
+from monarch._core.workspace_path import VARIABLES, keep
 from monarch._core.workspace_sync import sync_workspace
 from monarch.actor import Actor, BootstrapCommand, ProcMesh, Workspace, endpoint, this_host
 
@@ -24,15 +25,20 @@ class OtherHosts:
     def __len__(self) -> int:
         return len(self.directories)
 
-    def spawn_procs(self, name: str, env: dict[str, str] | None = None) -> ProcMesh:
-        def command(point):
-            here = str(self.directories[point.rank])
-            return BootstrapCommand(sys.executable, env={**(env or {}), "WORKSPACE_DIR": here, _OF_HOST: here})
+    def spawn_procs(self, name: str, by_command: bool = False) -> ProcMesh:
+        """Procs whose agent has exported the directory: forked from it, or started by a command."""
+        directories = [str(directory) for directory in self.directories]
 
-        host = this_host()
-        before = len(host._spawned)
-        procs = host.spawn_procs({"hosts": len(self)}, name=name, bootstrap_command=command)
-        self._spawned += host._spawned[before:] or host._spawned[-1:]
+        def forked() -> None:
+            keep(directories[current_process().proc_rank])
+
+        def command(point):
+            return BootstrapCommand(sys.executable, env=dict.fromkeys(VARIABLES, directories[point.rank]))
+
+        procs = this_host().spawn_procs(
+            {"hosts": len(self)}, None if by_command else forked, name, bootstrap_command=command if by_command else None
+        )
+        self._spawned.append(this_host()._spawned[-1])
         return procs
 
     def sync(self, workspace: Workspace, auto_reload: bool = False) -> None:

@@ -56,6 +56,8 @@ class Workspace:
                 pairs.append((path, _subdirectory(path.name)))
         _check_apart(pairs)
         self.dirs: dict[Path, str] = dict(pairs)
+        if len(self.dirs) < len(pairs):
+            raise ValueError(f"a directory is twice in a workspace: {', '.join(str(local) for local, _ in pairs)}")
         if env is _ACTIVE:
             env = os.environ.get("CONDA_PREFIX") or None
         self.env: Path | None = None if env is None else _absolute(env)

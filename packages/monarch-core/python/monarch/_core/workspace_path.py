@@ -70,7 +70,7 @@ def pushed(agents: Sequence[int]) -> list[tuple[str, str]]:
 
 def accept(pairs: list[tuple[str, str]]) -> None:
     """In a proc: makes what has been mirrored importable."""
-    if pairs:
+    if pairs and of_host() is not None:
         top = workspace_directory()
         sys.path[:] = translated(sys.path, pairs, top)
         # For procs that are spawned from here the entries are what they have just become.
@@ -80,18 +80,16 @@ def accept(pairs: list[tuple[str, str]]) -> None:
 def translated(path: Sequence[str], pairs: Sequence[tuple[str, str]], top: str) -> list[str]:
     """`sys.path` with local directories replaced by their mirrors, and the others put in."""
     found: list[str] = []
-    there: set[str] = set()
     for entry in path:
         for local, place in pairs:
             if entry == local or entry.startswith(local + "/"):
                 entry = os.path.normpath(os.path.join(top, place, entry[len(local) + 1 :]))
-                there.add(place)
                 break
         found.append(entry)
-    present = set(found)
-    new = [p for p in (os.path.join(top, place) for _, place in pairs if place not in there) if p not in present]
+    mirrors = dict.fromkeys(os.path.join(top, place) for _, place in pairs)
+    new = [mirror for mirror in mirrors if not any(entry == mirror or entry.startswith(mirror + "/") for entry in found)]
     at = next((i for i, entry in enumerate(found) if os.path.basename(entry) in ("site-packages", "dist-packages")), len(found))
-    found[at:at] = dict.fromkeys(new)
+    found[at:at] = new
     return found
 
 
