@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from pathlib import Path
 
 import pytest
 from workspace_hosts import OtherHosts, Reader

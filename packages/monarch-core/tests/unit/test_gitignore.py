@@ -12,7 +12,25 @@ import pytest
 
 from monarch._core.gitignore import RuleChain, Rules
 
-WORDS = ["a", "b", "foo", "foo.py", "build", ".env", "x y", "a.b.c", "trail ", "#hash", "!bang", "back\\slash", "[set]", "é", "foo*", "A", "-"]
+WORDS = [
+    "a",
+    "b",
+    "foo",
+    "foo.py",
+    "build",
+    ".env",
+    "x y",
+    "a.b.c",
+    "trail ",
+    "#hash",
+    "!bang",
+    "back\\slash",
+    "[set]",
+    "é",
+    "foo*",
+    "A",
+    "-",
+]
 ATOMS = [
     *("a", "b", "c", "foo", ".py", "x", "*", "*", "**", "***", "?", "/", "/", "/**/", "**/", "/**", "[ab]", "[!a]", "[^a-f]", "[]a]"),
     *("[a-", "[[:alpha:]]", "[![:space:]x]", "[[:nope:]]", "[a\\-z]", "[\\]]", "[--0]", "[z-a]", "[a-c-e]", "[[:alpha:]-z]"),

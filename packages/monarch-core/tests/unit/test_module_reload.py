@@ -38,7 +38,7 @@ LOG = "import builtins\nbuiltins.reload_log.append(__name__)\n"
 
 
 def test_dependencies_first(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first import of `r_a` begins before those of what it imports."""
+    """By the new source: `r_first` did not import anything before."""
     log: list[str] = []
     monkeypatch.setattr("builtins.reload_log", log, raising=False)
     files = {
@@ -47,17 +47,19 @@ def test_dependencies_first(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "r_pkg/b.py": "def f():\n    from .d import x\n" + LOG,
         "r_pkg/c.py": LOG,
         "r_pkg/d.py": "x = 1\n" + LOG,
+        "r_first.py": LOG,
         "r_same.py": LOG,
     }
     write(top, files)
-    for name in ("r_a", "r_pkg.d", "r_same"):
+    for name in ("r_first", "r_a", "r_pkg.d", "r_same"):
         importlib.import_module(name)
     assert module_reload.reload_changed([str(top)]) == ([], [])
     log.clear()
     write(top, {name: text + "# changed\n" for name, text in files.items() if name != "r_same.py"})
+    write(top, {"r_first.py": "try:\n    from r_pkg import d\nfinally:\n    pass\n" + LOG})
     reloaded, failed = module_reload.reload_changed([str(top)])
-    assert failed == [] and log == reloaded and set(log) == {"r_a", "r_pkg", "r_pkg.b", "r_pkg.c", "r_pkg.d"}
-    for name, dependency in [("r_a", "r_pkg"), ("r_a", "r_pkg.b"), ("r_a", "r_pkg.c"), ("r_pkg", "r_pkg.b"), ("r_pkg.b", "r_pkg.d")]:
+    assert failed == [] and log == reloaded and set(log) == {"r_first", "r_a", "r_pkg", "r_pkg.b", "r_pkg.c", "r_pkg.d"}
+    for name, dependency in [("r_a", "r_pkg"), ("r_a", "r_pkg.b"), ("r_a", "r_pkg.c"), ("r_pkg", "r_pkg.b"), ("r_first", "r_pkg.d")]:
         assert log.index(dependency) < log.index(name)
     assert module_reload.reload_changed([str(top)]) == ([], [])
 

@@ -18,9 +18,9 @@ def test_a_list_goes_to_directories_of_the_same_name() -> None:
 
 def test_a_mapping_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("HOME", "/somewhere/else")
     workspace = Workspace({"here": "a/b/", "~/there": "c"}, env=None)
-    assert workspace.dirs == {tmp_path / "here": "a/b", Path("/home/somebody/there"): "c"}
+    assert workspace.dirs == {tmp_path / "here": "a/b", Path("/somewhere/else/there"): "c"}
 
 
 def test_nothing() -> None:

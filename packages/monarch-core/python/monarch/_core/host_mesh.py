@@ -101,11 +101,12 @@ class HostMesh(MeshTrait):
         return HostMesh(self._agents, self._shape, self._is_owned, str(path))
 
     async def sync_workspace(self, workspace: Workspace, conda: bool = False, auto_reload: bool = False) -> None:
-        """Mirrors the directories of a workspace to every host, below `WORKSPACE_DIR` there; on the client's machine there is nothing to copy.
+        """Mirrors the directories of a workspace to every host, below `WORKSPACE_DIR` there; on the client's machine there is nothing to
+        copy.
 
-        What has changed is sent, what `.gitignore` names is not, and each directory is switched to its new content in one step. One line for
-        each says what was sent. With `auto_reload` all procs of the hosts then reload the modules whose files have changed; `ActorError` if one
-        cannot be. A host that fails keeps the old content; what it cannot write is an `ActorError` that names it.
+        What has changed is sent, what `.gitignore` names is not, and each directory is switched to its new content in one step. One line
+        for each says what was sent. With `auto_reload` all procs of the hosts then reload the modules whose files have changed;
+        `ActorError` if one cannot be. A host that fails keeps the old content; what it cannot write is an `ActorError` that names it.
 
         `RuntimeError` on a slice or an unpickled mesh, `NotImplementedError` for `conda`, which needs monarch-fs.
         """

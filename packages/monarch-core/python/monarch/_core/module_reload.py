@@ -1,8 +1,8 @@
 """Modules whose source files have changed since this process imported them, and loading them again.
 
 In a proc every import of a source file leaves the file's mtime and size as they were then; that is what a file is compared with later, so a
-module that was imported after the change is left alone. Those that changed are reloaded so that a module comes after the changed ones that it
-imports: the order of their first import would be the other way round for a module that imports another one at its top.
+module that was imported after the change is left alone. Those that changed are reloaded so that a module comes after the changed ones that
+it imports, going by the new source; the order of their first import knows nothing of imports that are new.
 
 Reloading is Python's `importlib.reload`: the module's code runs again in the same module object. What others took out of it before, by
 `from m import f` or as the class of an instance, stays what it was.
@@ -41,7 +41,7 @@ def watch_imports() -> None:
 
 
 def changed_modules(tops: Iterable[str]) -> dict[str, ModuleType]:
-    """Modules below these directories whose files are not what they were at the import, in the order of their first import."""
+    """Modules below these directories whose files are not what they were at the import, in the order in which those ended."""
     places = tuple(os.path.join(top, "") for top in tops)
     found: dict[str, ModuleType] = {}
     for name, module in list(sys.modules.items()):
@@ -62,26 +62,22 @@ def changed_modules(tops: Iterable[str]) -> dict[str, ModuleType]:
 
 
 def in_order(modules: dict[str, ModuleType]) -> list[str]:
-    """The names, each behind those of the others that it imports. A cycle is cut where it is met first, going from the first import on."""
-    order: dict[str, None] = {}
-    entered: set[str] = set()
-
-    def enter(name: str) -> None:
-        if name in entered:
-            return
-        entered.add(name)
-        for imported in _imports(modules[name]):
-            if imported in modules:
-                enter(imported)
-        order[name] = None
-
-    for name in modules:
-        enter(name)
-    return list(order)
+    """The names, each behind those of the others that its code imports when it runs; in a cycle, in the order of their first import."""
+    before = {name: {i for i in _imports(module) if i in modules and i != name} for name, module in modules.items()}
+    order: list[str] = []
+    while before:
+        name = next((name for name, imported in before.items() if not imported), None)
+        if name is None:
+            name = next(iter(before))
+        del before[name]
+        order.append(name)
+        for imported in before.values():
+            imported.discard(name)
+    return order
 
 
 def _imports(module: ModuleType) -> list[str]:
-    """Full names of what a module's source imports, also inside functions; none if it cannot be read or parsed."""
+    """Full names of what a module imports when its code runs, not in functions; none if its source cannot be read or parsed."""
     import ast
 
     spec: Any = module.__spec__
@@ -92,7 +88,11 @@ def _imports(module: ModuleType) -> list[str]:
         return []
     package: str = spec.parent or ""
     found: list[str] = []
-    for node in ast.walk(tree):
+    nodes: list[ast.AST] = [tree]
+    while nodes:
+        node = nodes.pop()
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            nodes += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             for alias in node.names:
                 parts = alias.name.split(".")

@@ -43,7 +43,6 @@ class Workspace:
 
     def __init__(self, dirs: Sequence[Local] | Mapping[Local, str] | None = None, env: Local | None = _ACTIVE) -> None:
         from collections.abc import Mapping
-        from pathlib import Path
 
         if isinstance(dirs, str | os.PathLike):
             raise TypeError(f"dirs must be a list of directories or a mapping, not one path: [{dirs!r}]")
@@ -84,7 +83,9 @@ class Workspace:
         return hash((tuple(self.dirs.items()), self.env))
 
     def __repr__(self) -> str:
-        return f"Workspace({ {str(local): place for local, place in self.dirs.items()} }, env={None if self.env is None else str(self.env)!r})"
+        return (
+            f"Workspace({ {str(local): place for local, place in self.dirs.items()} }, env={None if self.env is None else str(self.env)!r})"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Workspace, ({str(local): place for local, place in self.dirs.items()}, None if self.env is None else str(self.env)))

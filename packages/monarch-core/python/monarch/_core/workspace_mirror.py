@@ -1,13 +1,14 @@
 """A host's copy of a directory, switched from one content to the next in one step.
 
 `WORKSPACE_DIR/{place}` is a symbolic link to one of two trees below `WORKSPACE_DIR/.monarch/{place}`. A sync makes the other one what the
-source is now, from what it was, from the tree in use (by hard links) and from what was received, and then replaces the link: who reads through
-it sees the old tree or the new one. The tree that was in use until then stays as the base of the next sync, so that an edit costs what
-it changes and not a link for each of thirty thousand files; it holds no content of its own but what has changed since.
+source is now, from what it was, from the tree in use (by hard links) and from what was received, and then replaces the link: who reads
+through it sees the old tree or the new one. The tree that was in use until then stays as the base of the next sync, so that an edit costs
+what it changes and not a link for each of thirty thousand files; it holds no content of its own but what has changed since.
 
 Beside each tree is what it was made of: the bytes of its directories, and inode, mtime and size of each file. A tree is compared with that
 before it is built upon, so that what somebody changed on the host by hand is put right. While a tree is being changed its description is
-away, and a tree without one is made anew. Received content is kept in one file without a name, which the kernel takes back with the process.
+away, and a tree without one is made anew. Received content is kept in one file without a name, which the kernel takes back with the
+process.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from monarch._core.workspace_node import DIRECTORY, EXECUTABLE, FILE, LINK, Malf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
     from typing import Any
 
     from monarch._core.workspace_node import Entry
@@ -217,7 +218,7 @@ class Mirror:
             self.pack = -1
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Generator[None]:
         """One sync at a time looks at the trees or changes them. The kernel gives the lock back if the process ends."""
         fd = os.open(os.path.join(self.home, b"lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

@@ -1,9 +1,9 @@
 """Where a workspace is on a host, and `sys.path` of the processes there.
 
 The process of an agent that serves remote clients calls `export` once; what it finds or chooses is inherited by all procs of the host and
-wins over the client's environment. What a client has mirrored is told to procs as pairs of a local directory and its place. In a proc an entry of the
-client's `sys.path` that is in such a directory becomes the same one in the mirror; a directory that is on no entry comes in behind the
-standard library, before what is installed, so that code that was synced is found before an older installed copy.
+wins over the client's environment. What a client has mirrored is told to procs as pairs of a local directory and its place. In a proc an
+entry of the client's `sys.path` that is in such a directory becomes the same one in the mirror; a directory that is on no entry comes in
+behind the standard library, before what is installed, so that code that was synced is found before an older installed copy.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ directory; equal ones keep their digest. A file that was written just before it 
 file system's clock: such ones are read again the next time. The rest of the time is one `scandir` a directory and one `lstat` a file.
 
 Left out: what `.gitignore` files say, also those above the directory up to the top of its git work tree; `.git`; `__pycache__`; sockets,
-pipes and devices. Of a file's mode the executable bit is kept. Symbolic links are kept if they lead to somewhere in the tree; one that leads
-to a file elsewhere becomes a copy of that file, any other is an error, because no host could follow it.
+pipes and devices. Of a file's mode the executable bit is kept. Symbolic links are kept if they lead to somewhere in the tree; one that
+leads to a file elsewhere becomes a copy of that file, any other is an error, because no host could follow it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,19 @@ import stat
 from time import time_ns
 
 from monarch._core.gitignore import RuleChain, Rules, rules_above
-from monarch._core.workspace_node import DIGEST, DIRECTORY, EXECUTABLE, FILE, LINK, Entry, digest_of, new_hash, pack_node, parse_node, stays_within
+from monarch._core.workspace_node import (
+    DIGEST,
+    DIRECTORY,
+    EXECUTABLE,
+    FILE,
+    LINK,
+    Entry,
+    digest_of,
+    new_hash,
+    pack_node,
+    parse_node,
+    stays_within,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +45,8 @@ _PIECE = 1 << 20
 _TRIES = 3
 _NEVER_SENT = (b".git", b"__pycache__")
 
-# What is remembered of a name, besides the inode, size, mtime, ctime, mode and digest of a file, and kind, digest or target, and size of what
-# a link stands for.
+# What is remembered of a name, besides the inode, size, mtime, ctime, mode and digest of a file, and kind, digest or target, and size of
+# what a link stands for.
 _LEFT_OUT, _LEFT_OUT_DIRECTORY, _DIRECTORY = 0, 1, 2
 
 
@@ -102,8 +114,8 @@ class Scan:
         children: dict[bytes, bytes] = {}
         files = 0
         for name, e in listed.items():
-            k = known.get(name)
-            if type(k) is tuple and len(k) == 6:
+            k: Any = known.get(name)
+            if k.__class__ is tuple and len(k) == 6:
                 st = e.stat(follow_symlinks=False)
                 if (st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_mode) == k[:5]:
                     found[name] = k
@@ -225,14 +237,15 @@ def scan(top: bytes, stopped: Callable[[], bool] = lambda: False) -> Tree:
     """Looks at a directory; `NotADirectoryError` or what else the system says if that cannot be done."""
     file = cache_file(top)
     remembered = _load(file, top)
+    looked = Scan(top, remembered, stopped)
     for left in reversed(range(_TRIES)):
-        looked = Scan(top, remembered, stopped)
         try:
             looked.run()
             break
         except FileNotFoundError as e:  # between its name and the look at it
             if not left or not os.path.isdir(top):
                 raise SourceChanged(f"{os.fsdecode(e.filename)} went while it was looked at") from None
+            looked = Scan(top, remembered, stopped)
     if looked.changed:
         _save(file, top, looked.new)
     return looked.tree

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 def ask_procs(
-    process: LocalProcess, procs: Sequence[int], pairs: list[tuple[str, str]], is_mirrored: bool, reload: bool, wait: Callable[[CallCell], Any]
+    process: LocalProcess,
+    procs: Sequence[int],
+    pairs: list[tuple[str, str]],
+    is_mirrored: bool,
+    reload: bool,
+    wait: Callable[[CallCell], Any],
 ) -> list[Failed]:
     """Has procs take notice; gives what could not be reloaded. Procs that end meanwhile are left out."""
     if not procs:
