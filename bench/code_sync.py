@@ -2,9 +2,9 @@
 
     python bench/code_sync.py [--files 30000] [--hosts 1] [--rounds 7]
 
-A tree of Python files of 5 kB on the average, 50 in a directory. Hosts are processes of this machine with directories of their own, so sender and
-receivers share its processors and its disk; the first sync reads and writes everything, "unchanged" looks at both sides and finds nothing, "edited"
-is one file of 5 kB. Bytes are what was sent to each host. Prints one JSON line for each case.
+A tree of Python files of 5 kB on the average, 50 in a directory. Hosts are processes of this machine with directories of their own, so
+sender and receivers share its processors and its disk; the first sync reads and writes everything, "unchanged" looks at both sides and
+finds nothing, "edited" is one file of 5 kB. Bytes are what was sent to each host. Prints one JSON line for each case.
 """
 
 from __future__ import annotations

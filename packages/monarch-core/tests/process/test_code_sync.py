@@ -278,7 +278,7 @@ def test_new_code_is_importable_at_once(source, hosts, monkeypatch):
         assert path.index(str(top / "lib")) == old.index(str(source / "lib")) and str(source / "lib") not in path
     # Not on `sys.path` here, so before what is installed. A proc that is spawned later is told when it starts.
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(source / "lib")])
-    monkeypatch.setitem(workspace_path._mirrored, current_process().agent_uid, [(str(source), "code")])
+    monkeypatch.setitem(workspace_path._mirrored, current_process().agent_uid, [(str(source), "code", False)])
     later = hosts.spawn_procs("later", by_command=True).spawn("reader", Reader)
     hosts.sync(Workspace({source: "code"}, env=None))
     for i, value in enumerate(later.call.call("code_sync_a", "f").get().values()):

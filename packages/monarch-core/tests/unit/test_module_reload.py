@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from monarch._core import module_reload
-from monarch._core.workspace_path import translated
+from monarch._core.workspace_path import described, translated
 
 
 @pytest.fixture
@@ -94,16 +94,26 @@ def test_only_below_these_directories_and_only_what_is_there(top: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("path", "expected"),
+    ("path", "places", "expected"),
     [
-        (["/code", "/lib/python", "/x/site-packages"], ["/w/c", "/lib/python", "/w/o", "/x/site-packages"]),
-        (["/code/src/", "/codes"], ["/w/c/src", "/codes", "/w/o"]),
-        (["/other/a", "/code"], ["/w/o/a", "/w/c"]),
-        (["/w/c", "/w/o"], ["/w/c", "/w/o"]),
-        ([], ["/w/c", "/w/o"]),
+        (
+            ["/code", "/lib/python", "/x/site-packages"],
+            [("/code", "c", True), ("/other", "o", False)],
+            ["/w/c", "/lib/python", "/w/o", "/x/site-packages"],
+        ),
+        (["/code/src", "/codes"], [("/code/src", "c/src", True), ("/code", "c", None)], ["/w/c/src", "/codes"]),
+        (["/lib"], [("/code/src", "c/src", True), ("/code", "c", None), ("/other", "o", False)], ["/w/c/src", "/lib", "/w/o"]),
+        ([], [("/a", "a", True), ("/b", "b", True)], ["/w/a", "/w/b"]),
     ],
 )
-def test_sys_path(path: list[str], expected: list[str]) -> None:
-    pairs = [("/code", "c"), ("/other", "o")]
-    assert translated(path, pairs, "/w") == expected
-    assert translated(expected, pairs, "/w") == expected
+def test_sys_path(path: list[str], places: list[tuple[str, str, bool | None]], expected: list[str]) -> None:
+    assert translated(path, places, "/w") == expected
+    assert translated(expected, places, "/w") == expected
+
+
+def test_what_hosts_are_told_of_sys_path() -> None:
+    path = ["/code/src", "/lib", "/other", "/code/tools", "/codes"]
+    assert described([("/code", "c"), ("/other", "o"), ("/data", "d")], path) == [
+        *(("/code/src", "c/src", True), ("/other", "o", True), ("/code/tools", "c/tools", True)),
+        *(("/code", "c", None), ("/data", "d", False)),
+    ]

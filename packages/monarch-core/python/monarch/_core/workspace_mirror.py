@@ -206,6 +206,7 @@ class Mirror:
         self.contents: dict[bytes, tuple[int, int]] = {}
         self.pieces: dict[bytes, tuple[Any, int, int]] = {}
         self.pack_end = 0
+        os.makedirs(self.workspace, 0o700, exist_ok=True)
         os.makedirs(self.home, 0o755, exist_ok=True)
         self.pack = _unnamed_file(self.home)
         self.distrusted: set[bytes] = set()

@@ -10,6 +10,7 @@ All of that waits for answers, so it runs on a thread of its own, in the context
 from __future__ import annotations
 
 import os
+import sys
 from time import monotonic
 
 from monarch._core import workspace_path
@@ -63,6 +64,7 @@ class Sync:
         self.process = process
         self.hosts = hosts
         self.pairs = pairs
+        self.places = workspace_path.described(pairs, sys.path)
         self.reload = reload
         self.cancelled = False
 
@@ -77,7 +79,7 @@ class Sync:
                 self.mirror(receivers)
             finally:
                 receiving.stop()
-            workspace_path.remember(agents, self.pairs)
+            workspace_path.remember(agents, self.places)
         self.update(self._procs(bool(agents)), bool(agents))
 
     def _procs(self, elsewhere: bool) -> list[int]:
@@ -88,7 +90,7 @@ class Sync:
 
     def update(self, procs: Sequence[int], is_mirrored: bool) -> None:
         """Has procs take notice; `ActorError` if a module cannot be reloaded."""
-        failed = ask_procs(self.process, procs, self.pairs, is_mirrored, self.reload, self._wait_for_cell)
+        failed = ask_procs(self.process, procs, self.places, is_mirrored, self.reload, self._wait_for_cell)
         if failed:
             from monarch._core.errors import reload_failed
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._core._native import CallCell
+    from monarch._core.workspace_path import Place
 
     # Host, proc, pid, module, and what `pack_exception` made of the error.
     Failed = tuple[str, str, int, str, tuple[str, str, str, bytes | None]]
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def ask_procs(
     process: LocalProcess,
     procs: Sequence[int],
-    pairs: list[tuple[str, str]],
+    places: list[Place],
     is_mirrored: bool,
     reload: bool,
     wait: Callable[[CallCell], Any],
@@ -30,7 +31,7 @@ def ask_procs(
         return []
     cell = process.native.cell(GATHER, len(procs), list(procs))
     for rank, proc in enumerate(procs):
-        process.native.request(proc, WORKSPACE, marshal.dumps((rank, pairs, is_mirrored, reload)), cell.slot)
+        process.native.request(proc, WORKSPACE, marshal.dumps((rank, places, is_mirrored, reload)), cell.slot)
     wait(cell)
     failed: list[Failed] = []
     for result in cell.results():
@@ -41,28 +42,28 @@ def ask_procs(
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
     """In a proc, on its housekeeping thread, which must not run code of modules."""
-    rank, pairs, is_mirrored, reload = marshal.loads(body)
+    rank, places, is_mirrored, reload = marshal.loads(body)
 
     def run() -> None:
         failed: list[Failed] = []
         try:
-            failed = _update(process, pairs, is_mirrored, reload)
+            failed = _update(process, places, is_mirrored, reload)
         finally:
             process.native.reply(sender, slot, rank, OK, marshal.dumps(failed))
 
     process.start_thread(run)
 
 
-def _update(process: LocalProcess, pairs: list[tuple[str, str]], is_mirrored: bool, reload: bool) -> list[Failed]:
+def _update(process: LocalProcess, places: list[Place], is_mirrored: bool, reload: bool) -> list[Failed]:
     import importlib
 
     from monarch._core import module_reload, workspace_path
 
     if is_mirrored:
-        workspace_path.accept(pairs)
-        tops = workspace_path.places(pairs)
+        workspace_path.accept(places)
+        tops = workspace_path.mirrors(places)
     else:
-        tops = [local for local, _ in pairs]
+        tops = [local for local, _, _ in places]
     if not reload:
         importlib.invalidate_caches()
         return []
