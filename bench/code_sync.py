@@ -4,7 +4,9 @@
 
 A tree of Python files of 5 kB on the average, 50 in a directory. Hosts are processes of this machine with directories of their own, so
 sender and receivers share its processors and its disk; the first sync reads and writes everything, "unchanged" looks at both sides and
-finds nothing, "edited" is one file of 5 kB. Bytes are what was sent to each host. Prints one JSON line for each case.
+finds nothing, "edited" is one file of 5 kB. Bytes are what was sent to each host. Of "unchanged" and "edited" the sender's processor time
+is given too, and "host_look" is that of a receiver that finds its copy unchanged: the two run side by side, and are what remains of the
+time on a machine that is busy otherwise. Prints one JSON line for each case.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages/monarch-c
 
 from workspace_hosts import OtherHosts
 
+from monarch._core.workspace_mirror import Mirror
 from monarch.actor import Workspace
 
 LINE = re.compile(r": (\d+) files?, ([\d.]+) (B|KiB|MiB|GiB) to")
@@ -47,22 +50,22 @@ def make_tree(top: Path, files: int) -> int:
     return size
 
 
-def sync(hosts: OtherHosts, workspace: Workspace) -> tuple[float, int, float]:
-    """Milliseconds, files, bytes."""
+def sync(hosts: OtherHosts, workspace: Workspace) -> tuple[float, int, float, float]:
+    """Milliseconds, files, bytes, milliseconds of processor time here."""
     out = io.StringIO()
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.process_time()
     with contextlib.redirect_stdout(out):
         hosts.sync(workspace)
-    taken = 1000 * (time.perf_counter() - start)
+    taken, used = 1000 * (time.perf_counter() - start), 1000 * (time.process_time() - used)
     found = LINE.search(out.getvalue())
     assert found is not None, out.getvalue()
-    return taken, int(found[1]), float(found[2]) * UNITS[found[3]]
+    return taken, int(found[1]), float(found[2]) * UNITS[found[3]], used
 
 
-def report(case: str, found: list[tuple[float, int, float]]) -> None:
-    times = [t for t, _, _ in found]
+def report(case: str, found: list[tuple[float, int, float, float]]) -> None:
+    times = [t for t, *_ in found]
     line = {"bench": f"code_sync/{case}", "unit": "ms", "n": len(found), "p50": statistics.median(times), "min": min(times)}
-    line |= {"files": found[-1][1], "bytes": max(b for _, _, b in found)}
+    line |= {"files": found[-1][1], "bytes": max(b for _, _, b, _ in found), "cpu": statistics.median(u for *_, u in found)}
     print(json.dumps({k: round(v, 1) if isinstance(v, float) else v for k, v in line.items()}), flush=True)
 
 
@@ -86,12 +89,18 @@ def main() -> None:
         report("first", [sync(hosts, workspace)])
         report("unchanged", [sync(hosts, workspace) for _ in range(given.rounds)])
         edited = top / "package7" / "part7" / "module7.py"
-        found: list[tuple[float, int, float]] = []
+        found: list[tuple[float, int, float, float]] = []
         for i in range(given.rounds + 1):
             edited.write_text(f"edited = {i}\n" + "x = 12345\n" * 500)
             found.append(sync(hosts, workspace))
         report("second_tree", found[:1])
         report("edited", found[1:])
+        used: list[float] = []
+        for _ in range(given.rounds):
+            start = time.process_time()
+            Mirror(str(hosts.directories[0]), "code").close()
+            used.append(1000 * (time.process_time() - start))
+        print(json.dumps({"bench": "code_sync/host_look", "unit": "ms", "cpu": round(statistics.median(used), 1)}))
 
 
 if __name__ == "__main__":
