@@ -68,7 +68,8 @@ class LocalHosts:
         import subprocess
 
         env = {**os.environ, "WORKSPACE_DIR": workspace, **self._env}
-        code = f"import sys; sys.path[:] = {sys.path!r}; from monarch._core.local_hosts import serve; serve({address!r}, {workspace!r}, {told})"
+        serving = f"from monarch._core.local_hosts import serve; serve({address!r}, {workspace!r}, {told})"
+        code = f"import sys; sys.path[:] = {sys.path!r}; {serving}"
         command = [sys.executable, "-c", code]
         chosen = {k: v for k, v in env.items() if v is not None}
         # In a session of its own: Ctrl-C is for the test.

@@ -15,8 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    # A local directory, and where it is below `WORKSPACE_DIR`. Whether it is to be imported from: True at the front, as it is an entry of the
-    # client's `sys.path`, False behind the standard library; None if others of the list see to that.
+    # A local directory, and where it is below `WORKSPACE_DIR`. Whether it is to be imported from: True at the front, as it is an entry
+    # of the client's `sys.path`, False behind the standard library; None if others of the list see to that.
     Place = tuple[str, str, bool | None]
 
 VARIABLE = "WORKSPACE_DIR"

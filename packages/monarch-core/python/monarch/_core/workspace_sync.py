@@ -35,8 +35,9 @@ BATCH = 1 << 20
 UNDER_WAY = 4
 # How often a tree may change while it is being sent, and a host may lack something after all.
 _TRIES = 5
-# How soon a cancelled sync ends, seconds.
+# How soon a cancelled sync ends, and how long the end of a receiver may take, seconds.
 _LOOK = 0.2
+_PATIENCE = 10.0
 
 
 async def sync_workspace(hosts: HostMesh, workspace: Workspace, conda: bool, auto_reload: bool) -> None:
@@ -78,9 +79,16 @@ class Sync:
                 receivers = receiving.spawn("workspace", WorkspaceReceiver, [place for _, place in self.pairs])
                 self.mirror(receivers)
             finally:
-                receiving.stop()
+                self._end(receiving.stop())
             workspace_path.remember(agents, self.places)
         self.update(self._procs(bool(agents)), bool(agents))
+
+    def _end(self, stopped: Future[None]) -> None:
+        """What receivers hold is given back when they end; one on a host that hangs is not waited for."""
+        try:
+            stopped.exception(_PATIENCE)
+        except TimeoutError:
+            return
 
     def _procs(self, elsewhere: bool) -> list[int]:
         if not elsewhere:

@@ -15,8 +15,8 @@ import select
 import sys
 
 from monarch._core import proc_main, workspace_path
-from monarch._core.bootstrap_command import default_arguments as proc_arguments
 from monarch._core._native import set_parent_death_signal
+from monarch._core.bootstrap_command import default_arguments as proc_arguments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
