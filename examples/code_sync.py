@@ -25,7 +25,7 @@ class Trainer(Actor):
         return f"step {self.steps}: {recipe.describe()}"
 
 
-async def main() -> None:
+async def edit_sync_call() -> None:
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder) / "project"
         project.mkdir()
@@ -47,5 +47,9 @@ async def main() -> None:
             print(set((await trainers.step.call()).values()))
 
 
+def main() -> None:
+    asyncio.run(edit_sync_call())
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()
