@@ -178,6 +178,13 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "an endpoint raised an `Exception`; the actor lives",
         "{message} {error} {place}",
     ),
+    ErrorRow(
+        "reload_failed",
+        "ActorError",
+        "a module that raised when `sync_workspace` had a proc load it again",
+        "module {module} could not be reloaded;",
+        "the old functions and classes of the module are still there; correct it and sync again",
+    ),
     ErrorRow("controller_failed", "ActorError", "a look-up of a controller that has failed", "Failure on {name}: {failure}"),
 )
 

@@ -357,6 +357,22 @@ def actor_call_failed(mesh: str, method: str, base: bool = False) -> str:
     return f"Actor call {mesh}.{method} failed{' with BaseException' if base else ''}."
 
 
+def reload_failed(failed: Sequence[tuple[str, str, int, str, Any]]) -> ActorError:
+    """`failed` has host, proc, pid, module and packed exception of each; the first is the error, the others follow its traceback."""
+    host, proc, pid, module, packed = failed[0]
+    kind, text, formatted, data = packed
+    told = {(module, formatted)}
+    lines = [formatted.rstrip("\n")]
+    for other_host, other_proc, other_pid, other_module, other in failed[1:]:
+        lines.append(f"{_fill('reload_failed', module=other_module)} {other[0]}: {other[1]} at {other_proc} {where(other_pid, other_host)}")
+        if (other_module, other[2]) not in told:
+            told.add((other_module, other[2]))
+            lines += _indent(other[2].rstrip("\n").split("\n"))
+    error = ActorError._received((kind, text, "\n".join(lines), data), _fill("reload_failed", module=module), proc, pid, host)
+    error.code, error.hint = "reload_failed", _hint("reload_failed")
+    return error
+
+
 # Classes ----------------------------------------------------------------------------------------------------------------------
 
 

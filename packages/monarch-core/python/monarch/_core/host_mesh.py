@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from monarch._core.bootstrap_command import BootstrapCommand
     from monarch._core.proc_mesh import ProcMesh
     from monarch._core.supervision import OwnedMesh
+    from monarch._core.workspace import Workspace
 
 
 class HostMesh(MeshTrait):
@@ -141,11 +142,22 @@ class HostMesh(MeshTrait):
         mesh._attachment = self._attachment
         return mesh
 
-    async def sync_workspace(self, workspace: Any, conda: bool = False, auto_reload: bool = False) -> None:
-        """Mirrors a workspace to every host; on the machine of the client there is nothing to copy."""
+    async def sync_workspace(self, workspace: Workspace, conda: bool = False, auto_reload: bool = False) -> None:
+        """Mirrors the directories of a workspace to every host, below `WORKSPACE_DIR` there; on the client's machine there is nothing to
+        copy.
+
+        What has changed is sent, what `.gitignore` names is not, and each directory is switched to its new content in one step. One line
+        for each says what was sent. With `auto_reload` all procs of the hosts then reload the modules whose files have changed;
+        `ActorError` if one cannot be. A host that fails keeps the old content; what it cannot write is an `ActorError` that names it.
+
+        `RuntimeError` on a slice or an unpickled mesh, `NotImplementedError` for `conda`, which needs monarch-fs.
+        """
         if not self._is_owned:
             raise RuntimeError("sync_workspace needs an owned HostMesh, not a slice or an unpickled one")
-        raise NotImplementedError("sync_workspace needs hosts other than the client's own")
+        self._check_usable()
+        from monarch._core.workspace_sync import sync_workspace
+
+        await sync_workspace(self, workspace, conda, auto_reload)
 
     @property
     def region(self) -> Region:

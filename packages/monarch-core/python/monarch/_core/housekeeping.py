@@ -19,6 +19,7 @@ from monarch._core.process import (
     PING,
     UNDELIVERABLE,
     WATCH_STOP,
+    WORKSPACE,
     LocalProcess,
 )
 from monarch._core.supervision import CANCEL_TIME, actor_failed, parse_stop_reason, procs_ended
@@ -190,6 +191,10 @@ class Housekeeping:
             from monarch._core.port import undelivered
 
             undelivered(process, body)
+        elif kind == WORKSPACE:
+            from monarch._core import workspace_update
+
+            workspace_update.handle_request(process, sender, slot, body)
         elif kind in (FAULT, DELAY):
             from monarch._core import fault
 

@@ -28,11 +28,13 @@ _FIRST = (
     "monarch._core.debug_hook",
     "monarch._core.housekeeping",
     "monarch._core.local_actor",
+    "monarch._core.module_reload",
     "monarch._core.port",
     "monarch._core.post_import",
     "monarch._core.proc_mesh",
     "monarch._core.stacks",
     "monarch._core.value_mesh",
+    "monarch._core.workspace_path",
     "monarch.actor",
 )
 # What most procs are going to need, in steps that are short enough to do between two requests.
@@ -145,6 +147,9 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
 
 def _take_over(setup: dict[str, Any], forked: bool) -> None:
     """Makes the process look the same however it was started."""
+    from monarch._core import module_reload, workspace_path
+
+    workspaces = workspace_path.of_host()
     if forked:
         import gc
 
@@ -160,6 +165,9 @@ def _take_over(setup: dict[str, Any], forked: bool) -> None:
         sys.path[:0] = [path for path in setup["path"] if path not in sys.path and os.path.isdir(path)]
     else:
         sys.path[:] = setup["path"]
+    workspace_path.keep(workspaces)
+    workspace_path.accept(setup["workspace"])
+    module_reload.watch_imports()
     sys.argv[:] = ["monarch-proc"]
     from types import ModuleType
 

@@ -34,6 +34,8 @@ FAILURE, UNDELIVERABLE, CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 1, 
 AGGREGATE, MISSING = 20, 21
 # Of the test kit.
 FAULT, DELAY = 30, 31
+# Code has been mirrored, or is to be reloaded.
+WORKSPACE = 50
 
 # How a call waits for its answers; the native side's numbers.
 FIRST_ERROR, GATHER, STREAM, NO_ANSWER = 0, 1, 2, -1

@@ -59,7 +59,9 @@ def spawn_procs(
     reach(process, process.job, [(agent, agent) for agent in agents] + list(zip(procs, each_of(where), strict=True)))
     # Without code of the user each proc comes up or ends in time, so that all can be counted; with it one may wait for another.
     ready = process.native.cell(GATHER if bootstrap is None else FIRST_ERROR, count, list(procs), info.uid)
-    setups = {elsewhere: _setup(process, hosts, info, bootstrap, ready.slot, elsewhere) for elsewhere in {a != process.agent_uid for a in agents}}
+    setups = {
+        elsewhere: _setup(process, hosts, info, bootstrap, ready.slot, elsewhere) for elsewhere in {a != process.agent_uid for a in agents}
+    }
     limit = config.spawn_ready_seconds()
     prefix = config.value("prefix_with_rank")
     capture = config.value("enable_file_capture")
@@ -114,15 +116,14 @@ def _checked_binds(proc_bind: list[dict[str, str]] | None, each: int) -> list[di
     return proc_bind
 
 
-def _setup(
-    process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[], Any] | None, slot: int, elsewhere: bool
-) -> bytes:
+def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[], Any] | None, slot: int, elsewhere: bool) -> bytes:
     """What all procs of a mesh need to know, those on hosts `elsewhere` or those here."""
     from _pickle import dumps
 
     from monarch._core.pickling import dumps_in_band
 
     patches = sys.modules.get("monarch._core.patching")
+    workspaces = sys.modules.get("monarch._core.workspace_path")
     return dumps(
         {
             "agent": process.agent_uid,
@@ -136,6 +137,7 @@ def _setup(
             "cwd": None if elsewhere else _cwd(),
             "log_dir": "" if elsewhere else process.log_dir,
             "path": own_paths() if elsewhere else list(sys.path),
+            "workspace": [] if workspaces is None else workspaces.pushed(hosts._agents),
             "config": config.pushed_values(),
             "bootstrap": None if bootstrap is None else dumps_in_band(bootstrap),
             "executable": hosts._executable,

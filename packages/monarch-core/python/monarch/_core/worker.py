@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from monarch._core import runtime_log
+from monarch._core import runtime_log, workspace_path
 from monarch._core.address import ChannelAddr
 from monarch._core.attachment import native_hosts, where
 from monarch._core.future import Future
@@ -40,6 +40,7 @@ class WorkerLoop:
         self.address = ChannelAddr.parse(address)
         bound = self.address.bound or self.address
         trust = given.of(bound)
+        workspace_path.export(bound.url)
         self.process: LocalProcess = current_process()
         if not self.process.is_client:
             raise RuntimeError("a proc cannot be a worker: it has an agent already")

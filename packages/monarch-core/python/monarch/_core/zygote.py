@@ -14,9 +14,9 @@ import os
 import select
 import sys
 
-from monarch._core import proc_main
-from monarch._core.bootstrap_command import default_arguments as proc_arguments
+from monarch._core import proc_main, workspace_path
 from monarch._core._native import set_parent_death_signal
+from monarch._core.bootstrap_command import default_arguments as proc_arguments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -211,6 +211,8 @@ def run_command(body: bytes, link: int) -> None:
     while view:
         view = view[os.write(memory, view) :]
     os.lseek(memory, 0, os.SEEK_SET)
+    # What this host's agent has exported; the rest is the client's.
+    env.update((name, os.environ[name]) for name in workspace_path.VARIABLES if workspace_path.of_host() is not None)
     env[proc_main.FDS_VARIABLE] = f"{link},{memory}"
     for fd in (link, memory):
         os.set_inheritable(fd, True)

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from monarch._core.worker import run_worker_loop_forever as run_worker_loop_forever
     from monarch._core.worker import run_worker_loop_until_shutdown as run_worker_loop_until_shutdown
     from monarch._core.worker import start_worker_loop_forever as start_worker_loop_forever
+    from monarch._core.workspace import Workspace as Workspace
     from monarch.actor import config as config
 
 # Where each name is implemented.
@@ -129,6 +130,7 @@ _HOMES = {
     "transport": ("enable_transport",),
     "value_mesh": ("ValueMesh",),
     "worker": ("run_worker_loop_forever", "run_worker_loop_until_shutdown", "start_worker_loop_forever"),
+    "workspace": ("Workspace",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -5,6 +5,8 @@ from monarch._core.fault import Fault as Fault
 from monarch._core.fault import fault as fault
 from monarch._core.isolation import isolated as isolated
 from monarch._core.leftover import assert_clean as assert_clean
+from monarch._core.local_hosts import LocalHosts as LocalHosts
+from monarch._core.local_hosts import local_hosts as local_hosts
 from monarch._core.patching import get_actor_class as get_actor_class
 from monarch._core.patching import get_actor_mock_registry_state as get_actor_mock_registry_state
 from monarch._core.patching import get_tensor_engine_factory as get_tensor_engine_factory
@@ -17,6 +19,7 @@ from monarch._core.universe import Universe as Universe
 
 __all__ = [
     "Fault",
+    "LocalHosts",
     "Universe",
     "assert_clean",
     "fault",
@@ -26,6 +29,7 @@ __all__ = [
     "get_tensor_engine_mock_registry_state",
     "hold_gil",
     "isolated",
+    "local_hosts",
     "patch_actor",
     "patch_tensor_engine",
     "set_actor_mock_registry_state",

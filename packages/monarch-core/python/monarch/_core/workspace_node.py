@@ -1,0 +1,99 @@
+"""Directories of a mirrored tree as bytes, each named by its digest, in which digests of what is in it stand: equal trees, equal digests.
+
+An entry is its kind, its name, NUL, then: for a file (`f`, or `x` with the executable bit) size and digest of its content, for a directory
+(`d`) the digest of its own bytes, for a symbolic link (`l`) its target and NUL. Entries are sorted by name. What a receiver is given is
+checked entry by entry: names are single components, links stay within the tree.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from hashlib import blake2b
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NamedTuple
+else:
+    from collections import namedtuple
+
+# Of content and of directories, bytes: collisions must be out of reach, and a change ships one for every neighbour of what changed.
+DIGEST = 20
+FILE, EXECUTABLE, DIRECTORY, LINK = b"f", b"x", b"d", b"l"
+
+if TYPE_CHECKING:
+
+    class Entry(NamedTuple):
+        """One line of a directory; `digest` of a link is its target, `size` counts for files only."""
+
+        kind: bytes
+        name: bytes
+        size: int
+        digest: bytes
+else:
+    Entry = namedtuple("Entry", ("kind", "name", "size", "digest"))
+
+
+class MalformedTree(ValueError):
+    """What was received would not be a tree, or leave it."""
+
+
+def digest_of(data: bytes | memoryview) -> bytes:
+    return blake2b(data, digest_size=DIGEST).digest()
+
+
+def new_hash() -> Any:
+    return blake2b(digest_size=DIGEST)
+
+
+def pack_node(entries: list[Entry]) -> bytes:
+    parts: list[bytes] = []
+    for kind, name, size, digest in sorted(entries, key=lambda e: e.name):
+        parts.append(kind + name + b"\0")
+        if kind == LINK:
+            parts.append(digest + b"\0")
+        elif kind == DIRECTORY:
+            parts.append(digest)
+        else:
+            parts.append(size.to_bytes(8, "little") + digest)
+    return b"".join(parts)
+
+
+def parse_node(node: bytes) -> list[Entry]:
+    """The entries; `MalformedTree` if the bytes are none, or a name is not one of an entry."""
+    found: list[Entry] = []
+    at, end, before = 0, len(node), b""
+    while at < end:
+        kind = node[at : at + 1]
+        stop = node.find(b"\0", at)
+        name = node[at + 1 : stop]
+        if stop < 0 or not name or name in (b".", b"..") or b"/" in name or (found and name <= before):
+            raise MalformedTree(f"invalid name in a directory: {name!r}")
+        before = name
+        at = stop + 1
+        size = 0
+        if kind == LINK:
+            stop = node.find(b"\0", at)
+            if stop <= at:
+                raise MalformedTree(f"symbolic link without a target: {name!r}")
+            digest = node[at:stop]
+            at = stop + 1
+        else:
+            if kind != DIRECTORY:
+                if kind not in (FILE, EXECUTABLE):
+                    raise MalformedTree(f"unknown kind of entry: {kind!r}")
+                size = int.from_bytes(node[at : at + 8], "little")
+                at += 8
+            digest = node[at : at + DIGEST]
+            at += DIGEST
+            if len(digest) < DIGEST:
+                raise MalformedTree(f"a directory ends in the middle of {name!r}")
+        found.append(Entry(kind, name, size, digest))
+    return found
+
+
+def stays_within(directory: bytes, target: bytes) -> bool:
+    """Whether a link in a directory, given relative to the top of the tree, leads to somewhere in the tree, by its text."""
+    if target.startswith(b"/"):
+        return False
+    normal = posixpath.normpath(posixpath.join(directory, target))
+    return normal != b".." and not normal.startswith(b"../")

@@ -1,0 +1,73 @@
+"""Hosts of another machine, as far as code sync is concerned: processes here, each with a `WORKSPACE_DIR` of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from monarch._core.process import current_process
+from monarch._core.workspace_path import VARIABLES, keep
+from monarch._core.workspace_sync import sync_workspace
+from monarch.actor import Actor, BootstrapCommand, ProcMesh, Workspace, endpoint, this_host
+
+
+class OtherHosts:
+    """Stands for a `HostMesh` of as many hosts as there are directories."""
+
+    def __init__(self, directories: list[Path], first: int = 1) -> None:
+        self.directories = directories
+        # No agent has such an id.
+        self._agents = tuple(range(first, first + len(directories)))
+        self._spawned = []
+
+    def __len__(self) -> int:
+        return len(self.directories)
+
+    def spawn_procs(self, name: str, by_command: bool = False) -> ProcMesh:
+        """Procs whose agent has exported the directory: forked from it, or started by a command."""
+        directories = [str(directory) for directory in self.directories]
+
+        def forked() -> None:
+            keep(directories[current_process().proc_rank])
+
+        def command(point):
+            return BootstrapCommand(sys.executable, env=dict.fromkeys(VARIABLES, directories[point.rank]))
+
+        procs = this_host().spawn_procs(
+            {"hosts": len(self)}, None if by_command else forked, name, bootstrap_command=command if by_command else None
+        )
+        self._spawned.append(this_host()._spawned[-1])
+        return procs
+
+    def sync(self, workspace: Workspace, auto_reload: bool = False) -> None:
+        asyncio.run(sync_workspace(self, workspace, False, auto_reload))
+
+
+class Reader(Actor):
+    """Looks at its process, and at modules."""
+
+    @endpoint
+    def call(self, module, function, *args):
+        import importlib
+
+        return getattr(importlib.import_module(module), function)(*args)
+
+    @endpoint
+    def keep(self, module, name):
+        import importlib
+
+        self.kept = getattr(importlib.import_module(module), name)()
+
+    @endpoint
+    def ask_kept(self):
+        return self.kept.what()
+
+    @endpoint
+    def path(self):
+        return sys.path, os.environ.get("WORKSPACE_DIR")
+
+    @endpoint
+    def die(self):
+        os._exit(1)
