@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from monarch.job._components import MeshAdminConfig as MeshAdminConfig
     from monarch.job._components import TelemetryConfig as TelemetryConfig
+    from monarch.job._exec import exec_command as exec_command
+    from monarch.job._forward import PortForwarder as PortForwarder
     from monarch.job._job_state import JobState as JobState
     from monarch.job._launcher import Launcher as Launcher
     from monarch.job._plan import Plan as Plan
+    from monarch.job._shell import shell as shell
     from monarch.job._status import HealReport as HealReport
     from monarch.job._status import HostStatus as HostStatus
     from monarch.job._status import JobStatus as JobStatus
@@ -32,6 +35,9 @@ _HOMES = {
     "_plan": ("Plan",),
     "_status": ("HealReport", "HostStatus", "JobStatus"),
     "_trait": ("DEFAULT_JOB_PATH", "JobTrait"),
+    "_exec": ("exec_command",),
+    "_forward": ("PortForwarder",),
+    "_shell": ("shell",),
     "errors": (
         "BackendMissingError",
         "CredentialsError",
