@@ -176,18 +176,22 @@ def _read(path: str) -> bytes | None:
         return None
     except OSError as e:
         raise _os_error("cannot be read", path, e) from None
-    with open(fd, "rb") as f:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise StateFileError("is not a file", path=path)
-        _check_owner(path, found, "and who can write it decides which machines are used")
-        if stat.S_IMODE(found.st_mode) & 0o022:
-            raise StateFileError(
-                f"is writable by others (mode {stat.S_IMODE(found.st_mode):o})", path=path, hint=f"look at it, then: chmod 600 {path}"
-            )
-        if found.st_size > _LIMIT:
-            raise StateFileError(f"is no state file: {found.st_size} bytes", path=path)
-        return f.read()
+    try:
+        _check_file(path, os.fstat(fd))
+        return os.read(fd, _LIMIT)
+    finally:
+        os.close(fd)
+
+
+def _check_file(path: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise StateFileError("is not a file", path=path)
+    _check_owner(path, found, "and who can write it decides which machines are used")
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o022:
+        raise StateFileError(f"is writable by others (mode {mode:o})", path=path, hint=f"look at it, then: chmod 600 {path}")
+    if found.st_size > _LIMIT:
+        raise StateFileError(f"is no state file: {found.st_size} bytes", path=path)
 
 
 def _check_link(path: str) -> None:
