@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
-from pathlib import Path
 
-# The tests of core have what runs a script and tells what it left behind.
-_CORE_TESTS = Path(__file__).resolve().parents[3] / "monarch-core" / "tests" / "process"
-if str(_CORE_TESTS) not in sys.path:
-    sys.path.append(str(_CORE_TESTS))
-_fresh_script = importlib.import_module("fresh_script")
-
-Done = _fresh_script.Done
-wait_for_end = _fresh_script.wait_for_end
+import fresh_script
+from fresh_script import Done as Done
+from fresh_script import wait_for_end
 
 PRELUDE = """
 import os, signal, sys, threading
@@ -27,7 +19,7 @@ def say(word):
 """
 
 
-class Script(_fresh_script.Script):
+class Script(fresh_script.Script):
     """As in core's tests, with `exec_command` at hand."""
 
     def __init__(self, code: str, **options: object) -> None:
