@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +21,11 @@ TIMED_OUT = 124
 GRACE = 5.0
 # The same where the proc itself has to end, within `cleanup_timeout`.
 _LAST_GRACE = 1.0
+# In the name of a folder: the rank's coordinates, and the host's folder for temporary files, only at the begin.
 SUBDIR = "$SUBDIR"
+TEMPORARY = "$TMPDIR"
+# In the place of a program: the interpreter of the proc.
+PYTHON = "-python"
 Chunk = tuple[int, bytes]
 
 
@@ -162,6 +167,8 @@ class Command(Actor):
         folder = self.order.folder
         if folder is None:
             return []
+        if folder.startswith(TEMPORARY + "/"):
+            folder = tempfile.gettempdir() + folder[len(TEMPORARY) :]
         folder = os.path.join(self.order.workdir or "", folder.replace(SUBDIR, self._key()))
         os.makedirs(folder, exist_ok=True)
         names = [os.path.join(folder, name) for name in ("stdout.txt", "stderr.txt")]
@@ -212,6 +219,8 @@ class Command(Actor):
 def words(order: Order) -> tuple[str | None, ...]:
     """The words to execute: a Python file and `-m` are run by the interpreter of the proc."""
     first = order.argv[0]
+    if first == PYTHON:
+        return (sys.executable, *order.argv[1:])
     if first == "-m" or (first is not None and first.endswith(".py")):
         return (sys.executable, *order.argv)
     return order.argv

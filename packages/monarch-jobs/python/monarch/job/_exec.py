@@ -38,9 +38,8 @@ def exec_command(
     if it cannot be started, `SupervisionError` if a host is lost. `rank` or `point` (label to index) choose where it runs, `env` is added
     to the environment. With `output_dir` its output goes to files there and not here; `$SUBDIR` in it is `hosts_0_gpus_1`, and the like.
     """
-    target = make_target(
-        host_mesh, cmd, env, workdir, rank=rank, point=point, per_host=per_host, timeout=timeout, folder=output_dir, streams=output_dir is None
-    )
+    where = {"rank": rank, "point": point, "per_host": per_host}
+    target = make_target(host_mesh, cmd, env, workdir, **where, timeout=timeout, folder=output_dir, streams=output_dir is None)
     return start([target])[1]
 
 
@@ -77,7 +76,7 @@ def make_target(
     on_host = {label: index for label, index in fixed.items() if label in hosts.sizes}
     left = {label: size for label, size in per.items() if label not in fixed}
     if folder is not None and SUBDIR not in folder and any(size > 1 for size in left.values()):
-        raise ValueError(f"the commands of a host would all write to '{folder}': have ${{SUBDIR}} as '{SUBDIR}' in it")
+        raise ValueError(f"the commands of a host would all write to '{folder}': have '{SUBDIR}' in it")
     chosen_hosts = hosts.slice(**on_host) if on_host else hosts
     ranks = len(chosen_hosts)
     for size in left.values():
@@ -97,7 +96,7 @@ def make_target(
         script=script,
         grace=_command.GRACE,
     )
-    return Target(chosen_hosts, left, order, sizes, name)
+    return Target(chosen_hosts, left, order, sizes, ranks, name)
 
 
 def chosen(sizes: Mapping[str, int], rank: int | None, point: Mapping[str, int] | None) -> dict[str, int]:

@@ -36,6 +36,7 @@ class Target:
     order: Order
     # Coordinates to rank, in the mesh as it was named.
     sizes: dict[str, int]
+    ranks: int
     name: str = ""
 
 
