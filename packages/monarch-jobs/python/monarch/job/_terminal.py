@@ -96,13 +96,10 @@ class Terminal(Actor):
         self._set_size(size)
 
     async def __cleanup__(self, exc: Exception | None) -> None:
-        process = self.process
-        if process is not None:
-            if not process.ended.done():
-                for number, pause in FAREWELL:
-                    process.signal(number)
-                    await asyncio.wait((process.ended,), timeout=pause)
-            process.close()
+        if self.process is not None:
+            # The guard ends what still runs.
+            self.process.close()
+            await self.process.wait_closed()
         if self.master >= 0:
             asyncio.get_running_loop().remove_reader(self.master)
             os.close(self.master)

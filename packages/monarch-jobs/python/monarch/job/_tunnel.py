@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import struct
 from collections import deque
@@ -178,7 +179,7 @@ class Dialer(TunnelEnd):
         try:
             sock = await _connected(port)
         except OSError as e:
-            return e.strerror or str(e)
+            return os.strerror(e.errno) if e.errno else str(e)
         connection = self.connections[number] = Connection(self, number, sock, listener)
         connection.begin()
         return None
