@@ -11,6 +11,12 @@ import pytest
 from monarch.job._tree import DATA, DIRECTORY, END, FILE, LINK, SKIPPED, Refused, TreeWriter, batches, destination, entries
 
 
+@pytest.fixture
+def place(folder: Path) -> Path:
+    """An empty folder."""
+    return folder
+
+
 def write(root: Path, stream: list[tuple[Any, ...]]) -> TreeWriter:
     writer = TreeWriter(str(root))
     try:
@@ -45,33 +51,34 @@ def make(root: Path) -> None:
     os.utime(root / "run", ns=(10**18, 10**18 + 123456789))
 
 
-def test_a_tree_comes_out_as_it_was(tmp_path: Path) -> None:
-    make(tmp_path / "from")
-    assert write(tmp_path / "to", list(entries(str(tmp_path / "from")))).skipped == []
-    assert listing(tmp_path / "to") == listing(tmp_path / "from")
+def test_a_tree_comes_out_as_it_was(place: Path) -> None:
+    make(place / "from")
+    assert write(place / "to", list(entries(str(place / "from")))).skipped == []
+    assert listing(place / "to") == listing(place / "from")
     # Once more over what is there.
-    write(tmp_path / "to", list(entries(str(tmp_path / "from")))) if os.geteuid() == 0 else None
-    assert listing(tmp_path / "to") == listing(tmp_path / "from")
+    (place / "to/a/b").chmod(0o755)
+    write(place / "to", list(entries(str(place / "from"))))
+    assert listing(place / "to") == listing(place / "from")
 
 
-def test_a_file(tmp_path: Path) -> None:
-    make(tmp_path / "from")
-    write(tmp_path / "to", list(entries(str(tmp_path / "from/run"))))
-    assert (tmp_path / "to").read_text() == "#!/bin/sh\n"
-    assert (tmp_path / "to").stat().st_mode & 0o777 == 0o755
-    assert sorted(os.listdir(tmp_path)) == ["from", "to"]
+def test_a_file(place: Path) -> None:
+    make(place / "from")
+    write(place / "to", list(entries(str(place / "from/run"))))
+    assert (place / "to").read_text() == "#!/bin/sh\n"
+    assert (place / "to").stat().st_mode & 0o777 == 0o755
+    assert sorted(os.listdir(place)) == ["from", "to"]
 
 
-def test_what_is_no_file_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "from").mkdir()
-    os.mkfifo(tmp_path / "from/pipe")
-    stream = list(entries(str(tmp_path / "from")))
+def test_what_is_no_file_is_left_out(place: Path) -> None:
+    (place / "from").mkdir()
+    os.mkfifo(place / "from/pipe")
+    stream = list(entries(str(place / "from")))
     assert stream[1][:2] == (SKIPPED, "pipe")
-    assert write(tmp_path / "to", stream).skipped == [("pipe", "not a file, a directory or a link")]
+    assert write(place / "to", stream).skipped == [("pipe", "not a file, a directory or a link")]
     with pytest.raises(OSError, match="not a file"):
-        list(entries(str(tmp_path / "from/pipe")))
+        list(entries(str(place / "from/pipe")))
     with pytest.raises(FileNotFoundError):
-        list(entries(str(tmp_path / "nothing")))
+        list(entries(str(place / "nothing")))
 
 
 TOP = (DIRECTORY, "", 0o755, 0)
@@ -80,25 +87,25 @@ BAD_NAMES = ["../x", "/etc/x", "a/../../x", "a//x", "./x", "..", "a/", "x\0y", "
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 @pytest.mark.parametrize("kind", [DIRECTORY, FILE, LINK])
-def test_names_that_lead_outside_are_refused(tmp_path: Path, name: str, kind: int) -> None:
+def test_names_that_lead_outside_are_refused(place: Path, name: str, kind: int) -> None:
     made = {DIRECTORY: (DIRECTORY, name, 0o755, 0), FILE: (FILE, name, 0o644, 0), LINK: (LINK, name, "target")}[kind]
     with pytest.raises(Refused, match="refused"):
-        write(tmp_path / "to", [TOP, (DIRECTORY, "a", 0o755, 0), made])
-    assert sorted(os.listdir(tmp_path)) == ["to"]
-    assert sorted(os.listdir(tmp_path / "to")) == ["a"]
+        write(place / "to", [TOP, (DIRECTORY, "a", 0o755, 0), made])
+    assert sorted(os.listdir(place)) == ["to"]
+    assert sorted(os.listdir(place / "to")) == ["a"]
 
 
-def test_links_are_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "victim").write_text("as it was")
+def test_links_are_not_followed(place: Path) -> None:
+    (place / "outside").mkdir()
+    (place / "victim").write_text("as it was")
     for entry in [(FILE, "out/x", 0o644, 0), (DIRECTORY, "out/x", 0o755, 0), (LINK, "out/x", "y"), (DIRECTORY, "out", 0o777, 0)]:
         with pytest.raises(OSError):
-            write(tmp_path / "to", [TOP, (LINK, "out", str(tmp_path / "outside")), entry, (END,)])
+            write(place / "to", [TOP, (LINK, "out", str(place / "outside")), entry, (END,)])
     # A link in the place of a file is replaced, what it leads to stays.
-    write(tmp_path / "to", [TOP, (LINK, "file", str(tmp_path / "victim")), (FILE, "file", 0o644, 0), (DATA, b"new"), (END,)])
-    assert (tmp_path / "victim").read_text() == "as it was"
-    assert (tmp_path / "to/file").read_text() == "new"
-    assert os.listdir(tmp_path / "outside") == []
+    write(place / "to", [TOP, (LINK, "file", str(place / "victim")), (FILE, "file", 0o644, 0), (DATA, b"new"), (END,)])
+    assert (place / "victim").read_text() == "as it was"
+    assert (place / "to/file").read_text() == "new"
+    assert os.listdir(place / "outside") == []
 
 
 @pytest.mark.parametrize(
@@ -111,27 +118,27 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
         [TOP, (FILE, "", 0o644, 0)],
     ],
 )
-def test_entries_without_sense(tmp_path: Path, stream: list[tuple[Any, ...]]) -> None:
+def test_entries_without_sense(place: Path, stream: list[tuple[Any, ...]]) -> None:
     with pytest.raises(Refused):
-        write(tmp_path / "to", stream)
+        write(place / "to", stream)
 
 
-def test_half_a_file_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "old").write_text("old")
-    writer = TreeWriter(str(tmp_path / "old"))
+def test_half_a_file_leaves_nothing(place: Path) -> None:
+    (place / "old").write_text("old")
+    writer = TreeWriter(str(place / "old"))
     writer.put([(FILE, "", 0o644, 0), (DATA, b"new")])
     writer.close()
-    assert os.listdir(tmp_path) == ["old"]
-    assert (tmp_path / "old").read_text() == "old"
+    assert os.listdir(place) == ["old"]
+    assert (place / "old").read_text() == "old"
 
 
-def test_set_user_id_does_not_travel(tmp_path: Path) -> None:
-    write(tmp_path / "to", [(FILE, "", 0o6755, 0), (END,)])
-    assert (tmp_path / "to").stat().st_mode & 0o7777 == 0o755
+def test_set_user_id_does_not_travel(place: Path) -> None:
+    write(place / "to", [(FILE, "", 0o6755, 0), (END,)])
+    assert (place / "to").stat().st_mode & 0o7777 == 0o755
 
 
-def test_where_it_goes(tmp_path: Path) -> None:
-    assert destination(str(tmp_path), "x") == f"{tmp_path}/x"
-    assert destination(f"{tmp_path}/new", "x") == f"{tmp_path}/new"
-    assert destination(f"{tmp_path}/made/", "x") == f"{tmp_path}/made/x"
-    assert (tmp_path / "made").is_dir()
+def test_where_it_goes(place: Path) -> None:
+    assert destination(str(place), "x") == f"{place}/x"
+    assert destination(f"{place}/new", "x") == f"{place}/new"
+    assert destination(f"{place}/made/", "x") == f"{place}/made/x"
+    assert (place / "made").is_dir()
