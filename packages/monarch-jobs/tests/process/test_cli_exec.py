@@ -56,10 +56,14 @@ def test_one_rank_streams_as_it_is(options: tuple[str, ...]) -> None:
 
 
 def test_all_ranks_of_all_meshes_also_into_files() -> None:
-    done = monarch("exec", "--all", "--per-host", "gpus=2", "-e", "WORD=hello", "sh", "-c", "echo $WORD $MONARCH_RANK_GPUS; exit $MONARCH_RANK_GPUS")
+    done = monarch(
+        "exec", "--all", "--per-host", "gpus=2", "-e", "WORD=hello", "sh", "-c", "echo $WORD $MONARCH_RANK_GPUS; exit $MONARCH_RANK_GPUS"
+    )
     assert done.returncode == 1
     assert sorted(done.stdout.splitlines()) == [f"[{mesh} {rank}] hello {rank}" for mesh in ("first", "second") for rank in (0, 1)]
-    match = re.fullmatch(rf"monarch: output by rank on the hosts: ({re.escape(tempfile.gettempdir())}/monarch_exec_[0-9a-f]+)\n", done.stderr)
+    match = re.fullmatch(
+        rf"monarch: output by rank on the hosts: ({re.escape(tempfile.gettempdir())}/monarch_exec_[0-9a-f]+)\n", done.stderr
+    )
     assert match is not None, done.stderr
     place = Path(match[1])
     try:
@@ -183,7 +187,22 @@ def test_a_reader_that_has_enough_ends_an_endless_command() -> None:
 
 
 def test_shell() -> None:
-    command = [sys.executable, "-W", "error", "-c", MAIN, "shell", "--mesh", "second", "-e", "SHELL=/bin/sh", "-e", "WORD=hi", "--workdir", "/"]
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        MAIN,
+        "shell",
+        "--mesh",
+        "second",
+        "-e",
+        "SHELL=/bin/sh",
+        "-e",
+        "WORD=hi",
+        "--workdir",
+        "/",
+    ]
     session = pexpect.spawn(command[0], command[1:], timeout=10, encoding="utf-8")
     try:
         session.sendline("echo $WORD-$PWD-; exit 9")

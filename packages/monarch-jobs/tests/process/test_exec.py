@@ -36,7 +36,9 @@ def test_the_largest_code_of_all_ranks() -> None:
 def test_it_begins_at_the_call_and_giving_up_cancels_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "begun")
     os.mkfifo(tmp_path / "go")
-    future: Future[int] | None = exec_command(this_host(), ["sh", "-c", f"echo x > {tmp_path}/begun; read x < {tmp_path}/go; echo done > {tmp_path}/begun"])
+    future: Future[int] | None = exec_command(
+        this_host(), ["sh", "-c", f"echo x > {tmp_path}/begun; read x < {tmp_path}/go; echo done > {tmp_path}/begun"]
+    )
     assert (tmp_path / "begun").read_text() == "x\n"
     with pytest.raises(TimeoutError):
         future.get(timeout=0)
@@ -92,7 +94,10 @@ def test_a_python_file_and_a_module_run_in_the_interpreter_of_the_host(capfd: py
 
 
 def test_a_command_has_a_group_of_its_own_and_default_signals(capfd: pytest.CaptureFixture[str]) -> None:
-    code = "import os, signal; print(os.getpid() == os.getpgid(0), signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, signal.pthread_sigmask(0, []))"
+    code = (
+        "import os, signal\n"
+        "print(os.getpid() == os.getpgid(0), signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, signal.pthread_sigmask(0, []))"
+    )
     assert run(sys.executable, "-c", code) == 0
     assert capfd.readouterr().out == "True True set()\n"
 
@@ -161,7 +166,14 @@ def test_nothing_is_left_of_its_group(tmp_path: Path) -> None:
 
 
 def test_what_left_its_group_stays(tmp_path: Path) -> None:
-    assert run("sh", "-c", f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000' > /dev/null 2>&1 & while ! [ -s {tmp_path}/pid ]; do :; done") == 0
+    assert (
+        run(
+            "sh",
+            "-c",
+            f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 1000' > /dev/null 2>&1 & while ! [ -s {tmp_path}/pid ]; do :; done",
+        )
+        == 0
+    )
     fd = os.pidfd_open(int((tmp_path / "pid").read_text()))
     signal.pidfd_send_signal(fd, signal.SIGKILL)
     os.close(fd)

@@ -77,7 +77,9 @@ def test_the_proc_is_killed(tmp_path: Path) -> None:
 def test_a_killed_proc_of_several_leaves_the_others(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pids")
     os.mkfifo(tmp_path / "go")
-    words = f"if [ $MONARCH_RANK_X = 0 ]; then echo $$ > {tmp_path}/pids; sleep 1000; fi; read x < {tmp_path}/go; echo done > {tmp_path}/end"
+    words = (
+        f"if [ $MONARCH_RANK_X = 0 ]; then echo $$ > {tmp_path}/pids; sleep 1000; fi; read x < {tmp_path}/go; echo done > {tmp_path}/end"
+    )
     future = exec_command(this_host(), ["sh", "-c", words], per_host={"x": 2})
     pid = int((tmp_path / "pids").read_text())
     os.kill(parent(parent(pid)), signal.SIGKILL)

@@ -38,8 +38,18 @@ def exec_command(
     if it cannot be started, `SupervisionError` if a host is lost. `rank` or `point` (label to index) choose where it runs, `env` is added
     to the environment. With `output_dir` its output goes to files there and not here; `$SUBDIR` in it is `hosts_0_gpus_1`, and the like.
     """
-    where = {"rank": rank, "point": point, "per_host": per_host}
-    target = make_target(host_mesh, cmd, env, workdir, **where, timeout=timeout, folder=output_dir, streams=output_dir is None)
+    target = make_target(
+        host_mesh,
+        cmd,
+        env,
+        workdir,
+        rank=rank,
+        point=point,
+        per_host=per_host,
+        timeout=timeout,
+        folder=output_dir,
+        streams=output_dir is None,
+    )
     return start([target])[1]
 
 
@@ -108,7 +118,7 @@ def chosen(sizes: Mapping[str, int], rank: int | None, point: Mapping[str, int] 
             total *= size
         if not 0 <= rank < total:
             raise ValueError(f"rank {rank} is not in a mesh of {total}")
-        for label in reversed(sizes):
+        for label in reversed(list(sizes)):
             rank, found[label] = divmod(rank, sizes[label])
         found = {label: found[label] for label in sizes}
     for label, index in found.items():

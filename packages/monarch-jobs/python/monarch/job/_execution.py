@@ -51,7 +51,7 @@ class _Rank:
 @dataclass
 class _Outcome:
     code: int = 0
-    errors: list[tuple[int, BaseException]] = field(default_factory=list)
+    errors: list[tuple[int, Exception]] = field(default_factory=list[tuple[int, Exception]])
 
 
 def buffered(ranks: int) -> int:
@@ -75,7 +75,7 @@ class Execution(Actor):
         self.grace = max((target.order.grace for target in targets), default=GRACE)
         self.ending = False
 
-    async def __supervise__(self, failure: MeshFailure) -> bool:
+    def __supervise__(self, failure: MeshFailure) -> bool:
         # Reads fail as well, and the result says so.
         return True
 
@@ -231,6 +231,4 @@ def cannot_start(refusal: Refusal) -> ExecError:
     """The error that the caller of a command gets."""
     name = errnos.errorcode.get(refusal.errno, str(refusal.errno))
     what = f"cannot start '{refusal.word}' on {refusal.host}: {os.strerror(refusal.errno)} ({name})"
-    return ExecError(
-        what, cause=f"command: {' '.join(refusal.command)}", host=refusal.host, command=refusal.command, errno=refusal.errno
-    )
+    return ExecError(what, cause=f"command: {' '.join(refusal.command)}", host=refusal.host, command=refusal.command, errno=refusal.errno)

@@ -28,11 +28,12 @@ class PortForwarder(Actor):
         src_proc_mesh: ProcMesh,
         src_address: str | Callable[[Point], str],
     ) -> None:
-        """Listens on `src_address` beside each proc of `src_proc_mesh`, and connects what comes in with `dst_port` of the machine of the proc
-        of the same rank of `dst_proc_mesh`. Done when all listen.
+        """Listens on `src_address` beside each proc of `src_proc_mesh`, and connects what comes in with `dst_port` of the machine of the
+        proc of the same rank of `dst_proc_mesh`. Done when all listen.
 
-        An address is `port`, `:port`, `host:port` or `[host]:port`; without a host only the machine itself can connect, with port 0 any free
-        one is taken. A callable gets the point. `ValueError` if the meshes have not the same size, `OSError` if an address cannot be had.
+        An address is `port`, `:port`, `host:port` or `[host]:port`; without a host only the machine itself can connect, with port 0 any
+        free one is taken. A callable gets the point. `ValueError` if the meshes have not the same size, `OSError` if an address cannot be
+        had.
         """
         ranks = len(dst_proc_mesh)
         if ranks != len(src_proc_mesh):

@@ -3,12 +3,12 @@
     python -I -S _guard.py FD
 
 FD is a stream socket to the proc. What the proc sends first is the specification; then each byte is the number of a signal for the
-command's group, 9 for all its descendants. It gets `("started", pid)` or `("failed", errno, word)`, and at the end `("ended", wait status)`.
+command's group, 9 for all its descendants. It gets `("started", pid)` or `("failed", errno, word)`, and at the end `("ended", status)`.
 
-A process of its own, because a proc that is killed cannot clean up, and because whoever forks, signals and reaps should have one thread. It
-is the reaper of all that descends from the command, so that nothing gets away from a kill; the kernel kills the command when the guard goes.
-What is still in the command's group a moment after it ended is killed: who wants a process to stay starts it in a session of its own.
-Nothing of Monarch, and little of Python, is loaded here, since every command waits for it.
+A process of its own, because a proc that is killed cannot clean up, and because whoever forks, signals and reaps should have one thread.
+It is the reaper of all that descends from the command, so that nothing gets away from a kill; the kernel kills the command when the guard
+goes. What is still in the command's group a moment after it ended is killed: who wants a process to stay starts it in a session of its
+own. Nothing of Monarch, and little of Python, is loaded here, since every command waits for it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Guard:
         self.status: int | None = None
         self.folder: str | None = None
         self.wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _noticed)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
     def run(self) -> None:
@@ -105,7 +105,7 @@ class Guard:
 
     def _argv(self, spec: dict[str, Any]) -> list[str]:
         """The words of the command, with the place of the script that came along, if one did."""
-        argv: list[str] = spec["argv"]
+        argv: list[Any] = spec["argv"]
         if spec["script"] is None:
             return argv
         import tempfile
@@ -255,7 +255,7 @@ class Guard:
         self._kill_all()
 
     def _kill_all(self) -> None:
-        # Whoever loses its parent becomes a child of ours, so this ends with nobody left; a process that the kernel holds is not waited for.
+        # Whoever loses its parent becomes a child of ours, so this ends with nobody left. A process that the kernel holds is given up.
         end = time.monotonic() + 2 * LINGER
         while self._reap() and time.monotonic() < end:
             for pid in descendants(os.getpid()):
@@ -292,11 +292,15 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def _noticed(number: int, frame: object) -> None:
+    """A handler, because what is ignored stays so in the command."""
+
+
 def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        # Meant for the command, which gets its own; handlers, unlike what is ignored, end with an exec.
-        signal.signal(number, lambda *_: None)
+        # Meant for the command, which gets its own.
+        signal.signal(number, _noticed)
     guard = Guard(int(sys.argv[1]))
     try:
         guard.run()

@@ -50,7 +50,9 @@ class GuardedProcess:
         self._socket: socket.socket | None = None
         self._received = bytearray()
 
-    async def start(self, line: CommandLine, fds: tuple[int, int, int], tty: bool = False, farewell: Sequence[tuple[int, float]] = ()) -> None:
+    async def start(
+        self, line: CommandLine, fds: tuple[int, int, int], tty: bool = False, farewell: Sequence[tuple[int, float]] = ()
+    ) -> None:
         """Runs the command on these descriptors; `CannotStart` if that is not possible.
 
         `farewell`: signals with the pause after each, before all is killed, if this proc is gone.

@@ -43,7 +43,9 @@ class OutputBuffer:
 class OutputPipe:
     """The reading end of one stream of a command: read while the buffer has room, which makes the command wait when it has none."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, stream: int, by_line: bool, buffer: OutputBuffer, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, stream: int, by_line: bool, buffer: OutputBuffer, changed: Callable[[], None]
+    ) -> None:
         self.loop = loop
         self.stream = stream
         self.buffer = buffer

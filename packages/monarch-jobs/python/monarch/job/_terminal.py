@@ -27,10 +27,10 @@ class Terminal(Actor):
 
     _is_system_actor = True
 
-    def __init__(self, env: dict[str, str], workdir: str | None, size: tuple[int, int]) -> None:
+    def __init__(self, env: dict[str, str], workdir: str | None, window: tuple[int, int]) -> None:
         self.env = env
         self.workdir = workdir
-        self.size = size
+        self.window = window
         self.process: GuardedProcess | None = None
         self.master = -1
         self.readable = asyncio.Event()
@@ -44,7 +44,7 @@ class Terminal(Actor):
         name = "-" + os.path.basename(program)
         self.master, slave = os.openpty()
         os.set_blocking(self.master, False)
-        self._set_size(self.size)
+        self._set_size(self.window)
         process = GuardedProcess()
         try:
             line = CommandLine((program,), environment, self.workdir, program_name=name)

@@ -52,21 +52,23 @@ def _below(folder: str, path: str) -> Iterator[Entry]:
                 yield (LINK, name, os.readlink(entry.path))
                 continue
             found = entry.stat(follow_symlinks=False)
-            if stat.S_ISREG(found.st_mode):
-                # A pipe that takes its place meanwhile must not hold us up.
-                file = open(entry.path, "rb", buffering=0, opener=lambda p, flags: os.open(p, flags | os.O_NOFOLLOW | os.O_NONBLOCK))
-            elif not stat.S_ISDIR(found.st_mode):
-                yield (SKIPPED, name, "not a file, a directory or a link")
-                continue
+            file = open(entry.path, "rb", buffering=0, opener=_opened) if stat.S_ISREG(found.st_mode) else None
         except OSError as e:
             yield (SKIPPED, name, e.strerror)
             continue
-        if stat.S_ISDIR(found.st_mode):
+        if file is not None:
+            with file:
+                yield from _file(name, found, file)
+        elif stat.S_ISDIR(found.st_mode):
             yield (DIRECTORY, name, found.st_mode & _MODE, found.st_mtime_ns)
             yield from _below(entry.path, name)
         else:
-            with file:
-                yield from _file(name, found, file)
+            yield (SKIPPED, name, "not a file, a directory or a link")
+
+
+def _opened(path: str, flags: int) -> int:
+    # A link or a pipe may have taken its place: neither must lead away or hold us up.
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _file(name: str, found: os.stat_result, file: Any) -> Iterator[Entry]:

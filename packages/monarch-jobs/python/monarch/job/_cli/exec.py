@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -26,7 +26,9 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 @click.option("-e", "--env", "env", multiple=True, metavar="K=V", help="Environment; K alone passes on what it is here.")
 @click.option("--workdir", metavar="D", help="The folder on the hosts to run in.")
 @click.option("--kill", is_flag=True, help="Afterwards, kill the job.")
-@click.option("--script", type=click.File("rb"), metavar="FILE|-", help="Send this file along, and run it; CMD are its arguments.")
+@click.option(
+    "--script", type=click.File("rb", lazy=False), metavar="FILE|-", help="Send this file along, and run it; CMD are its arguments."
+)
 @click.option("-m", "module", metavar="MODULE", help="Run a Python module of the hosts; CMD are its arguments.")
 @click.option("--output-dir", metavar="D", help="Where each host keeps stdout.txt and stderr.txt; $SUBDIR in it is rank by rank.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="End it after so many seconds, with code 124.")
@@ -40,7 +42,7 @@ def command(
     env: tuple[str, ...],
     workdir: str | None,
     kill: bool,
-    script: click.utils.LazyFile | None,
+    script: BinaryIO | None,
     module: str | None,
     output_dir: str | None,
     timeout: float | None,
@@ -48,13 +50,13 @@ def command(
 ) -> int:
     """Runs CMD on hosts of the current job, with its output here as it comes, and exits with the largest of its exit codes.
 
-    A signal counts as 128 plus its number, 124 says that --timeout ended it, 127 or 126 that it could not be started. Ctrl-C sends SIGINT to
-    the command, SIGTERM after 5 s, SIGKILL after 5 s more; a second one SIGKILL at once; the exit code is 130.
+    A signal counts as 128 plus its number, 124 says that --timeout ended it, 127 or 126 that it could not be started. Ctrl-C sends SIGINT
+    to the command, SIGTERM after 5 s, SIGKILL after 5 s more; a second one SIGKILL at once; the exit code is 130.
 
     \b
     For agents:
       Job reuse: `monarch apply MODULE.JOB` reserves the hosts once; run this as often as you like, and `monarch kill` at the end.
-      One process per GPU: monarch exec --all --per-host gpus=8 -- python train.py, with MONARCH_RANK_GPUS and MONARCH_SIZE_GPUS set.
+      One process per GPU: monarch exec --all --per-host gpus=8 -- python train.py, which finds MONARCH_RANK_GPUS and MONARCH_SIZE_GPUS.
       One host only: monarch exec --point hosts=3 -- nvidia-smi
       A script of yours: monarch exec --all --script setup.sh, or --script - to read it from stdin.
       With several ranks, lines begin with [rank], and each host keeps its own in the folder that the last line on stderr names.
@@ -82,9 +84,7 @@ def command(
             job.kill()
 
 
-def _words(
-    cmd: tuple[str, ...], script: click.utils.LazyFile | None, module: str | None
-) -> tuple[tuple[str | None, ...], tuple[str, bytes] | None]:
+def _words(cmd: tuple[str, ...], script: BinaryIO | None, module: str | None) -> tuple[tuple[str | None, ...], tuple[str, bytes] | None]:
     if module is not None:
         return ("-m", module, *cmd), None
     if script is None:
