@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from monarch.actor import Future, this_host
-from monarch.job import HostStatus, JobEndedError, JoinTimeoutError, ProcessJob, SubmitError, _attaching, _sessions, job_load, process
+from monarch.job import HostStatus, JobEndedError, JoinTimeoutError, ProcessJob, SubmitError, _sessions, job_load, process
 from monarch.job._launched import LauncherJob
 
 HERE = Path(__file__).parents[1]
@@ -32,12 +32,12 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     """What was to be attached, per mesh."""
     found: dict[str, list[Any]] = {}
 
-    def attach(workers: list[Any], name: str, secret: bytes | None) -> Any:
+    def attach(*, workers: list[Any], name: str, secret: bytes | None) -> Any:
         assert secret is not None and len(secret) == 32
         found[name] = list(workers)
         return this_host()
 
-    monkeypatch.setattr(_attaching, "attach", attach)
+    monkeypatch.setattr("monarch.actor.attach_to_workers", attach)
     # It is no host of the job, and must not be shut down with it.
     monkeypatch.setattr("monarch.job._joining._shut_down", lambda connection: None)
     return found
@@ -88,8 +88,8 @@ def test_processes_logs_and_nothing_left(applied: Callable[..., ProcessJob], att
     state = job.state(None)
     assert list(state) == ["a", "b c"]
     assert {name: addresses(workers) for name, workers in attached.items()} == {
-        "a": [f"ipc://{directory}/0.sock", f"ipc://{directory}/1.sock"],
-        "b c": [f"ipc://{directory}/2.sock"],
+        "a": [f"worker<x>@ipc://{directory}/0.sock", f"worker<x>@ipc://{directory}/1.sock"],
+        "b c": [f"worker<x>@ipc://{directory}/2.sock"],
     }
     status = job.status()
     assert status.phase == "running"

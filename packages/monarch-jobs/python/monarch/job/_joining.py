@@ -79,8 +79,7 @@ def connect(job: LauncherJob) -> JobState:
 
 
 def _attach(job: LauncherJob) -> JobState:
-    from monarch.actor import Channel
-    from monarch.job._attaching import attach
+    from monarch.actor import Channel, attach_to_workers
 
     assert job.apply_id is not None
     secret = job._secret()
@@ -97,7 +96,7 @@ def _attach(job: LauncherJob) -> JobState:
                 workers.append(promise.receiver.recv())
             else:
                 workers.append(address)
-        meshes[mesh] = attach(workers, mesh, secret)
+        meshes[mesh] = attach_to_workers(workers=workers, name=mesh, secret=secret)
     if promises:
         allocation = job.awaited_ = Allocation(job)
         _Waiter(allocation, promises, job._join_timeout()).start()
