@@ -22,6 +22,13 @@ GRACE_SECONDS = 1.0
 _children: dict[int, subprocess.Popen[bytes]] = {}
 
 
+class _Outliving(subprocess.Popen[bytes]):
+    """A child that is meant to go on when this process ends: that needs no warning."""
+
+    def __del__(self) -> None:
+        self.poll()
+
+
 class Session(NamedTuple):
     """The leader of a session: its pid, and when it was started, in the kernel's ticks since boot."""
 
@@ -32,7 +39,7 @@ class Session(NamedTuple):
 def start(argv: Sequence[str], env: Mapping[str, str], mark: str, out: str, err: str, keep: Sequence[int] = ()) -> Session:
     """Starts a process in a session of its own; its output goes to the ends of these files, `keep` are descriptors that it gets."""
     with open(out, "ab", opener=_private) as stdout, open(err, "ab", opener=_private) as stderr:
-        child = subprocess.Popen(
+        child = _Outliving(
             list(argv),
             env={**env, MARK: mark},
             stdin=subprocess.DEVNULL,

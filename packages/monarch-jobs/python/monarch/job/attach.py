@@ -48,12 +48,12 @@ class AttachJob(JobTrait):
             _credentials.read_private(self._credentials)
 
     def _state(self) -> JobState:
+        from monarch.actor import attach_to_workers
         from monarch.job import _credentials
-        from monarch.job._attaching import attach
 
         if self.connection_ is None:
             secret = None if self._credentials is None else _credentials.read_private(self._credentials)
-            meshes = {name: attach(hosts, name, secret) for name, hosts in self._meshes.items()}
+            meshes = {name: attach_to_workers(workers=list(hosts), name=name, secret=secret) for name, hosts in self._meshes.items()}
             self.connection_ = JobState(meshes)
         return self.connection_
 

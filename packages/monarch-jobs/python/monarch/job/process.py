@@ -127,7 +127,7 @@ class ProcessLauncher:
         assert self._apply_id is not None
         out, err = (_log(ids["logs"], host, stream) for stream in ("out", "err"))
         session = _sessions.start(argv, {**inherited, **identity, **self._env}, self._apply_id, out, err)
-        worker |= {"pid": session.pid, "start": session.start}
+        worker.update(pid=session.pid, start=session.start)
 
     def poll(self, ids: dict[str, Any]) -> JobStatus:
         hosts: list[HostStatus] = []
@@ -224,8 +224,8 @@ def _published(path: str, pid: int) -> str | None:
             found: Any = json.loads(f.read())
     except (FileNotFoundError, ValueError):
         return None
-    address = found.get("address") if isinstance(found, dict) and found.get("pid") == pid else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-    return address if isinstance(address, str) else None
+    # With its identity: another agent at this address is none of ours.
+    return f"worker<{found['uid']}>@{found['address']}" if found["pid"] == pid else None
 
 
 def _unlink(path: str) -> None:
