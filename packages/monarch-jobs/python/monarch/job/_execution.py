@@ -24,7 +24,7 @@ _ON_THEIR_WAY = 64 << 20
 _MOST, _LEAST = 256 << 10, 16 << 10
 # After SIGKILL, for the news of it; a host that does not answer is left alone.
 _PATIENCE = 3.0
-KILLED = 137
+KILLED, INTERRUPTED = 137, 130
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ class _Rank:
     command: Command
     prefix: bytes
     rank: int
-    where: str
+    # The proc has said that the command runs.
+    begun: bool = False
+    task: asyncio.Task[None] | None = None
 
 
 @dataclass
@@ -70,7 +72,7 @@ class Execution(Actor):
         self.console = Console(self._reader_is_gone)
         self.meshes: list[Any] = []
         self.commands: list[Any] = []
-        self.tasks: list[asyncio.Task[None]] = []
+        self.ranks: list[_Rank] = []
         self.outcome = _Outcome()
         self.grace = max((target.order.grace for target in targets), default=GRACE)
         self.ending = False
@@ -112,14 +114,15 @@ class Execution(Actor):
     # ---- ranks
 
     async def _run_all(self) -> None:
-        ranks = [rank for target in self.targets for rank in self._spawn(target)]
-        several = len(ranks) > 1
-        for rank in ranks:
+        self.ranks = [rank for target in self.targets for rank in self._spawn(target)]
+        several = len(self.ranks) > 1
+        for rank in self.ranks:
             if not several:
                 rank.prefix = b""
-            self.tasks.append(asyncio.ensure_future(self._follow(rank, several)))
-        await asyncio.wait(self.tasks)
-        for task in self.tasks:
+            rank.task = asyncio.ensure_future(self._follow(rank, several))
+        tasks = [rank.task for rank in self.ranks if rank.task is not None]
+        await asyncio.wait(tasks)
+        for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
@@ -134,8 +137,7 @@ class Execution(Actor):
             full = target.order.coordinates(dict(point))
             number = _number(full, target.sizes)
             prefix = f"[{target.name}{number}] "
-            where = ", ".join(f"{label}={index}" for label, index in full.items())
-            yield _Rank(commands.slice(**point) if point else commands, prefix.encode(), number, where)
+            yield _Rank(commands.slice(**point) if point else commands, prefix.encode(), number)
 
     async def _follow(self, rank: _Rank, several: bool) -> None:
         command: Any = rank.command
@@ -147,11 +149,12 @@ class Execution(Actor):
                 if several:  # the others may run for long
                     await self.console.write(2, prefixed(f"{error}\n".encode(), rank.prefix))
                 return
+            rank.begun = True
             code = await self._show(command, rank.prefix)
         except asyncio.CancelledError:
             if not self.ending:
                 raise
-            self.outcome.code = max(self.outcome.code, KILLED)
+            self.outcome.code = max(self.outcome.code, KILLED if rank.begun else INTERRUPTED)
             return
         except SupervisionError as e:
             self.outcome.errors.append((rank.rank, e))
@@ -183,12 +186,17 @@ class Execution(Actor):
             self.ending = True
             for commands in self.commands:
                 _quietly(commands.interrupt.broadcast)
+            # A host that is not there yet may never be: the stop of its procs is all it hears of.
+            for rank in self.ranks:
+                if not rank.begun and rank.task is not None:
+                    rank.task.cancel()
             asyncio.get_running_loop().call_later(2 * self.grace + _PATIENCE, self._give_up)
 
     def _give_up(self) -> None:
         self.ending = True
-        for task in self.tasks:
-            task.cancel()
+        for rank in self.ranks:
+            if rank.task is not None:
+                rank.task.cancel()
 
     async def _stop_procs(self) -> None:
         stopping = [asyncio.ensure_future(_settled(procs.stop("the command has ended"))) for procs in self.meshes]
