@@ -36,3 +36,8 @@ def kill_and_wait(pid: int, number: int) -> None:
     os.kill(pid, number)
     os.close(fd)
     assert wait_for_end(pid)
+
+
+def all_end(script: Script) -> bool:
+    """Whether all that is left of a script ends, which it need not have done yet where the script just vanished."""
+    return all(wait_for_end(pid) for pid, _ in script.processes())

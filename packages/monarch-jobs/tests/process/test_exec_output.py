@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from exec_scripts import Script
+from exec_scripts import Script, all_end
 
 from monarch.actor import this_host
 from monarch.job import exec_command
@@ -121,7 +121,7 @@ while written < 64 << 20:
         script.err.seek(0)
         # Of the pipes, the buffer of the proc, and what is on its way; the script itself reads nothing.
         assert 0 < int(script.err.read()) < 4 << 20
-        assert script.left() == []
+        assert all_end(script)
     finally:
         script.close()
 
@@ -181,6 +181,6 @@ def test_a_reader_that_is_gone() -> None:
         assert script._wait(25) == 0
         script.err.seek(0)
         assert script.err.read() == "3\n"
-        assert script.left() == []
+        assert all_end(script)
     finally:
         script.close()

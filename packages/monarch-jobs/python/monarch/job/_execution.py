@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Of output that is on its way to the console, for all ranks together, and for one.
 _ON_THEIR_WAY = 64 << 20
 _MOST, _LEAST = 256 << 10, 16 << 10
-# After SIGKILL, for the news of it; a host that does not answer is left alone.
+# How long a host may take to tell that it has begun, or ended, what it was asked to; then it is left alone.
 _PATIENCE = 3.0
 KILLED, INTERRUPTED = 137, 130
 
@@ -186,11 +186,14 @@ class Execution(Actor):
             self.ending = True
             for commands in self.commands:
                 _quietly(commands.interrupt.broadcast)
-            # A host that is not there yet may never be: the stop of its procs is all it hears of.
-            for rank in self.ranks:
-                if not rank.begun and rank.task is not None:
-                    rank.task.cancel()
+            asyncio.get_running_loop().call_later(_PATIENCE, self._forget_missing)
             asyncio.get_running_loop().call_later(2 * self.grace + _PATIENCE, self._give_up)
+
+    def _forget_missing(self) -> None:
+        """A host that is not there yet may never be: the stop of its procs is all it hears of."""
+        for rank in self.ranks:
+            if not rank.begun and rank.task is not None:
+                rank.task.cancel()
 
     def _give_up(self) -> None:
         self.ending = True

@@ -206,14 +206,15 @@ class _raw:
 
             self.before = termios.tcgetattr(self.fd)
             # What was typed meanwhile is for the shell.
-            tty.setraw(self.fd, termios.TCSADRAIN)
+            tty.setraw(self.fd, termios.TCSANOW)
 
     def __exit__(self, *_: object) -> None:
         if self.fd is not None:
             import termios
 
             try:
-                termios.tcsetattr(self.fd, termios.TCSADRAIN, self.before)
+                # Not when all is shown: nobody may be looking any more.
+                termios.tcsetattr(self.fd, termios.TCSANOW, self.before)
             except termios.error:  # it hung up
                 return
 
