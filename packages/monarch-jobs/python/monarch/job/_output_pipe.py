@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _READ = 64 << 10
+_TOGETHER = 8 << 10
 
 
 class OutputBuffer:
@@ -30,7 +31,8 @@ class OutputBuffer:
         if not data:
             return
         self.size += len(data)
-        if self._chunks and self._chunks[-1][0] == stream and len(data) < 4096:
+        # Few chunks, and little to copy, however small the writes are.
+        if self._chunks and self._chunks[-1][0] == stream and len(self._chunks[-1][1]) + len(data) <= _TOGETHER:
             self._chunks[-1] = (stream, self._chunks[-1][1] + data)
         else:
             self._chunks.append((stream, data))
