@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "monarch.cli"
+# Texts that other wheels add to the end of the help.
+GUIDES = "monarch.guide"
 # As a shell has it for a program that Ctrl-C ended.
 INTERRUPTED = 130
 
@@ -32,6 +34,16 @@ class Verbs(click.Group):
             return own
         entry = _added().get(cmd_name)
         return None if entry is None else _loaded(entry)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from importlib.metadata import entry_points
+
+        for entry in sorted(entry_points(group=GUIDES)):
+            try:
+                guide = str(entry.load())
+            except Exception:  # its verbs are listed as broken; that is enough
+                continue
+            formatter.write(f"\n{guide}")
 
 
 def _added() -> dict[str, EntryPoint]:

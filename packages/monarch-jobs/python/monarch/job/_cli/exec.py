@@ -1,0 +1,188 @@
+"""`monarch exec [OPTIONS] [--] CMD...`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from monarch.job._cli.verb import INTERRUPTED, verb
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monarch.job._execution import Target
+    from monarch.job._job_state import JobState
+
+_NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+
+
+@verb("exec", short_help="Runs a command on the hosts of the current job.", context_settings={"allow_interspersed_args": False})
+@click.option("--all", "everywhere", is_flag=True, help="On all hosts of all meshes.")
+@click.option("--mesh", metavar="NAME", help="On all hosts of this mesh.")
+@click.option("--one", is_flag=True, help="On rank 0 of the first mesh, which is what happens without any of these.")
+@click.option("--point", metavar="D=N,...", help="At these coordinates of the first mesh; dimensions that are left out: on all of them.")
+@click.option("--per-host", metavar="D=N,...", help="So many processes on each host, e.g. gpus=8.")
+@click.option("-e", "--env", "env", multiple=True, metavar="K=V", help="Environment; K alone passes on what it is here.")
+@click.option("--workdir", metavar="D", help="The folder on the hosts to run in.")
+@click.option("--kill", is_flag=True, help="Afterwards, kill the job.")
+@click.option(
+    "--script", type=click.File("rb", lazy=False), metavar="FILE|-", help="Send this file along, and run it; CMD are its arguments."
+)
+@click.option("-m", "module", metavar="MODULE", help="Run a Python module of the hosts; CMD are its arguments.")
+@click.option("--output-dir", metavar="D", help="Where each host keeps stdout.txt and stderr.txt; $SUBDIR in it is rank by rank.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="End it after so many seconds, with code 124.")
+@click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD...")
+def command(
+    everywhere: bool,
+    mesh: str | None,
+    one: bool,
+    point: str | None,
+    per_host: str | None,
+    env: tuple[str, ...],
+    workdir: str | None,
+    kill: bool,
+    script: BinaryIO | None,
+    module: str | None,
+    output_dir: str | None,
+    timeout: float | None,
+    cmd: tuple[str, ...],
+) -> int:
+    """Runs CMD on hosts of the current job, with its output here as it comes, and exits with the largest of its exit codes.
+
+    A signal counts as 128 plus its number, 124 says that --timeout ended it, 127 or 126 that it could not be started. Ctrl-C sends SIGINT
+    to the command, SIGTERM after 5 s, SIGKILL after 5 s more; a second one SIGKILL at once; the exit code is 130.
+
+    \b
+    For agents:
+      Job reuse: `monarch apply MODULE.JOB` reserves the hosts once; run this as often as you like, and `monarch kill` at the end.
+      One process per GPU: monarch exec --all --per-host gpus=8 -- python train.py, which finds MONARCH_RANK_GPUS and MONARCH_SIZE_GPUS.
+      One host only: monarch exec --point hosts=3 -- nvidia-smi
+      A script of yours: monarch exec --all --script setup.sh, or --script - to read it from stdin.
+      With several ranks, lines begin with [rank], and each host keeps its own in the folder that the last line on stderr names.
+    """
+    from monarch.job._cli.target import job_and_hosts, variables
+
+    if sum((everywhere, mesh is not None, one, point is not None)) > 1:
+        raise click.UsageError("--all, --mesh, --one and --point exclude each other")
+    if script is not None and module is not None:
+        raise click.UsageError("--script and -m exclude each other")
+    if not cmd and script is None and module is None:
+        raise click.UsageError("no command")
+    words, attached = _words(cmd, script, module)
+    environment = variables(env)
+    job, state = job_and_hosts()
+    try:
+        chosen = _chosen(state, everywhere, mesh, point, per_host)
+        targets = _targets(chosen, words, environment, workdir, timeout, attached, output_dir)
+    except ValueError as e:
+        raise click.UsageError(str(e)) from e
+    try:
+        return _run(targets)
+    finally:
+        if kill:
+            job.kill()
+
+
+def _words(cmd: tuple[str, ...], script: BinaryIO | None, module: str | None) -> tuple[tuple[str | None, ...], tuple[str, bytes] | None]:
+    if module is not None:
+        return ("-m", module, *cmd), None
+    if script is None:
+        return cmd, None
+    import os
+
+    text = script.read()
+    name = os.path.basename(str(script.name)) if script.name not in ("-", "<stdin>") else "script"
+    from monarch.job._command import PYTHON
+
+    if text.startswith(b"#!"):
+        # As the kernel does it: the program, and the rest of the line as one word.
+        first = text[2:].partition(b"\n")[0].decode(errors="surrogateescape").strip()
+        interpreter: tuple[str, ...] = tuple(first.split(None, 1)) or ("/bin/sh",)
+    else:
+        interpreter = (PYTHON,) if name.endswith(".py") else ("/bin/sh",)
+    return (*interpreter, None, *cmd), (name, text)
+
+
+def _chosen(
+    state: JobState, everywhere: bool, mesh: str | None, point: str | None, per_host: str | None
+) -> tuple[list[str], JobState, dict[str, int] | None, dict[str, int]]:
+    from monarch.job._cli.target import mesh_of, pairs
+
+    per = pairs(per_host, "--per-host")
+    if everywhere:
+        return list(state), state, None, per
+    name, hosts = mesh_of(state, mesh)
+    if mesh is not None:
+        return [name], state, None, per
+    if point is not None:
+        return [name], state, pairs(point, "--point"), per
+    # Rank 0 of the mesh is one process, however many there could be.
+    return [name], state, dict.fromkeys([*hosts.sizes, *per], 0), per
+
+
+def _targets(
+    chosen: tuple[list[str], JobState, dict[str, int] | None, dict[str, int]],
+    words: tuple[str | None, ...],
+    env: Mapping[str, str],
+    workdir: str | None,
+    timeout: float | None,
+    script: tuple[str, bytes] | None,
+    output_dir: str | None,
+) -> list[Target]:
+    import secrets
+    import tempfile
+    from dataclasses import replace
+
+    from monarch.job._command import SUBDIR, TEMPORARY
+    from monarch.job._exec import make_target
+
+    names, state, point, per_host = chosen
+    targets = [
+        make_target(
+            state[name],
+            words,
+            env,
+            workdir,
+            point=point,
+            per_host=per_host,
+            timeout=timeout,
+            folder=output_dir,
+            script=script,
+            name=f"{name} " if len(names) > 1 else "",
+            among=len(names),
+        )
+        for name in names
+    ]
+    if output_dir is not None or sum(target.ranks for target in targets) == 1:
+        return targets
+    folder = f"monarch_exec_{secrets.token_hex(4)}"
+    # The same place on all hosts that have the same temporary folder as this one, as most do.
+    click.echo(f"monarch: output by rank on the hosts: {tempfile.gettempdir()}/{folder}", err=True)
+    return [
+        replace(target, order=replace(target.order, folder="/".join((TEMPORARY, folder, *([name] if len(names) > 1 else []), SUBDIR))))
+        for target, name in zip(targets, names, strict=True)
+    ]
+
+
+def _run(targets: list[Target]) -> int:
+    from monarch.job._exec import start
+    from monarch.job.errors import ExecError
+
+    execution, result = start(targets, ends_with_reader=True)
+    interrupts = 0
+    while True:
+        try:
+            code = result.get()
+        except KeyboardInterrupt:
+            interrupts += 1
+            (execution.interrupt if interrupts == 1 else execution.kill).broadcast()
+            continue
+        except ExecError as e:
+            import errno
+
+            if interrupts:
+                return INTERRUPTED
+            click.echo(f"monarch: {e}", err=True)
+            return _NOT_FOUND if e.errno == errno.ENOENT else _NOT_EXECUTABLE
+        return INTERRUPTED if interrupts else code

@@ -1,0 +1,226 @@
+"""The actor that runs one command in one proc of a host."""
+
+from __future__ import annotations
+
+import asyncio
+import errno as errnos
+import os
+import signal
+import socket
+import sys
+import tempfile
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from monarch.actor import Actor, concurrent_endpoint, context
+from monarch.job._guarded_process import CannotStart, CommandLine, GuardedProcess, exit_code
+from monarch.job._output_pipe import OutputBuffer, OutputPipe
+
+TIMED_OUT = 124
+# From SIGINT to SIGTERM, and from there to SIGKILL.
+GRACE = 5.0
+# The same where the proc itself has to end, within `cleanup_timeout`.
+_LAST_GRACE = 1.0
+# In the name of a folder: the rank's coordinates, and the host's folder for temporary files, only at the begin.
+SUBDIR = "$SUBDIR"
+TEMPORARY = "$TMPDIR"
+# In the place of a program: the interpreter of the proc.
+PYTHON = "-python"
+Chunk = tuple[int, bytes]
+
+
+@dataclass(frozen=True)
+class Order:
+    """A command for all ranks of a mesh. `None` in `argv` is the place of `script`."""
+
+    argv: tuple[str | None, ...]
+    env: dict[str, str]
+    workdir: str | None
+    # The extent that the ranks are named in, and the coordinates that are the same for all that run.
+    sizes: dict[str, int]
+    fixed: dict[str, int]
+    streams: bool
+    by_line: bool
+    # Where `stdout.txt` and `stderr.txt` go.
+    folder: str | None
+    buffered: int
+    timeout: float | None = None
+    script: tuple[str, bytes] | None = None
+    grace: float = GRACE
+
+    def coordinates(self, own: dict[str, int]) -> dict[str, int]:
+        return {label: self.fixed.get(label, own.get(label, 0)) for label in self.sizes}
+
+
+class Refusal(NamedTuple):
+    """A command that could not be started."""
+
+    host: str
+    command: tuple[str, ...]
+    errno: int
+    word: str
+
+
+class Command(Actor):
+    """Reads are answered when there is output, so the reader decides how fast the command may print."""
+
+    _is_system_actor = True
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.process: GuardedProcess | None = None
+        self.buffer = OutputBuffer(order.buffered)
+        self.pipes: list[OutputPipe] = []
+        self.timed_out = False
+        self.ending: asyncio.Task[None] | None = None
+        self.code: int | None = None
+        self.news = asyncio.Event()
+
+    @concurrent_endpoint
+    async def start(self) -> Refusal | None:
+        """Starts the command; why not, if it cannot be."""
+        order = self.order
+        argv = words(order)
+        try:
+            line = CommandLine(argv, self._environment(), order.workdir, order.script)
+            await self._start(line)
+        except CannotStart as e:
+            return self._refusal(argv, e.errno, e.word)
+        except OSError as e:  # of the files
+            return self._refusal(argv, e.errno or errnos.EIO, str(e.filename or order.folder or ""))
+        if order.timeout is not None:
+            asyncio.get_running_loop().call_later(order.timeout, self._time_out)
+        return None
+
+    @concurrent_endpoint
+    async def read(self) -> tuple[list[Chunk], int | None]:
+        """What has been printed since; with it, at the end, the exit code."""
+        while self.buffer.size == 0 and (self.code is None or any(pipe.is_open for pipe in self.pipes)):
+            self.news.clear()
+            await self.news.wait()
+        taken = self.buffer.take()
+        for pipe in self.pipes:
+            pipe.resume()
+        if self.buffer.size or any(pipe.is_open for pipe in self.pipes):
+            return taken, None
+        return taken, self.code
+
+    @concurrent_endpoint
+    async def interrupt(self) -> None:
+        """SIGINT, then SIGTERM, then SIGKILL."""
+        self._end(self.order.grace)
+
+    @concurrent_endpoint
+    async def kill(self) -> None:
+        """SIGKILL to all that descends from the command."""
+        if self.process is not None:
+            self.process.signal(signal.SIGKILL)
+
+    async def __cleanup__(self, exc: Exception | None) -> None:
+        process = self.process
+        if process is None:
+            return
+        if process.pid and not process.ended.done():
+            if self.ending is not None:
+                self.ending.cancel()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                process.signal(number)
+                await asyncio.wait((process.ended,), timeout=_LAST_GRACE)
+        for pipe in self.pipes:
+            pipe.close()
+        process.close()
+        await process.wait_closed()
+
+    # ---- start
+
+    async def _start(self, line: CommandLine) -> None:
+        loop = asyncio.get_running_loop()
+        order = self.order
+        files = self._open_files()
+        try:
+            if order.streams:
+                self.pipes = [OutputPipe(loop, n, order.by_line, self.buffer, self.news.set) for n in (1, 2)]
+                fds = [pipe.command_end for pipe in self.pipes]
+            else:
+                fds = files
+            self.process = GuardedProcess()
+            try:
+                await self.process.start(line, (0, fds[0], fds[1]))
+            finally:
+                for pipe in self.pipes:
+                    os.close(pipe.command_end)
+            for pipe, fd in zip(self.pipes, files, strict=False):
+                pipe.copy = open(os.dup(fd), "wb", buffering=0)
+        except BaseException:
+            for pipe in self.pipes:
+                pipe.close()
+            self.pipes, self.process = [], None
+            raise
+        finally:
+            for fd in files:
+                os.close(fd)
+        for pipe in self.pipes:
+            pipe.resume()
+        self.process.ended.add_done_callback(self._ended)
+
+    def _open_files(self) -> list[int]:
+        folder = self.order.folder
+        if folder is None:
+            return []
+        if folder.startswith(TEMPORARY + "/"):
+            folder = tempfile.gettempdir() + folder[len(TEMPORARY) :]
+        folder = os.path.join(self.order.workdir or "", folder.replace(SUBDIR, self._key()))
+        os.makedirs(folder, exist_ok=True)
+        names = [os.path.join(folder, name) for name in ("stdout.txt", "stderr.txt")]
+        return [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666) for name in names]
+
+    def _coordinates(self) -> dict[str, int]:
+        return self.order.coordinates(dict(context().actor_instance.rank))
+
+    def _key(self) -> str:
+        return "_".join(f"{label}_{index}" for label, index in self._coordinates().items())
+
+    def _environment(self) -> dict[str, str]:
+        found = dict(os.environ)
+        for label, index in self._coordinates().items():
+            for name in (label, label.upper()):
+                found[f"MONARCH_RANK_{name}"] = str(index)
+                found[f"MONARCH_SIZE_{name}"] = str(self.order.sizes[label])
+        return {**found, **self.order.env}
+
+    def _refusal(self, argv: tuple[str | None, ...], number: int, word: str) -> Refusal:
+        return Refusal(socket.gethostname(), tuple(w or "<script>" for w in argv), number, word)
+
+    # ---- the end
+
+    def _ended(self, ended: asyncio.Future[int]) -> None:
+        self.code = TIMED_OUT if self.timed_out else exit_code(ended.result())
+        for pipe in self.pipes:
+            pipe.drain()
+        self.news.set()
+
+    def _time_out(self) -> None:
+        if self.code is None:
+            self.timed_out = True
+            self._end(self.order.grace)
+
+    def _end(self, grace: float) -> None:
+        if self.ending is None and self.process is not None:
+            self.ending = asyncio.get_running_loop().create_task(self._escalate(self.process, grace))
+
+    async def _escalate(self, process: GuardedProcess, grace: float) -> None:
+        await asyncio.wait((process.started,))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process.signal(number)
+            await asyncio.wait((process.ended,), timeout=grace)
+        process.signal(signal.SIGKILL)
+
+
+def words(order: Order) -> tuple[str | None, ...]:
+    """The words to execute: a Python file and `-m` are run by the interpreter of the proc."""
+    first = order.argv[0]
+    if first == PYTHON:
+        return (sys.executable, *order.argv[1:])
+    if first == "-m" or (first is not None and first.endswith(".py")):
+        return (sys.executable, *order.argv)
+    return order.argv

@@ -1,0 +1,136 @@
+"""The actor that runs a program in a terminal of its own on a host: the far end of `shell`."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import pwd
+import signal
+import socket
+import struct
+import termios
+
+from monarch.actor import Actor, concurrent_endpoint
+from monarch.job._command import Refusal
+from monarch.job._guarded_process import CannotStart, CommandLine, GuardedProcess, exit_code
+
+_READ = 64 << 10
+# After each signal when the client has gone, before the next one; SIGKILL is the last. Both fit into `cleanup_timeout`.
+_PAUSE = 1.0
+FAREWELL = ((signal.SIGHUP, _PAUSE), (signal.SIGTERM, _PAUSE))
+
+
+class Terminal(Actor):
+    """Reads are answered when there is output, writes when the terminal has taken them."""
+
+    _is_system_actor = True
+
+    def __init__(self, env: dict[str, str], workdir: str | None, window: tuple[int, int]) -> None:
+        self.env = env
+        self.workdir = workdir
+        self.window = window
+        self.process: GuardedProcess | None = None
+        self.master = -1
+        self.readable = asyncio.Event()
+        self.writing = asyncio.Lock()
+
+    @concurrent_endpoint
+    async def start(self) -> Refusal | None:
+        """Starts the user's shell as a login shell; why not, if it cannot be."""
+        program = self.env.get("SHELL") or os.environ.get("SHELL") or _shell_of_user()
+        environment = {**os.environ, "SHELL": program, **self.env}
+        name = "-" + os.path.basename(program)
+        self.master, slave = os.openpty()
+        os.set_blocking(self.master, False)
+        self._set_size(self.window)
+        process = GuardedProcess()
+        try:
+            line = CommandLine((program,), environment, self.workdir, program_name=name)
+            await process.start(line, (slave, slave, slave), tty=True, farewell=FAREWELL)
+        except CannotStart as e:
+            return Refusal(socket.gethostname(), (program,), e.errno, e.word)
+        finally:
+            os.close(slave)
+        self.process = process
+        process.ended.add_done_callback(lambda _: self.readable.set())
+        return None
+
+    @concurrent_endpoint
+    async def read(self) -> tuple[bytes, int | None]:
+        """What the terminal shows; nothing more and the exit code at the end."""
+        assert self.process is not None
+        while True:
+            try:
+                data = os.read(self.master, _READ)
+            except BlockingIOError:
+                if not self.process.ended.done():
+                    await self._wait_readable()
+                    continue
+                data = b""
+            except OSError as e:
+                if e.errno != errno.EIO:  # nobody has the other end open
+                    raise
+                data = b""
+            if data:
+                return data, None
+            return b"", exit_code(await self.process.ended)
+
+    @concurrent_endpoint
+    async def write(self, data: bytes) -> None:
+        """What was typed."""
+        async with self.writing:
+            view = memoryview(data)
+            while view and self.process is not None and not self.process.ended.done():
+                try:
+                    view = view[os.write(self.master, view) :]
+                except BlockingIOError:
+                    await self._wait_writable()
+                except OSError:  # nobody is there to read it
+                    return
+
+    @concurrent_endpoint
+    async def resize(self, size: tuple[int, int]) -> None:
+        """Rows and columns; the programs in the terminal get SIGWINCH."""
+        self._set_size(size)
+
+    async def __cleanup__(self, exc: Exception | None) -> None:
+        if self.process is not None:
+            # The guard ends what still runs.
+            self.process.close()
+            await self.process.wait_closed()
+        if self.master >= 0:
+            asyncio.get_running_loop().remove_reader(self.master)
+            os.close(self.master)
+            self.master = -1
+
+    def _set_size(self, size: tuple[int, int]) -> None:
+        if self.master >= 0:
+            fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+
+    async def _wait_readable(self) -> None:
+        # Only while somebody waits: what is not read would wake the loop again and again.
+        loop = asyncio.get_running_loop()
+        self.readable.clear()
+        loop.add_reader(self.master, self.readable.set)
+        await self.readable.wait()
+        if self.master >= 0:
+            loop.remove_reader(self.master)
+
+    async def _wait_writable(self) -> None:
+        assert self.process is not None
+        loop = asyncio.get_running_loop()
+        ready: asyncio.Future[None] = loop.create_future()
+        loop.add_writer(self.master, lambda: ready.done() or ready.set_result(None))
+        try:
+            await asyncio.wait((ready, self.process.ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            loop.remove_writer(self.master)
+
+
+def _shell_of_user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_shell or "/bin/sh"
+    except KeyError:  # a container whose user has no entry
+        return "/bin/sh"

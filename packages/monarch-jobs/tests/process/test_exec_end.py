@@ -1,0 +1,189 @@
+"""How commands end when somebody else does: signals, timeouts, killed processes, a client that goes. Nothing is left of any of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from exec_scripts import Done, Script, kill_and_wait, number_after, wait_for_end
+
+from monarch.actor import SupervisionError, this_host
+from monarch.job import exec_command
+
+# Says its own number and that of a process that has left its group and its parent.
+FAMILY = "setsid sleep 1000 & echo pids $$ $!; while :; do sleep 1000; done"
+# The same, and only SIGKILL ends it.
+STUBBORN = "trap '' INT TERM; echo pids $$ > $FIFO; while :; do sleep 1; done"
+
+
+@contextmanager
+def running(code: str) -> Iterator[Script]:
+    script = Script(code)
+    try:
+        yield script
+    except BaseException:
+        script.close()
+        raise
+
+
+def end_with(script: Script, number: int) -> Done:
+    script.send(number)
+    return script.end()
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@contextmanager
+def started(tmp_path: Path, words: str) -> Iterator[tuple[object, list[int]]]:
+    """A command of pytest's own, and the numbers that it says."""
+    os.mkfifo(tmp_path / "pids")
+    future = exec_command(this_host(), ["sh", "-c", f"{{ {words} }} > {tmp_path}/pids"])
+    with open(tmp_path / "pids") as pids:
+        yield future, [int(word) for word in pids.readline().split()[1:]]
+
+
+def test_a_command_that_is_killed(tmp_path: Path) -> None:
+    with started(tmp_path, "echo pids $$; while :; do sleep 1000; done") as (future, (pid,)):
+        kill_and_wait(pid, signal.SIGKILL)
+        assert future.get() == 137
+
+
+def test_the_guard_is_killed() -> None:
+    words = "sleep 1000 & echo pids $! $$; while :; do sleep 1000; done"
+    with running(f'say("code " + str(exec_command(this_host(), ["sh", "-c", {words!r}]).get()))') as script:
+        other, pid = map(int, script.until("pids").split()[1:])
+        os.kill(parent(pid), signal.SIGKILL)
+        script.until("code 137")
+        assert wait_for_end(pid) and wait_for_end(other)
+        script.end().assert_clean()
+
+
+def test_the_proc_is_killed(tmp_path: Path) -> None:
+    with started(tmp_path, FAMILY + ";") as (future, (pid, other)):
+        os.kill(parent(parent(pid)), signal.SIGKILL)
+        error = future.exception()
+        assert isinstance(error, SupervisionError)
+        assert "Killed(sig=9)" in str(error)
+        assert wait_for_end(pid) and wait_for_end(other)
+
+
+def test_a_killed_proc_of_several_leaves_the_others(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pids")
+    os.mkfifo(tmp_path / "go")
+    words = (
+        f"if [ $MONARCH_RANK_X = 0 ]; then echo $$ > {tmp_path}/pids; sleep 1000; fi; read x < {tmp_path}/go; echo done > {tmp_path}/end"
+    )
+    future = exec_command(this_host(), ["sh", "-c", words], per_host={"x": 2})
+    pid = int((tmp_path / "pids").read_text())
+    os.kill(parent(parent(pid)), signal.SIGKILL)
+    assert wait_for_end(pid)
+    (tmp_path / "go").write_text("go\n")
+    assert isinstance(future.exception(), SupervisionError)
+    assert (tmp_path / "end").read_text() == "done\n"
+
+
+def test_the_client_is_killed() -> None:
+    with running(f'exec_command(this_host(), ["sh", "-c", {FAMILY!r}]).get()') as script:
+        script.until("pids")
+        assert end_with(script, signal.SIGKILL).left == []
+
+
+def test_the_client_is_killed_while_much_is_printed() -> None:
+    with running('exec_command(this_host(), ["yes"]).get()') as script:
+        script.until("y")
+        done = end_with(script, signal.SIGKILL)
+        assert done.left == []
+
+
+def test_ctrl_c_reaches_the_command_and_its_last_words_are_shown() -> None:
+    words = "trap 'echo last words; exit 3' INT; echo ready; while :; do sleep 0.1; done"
+    with running(f'exec_command(this_host(), ["sh", "-c", {words!r}]).get()') as script:
+        script.until("ready")
+        done = end_with(script, signal.SIGINT)
+        done.assert_interrupted()
+        assert done.out == "ready\nlast words\n"
+
+
+def test_the_end_of_the_client_ends_the_command() -> None:
+    words = "trap 'echo interrupted; exit 0' INT; echo ready > $FIFO; while :; do sleep 0.1; done"
+    with running(f"""
+    fifo = sys.argv[0] + ".fifo"
+    os.mkfifo(fifo)
+    future = exec_command(this_host(), ["sh", "-c", {words!r}], env={{"FIFO": fifo}})
+    with open(fifo) as f:
+        assert f.read() == "ready\\n"
+    """) as script:
+        done = script.end()
+        done.assert_clean()
+        assert done.out == "interrupted\n"
+
+
+def test_a_command_that_ignores_signals_is_killed_at_the_end_of_the_client() -> None:
+    with running(f"""
+    from monarch.job import _command
+    _command.GRACE = 0.1
+    fifo = sys.argv[0] + ".fifo"
+    os.mkfifo(fifo)
+    future = exec_command(this_host(), ["sh", "-c", {STUBBORN!r}], env={{"FIFO": fifo}})
+    with open(fifo) as f:
+        f.read()
+    """) as script:
+        script.end().assert_clean()
+
+
+def test_a_second_ctrl_c_does_not_wait_for_a_command_that_ignores_signals() -> None:
+    words = "trap 'echo once' INT; trap '' TERM; echo pids $$; while :; do sleep 0.1; done"
+    with running(f'exec_command(this_host(), ["sh", "-c", {words!r}]).get()') as script:
+        pid = number_after(script, "pids")
+        script.send(signal.SIGINT)
+        script.until("once")
+        done = end_with(script, signal.SIGINT)
+        done.assert_interrupted()
+        assert wait_for_end(pid)
+
+
+def test_the_client_shuts_down_in_an_orderly_way() -> None:
+    with running(f"""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    future = exec_command(this_host(), ["sh", "-c", {FAMILY.replace("setsid ", "")!r}])
+    signal.sigwait([signal.SIGUSR1])
+    shutdown_context().get()
+    say(type(future.exception()).__name__)
+    """) as script:
+        script.until("pids")
+        script.send(signal.SIGUSR1)
+        done = script.end()
+        assert (done.code, done.err, done.left) == (0, "", [])
+
+
+def test_timeout_kills_all_that_descends_from_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("monarch.job._command.GRACE", 0.1)
+    words = f"setsid sh -c 'echo $$ > {tmp_path}/pid; trap \"\" INT TERM; exec sleep 1000' & trap '' INT TERM; while :; do sleep 1; done"
+    assert exec_command(this_host(), ["sh", "-c", words], timeout=0.5).get() == 124
+    assert wait_for_end(int((tmp_path / "pid").read_text()))
+
+
+def test_a_script_that_came_along_is_removed_also_when_the_client_is_killed(tmp_path: Path) -> None:
+    code = """
+    from monarch.job._exec import make_target, start
+    script = ("hello.sh", b"echo pids $$ $0; while :; do sleep 1000; done")
+    start([make_target(this_host(), ("sh", None), script=script)])[1].get()
+    """
+    with running(code) as script:
+        place = Path(script.until("pids").split()[-1])
+        assert place.name == "hello.sh"
+        assert place.is_file()
+        assert end_with(script, signal.SIGKILL).left == []
+        assert not place.exists()
+
+
+def test_interrupting_python_gives_130() -> None:
+    code = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); os.kill(os.getpid(), 2); signal.pause()"
+    assert exec_command(this_host(), [sys.executable, "-c", code]).get() == 130
