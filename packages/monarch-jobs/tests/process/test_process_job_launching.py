@@ -148,6 +148,9 @@ def test_who_does_not_join_in_time_is_named(
     (stand_in / "1").write_text("mute")
     job = applied({"a": 2})
     wait_for(job, "joined", 1)
+    (log,) = [Path(log.path) for log in job._logs() if (log.rank, log.stream) == (1, "err")]
+    while not log.read_text():
+        time.sleep(0.01)  # sleeps: what is waited for is a line in another process's log
     monkeypatch.setattr(ProcessJob, "_join_timeout", lambda self: 0.05)
     job.state(None)
     with pytest.raises(JoinTimeoutError) as found:
