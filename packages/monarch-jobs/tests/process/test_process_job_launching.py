@@ -110,7 +110,7 @@ def test_processes_logs_and_nothing_left(applied: Callable[..., ProcessJob], att
     members = running(job)
     assert len(members) == 6
     job.kill()
-    assert [pid for pid in members if os.path.exists(f"/proc/{pid}") and _sessions._stat(pid).state not in "ZX"] == []  # type: ignore[union-attr]
+    assert [pid for pid in members if (found := _sessions._stat(pid)) is not None and found.state not in "ZX"] == []
     assert not os.path.exists(directory)
     assert os.listdir(tmp_path / "home" / "jobs") == []
     assert loaded.status().phase == "ended"
