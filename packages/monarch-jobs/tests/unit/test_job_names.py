@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib import import_module
 
 import pytest
 
 import monarch.job
 from monarch.job import BackendMissingError
-
-HEAVY = ("pydantic", "asyncio", "click", "subprocess", "monarch.actor", "monarch._core._native")
-
-
-def test_importing_the_facade_loads_nothing_else() -> None:
-    code = f"import sys, monarch.job\nprint([name for name in {HEAVY} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-S", "-W", "error", "-c", _with_paths(code)], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def _with_paths(code: str) -> str:
-    return f"import sys\nsys.path[:] = {sys.path!r}\n{code}"
 
 
 def test_every_name_is_where_the_table_says() -> None:
