@@ -25,9 +25,10 @@ print(json.dumps({"seconds": spent, "own": own, "all": sorted(sys.modules), "thr
 """
 _SCRIPTS = """
 import importlib.metadata
-for entry in importlib.metadata.entry_points(group="console_scripts"):
-    if entry.dist.name.startswith("monarch"):
-        assert callable(entry.load()), entry
+for group in ("console_scripts", "monarch.cli", "monarch.launcher"):
+    for entry in importlib.metadata.entry_points(group=group):
+        if entry.dist.name.startswith("monarch"):
+            assert callable(entry.load()), entry
 """
 
 

@@ -16,10 +16,10 @@ PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 ARGV = [sys.executable, "-P", "-W", "error", "-c", "from monarch._core.cli import main; main()"]
 
 
-def start(*arguments: str, env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+def start(*arguments: str, argv: list[str] = ARGV, env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH", ""), *_metadata())))}
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-    return subprocess.Popen([*ARGV, *arguments], env={**variables, **(env or {})}, text=True, **streams)
+    return subprocess.Popen([*argv, *arguments], env={**variables, **(env or {})}, text=True, **streams)
 
 
 def monarch(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:

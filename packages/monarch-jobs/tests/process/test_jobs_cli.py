@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,25 @@ def test_a_planted_pickle_is_refused() -> None:
         code, out, err = monarch(verb)
         assert (code, out) == (1, "")
         assert "is a pickle, and loading one would run" in err
+
+
+LOADED = """
+import sys
+from monarch._core.cli import main
+sys.argv[1:] = {arguments!r}
+try:
+    main()
+except SystemExit:
+    pass
+print("loaded", *sys.modules)
+"""
+
+
+@pytest.mark.parametrize("arguments", [["context", "ls"], ["status"], ["kill"], ["logs"]])
+def test_verbs_start_without_heavy_libraries(arguments: list[str]) -> None:
+    code = LOADED.format(arguments=arguments)
+    with start(argv=[sys.executable, "-P", "-c", code]) as process:
+        out, _ = process.communicate(timeout=25)
+    loaded = out[out.index("loaded ") :].split()
+    assert "monarch.job" in loaded
+    assert {"pydantic", "asyncio", "monarch._core._native", "numpy"} & set(loaded) == set()

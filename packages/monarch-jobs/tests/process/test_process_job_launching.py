@@ -110,7 +110,7 @@ def test_processes_logs_and_nothing_left(applied: Callable[..., ProcessJob], att
     members = running(job)
     assert len(members) == 6
     job.kill()
-    assert [pid for pid in members if os.path.exists(f"/proc/{pid}") and _sessions._stat(pid).state not in "ZX"] == []  # type: ignore[union-attr]
+    assert [pid for pid in members if (found := _sessions._stat(pid)) is not None and found.state not in "ZX"] == []
     assert not os.path.exists(directory)
     assert os.listdir(tmp_path / "home" / "jobs") == []
     assert loaded.status().phase == "ended"
@@ -148,6 +148,9 @@ def test_who_does_not_join_in_time_is_named(
     (stand_in / "1").write_text("mute")
     job = applied({"a": 2})
     wait_for(job, "joined", 1)
+    (log,) = [Path(log.path) for log in job._logs() if (log.rank, log.stream) == (1, "err")]
+    while not log.read_text():
+        time.sleep(0.01)  # sleeps: what is waited for is a line in another process's log
     monkeypatch.setattr(ProcessJob, "_join_timeout", lambda self: 0.05)
     job.state(None)
     with pytest.raises(JoinTimeoutError) as found:

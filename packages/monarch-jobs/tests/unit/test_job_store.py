@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import pickle
 import stat
@@ -224,26 +223,6 @@ def test_a_large_file_is_not_read(folder: Path) -> None:
         f.truncate(65 << 20)
     os.chmod("x.json", 0o600)
     assert "is no state file: 68157440 bytes" in str(refused("x.json"))
-
-
-def _write_often(path: str, name: str, times: int) -> None:
-    for _ in range(times):
-        LocalJob((name * 1000,)).dump(path)
-
-
-def test_writers_at_the_same_time_leave_a_whole_file(folder: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    writers = [context.Process(target=_write_often, args=("x.json", name, 30)) for name in "abc"]
-    _write_often("x.json", "d", 1)
-    for writer in writers:
-        writer.start()
-    while any(writer.is_alive() for writer in writers):
-        (name,) = job_load("x.json")._sizes()
-        assert name in {letter * 1000 for letter in "abcd"}
-    for writer in writers:
-        writer.join()
-        assert writer.exitcode == 0
-    assert os.listdir(folder) == ["x.json"]
 
 
 def test_only_the_own_record_is_removed() -> None:

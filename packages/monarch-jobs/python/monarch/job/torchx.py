@@ -1,0 +1,9 @@
+"""The place of the TorchX backend, which this version does not have."""
+
+from __future__ import annotations
+
+from monarch.job.errors import BackendMissingError
+
+raise BackendMissingError(
+    "this version of monarch-jobs has no TorchX backend", hint="pip install --upgrade 'monarch-jobs[torchx]' brings it once it is released"
+)
