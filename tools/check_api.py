@@ -15,7 +15,10 @@ import sys
 from tools.project import ROOT
 from tools.public_names import describe
 
-WHEELS = {"monarch-core": ("monarch.actor", "monarch.actor.recovery", "monarch.actor.testing", "monarch.config")}
+WHEELS = {
+    "monarch-core": ("monarch.actor", "monarch.actor.recovery", "monarch.actor.testing", "monarch.config"),
+    "monarch-jobs": ("monarch.job",),
+}
 FOLDER = ROOT / "docs" / "api"
 
 

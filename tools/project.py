@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / "packages"
 CORE = PACKAGES / "monarch-core"
 RUST = CORE / "rust"
+JOBS = PACKAGES / "monarch-jobs"
 DIST = ROOT / "dist"
 
 # Folders that hold what a build or a run made; only consulted where git cannot say.
