@@ -7,14 +7,28 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from monarch.job._components import MeshAdminConfig as MeshAdminConfig
     from monarch.job._components import TelemetryConfig as TelemetryConfig
+    from monarch.job._current_job import load_current_job as load_current_job
+    from monarch.job._current_job import set_current_job as set_current_job
+    from monarch.job._hosts_from_config import hosts_from_config as hosts_from_config
     from monarch.job._job_state import JobState as JobState
     from monarch.job._launcher import Launcher as Launcher
+    from monarch.job._loading import job_load as job_load
+    from monarch.job._loading import job_loads as job_loads
     from monarch.job._plan import Plan as Plan
+    from monarch.job._service_proc import SERVICE_PROC_IDS_ENV as SERVICE_PROC_IDS_ENV
+    from monarch.job._service_proc import SERVICE_PROC_RANK_ENV as SERVICE_PROC_RANK_ENV
+    from monarch.job._service_proc import deserialize_service_proc_ids as deserialize_service_proc_ids
+    from monarch.job._service_proc import new_service_proc_id as new_service_proc_id
+    from monarch.job._service_proc import ranked_service_proc_id_from_env as ranked_service_proc_id_from_env
+    from monarch.job._service_proc import serialize_service_proc_ids as serialize_service_proc_ids
+    from monarch.job._service_proc import service_proc_addr as service_proc_addr
+    from monarch.job._service_proc import service_proc_addrs as service_proc_addrs
     from monarch.job._status import HealReport as HealReport
     from monarch.job._status import HostStatus as HostStatus
     from monarch.job._status import JobStatus as JobStatus
     from monarch.job._trait import DEFAULT_JOB_PATH as DEFAULT_JOB_PATH
     from monarch.job._trait import JobTrait as JobTrait
+    from monarch.job.attach import AttachJob as AttachJob
     from monarch.job.errors import BackendMissingError as BackendMissingError
     from monarch.job.errors import CredentialsError as CredentialsError
     from monarch.job.errors import ExecError as ExecError
@@ -23,15 +37,49 @@ if TYPE_CHECKING:
     from monarch.job.errors import JoinTimeoutError as JoinTimeoutError
     from monarch.job.errors import StateFileError as StateFileError
     from monarch.job.errors import SubmitError as SubmitError
+    from monarch.job.local import BatchJob as BatchJob
+    from monarch.job.local import LocalJob as LocalJob
+    from monarch.job.login import LoginJob as LoginJob
+    from monarch.job.process import ProcessJob as ProcessJob
 
 # Where each name is implemented.
 _HOMES = {
-    "_components": ("MeshAdminConfig", "TelemetryConfig"),
+    "_components": (
+        "MeshAdminConfig",
+        "TelemetryConfig",
+    ),
+    "_current_job": (
+        "load_current_job",
+        "set_current_job",
+    ),
+    "_hosts_from_config": ("hosts_from_config",),
     "_job_state": ("JobState",),
     "_launcher": ("Launcher",),
+    "_loading": (
+        "job_load",
+        "job_loads",
+    ),
     "_plan": ("Plan",),
-    "_status": ("HealReport", "HostStatus", "JobStatus"),
-    "_trait": ("DEFAULT_JOB_PATH", "JobTrait"),
+    "_service_proc": (
+        "SERVICE_PROC_IDS_ENV",
+        "SERVICE_PROC_RANK_ENV",
+        "deserialize_service_proc_ids",
+        "new_service_proc_id",
+        "ranked_service_proc_id_from_env",
+        "serialize_service_proc_ids",
+        "service_proc_addr",
+        "service_proc_addrs",
+    ),
+    "_status": (
+        "HealReport",
+        "HostStatus",
+        "JobStatus",
+    ),
+    "_trait": (
+        "DEFAULT_JOB_PATH",
+        "JobTrait",
+    ),
+    "attach": ("AttachJob",),
     "errors": (
         "BackendMissingError",
         "CredentialsError",
@@ -42,6 +90,12 @@ _HOMES = {
         "StateFileError",
         "SubmitError",
     ),
+    "local": (
+        "BatchJob",
+        "LocalJob",
+    ),
+    "login": ("LoginJob",),
+    "process": ("ProcessJob",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from monarch.job._trait import JobTrait
 
 if TYPE_CHECKING:
+    import threading
+
     from monarch.job._job_state import JobState
     from monarch.job._launcher import Launcher
     from monarch.job._plan import Plan
@@ -25,6 +27,9 @@ class LauncherJob(JobTrait):
 
     _ids: dict[str, Any] | None = None
     _client_script: str | None = None
+    # Handles of this process, and what stops those who wait for hosts.
+    connection_: JobState | None = None
+    stopped_: threading.Event | None = None
 
     @abstractmethod
     def _launcher(self) -> Launcher:
@@ -53,6 +58,13 @@ class LauncherJob(JobTrait):
 
         assert self.apply_id is not None
         return _credentials.directory(self.apply_id)
+
+    def _secret(self) -> bytes:
+        """What the hosts were told when the job was submitted; `CredentialsError` where it is not on this machine."""
+        from monarch.job import _credentials
+
+        assert self.apply_id is not None
+        return _credentials.secret(self.apply_id)
 
     def plan(self) -> Plan:
         return self._launcher().plan()

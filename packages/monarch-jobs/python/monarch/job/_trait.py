@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from monarch.job._status import HealReport, JobStatus
 
@@ -41,6 +41,8 @@ class Life:
         self.active = False
         # The file that the job was read from or written to last, absolute.
         self.path: str | None = None
+        # Was the job read from a file, and so applied by another process, maybe?
+        self.loaded = False
         # The job of the cached file, the surrounding allocation, or the process job that reproduces this one.
         self.stand_in: JobTrait | None = None
 
@@ -54,7 +56,7 @@ class JobTrait(ABC):
 
     __module__ = "monarch.job"
     # The name of a backend in files and texts; that of another subclass is `module:qualname`.
-    kind: ClassVar[str] = ""
+    kind: str = ""
 
     def __init__(self) -> None:
         self._life.apply_id = None
@@ -214,6 +216,12 @@ class JobTrait(ABC):
         """The job that has the allocation: this one, or the one that stands in for it."""
         return self._life.stand_in or self
 
+    def _reconnect(self) -> JobState:
+        """The hosts of a job that was loaded; `JobEndedError` if it is over."""
+        from monarch.job import _lifecycle
+
+        return _lifecycle.reconnect(self)
+
     @property
     def _title(self) -> str:
         """How an error names the job: `<kind> job <name>`."""
@@ -221,7 +229,7 @@ class JobTrait(ABC):
 
 
 def _kind_of(job: JobTrait) -> str:
-    return type(job).kind or type(job).__name__
+    return job.kind or type(job).__name__
 
 
 def _absent(method: str, wheel: str) -> NoReturn:

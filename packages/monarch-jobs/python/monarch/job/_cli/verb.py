@@ -45,6 +45,8 @@ def guarded(function: Callable[..., int | None]) -> Callable[..., int]:
             return function(*args, **kwargs) or 0
         except (KeyboardInterrupt, click.Abort):
             return INTERRUPTED
+        except click.ClickException:
+            raise  # usage; the command itself shows it
         except Exception as e:
             code = exit_code(e)
             if code is None:

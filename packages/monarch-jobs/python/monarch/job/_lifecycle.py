@@ -1,0 +1,186 @@
+"""Submit, find again, connect, end: the public methods of `JobTrait`, in terms of its hooks."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import uuid
+import warnings
+from typing import TYPE_CHECKING
+
+from monarch.job import _credentials, _store
+from monarch.job.errors import JobEndedError, JobError
+
+if TYPE_CHECKING:
+    from monarch.job._job_state import JobState
+    from monarch.job._trait import JobTrait
+
+BATCH = "MONARCH_BATCH_JOB"
+# Where the record of the surrounding allocation is; without it, the path that the script asks for.
+BATCH_FILE = "MONARCH_BATCH_JOB_FILE"
+REPLACE = "MONARCH_JOB"
+# How long an interrupted or failed submission waits for the scheduler to take it back.
+CANCEL_SECONDS = 5.0
+
+
+def apply(job: JobTrait, client_script: str | None) -> None:
+    job = intended(job)
+    if job._life.active:
+        return
+    life = job._life
+    life.apply_id = str(uuid.uuid4())
+    try:
+        job._create(client_script)
+    except BaseException:
+        _take_back(job)
+        raise
+    life.active = True
+
+
+def _take_back(job: JobTrait) -> None:
+    """Cancels what a failed or interrupted submission has left, and says what it was if that does not work."""
+    where = job._where()
+    failed: list[str] = []
+
+    def cancel() -> None:
+        try:
+            job._kill()
+        except Exception as e:
+            failed.append(f"{type(e).__name__}: {e}")
+
+    # On a thread of its own: what it waits for may never come, and a second Ctrl-C must get through.
+    thread = threading.Thread(target=cancel, name="monarch-job-cancel", daemon=True)
+    thread.start()
+    thread.join(CANCEL_SECONDS)
+    if thread.is_alive():
+        failed.append(f"no answer within {CANCEL_SECONDS:.0f} s")
+    if failed:
+        say(f"{job._title}: could not be cancelled ({'; '.join(failed)}), it may go on: {where}")
+    apply_id = job._life.apply_id
+    if apply_id is not None and not failed:
+        _credentials.remove(apply_id)
+    job._life.apply_id = None
+    job._life.active = False
+
+
+def state(job: JobTrait, cached_path: str | None) -> JobState:
+    current = job._current
+    if current._life.active:
+        if is_alive(current):
+            return _connect(current)
+        kill(job)  # what is left of it: credentials, the file
+    if os.environ.get(BATCH) == "1":
+        return _surrounding(job, cached_path)
+    wanted = intended(job)
+    if cached_path is None:
+        apply(wanted, None)
+        return _connect(wanted)
+    cached_path = os.fspath(cached_path)
+    kept = _store.load_if_there(cached_path)
+    if kept is not None:
+        if is_alive(kept):
+            if kept.can_run(wanted):
+                job._life.stand_in = kept
+                return _connect(kept)
+            say(f"monarch: the job in {cached_path} cannot run what is asked for now, it is killed: {kept._title}, {kept._where()}")
+        kill(kept)
+    apply(wanted, None)
+    # Before connecting: who is interrupted there finds the allocation again.
+    _write(cached_path, wanted)
+    return _connect(wanted)
+
+
+def _connect(job: JobTrait) -> JobState:
+    found = job._state()
+    path = job._life.path
+    if path is not None and os.path.exists(path):
+        _write(path, job)  # addresses have become known
+    return found
+
+
+def _write(path: str, job: JobTrait) -> None:
+    from monarch.job.errors import StateFileError
+
+    try:
+        _store.write(path, job)
+    except StateFileError:
+        raise
+    except JobError as e:
+        warnings.warn(f"{path} is not written, so this job is not found again: {e}", RuntimeWarning, stacklevel=5)
+
+
+def _surrounding(job: JobTrait, cached_path: str | None) -> JobState:
+    from monarch.job._trait import DEFAULT_JOB_PATH
+
+    path = os.environ.get(BATCH_FILE) or cached_path or DEFAULT_JOB_PATH
+    kept = _store.load(path)
+    from monarch.job.local import BatchJob
+
+    batch = kept if isinstance(kept, BatchJob) else BatchJob(kept)
+    job._life.stand_in = batch
+    return batch._state()
+
+
+def intended(job: JobTrait) -> JobTrait:
+    """The job, or the one of local processes that reproduces it, if the environment asks for that."""
+    if job._life.stand_in is not None:
+        return job._life.stand_in
+    asked = os.environ.get(REPLACE)
+    if not asked or job._life.active:
+        return job
+    from monarch.job import _reproduction
+
+    if asked != "process":
+        raise ValueError(f"{REPLACE}={asked}: only 'process' can replace a job")
+    job._life.stand_in = _reproduction.as_process(job)
+    return job._life.stand_in or job
+
+
+def is_alive(job: JobTrait) -> bool:
+    """Is there an allocation that can be used? One look at the scheduler."""
+    return job.status().phase in ("pending", "running", "unknown")
+
+
+def reconnect(job: JobTrait) -> JobState:
+    """The hosts of a job that was loaded; `JobEndedError` if it is over."""
+    status = job.status()
+    if status.phase in ("none", "ended"):
+        words = "ended" if status.phase == "ended" else "is not submitted"
+        raise JobEndedError(words, title=job._title, cause=status.detail, state=status.phase, reason=status.detail)
+    return _connect(job._current)
+
+
+def kill(job: JobTrait) -> None:
+    """Every step is tried. The state file stays while the allocation could not be ended: it says which one that is."""
+    asked, job = job, job._current
+    life = job._life
+    apply_id, path = life.apply_id, life.path
+    failed: list[tuple[str, Exception]] = []
+
+    def step(what: str, action: object, *arguments: object) -> None:
+        assert callable(action)
+        try:
+            action(*arguments)
+        except Exception as e:
+            failed.append((what, e))
+
+    if life.active:
+        step(f"end the allocation ({job._where()})", job._kill)
+    ended = not failed
+    if apply_id is not None:
+        step("remove the credentials", _credentials.remove, apply_id)
+    if ended and path is not None:
+        step("remove the state file", _store.remove, path, apply_id)
+    if ended:
+        life.active = False
+        life.apply_id = life.path = None
+        asked._life.stand_in = None
+    if failed:
+        causes = "\n".join(f"could not {what}: {type(e).__name__}: {e}" for what, e in failed)
+        raise JobError("was not killed completely", title=job._title, cause=causes) from failed[0][1]
+
+
+def say(line: str) -> None:
+    """One line on stderr."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,266 @@
+"""State files: JSON, schema 1, for this user alone, replaced in one step.
+
+Who can write a job's file can make its owner connect to other machines and cancel other allocations. So a file is refused that belongs to
+somebody else or that others may write to, and so is a pickle, whose loading would run code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+from monarch.job import _contexts, _kinds
+from monarch.job._trait import DEFAULT_JOB_PATH
+from monarch.job.errors import NO_JOB, JobError, StateFileError
+
+if TYPE_CHECKING:
+    from monarch.job._trait import JobTrait
+
+SCHEMA = 1
+# Far above what thousands of hosts need; whatever is larger is no state file.
+_LIMIT = 64 << 20
+
+
+def active_path() -> str:
+    """The state file of the active context."""
+    return DEFAULT_JOB_PATH
+
+
+def encode(job: JobTrait) -> bytes:
+    """The job as JSON; `JobError` names the attribute that JSON cannot hold."""
+    job = job._current
+    saved = job._dump()
+    for name, value in saved.items():
+        problem = _problem(name, value)
+        if problem is not None:
+            raise JobError(
+                f"cannot be saved: {problem}",
+                title=job._title,
+                hint="end the attribute's name with '_' to leave it out, or define _dump and _load",
+            )
+    record = {
+        "schema": SCHEMA,
+        "kind": _kinds.kind_of(job),
+        "apply_id": job._life.apply_id,
+        "active": job._life.active,
+        "job": saved,
+    }
+    return json.dumps(record, indent=2, allow_nan=False).encode() + b"\n"
+
+
+def _problem(place: str, value: Any) -> str | None:
+    """Where and why JSON cannot hold the value; None where it can."""
+    if value is None or isinstance(value, bool | int | str):
+        return None
+    if isinstance(value, float):
+        return None if value - value == 0 else f"attribute '{place}' is {value}"
+    if isinstance(value, dict):
+        for key, item in _items(value):
+            if not isinstance(key, str):
+                return f"attribute '{place}' has the key {key!r}, and JSON has text there"
+            if found := _problem(f"{place}.{key}", item):
+                return found
+        return None
+    if isinstance(value, list | tuple):
+        items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        return next((found for i, item in enumerate(items) if (found := _problem(f"{place}[{i}]", item))), None)
+    return f"attribute '{place}' is of type {type(value).__name__}, which JSON cannot hold"
+
+
+def _items(value: Any) -> list[tuple[Any, Any]]:
+    return list(value.items())
+
+
+def decode(data: bytes, path: str = "the data") -> JobTrait:
+    """The job of such JSON; `StateFileError` with line and field."""
+    record = _record(data, path)
+    try:
+        job = _kinds.resolve(record.kind)()
+    except JobError as e:
+        raise StateFileError(str(e).splitlines()[0], path=path, field="kind", hint=e.hint) from e
+    try:
+        job._load(record.job)
+    except KeyError as e:
+        raise StateFileError(f"has no field {e}", path=path, field="job") from e
+    except (ValueError, TypeError, AttributeError) as e:  # pydantic's errors are ValueErrors
+        raise _bad_arguments(e, data, path) from e
+    job._life.apply_id = record.apply_id
+    job._life.active = record.active
+    return job
+
+
+def _record(data: bytes, path: str) -> Any:
+    _refuse_pickle(data, path)
+    try:
+        found: Any = json.loads(data)
+    except json.JSONDecodeError as e:
+        raise StateFileError(
+            "is not JSON", path=path, line=e.lineno, cause=e.msg, hint="remove it if its job is over, and apply the job again"
+        ) from None
+    except UnicodeDecodeError:
+        raise StateFileError("is not JSON", path=path, cause="it is not UTF-8 text") from None
+    if not isinstance(found, dict) or "schema" not in found:
+        raise StateFileError("is no state file of a job", path=path, cause="the field 'schema' is missing")
+    schema: Any = found["schema"]  # pyright: ignore[reportUnknownVariableType]
+    if schema != SCHEMA:
+        raise StateFileError(
+            f"is schema {schema!r}, this version of monarch-jobs reads schema {SCHEMA}",
+            path=path,
+            line=_line_of(data, "schema"),
+            field="schema",
+            hint="use the version that wrote it, at least to kill its job",
+        )
+    from monarch.job._record import Record
+
+    try:
+        return Record.model_validate(found)
+    except ValueError as e:
+        raise _bad_arguments(e, data, path) from None
+
+
+def _bad_arguments(error: Exception, data: bytes, path: str) -> StateFileError:
+    """The first thing that a model of pydantic complains about, or another error's text."""
+    if hasattr(error, "errors"):
+        complaint: Any = error
+        first: dict[str, Any] = complaint.errors()[0]
+        place = [str(part) for part in first["loc"]]
+        line = _line_of(data, place[-1]) if place else None
+        return StateFileError(first["msg"], path=path, line=line, field=".".join(place) or None)
+    return StateFileError("has content that makes no sense", path=path, field="job", cause=str(error))
+
+
+def _line_of(data: bytes, field: str) -> int | None:
+    at = data.find(json.dumps(field).encode())
+    return None if at < 0 else data.count(b"\n", 0, at) + 1
+
+
+def _refuse_pickle(data: bytes, path: str) -> None:
+    # Every pickle since protocol 2 begins with 0x80; one of protocol 0 or 1 ends with a dot, which JSON cannot.
+    if data[:1] == b"\x80" or (data[-1:] == b"." and not data.lstrip().startswith(b"{")):
+        raise StateFileError(
+            "is a pickle, and loading one would run whatever code is in it",
+            path=path,
+            hint="end its job with the scheduler's own command, remove the file and apply the job again",
+        )
+
+
+def load(path: str) -> JobTrait:
+    """The job of the file. A missing `X.pkl` tries `X.json`; a missing file is a `StateFileError` with code `no_such_job`."""
+    found = load_if_there(path)
+    if found is None and path.endswith(".pkl"):
+        found = load_if_there(path.removesuffix(".pkl") + ".json")
+    if found is None:
+        raise StateFileError("no such job", path=path, code=NO_JOB, hint="`monarch apply MODULE.ATTRIBUTE`, or the script, makes one")
+    return found
+
+
+def load_if_there(path: str) -> JobTrait | None:
+    """The job of the file, None where there is no file."""
+    data = _read(path)
+    if data is None:
+        return None
+    job = decode(data, path)
+    job._life.path = os.path.realpath(path)
+    job._life.loaded = True
+    return job
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        _check_link(path)
+        # A pipe in its place must not make us wait.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise _os_error("cannot be read", path, e) from None
+    with open(fd, "rb") as f:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise StateFileError("is not a file", path=path)
+        _check_owner(path, found, "and who can write it decides which machines are used")
+        if stat.S_IMODE(found.st_mode) & 0o022:
+            raise StateFileError(
+                f"is writable by others (mode {stat.S_IMODE(found.st_mode):o})", path=path, hint=f"look at it, then: chmod 600 {path}"
+            )
+        if found.st_size > _LIMIT:
+            raise StateFileError(f"is no state file: {found.st_size} bytes", path=path)
+        return f.read()
+
+
+def _check_link(path: str) -> None:
+    found = os.lstat(path)
+    if stat.S_ISLNK(found.st_mode):
+        _check_owner(path, found, "and is a symlink")
+
+
+def _check_owner(path: str, found: os.stat_result, why: str) -> None:
+    if found.st_uid != os.geteuid():
+        raise StateFileError(
+            f"belongs to another user (uid {found.st_uid}), {why}", path=path, hint="work in a directory of your own, or remove the file"
+        )
+
+
+def write(path: str, job: JobTrait) -> None:
+    """Writes the job in one step, 0600; follows a symlink."""
+    data = encode(job)
+    try:
+        if os.path.normpath(path) == DEFAULT_JOB_PATH:
+            _contexts.prepare()
+        real = _replaceable(path)
+        os.makedirs(os.path.dirname(real), 0o700, exist_ok=True)
+        replace(real, data)
+    except OSError as e:
+        raise _os_error("cannot be written", path, e) from None
+    job._current._life.path = real
+
+
+def _replaceable(path: str) -> str:
+    """Where the file really is; `StateFileError` for one of another user."""
+    try:
+        _check_link(path)
+    except FileNotFoundError:
+        pass
+    real = os.path.realpath(path)
+    try:
+        found = os.lstat(real)
+    except FileNotFoundError:
+        return real
+    _check_owner(path, found, "and is not replaced")
+    if not stat.S_ISREG(found.st_mode):
+        raise StateFileError("is not a file", path=path)
+    return real
+
+
+def replace(path: str, data: bytes) -> None:
+    """Puts a private file in the place of what is there, in one step."""
+    temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(fd, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def remove(path: str, apply_id: str | None) -> None:
+    """Removes the file if it still is of this allocation."""
+    try:
+        data = _read(path)
+        if data is None or _record(data, path).apply_id != apply_id:
+            return
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as e:
+        raise _os_error("cannot be removed", path, e) from None
+
+
+def _os_error(what: str, path: str, error: OSError) -> StateFileError:
+    return StateFileError(what, path=path, cause=error.strerror or str(error))

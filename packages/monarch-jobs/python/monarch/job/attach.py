@@ -1,0 +1,75 @@
+"""Hosts that somebody else has started: addresses and credentials."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from monarch.job._job_state import JobState
+from monarch.job._plan import Plan
+from monarch.job._status import HostStatus, JobStatus
+from monarch.job._trait import JobTrait
+from monarch.job.login import check_meshes
+
+
+class AttachJob(JobTrait):
+    """`meshes` has the addresses per mesh; `credentials` is the 0600 file with the secret that the workers were started with.
+
+    `kill` leaves the hosts running. Without `credentials`, `MONARCH_JOB_SECRET_FILE` names the file.
+    """
+
+    __module__ = "monarch.job"
+    kind = "attach"
+    connection_: JobState | None = None
+
+    def __init__(self, meshes: dict[str, list[str]], *, credentials: str | None = None) -> None:
+        super().__init__()
+        self._meshes = check_meshes(meshes)
+        from monarch.actor import ChannelAddr
+
+        for addresses in self._meshes.values():
+            for address in addresses:
+                ChannelAddr(address)
+        self._credentials = None if credentials is None else os.path.abspath(os.path.expanduser(credentials))
+
+    def plan(self) -> Plan:
+        return Plan(self.kind, "".join(f"{name}[{i}]: {host}\n" for name, hosts in self._meshes.items() for i, host in enumerate(hosts)))
+
+    def can_run(self, spec: JobTrait) -> bool:
+        return isinstance(spec, AttachJob) and (spec._meshes, spec._credentials) == (self._meshes, self._credentials)
+
+    def _create(self, client_script: str | None) -> None:
+        from monarch.job import _credentials
+        from monarch.job.errors import JobError
+
+        if client_script is not None:
+            raise JobError("attach jobs run no client script", title=self._title)
+        if self._credentials is not None:
+            _credentials.read_private(self._credentials)
+
+    def _state(self) -> JobState:
+        from monarch.job import _credentials
+        from monarch.job._attaching import attach
+
+        if self.connection_ is None:
+            secret = None if self._credentials is None else _credentials.read_private(self._credentials)
+            meshes = {name: attach(hosts, name, secret) for name, hosts in self._meshes.items()}
+            self.connection_ = JobState(meshes)
+        return self.connection_
+
+    def _poll(self) -> JobStatus:
+        hosts = [HostStatus(name, i, "", "waiting", host, "") for name, hosts in self._meshes.items() for i, host in enumerate(hosts)]
+        return JobStatus("running", "started by somebody else", hosts)
+
+    def _kill(self) -> None:
+        self.connection_ = None
+
+    def _sizes(self) -> dict[str, int]:
+        return {name: len(hosts) for name, hosts in self._meshes.items()}
+
+    def _dump(self) -> dict[str, Any]:
+        return {"arguments": {"meshes": self._meshes, "credentials": self._credentials}}
+
+    def _load(self, saved: dict[str, Any]) -> None:
+        arguments = saved["arguments"]
+        AttachJob.__init__(self, arguments["meshes"], credentials=arguments["credentials"])

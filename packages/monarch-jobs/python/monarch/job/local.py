@@ -1,0 +1,192 @@
+"""The machine of the script itself as a job, and the job that surrounds a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from monarch.job import _sessions
+from monarch.job._job_state import JobState, check_mesh_names
+from monarch.job._plan import Plan
+from monarch.job._status import JobStatus
+from monarch.job._trait import DEFAULT_JOB_PATH, JobTrait, LogFile
+from monarch.job.errors import JobError, SubmitError
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Sequence
+
+LOGS = os.path.join(os.path.dirname(DEFAULT_JOB_PATH), "logs")
+
+
+class LocalJob(JobTrait):
+    """`this_host()` under each name. `apply(client_script=...)` runs the script detached, its output in `.monarch/logs/job_*`."""
+
+    __module__ = "monarch.job"
+    kind = "local"
+
+    def __init__(self, hosts: Sequence[str] = ("hosts",)) -> None:
+        super().__init__()
+        if isinstance(hosts, str):
+            raise TypeError("hosts are several names, not one text")
+        self._hosts = tuple(hosts)
+        if not self._hosts:
+            raise ValueError("a job has at least one mesh")
+        check_mesh_names(self._hosts)
+        if len(set(self._hosts)) < len(self._hosts):
+            raise ValueError(f"two meshes have one name: {', '.join(self._hosts)}")
+        self._script: dict[str, Any] | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        """The batch client, if this object has started one."""
+        session = self._session()
+        return None if session is None else _sessions.child(session)
+
+    def plan(self) -> Plan:
+        return Plan(self.kind, "".join(f"mesh {name}: the machine of the client\n" for name in self._hosts))
+
+    def can_run(self, spec: JobTrait) -> bool:
+        # There is nothing that a new one does not have.
+        return False
+
+    def _create(self, client_script: str | None) -> None:
+        if client_script is None:
+            return
+        from monarch.job import _lifecycle, _store
+
+        script = os.path.abspath(client_script)
+        if not os.path.isfile(script):
+            raise SubmitError(f"no such script: {client_script}", title=self._title)
+        assert self.apply_id is not None
+        logs = os.path.abspath(os.path.join(LOGS, f"job_{self.apply_id}"))
+        os.makedirs(logs, 0o700, exist_ok=True)
+        state = os.path.abspath(DEFAULT_JOB_PATH)
+        env = {**os.environ, _lifecycle.BATCH: "1", _lifecycle.BATCH_FILE: state}
+        out, err = os.path.join(logs, "client.out"), os.path.join(logs, "client.err")
+        # The script looks for the file as soon as it runs, and the file names the script: a pipe lets it begin.
+        gate, opened = os.pipe()
+        try:
+            argv = [sys.executable, "-m", "monarch.job._batch_client", str(gate), script]
+            session = _sessions.start(argv, env, self.apply_id, out, err, keep=(gate,))
+            self._script = {"path": script, "pid": session.pid, "start": session.start, "logs": logs}
+            self._life.active = True
+            _store.write(DEFAULT_JOB_PATH, BatchJob(self))
+            os.write(opened, b"!")
+        finally:
+            os.close(gate)
+            os.close(opened)
+
+    def _session(self) -> _sessions.Session | None:
+        return None if self._script is None else _sessions.Session(self._script["pid"], self._script["start"])
+
+    def _state(self) -> JobState:
+        from monarch.actor import this_host
+
+        return JobState(dict.fromkeys(self._hosts, this_host()))
+
+    def _poll(self) -> JobStatus:
+        session = self._session()
+        if session is None:
+            # Without a script there is nothing that outlives the client.
+            alive = self._life.path is None or not self._life.loaded
+            return JobStatus("running", "the machine of the client", []) if alive else JobStatus("ended", "its client is gone", [])
+        if _sessions.is_running(session):
+            return JobStatus("running", f"script {self._where()}", [])
+        code = _sessions.exit_code(session)
+        return JobStatus("ended", f"script {self._where()} {'ended' if code is None else f'ended with exit code {code}'}", [])
+
+    def _kill(self) -> None:
+        session = self._session()
+        # At the exit of the script itself, what is to be ended is ending already.
+        if session is None or session.pid == os.getpid():
+            return
+        assert self.apply_id is not None
+        left = _sessions.end([session], self.apply_id)
+        if left:
+            raise JobError(f"processes do not end: {', '.join(map(str, left))}", title=self._title)
+        self._script = None
+
+    def _sizes(self) -> dict[str, int]:
+        return dict.fromkeys(self._hosts, 1)
+
+    def _logs(self) -> list[LogFile]:
+        if self._script is None:
+            return []
+        return [LogFile("client", 0, stream, os.path.join(self._script["logs"], f"client.{stream}")) for stream in ("out", "err")]
+
+    def _where(self) -> str:
+        return "this machine" if self._script is None else f"{self._script['path']} (pid {self._script['pid']})"
+
+    def _dump(self) -> dict[str, Any]:
+        return {"arguments": {"hosts": list(self._hosts)}, "script": self._script}
+
+    def _load(self, saved: dict[str, Any]) -> None:
+        LocalJob.__init__(self, saved["arguments"]["hosts"])
+        self._script = saved.get("script")
+
+
+class BatchJob(JobTrait):
+    """The allocation that surrounds the script: `state` connects to it, and it is killed when the script ends."""
+
+    __module__ = "monarch.job"
+    kind = "batch"
+
+    def __init__(self, job: JobTrait) -> None:
+        super().__init__()
+        self.job_ = job
+        self._life.apply_id = job.apply_id
+        self._life.active = job.active
+
+    def plan(self) -> Plan:
+        return self.job_.plan()
+
+    def can_run(self, spec: JobTrait) -> bool:
+        return self.job_.can_run(spec)
+
+    def _create(self, client_script: str | None) -> None:
+        raise JobError("is the allocation around a script, and cannot be submitted", title=self._title)
+
+    def _state(self) -> JobState:
+        from atexit import register, unregister
+
+        # Before the client's own exit: the exit handlers run in reverse order.
+        state = self.job_._state()
+        unregister(self._kill_at_exit)
+        register(self._kill_at_exit)
+        return state
+
+    def _kill_at_exit(self) -> None:
+        from monarch.job import _lifecycle
+
+        try:
+            self.kill()
+        except JobError as e:
+            _lifecycle.say(f"monarch: {e}")
+
+    def _kill(self) -> None:
+        self.job_._kill()
+
+    def _poll(self) -> JobStatus:
+        return self.job_._poll()
+
+    def _sizes(self) -> dict[str, int]:
+        return self.job_._sizes()
+
+    def _logs(self) -> list[LogFile]:
+        return self.job_._logs()
+
+    def _where(self) -> str:
+        return self.job_._where()
+
+    def _dump(self) -> dict[str, Any]:
+        from monarch.job import _store
+
+        return {"job": json.loads(_store.encode(self.job_))}
+
+    def _load(self, saved: dict[str, Any]) -> None:
+        from monarch.job import _store
+
+        self.job_ = _store.decode(json.dumps(saved["job"]).encode(), "the surrounding job")

@@ -1,0 +1,235 @@
+"""Hosts as processes of this machine: one `monarch worker` each, in a session of its own, on unix sockets in a private directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from monarch.job import _sessions
+from monarch.job._job_state import check_count, check_mesh_names
+from monarch.job._join import Host
+from monarch.job._launched import LauncherJob
+from monarch.job._plan import Plan
+from monarch.job._service_proc import SERVICE_PROC_IDS_ENV, SERVICE_PROC_RANK_ENV, new_service_proc_id, serialize_service_proc_ids
+from monarch.job._status import HostPhase, HostStatus, JobStatus, Phase
+from monarch.job._trait import DEFAULT_JOB_PATH, LogFile
+from monarch.job.errors import JobError, SubmitError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from monarch.job._launcher import Launcher
+
+# The kernel's limit for the path of a unix socket.
+_SOCKET_PATH = 107
+_WORKER = "from monarch._core.cli import main; main()"
+
+
+class ProcessJob(LauncherJob):
+    """`meshes` has the number of hosts per mesh, `env` is added to the environment of all of them."""
+
+    __module__ = "monarch.job"
+    kind = "process"
+
+    def __init__(self, meshes: dict[str, int], env: dict[str, str] | None = None) -> None:
+        super().__init__()
+        if not meshes:
+            raise ValueError("a job has at least one mesh")
+        check_mesh_names(meshes)
+        for name, count in meshes.items():
+            check_count(name, count)
+        from monarch.job._process_spec import ProcessSpec
+
+        self._spec = ProcessSpec(meshes=dict(meshes), env=dict(env or {}))
+
+    def _launcher(self) -> Launcher:
+        return ProcessLauncher(self._spec.meshes, self._spec.env, self.apply_id)
+
+    def _sizes(self) -> dict[str, int]:
+        return dict(self._spec.meshes)
+
+    def _arguments(self) -> dict[str, Any]:
+        return self._spec.model_dump()
+
+    def _set_arguments(self, saved: dict[str, Any]) -> None:
+        from monarch.job._process_spec import ProcessSpec
+
+        self._spec = ProcessSpec.model_validate(saved)
+
+    def _logs(self) -> list[LogFile]:
+        if self._ids is None:
+            return []
+        logs = self._ids["logs"]
+        return [LogFile(*host, stream, _log(logs, host, stream)) for host in _hosts(self._spec.meshes) for stream in ("out", "err")]
+
+    def _where(self) -> str:
+        return "processes " + ", ".join(str(worker["pid"]) for worker in (self._ids or {}).get("workers", ()))
+
+
+class ProcessLauncher:
+    """Starts the workers; `apply_id` is None where only the plan is asked for."""
+
+    kind = "process"
+
+    def __init__(self, meshes: Mapping[str, int], env: Mapping[str, str], apply_id: str | None) -> None:
+        self._meshes = dict(meshes)
+        self._env = dict(env)
+        self._apply_id = apply_id
+
+    def plan(self) -> Plan:
+        # Values may be secret; whoever runs the plan knows them.
+        variables = "".join(f"env {name}=...\n" for name in sorted(self._env))
+        lines = [f"{host}: monarch worker --listen ipc://DIRECTORY/{n}.sock\n" for n, host in enumerate(_hosts(self._meshes))]
+        return Plan(self.kind, variables + "".join(lines), redacted=bool(self._env))
+
+    def submit(self, plan: Plan, secret: bytes) -> dict[str, Any]:
+        ids: dict[str, Any] = {"directory": _make_directory(), "logs": self._make_logs(), "workers": [], "service_procs": ""}
+        hosts = _hosts(self._meshes)
+        ids["service_procs"] = serialize_service_proc_ids(new_service_proc_id() for _ in hosts)
+        try:
+            self._put_secret(ids, secret)
+            for n, host in enumerate(hosts):
+                ids["workers"].append({"mesh": host.mesh, "rank": host.rank, "pid": 0, "start": 0})
+                self._start(ids, n)
+        except BaseException as e:
+            self.cancel(ids)
+            if isinstance(e, OSError):
+                raise SubmitError(
+                    "a worker could not be started", title="process job", cause=str(e), command=f"{sys.executable} -m monarch worker"
+                ) from e
+            raise
+        return ids
+
+    def _make_logs(self) -> str:
+        path = os.path.abspath(os.path.join(os.path.dirname(DEFAULT_JOB_PATH), "logs", f"job_{self._apply_id}"))
+        os.makedirs(path, 0o700, exist_ok=True)
+        return path
+
+    def _put_secret(self, ids: dict[str, Any], secret: bytes) -> None:
+        from monarch.job import _credentials
+
+        # Not the credentials' own file: this directory is the workers', and goes when they do.
+        _credentials.put(os.path.join(ids["directory"], "secret"), secret)
+
+    def _start(self, ids: dict[str, Any], n: int) -> None:
+        worker: dict[str, Any] = ids["workers"][n]
+        directory = ids["directory"]
+        argv = [sys.executable, "-P", "-c", _WORKER, "worker", "--listen", f"ipc://{directory}/{n}.sock"]
+        argv += ["--secret-file", f"{directory}/secret", "--publish", f"{directory}/{n}.json"]
+        # Only what a user set for the workers; the client's own job must not become theirs.
+        inherited = {name: value for name, value in os.environ.items() if name not in _OWN}
+        identity = {SERVICE_PROC_IDS_ENV: ids["service_procs"], SERVICE_PROC_RANK_ENV: str(n)}
+        host = Host(worker["mesh"], worker["rank"])
+        assert self._apply_id is not None
+        out, err = (_log(ids["logs"], host, stream) for stream in ("out", "err"))
+        session = _sessions.start(argv, {**inherited, **identity, **self._env}, self._apply_id, out, err)
+        worker |= {"pid": session.pid, "start": session.start}
+
+    def poll(self, ids: dict[str, Any]) -> JobStatus:
+        hosts: list[HostStatus] = []
+        for worker in ids["workers"]:
+            session = _session(worker)
+            host_phase: HostPhase = "waiting" if _sessions.is_running(session) else "lost"
+            code = _sessions.exit_code(session)
+            detail = (
+                "" if code is None else f"its worker ended with exit code {code}" if code >= 0 else f"its worker died of signal {-code}"
+            )
+            hosts.append(HostStatus(worker["mesh"], worker["rank"], f"pid {worker['pid']}", host_phase, None, detail))
+        ended = all(host.phase == "lost" for host in hosts)
+        phase: Phase = "ended" if ended else "running"
+        return JobStatus(phase, "all workers ended" if ended else "", hosts)
+
+    def addresses(self, ids: dict[str, Any]) -> dict[str, list[str | None]]:
+        found: dict[str, list[str | None]] = {mesh: [] for mesh in self._meshes}
+        for n, worker in enumerate(ids["workers"]):
+            found[worker["mesh"]].append(_published(os.path.join(ids["directory"], f"{n}.json"), worker["pid"]))
+        return found
+
+    def relaunch(self, ids: dict[str, Any], lost: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        places = {(worker["mesh"], worker["rank"]): n for n, worker in enumerate(ids["workers"])}
+        again: list[tuple[str, int]] = []
+        for place in lost:
+            n = places[place]
+            session = _session(ids["workers"][n])
+            # Its procs may outlive it for a moment, with the devices that the new ones need.
+            if _sessions.is_running(session) or self._end([session]):
+                continue
+            for name in (f"{n}.json", f"{n}.sock"):
+                _unlink(os.path.join(ids["directory"], name))
+            self._start(ids, n)
+            again.append(place)
+        return again
+
+    def cancel(self, ids: dict[str, Any]) -> None:
+        left = self._end([_session(worker) for worker in ids["workers"] if worker["pid"]])
+        if left:
+            raise JobError(f"processes do not end: {', '.join(map(str, left))}", title="process job")
+        _remove_directory(ids["directory"])
+
+    def _end(self, sessions: list[_sessions.Session]) -> list[int]:
+        assert self._apply_id is not None
+        return _sessions.end(sessions, self._apply_id)
+
+
+# What says to a process that it is part of a job, or which one it uses.
+_OWN = frozenset({"MONARCH_JOB", "MONARCH_JOB_SHRINK", "MONARCH_BATCH_JOB", "MONARCH_BATCH_JOB_FILE", "MONARCH_JOB_SECRET_FILE"})
+_DIRECTORY = "monarch-job-"
+
+
+def _hosts(meshes: Mapping[str, int]) -> list[Host]:
+    return [Host(mesh, rank) for mesh, size in meshes.items() for rank in range(size)]
+
+
+def _session(worker: dict[str, Any]) -> _sessions.Session:
+    return _sessions.Session(int(worker["pid"]), int(worker["start"]))
+
+
+def _log(logs: str, host: Host, stream: str) -> str:
+    # The name of a mesh may be any text.
+    mesh = "".join(letter if letter.isalnum() or letter in "-_" else f"%{ord(letter):x}" for letter in host.mesh)
+    return os.path.join(logs, f"{mesh}-{host.rank}.{stream}")
+
+
+def _make_directory() -> str:
+    """For sockets and what the workers publish: 0700, its path short enough for a socket's."""
+    path = tempfile.mkdtemp(prefix=_DIRECTORY)
+    if len(os.fsencode(path)) + len("/99999.sock") > _SOCKET_PATH:
+        os.rmdir(path)
+        raise SubmitError(
+            f"the temporary directory has too long a path for sockets: {path}", title="process job", hint="set TMPDIR to a shorter one"
+        )
+    return path
+
+
+def _remove_directory(path: str) -> None:
+    """Removes it if it is one of ours: what a file says is not trusted that far."""
+    if not os.path.basename(path).startswith(_DIRECTORY):
+        raise JobError(f"{path} is no directory of workers, and is left alone", title="process job")
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if found.st_uid == os.geteuid():
+        shutil.rmtree(path)
+
+
+def _published(path: str, pid: int) -> str | None:
+    """The address in the file that the worker has written, None if it has not yet, or was another one."""
+    try:
+        with open(path, "rb") as f:
+            found: Any = json.loads(f.read())
+    except (FileNotFoundError, ValueError):
+        return None
+    address = found.get("address") if isinstance(found, dict) and found.get("pid") == pid else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+    return address if isinstance(address, str) else None
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
