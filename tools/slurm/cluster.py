@@ -82,6 +82,15 @@ class SlurmCluster:
         if wait:
             self._wait(f"node n{index}", lambda: self.states()[index] == "idle")
 
+    def restore(self) -> None:
+        """Ends all jobs, starts the nodes again that were killed, and waits until all are idle."""
+        if jobs := self.run("squeue", "-h", "-t", "all", "-o", "%A").split():
+            self.run("scancel", *jobs, check=False)
+        for index in range(len(self.nodes)):
+            if f"n{index}" not in self._daemons:
+                self.start_node(index, wait=False)
+        self._wait(f"{len(self.nodes)} idle nodes", lambda: self.states().count("idle") == len(self.nodes))
+
     def states(self) -> list[str]:
         """The state of every node, as the controller sees it: idle, allocated, down* and so on; empty while it does not answer."""
         return [line.split()[1] for line in sorted(self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T", check=False).splitlines())]

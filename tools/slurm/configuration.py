@@ -54,7 +54,10 @@ def slurm_conf(directory: Path, nodes: list[Node], first_port: int, *, extra: st
         "SlurmdParameters=config_overrides",
         "PropagateResourceLimits=NONE",
         "SlurmctldTimeout=5",
-        "SlurmdTimeout=3",
+        "SlurmdTimeout=5",
+        # How long a node that is gone is asked again: with the default of 10 s its loss is seen 10 s later.
+        "MessageTimeout=3",
+        "TCPTimeout=1",
         "KillWait=2",
         "UnkillableStepTimeout=10",
         "MinJobAge=600",

@@ -138,9 +138,9 @@ def until_joined(job: LauncherJob, wanted: list[Host], timeout: float | None) ->
 def ended(job: LauncherJob, status: JobStatus) -> JobEndedError:
     """The scheduler's words, and what the workers said last."""
     words = "\n".join(f"{host}: {text}" for host, text in last_words(job).items())
-    return JobEndedError(
-        "ended", title=job._title, cause="\n".join(filter(None, (status.detail, words))), state=status.phase, reason=status.detail
-    )
+    state, reason = job._ending(status)
+    what = "ended" if state == status.phase else f"ended: {state}"
+    return JobEndedError(what, title=job._title, cause="\n".join(filter(None, (status.detail, words))), state=state, reason=reason)
 
 
 def last_words(job: LauncherJob) -> dict[Host, str]:

@@ -6,6 +6,7 @@ share. The parts are in `_slurm`.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from monarch.job._job_state import check_count, check_mesh_names
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from monarch.job._plan import Plan
     from monarch.job._slurm.arguments import SlurmArguments
     from monarch.job._slurm.launcher import SlurmLauncher
+    from monarch.job._status import JobStatus
 
 
 class SlurmJob(LauncherJob):
@@ -162,12 +164,37 @@ class SlurmJob(LauncherJob):
     def _join_timeout(self) -> float | None:
         return self._args.join_timeout
 
+    def _create(self, client_script: str | None) -> None:
+        if client_script is None:
+            return super()._create(None)
+        from monarch.job import _store
+        from monarch.job.local import BatchJob
+
+        if not self._args.via_ssh:
+            client_script = os.path.abspath(client_script)
+            if not os.path.isfile(client_script):
+                raise SubmitError(f"no such script: {client_script}", title=self._title)
+        super()._create(client_script)
+        assert self._ids is not None
+        self._life.active = True
+        self._launcher().write_record(self._ids, _store.encode(BatchJob(self)))
+
     def _state(self) -> JobState:
         if self._args.attach_to:
             from monarch.actor import attach
 
             attach(self._args.attach_to)
+        if self._args.min_nodes is not None and self._ids is not None and self.connection_ is None:
+            self._launcher().settle(self._ids)
         return super()._state()
+
+    def _ending(self, status: JobStatus) -> tuple[str, str]:
+        from monarch.job._slurm.launcher import ending
+
+        return ending(status.detail)
+
+    def _where(self) -> str:
+        return f"SLURM job {self._ids['job_id']}" if self._ids else "nothing was submitted"
 
     def _logs(self) -> list[LogFile]:
         if self._ids is None:

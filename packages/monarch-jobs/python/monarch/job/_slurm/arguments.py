@@ -89,6 +89,8 @@ class SlurmArguments(BaseModel):
             raise ValueError("mesh_args makes a heterogeneous job, which has neither spares nor min_nodes")
         if self.min_nodes is not None and self.meshes and self.min_nodes > sum(self.meshes.values()):
             raise ValueError(f"min_nodes is {self.min_nodes}, and the meshes have {sum(self.meshes.values())} nodes")
+        if self.min_nodes is not None and self.min_nodes <= sum([*self.meshes.values()][:-1]):
+            raise ValueError(f"min_nodes is {self.min_nodes}, which may leave the last mesh without a node")
         if self.out_of_cluster and not (self.via_ssh or self.attach_to):
             raise ValueError("out_of_cluster needs via_ssh, a login node, or attach_to, a gateway that this machine can reach")
         return self

@@ -50,13 +50,13 @@ class JobDirectory:
         self.path = path
         self._commands = commands
 
-    def write_secret(self, secret: bytes) -> None:
-        """Makes the folder (0700) and the file with the secret (0600, complete from the first moment); `OSError` where that fails."""
+    def write(self, name: str, content: bytes) -> None:
+        """Makes the folder (0700) and a file in it (0600, complete from the first moment); `OSError` where that fails."""
         if self._commands.login:
-            self._shell(_WRITE, f"{self.path}/secret", stdin=base64.b64encode(secret).decode())
+            self._shell(_WRITE, f"{self.path}/{name}", stdin=base64.b64encode(content).decode())
             return
         os.makedirs(self.path, mode=0o700, exist_ok=True)
-        _replace(f"{self.path}/secret", secret)
+        _replace(f"{self.path}/{name}", content)
 
     def remove_secret(self) -> None:
         if self._commands.login:

@@ -26,6 +26,7 @@ from monarch.job.errors import JobEndedError, JobError, JoinTimeoutError, Submit
 
 SUBMIT_TIMEOUT_S = 60.0  # sbatch waits that long for a controller that does not answer
 CANCEL_TIMEOUT_S = 5.0
+SETTLE_PAUSE_S = 0.5
 
 # What srun says where cpus are not bound anyway.
 _NO_BINDING = "lacks support for cpu binding"
@@ -79,7 +80,7 @@ class SlurmLauncher:
             if result.code or found is None:
                 raise self._refused(result)
             ids = self._new_ids(found[1], found[2], base)
-            self._directory(ids).write_secret(secret)
+            self._directory(ids).write("secret", secret)
         except BaseException as error:
             self._take_back(ids, mark, error)
             if isinstance(error, OSError) and not isinstance(error, JobError):
@@ -121,7 +122,7 @@ class SlurmLauncher:
         if record is None or record.phase != "running":
             return []
         # Those that are started again read it.
-        self._directory(ids).write_secret(self._secret())
+        self._directory(ids).write("secret", self._secret())
         nodes, workers, _ = self._read(ids)
         alive = self._alive(nodes)
         started: list[tuple[str, int]] = []
@@ -169,7 +170,7 @@ class SlurmLauncher:
 
     def ended_text(self, ids: dict[str, Any], record: states.Record) -> str:
         """State, reason, exit code, time, and the end of what the job has printed."""
-        words = [record.state, *([record.reason] if record.reason else [])]
+        words = [f"{record.state} ({record.reason})" if record.reason else record.state]
         if record.exit_code:
             words.append(f"exit code {_exit_code(record.exit_code)}")
         if record.ended_at:
@@ -179,11 +180,27 @@ class SlurmLauncher:
         tail = "\n".join(line for line in lines if not line.endswith(_NO_BINDING))
         return ", ".join(words) + (f"\n{path}:\n{tail}" if tail else f"\n{path} is empty or missing")
 
-    def ended(self, ids: dict[str, Any], record: states.Record) -> JobEndedError:
-        """The error for a job that is over."""
-        return JobEndedError(
-            f"ended as {record.state}", title=self.title, cause=self.ended_text(ids, record), state=record.state, reason=record.reason
-        )
+    def settle(self, ids: dict[str, Any]) -> None:
+        """Waits until the job runs and takes the places away that there are no nodes for; of spares first, as they have the last ranks."""
+        while True:
+            status = self.poll(ids)
+            if status.phase == "ended":
+                state, reason = ending(status.detail)
+                raise JobEndedError(f"ended: {state}", title=self.title, cause=status.detail, state=state, reason=reason)
+            count = len(self._read(ids).nodes) if status.phase == "running" else 0
+            if count:
+                break
+            time.sleep(SETTLE_PAUSE_S)
+        for name, ranks in ids["places"].items():
+            ids["places"][name] = [rank for rank in ranks if rank < count]
+        ids["spares"] = [rank for rank in ids["spares"] if rank < count]
+
+    def write_record(self, ids: dict[str, Any], record: bytes) -> None:
+        """What a script inside the allocation reads to find it; the script of the job waits for it."""
+        try:
+            self._directory(ids).write("job.json", record)
+        except OSError as error:
+            raise SubmitError("its record cannot be written", title=self.title, cause=str(error), hint="see job_dir") from None
 
     def log_paths(self, ids: dict[str, Any]) -> dict[int | None, str]:
         """Where the workers of each rank print; under None, where the script of the job does."""
@@ -295,6 +312,12 @@ class SlurmLauncher:
         result = self.commands.run("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T")
         alive = {name for name, _, state in (line.partition("|") for line in result.out.splitlines()) if not _NODE_GONE.search(state)}
         return alive
+
+
+def ending(detail: str) -> tuple[str, str]:
+    """State and reason at the beginning of `ended_text`."""
+    found = re.match(r"(\w+)(?: \((.*?)\)(?=,|$))?", detail, re.MULTILINE)
+    return (found[1], found[2] or "") if found else ("", "")
 
 
 def hostnames(commands: Commands, text: str) -> list[str]:

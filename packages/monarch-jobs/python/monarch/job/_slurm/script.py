@@ -69,6 +69,7 @@ unset MONARCH_JOB MONARCH_JOB_SHRINK MONARCH_BATCH_JOB MONARCH_BATCH_JOB_FILE MO
 
 _GROUP = r"""
 scontrol show hostnames "$@NODES@" >>nodes.new
+starts+=(@FIRST@)
 MONARCH_FIRST_RANK=@FIRST@ step @OPTIONS@ --nodes="$@COUNT@" --ntasks="$@COUNT@" bash -c "$worker" &
 """
 
@@ -76,13 +77,16 @@ _LOOP = r"""
 mv -f nodes.new nodes
 cd "$OLDPWD"
 serve() {
-    local want rank node
+    local want rank node group option
     for want in "$MONARCH_JOB_DIR"/wanted/*; do
         [ -e "$want" ] || continue
         rank=${want##*/}
         read -r node <"$want"
         rm -f "$want"
-        step --nodes=1 --ntasks=1 --nodelist="$node" bash -c "$worker" worker "$rank" &
+        option=()
+        for ((group = ${#starts[@]} - 1; group > 0; group--)); do [ "$rank" -ge "${starts[group]}" ] && break; done
+        [ ${#starts[@]} -gt 1 ] && option=(--het-group=$group)
+        step "${option[@]}" --nodes=1 --ntasks=1 --nodelist="$node" bash -c "$worker" worker "$rank" &
     done
     read -r -t 0.5 -u $pause
 }

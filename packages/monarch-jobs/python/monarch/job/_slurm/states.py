@@ -89,7 +89,7 @@ def state_name(text: str) -> str:
 def _pairs(line: str) -> Mapping[str, str]:
     """`Key=Value` pairs, where values may contain spaces; the first of a key counts."""
     found = list(_PAIR.finditer(line))
-    ends = [match.start() for match in found[1:]] + [len(line)]
+    ends = [*(match.start() for match in found), len(line)][1:]
     pairs: dict[str, str] = {}
     for match, end in zip(found, ends, strict=True):
         pairs.setdefault(match[1], line[match.end() : end].strip())
