@@ -16,9 +16,10 @@ from types import TracebackType
 
 from tools.enclosure import Enclosure, unavailable
 from tools.ports import PortBlock
-from tools.slurm.configuration import Node, gres_conf, slurm_conf
+from tools.slurm.configuration import CGROUP_CONF, Node, gres_conf, slurm_conf
 
 START_TIMEOUT_S = 20.0  # 1 s on a machine that is not busy
+CGROUPS = Path("/sys/fs/cgroup")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 
 
@@ -32,24 +33,36 @@ def missing() -> str:
     return unavailable()
 
 
+def without_cgroups() -> str:
+    """Why memory cannot be limited by control groups here; empty where it can."""
+    return "" if (CGROUPS / "memory" / "memory.limit_in_bytes").exists() else "no memory controller of control groups v1 here"
+
+
 def _path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 
 
 class SlurmCluster:
-    """A cluster with the nodes n0, n1, ... while the `with` block runs; `env` is what its clients need."""
+    """A cluster with the nodes n0, n1, ... while the `with` block runs; `env` is what its clients need.
 
-    def __init__(self, directory: Path, nodes: int | Sequence[Node] = 3, *, extra: str = "") -> None:
+    With `cgroups` the kernel limits the memory of jobs, in groups named after the nodes: no two clusters may then have the same `prefix`.
+    """
+
+    def __init__(
+        self, directory: Path, nodes: int | Sequence[Node] = 3, *, cgroups: bool = False, prefix: str = "n", extra: str = ""
+    ) -> None:
         self.directory = directory.resolve()
         self.nodes = [Node()] * nodes if isinstance(nodes, int) else list(nodes)
         self.env = {"SLURM_CONF": str(self.directory / "slurm.conf")}
+        self._cgroups = cgroups
+        self._prefix = prefix
         self._extra = extra
         self._ports: PortBlock | None = None
         self._daemons: dict[str, Enclosure] = {}
 
     def up(self) -> None:
         """Starts everything and waits until all nodes are idle."""
-        for folder in ("", "state", "spool", "munge", "devices", *(f"spool/n{index}" for index in range(len(self.nodes)))):
+        for folder in ("", "state", "spool", "munge", "devices", *(f"spool/{self._prefix}{index}" for index in range(len(self.nodes)))):
             (self.directory / folder).mkdir(mode=0o755, parents=True, exist_ok=True)
         self._ports = PortBlock(1 + len(self.nodes))
         try:
@@ -68,27 +81,28 @@ class SlurmCluster:
         for daemon in reversed(self._daemons.values()):
             daemon.kill()
         self._daemons.clear()
+        for group in CGROUPS.glob(f"*/slurm_{self._prefix}[0-9]*") if self._cgroups else ():
+            for folder, _, _ in os.walk(group, topdown=False):
+                os.rmdir(folder)
         if self._ports is not None:
             self._ports.close()
             self._ports = None
 
     def kill_node(self, index: int) -> None:
         """Ends a node's slurmd, its jobs and all that they started, at once; the controller learns of it by its own means."""
-        self._daemons.pop(f"n{index}").kill()
+        self._daemons.pop(f"{self._prefix}{index}").kill()
 
     def start_node(self, index: int, *, wait: bool = True) -> None:
         """Starts a node (again)."""
-        self._start(f"n{index}", "-D", "-N", f"n{index}", program="slurmd")
+        name = f"{self._prefix}{index}"
+        self._start(name, "-D", "-N", name, program="slurmd")
         if wait:
-            self._wait(f"node n{index}", lambda: self.states()[index] == "idle")
+            self._wait(f"node {name}", lambda: self.states()[index] == "idle")
 
-    def restore(self) -> None:
-        """Ends all jobs, starts the nodes again that were killed, and waits until all are idle."""
-        if jobs := self.run("squeue", "-h", "-t", "all", "-o", "%A").split():
+    def clear(self) -> None:
+        """Ends all jobs and waits until all nodes are idle."""
+        if jobs := self.run("squeue", "-h", "-o", "%A").split():
             self.run("scancel", *jobs, check=False)
-        for index in range(len(self.nodes)):
-            if f"n{index}" not in self._daemons:
-                self.start_node(index, wait=False)
         self._wait(f"{len(self.nodes)} idle nodes", lambda: self.states().count("idle") == len(self.nodes))
 
     def states(self) -> list[str]:
@@ -104,13 +118,16 @@ class SlurmCluster:
         return done.stdout if not done.returncode else ""
 
     def _write_configuration(self, first_port: int) -> None:
-        (self.directory / "slurm.conf").write_text(slurm_conf(self.directory, self.nodes, first_port, extra=self._extra))
+        text = slurm_conf(self.directory, self.nodes, first_port, cgroups=self._cgroups, prefix=self._prefix, extra=self._extra)
+        (self.directory / "slurm.conf").write_text(text)
+        if self._cgroups:
+            (self.directory / "cgroup.conf").write_text(CGROUP_CONF)
         for number in range(max(node.gpus for node in self.nodes)):
             device = self.directory / "devices" / f"nvidia{number}"
             if not device.exists():
                 os.mknod(device, 0o600 | 0o020000, os.makedev(195, number))
         if any(node.gpus for node in self.nodes):
-            (self.directory / "gres.conf").write_text(gres_conf(self.directory, self.nodes))
+            (self.directory / "gres.conf").write_text(gres_conf(self.directory, self.nodes, self._prefix))
 
     def _start_munge(self) -> None:
         folder = self.directory / "munge"

@@ -15,11 +15,11 @@ class Node(NamedTuple):
     gpus: int = 0
 
 
-def slurm_conf(directory: Path, nodes: list[Node], first_port: int, *, extra: str = "") -> str:
+def slurm_conf(directory: Path, nodes: list[Node], first_port: int, *, cgroups: bool = False, prefix: str = "n", extra: str = "") -> str:
     """The controller listens on `first_port`, the nodes on those after it.
 
-    Everything is fast: scheduling within a second, a lost node within ten. Memory is checked by sampling (`OverMemoryKill`), which needs
-    no control groups. There is no accounting database; what ended is in `completed`, and in the controller's memory for ten minutes.
+    Everything is fast: scheduling within a second, a lost node within ten. Memory is limited by control groups, or checked by sampling
+    (`OverMemoryKill`), which needs none, and knows no limit for steps that take all memory of their job. There is no accounting database; what ended is in `completed`, and in the controller's memory for ten minutes.
     """
     host = socket.gethostname().split(".")[0]
     lines = [
@@ -36,13 +36,13 @@ def slurm_conf(directory: Path, nodes: list[Node], first_port: int, *, extra: st
         f"SlurmctldPidFile={directory}/slurmctld.pid",
         f"SlurmdPidFile={directory}/slurmd-%n.pid",
         "ProctrackType=proctrack/linuxproc",
-        "TaskPlugin=task/none",
+        f"TaskPlugin=task/{'cgroup' if cgroups else 'none'}",
         "SwitchType=switch/none",
         "MpiDefault=none",
         "MailProg=/bin/true",
         "JobAcctGatherType=jobacct_gather/linux",
         "JobAcctGatherFrequency=task=1",
-        "JobAcctGatherParams=OverMemoryKill",
+        *([] if cgroups else ["JobAcctGatherParams=OverMemoryKill"]),
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core_Memory",
         "SchedulerType=sched/backfill",
@@ -72,21 +72,28 @@ def slurm_conf(directory: Path, nodes: list[Node], first_port: int, *, extra: st
     for index, node in enumerate(nodes):
         gres = f" Gres=gpu:{node.gpus}" if node.gpus else ""
         lines.append(
-            f"NodeName=n{index} NodeHostname={host} NodeAddr=127.0.0.1 Port={first_port + 1 + index} CPUs={node.cpus}"
+            f"NodeName={prefix}{index} NodeHostname={host} NodeAddr=127.0.0.1 Port={first_port + 1 + index} CPUs={node.cpus}"
             f" RealMemory={node.memory_mb}{gres} State=UNKNOWN"
         )
-    everything = f"Nodes=n[0-{len(nodes) - 1}]"
+    everything = f"Nodes={prefix}[0-{len(nodes) - 1}]"
     lines.append(f"PartitionName=main {everything} Default=YES MaxTime=60 State=UP OverSubscribe=NO PriorityTier=10")
     lines.append(f"PartitionName=low {everything} MaxTime=60 State=UP OverSubscribe=NO PriorityTier=1")
     return "\n".join(lines) + "\n"
 
 
-def gres_conf(directory: Path, nodes: list[Node]) -> str:
+CGROUP_CONF = """\
+CgroupPlugin=cgroup/v1
+CgroupAutomount=no
+ConstrainRAMSpace=yes
+"""
+
+
+def gres_conf(directory: Path, nodes: list[Node], prefix: str = "n") -> str:
     """Device nodes that exist (major 195, as of NVIDIA's driver) without a driver behind them: SLURM only counts and names them."""
     return "".join(
-        f"NodeName=n{index} Name=gpu File={directory}/devices/nvidia[0-{node.gpus - 1}] Flags=nvidia_gpu_env\n"
+        f"NodeName={prefix}{index} Name=gpu File={directory}/devices/nvidia[0-{node.gpus - 1}] Flags=nvidia_gpu_env\n"
         if node.gpus > 1
-        else f"NodeName=n{index} Name=gpu File={directory}/devices/nvidia0 Flags=nvidia_gpu_env\n"
+        else f"NodeName={prefix}{index} Name=gpu File={directory}/devices/nvidia0 Flags=nvidia_gpu_env\n"
         for index, node in enumerate(nodes)
         if node.gpus
     )

@@ -9,10 +9,11 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import Jobs  # pyright: ignore[reportMissingImports]
+from conftest import NODE, Jobs  # pyright: ignore[reportMissingImports]
 
-from monarch.job import JobEndedError, JoinTimeoutError, SubmitError, job_load
+from monarch.job import JobEndedError, JoinTimeoutError, SlurmJob, SubmitError, job_load
 from monarch.job._slurm.launcher import ending
+from tools.slurm.cluster import SlurmCluster, missing, without_cgroups
 
 
 def _places(jobs: Jobs, job: object) -> list[tuple[str, str]]:
@@ -65,9 +66,10 @@ def test_a_job_that_does_not_start_in_time(jobs: Jobs) -> None:
 
 
 def test_a_job_that_is_refused(jobs: Jobs) -> None:
-    job = jobs({"a": 99})
-    with pytest.raises(SubmitError, match="Node count specification invalid|More processors requested|Requested node configuration"):
+    job = jobs({"a": 1}, partition="nowhere")
+    with pytest.raises(SubmitError, match="invalid partition specified: nowhere") as caught:
         job.apply()
+    assert caught.value.exit_code == 1 and (caught.value.command or "").startswith("sbatch")
     assert not job.active and jobs.cluster.run("squeue", "-h") == ""
 
 
@@ -141,27 +143,6 @@ def test_workers_that_all_end_well(jobs: Jobs) -> None:
     assert jobs.until(job, lambda status: status.phase == "ended").detail.startswith("COMPLETED, exit code 0")
 
 
-def test_the_time_limit(jobs: Jobs) -> None:
-    """The shortest limit is a minute; the scheduler is told that it has passed."""
-    job = jobs({"a": 1}, time_limit="1")
-    job.apply()
-    jobs.joined(job)
-    jobs.cluster.run("scontrol", "update", f"JobId={job._ids['job_id']}", "TimeLimit=0:01")
-    status = jobs.until(job, lambda status: status.phase == "ended")
-    assert ending(status.detail)[0] == "TIMEOUT" and "DUE TO TIME LIMIT" in status.detail
-    with pytest.raises(JobEndedError, match="ended: TIMEOUT") as caught:
-        job.heal()
-    assert caught.value.state == "TIMEOUT"
-
-
-def test_out_of_memory(jobs: Jobs) -> None:
-    job = jobs({"a": 1}, exclusive=False, mem="100M")
-    job.apply()
-    jobs.tell(jobs.joined(job).hosts[0].address, "grow 300")
-    status = jobs.until(job, lambda status: status.phase == "ended")
-    assert ending(status.detail)[0] in ("FAILED", "OUT_OF_MEMORY") and "exceeded" in status.detail.lower()
-
-
 def test_a_worker_that_ends_is_started_again(jobs: Jobs) -> None:
     job = jobs({"a": 2}, spares=1)
     job.apply()
@@ -183,35 +164,37 @@ def test_the_last_worker_is_started_again(jobs: Jobs) -> None:
     assert [host.name for host in job.heal().restarted] == ["n0"]
 
 
-def test_a_spare_takes_the_place_of_a_node(jobs: Jobs) -> None:
-    job = jobs({"a": 2}, spares=1)
+def test_a_spare_takes_the_place_of_a_node(mortal: Jobs) -> None:
+    job = mortal({"a": 2}, spares=1)
     job.apply()
-    jobs.joined(job)
-    jobs.cluster.kill_node(1)
-    status = jobs.until(job, lambda status: status.hosts[1].phase == "lost")
+    mortal.joined(job)
+    mortal.cluster.kill_node(1)
+    status = mortal.until(job, lambda status: status.hosts[1].phase == "lost")
     assert (status.phase, status.hosts[1].detail) == ("running", "SLURM says that the node does not answer")
     report = job.heal()
     assert [(host.mesh, host.rank, host.name) for host in report.replaced] == [("a", 1, "n2")] and not report.restarted
-    assert [host.name for host in jobs.joined(job).hosts] == ["n0", "n2"]
+    assert [host.name for host in mortal.joined(job).hosts] == ["n0", "n2"]
 
 
-def test_a_node_without_a_spare_is_missing(jobs: Jobs) -> None:
-    job = jobs({"a": 3})
+def test_a_node_without_a_spare_is_missing(mortal: Jobs) -> None:
+    job = mortal({"a": 3})
     job.apply()
-    jobs.joined(job)
-    jobs.cluster.kill_node(2)
-    jobs.until(job, lambda status: status.hosts[2].phase == "lost")
+    mortal.joined(job)
+    mortal.cluster.kill_node(2)
+    mortal.until(job, lambda status: status.hosts[2].phase == "lost")
     report = job.heal()
     assert [(host.rank, host.name) for host in report.missing] == [(2, "n2")] and job.status().phase == "running"
 
 
-def test_the_node_of_the_script_is_lost(jobs: Jobs) -> None:
-    job = jobs({"a": 2})
+def test_the_node_of_the_script_is_lost(mortal: Jobs) -> None:
+    """Nothing can be started there any more; the other workers go on, and spares can be used."""
+    job = mortal({"a": 2}, spares=1)
     job.apply()
-    jobs.joined(job)
-    jobs.cluster.kill_node(0)
-    status = jobs.until(job, lambda status: status.phase == "ended")
-    assert ending(status.detail)[0] == "NODE_FAIL"
+    mortal.joined(job)
+    mortal.cluster.kill_node(0)
+    mortal.until(job, lambda status: status.hosts[0].phase == "lost")
+    assert [host.name for host in job.heal().replaced] == ["n2"]
+    assert job._launcher().relaunch(job._ids, [("a", 1)]) == []
 
 
 def test_a_preempted_job_comes_back(jobs: Jobs) -> None:
@@ -225,6 +208,8 @@ def test_a_preempted_job_comes_back(jobs: Jobs) -> None:
     assert [host.phase for host in status.hosts] == ["waiting"] * 3
     jobs.joined(high)
     high.kill()
+    # SLURM lets a job that it has requeued wait for two minutes.
+    jobs.cluster.run("scontrol", "update", f"JobId={low._ids['job_id']}", "StartTime=now")
     jobs.joined(low)
     assert (jobs.folder / low._ids["job_id"] / "restarts").read_text() == "1\n"
 
@@ -255,3 +240,40 @@ def test_a_job_whose_client_is_gone_before_it_runs(jobs: Jobs) -> None:
     job._life.active = True
     status = jobs.until(job, lambda status: status.phase == "ended")
     assert status.detail.startswith("FAILED") and "exit code 75" in status.detail and "its client is gone" in status.detail
+
+
+@pytest.mark.skipif(bool(without_cgroups()), reason=without_cgroups())
+def test_out_of_memory(monkeypatch: pytest.MonkeyPatch, python_exe: str, tmp_path: Path) -> None:
+    """The kernel kills the worker, and it is started again."""
+    if lacking := missing():
+        pytest.skip(lacking)
+    monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "home"))
+    with SlurmCluster(tmp_path / "slurm", [NODE], cgroups=True, prefix=f"m{os.getpid()}n") as cluster:
+        monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
+        jobs = Jobs(cluster, python_exe, tmp_path / "jobs")
+        job = jobs({"a": 1}, exclusive=False, mem="100M")
+        job.apply()
+        jobs.tell(jobs.joined(job).hosts[0].address, "grow 300")
+        status = jobs.until(job, lambda status: status.hosts[0].phase == "lost")
+        assert status.hosts[0].detail == "its worker ended with exit code 137"
+        assert len(job.heal().restarted) == 1
+        job.kill()
+        assert "oom-kill event" in jobs.outputs() or "Out Of Memory" in jobs.outputs()
+
+
+@pytest.mark.timeout(100)  # a minute, if this is the only test that runs
+def test_the_time_limit(expiring: tuple[SlurmCluster, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if lacking := missing():
+        pytest.skip(lacking)
+    cluster, folder = expiring
+    monkeypatch.setenv("SLURM_CONF", cluster.env["SLURM_CONF"])
+    monkeypatch.setenv("MONARCH_HOME", f"{folder}/home")
+    jobs = Jobs(cluster, "", Path(folder) / "jobs")
+    job = job_load(f"{folder}/state.json")
+    assert isinstance(job, SlurmJob)
+    status = jobs.until(job, lambda status: status.phase == "ended")
+    assert ending(status.detail) == ("TIMEOUT", "TimeLimit") and "DUE TO TIME LIMIT" in status.detail
+    with pytest.raises(JobEndedError, match="ended: TIMEOUT") as caught:
+        job.heal()
+    assert (caught.value.state, caught.value.reason) == ("TIMEOUT", "TimeLimit")
+    job.kill()

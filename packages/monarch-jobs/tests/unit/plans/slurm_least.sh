@@ -51,18 +51,22 @@ echo "${SLURM_RESTART_COUNT:-0}" >restarts
 unset MONARCH_JOB MONARCH_JOB_SHRINK MONARCH_BATCH_JOB MONARCH_BATCH_JOB_FILE MONARCH_JOB_SECRET_FILE
 
 scontrol show hostnames "$SLURM_JOB_NODELIST" >>nodes.new
+starts+=(0)
 MONARCH_FIRST_RANK=0 step --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" bash -c "$worker" &
 
 mv -f nodes.new nodes
 cd "$OLDPWD"
 serve() {
-    local want rank node
+    local want rank node group option
     for want in "$MONARCH_JOB_DIR"/wanted/*; do
         [ -e "$want" ] || continue
         rank=${want##*/}
         read -r node <"$want"
         rm -f "$want"
-        step --nodes=1 --ntasks=1 --nodelist="$node" bash -c "$worker" worker "$rank" &
+        option=()
+        for ((group = ${#starts[@]} - 1; group > 0; group--)); do [ "$rank" -ge "${starts[group]}" ] && break; done
+        [ ${#starts[@]} -gt 1 ] && option=(--het-group=$group)
+        step "${option[@]}" --nodes=1 --ntasks=1 --nodelist="$node" bash -c "$worker" worker "$rank" &
     done
     read -r -t 0.5 -u $pause
 }
@@ -76,14 +80,15 @@ worst() {
     done
     return $worst
 }
-idle=0
+idle=0 ever=
 while [ $idle -lt 120 ]; do
     serve
+    [ -n "$ever" ] || { compgen -G "$MONARCH_JOB_DIR/hosts/*.json" >/dev/null && ever=yes; }
     if [ -n "$(jobs -rp)" ]; then
         idle=0
     else
         worst && finish 0
-        compgen -G "$MONARCH_JOB_DIR/hosts/*.json" >/dev/null || break
+        [ -n "$ever" ] || break
         idle=$((idle + 1))
     fi
 done

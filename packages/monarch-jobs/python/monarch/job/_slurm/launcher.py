@@ -116,7 +116,8 @@ class SlurmLauncher:
     def relaunch(self, ids: dict[str, Any], lost: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """In place where the node said that its worker has ended, else on a spare, whose worker is there already, else on a live node.
 
-        A node that says nothing may be gone: SLURM takes its time to notice, and would let whoever starts something there wait.
+        A node that says nothing may be gone: SLURM takes its time to notice, and would let whoever starts something there wait. Where the
+        node of the script is gone, nothing can be started any more, but there are the spares.
         """
         record = self.record(ids)
         if record is None or record.phase != "running":
@@ -129,7 +130,7 @@ class SlurmLauncher:
         for mesh, index in lost:
             rank = ids["places"][mesh][index]
             spares = [spare for spare in ids["spares"] if workers.get(spare, Worker()).address and nodes[spare] in alive]
-            there = rank < len(nodes) and nodes[rank] in alive
+            there = rank < len(nodes) and nodes[rank] in alive and nodes[0] in alive
             if there and (workers.get(rank, Worker()).exit_code is not None or not spares):
                 self._directory(ids).request(rank, nodes[rank])
             elif spares:

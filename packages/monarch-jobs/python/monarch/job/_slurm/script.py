@@ -103,14 +103,15 @@ worst() {
     done
     return $worst
 }
-idle=0
+idle=0 ever=
 while [ $idle -lt @RELAUNCH_WAIT@ ]; do
     serve
+    [ -n "$ever" ] || { compgen -G "$MONARCH_JOB_DIR/hosts/*.json" >/dev/null && ever=yes; }
     if [ -n "$(jobs -rp)" ]; then
         idle=0
     else
         worst && finish 0
-        compgen -G "$MONARCH_JOB_DIR/hosts/*.json" >/dev/null || break
+        [ -n "$ever" ] || break
         idle=$((idle + 1))
     fi
 done
