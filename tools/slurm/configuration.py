@@ -19,7 +19,8 @@ def slurm_conf(directory: Path, nodes: list[Node], first_port: int, *, cgroups: 
     """The controller listens on `first_port`, the nodes on those after it.
 
     Everything is fast: scheduling within a second, a lost node within ten. Memory is limited by control groups, or checked by sampling
-    (`OverMemoryKill`), which needs none, and knows no limit for steps that take all memory of their job. There is no accounting database; what ended is in `completed`, and in the controller's memory for ten minutes.
+    (`OverMemoryKill`), which needs none, and knows no limit for steps that take all memory of their job. There is no accounting database;
+    what ended is in `completed`, and in the controller's memory for ten minutes.
     """
     host = socket.gethostname().split(".")[0]
     lines = [

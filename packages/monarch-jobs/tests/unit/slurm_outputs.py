@@ -37,7 +37,7 @@ RELEASES = (
     Release(
         "20.11",
         _SQUEUE,
-        f"{_BEGIN} AccrueTime=2026-11-21T10:00:00{_PLACE} NumNodes=3 NumCPUs=6 NumTasks=3 CPUs/Task=1 TRES=cpu=6,node=3{_END} NtasksPerTRES:0\n",
+        f"{_BEGIN} AccrueTime=2026-11-21T10:00:00{_PLACE} NumNodes=3 NumCPUs=6 NumTasks=3 TRES=cpu=6,node=3{_END} NtasksPerTRES:0\n",
         _SACCT,
     ),
     Release(
@@ -56,7 +56,7 @@ RELEASES = (
     Release(
         "23.11",
         _SQUEUE,
-        f"{_BEGIN} Scheduler=Backfill:*{_PLACE} NumNodes=3 ReqTRES=cpu=3,node=3,billing=3 AllocTRES=cpu=6,mem=6000M,node=3,billing=6{_END}\n",
+        f"{_BEGIN} Scheduler=Backfill:*{_PLACE} NumNodes=3 ReqTRES=cpu=3,node=3,billing=3 AllocTRES=cpu=6,mem=6000M,node=3{_END}\n",
         _SACCT.replace("|TIMEOUT|", "|TIMEOUT+|"),
     ),
     Release(

@@ -93,7 +93,7 @@ def test_garbage_instead_of_a_job_id(fakes: Fakes, job_dir: Path, printed: str) 
     """A job may be there: it is found by its comment and cancelled."""
     fakes.add(
         "sbatch",
-        f"cat >/dev/null; for word; do case $word in --comment=*) echo ${{word#--comment=}} >{job_dir}.mark; esac; done; printf -- '{printed}'",
+        f"cat >/dev/null; for word; do case $word in --comment=*) echo ${{word#--comment=}} >{job_dir}.mark; esac; done\nprintf -- '{printed}'",
     )
     fakes.add("squeue", f'echo "76|other"; echo "77|$(cat {job_dir}.mark)"')
     slurm = made(job_dir)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "monarch.cli"
+# Texts that other wheels add to the end of the help.
+GUIDES = "monarch.guide"
 # As a shell has it for a program that Ctrl-C ended.
 INTERRUPTED = 130
 
@@ -32,6 +34,16 @@ class Verbs(click.Group):
             return own
         entry = _added().get(cmd_name)
         return None if entry is None else _loaded(entry)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from importlib.metadata import entry_points
+
+        for entry in sorted(entry_points(group=GUIDES)):
+            try:
+                guide = str(entry.load())
+            except Exception:  # its verbs are listed as broken; that is enough
+                continue
+            formatter.write(f"\n{guide}")
 
 
 def _added() -> dict[str, EntryPoint]:
@@ -137,6 +149,22 @@ def debug(host: str | None, port: int | None) -> int:
     from monarch._core.debug_client import run
 
     return run(host, port)
+
+
+@root.command()
+@click.option("--listen", required=True, metavar="ADDRESS", help="Such as tcp://*:22222 or ipc:///run/user/1000/monarch.")
+@click.option("--secret-file", metavar="FILE", help="The job secret, readable by its owner only; else what MONARCH_JOB_SECRET_FILE names.")
+@click.option("--insecure", is_flag=True, help="Without encryption: whoever reaches the port can run code.")
+@click.option("--publish", metavar="FILE", help="Writes the address there when it listens, as JSON.")
+@click.option("--port-tries", type=click.IntRange(1, 1000), default=1, help="So many ports from the given one are tried.")
+def worker(listen: str, secret_file: str | None, insecure: bool, publish: str | None, port_tries: int) -> int:
+    """Makes this machine a host of jobs: clients attach to it, and their procs run here.
+
+    Ends with 0 when a client shuts the host down.
+    """
+    from monarch._core.worker_command import run
+
+    return run(listen, secret_file, insecure, publish, port_tries)
 
 
 def _print_json(value: Any) -> None:

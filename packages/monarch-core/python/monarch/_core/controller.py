@@ -35,8 +35,8 @@ def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **k
     check_arguments(Class.__init__, 1, args, kwargs)  # pyright: ignore
     process = current_process()
     request = marshal.dumps((name, dumps_class(Class), dumps_in_band((args, kwargs))))  # pyright: ignore
-    cell = process.native.cell(FIRST_ERROR, 1, [process.agent_uid])
-    process.native.request(process.agent_uid, CONTROLLER, request, cell.slot)
+    cell = process.native.cell(FIRST_ERROR, 1, [process.job])
+    process.native.request(process.job, CONTROLLER, request, cell.slot)
     return Future._of(cell, lambda c: _result(c, name))
 
 

@@ -101,7 +101,7 @@ def _procs_of(process: LocalProcess, mesh: Any) -> list[int]:
         procs = [mesh._info.procs[r] for r in mesh._base_ranks()]
     else:
         raise TypeError(f"fault takes a mesh of processes or actors, not {type(mesh).__name__}")
-    if mesh._info.agent not in (0, process.agent_uid):
+    if mesh._info.job != process.job:
         raise ValueError(f"{mesh!r} belongs to another client: only its own can make faults there")
     if process.agent_uid in procs:
         raise ValueError(f"{mesh!r} is in the client's own process, which a fault cannot be made in")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Literal, Self
 
+    from monarch._core.attachment import Attachment
     from monarch._core.bootstrap_command import BootstrapCommand
     from monarch._core.proc_mesh import ProcMesh
     from monarch._core.supervision import OwnedMesh
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class HostMesh(MeshTrait):
     """Host agents. What created or attached it is owned; slices and unpickled handles are references."""
 
-    __slots__ = ("__weakref__", "_agents", "_executable", "_is_owned", "_is_shut_down", "_shape", "_spawned")
+    __slots__ = ("__weakref__", "_agents", "_attachment", "_executable", "_is_owned", "_is_shut_down", "_shape", "_spawned")
     _whole_slice_is_self = True
 
     def __init__(self, agents: tuple[int, ...], shape: Shape, is_owned: bool, executable: str | None = None) -> None:
@@ -31,6 +32,8 @@ class HostMesh(MeshTrait):
         self._executable = executable
         self._is_shut_down = False
         self._spawned: list[OwnedMesh] = []
+        # Of hosts that were attached.
+        self._attachment: Attachment | None = None
 
     @property
     def _ndslice(self) -> Slice:
@@ -41,11 +44,21 @@ class HostMesh(MeshTrait):
         return tuple(self._shape.labels)
 
     def _new_with_shape(self, shape: Shape) -> Self:
-        return type(self)(self._agents, shape, False, self._executable)
+        mesh = type(self)(self._agents, shape, False, self._executable)
+        mesh._attachment = self._attachment
+        mesh._spawned = self._spawned
+        return mesh
+
+    def _agent_ids(self) -> list[int]:
+        """The agent of each host; one for all where all are this machine."""
+        agents = self._agents
+        return [agents[r] if len(agents) > 1 else agents[0] for r in self._shape.ranks()]
 
     def _check_usable(self) -> None:
         if self._is_shut_down:
             raise RuntimeError("HostMesh has already been shut down")
+        if self._attachment is not None:
+            self._attachment.check()
 
     def spawn_procs(
         self,
@@ -67,7 +80,15 @@ class HostMesh(MeshTrait):
 
     @property
     def initialized(self) -> Future[Literal[True]]:
-        return Future._value(True)
+        if self._attachment is None:
+            return Future._value(True)
+        joined = self._attachment.future
+
+        async def wait() -> Literal[True]:
+            await joined
+            return True
+
+        return returns_future(wait)()
 
     def stop(self) -> Future[None]:
         """Stops the processes spawned through this object; the hosts stay ready."""
@@ -77,9 +98,28 @@ class HostMesh(MeshTrait):
     def shutdown(self) -> Future[None]:
         """Stops the processes and ends the agents; the object cannot be used afterwards."""
         self._check_owned()
-        self._check_usable()
+        if self._is_shut_down:
+            raise RuntimeError("HostMesh has already been shut down")
         self._is_shut_down = True
-        return self._stop_all("host mesh shut down")
+        stopped = self._stop_all("host mesh shut down")
+        return stopped if self._attachment is None else self._end_agents(stopped)
+
+    def _end_agents(self, stopped: Future[None]) -> Future[None]:
+        from monarch._core.attachment import native_hosts
+        from monarch._core.process import current_process
+
+        hosts, agents = native_hosts(current_process()), self._agent_ids()
+
+        async def wait() -> None:
+            try:
+                await stopped
+            finally:
+                # Whose end is known already has nobody to be asked.
+                asked = [hosts.shutdown(agent) for agent in agents]
+                for cell in asked:
+                    await Future._of(cell, lambda c: c.set_retrieved())
+
+        return returns_future(wait)()
 
     def _check_owned(self) -> None:
         if not self._is_owned:
@@ -97,7 +137,9 @@ class HostMesh(MeshTrait):
 
     def with_python_executable(self, path: str) -> HostMesh:
         """A copy whose processes use that interpreter; `this_host()` inside them does so too."""
-        return HostMesh(self._agents, self._shape, self._is_owned, str(path))
+        mesh = HostMesh(self._agents, self._shape, self._is_owned, str(path))
+        mesh._attachment = self._attachment
+        return mesh
 
     async def sync_workspace(self, workspace: Any, conda: bool = False, auto_reload: bool = False) -> None:
         """Mirrors a workspace to every host; on the machine of the client there is nothing to copy."""

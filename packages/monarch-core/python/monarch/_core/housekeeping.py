@@ -142,6 +142,10 @@ class Housekeeping:
             self._stop(event[2])
         elif kind == "root_lost":
             return True
+        elif kind in ("audit", "shutdown", "job_ended"):
+            from monarch._core import worker
+
+            worker.handle(self.process, event)
         elif kind == "launch":
             from monarch._core.simulated import launch
 
@@ -172,8 +176,8 @@ class Housekeeping:
             process.native.reply(sender, slot, rank, OK, b"")
         elif kind == AGGREGATE:
             # Lines of this machine are on this process's console; those of others join here, once there are others.
-            procs, window, _stream_to_client = marshal.loads(body)
-            process.native.aggregate_output(procs, window, sender, slot)
+            procs, window, _stream_to_client, rank = marshal.loads(body)
+            process.native.aggregate_output(procs, window, sender, slot, rank)
         elif kind == MISSING:
             from monarch._core.slow_spawn import look
 

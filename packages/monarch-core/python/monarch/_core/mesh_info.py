@@ -8,10 +8,42 @@ from monarch._core.shape import Extent, Point
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any
+    from typing import Any, TypeAlias
 
     from monarch._core.errors import MeshFailure
     from monarch._core.process import LocalProcess
+
+
+# Hosts, each with how many procs in a row are on it.
+if TYPE_CHECKING:
+    Runs: TypeAlias = tuple[tuple[int, int], ...]
+
+
+def runs_of(agents: Iterable[int]) -> Runs:
+    found: list[list[int]] = []
+    for agent in agents:
+        if found and found[-1][0] == agent:
+            found[-1][1] += 1
+        else:
+            found.append([agent, 1])
+    return tuple((agent, count) for agent, count in found)
+
+
+def each_of(runs: Runs) -> list[int]:
+    """The host of each proc."""
+    return [agent for agent, count in runs for _ in range(count)]
+
+
+def reach(process: LocalProcess, job: int, places: list[tuple[int, int]]) -> None:
+    """Processes are on these hosts: from now on they can be sent to."""
+    if job in (0, process.job):
+        elsewhere = [place for place in places if place[1] != process.agent_uid]
+        if elsewhere:
+            process.ended.update(process.native.route(elsewhere))
+        return
+    # Another client's, of this user and on this machine.
+    for agent in {agent for _, agent in places}:
+        process.native.join(agent, [proc for proc, its in places if its == agent])
 
 
 class MeshInfo:
@@ -19,13 +51,15 @@ class MeshInfo:
 
     __slots__ = (
         "__weakref__",
-        "agent",
+        "agents",
         "class_name",
         "cls",
         "creator",
         "extent",
         "failed",
+        "job",
         "name",
+        "owner_agent",
         "owner_proc",
         "payload",
         "procs",
@@ -43,8 +77,10 @@ class MeshInfo:
         procs: tuple[int, ...],
         class_name: str = "",
         payload: bytes = b"",
-        agent: int = 0,
+        agents: Runs = (),
         owner_proc: int = 0,
+        owner_agent: int = 0,
+        job: int = 0,
     ) -> None:
         self.uid = uid
         self.name = name
@@ -53,10 +89,13 @@ class MeshInfo:
         self.procs = procs
         self.class_name = class_name
         self.payload = payload
-        # The agent that procs are reached through; 0 in this process's own.
-        self.agent = agent
-        # The process that its owner lives in.
+        # The hosts of the procs, in their order.
+        self.agents = agents
+        # The process that its owner lives in, and the host of that.
         self.owner_proc = owner_proc
+        self.owner_agent = owner_agent
+        # The client whose job it belongs to.
+        self.job = job
         # Spawn rank to failure.
         self.failed: dict[int, MeshFailure] = {}
         self.stopped: str | None = None
@@ -75,19 +114,22 @@ class MeshInfo:
 
     def state(self) -> tuple[Any, ...]:
         wire = self.extent.to_wire()
-        return (self.uid, self.name, self.creator, wire, self.procs, self.class_name, self.payload, self.agent, self.owner_proc)
+        owner = (self.owner_proc, self.owner_agent)
+        return (self.uid, self.name, self.creator, wire, self.procs, self.class_name, self.payload, self.agents, owner, self.job)
 
     @staticmethod
     def known(process: LocalProcess, state: tuple[Any, ...]) -> MeshInfo:
         """The info of a mesh that came in a message: one object per process and mesh."""
         info = process.infos.get(state[0])
         if info is None:
-            uid, name, creator, extent, procs, class_name, payload, agent, owner_proc = state
+            uid, name, creator, extent, procs, class_name, payload, agents, (owner_proc, owner_agent), job = state
             shape = Extent.from_wire(extent)
-            info = process.infos[uid] = MeshInfo(uid, name, creator, shape, procs, class_name, payload, agent, owner_proc)
-            if agent not in (0, process.agent_uid):
-                process.native.join(agent, list(procs))
-            if owner_proc not in (0, process.uid, process.agent_uid):
+            info = process.infos[uid] = MeshInfo(
+                uid, name, creator, shape, procs, class_name, payload, agents, owner_proc, owner_agent, job
+            )
+            reach(process, job, list(zip(procs, each_of(agents), strict=True)))
+            if owner_proc not in (0, process.uid):
+                reach(process, job, [(owner_proc, owner_agent)])
                 from monarch._core.orphan import watch_owner
 
                 watch_owner(process, info)

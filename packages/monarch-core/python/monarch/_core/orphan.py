@@ -24,15 +24,14 @@ def watch_owner(process: LocalProcess, info: MeshInfo) -> None:
     end = process.ended.get(owner)
     if end is not None:
         _orphan(process, info, end)
-    elif not process.is_client and owner not in process.watched:
+    elif owner not in process.watched and not (process.is_client and info.owner_agent == process.agent_uid):
         process.watched.add(owner)
-        process.native.watch_proc(owner)
+        process.native.watch_proc(owner, info.owner_agent)
 
 
 def _concerns(process: LocalProcess, info: MeshInfo) -> bool:
-    """The agent's end is that of the whole job, and other agents tell of theirs themselves."""
-    here = info.agent in (0, process.agent_uid)
-    return bool(info.class_name) and here and info.owner_proc not in (0, process.uid, process.agent_uid)
+    """The client's end is that of the whole job, and agents of other jobs tell of theirs themselves."""
+    return bool(info.class_name) and info.job == process.job and info.owner_proc not in (0, process.uid, process.job)
 
 
 def owner_ended(process: LocalProcess, uid: int, end: tuple[Any, ...]) -> None:

@@ -8,6 +8,7 @@ from monarch._core._native import PortMailbox, send_to_port, send_to_slot
 from monarch._core.future import Future
 from monarch._core.generic import Generic
 from monarch._core.identity import new_uid, to_base58
+from monarch._core.mesh_info import reach
 from monarch._core.process import CLOSED, ERROR, LocalProcess, current_process
 
 TYPE_CHECKING = False
@@ -26,12 +27,13 @@ else:
 class Port(Generic[R]):
     """The sending end: `send` and `exception`, from any thread of any process of the job, in order per sender."""
 
-    __slots__ = ("_agent", "_lock", "_once", "_owed", "_proc", "_rank", "_slot", "_to", "_used", "return_undeliverable")
+    __slots__ = ("_lock", "_once", "_owed", "_place", "_proc", "_rank", "_slot", "_to", "_used", "return_undeliverable")
 
     def __init__(self, proc: int, to: int, once: bool, slot: bool = False, rank: int | None = None) -> None:
         self._proc = proc
         # The agent that the process is reached through, if it is another one's; 0 for our own.
-        self._agent = 0
+        # Of a port of another process: its host, and the job.
+        self._place: tuple[int, int] | None = None
         self._to = to
         self._once = once
         self._slot = slot
@@ -108,20 +110,21 @@ class Port(Generic[R]):
         from monarch._core.actor_mesh import share_if_plain
 
         share_if_plain()
-        agent = self._agent or current_process().agent_uid
-        return (_received_port, (self._proc, self._to, self._once, self._slot, self._rank, self.return_undeliverable, agent))
+        process = current_process()
+        agent, job = self._place or (process.agent_uid, process.job)
+        return (_received_port, (self._proc, self._to, self._once, self._slot, self._rank, self.return_undeliverable, agent, job))
 
     def __repr__(self) -> str:
         return f"<Port {to_base58(self._to)}>"
 
 
-def _received_port(proc: int, to: int, once: bool, slot: bool, rank: int | None, give_back: bool, agent: int) -> Port[Any]:
+def _received_port(proc: int, to: int, once: bool, slot: bool, rank: int | None, give_back: bool, agent: int, job: int) -> Port[Any]:
     port: Port[Any] = Port(proc, to, once, slot, rank)
     port.return_undeliverable = give_back
     process = current_process()
     if agent != process.agent_uid:
-        port._agent = agent
-        process.native.join(agent, [proc])
+        port._place = (agent, job)
+        reach(process, job, [(proc, agent)])
     return port
 
 

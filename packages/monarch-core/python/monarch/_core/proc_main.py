@@ -88,7 +88,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     """The life of a proc on its main thread; gives its exit code."""
     from _pickle import loads
 
-    common, rank, uid, bind = marshal.loads(body)
+    common, rank, uid, bind, agent = marshal.loads(body)
     setup = loads(common)
     _take_over(setup, forked)
     default_to_forkserver()
@@ -98,19 +98,23 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     from monarch._core._native import Process as NativeProcess
     from monarch._core.housekeeping import Housekeeping
     from monarch._core.mesh_info import MeshInfo
-    from monarch._core.process import LocalProcess, set_process
+    from monarch._core.process import LocalProcess, host_name, set_process, start_variables
     from monarch._core.shape import Extent
 
     config.reload_config_from_env()
     config.apply_pushed(setup["config"])
-    native = NativeProcess.proc(uid, setup["agent"], link)
+    native = NativeProcess.proc(uid, agent or setup["agent"], link)
     state, _, _ = setup["mesh"]
-    process = LocalProcess(native, setup["host"], state[1])
+    process = LocalProcess(native, setup["host"] or host_name(), state[1])
+    process.job = setup["job"]
+    # The client is sent to from everywhere, and the owner waits to hear from this process.
+    client = (setup["job"], setup["job"])
+    native.route([place for place in (client, setup["owner_place"]) if place[1] != process.agent_uid])
     set_process(process)
     stacks.install(process)
     process.python_executable = setup["executable"]
-    process.start_variables = setup["start"]
-    process.proc_info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agent=state[7])
+    process.start_variables = setup["start"] if setup["start"] is not None else start_variables()
+    process.proc_info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agents=state[7], job=state[9])
     process.infos[state[0]] = process.proc_info
     process.proc_rank = rank
     process.log_dir = setup["log_dir"]
@@ -145,22 +149,17 @@ def _take_over(setup: dict[str, Any], forked: bool) -> None:
         import gc
 
         gc.enable()
-        zone = os.environ.get("TZ")
-        for name in [n for n in os.environ if n not in setup["env"]]:
-            del os.environ[name]
-        for name, value in setup["env"].items():
-            if os.environ.get(name) != value:
-                os.environ[name] = value
-        if os.environ.get("TZ") != zone:
-            import time
-
-            time.tzset()
+        if setup["env"] is not None:
+            _take_environment(setup["env"])
     if setup["cwd"] is not None:
         try:
             os.chdir(setup["cwd"])
         except OSError:  # it is gone; stay where we are
             pass
-    sys.path[:] = setup["path"]
+    if setup["env"] is None:
+        sys.path[:0] = [path for path in setup["path"] if path not in sys.path and os.path.isdir(path)]
+    else:
+        sys.path[:] = setup["path"]
     sys.argv[:] = ["monarch-proc"]
     from types import ModuleType
 
@@ -171,6 +170,19 @@ def _take_over(setup: dict[str, Any], forked: bool) -> None:
     sys.modules["__main__"] = module
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # pyright: ignore
+
+
+def _take_environment(wanted: dict[str, str]) -> None:
+    zone = os.environ.get("TZ")
+    for name in [n for n in os.environ if n not in wanted]:
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+    if os.environ.get("TZ") != zone:
+        import time
+
+        time.tzset()
 
 
 def _bind(options: dict[str, str]) -> None:

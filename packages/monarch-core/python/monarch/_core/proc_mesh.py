@@ -9,9 +9,9 @@ from monarch._core.actor_mesh import ActorMesh, share_if_plain, whole_shape
 from monarch._core.future import Future
 from monarch._core.identity import new_uid
 from monarch._core.mesh import MeshTrait
-from monarch._core.mesh_info import MeshInfo
+from monarch._core.mesh_info import MeshInfo, each_of, runs_of
 from monarch._core.owner import spawning_owner
-from monarch._core.process import AGGREGATE, FIRST_ERROR, GATHER, LOG_LEVEL, NO_ANSWER, LocalProcess, current_process
+from monarch._core.process import AGGREGATE, GATHER, LOG_LEVEL, NO_ANSWER, LocalProcess, current_process
 from monarch._core.shape import Extent, Shape
 from monarch._core.slice import Slice
 
@@ -59,6 +59,11 @@ class ProcMesh(MeshTrait):
         procs = self._info.procs
         return [procs[r] for r in self._shape.ranks()]
 
+    def _agents(self) -> list[int]:
+        """The host of each."""
+        agents = each_of(self._info.agents)
+        return [agents[r] for r in self._shape.ranks()]
+
     def spawn(self, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Spawns one actor per process; the handle is there at once, what is sent to it waits until the actors are.
 
@@ -79,10 +84,15 @@ class ProcMesh(MeshTrait):
         check_arguments(cls.__init__, 1, args, kwargs)
         process = current_process()
         procs = tuple(self._procs())
+        info = self._info
+        agents = info.agents if procs == info.procs else runs_of(self._agents())
         class_name = f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
         owner = spawning_owner()
         payload = dumps_class(cls)
-        info = MeshInfo(new_uid(), str(name), owner.display, self._shape.extent, procs, class_name, payload, process.agent_uid, process.uid)
+        extent = self._shape.extent
+        info = MeshInfo(
+            new_uid(), str(name), owner.display, extent, procs, class_name, payload, agents, process.uid, process.agent_uid, info.job
+        )
         info.cls = cls
         handle = ActorMesh(info, whole_shape(info.extent))
         targets = handle._targets()
@@ -161,10 +171,13 @@ class ProcMesh(MeshTrait):
             native.request(proc, LOG_LEVEL, marshal.dumps((rank, level)), cell.slot)
         await Future._of(cell, lambda c: None)
         # Once they are up, so that their agent knows them, whoever calls.
-        agent = self._info.agent or process.agent_uid
-        cell = native.cell(FIRST_ERROR, 1, [agent])
-        body = marshal.dumps((procs, None if window is None else float(window), bool(stream_to_client)))
-        native.request(agent, AGGREGATE, body, cell.slot)
+        by_agent: dict[int, list[int]] = {}
+        for proc, agent in zip(procs, self._agents(), strict=True):
+            by_agent.setdefault(agent, []).append(proc)
+        cell = native.cell(GATHER, len(by_agent), list(by_agent))
+        for rank, (agent, some) in enumerate(by_agent.items()):
+            body = marshal.dumps((some, None if window is None else float(window), bool(stream_to_client), rank))
+            native.request(agent, AGGREGATE, body, cell.slot)
         await Future._of(cell, lambda c: None)
 
     def activate(self) -> Any:
@@ -240,7 +253,10 @@ def own_proc(process: LocalProcess) -> ProcMesh:
     """This process as a mesh of one."""
     info = process.proc_info
     if info is None:
-        info = process.proc_info = MeshInfo(process.uid, process.name, "<root>", Extent((), ()), (process.uid,), agent=process.agent_uid)
+        agents = ((process.agent_uid, 1),)
+        info = process.proc_info = MeshInfo(
+            process.uid, process.name, "<root>", Extent((), ()), (process.uid,), agents=agents, job=process.job
+        )
     return ProcMesh(info, Shape((), Slice(offset=process.proc_rank, sizes=(), strides=())), None)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from monarch._core._native import Hosts
     from monarch._core.actor_mesh import ActorMesh
     from monarch._core.local_actor import LocalActor
     from monarch._core.mesh_info import MeshInfo
@@ -56,6 +57,8 @@ class LocalProcess:
         self.uid: int = native.uid
         self.is_client = native.agent_uid == native.uid
         self.agent_uid: int = native.agent_uid
+        # The client whose job this process belongs to.
+        self.job: int = native.agent_uid
         self.host = host
         self.name = name
         self.pid = os.getpid()
@@ -70,6 +73,8 @@ class LocalProcess:
         self.starting: dict[int, tuple[MeshInfo, int]] = {}
         self.closed = False
         self.is_shared = False
+        # Of a client or an agent, the connections to other hosts.
+        self.hosts: Hosts | None = None
         self.creator_bytes: bytes | None = None
         # Of the job's files on this machine.
         self.log_dir = ""

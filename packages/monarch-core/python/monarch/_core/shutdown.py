@@ -8,7 +8,7 @@ import sys
 from monarch._core import config, stacks
 from monarch._core._native import begin_exit, begin_leaving, run_at_exit, set_runtime_thread, was_interrupted
 from monarch._core.future import Future
-from monarch._core.process import LocalProcess, known_process, mark_exited, simulated_process
+from monarch._core.process import GATHER, LocalProcess, known_process, mark_exited, simulated_process
 from monarch._core.runtime_log import event
 
 TYPE_CHECKING = False
@@ -24,6 +24,8 @@ _KILL_DELAY = 0.25
 # Until everything is killed that owners should have stopped.
 _STOP_TIMEOUT = 5.0
 _KILL_TIMEOUT = 2.0
+# The last words to other hosts, seconds.
+_GOODBYE = 2.0
 # The exit code of Ctrl-C.
 _INTERRUPTED = 130
 # How soon a Ctrl-C during the exit is noticed.
@@ -74,7 +76,7 @@ def _at_exit(process: LocalProcess) -> None:
 
 def _settle(process: LocalProcess) -> None:
     """Returns when the housekeeping thread has handled what has arrived."""
-    from monarch._core.process import GATHER, PING
+    from monarch._core.process import PING
 
     cell = process.native.cell(GATHER, 1, [process.uid])
     process.native.request(process.uid, PING, bytes(4), cell.slot)
@@ -140,9 +142,11 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
             stopping.append(mesh.stop(CLIENT_EXITS, (each, whole)))
         mesh.info.stopped = mesh.info.stopped or CLIENT_EXITS
     text = stop_reason(CLIENT_EXITS, each, whole)
+    end = time.monotonic() + whole + cleanup + _STOP_TIMEOUT
+    left = [uid for uid in procs if uid not in process.ended]
+    elsewhere = native.cell(GATHER, len(left), left) if process.hosts is not None and left else None
     for uid in procs:
         native.stop_proc(uid, whole + _KILL_DELAY, text)
-    end = time.monotonic() + whole + cleanup + _STOP_TIMEOUT
     for future in stopping:
         try:
             future.get(timeout=max(0.0, end - time.monotonic()))
@@ -154,6 +158,11 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
                 native.kill_proc(uid)
             native.wait_quiet(_KILL_TIMEOUT)
             break
+    if elsewhere is not None:
+        while not elsewhere.wait(0, _LOOK_EVERY) and not was_interrupted() and time.monotonic() < end:
+            continue
+    if process.hosts is not None:
+        process.hosts.close(_GOODBYE)
     native.close_agent(_OUTPUT_TIMEOUT)
     if process.console is not None:
         process.console.close()

@@ -124,7 +124,7 @@ def launch(client: Any, uid: int, body: bytes) -> None:
     """Starts a proc that the agent has asked for. On the client's housekeeping thread."""
     universe: Universe = client.universe
     parts = marshal.loads(body)
-    if len(parts) != 4:  # by a command, which has nothing to run here
+    if len(parts) != 5:  # by a command, which has nothing to run here
         parts = marshal.loads(parts[-1])
     group = universe._timeline.new_group()
     pid = universe._next_pid()
@@ -133,7 +133,7 @@ def launch(client: Any, uid: int, body: bytes) -> None:
         return
     from _pickle import loads
 
-    common, rank, _, _ = parts
+    common, rank, *_ = parts
     setup = loads(common)
     state, _, hosts = setup["mesh"]
     places = list(hosts[1].ranks())
@@ -142,7 +142,7 @@ def launch(client: Any, uid: int, body: bytes) -> None:
     process.host_index = index
     process.python_executable = setup["executable"]
     process.start_variables = setup["start"]
-    process.proc_info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agent=state[7])
+    process.proc_info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agents=state[7], job=state[9])
     process.infos[state[0]] = process.proc_info
     process.proc_rank = rank
     settle_host(process)

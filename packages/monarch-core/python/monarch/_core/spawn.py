@@ -11,7 +11,7 @@ from monarch._core.actor_mesh import whole_shape
 from monarch._core.host_mesh import HostMesh, host_extent
 from monarch._core.identity import new_uid
 from monarch._core.log_directory import output_file
-from monarch._core.mesh_info import MeshInfo
+from monarch._core.mesh_info import MeshInfo, each_of, reach
 from monarch._core.owner import spawning_owner
 from monarch._core.proc_mesh import ProcMesh
 from monarch._core.process import ERROR, FIRST_ERROR, GATHER, current_process, simulated_process, start_variables
@@ -53,35 +53,43 @@ def spawn_procs(
     process = current_process()
     owner = spawning_owner()
     procs = tuple(new_uid() for _ in range(count))
-    info = MeshInfo(new_uid(), name, owner.display, extent, procs, agent=process.agent_uid)
+    agents = hosts._agent_ids()
+    where = tuple((agent, each) for agent in agents)
+    info = MeshInfo(new_uid(), name, owner.display, extent, procs, agents=where, job=process.job)
+    reach(process, process.job, [(agent, agent) for agent in agents] + list(zip(procs, each_of(where), strict=True)))
     # Without code of the user each proc comes up or ends in time, so that all can be counted; with it one may wait for another.
     ready = process.native.cell(GATHER if bootstrap is None else FIRST_ERROR, count, list(procs), info.uid)
-    common = _setup(process, hosts, info, bootstrap, ready.slot)
+    setups = {
+        elsewhere: _setup(process, hosts, info, bootstrap, ready.slot, elsewhere) for elsewhere in {a != process.agent_uid for a in agents}
+    }
     limit = config.spawn_ready_seconds()
     prefix = config.value("prefix_with_rank")
     capture = config.value("enable_file_capture")
-    plans: list[tuple[int, bytes, bool, int, str, str, str]] = []
+    plans: list[list[tuple[int, bytes, bool, int, str, str, str]]] = [[] for _ in agents]
     commands: list[str] = []
-    known: dict[int, tuple[list[str], str, dict[str, str], str] | None] = {}
+    known: dict[int, tuple[list[str], str | None, Any, str] | None] = {}
     for rank, uid in enumerate(procs):
+        agent = agents[rank // each]
+        elsewhere = agent != process.agent_uid
         bind = binds[rank % each] if binds else None
-        setup = marshal.dumps((common, rank, uid, bind))
+        setup = marshal.dumps((setups[elsewhere], rank, uid, bind, agent if elsewhere else 0))
         given = bootstrap_command(Point(rank, extent)) if callable(bootstrap_command) else bootstrap_command
-        key = id(given) if given is bootstrap_command and (given is not None or bind is None) else -1 - rank
-        command = known[key] if key in known else known.setdefault(key, _command(process, hosts, given, bind))
+        key = id(given) + elsewhere if given is bootstrap_command and (given is not None or bind is None) else -1 - rank
+        command = known[key] if key in known else known.setdefault(key, _command(process, hosts, given, bind, elsewhere))
         if command is None:
             commands.append(sys.executable)
         else:
             argv, program, env, shown = command
             commands.append(shown)
-            setup = marshal.dumps((argv, program, env, _cwd(), setup))
+            setup = marshal.dumps((argv, program, env, None if elsewhere else _cwd(), setup))
         shown_rank = f"[{replica * count + rank}] " if prefix else ""
         file = output_file(info.unique_name, rank) if capture else ""
-        plans.append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank), file))
+        plans[rank // each].append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank), file))
     owned = OwnedMesh(process, owner, info, False)
     process.infos[info.uid] = info
     procs_spawned(info)
-    process.native.spawn_procs(plans)
+    for agent, asked in zip(agents, plans, strict=True):
+        process.native.spawn_procs(agent if agent != process.agent_uid else 0, asked)
     watch(process, info, ready.slot)
     mesh = ProcMesh(info, whole_shape(extent), hosts._state(), owned, (ready, commands))
     hosts._spawned[:] = [m for m in hosts._spawned if m.info.uid in process.owned]
@@ -108,7 +116,8 @@ def _checked_binds(proc_bind: list[dict[str, str]] | None, each: int) -> list[di
     return proc_bind
 
 
-def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[], Any] | None, slot: int) -> bytes:
+def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[], Any] | None, slot: int, elsewhere: bool) -> bytes:
+    """What all procs of a mesh need to know, those on hosts `elsewhere` or those here."""
     from _pickle import dumps
 
     from monarch._core.pickling import dumps_in_band
@@ -117,22 +126,30 @@ def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[]
     return dumps(
         {
             "agent": process.agent_uid,
-            "host": process.host,
+            "job": process.job,
+            "host": None if elsewhere else process.host,
             "owner": process.uid,
+            "owner_place": (process.uid, process.agent_uid),
             "slot": slot,
             "mesh": (info.state(), whole_shape(info.extent), hosts._state()),
-            "env": dict(os.environ),
-            "cwd": _cwd(),
-            "log_dir": process.log_dir,
-            "path": list(sys.path),
+            "env": None if elsewhere else dict(os.environ),
+            "cwd": None if elsewhere else _cwd(),
+            "log_dir": "" if elsewhere else process.log_dir,
+            "path": own_paths() if elsewhere else list(sys.path),
             "config": config.pushed_values(),
             "bootstrap": None if bootstrap is None else dumps_in_band(bootstrap),
             "executable": hosts._executable,
-            "start": process.start_variables,
+            "start": None if elsewhere else process.start_variables,
             "patches": None if patches is None else patches.pushed(),
         },
         5,
     )
+
+
+def own_paths() -> list[str]:
+    """Where this program imports from besides its interpreter and what is installed there: other hosts may have these folders too."""
+    installed = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    return [path for path in map(os.path.abspath, sys.path) if not path.startswith(installed) and os.path.isdir(path)]
 
 
 def _cwd() -> str | None:
@@ -143,8 +160,8 @@ def _cwd() -> str | None:
 
 
 def _command(
-    process: Any, hosts: HostMesh, given: BootstrapCommand | None, bind: dict[str, str] | None
-) -> tuple[list[str], str, dict[str, str], str] | None:
+    process: Any, hosts: HostMesh, given: BootstrapCommand | None, bind: dict[str, str] | None, elsewhere: bool
+) -> tuple[list[str], str | None, Any, str] | None:
     """Argument vector, program and environment of a process that cannot be forked from the zygote, and how errors show it."""
     from monarch._core.bootstrap_command import BootstrapCommand
 
@@ -153,11 +170,15 @@ def _command(
         exec_anyway = (
             config.value("spawn_method") == "exec"
             or (bind is not None and "membind" in bind)
-            or start_variables() != process.start_variables
+            or (not elsewhere and start_variables() != process.start_variables)
         )
         if executable is None and not exec_anyway:
             return None
+        if executable is None and elsewhere:
+            return [], None, (True, {}), "python"
         given = BootstrapCommand(executable or sys.executable)
+    if elsewhere:
+        return given._argv(), given.program, (given.inherit_env, given.env), " ".join((given.program, *(given.args or ())))
     return given._argv(), given.program, given._environment(), " ".join((given.program, *(given.args or ())))
 
 

@@ -16,6 +16,7 @@ import sys
 
 from monarch._core import proc_main
 from monarch._core._native import set_parent_death_signal
+from monarch._core.bootstrap_command import default_arguments as proc_arguments
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -197,6 +198,14 @@ def _woken(*_: object) -> None:
 def run_command(body: bytes, link: int) -> None:
     """Becomes the program that is to end up in `proc_main.main`; does not return."""
     argv, program, env, cwd, setup = marshal.loads(body)
+    if program is None:
+        # On another host: its own interpreter.
+        program = sys.executable
+        argv = [program, *proc_arguments()]
+    if isinstance(env, tuple):
+        # There the environment is that of the agent, with what was asked for.
+        inherit, wanted = env
+        env = {k: v for k, v in {**(os.environ if inherit else {}), **wanted}.items() if v is not None}
     memory = os.memfd_create("monarch-setup")
     view = memoryview(setup)
     while view:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from monarch._core.address import BindSpec as BindSpec
     from monarch._core.address import ChannelAddr as ChannelAddr
     from monarch._core.address import ChannelTransport as ChannelTransport
+    from monarch._core.attachment import attach_to_workers as attach_to_workers
     from monarch._core.bootstrap_command import BootstrapCommand as BootstrapCommand
     from monarch._core.bootstrap_command import default_bootstrap_cmd as default_bootstrap_cmd
     from monarch._core.buffer import Buffer as Buffer
@@ -72,6 +73,9 @@ if TYPE_CHECKING:
     from monarch._core.tracing import span as span
     from monarch._core.tracing import traced as traced
     from monarch._core.value_mesh import ValueMesh as ValueMesh
+    from monarch._core.worker import run_worker_loop_forever as run_worker_loop_forever
+    from monarch._core.worker import run_worker_loop_until_shutdown as run_worker_loop_until_shutdown
+    from monarch._core.worker import start_worker_loop_forever as start_worker_loop_forever
     from monarch.actor import config as config
 
 # Where each name is implemented.
@@ -79,6 +83,7 @@ _HOMES = {
     "actor": ("Actor", "EndpointProperty", "NotAnEndpoint", "concurrent_endpoint", "endpoint"),
     "actor_mesh": ("ActorMesh",),
     "address": ("BindSpec", "ChannelAddr", "ChannelTransport"),
+    "attachment": ("attach_to_workers",),
     "bootstrap_command": ("BootstrapCommand", "default_bootstrap_cmd"),
     "buffer": ("Buffer", "FrozenBuffer"),
     "context": (
@@ -121,6 +126,7 @@ _HOMES = {
     "spawn": ("get_active_proc_meshes", "register_proc_mesh_spawn_callback", "unregister_proc_mesh_spawn_callback"),
     "tracing": ("get_meter", "span", "traced"),
     "value_mesh": ("ValueMesh",),
+    "worker": ("run_worker_loop_forever", "run_worker_loop_until_shutdown", "start_worker_loop_forever"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

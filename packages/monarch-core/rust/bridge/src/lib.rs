@@ -6,6 +6,7 @@ mod call;
 mod caller;
 mod cell;
 mod gil;
+mod hosts;
 mod look_in;
 mod loop_wait;
 mod port;
@@ -32,6 +33,8 @@ mod _native {
         after_fork_in_child, begin_exit, begin_leaving, hold_gil, set_exit_code, set_parent_death_signal, set_runtime_thread,
         set_thread_sender, stay_if_leaving,
     };
+    #[pymodule_export]
+    use crate::hosts::Hosts;
     #[pymodule_export]
     use crate::look_in::look_in;
     #[pymodule_export]

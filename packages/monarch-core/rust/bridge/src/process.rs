@@ -36,7 +36,7 @@ pub struct Process {
     waiter: Arc<net::Waiter>,
 }
 
-fn failed(e: std::io::Error) -> PyErr {
+pub fn failed(e: std::io::Error) -> PyErr {
     PyOSError::new_err(format!("cannot start the runtime: {e}"))
 }
 
@@ -147,19 +147,21 @@ impl Process {
         }
     }
 
-    /// Asks the agent for procs.
-    fn spawn_procs(&self, procs: Vec<Plan>) -> PyResult<()> {
+    /// Asks the agent of a host for procs; 0: the own one.
+    fn spawn_procs(&self, host: u64, procs: Vec<Plan>) -> PyResult<()> {
         gil::check_not_forked()?;
         let plan = |(uid, setup, exec, ready_ms, prefix, name, capture)| {
             let command = if exec { vec!["exec".to_owned()] } else { vec![] };
             (ProcUid(uid), ProcPlan { command, setup, ready_ms, prefix, name, capture, ..ProcPlan::default() })
         };
-        self.node.to_agent(Control::SpawnProcs { owner: self.node.uid, procs: procs.into_iter().map(plan).collect() });
+        self.to_agent_of(ProcUid(host), Control::SpawnProcs { owner: self.node.uid, procs: procs.into_iter().map(plan).collect() });
         Ok(())
     }
 
     fn stop_proc(&self, uid: u64, grace: f64, reason: String) {
-        self.node.to_agent(Control::StopProc { uid: ProcUid(uid), grace_ms: (grace * 1e3) as u64, reason });
+        let uid = ProcUid(uid);
+        let host = self.node.routes.place(uid).map_or(ProcUid(0), |p| p.host);
+        self.to_agent_of(host, Control::StopProc { uid, grace_ms: (grace * 1e3) as u64, reason });
     }
 
     /// Asks the agent not to kill this proc, which is being stopped, for so many seconds.
@@ -284,6 +286,18 @@ impl Process {
         Ok(())
     }
 
+    /// Tells on which hosts processes are; gives those whose host is lost, and how.
+    fn route(&self, procs: Vec<(u64, u64)>) -> PyResult<Vec<(u64, End)>> {
+        gil::check_not_forked()?;
+        let here = self.node.agent_uid;
+        let mut lost = vec![];
+        for (proc, host) in procs {
+            self.node.route(ProcUid(proc), ProcUid(host), here);
+            lost.extend(self.node.routes.lost(ProcUid(host)).map(|end| (proc, describe(end))));
+        }
+        Ok(lost)
+    }
+
     /// (uid, pid) of the procs of this agent.
     fn alive_procs(&self) -> Vec<(u64, u32)> {
         self.node.agent().map_or(vec![], |a| a.alive().into_iter().map(|(u, p)| (u.0, p)).collect())
@@ -328,10 +342,10 @@ impl Process {
 
     /// Counts lines of these procs of this agent that are alike, together, in windows of so many seconds; none: no longer.
     /// The slot is answered when what was counted before is on the console, or after 3 s.
-    #[pyo3(signature = (procs, window, to, slot))]
-    fn aggregate_output(&self, procs: Vec<u64>, window: Option<f64>, to: u64, slot: u64) {
+    #[pyo3(signature = (procs, window, to, slot, rank))]
+    fn aggregate_output(&self, procs: Vec<u64>, window: Option<f64>, to: u64, slot: u64, rank: u32) {
         let node = self.node.clone();
-        let done = move || node.reply_bytes(ProcUid(to), SlotId(slot), 0, Status::Ok, b"");
+        let done = move || node.reply_bytes(ProcUid(to), SlotId(slot), rank, Status::Ok, b"");
         let procs: Vec<_> = procs.into_iter().map(ProcUid).collect();
         let window = window.map(|w| Duration::try_from_secs_f64(w).unwrap_or(LONGEST).min(LONGEST));
         match self.node.agent() {
@@ -374,8 +388,8 @@ impl Process {
     }
 
     /// The agent is to tell when this proc ends.
-    fn watch_proc(&self, uid: u64) {
-        self.node.to_agent(Control::Watch { target: ProcUid(uid) });
+    fn watch_proc(&self, uid: u64, host: u64) {
+        self.to_agent_of(ProcUid(host), Control::Watch { target: ProcUid(uid) });
     }
 
     /// Calls to this mesh of another owner fail, those under way and those to come.
@@ -428,6 +442,10 @@ impl Process {
 }
 
 impl Process {
+    fn to_agent_of(&self, host: ProcUid, c: Control) {
+        if self.node.routes.place(host).is_some() { self.node.peer(host).send_control(c) } else { self.node.to_agent(c) }
+    }
+
     /// The next event for Python. Pings are answered here, with the GIL: that is what they ask for.
     fn next(&self) -> Option<SystemEvent> {
         loop {
@@ -461,6 +479,9 @@ fn event(py: Python<'_>, e: SystemEvent) -> PyResult<Py<PyAny>> {
         }
         SystemEvent::Abandoned { mesh } => ("abandoned", mesh.0).into_pyobject(py)?.into_any(),
         SystemEvent::RootLost => ("root_lost",).into_pyobject(py)?.into_any(),
+        SystemEvent::Audit(a) => ("audit", a.what, a.peer, a.detail).into_pyobject(py)?.into_any(),
+        SystemEvent::Shutdown { from, slot } => ("shutdown", from.0, slot.0).into_pyobject(py)?.into_any(),
+        SystemEvent::JobEnded { client } => ("job_ended", client.0).into_pyobject(py)?.into_any(),
         SystemEvent::Launch { uid, setup } => ("launch", uid.0, bytes(setup)).into_pyobject(py)?.into_any(),
     };
     Ok(tuple.unbind())

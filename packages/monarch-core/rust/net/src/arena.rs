@@ -225,6 +225,12 @@ impl Block {
         self.len == 0
     }
 
+    /// What `fill` has put in.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: inside the mapping of the segment, which the block keeps; nobody writes to a block that can be shared.
+        unsafe { std::slice::from_raw_parts(self.segment.base.add(self.offset as usize), self.len) }
+    }
+
     /// Copies the bytes in; pages that do not exist yet are made in one go, which is several times faster
     /// than one fault each.
     pub fn fill(&mut self, src: &[u8]) {

@@ -1,4 +1,4 @@
-//! Links between the processes of one host, the poller that reads them, and the arena for large parts.
+//! Links between processes, authenticated streams between hosts, the poller that reads them, and the arena for large parts.
 //!
 //! | file | noun |
 //! |---|---|
@@ -10,23 +10,45 @@
 //! | `timeline` | simulated time of threads that really run |
 //! | `lock` | locks that survive a panic |
 //! | `link` | a framed, ordered connection to one process |
+//! | `carrier` | how frames get to processes without a socket of their own |
+//! | `stream` | a byte stream to another process, plain or encrypted |
+//! | `tls` | the encryption of a stream |
+//! | `address` | where an agent listens, and how it is reached |
+//! | `dial` | a stream to another host, from the first packet until both sides know each other |
+//! | `listener` | where streams come in |
+//! | `trust` | who may open a stream: secrets, certificates, the exchange that proves them |
+//! | `channel` | frames that survive the end of their stream: numbers, acknowledgements, replay |
+//! | `trunk` | what two agents have between them |
+//! | `heart` | the heartbeat stream of a trunk |
 //! | `arena` | the sender's shared memory for large parts |
 //! | `segment` | the receiver's view of a sender's arena |
 
 pub mod arena;
+pub mod address;
+pub mod carrier;
+pub mod channel;
 pub mod delay;
+pub mod dial;
+pub mod heart;
 pub mod link;
+pub mod listener;
 pub mod lock;
 pub mod poller;
 pub mod segment;
+pub mod stream;
 pub mod sys;
 pub mod timeline;
 pub mod timers;
+pub mod tls;
+pub mod trunk;
+pub mod trust;
 pub mod waiter;
 
 pub use arena::{Arena, Block};
-pub use link::{Link, LinkDown, LinkHandler};
+pub use carrier::{Carrier, LinkDown};
+pub use link::{Link, LinkHandler};
 pub use poller::{Poller, Source, WaitEnd};
 pub use segment::{Mapping, RecvPart};
+pub use stream::Stream;
 pub use timeline::Timeline;
 pub use waiter::Waiter;

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use wire::control::Control;
@@ -15,6 +15,7 @@ use wire::frame;
 use wire::{BlockId, Frame, ProcUid};
 
 use crate::arena::{Block, Segment};
+use crate::carrier::{Carrier, LinkDown};
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
 use crate::segment::RecvSegment;
@@ -33,10 +34,6 @@ const BURST: Duration = Duration::from_micros(8);
 const HOLD: usize = 32 << 10;
 /// Queued frames are merged into pieces of about this size.
 const MERGE: usize = 256 << 10;
-
-/// The other side is gone.
-#[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub struct LinkDown;
 
 pub trait LinkHandler: Send + Sync {
     /// One whole frame; descriptors that came with it are at the front of `fds`.
@@ -111,6 +108,8 @@ pub struct Link {
     segments: Mutex<HashMap<u32, Arc<RecvSegment>>>,
     queued: AtomicUsize,
     is_down: AtomicBool,
+    /// Of a process on another host, in the place of a socket.
+    carrier: OnceLock<Arc<dyn Carrier>>,
     pub sent: AtomicU64,
 }
 
@@ -128,8 +127,25 @@ impl Link {
             segments: Mutex::default(),
             queued: AtomicUsize::new(0),
             is_down: AtomicBool::new(false),
+            carrier: OnceLock::new(),
             sent: AtomicU64::new(0),
         })
+    }
+
+    /// From now on frames go by the carrier; what was sent before goes first.
+    pub fn carry_by(&self, carrier: Arc<dyn Carrier>) {
+        let mut out = lock(&self.out);
+        let queue = std::mem::take(&mut out.queue);
+        self.queued.store(0, Ordering::Relaxed);
+        for chunk in queue {
+            let _ = carrier.carry(self.peer, &[&chunk.bytes]);
+        }
+        let _ = self.carrier.set(carrier);
+    }
+
+    /// The process is on another host: shared memory does not reach it.
+    pub fn is_carried(&self) -> bool {
+        self.carrier.get().is_some()
     }
 
     /// Gives the link its socket; what was sent before goes out first.
@@ -245,6 +261,9 @@ impl Link {
             return Err(LinkDown);
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
+        if let Some(carrier) = self.carrier.get() {
+            return carrier.carry(self.peer, pieces);
+        }
         let release = take_release(out);
         let Some(raw) = out.fd.as_ref().map(|fd| fd.as_raw_fd()) else {
             enqueue(out, &self.queued, &release, pieces, 0, fds, None);
@@ -496,7 +515,6 @@ impl Link {
         if let Ok(mut input) = self.input.try_lock() {
             *input = In::default();
         }
-        lock(&self.out).queue.shrink_to_fit();
         self.handler.down(self);
     }
 }

@@ -111,6 +111,13 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
+/// The close of this socket is to be a reset, where there is such a thing.
+pub fn reset(fd: RawFd) {
+    let now = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: an option and its size. It fails for what is no socket.
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const now).cast(), size_of_val(&now) as u32) };
+}
+
 pub fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     // SAFETY: no pointers.
     let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
@@ -127,6 +134,34 @@ pub fn set_buffer_sizes(fd: RawFd, bytes: libc::c_int) {
 pub fn read(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the kernel writes at most `buf.len()` bytes.
     check_len(unsafe { libc::read(fd, buf.as_mut_ptr().cast(), buf.len()) })
+}
+
+/// Reads at most `limit` bytes into the spare capacity of `buf`, which grows if it must.
+pub fn read_into(fd: RawFd, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
+    buf.reserve(limit);
+    let spare = buf.spare_capacity_mut();
+    // SAFETY: `reserve` made at least `limit` bytes writable.
+    let n = check_len(unsafe { libc::read(fd, spare.as_mut_ptr().cast(), limit) })?;
+    // SAFETY: the kernel has written n of them.
+    unsafe { buf.set_len(buf.len() + n) };
+    Ok(n)
+}
+
+/// One gather write that neither blocks nor raises SIGPIPE.
+pub fn send_slices(fd: RawFd, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+    // SAFETY: an all-zero msghdr is valid.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    // `IoSlice` is laid out as `iovec`, by its documentation; the kernel only reads.
+    msg.msg_iov = slices.as_ptr().cast_mut().cast();
+    msg.msg_iovlen = slices.len().min(libc::UIO_MAXIOV as usize);
+    // SAFETY: the slices outlive the call.
+    check_len(unsafe { libc::sendmsg(fd, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+}
+
+/// No more is sent on a socket; what was sent arrives.
+pub fn shutdown_write(fd: RawFd) {
+    // SAFETY: no pointers. A failure means that the connection is gone already.
+    unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
 
 /// One gather write with descriptors attached to its first byte.

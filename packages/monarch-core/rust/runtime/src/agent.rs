@@ -25,7 +25,7 @@ use crate::simulated::Launcher;
 use crate::zygote::{Report, Zygote};
 
 /// A proc whose link ended without its process ending is killed after this time: it closed its descriptors.
-const LINGER: Duration = Duration::from_secs(2);
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
 /// How long a console may take to show what was counted before somebody is told that it has (contract 13.1).
 pub(crate) const FLUSH: Duration = Duration::from_secs(3);
@@ -42,6 +42,8 @@ pub struct AgentOptions {
 
 pub(crate) struct Proc {
     pub owner: ProcUid,
+    /// What this host is called in the job of the proc.
+    pub here: ProcUid,
     pub name: String,
     pub born: Instant,
     pub pulse: Pulse,
@@ -69,7 +71,7 @@ pub(crate) struct State {
     pub procs: HashMap<ProcUid, Proc>,
     pub ended: HashMap<ProcUid, ProcEnd>,
     /// Which procs have a link between them.
-    linked: HashMap<ProcUid, HashSet<ProcUid>>,
+    pub(crate) linked: HashMap<ProcUid, HashSet<ProcUid>>,
     /// Asked-for procs that we have not heard of yet, and who asks.
     awaited: HashMap<ProcUid, Vec<ProcUid>>,
     /// Procs whose end others want to be told of, though they have no link.
@@ -168,9 +170,10 @@ impl Agent {
             Control::Hello { pid, .. } => self.hello(from, pid),
             Control::Connect { target } => self.connect(from, target),
             Control::SpawnProcs { owner, procs } => {
+                let Some(here) = self.job_of(from) else { return };
                 lock(&self.state).starting += 1;
                 self.on_io_thread(move |a| {
-                    a.spawn_all(owner, procs);
+                    a.spawn_all(owner, here, procs);
                     lock(&a.state).starting -= 1;
                     a.quiet.notify_all();
                 });
@@ -206,10 +209,10 @@ impl Agent {
 
     // ---- starting
 
-    fn spawn_all(&self, owner: ProcUid, procs: Vec<(ProcUid, ProcPlan)>) {
+    fn spawn_all(&self, owner: ProcUid, here: ProcUid, procs: Vec<(ProcUid, ProcPlan)>) {
         let mut failed = vec![];
         for (uid, plan) in procs {
-            if let Err(e) = self.spawn(owner, uid, &plan) {
+            if let Err(e) = self.spawn(owner, here, uid, &plan) {
                 let why = format!("cannot start a process: {e}");
                 lock(&self.state).procs.remove(&uid);
                 let end = ProcEnd {
@@ -227,7 +230,7 @@ impl Agent {
         }
     }
 
-    fn spawn(&self, owner: ProcUid, uid: ProcUid, plan: &ProcPlan) -> io::Result<()> {
+    fn spawn(&self, owner: ProcUid, here: ProcUid, uid: ProcUid, plan: &ProcPlan) -> io::Result<()> {
         let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         owner_lives(&lock(&self.state), owner)?;
         let (ours, theirs) = sys::socketpair()?;
@@ -251,6 +254,7 @@ impl Agent {
                 uid,
                 Proc {
                     owner,
+                    here,
                     name: plan.name.clone(),
                     born: Instant::now(),
                     pulse: Pulse::default(),

@@ -13,6 +13,9 @@
 //! | `agent` | the host agent: starts, links, watches and ends procs |
 //! | `cgroup` | which procs the kernel killed because memory had run out |
 //! | `guest` | a process of the same user that another agent started |
+//! | `tenant` | procs of jobs of other hosts' clients |
+//! | `gateway` | this process as a member of jobs that span hosts |
+//! | `routes` | which host a process is on |
 //! | `zygote` | the interpreter that procs are forked from |
 //! | `supervision` | who owns what, and who is told of failures: decisions only |
 //! | `simulated` | procs that are nodes of this process, for tests |
@@ -24,6 +27,7 @@
 //! | `census` | what an agent tells about its procs |
 //! | `pulse` | is Python running in a proc? |
 //! | `watch` | the agent looks after its procs |
+//! | `detector` | which hosts are lost: decisions only |
 //! | `clock` | time, real or simulated |
 
 pub mod agent;
@@ -35,6 +39,8 @@ pub mod cgroup;
 pub mod clock;
 mod console;
 pub mod credit;
+pub mod detector;
+pub mod gateway;
 pub mod guest;
 pub mod inspection;
 mod loss;
@@ -44,14 +50,17 @@ pub mod output;
 pub mod payload;
 pub mod peer;
 pub mod pulse;
+pub mod routes;
 pub mod simulated;
 pub mod supervision;
 mod sync;
 pub mod system;
+mod tenant;
 mod watch;
 pub mod zygote;
 
 pub use agent::Agent;
+pub use gateway::Gateway;
 pub use cell::{Cell, Mode, Outcome};
 pub use mailbox::{Incoming, Mailbox};
 pub use node::Node;

@@ -15,6 +15,7 @@ use crate::system::SystemEvent;
 impl Node {
     /// Processes are gone, of one cause: the housekeeping thread hears of all of them first, then who waits for one.
     pub fn procs_ended(&self, ends: Vec<(ProcUid, ProcEnd)>) {
+        let ends = self.expand(ends);
         let mut fresh = Vec::with_capacity(ends.len());
         for (uid, end) in ends {
             let peer = self.peer_unlinked(uid).0;

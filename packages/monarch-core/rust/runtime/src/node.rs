@@ -10,14 +10,16 @@ use net::lock::lock;
 use net::{Arena, Link, LinkHandler, Poller, RecvPart};
 use wire::exit::{ExitReason, ProcEnd};
 use wire::frame::{RETURN, STOP, TO_PORT};
-use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, SlotId, Status};
+use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, Route, SlotId, Status};
 
 use crate::agent::Agent;
 use crate::cell::{Cell, Mode, Outcome};
+use crate::gateway::Gateway;
 use crate::inspection::Inspections;
 use crate::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
 use crate::payload::{OutPart, Payload, keep};
 use crate::peer::{Head, Peer, Returned, Sent};
+use crate::routes::Routes;
 use crate::system::{SystemEvent, SystemQueue};
 
 /// The request that tells a sender what could not be delivered: mailbox of the sender, then of the receiver, then why.
@@ -78,6 +80,9 @@ pub struct Node {
     pub agent_uid: ProcUid,
     agent: OnceLock<Arc<Agent>>,
     pub(crate) peers: RwLock<HashMap<ProcUid, Arc<Peer>>>,
+    /// Processes on other hosts.
+    pub routes: Routes,
+    gateway: OnceLock<Arc<Gateway>>,
     /// Procs of other agents, and which; such an agent is its own.
     foreign: RwLock<HashMap<ProcUid, ProcUid>>,
     pub(crate) mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
@@ -116,6 +121,8 @@ impl Node {
             agent_uid,
             agent: OnceLock::new(),
             peers: RwLock::default(),
+            routes: Routes::default(),
+            gateway: OnceLock::new(),
             foreign: RwLock::default(),
             mailboxes: RwLock::default(),
             graves: RwLock::default(),
@@ -151,6 +158,15 @@ impl Node {
         self.agent.get()
     }
 
+    /// Of a client or an agent: what connects it to other hosts, made on first need.
+    pub fn open_gateway(&self) -> Arc<Gateway> {
+        self.gateway.get_or_init(|| Gateway::new(&self.arc())).clone()
+    }
+
+    pub fn gateway(&self) -> Option<&Arc<Gateway>> {
+        self.gateway.get()
+    }
+
     // ---- peers
 
     pub fn known_peer(&self, uid: ProcUid) -> Option<Arc<Peer>> {
@@ -172,6 +188,13 @@ impl Node {
             peer.link.close();
             return (peer, false);
         }
+        if let Some(place) = self.routes.place(uid) {
+            peer.link.carry_by(self.via(place));
+            if let Some(end) = self.routes.lost(place.host) {
+                peer.set_ended(end);
+                peer.link.close();
+            }
+        }
         peers.insert(uid, peer.clone());
         (peer, true)
     }
@@ -179,6 +202,9 @@ impl Node {
     /// The peer; the first time a link to it is asked for, and what is sent meanwhile waits.
     pub fn peer(&self, uid: ProcUid) -> Arc<Peer> {
         let (peer, fresh) = self.peer_unlinked(uid);
+        if peer.link.is_carried() {
+            return peer;
+        }
         let foreign = self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied();
         if let (true, Some(agent)) = (fresh && foreign != Some(uid), foreign) {
             self.peer_unlinked(agent).0.send_control(Control::Connect { target: uid });
@@ -499,6 +525,24 @@ impl Node {
             }
             Frame::Control(c) => self.on_control(link, c, fds),
             Frame::Raw(_) => {}
+            Frame::Routed(r) => match self.gateway() {
+                Some(gateway) => gateway.from_proc(link.peer, &r),
+                None => {
+                    self.route(r.head.from, r.head.from_host, r.head.to_host);
+                    self.on_routed(&r.head, &r.body);
+                }
+            },
+        }
+    }
+
+    /// Frames from a process on another host.
+    pub(crate) fn on_routed(&self, head: &Route, body: &[u8]) {
+        let peer = self.peer_unlinked(head.from).0;
+        for frame in wire::routed::Frames::of(body) {
+            // A frame that makes no sense is the fault of its sender, who is of the job.
+            if let Ok(frame) = Frame::decode(frame) {
+                self.on_frame(&peer.link, frame, &mut VecDeque::new());
+            }
         }
     }
 
@@ -537,11 +581,25 @@ impl Node {
                 self.system.push(SystemEvent::SpawnActor { from: link.peer, mailbox, spec });
             }
             Control::System { kind, slot, body } => self.system.push(SystemEvent::Request { from: link.peer, kind, slot, body }),
-            Control::ProcsEnded { ends } => self.procs_ended(ends),
+            Control::ProcsEnded { ends } => {
+                if let Some(agent) = self.agent() {
+                    agent.owners_ended(&ends);
+                }
+                self.procs_ended(ends);
+            }
             Control::Ping { seq } => self.pinged(link.peer, seq),
             Control::Inspect { id, what } if self.agent().is_none() => self.inspect(link.peer, id, what),
             Control::Inspected { id, body } => self.on_inspected(link.peer, id, body),
             Control::StopProc { uid, grace_ms, reason } if uid == self.uid => self.system.push(SystemEvent::StopProc { grace_ms, reason }),
+            c @ (Control::Hosts { .. }
+            | Control::HostsLost { .. }
+            | Control::JobOver
+            | Control::Shutdown { .. }
+            | Control::Leaving) => {
+                if let Some(gateway) = self.gateway() {
+                    gateway.control(link.peer, c);
+                }
+            }
             other => {
                 if let Some(agent) = self.agent() {
                     agent.control(link.peer, other);

@@ -86,6 +86,11 @@ impl<'a> Payload<'a> {
                         outside += p.bytes.len();
                     }
                 }
+                Prepared::Shared { block, readonly, .. } if link.is_carried() => {
+                    Part::put_inline_head(head, block.len(), *readonly);
+                    cuts.push((head.len(), block.bytes()));
+                    outside += block.len();
+                }
                 Prepared::Shared { block, len, readonly } => Part::put_shared(head, block.id(), *len, *readonly),
             }
         }
@@ -105,7 +110,7 @@ impl<'a> Payload<'a> {
     }
 
     fn write(&self, link: &Link, pieces: &[&[u8]]) -> Result<(), LinkDown> {
-        if self.blocks.is_empty() { link.send_soon(pieces) } else { link.send_with_blocks(pieces, &self.blocks) }
+        if self.blocks.is_empty() || link.is_carried() { link.send_soon(pieces) } else { link.send_with_blocks(pieces, &self.blocks) }
     }
 
     /// The same payload with bytes of its own, to be sent later.

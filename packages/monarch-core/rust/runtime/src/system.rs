@@ -8,6 +8,8 @@ use net::Waiter;
 use wire::exit::ProcEnd;
 use wire::{MailboxId, ProcUid, SlotId};
 
+use crate::gateway::Audit;
+
 pub enum SystemEvent {
     SpawnActor {
         from: ProcUid,
@@ -50,6 +52,17 @@ pub enum SystemEvent {
     },
     /// The agent of this proc is gone.
     RootLost,
+    /// Somebody has joined, attached, was refused, or is lost.
+    Audit(Audit),
+    /// Of an agent: a client has the host end.
+    Shutdown {
+        from: ProcUid,
+        slot: SlotId,
+    },
+    /// Of an agent: a client is gone, with all that it had here.
+    JobEnded {
+        client: ProcUid,
+    },
     /// Of a simulated world's client: a proc is to be started in this process.
     Launch {
         uid: ProcUid,

@@ -25,6 +25,17 @@ pub struct ProcPlan {
     pub capture: String,
 }
 
+/// A host of a job, and where its agent can be dialled.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostEntry {
+    pub host: ProcUid,
+    pub name: String,
+    /// Address as dialled, and what it was resolved to.
+    pub unix: String,
+    pub tcp: (String, u16),
+    pub places: Vec<std::net::SocketAddr>,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Control {
     /// First frame on a link: who speaks.
@@ -105,6 +116,22 @@ pub enum Control {
     Watch {
         target: ProcUid,
     },
+    /// A client tells an agent who else is in the job.
+    Hosts {
+        hosts: Vec<HostEntry>,
+    },
+    /// These hosts are lost: nothing of theirs is taken any more.
+    HostsLost {
+        hosts: Vec<(ProcUid, String)>,
+    },
+    /// The client's work is over, and with it the job.
+    JobOver,
+    /// The agent is to end, when the procs of the job have.
+    Shutdown {
+        slot: SlotId,
+    },
+    /// The agent ends.
+    Leaving,
 }
 
 impl Control {

@@ -6,6 +6,7 @@ use crate::control::Control;
 use crate::cursor::{Cursor, DecodeError};
 use crate::ids::{MailboxId, SlotId};
 use crate::part::Part;
+use crate::routed::Routed;
 
 pub const MESSAGE: u8 = 1;
 pub const REPLY: u8 = 2;
@@ -13,6 +14,8 @@ pub const CREDIT: u8 = 3;
 pub const CONTROL: u8 = 4;
 /// Bytes for a peer that is not a process of the job: the zygote.
 pub const RAW: u8 = 5;
+/// Frames on their way between processes of different hosts.
+pub const ROUTED: u8 = 6;
 
 /// The destination is a port, not an actor: unknown ones are refused at once.
 pub const TO_PORT: u8 = 1;
@@ -94,6 +97,7 @@ pub enum Frame {
     },
     Control(Control),
     Raw(Box<[u8]>),
+    Routed(Routed),
 }
 
 /// Starts a frame; `finish` fills in the length.
@@ -173,6 +177,12 @@ impl Frame {
                 out.extend_from_slice(body);
                 finish(out, at, 0);
             }
+            Frame::Routed(r) => {
+                let at = begin(out, ROUTED);
+                r.head.put(out);
+                out.extend_from_slice(&r.body);
+                finish(out, at, 0);
+            }
         }
     }
 
@@ -224,6 +234,7 @@ impl Frame {
                 let n = c.remaining();
                 Frame::Raw(c.take(n)?.into())
             }
+            ROUTED => Frame::Routed(Routed::read(&mut c)?),
             other => return Err(DecodeError::Kind(other)),
         };
         c.finish()?;

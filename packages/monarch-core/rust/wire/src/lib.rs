@@ -7,14 +7,17 @@ pub mod control;
 pub mod cursor;
 pub mod exit;
 pub mod frame;
+pub mod greeting;
 pub mod ids;
 pub mod part;
+pub mod routed;
 
 pub use control::Control;
 pub use exit::ExitReason;
 pub use frame::{Frame, Message, Reply, Status};
 pub use ids::{BlockId, MailboxId, ProcUid, SlotId};
 pub use part::Part;
+pub use routed::{Route, Routed};
 
 /// Raised when two builds must not talk; bumped on every incompatible change.
 pub const VERSION: u32 = 1;

@@ -115,9 +115,9 @@ def prepare() -> None:
         pass  # another process was faster
 
 
-def spec() -> str | None:
-    """The dotted path of the active context's spec."""
-    name = active()
+def spec(name: str | None = None) -> str | None:
+    """The dotted path of the spec of that context, or of the active one."""
+    name = name or active()
     if name is None:
         return None
     try:

@@ -79,9 +79,11 @@ def read_private(path: str) -> bytes:
         ) from None
     except OSError as e:
         raise CredentialsError("cannot be read", path=path, cause=e.strerror or str(e)) from None
-    with open(fd, "rb") as f:
+    try:
         _check(path, os.fstat(fd), stat.S_ISREG, "a file", 0o077)
-        return f.read(1 << 20)
+        return os.read(fd, 1 << 20)
+    finally:
+        os.close(fd)
 
 
 def _check(path: str, found: os.stat_result, is_kind: object, kind: str, forbidden: int) -> None:

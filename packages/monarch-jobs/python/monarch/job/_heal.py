@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 
 def heal(job: LauncherJob, timeout: float | None) -> HealReport:
     """`timeout` bounds the wait for those that were started again; by default the job's own time for joining does."""
-    before = _joining.poll(job)
+    allocation = _joining.Allocation(job)
+    before = _joining.poll(allocation)
     if before.phase == "ended":
-        raise _joining.ended(job, before)
+        raise _joining.ended(allocation, before)
     lost = {Host(host.mesh, host.rank): host for host in before.hosts if host.phase == "lost"}
     if not lost:
         return HealReport([], [], [])
-    again = [Host(*place) for place in job._launcher().relaunch(_joining.ids_of(job), [(host.mesh, host.rank) for host in lost])]
+    again = [Host(*place) for place in allocation.launcher.relaunch(allocation.ids, [(host.mesh, host.rank) for host in lost])]
     # Handles that exist keep failing for the lost ranks; the next `state()` makes new ones.
     job.connection_ = None
     try:
-        for _ in _joining.until_joined(job, again, job._join_timeout() if timeout is None else timeout):
+        for _ in _joining.until_joined(allocation, again, job._join_timeout() if timeout is None else timeout):
             pass
     except JoinTimeoutError:
         pass  # they are told as missing
@@ -33,7 +34,7 @@ def heal(job: LauncherJob, timeout: float | None) -> HealReport:
         if not job.active:
             raise
     _save(job)
-    after = {Host(host.mesh, host.rank): host for host in _joining.poll(job).hosts}
+    after = {Host(host.mesh, host.rank): host for host in _joining.poll(allocation).hosts}
     restarted: list[HostStatus] = []
     replaced: list[HostStatus] = []
     missing: list[HostStatus] = []

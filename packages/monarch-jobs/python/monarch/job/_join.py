@@ -102,7 +102,7 @@ class Join:
     def error(self, last_words: Mapping[Host, str]) -> JoinTimeoutError:
         """Who is missing, and what they said last."""
         reasons = {host: last_words.get(host) or self._missing[host] or "no output" for host in self._missing}
-        lines = [f"{host}: {_indented(reason)}" for host, reason in list(reasons.items())[:_NAMED]]
+        lines = [f"{host}:{_indented(reason)}" for host, reason in list(reasons.items())[:_NAMED]]
         if len(reasons) > _NAMED:
             lines.append(f"... and {len(reasons) - _NAMED} more")
         return JoinTimeoutError(
@@ -118,4 +118,4 @@ class Join:
 
 def _indented(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[0] if len(lines) == 1 else "".join(f"\n  {line}" for line in lines)
+    return f" {lines[0]}" if len(lines) == 1 else "".join(f"\n  {line}" for line in lines)

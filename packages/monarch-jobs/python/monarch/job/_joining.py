@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch.job import _credentials
 from monarch.job._job_state import JobState
@@ -14,9 +15,9 @@ from monarch.job._status import HostStatus, JobStatus
 from monarch.job.errors import JobEndedError, JobError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from monarch.actor import Future, HostMesh, Port
+    from monarch.actor import Future, HostMesh, Port, PortReceiver
     from monarch.job._launched import LauncherJob
 
 SHUTDOWN_SECONDS = 5.0
@@ -40,14 +41,27 @@ def ids_of(job: LauncherJob) -> dict[str, Any]:
     return job._ids
 
 
-def poll(job: LauncherJob) -> JobStatus:
+class Allocation:
+    """One allocation of a job, which may be killed and applied anew while somebody waits for its hosts."""
+
+    def __init__(self, job: LauncherJob) -> None:
+        self.title = job._title
+        self.launcher = job._launcher()
+        self.ids = ids_of(job)
+        self.sizes = job._sizes()
+        self.logs = job._logs()
+        self.ending = job._ending
+        # Set when it is killed.
+        self.stopped = threading.Event()
+
+
+def poll(allocation: Allocation) -> JobStatus:
     """The launcher's words, with the addresses that are known."""
-    launcher, ids = job._launcher(), ids_of(job)
-    status = launcher.poll(ids)
-    addresses = launcher.addresses(ids)
+    status = allocation.launcher.poll(allocation.ids)
+    addresses = allocation.launcher.addresses(allocation.ids)
     known = {Host(host.mesh, host.rank): host for host in status.hosts}
     hosts: list[HostStatus] = []
-    for mesh, size in job._sizes().items():
+    for mesh, size in allocation.sizes.items():
         found = addresses.get(mesh, [])
         for rank in range(size):
             address = found[rank] if rank < len(found) else None
@@ -72,7 +86,7 @@ def _attach(job: LauncherJob) -> JobState:
     assert job.apply_id is not None
     secret = job._secret()
     addresses = job._launcher().addresses(ids_of(job))
-    ports: dict[Host, Port[str]] = {}
+    promises: dict[Host, _Promise] = {}
     meshes: dict[str, HostMesh] = {}
     for mesh, size in job._sizes().items():
         workers: list[str | Future[str]] = []
@@ -80,42 +94,56 @@ def _attach(job: LauncherJob) -> JobState:
         for rank in range(size):
             address = found[rank] if rank < len(found) else None
             if address is None:
-                ports[Host(mesh, rank)], receiver = Channel[str].open(once=True)
-                workers.append(receiver.recv())
+                promise = promises[Host(mesh, rank)] = _Promise(*Channel[str].open(once=True))
+                workers.append(promise.receiver.recv())
             else:
                 workers.append(address)
         meshes[mesh] = attach(workers, mesh, secret)
-    if ports:
-        _Waiter(job, ports).start()
+    if promises:
+        allocation = job.awaited_ = Allocation(job)
+        _Waiter(allocation, promises, job._join_timeout()).start()
     return JobState(meshes)
+
+
+class _Promise(NamedTuple):
+    """An address to come. The receiver has to be kept: when it goes, the future is never fulfilled."""
+
+    port: Port[str]
+    receiver: PortReceiver[str]
 
 
 class _Waiter(threading.Thread):
     """Looks at the scheduler until all addresses are known, or nobody needs them any more."""
 
-    def __init__(self, job: LauncherJob, ports: Mapping[Host, Port[str]]) -> None:
+    def __init__(self, allocation: Allocation, promises: Mapping[Host, _Promise], timeout: float | None) -> None:
         super().__init__(name="monarch-job-join", daemon=True)
-        self._job = job
-        self._ports = dict(ports)
+        self._allocation = allocation
+        self._timeout = timeout
+        self._promises = dict(promises)
 
     def run(self) -> None:
+        sent: set[Host] = set()
         try:
-            for host, address in until_joined(self._job, list(self._ports), self._job._join_timeout()):
-                self._ports.pop(host).send(address)
+            for host, address in until_joined(self._allocation, list(self._promises), self._timeout):
+                self._promises[host].port.send(address)
+                sent.add(host)
         except Exception as e:
-            for port in self._ports.values():
-                port.exception(e)
+            for host, promise in self._promises.items():
+                if host not in sent:
+                    with contextlib.suppress(Exception):  # the client is ending
+                        promise.port.exception(e)
 
 
-def until_joined(job: LauncherJob, wanted: list[Host], timeout: float | None) -> Any:
+def until_joined(allocation: Allocation, wanted: list[Host], timeout: float | None) -> Iterator[tuple[Host, str]]:
     """Yields hosts with their addresses as they become known; `JoinTimeoutError`, `JobEndedError` or the launcher's own error."""
-    join = Join(job._title, job._sizes(), timeout, time.monotonic(), sys.stderr is not None and sys.stderr.isatty())
-    stopped = job.stopped_ = threading.Event()
+    join = Join(allocation.title, allocation.sizes, timeout, time.monotonic(), sys.stderr is not None and sys.stderr.isatty())
     missing = set(wanted)
     for host in set(join.missing) - missing:
         join.came(host.mesh, host.rank)
     while missing:
-        status = poll(job)
+        status = poll(allocation)
+        if allocation.stopped.is_set():
+            raise JobEndedError("was killed", title=allocation.title, state="killed")
         now = time.monotonic()
         join.seen(status, now)
         for host in status.hosts:
@@ -125,28 +153,29 @@ def until_joined(job: LauncherJob, wanted: list[Host], timeout: float | None) ->
                 join.came(host.mesh, host.rank)
                 yield place, host.address
         if missing and status.phase == "ended":
-            raise ended(job, status)
+            raise ended(allocation, status)
         if join.overdue(now):
-            raise join.error(last_words(job))
+            raise join.error(last_words(allocation))
         line = join.line(now)
         if line is not None:
             print(line, file=sys.stderr, flush=True)
-        if missing and stopped.wait(join.pause(now)):
-            raise JobEndedError("was killed", title=job._title, state="killed")
+        if missing:
+            allocation.stopped.wait(join.pause(now))
 
 
-def ended(job: LauncherJob, status: JobStatus) -> JobEndedError:
+def ended(allocation: Allocation, status: JobStatus) -> JobEndedError:
     """The scheduler's words, and what the workers said last."""
-    words = "\n".join(f"{host}: {text}" for host, text in last_words(job).items())
-    state, reason = job._ending(status)
+    words = "\n".join(f"{host}: {text}" for host, text in last_words(allocation).items())
+    state, reason = allocation.ending(status)
     what = "ended" if state == status.phase else f"ended: {state}"
-    return JobEndedError(what, title=job._title, cause="\n".join(filter(None, (status.detail, words))), state=state, reason=reason)
+    cause = "\n".join(filter(None, (status.detail, words)))
+    return JobEndedError(what, title=allocation.title, cause=cause, state=state, reason=reason)
 
 
-def last_words(job: LauncherJob) -> dict[Host, str]:
+def last_words(allocation: Allocation) -> dict[Host, str]:
     """The tail of each worker's stderr, or of its stdout where that is empty."""
     found: dict[Host, str] = {}
-    for log in sorted(job._logs(), key=lambda log: log.stream != "err"):
+    for log in sorted(allocation.logs, key=lambda log: log.stream != "err"):
         text = tail(log.path)
         if text and log.stream in ("err", "out"):
             found.setdefault(Host(log.mesh, log.rank), text)
@@ -166,8 +195,8 @@ def tail(path: str, lines: int = _TAIL_LINES) -> str:
 
 def cancel(job: LauncherJob) -> None:
     """Asks the hosts to stop, if this process is connected to them, and ends the allocation in any case."""
-    if job.stopped_ is not None:
-        job.stopped_.set()
+    if job.awaited_ is not None:
+        job.awaited_.stopped.set()
     connection, job.connection_ = job.connection_, None
     try:
         if connection is not None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from monarch.job._trait import JobTrait
 
 if TYPE_CHECKING:
-    import threading
-
     from monarch.job._job_state import JobState
+    from monarch.job._joining import Allocation
     from monarch.job._launcher import Launcher
     from monarch.job._plan import Plan
     from monarch.job._status import HealReport, JobStatus
@@ -29,7 +28,7 @@ class LauncherJob(JobTrait):
     _client_script: str | None = None
     # Handles of this process, and what stops those who wait for hosts.
     connection_: JobState | None = None
-    stopped_: threading.Event | None = None
+    awaited_: Allocation | None = None
 
     @abstractmethod
     def _launcher(self) -> Launcher:
@@ -89,7 +88,7 @@ class LauncherJob(JobTrait):
     def _poll(self) -> JobStatus:
         from monarch.job import _joining
 
-        return _joining.poll(self)
+        return _joining.poll(_joining.Allocation(self))
 
     def _heal(self, timeout: float | None) -> HealReport:
         from monarch.job import _heal

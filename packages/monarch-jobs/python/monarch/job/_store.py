@@ -156,6 +156,20 @@ def load(path: str) -> JobTrait:
     return found
 
 
+def read(path: str) -> bytes:
+    """What is in the file; a missing one is a `StateFileError` with code `no_such_job`."""
+    data = _read(path)
+    if data is None:
+        raise StateFileError("no such job", path=path, code=NO_JOB)
+    return data
+
+
+def apply_id_of(data: bytes, path: str) -> str | None:
+    """The allocation that a state file is about, whatever class its job is of."""
+    found: str | None = _record(data, path).apply_id
+    return found
+
+
 def load_if_there(path: str) -> JobTrait | None:
     """The job of the file, None where there is no file."""
     data = _read(path)
@@ -176,18 +190,22 @@ def _read(path: str) -> bytes | None:
         return None
     except OSError as e:
         raise _os_error("cannot be read", path, e) from None
-    with open(fd, "rb") as f:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise StateFileError("is not a file", path=path)
-        _check_owner(path, found, "and who can write it decides which machines are used")
-        if stat.S_IMODE(found.st_mode) & 0o022:
-            raise StateFileError(
-                f"is writable by others (mode {stat.S_IMODE(found.st_mode):o})", path=path, hint=f"look at it, then: chmod 600 {path}"
-            )
-        if found.st_size > _LIMIT:
-            raise StateFileError(f"is no state file: {found.st_size} bytes", path=path)
-        return f.read()
+    try:
+        _check_file(path, os.fstat(fd))
+        return os.read(fd, _LIMIT)
+    finally:
+        os.close(fd)
+
+
+def _check_file(path: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise StateFileError("is not a file", path=path)
+    _check_owner(path, found, "and who can write it decides which machines are used")
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o022:
+        raise StateFileError(f"is writable by others (mode {mode:o})", path=path, hint=f"look at it, then: chmod 600 {path}")
+    if found.st_size > _LIMIT:
+        raise StateFileError(f"is no state file: {found.st_size} bytes", path=path)
 
 
 def _check_link(path: str) -> None:
@@ -203,8 +221,8 @@ def _check_owner(path: str, found: os.stat_result, why: str) -> None:
         )
 
 
-def write(path: str, job: JobTrait) -> None:
-    """Writes the job in one step, 0600; follows a symlink."""
+def write(path: str, job: JobTrait, *, is_own: bool = True) -> None:
+    """Writes the job in one step, 0600; follows a symlink. Its own file goes when it is killed."""
     data = encode(job)
     try:
         if os.path.normpath(path) == DEFAULT_JOB_PATH:
@@ -214,7 +232,8 @@ def write(path: str, job: JobTrait) -> None:
         replace(real, data)
     except OSError as e:
         raise _os_error("cannot be written", path, e) from None
-    job._current._life.path = real
+    if is_own:
+        job._current._life.path = real
 
 
 def _replaceable(path: str) -> str:
@@ -253,7 +272,7 @@ def remove(path: str, apply_id: str | None) -> None:
     """Removes the file if it still is of this allocation."""
     try:
         data = _read(path)
-        if data is None or _record(data, path).apply_id != apply_id:
+        if data is None or apply_id_of(data, path) != apply_id:
             return
         os.unlink(path)
     except FileNotFoundError:

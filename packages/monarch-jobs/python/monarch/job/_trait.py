@@ -101,7 +101,7 @@ class JobTrait(ABC):
         """Writes the job as JSON, for `job_load`; follows a symlink. `JobError` names an attribute that JSON cannot hold."""
         from monarch.job import _store
 
-        _store.write(os.fspath(filename), self)
+        _store.write(os.fspath(filename), self, is_own=False)
 
     def dumps(self) -> bytes:
         """The job as JSON, for `job_loads`."""

@@ -15,9 +15,6 @@ def command(spec: str | None, only_plan: bool, replace: str | None) -> int:
     """Saves the job as the current one, reserves its hosts and waits until each of them answers.
 
     Without an argument it is the job that was applied last. An allocation that can run the job is used again.
-
-    Job reuse: what the script itself does with `job.state()` finds the same hosts, and `monarch kill` ends them. To run things on them,
-    use `monarch exec`, with `--per-host procs=8` for several processes each.
     """
     import os
     import time

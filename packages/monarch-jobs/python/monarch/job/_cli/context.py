@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from monarch.job._cli.verb import guarded
+from monarch.job._cli.verb import guarded, loaded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,11 +65,11 @@ def ls(as_json: bool) -> int:
 @click.argument("name")
 def rm(name: str) -> int:
     """Kills the context's job and removes the context, if killing worked."""
-    from monarch.job import _contexts, _store
+    from monarch.job import _contexts
 
     if name not in _contexts.names():
         raise _contexts.unknown(name)
-    job = _store.load_if_there(_contexts.state_path(name))
+    job = loaded(_contexts.state_path(name), name)
     if job is not None:
         job.kill()
     _contexts.remove(name)
@@ -101,11 +101,11 @@ def export(name: str | None, output: str, passphrase_file: str | None) -> int:
 @click.option("--passphrase-file", type=click.Path(dir_okay=False), help="Its first line; asked for otherwise.")
 def import_(file: str, name: str | None, passphrase_file: str | None) -> int:
     """Makes the context that was exported into FILE, and switches to it."""
-    from monarch.job import _contexts, _export
+    from monarch.job import _export
 
     with open(file, "rb") as f:
         data = f.read()
-    _contexts.use(_export.restore(data, _passphrase(passphrase_file, is_new=False), name))
+    _export.restore(data, _passphrase(passphrase_file, is_new=False), name)
     return 0
 
 

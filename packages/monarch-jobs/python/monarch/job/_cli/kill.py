@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from monarch.job._cli.verb import verb
+from monarch.job._cli.verb import loaded, verb
 
 
 @verb("kill", short_help="Ends a job and removes its state.")
@@ -16,7 +16,7 @@ def command(context: str | None) -> int:
     path = _store.active_path() if context is None else _contexts.state_path(context)
     if context is not None and context not in _contexts.names():
         raise _contexts.unknown(context)
-    job = _store.load_if_there(path)
+    job = loaded(path, context)
     if job is None:
         click.echo("nothing to kill")
         return 0

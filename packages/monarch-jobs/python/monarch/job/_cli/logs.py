@@ -41,20 +41,21 @@ def command(follow: bool, mesh: str | None, rank: int | None, system: bool, keep
         if follow:
             import threading
 
-            # Looked at before the files: what was printed up to the end is shown.
-            while (running := job.status().phase not in ("none", "ended")) or _copy(tails):
+            is_running = True
+            while is_running:
+                threading.Event().wait(_INTERVAL)
+                # Looked at before the files: all that was printed up to the end is shown.
+                is_running = job.status().phase not in ("none", "ended")
                 _copy(tails)
-                if not running or threading.Event().wait(_INTERVAL):
-                    break
     finally:
         for one in tails:
             one.close()
     return 0
 
 
-def _copy(tails: Iterable[_Tail]) -> bool:
-    moved = [one.copy() for one in tails]
-    return any(moved)
+def _copy(tails: Iterable[_Tail]) -> None:
+    for one in tails:
+        one.copy()
 
 
 class _Tail:
@@ -66,18 +67,17 @@ class _Tail:
         self._file: BinaryIO | None = None
         self._rest = b""
 
-    def copy(self) -> bool:
+    def copy(self) -> None:
         if self._file is None:
             try:
                 self._file = open(self._log.path, "rb")
             except FileNotFoundError:
-                return False
+                return
         data = self._rest + self._file.read()
         lines = data.split(b"\n")
         self._rest = lines.pop()
         for line in lines:
             click.echo(self._prefix + line, err=self._log.stream == "err")
-        return bool(lines)
 
     def close(self) -> None:
         if self._file is not None:

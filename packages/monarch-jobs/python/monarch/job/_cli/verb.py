@@ -74,7 +74,25 @@ def current_job() -> JobTrait:
     """The job of the active context; `JobError` with code `no_such_job` where there is none."""
     from monarch.job import _store
 
-    return _store.load(_store.active_path())
+    return loaded(_store.active_path(), None) or _store.load(_store.active_path())
+
+
+def loaded(path: str, context: str | None) -> JobTrait | None:
+    """The job of a state file, None without one. The module of the context's spec is imported where the job's class is not."""
+    from monarch.job import _contexts, _store
+    from monarch.job.errors import StateFileError
+
+    try:
+        return _store.load_if_there(path)
+    except StateFileError as e:
+        spec = _contexts.spec(context)
+        if e.field != "kind" or spec is None:
+            raise
+        from importlib import import_module
+
+        # The user named it to `monarch apply`; the file did not.
+        import_module(spec.rpartition(".")[0])
+        return _store.load_if_there(path)
 
 
 def current_state() -> JobState:

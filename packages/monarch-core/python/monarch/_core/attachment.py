@@ -1,0 +1,184 @@
+"""Hosts that join a client's job: what was asked for, and what became of it."""
+
+from __future__ import annotations
+
+import json
+
+from monarch._core import config
+from monarch._core.address import ChannelAddr
+from monarch._core.errors import AttachError, AuthenticationError, VersionMismatch, attach_failed
+from monarch._core.future import Future
+from monarch._core.identity import new_uid
+from monarch._core.process import ERROR, LocalProcess, current_process
+from monarch._core.trust import Given
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from monarch._core._native import CallCell, Hosts
+    from monarch._core.host_mesh import HostMesh
+
+
+def native_hosts(process: LocalProcess) -> Hosts:
+    """The connections of this client or agent to other hosts, made on first need."""
+    if process.hosts is None:
+        from monarch._core._native import Hosts
+
+        process.hosts = Hosts(process.native)
+    return process.hosts
+
+
+def where(address: ChannelAddr) -> tuple[str, str, int]:
+    """An address as the native side takes it."""
+    address.require_supported()
+    if address.scheme == "unix":
+        return ("unix", address.path or "", 0)
+    if address.scheme == "local":
+        # In a namespace of the kernel, so that other processes of the user can dial it too.
+        return ("unix", f"@monarch-inproc-{address.number}", 0)
+    if address.fd is not None:
+        return ("fd", "", address.fd)
+    return ("tcp", address.host or "", address.get_port())
+
+
+class Attachment:
+    """One call of `attach_to_workers`."""
+
+    def __init__(self, process: LocalProcess, workers: Sequence[Any], given: Given) -> None:
+        self.process = process
+        self.given = given
+        self.ids = tuple(new_uid() for _ in workers)
+        self.addresses: list[str] = [w if isinstance(w, str) else "(address to come)" for w in workers]
+        self.cell = native_hosts(process).expect(list(self.ids), _settings())
+        self.failure: AttachError | None = None
+        self._workers = list(workers)
+        self.future: Future[None] = Future._of(self.cell, self._result)
+
+    def begin(self) -> None:
+        self.process.start_thread(self._run)
+
+    def _run(self) -> None:
+        from monarch._core._native import set_runtime_thread
+
+        set_runtime_thread()
+        late: list[tuple[int, Any]] = []
+        for rank, worker in enumerate(self._workers):
+            if isinstance(worker, str):
+                self._join(rank, worker)
+            else:
+                late.append((rank, worker))
+        for rank, worker in late:
+            try:
+                text = worker.get()
+                self.addresses[rank] = str(text)
+            except Exception as e:
+                self._give_up(rank, f"its address did not come: {type(e).__name__}: {e}")
+                continue
+            self._join(rank, text)
+
+    def _join(self, rank: int, text: Any) -> None:
+        hosts = native_hosts(self.process)
+        bound = config.seconds("mesh_attach_config_timeout")
+        try:
+            address = ChannelAddr.parse(text)
+            trust = self.given.of(address)
+            uid = _agent_uid(address)
+            hosts.join(self.cell, rank, self.ids[rank], where(address), uid, trust, _who(self.process), 60.0 if bound is None else bound)
+        except (ValueError, TypeError, OSError) as e:
+            self._give_up(rank, str(e))
+
+    def _give_up(self, rank: int, why: str) -> None:
+        native_hosts(self.process).give_up(self.cell, rank, self.ids[rank], why)
+
+    def _result(self, cell: CallCell) -> None:
+        reasons: dict[str, str] = {}
+        kinds: set[str] = set()
+        for rank, result in enumerate(cell.results()):
+            if result is not None and result.status == ERROR:
+                kind, _, why = result.raw().decode(errors="replace").partition(":")
+                reasons[self.addresses[rank]] = why
+                kinds.add(kind)
+        cell.set_retrieved()
+        if not reasons:
+            return
+        if self.failure is None:
+            kind = AuthenticationError if "auth" in kinds else VersionMismatch if "version" in kinds else AttachError
+            self.failure = kind(attach_failed(len(self.ids), reasons), reasons)
+        raise self.failure
+
+    def check(self) -> None:
+        """Raises if it is known that hosts have not joined."""
+        if self.failure is None and self.cell.done():
+            self._result(self.cell)
+        if self.failure is not None:
+            raise self.failure
+
+    def described(self) -> list[dict[str, Any] | None]:
+        """What each host said of itself: `agent`, `host`, `pid`, `release`; None of those that have not joined."""
+        results = self.cell.results()
+        return [json.loads(r.raw()) if r is not None and r.status != ERROR else None for r in results]
+
+
+def _agent_uid(address: ChannelAddr) -> int:
+    if address.uid is None:
+        return 0
+    from monarch._core.identity import from_base58
+
+    return from_base58(address.uid)
+
+
+def _who(process: LocalProcess) -> str:
+    import os
+
+    return f"{process.host} pid {process.pid} uid {os.getuid()}"
+
+
+def _settings() -> tuple[float, float, float]:
+    return (
+        config.host_loss_seconds() or 3.0,
+        config.seconds("channel_reconnect_timeout") or 10.0,
+        config.seconds("mesh_orphan_timeout") or 0.0,
+    )
+
+
+def attach_to_workers(
+    *,
+    private_key: bytes | str | None = None,
+    ca: bytes | str | None = None,
+    workers: Sequence[Any],
+    name: str | None = None,
+    secret: bytes | str | None = None,
+    insecure: bool = False,
+) -> HostMesh:
+    """The hosts whose agents run at these addresses (`monarch worker`), as a mesh with one dimension `hosts`, in this order.
+
+    An address is a string such as `tcp://host:22222` or a `Future` of one. Returns at once; `initialized` is done when all have joined and
+    raises `AttachError` (`.hosts`: address to reason) if one has not within `mesh_attach_config_timeout`. `secret` (bytes, or the path of
+    a file that only its owner may read), `private_key` with `ca` (PEM, or paths), or `insecure=True` say how both sides know each other;
+    `ValueError` if an address needs one of them. `name` is accepted for scripts that give it.
+    """
+    process = current_process()
+    if not process.is_client or process.universe is not None:
+        raise RuntimeError("attach_to_workers is for the client: an actor takes a host mesh as an argument")
+    workers = list(workers)
+    if not workers:
+        raise ValueError("workers is empty: give the address of one host at least")
+    given = Given(secret, private_key, ca, insecure)
+    for worker in workers:
+        if isinstance(worker, str):
+            address = ChannelAddr.parse(worker)
+            where(address)
+            given.of(address)
+        elif not callable(getattr(worker, "get", None)):
+            raise TypeError(f"workers has {worker!r}: expected an address or a Future of one")
+    from monarch._core.host_mesh import HostMesh
+    from monarch._core.shape import Shape
+    from monarch._core.slice import Slice
+
+    attachment = Attachment(process, workers, given)
+    attachment.begin()
+    mesh = HostMesh(attachment.ids, Shape(("hosts",), Slice.new_row_major((len(workers),))), True)
+    mesh._attachment = attachment
+    return mesh

@@ -1,0 +1,184 @@
+"""The agent of a host: it listens, lets clients in, and does their work, until one of them shuts the host down."""
+
+from __future__ import annotations
+
+import os
+
+from monarch._core import runtime_log
+from monarch._core.address import ChannelAddr
+from monarch._core.attachment import native_hosts, where
+from monarch._core.future import Future
+from monarch._core.process import FIRST_ERROR, OK, LocalProcess, current_process
+from monarch._core.trust import Given
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+# How long the last words to others may take, seconds.
+_GOODBYE = 2.0
+
+_loop: WorkerLoop | None = None
+
+
+class WorkerLoop:
+    """What listens in this process; there is at most one at a time."""
+
+    def __init__(self, address: str, given: Given, tries: int = 1) -> None:
+        global _loop
+        if _loop is not None:
+            raise RuntimeError(f"this process is a worker already, at {_loop.url}")
+        self.address = ChannelAddr.parse(address)
+        bound = self.address.bound or self.address
+        trust = given.of(bound)
+        self.process: LocalProcess = current_process()
+        if not self.process.is_client:
+            raise RuntimeError("a proc cannot be a worker: it has an agent already")
+        _make_room(bound)
+        self.port = self._listen(bound, trust, tries)
+        self._socket = bound.path if bound.path and not bound.path.startswith("@") else None
+        if self._socket is not None:
+            os.chmod(self._socket, 0o600)
+        if trust.kind == "insecure":
+            runtime_log.event("host.insecure", runtime_log.WARN, address=self.url)
+        self.cell = self.process.native.cell(FIRST_ERROR, 1)
+        # Clients that wait to hear that the host ends.
+        self._asked: list[tuple[int, int]] = []
+        _loop = self
+
+    def _listen(self, bound: ChannelAddr, trust: Any, tries: int) -> int:
+        hosts = native_hosts(self.process)
+        kind, name, number = where(bound)
+        for attempt in range(max(1, tries)):
+            try:
+                return hosts.listen((kind, name, number + attempt if kind == "tcp" and number else number), trust)
+            except OSError as e:
+                import errno
+
+                if e.errno == errno.EADDRINUSE and attempt + 1 < tries and kind == "tcp" and number:
+                    continue
+                raise OSError(e.errno, f"cannot listen at {bound.url}: {os.strerror(e.errno) if e.errno else e}") from None
+        raise AssertionError("unreachable")
+
+    @property
+    def url(self) -> str:
+        """Where clients dial it."""
+        address = self.address
+        if address.scheme in ("unix", "local"):
+            return address.url
+        host = os.uname().nodename if address.wildcard else address.host or os.uname().nodename
+        port = address.get_port() if address.bound is not None and address.get_port() else self.port
+        return f"tcp://{f'[{host}]' if ':' in host else host}:{port}"
+
+    @property
+    def future(self) -> Future[None]:
+        return Future._of(self.cell, lambda c: None)
+
+    def wait(self) -> None:
+        """Until a client shuts the host down, or `end`."""
+        try:
+            self.future.get()
+        finally:
+            self.close()
+
+    def end(self, sender: int = 0, slot: int = 0) -> None:
+        if slot:
+            self._asked.append((sender, slot))
+        self.cell.complete(0, 0, b"")
+
+    def close(self) -> None:
+        global _loop
+        if _loop is not self:
+            return
+        _loop = None
+        native = self.process.native
+        for sender, slot in self._asked:
+            native.reply(sender, slot, 0, OK, b"")
+        native_hosts(self.process).close(_GOODBYE)
+        if self._socket is not None:
+            try:
+                os.unlink(self._socket)
+            except OSError:  # somebody else has taken it away
+                pass
+
+
+def _make_room(bound: ChannelAddr) -> None:
+    """A socket file whose listener is gone is in the way of the next."""
+    if bound.path is None or bound.path.startswith("@") or not os.path.exists(bound.path):
+        return
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as s:
+        try:
+            s.connect(bound.path)
+        except ConnectionRefusedError:
+            os.unlink(bound.path)
+        except OSError:  # no socket, or not ours: binding says what is wrong
+            return
+
+
+def handle(process: LocalProcess, event: tuple[Any, ...]) -> None:
+    """What the native side tells; on the housekeeping thread."""
+    kind = event[0]
+    if kind == "audit":
+        what, peer, detail = event[1:]
+        level = runtime_log.WARN if what in ("refused", "lost") else runtime_log.INFO
+        runtime_log.event(f"host.{what}", level, peer=peer, detail=detail)
+    elif kind == "shutdown":
+        if _loop is not None:
+            _loop.end(*event[1:])
+        else:
+            process.native.reply(event[1], event[2], 0, OK, b"")
+
+
+def start_worker_loop_forever(
+    *,
+    private_key: bytes | str | None = None,
+    ca: bytes | str | None = None,
+    address: str,
+    secret: bytes | str | None = None,
+    insecure: bool = False,
+) -> Future[None]:
+    """Begins to be the agent of this host at `address`; the Future is done when a client has shut it down.
+
+    `secret`, `private_key` with `ca`, or `insecure` as for `attach_to_workers`; `ValueError` if the address needs one of them, `OSError` if
+    it cannot be listened at.
+    """
+    loop = WorkerLoop(address, Given(secret, private_key, ca, insecure))
+
+    async def ended() -> None:
+        try:
+            await loop.future
+        finally:
+            loop.close()
+
+    from monarch._core.future import returns_future
+
+    return returns_future(ended)()
+
+
+def run_worker_loop_until_shutdown(
+    *,
+    private_key: bytes | str | None = None,
+    ca: bytes | str | None = None,
+    address: str,
+    secret: bytes | str | None = None,
+    insecure: bool = False,
+) -> None:
+    """Is the agent of this host at `address` until a client shuts it down; arguments and errors as of `start_worker_loop_forever`."""
+    WorkerLoop(address, Given(secret, private_key, ca, insecure)).wait()
+
+
+def run_worker_loop_forever(
+    *,
+    private_key: bytes | str | None = None,
+    ca: bytes | str | None = None,
+    address: str,
+    secret: bytes | str | None = None,
+    insecure: bool = False,
+) -> NoReturn:
+    """The same; the process ends with code 0 then."""
+    import sys
+
+    WorkerLoop(address, Given(secret, private_key, ca, insecure)).wait()
+    sys.exit(0)

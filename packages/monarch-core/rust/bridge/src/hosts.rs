@@ -1,0 +1,172 @@
+//! This process as a member of jobs that span hosts.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use net::address::Address;
+use net::lock::lock;
+use net::trust::{DialTrust, JobId, Policy, Secret, SitePki};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use runtime::gateway::Wanted;
+use runtime::{Gateway, Mode, Node};
+use wire::greeting::JobSettings;
+use wire::{Control, ProcUid};
+
+use crate::cell::CallCell;
+use crate::gil;
+use crate::process::{Process, failed};
+
+/// `("tcp", host, port)`, `("unix", name, 0)` or `("fd", "", number)`.
+type Where = (String, String, i32);
+
+fn address((kind, name, number): Where) -> PyResult<Address> {
+    Ok(match kind.as_str() {
+        "tcp" => {
+            let port = u16::try_from(number).map_err(|_| PyValueError::new_err(format!("no such port: {number}")))?;
+            Address::Tcp { host: name, port }
+        }
+        "unix" => Address::Unix(name),
+        "fd" => Address::Adopted(number),
+        other => return Err(PyValueError::new_err(format!("no such kind of address: {other}"))),
+    })
+}
+
+/// What an agent and its clients know each other by.
+#[derive(FromPyObject, PartialEq, Eq)]
+pub struct Trust {
+    kind: String,
+    secret: Vec<u8>,
+    key: Vec<u8>,
+    ca: Vec<u8>,
+}
+
+impl Trust {
+    fn policy(&self) -> PyResult<Policy> {
+        let refused = |e: std::io::Error| PyValueError::new_err(e.to_string());
+        Ok(match self.kind.as_str() {
+            "secret" => Policy::Secret(Secret::from_bytes(&self.secret).map_err(refused)?),
+            "site" => Policy::Site(SitePki::from_pem(&self.key, &self.ca).map_err(refused)?),
+            "insecure" => Policy::Insecure,
+            "user" => Policy::SameUser,
+            other => return Err(PyValueError::new_err(format!("no such kind of trust: {other}"))),
+        })
+    }
+}
+
+#[pyclass(frozen)]
+pub struct Hosts {
+    node: Arc<Node>,
+    gateway: Arc<Gateway>,
+    /// What hosts of this client's job are dialled with: one authority for all that have the same secret.
+    trusts: Mutex<Vec<(Trust, Arc<DialTrust>)>>,
+}
+
+fn seconds(s: f64) -> Duration {
+    Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX / 4)
+}
+
+#[pymethods]
+impl Hosts {
+    #[new]
+    fn new(process: &Process) -> PyResult<Self> {
+        gil::check_not_forked()?;
+        let node = process.node.clone();
+        let gateway = node.open_gateway();
+        Ok(Hosts { node, gateway, trusts: Mutex::default() })
+    }
+
+    /// Lets clients in; gives the port.
+    fn listen(&self, at: Where, trust: Trust) -> PyResult<u16> {
+        Ok(self.gateway.listen(&address(at)?, trust.policy()?)?)
+    }
+
+    /// Hosts of these ids are going to join this client's job; `settings` are the seconds of `host_loss_timeout`,
+    /// `channel_reconnect_timeout` and the lease (0: none). The cell gets an answer from each, by its place: JSON of what it says of
+    /// itself, or an error that says why it did not join.
+    fn expect(&self, hosts: Vec<u64>, settings: (f64, f64, f64)) -> PyResult<CallCell> {
+        let ms = |s: f64| seconds(s).as_millis() as u64;
+        let settings = JobSettings { loss_ms: ms(settings.0), reconnect_ms: ms(settings.1), lease_ms: ms(settings.2) };
+        let job = self.gateway.start_job(settings).map_err(failed)?;
+        let ids: Vec<ProcUid> = hosts.into_iter().map(ProcUid).collect();
+        self.gateway.expect(&job, &ids);
+        let inner = self.node.new_cell(Mode::Gather, ids.len(), Arc::default());
+        Ok(CallCell { node: self.node.clone(), inner })
+    }
+
+    /// Takes one of them in, within `bound` seconds: its place among them, id, address, and the uid of its agent or 0. Looks names up.
+    #[allow(clippy::too_many_arguments)]
+    fn join(
+        &self,
+        py: Python<'_>,
+        cell: &CallCell,
+        rank: u32,
+        host: u64,
+        at: Where,
+        agent: u64,
+        trust: Trust,
+        from: String,
+        bound: f64,
+    ) -> PyResult<()> {
+        let wanted = Wanted { host: ProcUid(host), address: address(at)?, agent, rank, trust: self.dial_trust(trust)? };
+        let slot = cell.inner.slot;
+        if let Some(job) = self.gateway.job(self.node.uid) {
+            gil::blocking(py, || self.gateway.join(&job, &from, wanted, slot, seconds(bound)));
+        }
+        Ok(())
+    }
+
+    /// A host that was expected is not going to join.
+    fn give_up(&self, cell: &CallCell, rank: u32, host: u64, why: String) {
+        if let Some(job) = self.gateway.job(self.node.uid) {
+            self.gateway.give_up(&job, ProcUid(host), cell.inner.slot, rank, &why);
+        }
+    }
+
+    /// Has the agent of a host end; the cell gets an answer when it is about to.
+    fn shutdown(&self, host: u64) -> PyResult<CallCell> {
+        let host = ProcUid(host);
+        let targets = Arc::from([(host, wire::MailboxId(0))]);
+        let inner = self.node.new_cell(Mode::Gather, 1, targets);
+        let peer = self.node.peer(host);
+        self.gateway.expect_end(host);
+        peer.send_control(Control::Shutdown { slot: inner.slot });
+        if peer.ended().is_some() {
+            self.node.fail_rank(&inner, 0, &peer);
+        }
+        Ok(CallCell { node: self.node.clone(), inner })
+    }
+
+    /// Says goodbye to all others, and is part of nothing any more.
+    fn close(&self, py: Python<'_>, bound: f64) {
+        gil::blocking(py, || self.gateway.close(seconds(bound)));
+    }
+
+    /// The hosts of this client's job: id, name, pid, why it is lost or nothing.
+    fn hosts(&self) -> Vec<(u64, String, u32, Option<String>)> {
+        let job = self.gateway.job(self.node.uid);
+        let describe = |h: Arc<runtime::gateway::Host>| (h.id.0, h.name(), h.place().pid, h.lost());
+        job.map_or(vec![], |j| j.hosts().into_iter().map(describe).collect())
+    }
+
+    /// Breaks the connection to a host, as a network does now and then: for tests.
+    fn cut(&self, host: u64) {
+        for job in self.gateway.jobs() {
+            if let Some(h) = job.host(ProcUid(host)) {
+                h.trunk.cut();
+            }
+        }
+    }
+}
+
+impl Hosts {
+    fn dial_trust(&self, trust: Trust) -> PyResult<Arc<DialTrust>> {
+        let mut known = lock(&self.trusts);
+        if let Some((_, found)) = known.iter().find(|(t, _)| *t == trust) {
+            return Ok(found.clone());
+        }
+        let made = Arc::new(DialTrust::new_client(JobId(self.node.uid.0), trust.policy()?).map_err(failed)?);
+        known.push((trust, made.clone()));
+        Ok(made)
+    }
+}

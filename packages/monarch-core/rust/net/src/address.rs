@@ -1,0 +1,158 @@
+//! Where an agent listens, and how it is reached. Texts are parsed on the Python side; names are resolved here, once.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
+
+use crate::sys;
+
+/// A place that can be dialled or listened at.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Address {
+    Tcp {
+        /// A name or a number, as given.
+        host: String,
+        port: u16,
+    },
+    /// A path, or a name in the abstract namespace, which begins with `@`.
+    Unix(String),
+    /// A socket that is listening already.
+    Adopted(RawFd),
+}
+
+fn unix(name: &str) -> io::Result<UnixAddr> {
+    match name.strip_prefix('@') {
+        Some(rest) => UnixAddr::from_abstract_name(rest),
+        None => UnixAddr::from_pathname(name),
+    }
+}
+
+impl Address {
+    /// May take as long as the resolver does.
+    pub fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        match self {
+            Address::Tcp { host, port } => Ok((host.trim_matches(['[', ']']), *port).to_socket_addrs()?.collect()),
+            _ => Ok(vec![]),
+        }
+    }
+
+    pub fn is_unix(&self) -> bool {
+        matches!(self, Address::Unix(_))
+    }
+
+    /// A listening socket, and the port it has got.
+    pub fn listen(&self) -> io::Result<(OwnedFd, u16)> {
+        match self {
+            Address::Tcp { host, port } => {
+                let places: Vec<SocketAddr> = match host.as_str() {
+                    // Both families where the system has both.
+                    "*" | "" => vec![([0u16; 8], *port).into(), ([0u8; 4], *port).into()],
+                    _ => self.resolve()?,
+                };
+                let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
+                for place in places {
+                    match TcpListener::bind(place) {
+                        Ok(l) => {
+                            l.set_nonblocking(true)?;
+                            let port = l.local_addr()?.port();
+                            return Ok((l.into(), port));
+                        }
+                        Err(e) => last = e,
+                    }
+                }
+                Err(last)
+            }
+            Address::Unix(name) => {
+                let l = UnixListener::bind_addr(&unix(name)?)?;
+                l.set_nonblocking(true)?;
+                Ok((l.into(), 0))
+            }
+            Address::Adopted(fd) => {
+                // SAFETY: handed over by whoever started this process.
+                let fd = unsafe { OwnedFd::from_raw_fd(*fd) };
+                sys::set_nonblocking(fd.as_raw_fd())?;
+                let l = TcpListener::from(fd);
+                let port = l.local_addr().map_or(0, |a| a.port());
+                Ok((l.into(), port))
+            }
+        }
+    }
+
+    /// A unix socket that is connected at once.
+    pub fn connect_unix(&self) -> io::Result<OwnedFd> {
+        let Address::Unix(name) = self else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let s = UnixStream::connect_addr(&unix(name)?)?;
+        s.set_nonblocking(true)?;
+        Ok(s.into())
+    }
+}
+
+/// Takes a connection; what to call its other end. None when there is no other waiting.
+pub fn accept(listener: RawFd, is_unix: bool) -> io::Result<Option<(OwnedFd, String)>> {
+    // SAFETY: plain system call on a descriptor that the caller holds.
+    let fd = unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) };
+    if fd < 0 {
+        let e = io::Error::last_os_error();
+        return if e.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(e) };
+    }
+    // SAFETY: just made.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    if is_unix {
+        let user = sys::peer_user(fd.as_raw_fd()).map_or("an unknown user".to_owned(), |u| format!("user {u}"));
+        return Ok(Some((fd, user)));
+    }
+    let stream = TcpStream::from(fd);
+    let _ = stream.set_nodelay(true);
+    let name = stream.peer_addr().map_or("an unknown address".to_owned(), |a| a.to_string());
+    Ok(Some((stream.into(), name)))
+}
+
+/// Begins to connect; the socket is writable when it is done, and `connected` says how it ended.
+pub fn connect_tcp(to: &SocketAddr) -> io::Result<OwnedFd> {
+    let family = if to.is_ipv6() { libc::AF_INET6 } else { libc::AF_INET };
+    // SAFETY: plain system calls; the address is as long as is said.
+    unsafe {
+        let fd = libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let fd = OwnedFd::from_raw_fd(fd);
+        let one: libc::c_int = 1;
+        libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, (&raw const one).cast(), 4);
+        let done = match to {
+            SocketAddr::V4(a) => {
+                let mut raw: libc::sockaddr_in = std::mem::zeroed();
+                raw.sin_family = libc::AF_INET as u16;
+                raw.sin_port = a.port().to_be();
+                raw.sin_addr.s_addr = u32::from_ne_bytes(a.ip().octets());
+                libc::connect(fd.as_raw_fd(), (&raw const raw).cast(), size_of_val(&raw) as u32)
+            }
+            SocketAddr::V6(a) => {
+                let mut raw: libc::sockaddr_in6 = std::mem::zeroed();
+                raw.sin6_family = libc::AF_INET6 as u16;
+                raw.sin6_port = a.port().to_be();
+                raw.sin6_addr.s6_addr = a.ip().octets();
+                raw.sin6_scope_id = a.scope_id();
+                libc::connect(fd.as_raw_fd(), (&raw const raw).cast(), size_of_val(&raw) as u32)
+            }
+        };
+        let e = io::Error::last_os_error();
+        if done < 0 && e.raw_os_error() != Some(libc::EINPROGRESS) {
+            return Err(e);
+        }
+        Ok(fd)
+    }
+}
+
+/// How a connection that was begun has ended.
+pub fn connected(fd: RawFd) -> io::Result<()> {
+    let mut error: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: an int and its size.
+    if unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &mut len) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}

@@ -1,0 +1,13 @@
+//! How frames get to a process that this one has no socket to.
+
+use wire::ProcUid;
+
+/// The other side is gone.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub struct LinkDown;
+
+/// Takes frames to processes on other hosts.
+pub trait Carrier: Send + Sync {
+    /// Whole frames, in order. What cannot be delivered is reported by whoever reports the end of the process.
+    fn carry(&self, to: ProcUid, pieces: &[&[u8]]) -> Result<(), LinkDown>;
+}

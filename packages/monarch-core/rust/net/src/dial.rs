@@ -1,0 +1,270 @@
+//! A stream to another host, from the first packet until both sides know each other, or a stream that came in, as far.
+//!
+//! Driven by the poller; bounded in time by its caller.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use wire::greeting::LIMIT;
+
+use crate::address::{self, Address};
+use crate::lock::lock;
+use crate::poller::{Poller, Source};
+use crate::trust::{DialTrust, Opened, Opening, Progress, Refused, Target};
+
+/// Why there is no stream.
+#[derive(Debug)]
+pub enum NoStream {
+    /// The network says so: refused, unreachable, no such name.
+    Network(String),
+    /// Nobody answered in time.
+    TimedOut,
+    /// The other side is not who it should be, or thinks so of us.
+    Refused(Refused),
+}
+
+impl NoStream {
+    /// One word for it: `version`, `auth` or `other`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            NoStream::Refused(Refused::Version { .. }) => "version",
+            NoStream::Refused(
+                Refused::Secret
+                | Refused::Certificate(_)
+                | Refused::Job(_)
+                | Refused::Authority(_)
+                | Refused::User(_)
+                | Refused::Denied,
+            ) => "auth",
+            _ => "other",
+        }
+    }
+
+    /// It may be another time.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            NoStream::Network(_) | NoStream::TimedOut => true,
+            NoStream::Refused(why) => why.is_transient(),
+        }
+    }
+}
+
+impl std::fmt::Display for NoStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NoStream::Network(why) => f.write_str(why),
+            NoStream::TimedOut => f.write_str("no answer"),
+            NoStream::Refused(why) => write!(f, "{why}"),
+        }
+    }
+}
+
+/// A stream, with what the other side has answered (nothing for one that came in) and what has come behind that.
+pub struct Ready {
+    pub opened: Opened,
+    pub answer: Vec<u8>,
+    pub early: Vec<u8>,
+}
+
+pub type Done = Box<dyn FnOnce(Result<Ready, NoStream>) + Send>;
+
+enum Phase {
+    Connecting(OwnedFd, Box<dyn FnOnce(OwnedFd) -> io::Result<Opening> + Send>),
+    Opening(Opening),
+    /// The answer to the greeting is still to come.
+    Answer(Opened, Vec<u8>),
+    Over,
+}
+
+struct State {
+    phase: Phase,
+    done: Option<Done>,
+    writes: bool,
+    awaits_answer: bool,
+}
+
+/// A frame of a greeting or an answer, with its length.
+pub fn greeting_frame(body: &[u8]) -> Vec<u8> {
+    let mut out = (body.len() as u32).to_le_bytes().to_vec();
+    out.extend_from_slice(body);
+    out
+}
+
+/// One stream that is being opened.
+pub struct Handshake {
+    poller: Arc<Poller>,
+    token: u64,
+    fd: RawFd,
+    state: Mutex<State>,
+}
+
+fn network(e: &io::Error) -> NoStream {
+    // Without the number that the standard library adds.
+    let text = e.to_string();
+    NoStream::Network(text.split(" (os error").next().unwrap_or(&text).to_lowercase())
+}
+
+/// Dials; `done` is called once, on the thread that reads the sockets.
+pub fn dial(
+    poller: &Arc<Poller>,
+    to: &Address,
+    places: &[SocketAddr],
+    trust: &Arc<DialTrust>,
+    target: Target,
+    hello: Vec<u8>,
+    bound: Duration,
+    done: Done,
+) {
+    let fd = match (to.is_unix(), places.first()) {
+        (true, _) => to.connect_unix(),
+        (false, Some(place)) => address::connect_tcp(place),
+        (false, None) => Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address")),
+    };
+    let fd = match fd {
+        Ok(fd) => fd,
+        Err(e) => return done(Err(network(&e))),
+    };
+    let trust = trust.clone();
+    let open = Box::new(move |fd| Opening::dial(fd, &trust, target, hello));
+    Handshake::start(poller, Phase::Connecting(fd, open), bound, done, true);
+}
+
+/// Takes in a stream that has been accepted.
+pub fn take_in(poller: &Arc<Poller>, opening: Opening, bound: Duration, done: Done) -> Arc<Handshake> {
+    Handshake::start(poller, Phase::Opening(opening), bound, done, false)
+}
+
+impl Handshake {
+    fn start(poller: &Arc<Poller>, phase: Phase, bound: Duration, done: Done, awaits_answer: bool) -> Arc<Handshake> {
+        let (fd, writes) = match &phase {
+            Phase::Connecting(fd, _) => (fd.as_raw_fd(), true),
+            Phase::Opening(o) => (o.fd(), o.wants_write()),
+            Phase::Answer(..) | Phase::Over => (-1, false),
+        };
+        let token = poller.token();
+        let me = Arc::new(Handshake { poller: poller.clone(), token, fd, state: Mutex::new(State { phase, done: Some(done), writes, awaits_answer }) });
+        if let Err(e) = poller.add(token, fd, Arc::new(Opens(me.clone()))) {
+            me.end(Err(network(&e)));
+            return me;
+        }
+        poller.want_write(token, fd, writes);
+        let late = Arc::downgrade(&me);
+        poller.later(
+            bound,
+            Box::new(move || {
+                if let Some(me) = late.upgrade() {
+                    me.end(Err(NoStream::TimedOut));
+                }
+            }),
+        );
+        me
+    }
+
+    fn step(&self) {
+        let mut state = lock(&self.state);
+        match self.advance(&mut state) {
+            Ok(None) => {}
+            Ok(Some(ready)) => {
+                drop(state);
+                self.end(Ok(ready));
+            }
+            Err(why) => {
+                drop(state);
+                self.end(Err(why));
+            }
+        }
+    }
+
+    fn advance(&self, state: &mut State) -> Result<Option<Ready>, NoStream> {
+        loop {
+            match std::mem::replace(&mut state.phase, Phase::Over) {
+                Phase::Connecting(fd, open) => {
+                    address::connected(fd.as_raw_fd()).map_err(|e| network(&e))?;
+                    state.phase = Phase::Opening(open(fd).map_err(|e| network(&e))?);
+                }
+                Phase::Opening(mut opening) => {
+                    let progress = opening.drive().map_err(NoStream::Refused)?;
+                    let writes = opening.wants_write();
+                    match progress {
+                        Progress::Done(opened) if state.awaits_answer => state.phase = Phase::Answer(opened, Vec::new()),
+                        Progress::Done(opened) => return Ok(Some(Ready { opened, answer: Vec::new(), early: Vec::new() })),
+                        Progress::Pending => state.phase = Phase::Opening(opening),
+                    }
+                    if writes != state.writes {
+                        state.writes = writes;
+                        self.poller.want_write(self.token, self.fd, writes);
+                    }
+                    if matches!(state.phase, Phase::Opening(_)) {
+                        return Ok(None);
+                    }
+                }
+                Phase::Answer(mut opened, mut buf) => {
+                    let end = read_answer(&mut opened, &mut buf)?;
+                    let Some(end) = end else {
+                        state.phase = Phase::Answer(opened, buf);
+                        return Ok(None);
+                    };
+                    let early = buf.split_off(end);
+                    buf.drain(..4);
+                    return Ok(Some(Ready { opened, answer: buf, early }));
+                }
+                Phase::Over => return Ok(None),
+            }
+        }
+    }
+
+    /// Gives it up, if it is not done.
+    pub fn give_up(&self) {
+        self.end(Err(NoStream::TimedOut));
+    }
+
+    pub fn is_over(&self) -> bool {
+        lock(&self.state).done.is_none()
+    }
+
+    fn end(&self, result: Result<Ready, NoStream>) {
+        let (phase, done) = {
+            let mut state = lock(&self.state);
+            (std::mem::replace(&mut state.phase, Phase::Over), state.done.take())
+        };
+        if let Some(done) = done {
+            // Before the descriptor is closed, or belongs to somebody else.
+            self.poller.remove(self.token, self.fd);
+            drop(phase);
+            done(result);
+        }
+    }
+}
+
+/// Where the answer ends, when it is there whole.
+fn read_answer(opened: &mut Opened, buf: &mut Vec<u8>) -> Result<Option<usize>, NoStream> {
+    loop {
+        if let Some(head) = buf.get(..4).and_then(|b| <[u8; 4]>::try_from(b).ok()) {
+            let len = u32::from_le_bytes(head) as usize;
+            if len > LIMIT {
+                return Err(NoStream::Network("the answer makes no sense".to_owned()));
+            }
+            if buf.len() >= 4 + len {
+                return Ok(Some(4 + len));
+            }
+        }
+        match opened.stream.read(buf, LIMIT) {
+            Ok(0) => return Err(NoStream::Network("closed by the other side".to_owned())),
+            Ok(_) => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(network(&e)),
+        }
+    }
+}
+
+struct Opens(Arc<Handshake>);
+
+impl Source for Opens {
+    fn ready(&self, _events: u32) {
+        self.0.step();
+    }
+}

@@ -1,0 +1,73 @@
+//! The heartbeat stream of a trunk: small messages that never wait behind others, and are not sent again when they are lost.
+
+use std::io;
+
+use wire::greeting::{self, Beat};
+
+use crate::stream::Stream;
+
+/// What may wait; beyond it the other side does not read, and one more message would tell it nothing new.
+const MOST_WAITING: usize = 16 << 10;
+const READ: usize = 4 << 10;
+
+/// One stream, its half-read and half-written messages.
+pub struct Heart {
+    pub stream: Stream,
+    pub token: u64,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    pub want_write: bool,
+}
+
+impl Heart {
+    /// `prologue` goes out first, `early` has come already.
+    pub fn new(stream: Stream, token: u64, prologue: &[u8], early: Vec<u8>) -> Self {
+        Heart { stream, token, input: early, output: prologue.to_vec(), want_write: false }
+    }
+
+    pub fn send(&mut self, beat: &Beat) -> io::Result<()> {
+        if self.output.len() < MOST_WAITING {
+            let body = greeting::encode(beat);
+            self.output.extend_from_slice(&(body.len() as u32).to_le_bytes());
+            self.output.extend_from_slice(&body);
+        }
+        self.flush()
+    }
+
+    pub fn flush(&mut self) -> io::Result<()> {
+        while !self.output.is_empty() {
+            match self.stream.write(&[&self.output]) {
+                Ok(n) => drop(self.output.drain(..n)),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let flushed = self.stream.flush()?;
+        self.want_write = !flushed || !self.output.is_empty();
+        Ok(())
+    }
+
+    /// What has come; an error is the end of the stream.
+    pub fn read(&mut self, beats: &mut Vec<Beat>) -> io::Result<()> {
+        loop {
+            let mut at = 0;
+            while let Some(len) = self.input.get(at..at + 4).and_then(|b| b.try_into().ok()).map(|b| u32::from_le_bytes(b) as usize) {
+                if len > greeting::LIMIT {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                let Some(body) = self.input.get(at + 4..at + 4 + len) else { break };
+                beats.push(greeting::decode(body).ok_or(io::ErrorKind::InvalidData)?);
+                at += 4 + len;
+            }
+            self.input.drain(..at);
+            match self.stream.read(&mut self.input, READ) {
+                Ok(0) => return Err(io::ErrorKind::ConnectionAborted.into()),
+                Ok(_) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}

@@ -1,0 +1,475 @@
+//! What two agents, or a client and an agent, have between them: a channel for frames, and a heartbeat stream.
+//!
+//! The trunk outlives its streams. It exists before the first one is open, and what is sent meanwhile waits; when a stream breaks, its
+//! owner opens another, and frames that were under way are sent again. The thread that sends writes the stream itself.
+//!
+//! A stream that gives way to another one is reset: only a process that ends closes all of its streams in the usual way, and the other
+//! side knows it by that.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use wire::ProcUid;
+use wire::greeting::Beat;
+
+use crate::carrier::LinkDown;
+use crate::channel::{ACK, Disagree, Inbox, Outbox};
+use crate::heart::Heart;
+use crate::lock::lock;
+use crate::poller::{Pending, Poller, Source};
+use crate::stream::Stream;
+use crate::sys;
+
+/// The number of a trunk's channel for frames, and of its heartbeat stream.
+pub const FRAMES: u8 = 0;
+pub const HEART: u8 = 255;
+
+const READ: usize = 256 << 10;
+/// Reads in a row before others get their turn.
+const READS_IN_A_ROW: usize = 8;
+/// Frames closer than this go out together, at most so many bytes; as on links.
+const BURST: Duration = Duration::from_micros(8);
+const HOLD: usize = 32 << 10;
+/// Pieces of one gather write.
+const PIECES: usize = 16;
+
+/// How a stream ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StreamEnd {
+    /// The other side has closed it, or its process is gone.
+    Closed,
+    /// The other side's kernel knows nothing of it.
+    Reset,
+    /// What came was not what should come.
+    Garbage,
+    /// The network, or this side.
+    Failed,
+}
+
+impl StreamEnd {
+    fn of(e: &io::Error) -> StreamEnd {
+        match e.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe => StreamEnd::Closed,
+            io::ErrorKind::ConnectionReset => StreamEnd::Reset,
+            io::ErrorKind::InvalidData => StreamEnd::Garbage,
+            _ => StreamEnd::Failed,
+        }
+    }
+}
+
+pub trait TrunkHandler: Send + Sync {
+    /// Kind and body of a whole frame, in order and once each.
+    fn frame(&self, trunk: &Arc<Trunk>, frame: &[u8]);
+    fn beat(&self, trunk: &Arc<Trunk>, beat: Beat);
+    /// Something has come, whatever.
+    fn heard(&self, trunk: &Arc<Trunk>);
+    /// A stream has ended, of the channel with this number.
+    fn broken(&self, trunk: &Arc<Trunk>, number: u8, end: StreamEnd);
+}
+
+#[derive(Default)]
+struct Pipe {
+    stream: Option<(Stream, u64)>,
+    outbox: Outbox,
+    want_write: bool,
+    held: bool,
+    last: Option<Instant>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct In {
+    buf: Vec<u8>,
+    inbox: Inbox,
+}
+
+pub struct Trunk {
+    me: Weak<Trunk>,
+    /// The other side, this side, and the job, by the ids of hosts in that job.
+    pub host: ProcUid,
+    pub here: ProcUid,
+    pub job: ProcUid,
+    poller: Arc<Poller>,
+    handler: Arc<dyn TrunkHandler>,
+    pipe: Mutex<Pipe>,
+    input: Mutex<In>,
+    heart: Mutex<Option<Heart>>,
+    is_closed: AtomicBool,
+}
+
+impl Trunk {
+    pub fn new(job: ProcUid, here: ProcUid, host: ProcUid, poller: Arc<Poller>, handler: Arc<dyn TrunkHandler>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Trunk {
+            me: me.clone(),
+            host,
+            here,
+            job,
+            poller,
+            handler,
+            pipe: Mutex::default(),
+            input: Mutex::default(),
+            heart: Mutex::default(),
+            is_closed: AtomicBool::new(false),
+        })
+    }
+
+    /// How many frames have come, to be told when a new stream is opened.
+    pub fn received(&self) -> u64 {
+        lock(&self.input).inbox.received
+    }
+
+    pub fn is_up(&self) -> bool {
+        lock(&self.pipe).stream.is_some()
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Bytes that wait for a stream, and bytes kept until they are acknowledged.
+    pub fn waiting(&self) -> (usize, usize) {
+        let pipe = lock(&self.pipe);
+        (pipe.outbox.unwritten(), pipe.outbox.kept())
+    }
+
+    /// Takes the stream for frames away; what has come is counted by then.
+    pub fn detach(&self) {
+        let _input = lock(&self.input);
+        let mut pipe = lock(&self.pipe);
+        if let Some((old, token)) = pipe.stream.take() {
+            self.poller.remove(token, old.fd());
+            sys::reset(old.fd());
+        }
+    }
+
+    /// Gives the trunk a stream for its frames, in the place of one that it may still have. `peer_received`: what the other side has.
+    /// `prologue` goes out first: the answer to a greeting; `early` has come already, behind such an answer.
+    pub fn attach(self: &Arc<Self>, stream: Stream, peer_received: u64, prologue: &[u8], early: Vec<u8>) -> Result<(), Disagree> {
+        let mut input = lock(&self.input);
+        let mut pipe = lock(&self.pipe);
+        if pipe.closed {
+            return Ok(());
+        }
+        if let Some((old, token)) = pipe.stream.take() {
+            self.poller.remove(token, old.fd());
+            sys::reset(old.fd());
+        }
+        pipe.outbox.resume(peer_received)?;
+        input.buf = early;
+        input.inbox.acknowledged();
+        let (fd, token) = (stream.fd(), self.poller.token());
+        pipe.outbox.prologue(prologue);
+        pipe.stream = Some((stream, token));
+        pipe.want_write = false;
+        // Only the descriptor limit makes this fail; the stream looks broken then to the heartbeat.
+        let _ = self.poller.add(token, fd, Arc::new(Frames(self.clone(), token)));
+        self.flush(&mut pipe);
+        drop(pipe);
+        drop(input);
+        // What the stream has decrypted already does not show at the descriptor.
+        let me = self.clone();
+        self.poller.spawn(Box::new(move || me.begin(token)));
+        Ok(())
+    }
+
+    /// Gives the trunk a heartbeat stream.
+    pub fn attach_heart(self: &Arc<Self>, stream: Stream, prologue: &[u8], early: Vec<u8>) {
+        let mut heart = lock(&self.heart);
+        if self.is_closed() {
+            return;
+        }
+        if let Some(old) = heart.take() {
+            self.poller.remove(old.token, old.stream.fd());
+            sys::reset(old.stream.fd());
+        }
+        let (fd, token) = (stream.fd(), self.poller.token());
+        *heart = Some(Heart::new(stream, token, prologue, early));
+        drop(heart);
+        let _ = self.poller.add(token, fd, Arc::new(Beats(self.clone(), token)));
+        let me = self.clone();
+        self.poller.spawn(Box::new(move || {
+            me.flush_heart(token);
+            me.read_heart(token);
+        }));
+    }
+
+    fn flush_heart(&self, token: u64) {
+        if let Some(h) = lock(&self.heart).as_mut().filter(|h| h.token == token) {
+            // The reader sees the end of the stream and reports it.
+            let _ = h.flush();
+            self.poller.want_write(h.token, h.stream.fd(), h.want_write);
+        }
+    }
+
+    pub fn has_heart(&self) -> bool {
+        lock(&self.heart).is_some()
+    }
+
+    pub fn beat(&self, beat: &Beat) {
+        let mut heart = lock(&self.heart);
+        let Some(h) = heart.as_mut() else { return };
+        let before = h.want_write;
+        // The reader sees the end of the stream and reports it.
+        let _ = h.send(beat);
+        if h.want_write != before {
+            self.poller.want_write(h.token, h.stream.fd(), h.want_write);
+        }
+    }
+
+    /// Sends one frame, whose length and kind are at the start of the pieces.
+    pub fn send(&self, pieces: &[&[u8]]) -> Result<(), LinkDown> {
+        let frame: Box<[u8]> = pieces.concat().into();
+        let mut pipe = lock(&self.pipe);
+        if pipe.closed {
+            return Err(LinkDown);
+        }
+        let small = frame.len() < HOLD / 4;
+        pipe.outbox.push(frame);
+        if pipe.stream.is_none() || pipe.want_write {
+            return Ok(());
+        }
+        let now = Instant::now();
+        let burst = pipe.last.is_some_and(|last| now.duration_since(last) < BURST);
+        pipe.last = Some(now);
+        if burst && small && pipe.outbox.unwritten() < HOLD {
+            if !pipe.held
+                && let Some(me) = self.me.upgrade()
+            {
+                pipe.held = true;
+                self.poller.hold(me, true);
+            }
+            return Ok(());
+        }
+        self.flush(&mut pipe);
+        Ok(())
+    }
+
+    fn flush(&self, pipe: &mut Pipe) {
+        let Some((stream, token)) = pipe.stream.as_mut() else { return };
+        loop {
+            let pieces = pipe.outbox.pieces(PIECES);
+            if pieces.is_empty() {
+                break;
+            }
+            match stream.write(&pieces) {
+                Ok(n) => pipe.outbox.wrote(n),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // Of any other error the reader hears too, and reports it.
+                Err(_) => break,
+            }
+        }
+        // As above.
+        let flushed = stream.flush().unwrap_or(true);
+        let want = !flushed || !pipe.outbox.is_written();
+        if want != pipe.want_write {
+            pipe.want_write = want;
+            self.poller.want_write(*token, stream.fd(), want);
+        }
+    }
+
+    /// Handles what came early.
+    fn begin(self: &Arc<Self>, token: u64) {
+        let mut input = lock(&self.input);
+        let current = lock(&self.pipe).stream.as_ref().is_some_and(|(_, t)| *t == token);
+        let sense = !current || input.buf.is_empty() || self.frames(&mut input);
+        drop(input);
+        if sense { self.read(token) } else { self.lost_stream(token, StreamEnd::Garbage) }
+    }
+
+    fn read(self: &Arc<Self>, token: u64) {
+        let mut input = lock(&self.input);
+        for turn in 0.. {
+            if turn == READS_IN_A_ROW {
+                let me = self.clone();
+                return self.poller.spawn(Box::new(move || me.read(token)));
+            }
+            let got = {
+                let mut pipe = lock(&self.pipe);
+                match pipe.stream.as_mut() {
+                    Some((stream, current)) if *current == token => stream.read(&mut input.buf, READ),
+                    _ => return,
+                }
+            };
+            let end = match got {
+                Ok(0) => StreamEnd::Closed,
+                Ok(_) if self.frames(&mut input) => continue,
+                Ok(_) => StreamEnd::Garbage,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => StreamEnd::of(&e),
+            };
+            drop(input);
+            return self.lost_stream(token, end);
+        }
+    }
+
+    /// Handles the whole frames that have come; false if what came makes no sense.
+    fn frames(self: &Arc<Self>, input: &mut In) -> bool {
+        self.handler.heard(self);
+        let mut at = 0;
+        let mut acknowledge = false;
+        while let Some(len) = input.buf.get(at..at + 4).and_then(|b| b.try_into().ok()).map(|b| u32::from_le_bytes(b) as usize) {
+            if len == 0 {
+                return false;
+            }
+            let Some(frame) = input.buf.get(at + 4..at + 4 + len) else {
+                input.buf.reserve(len.min(READ * 64));
+                break;
+            };
+            if frame[0] == ACK {
+                let Ok(count) = frame[1..].try_into().map(u64::from_le_bytes) else { return false };
+                if lock(&self.pipe).outbox.acked(count).is_err() {
+                    return false;
+                }
+            } else {
+                acknowledge |= input.inbox.took(len + 4);
+                self.handler.frame(self, frame);
+                if self.is_closed() {
+                    input.buf = Vec::new();
+                    return true;
+                }
+            }
+            at += 4 + len;
+        }
+        input.buf.drain(..at);
+        if input.buf.is_empty() && input.buf.capacity() > 4 * READ {
+            input.buf = Vec::new();
+        }
+        if acknowledge {
+            self.acknowledge(input);
+        }
+        true
+    }
+
+    fn acknowledge(&self, input: &mut In) {
+        input.inbox.acknowledged();
+        let mut pipe = lock(&self.pipe);
+        pipe.outbox.acknowledge(input.inbox.received);
+        if !pipe.want_write {
+            self.flush(&mut pipe);
+        }
+    }
+
+    /// The other side has told on the heartbeat stream how much it has.
+    pub fn acked(&self, received: u64) {
+        // One that disagrees has said it on a stream that is no more.
+        let _ = lock(&self.pipe).outbox.acked(received);
+    }
+
+    /// Nothing that was sent is unacknowledged.
+    pub fn is_settled(&self) -> bool {
+        lock(&self.pipe).outbox.kept() == 0
+    }
+
+    fn lost_stream(self: &Arc<Self>, token: u64, end: StreamEnd) {
+        {
+            let mut pipe = lock(&self.pipe);
+            match pipe.stream.take() {
+                Some((stream, current)) if current == token => {
+                    self.poller.remove(token, stream.fd());
+                    sys::reset(stream.fd());
+                    pipe.want_write = false;
+                }
+                other => {
+                    pipe.stream = other;
+                    return;
+                }
+            }
+        }
+        self.handler.broken(self, FRAMES, end);
+    }
+
+    fn read_heart(self: &Arc<Self>, token: u64) {
+        let mut beats = Vec::new();
+        let end = {
+            let mut heart = lock(&self.heart);
+            let Some(h) = heart.as_mut().filter(|h| h.token == token) else { return };
+            let end = h.read(&mut beats).err().map(|e| StreamEnd::of(&e));
+            if end.is_some()
+                && let Some(old) = heart.take()
+            {
+                self.poller.remove(token, old.stream.fd());
+                sys::reset(old.stream.fd());
+            }
+            end
+        };
+        if !beats.is_empty() {
+            self.handler.heard(self);
+        }
+        beats.into_iter().for_each(|b| self.handler.beat(self, b));
+        if let Some(end) = end {
+            self.handler.broken(self, HEART, end);
+        }
+    }
+
+    /// Ends the trunk from this side; the handler is not told.
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        let stream = {
+            let mut pipe = lock(&self.pipe);
+            pipe.closed = true;
+            pipe.outbox = Outbox::default();
+            pipe.stream.take()
+        };
+        if let Some((mut stream, token)) = stream {
+            self.poller.remove(token, stream.fd());
+            stream.close();
+        }
+        let heart = lock(&self.heart).take();
+        if let Some(mut h) = heart {
+            self.poller.remove(h.token, h.stream.fd());
+            h.stream.close();
+        }
+    }
+
+    /// Breaks the streams, as the network does: for tests.
+    pub fn cut(&self) {
+        let pipe = lock(&self.pipe);
+        let heart = lock(&self.heart);
+        for fd in pipe.stream.iter().map(|(s, _)| s.fd()).chain(heart.iter().map(|h| h.stream.fd())) {
+            // SAFETY: a descriptor that is kept open by the locks held.
+            unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+        }
+    }
+}
+
+impl Pending for Trunk {
+    fn flush(&self) {
+        let mut pipe = lock(&self.pipe);
+        pipe.held = false;
+        if !pipe.want_write {
+            self.flush(&mut pipe);
+        }
+    }
+}
+
+struct Frames(Arc<Trunk>, u64);
+
+impl Source for Frames {
+    fn ready(&self, events: u32) {
+        if events & libc::EPOLLOUT as u32 != 0 {
+            let mut pipe = lock(&self.0.pipe);
+            if pipe.stream.as_ref().is_some_and(|(_, token)| *token == self.1) {
+                self.0.flush(&mut pipe);
+            }
+        }
+        if events & !(libc::EPOLLOUT as u32) != 0 {
+            self.0.read(self.1);
+        }
+    }
+}
+
+struct Beats(Arc<Trunk>, u64);
+
+impl Source for Beats {
+    fn ready(&self, events: u32) {
+        if events & libc::EPOLLOUT as u32 != 0 {
+            self.0.flush_heart(self.1);
+        }
+        if events & !(libc::EPOLLOUT as u32) != 0 {
+            self.0.read_heart(self.1);
+        }
+    }
+}

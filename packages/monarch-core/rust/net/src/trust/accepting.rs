@@ -1,0 +1,200 @@
+//! The steps of the end that listens.
+
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rcgen::{KeyPair, PublicKeyData};
+use rustls::server::Acceptor;
+
+use crate::sys;
+use crate::trust::exchange::{Exchange, Tag};
+use crate::trust::host::{HostTrust, Membership};
+use crate::trust::identity::{Who, names, new_pair, who};
+use crate::trust::opening::Stepped;
+use crate::trust::policy::{JobId, Kind, Policy};
+use crate::trust::preface;
+use crate::trust::proof::{Claim, PROOF, Role};
+use crate::trust::refused::Refused;
+
+/// Read at once before anything is known of the peer.
+const CHUNK: usize = 4096;
+
+enum Step {
+    /// Decides which certificate is shown, and whose are asked for.
+    ClientHello(Box<Acceptor>),
+    Handshake,
+    Proof,
+    Release,
+    Request,
+    Certificate,
+    Hello,
+    Flush,
+}
+
+pub(crate) struct Accepting {
+    trust: Arc<HostTrust>,
+    pub peer: String,
+    step: Step,
+    only: Option<(Kind, Option<JobId>)>,
+    pair: Option<KeyPair>,
+    membership: Option<Membership>,
+    pub kind: Kind,
+    pub job: JobId,
+    pub hello: Vec<u8>,
+    pub who: Who,
+}
+
+impl Accepting {
+    pub fn start(fd: OwnedFd, trust: &Arc<HostTrust>, peer: String) -> (Exchange, Accepting) {
+        let step = match trust.policy() {
+            Policy::Secret(_) | Policy::Site(_) => Step::ClientHello(Box::default()),
+            Policy::Insecure | Policy::SameUser => Step::Release,
+        };
+        let accepting = Accepting {
+            trust: Arc::clone(trust),
+            peer,
+            step,
+            only: None,
+            pair: None,
+            membership: None,
+            kind: Kind::Channel,
+            job: JobId(0),
+            hello: Vec::new(),
+            who: Who::Unnamed,
+        };
+        (Exchange::new(fd), accepting)
+    }
+
+    /// No TLS yet where TLS is to be.
+    pub fn is_before_tls(&self) -> bool {
+        matches!(self.step, Step::ClientHello(_))
+    }
+
+    pub fn step(&mut self, exchange: &mut Exchange) -> Result<Stepped, Refused> {
+        match &mut self.step {
+            Step::ClientHello(acceptor) => {
+                let mut bytes = Vec::new();
+                match exchange.stream.read(&mut bytes, CHUNK) {
+                    Ok(0) => return Err(Refused::Closed),
+                    Ok(_) => {}
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Stepped::Blocked),
+                    Err(e) => return Err(e.into()),
+                }
+                if bytes.first() == preface::MAGIC.first() {
+                    return Err(Refused::protocol("the other end does not encrypt"));
+                }
+                let mut rest = &bytes[..];
+                while !rest.is_empty() {
+                    acceptor.read_tls(&mut rest)?;
+                }
+                let Some(accepted) = acceptor.accept().map_err(|(e, _)| e)? else { return Ok(Stepped::Next) };
+                let selected = self.trust.select(&accepted.client_hello())?;
+                self.only = selected.only;
+                exchange.stream.encrypt(accepted.into_connection(selected.config).map_err(|(e, _)| e)?.into());
+                self.step = Step::Handshake;
+            }
+            Step::Handshake => {
+                if !exchange.stream.handshake()? {
+                    return Ok(Stepped::Blocked);
+                }
+                self.step = if matches!(self.only, Some((Kind::Join, _))) { Step::Proof } else { Step::Release };
+            }
+            Step::Proof => {
+                let Some(body) = exchange.frame(Tag::Proof)? else { return Ok(Stepped::Blocked) };
+                self.prove(exchange, &body)?;
+                self.step = Step::Release;
+            }
+            Step::Release => {
+                if matches!(self.trust.policy(), Policy::SameUser) {
+                    let user = sys::peer_user(exchange.stream.fd())?;
+                    if user != sys::user() {
+                        return Err(Refused::User(user));
+                    }
+                }
+                let release = exchange.release();
+                // Said also to a release that we cannot talk to; in a join it has been said already.
+                if self.pair.is_none() && matches!(release, Ok(Some(())) | Err(Refused::Version { .. })) {
+                    exchange.put_release();
+                }
+                if release?.is_none() {
+                    return Ok(Stepped::Blocked);
+                }
+                self.step = if self.pair.is_some() { Step::Certificate } else { Step::Request };
+            }
+            Step::Certificate => {
+                let Some(body) = exchange.frame(Tag::Certificate)? else { return Ok(Stepped::Blocked) };
+                self.certified(&body)?;
+                self.step = Step::Request;
+            }
+            Step::Request => {
+                let Some(body) = exchange.frame(Tag::Request)? else { return Ok(Stepped::Blocked) };
+                self.requested(exchange, &body)?;
+                self.step = Step::Hello;
+            }
+            Step::Hello => {
+                let Some(hello) = exchange.frame(Tag::Hello)? else { return Ok(Stepped::Blocked) };
+                self.hello = hello;
+                self.trust.admit(self.kind, self.job, self.membership.take())?;
+                exchange.put(Tag::Welcome, &[]);
+                self.step = Step::Flush;
+            }
+            Step::Flush => return Ok(if exchange.flush()? { Stepped::Done } else { Stepped::Blocked }),
+        }
+        Ok(Stepped::Next)
+    }
+
+    /// Checks the dialler's proof, then gives ours with a new key.
+    fn prove(&mut self, exchange: &mut Exchange, body: &[u8]) -> Result<(), Refused> {
+        let Policy::Secret(secret) = self.trust.policy() else { return Err(Refused::Secret) };
+        let (job, proof) = body.split_first_chunk().ok_or_else(|| Refused::protocol("a short proof"))?;
+        let job = JobId(u64::from_le_bytes(*job));
+        let tls = exchange.stream.tls().ok_or_else(|| Refused::protocol("no encryption"))?;
+        let theirs = Claim::new(Role::Dialler, job, tls.connection())?;
+        let ours = Claim::new(Role::Worker, job, tls.connection())?;
+        if proof.len() != PROOF || !theirs.holds(secret, proof) {
+            return Err(Refused::Secret);
+        }
+        let pair = new_pair()?;
+        exchange.put(Tag::Answer, &[&ours.prove(secret), pair.der_bytes()]);
+        exchange.put_release();
+        self.only = Some((Kind::Join, Some(job)));
+        self.job = job;
+        self.pair = Some(pair);
+        Ok(())
+    }
+
+    fn certified(&mut self, body: &[u8]) -> Result<(), Refused> {
+        let short = || Refused::protocol("a short certificate");
+        let (host, rest) = body.split_first_chunk().ok_or_else(short)?;
+        let (length, rest) = rest.split_first_chunk().ok_or_else(short)?;
+        let (certificate, authority) = rest.split_at_checked(u16::from_le_bytes(*length) as usize).ok_or_else(short)?;
+        let pair = self.pair.as_ref().ok_or_else(short)?;
+        self.membership = Some(Membership::new(self.job, u64::from_le_bytes(*host), pair, certificate, authority)?);
+        Ok(())
+    }
+
+    fn requested(&mut self, exchange: &mut Exchange, body: &[u8]) -> Result<(), Refused> {
+        let malformed = || Refused::protocol("a malformed request");
+        let [kind, job @ ..] = *<&[u8; 9]>::try_from(body).map_err(|_| malformed())?;
+        self.kind = match kind {
+            1 => Kind::Join,
+            2 => Kind::Channel,
+            _ => return Err(malformed()),
+        };
+        self.job = JobId(u64::from_le_bytes(job));
+        let shown = exchange.stream.tls().and_then(|tls| tls.connection().peer_certificates()?.first().cloned());
+        self.who = match (self.only, shown) {
+            (Some((kind, job)), _) if kind != self.kind || job != Some(self.job) => {
+                return Err(Refused::protocol("a request for another job"));
+            }
+            (Some((Kind::Join, _)), _) => Who::Client,
+            (Some(_), Some(certificate)) => {
+                who(self.job, &certificate).ok_or_else(|| Refused::Certificate("for nobody of this job".into()))?
+            }
+            (None, Some(certificate)) => Who::Site(names(&certificate).join(", ")),
+            (_, None) => Who::Unnamed,
+        };
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! What a dialling process holds: a client, or an agent that dials another agent of the same job.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+
+use crate::lock::lock;
+use crate::trust::authority::{Authority, Lifetime};
+use crate::trust::identity::{host_name, server_name};
+use crate::trust::policy::{JobId, Kind, Policy};
+use crate::trust::provider::{CHANNEL, JOIN, client_config};
+use crate::trust::secret::Secret;
+use crate::trust::site::SitePki;
+use crate::trust::verifier;
+
+/// The client's own certificate is replaced when it is older.
+const RENEW: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Who is dialled, and what for.
+#[derive(Clone, Debug)]
+pub struct Target {
+    pub kind: Kind,
+    /// The host's id in this job: its certificate has to be the one of this host.
+    pub host: u64,
+    /// Host name or address as dialled: a certificate of the site has to have it.
+    pub name: String,
+}
+
+pub struct DialTrust {
+    job: JobId,
+    /// Shared with the host that this was made for.
+    forgotten: Arc<AtomicBool>,
+    holds: Holds,
+}
+
+pub(crate) enum Holds {
+    Authority(Box<Client>),
+    /// A host's certificate, which the job's authority issued.
+    Member(Arc<ClientConfig>),
+    Site(Arc<ClientConfig>),
+    Insecure,
+    SameUser,
+}
+
+/// What the client of a job with a secret has.
+pub(crate) struct Client {
+    pub secret: Secret,
+    pub authority: Authority,
+    join: Arc<ClientConfig>,
+    channel: Mutex<(Arc<ClientConfig>, SystemTime)>,
+}
+
+impl Client {
+    fn new(job: JobId, secret: Secret) -> io::Result<Client> {
+        let authority = Authority::new(job)?;
+        let channel = Client::channel(&authority)?;
+        let join = client_config(verifier::nobody(), None, JOIN)?;
+        Ok(Client { secret, authority, join, channel: Mutex::new((channel, SystemTime::now())) })
+    }
+
+    fn channel(authority: &Authority) -> io::Result<Arc<ClientConfig>> {
+        let identity = authority.client(Lifetime::usual())?;
+        let verifier = verifier::servers(verifier::roots(authority.certificate())?)?;
+        client_config(verifier, Some(identity.certified()), CHANNEL)
+    }
+
+    fn renewed(&self) -> io::Result<Arc<ClientConfig>> {
+        let mut channel = lock(&self.channel);
+        // A clock that went back says nothing about the age.
+        if channel.1.elapsed().is_ok_and(|age| age > RENEW) {
+            *channel = (Client::channel(&self.authority)?, SystemTime::now());
+        }
+        Ok(Arc::clone(&channel.0))
+    }
+}
+
+impl DialTrust {
+    /// For a client. With a secret it makes the job's authority.
+    pub fn new_client(job: JobId, policy: Policy) -> io::Result<DialTrust> {
+        let holds = match policy {
+            Policy::Secret(secret) => Holds::Authority(Box::new(Client::new(job, secret)?)),
+            Policy::Site(site) => Holds::Site(site_config(&site)?),
+            Policy::Insecure => Holds::Insecure,
+            Policy::SameUser => Holds::SameUser,
+        };
+        Ok(DialTrust::of(job, holds, Arc::default()))
+    }
+
+    pub(crate) fn of(job: JobId, holds: Holds, forgotten: Arc<AtomicBool>) -> DialTrust {
+        DialTrust { job, forgotten, holds }
+    }
+
+    pub fn job(&self) -> JobId {
+        self.job
+    }
+
+    /// Of a client with a job secret.
+    pub fn authority(&self) -> Option<&Authority> {
+        self.client().map(|c| &c.authority)
+    }
+
+    pub(crate) fn client(&self) -> Option<&Client> {
+        match &self.holds {
+            Holds::Authority(client) => Some(client),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_same_user(&self) -> bool {
+        matches!(self.holds, Holds::SameUser)
+    }
+
+    pub(crate) fn is_site(&self) -> bool {
+        matches!(self.holds, Holds::Site(_))
+    }
+
+    /// How to encrypt, if at all, and whom to expect.
+    pub(crate) fn tls(&self, target: &Target) -> io::Result<Option<(Arc<ClientConfig>, ServerName<'static>)>> {
+        if self.forgotten.load(Ordering::Acquire) {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("job {} was forgotten", self.job)));
+        }
+        let of_host = || server_name(&host_name(self.job, target.host));
+        Ok(Some(match (&self.holds, target.kind) {
+            (Holds::Insecure | Holds::SameUser, _) => return Ok(None),
+            (Holds::Authority(client), Kind::Join) => (Arc::clone(&client.join), of_host()?),
+            (Holds::Authority(client), Kind::Channel) => (client.renewed()?, of_host()?),
+            (Holds::Member(config), Kind::Channel) => (Arc::clone(config), of_host()?),
+            (Holds::Member(_), Kind::Join) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "only the client of a job can make hosts join"));
+            }
+            (Holds::Site(config), _) => (Arc::clone(config), server_name(&target.name)?),
+        }))
+    }
+}
+
+pub(crate) fn site_config(site: &SitePki) -> io::Result<Arc<ClientConfig>> {
+    client_config(verifier::servers(Arc::clone(&site.roots))?, Some(site.identity.certified()), CHANNEL)
+}

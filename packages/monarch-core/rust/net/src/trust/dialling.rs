@@ -1,0 +1,154 @@
+//! The steps of the end that dials.
+//!
+//! `handshake → [proof → answer, release] → release, request, [certificate,] hello → release, welcome`: what is in brackets
+//! only when a host joins by a secret.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustls::ClientConnection;
+
+use crate::sys;
+use crate::trust::authority::{Lifetime, PUBLIC_KEY};
+use crate::trust::dialler::{DialTrust, Target};
+use crate::trust::exchange::{Exchange, MAX_HELLO, Tag};
+use crate::trust::identity::{Who, names};
+use crate::trust::opening::Stepped;
+use crate::trust::policy::Kind;
+use crate::trust::proof::{Claim, PROOF, Role};
+use crate::trust::refused::Refused;
+
+enum Step {
+    Handshake,
+    /// Waits for the worker's proof and key.
+    Answer,
+    /// Waits for the release, before which nothing else is said: then asks with a certificate for this key.
+    JoinRelease(Vec<u8>),
+    Release,
+    Welcome,
+}
+
+pub(crate) struct Dialling {
+    trust: Arc<DialTrust>,
+    pub target: Target,
+    hello: Vec<u8>,
+    step: Step,
+    pub who: Who,
+}
+
+impl Dialling {
+    pub fn start(fd: OwnedFd, trust: &Arc<DialTrust>, target: Target, hello: Vec<u8>) -> io::Result<(Exchange, Dialling)> {
+        if hello.len() > MAX_HELLO {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a hello of {} bytes, {MAX_HELLO} at most", hello.len())));
+        }
+        let mut exchange = Exchange::new(fd);
+        if let Some((config, name)) = trust.tls(&target)? {
+            exchange.stream.encrypt(ClientConnection::new(config, name).map_err(io::Error::other)?.into());
+        } else if trust.is_same_user() && sys::peer_user(exchange.stream.fd())? != sys::user() {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the process at the other end belongs to another user"));
+        }
+        let dialling = Dialling { trust: Arc::clone(trust), target, hello, step: Step::Handshake, who: Who::Unnamed };
+        Ok((exchange, dialling))
+    }
+
+    pub fn job(&self) -> crate::trust::policy::JobId {
+        self.trust.job()
+    }
+
+    pub fn step(&mut self, exchange: &mut Exchange) -> Result<Stepped, Refused> {
+        match &mut self.step {
+            Step::Handshake => {
+                if !exchange.stream.handshake()? {
+                    return Ok(Stepped::Blocked);
+                }
+                self.recognise(exchange);
+                if self.target.kind == Kind::Join && self.trust.client().is_some() {
+                    self.prove(exchange)?;
+                    self.step = Step::Answer;
+                } else {
+                    exchange.put_release();
+                    self.ask(exchange);
+                    self.step = Step::Release;
+                }
+            }
+            Step::Answer => {
+                let Some(answer) = exchange.frame(Tag::Answer)? else { return Ok(Stepped::Blocked) };
+                let public_key = self.check(exchange, &answer)?;
+                self.step = Step::JoinRelease(public_key);
+            }
+            Step::JoinRelease(public_key) => {
+                let release = exchange.release();
+                if !matches!(release, Ok(None)) {
+                    // Also a release that we cannot talk to shall know ours.
+                    exchange.put_release();
+                }
+                if release.inspect_err(|_| drop(exchange.flush()))?.is_none() {
+                    return Ok(Stepped::Blocked);
+                }
+                let public_key = std::mem::take(public_key);
+                self.certify(exchange, &public_key)?;
+                self.ask(exchange);
+                self.step = Step::Welcome;
+            }
+            Step::Release => {
+                if exchange.release()?.is_none() {
+                    return Ok(Stepped::Blocked);
+                }
+                self.step = Step::Welcome;
+            }
+            Step::Welcome => {
+                return Ok(if exchange.frame(Tag::Welcome)?.is_some() { Stepped::Done } else { Stepped::Blocked });
+            }
+        }
+        Ok(Stepped::Next)
+    }
+
+    /// Whose certificate was accepted.
+    fn recognise(&mut self, exchange: &mut Exchange) {
+        let shown = exchange.stream.tls().and_then(|tls| tls.connection().peer_certificates()?.first().cloned());
+        self.who = match shown {
+            None => Who::Unnamed,
+            Some(_) if self.trust.client().is_some() || !self.trust.is_site() => Who::Host(self.target.host),
+            Some(certificate) => Who::Site(names(&certificate).join(", ")),
+        };
+    }
+
+    fn claim(&self, exchange: &mut Exchange, role: Role) -> Result<Claim, Refused> {
+        let tls = exchange.stream.tls().ok_or_else(|| Refused::protocol("no encryption"))?;
+        Ok(Claim::new(role, self.trust.job(), tls.connection())?)
+    }
+
+    fn prove(&self, exchange: &mut Exchange) -> Result<(), Refused> {
+        let Some(client) = self.trust.client() else { return Ok(()) };
+        let proof = self.claim(exchange, Role::Dialler)?.prove(&client.secret);
+        exchange.put(Tag::Proof, &[&self.trust.job().0.to_le_bytes(), &proof]);
+        Ok(())
+    }
+
+    /// The public key of a worker that knows the secret.
+    fn check(&self, exchange: &mut Exchange, answer: &[u8]) -> Result<Vec<u8>, Refused> {
+        let (proof, public_key) = answer.split_at_checked(PROOF).ok_or_else(|| Refused::protocol("a short answer"))?;
+        let client = self.trust.client().ok_or(Refused::Secret)?;
+        if !self.claim(exchange, Role::Worker)?.holds(&client.secret, proof) {
+            return Err(Refused::Secret);
+        }
+        if public_key.len() != PUBLIC_KEY {
+            return Err(Refused::protocol("a malformed key"));
+        }
+        Ok(public_key.to_vec())
+    }
+
+    fn certify(&self, exchange: &mut Exchange, public_key: &[u8]) -> Result<(), Refused> {
+        let client = self.trust.client().ok_or(Refused::Secret)?;
+        let certificate = client.authority.host(self.target.host, public_key, Lifetime::usual())?;
+        let length = (certificate.len() as u16).to_le_bytes();
+        exchange.put(Tag::Certificate, &[&self.target.host.to_le_bytes(), &length, &certificate, client.authority.certificate()]);
+        Ok(())
+    }
+
+    fn ask(&mut self, exchange: &mut Exchange) {
+        exchange.put(Tag::Request, &[&[self.target.kind as u8], &self.trust.job().0.to_le_bytes()]);
+        exchange.put(Tag::Hello, &[&std::mem::take(&mut self.hello)]);
+    }
+}

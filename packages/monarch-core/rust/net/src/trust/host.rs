@@ -1,0 +1,160 @@
+//! What a listening process holds: what its operator gave it, and per job that joined, its certificates there.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::ClientHello;
+use rustls::{ClientConfig, ServerConfig};
+
+use crate::lock::lock;
+use crate::trust::dialler::{DialTrust, Holds, site_config};
+use crate::trust::identity::{Identity, host_name, new_pair, parse_host_name, server_name};
+use crate::trust::policy::{JobId, Kind, Policy};
+use crate::trust::provider::{CHANNEL, JOIN, client_config, failed, server_config};
+use crate::trust::refused::Refused;
+use crate::trust::verifier;
+
+pub struct HostTrust {
+    policy: Policy,
+    /// With a secret: TLS for those who join; its certificate says nothing.
+    join: Option<Arc<ServerConfig>>,
+    /// With certificates of the site: what to listen and what to dial with.
+    site: Option<(Arc<ServerConfig>, Arc<ClientConfig>)>,
+    jobs: Mutex<HashMap<JobId, Job>>,
+}
+
+/// A job that this host belongs to.
+struct Job {
+    /// With a secret.
+    authority: Option<CertificateDer<'static>>,
+    /// By the host's id: one agent may be several hosts of a job.
+    hosts: HashMap<u64, Arc<ServerConfig>>,
+    dial: Arc<DialTrust>,
+    forgotten: Arc<AtomicBool>,
+}
+
+/// What the ClientHello decides.
+pub(crate) struct Selected {
+    pub config: Arc<ServerConfig>,
+    /// The job that certificates are checked for, and the kind; the site's certificates leave both open.
+    pub only: Option<(Kind, Option<JobId>)>,
+}
+
+impl HostTrust {
+    pub fn new(policy: Policy) -> io::Result<HostTrust> {
+        let mut trust = HostTrust { policy, join: None, site: None, jobs: Mutex::default() };
+        match &trust.policy {
+            Policy::Secret(_) => {
+                let pair = new_pair()?;
+                let certificate = CertificateParams::default().self_signed(&pair).map_err(failed)?;
+                trust.join = Some(server_config(None, Identity::of_pair(certificate.der().clone(), &pair)?.certified(), JOIN)?);
+            }
+            Policy::Site(site) => {
+                let clients = verifier::clients(Arc::clone(&site.roots))?;
+                trust.site = Some((server_config(Some(clients), site.identity.certified(), CHANNEL)?, site_config(site)?));
+            }
+            Policy::Insecure | Policy::SameUser => {}
+        }
+        Ok(trust)
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub fn jobs(&self) -> Vec<JobId> {
+        lock(&self.jobs).keys().copied().collect()
+    }
+
+    pub fn knows(&self, job: JobId) -> bool {
+        lock(&self.jobs).contains_key(&job)
+    }
+
+    /// What to dial other hosts of the job with; None for a job that has not joined.
+    pub fn dial(&self, job: JobId) -> Option<Arc<DialTrust>> {
+        lock(&self.jobs).get(&job).map(|j| Arc::clone(&j.dial))
+    }
+
+    /// From now on nothing of that job opens, neither from here nor to here. Streams that are open stay so.
+    pub fn forget(&self, job: JobId) {
+        if let Some(job) = lock(&self.jobs).remove(&job) {
+            job.forgotten.store(true, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn select(&self, hello: &ClientHello<'_>) -> Result<Selected, Refused> {
+        if let Some((config, _)) = &self.site {
+            return Ok(Selected { config: Arc::clone(config), only: None });
+        }
+        let Some(join) = &self.join else { return Err(Refused::protocol("the other end speaks TLS")) };
+        let offers = |protocol: &[u8]| hello.alpn().is_some_and(|mut all| all.any(|p| p == protocol));
+        if offers(JOIN) {
+            return Ok(Selected { config: Arc::clone(join), only: Some((Kind::Join, None)) });
+        }
+        if !offers(CHANNEL) {
+            return Err(Refused::protocol("the other end speaks TLS, but is not a monarch process"));
+        }
+        let (job, host) = hello.server_name().and_then(parse_host_name).ok_or_else(|| Refused::protocol("no job in the server name"))?;
+        let jobs = lock(&self.jobs);
+        let config = jobs.get(&job).and_then(|j| j.hosts.get(&host)).ok_or(Refused::Job(job))?;
+        Ok(Selected { config: Arc::clone(config), only: Some((Kind::Channel, Some(job))) })
+    }
+
+    /// The job is one of ours, or becomes one.
+    pub(crate) fn admit(&self, kind: Kind, job: JobId, membership: Option<Membership>) -> Result<(), Refused> {
+        let mut jobs = lock(&self.jobs);
+        if kind == Kind::Channel {
+            return if jobs.contains_key(&job) { Ok(()) } else { Err(Refused::Job(job)) };
+        }
+        let authority = membership.as_ref().map(|m| m.authority.clone());
+        let known = jobs.get(&job);
+        if known.is_some_and(|j| j.authority != authority) {
+            return Err(Refused::Authority(job));
+        }
+        let forgotten = known.map(|j| Arc::clone(&j.forgotten)).unwrap_or_default();
+        let holds = match (&self.policy, &membership) {
+            (Policy::Secret(_), Some(m)) => Holds::Member(Arc::clone(&m.client)),
+            (Policy::Site(_), None) => match &self.site {
+                Some((_, config)) => Holds::Site(Arc::clone(config)),
+                None => return Err(Refused::Job(job)),
+            },
+            (Policy::Insecure, None) => Holds::Insecure,
+            (Policy::SameUser, None) => Holds::SameUser,
+            _ => return Err(Refused::Job(job)),
+        };
+        let dial = Arc::new(DialTrust::of(job, holds, Arc::clone(&forgotten)));
+        let entry = jobs.entry(job).or_insert_with(|| Job { authority, hosts: HashMap::new(), dial: Arc::clone(&dial), forgotten });
+        entry.dial = dial;
+        if let Some(m) = membership {
+            entry.hosts.insert(m.host, m.server);
+        }
+        Ok(())
+    }
+}
+
+/// What a host got from a job's authority.
+pub(crate) struct Membership {
+    host: u64,
+    authority: CertificateDer<'static>,
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+}
+
+impl Membership {
+    /// Takes the certificate if it would be accepted by others of the job.
+    pub fn new(job: JobId, host: u64, pair: &KeyPair, certificate: &[u8], authority: &[u8]) -> Result<Membership, Refused> {
+        let (certificate, authority) = (CertificateDer::from(certificate.to_vec()), CertificateDer::from(authority.to_vec()));
+        let wrong = |e: io::Error| Refused::Certificate(e.to_string());
+        let roots = verifier::roots(&authority).map_err(wrong)?;
+        let servers = verifier::servers(Arc::clone(&roots))?;
+        servers.verify_server_cert(&certificate, &[], &server_name(&host_name(job, host))?, &[], UnixTime::now())?;
+        let identity = Identity::of_pair(certificate, pair).map_err(wrong)?.certified();
+        let server = server_config(Some(verifier::clients(roots)?), Arc::clone(&identity), CHANNEL)?;
+        let client = client_config(servers, Some(identity), CHANNEL)?;
+        Ok(Membership { host, authority, server, client })
+    }
+}

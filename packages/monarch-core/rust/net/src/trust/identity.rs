@@ -1,0 +1,85 @@
+//! A key with its certificate, and the names in certificates.
+
+use std::io;
+use std::sync::Arc;
+
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::sign::CertifiedKey;
+
+use crate::trust::policy::JobId;
+use crate::trust::provider::{failed, provider};
+
+/// Names of jobs end in it. The domain is reserved for private use, so no public authority certifies it.
+const SUFFIX: &str = "monarch.internal";
+
+/// Whose certificate it is, by its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Who {
+    /// The client of the job.
+    Client,
+    /// A host of the job, by its id.
+    Host(u64),
+    /// Somebody that the site knows, with the names that its certificate has.
+    Site(String),
+    /// No certificate was needed.
+    Unnamed,
+}
+
+/// The name of a host in its certificate, which is also what a dialler asks for.
+pub fn host_name(job: JobId, host: u64) -> String {
+    format!("h{host:016x}.j{job}.{SUFFIX}")
+}
+
+pub fn client_name(job: JobId) -> String {
+    format!("client.j{job}.{SUFFIX}")
+}
+
+/// Job and host of a name, if it is one of ours in every letter.
+pub fn parse_host_name(name: &str) -> Option<(JobId, u64)> {
+    let (host, rest) = name.strip_prefix('h')?.split_at_checked(16)?;
+    let (job, _) = rest.strip_prefix(".j")?.split_at_checked(16)?;
+    let (job, host) = (JobId(u64::from_str_radix(job, 16).ok()?), u64::from_str_radix(host, 16).ok()?);
+    (host_name(job, host) == name).then_some((job, host))
+}
+
+pub fn server_name(name: &str) -> io::Result<ServerName<'static>> {
+    ServerName::try_from(name.to_owned()).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("not a host name: {name:?}")))
+}
+
+/// The names in a certificate, as it says them; none if it cannot be read.
+pub fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
+    let certificate = webpki::EndEntityCert::try_from(certificate);
+    certificate.map(|c| c.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default()
+}
+
+/// Whose certificate of a job it is.
+pub fn who(job: JobId, certificate: &CertificateDer<'_>) -> Option<Who> {
+    names(certificate).iter().find_map(|name| match parse_host_name(name) {
+        Some((of, host)) => (of == job).then_some(Who::Host(host)),
+        None => (*name == client_name(job)).then_some(Who::Client),
+    })
+}
+
+/// A key with its certificate and what leads from there to the authority.
+#[derive(Clone)]
+pub struct Identity(Arc<CertifiedKey>);
+
+impl Identity {
+    pub fn from_der(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> io::Result<Identity> {
+        Ok(Identity(Arc::new(CertifiedKey::from_der(chain, key, &provider()).map_err(failed)?)))
+    }
+
+    pub(crate) fn of_pair(certificate: CertificateDer<'static>, pair: &KeyPair) -> io::Result<Identity> {
+        Identity::from_der(vec![certificate], PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(pair.serialize_der())))
+    }
+
+    pub fn certified(&self) -> Arc<CertifiedKey> {
+        Arc::clone(&self.0)
+    }
+}
+
+/// Signatures of P-256 are the fastest of those that every TLS library verifies.
+pub fn new_pair() -> io::Result<KeyPair> {
+    KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(failed)
+}

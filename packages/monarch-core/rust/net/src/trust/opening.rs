@@ -1,0 +1,124 @@
+//! A connection from its first byte until both ends have authenticated and the dialler's hello has arrived.
+//!
+//! It is driven by readiness of its descriptor and never blocks; whoever drives it bounds it in time. What a peer can make it
+//! hold before it is authenticated is bounded: a TLS handshake message of 64 KiB, or one frame of `exchange`.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+
+use crate::stream::Stream;
+use crate::sys;
+use crate::trust::accepting::Accepting;
+use crate::trust::dialler::{DialTrust, Target};
+use crate::trust::dialling::Dialling;
+use crate::trust::exchange::Exchange;
+use crate::trust::host::HostTrust;
+use crate::trust::identity::Who;
+use crate::trust::policy::{JobId, Kind};
+use crate::trust::refused::Refused;
+
+pub enum Progress {
+    Pending,
+    Done(Opened),
+}
+
+/// An open stream. It may hold bytes already: read before waiting.
+pub struct Opened {
+    pub stream: Stream,
+    pub job: JobId,
+    pub kind: Kind,
+    /// Of the dialler, at the end that listens.
+    pub hello: Vec<u8>,
+    /// By the certificate of the other end.
+    pub who: Who,
+    /// For the audit log: address and name.
+    pub peer: String,
+}
+
+pub(crate) enum Stepped {
+    Next,
+    Blocked,
+    Done,
+}
+
+enum End {
+    Dialling(Dialling),
+    Accepting(Accepting),
+}
+
+pub struct Opening(Option<(Exchange, End)>);
+
+impl Opening {
+    /// `fd` may still be connecting: drive it when it is writable.
+    pub fn dial(fd: OwnedFd, trust: &Arc<DialTrust>, target: Target, hello: Vec<u8>) -> io::Result<Opening> {
+        sys::set_nonblocking(fd.as_raw_fd())?;
+        let (exchange, dialling) = Dialling::start(fd, trust, target, hello)?;
+        Ok(Opening(Some((exchange, End::Dialling(dialling)))))
+    }
+
+    pub fn accept(fd: OwnedFd, trust: &Arc<HostTrust>, peer: String) -> io::Result<Opening> {
+        sys::set_nonblocking(fd.as_raw_fd())?;
+        let (exchange, accepting) = Accepting::start(fd, trust, peer);
+        Ok(Opening(Some((exchange, End::Accepting(accepting)))))
+    }
+
+    /// -1 when it is over.
+    pub fn fd(&self) -> RawFd {
+        self.0.as_ref().map_or(-1, |(exchange, _)| exchange.stream.fd())
+    }
+
+    /// Whether there is something to send that did not go out; it always wants to read.
+    pub fn wants_write(&self) -> bool {
+        self.0.as_ref().is_some_and(|(exchange, _)| exchange.wants_write())
+    }
+
+    /// Goes as far as it can. After `Done` or `Refused` it is over.
+    pub fn drive(&mut self) -> Result<Progress, Refused> {
+        let Some((mut exchange, mut end)) = self.0.take() else { return Err(Refused::Closed) };
+        match go(&mut exchange, &mut end) {
+            Ok(false) => {
+                self.0 = Some((exchange, end));
+                Ok(Progress::Pending)
+            }
+            Ok(true) => Ok(Progress::Done(opened(exchange, end))),
+            Err(refused) => {
+                if let End::Accepting(accepting) = end {
+                    exchange.deny(accepting.is_before_tls());
+                }
+                Err(refused)
+            }
+        }
+    }
+}
+
+/// True when it is open.
+fn go(exchange: &mut Exchange, end: &mut End) -> Result<bool, Refused> {
+    loop {
+        exchange.flush()?;
+        let stepped = match end {
+            End::Dialling(dialling) => dialling.step(exchange)?,
+            End::Accepting(accepting) => accepting.step(exchange)?,
+        };
+        match stepped {
+            Stepped::Next => {}
+            Stepped::Blocked => return Ok(false),
+            Stepped::Done => return Ok(true),
+        }
+    }
+}
+
+fn opened(exchange: Exchange, end: End) -> Opened {
+    let stream = exchange.stream;
+    let (job, kind, hello, who, peer) = match end {
+        End::Dialling(d) => (d.job(), d.target.kind, Vec::new(), d.who, d.target.name),
+        End::Accepting(a) => (a.job, a.kind, a.hello, a.who, a.peer),
+    };
+    let peer = match &who {
+        Who::Client => format!("{peer}, client of job {job}"),
+        Who::Host(host) => format!("{peer}, host {host:016x} of job {job}"),
+        Who::Site(names) => format!("{peer}, {names}"),
+        Who::Unnamed => peer,
+    };
+    Opened { stream, job, kind, hello, who, peer }
+}

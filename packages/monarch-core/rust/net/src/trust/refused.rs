@@ -1,0 +1,77 @@
+//! Why a connection was not opened: for our own log and errors. The peer is told "no" at most.
+
+use std::io;
+
+use rustls::{CertificateError, Error};
+
+use crate::trust::policy::JobId;
+use crate::trust::preface::Release;
+use crate::trust::verifier::Untrusted;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// The other end is not a Monarch process, or not one of this kind.
+    #[error("not the expected protocol: {0}")]
+    Protocol(String),
+    #[error("version {theirs} at the other end, {ours} here")]
+    Version { ours: Release, theirs: Release },
+    /// The other end does not know our job secret.
+    #[error("wrong job secret")]
+    Secret,
+    #[error("certificate: {0}")]
+    Certificate(String),
+    /// The job is not known here, or was forgotten.
+    #[error("unknown job {0}")]
+    Job(JobId),
+    /// The job has another authority than this client.
+    #[error("job {0} belongs to another client")]
+    Authority(JobId),
+    #[error("the process at the other end belongs to user {0}")]
+    User(u32),
+    /// The other end said no; its log has the reason.
+    #[error("refused by the other end")]
+    Denied,
+    #[error("closed by the other end before it was open")]
+    Closed,
+    #[error("{0}")]
+    Io(io::Error),
+}
+
+impl Refused {
+    pub(crate) fn protocol(why: impl Into<String>) -> Refused {
+        Refused::Protocol(why.into())
+    }
+
+    /// Whether trying again could help: the connection failed, nobody said no.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Refused::Closed | Refused::Io(_))
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(e: Error) -> Refused {
+        match e {
+            Error::InvalidCertificate(CertificateError::Other(e)) => match e.0.downcast_ref::<Untrusted>() {
+                Some(why) => Refused::Certificate(why.0.clone()),
+                None => Refused::Certificate(e.0.to_string()),
+            },
+            Error::InvalidCertificate(e) => Refused::Certificate(format!("{e:?}")),
+            Error::NoCertificatesPresented => Refused::Certificate("none was shown".into()),
+            Error::AlertReceived(_) => Refused::Denied,
+            other => Refused::Protocol(other.to_string()),
+        }
+    }
+}
+
+impl From<io::Error> for Refused {
+    fn from(e: io::Error) -> Refused {
+        if let Some(e) = e.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+            return e.clone().into();
+        }
+        match e.kind() {
+            io::ErrorKind::UnexpectedEof => Refused::Closed,
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => Refused::Closed,
+            _ => Refused::Io(e),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! What every stream does, however its ends are connected and whatever they trust.
+
+mod ends;
+
+use std::io::ErrorKind;
+
+use ends::{HOST, JOB, all, open, poll, target};
+use net::Stream;
+use net::trust::{Kind, MAX_HELLO, Who};
+
+const TOTAL: usize = 64 << 20;
+
+#[test]
+fn both_ends_learn_what_they_need() {
+    for (name, pair) in all() {
+        for (kind, hello) in
+            [(Kind::Join, vec![]), (Kind::Channel, vec![3; 100]), (Kind::Channel, vec![9; MAX_HELLO]), (Kind::Join, vec![1])]
+        {
+            let (a, b) = pair.open(target(kind), &hello);
+            let (a, b) = (a.unwrap_or_else(|e| panic!("{name}: {e}")), b.unwrap_or_else(|e| panic!("{name}: {e}")));
+            assert_eq!((a.job, b.job), (JOB, JOB), "{name}");
+            assert_eq!((a.kind, b.kind), (kind, kind), "{name}");
+            assert!(a.hello.is_empty() && b.hello == hello, "{name}");
+            let encrypted = name == "site pki" || name == "tls with a secret";
+            assert_eq!((a.stream.is_encrypted(), b.stream.is_encrypted()), (encrypted, encrypted), "{name}");
+            let who = match name {
+                "tls with a secret" => (Who::Host(HOST), Who::Client),
+                "site pki" => (Who::Site("localhost".into()), Who::Site("localhost".into())),
+                _ => (Who::Unnamed, Who::Unnamed),
+            };
+            assert_eq!((&a.who, &b.who), (&who.0, &who.1), "{name} {kind:?}");
+            assert!(a.peer.starts_with("localhost") && b.peer.starts_with("peer"), "{name}");
+        }
+    }
+}
+
+/// Byte `i` of what one side sends.
+fn byte(seed: u8, i: usize) -> u8 {
+    (i.wrapping_mul(0x9e37_79b9) >> 13) as u8 ^ seed
+}
+
+/// A small generator of lengths; the streams are the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// One end that sends and receives at once.
+struct Half {
+    stream: Stream,
+    random: Random,
+    data: Vec<u8>,
+    expected: Vec<u8>,
+    sent: usize,
+    got: usize,
+    flushed: bool,
+}
+
+impl Half {
+    fn new(stream: Stream, seed: u8, other: u8) -> Half {
+        let data = (0..1 << 20).map(|i| byte(seed, i)).collect();
+        let expected = (0..1 << 20).map(|i| byte(other, i)).collect();
+        Half { stream, random: Random(seed.into()), data, expected, sent: 0, got: 0, flushed: true }
+    }
+
+    fn piece(&mut self, at: usize) -> (usize, usize) {
+        let longest = [1, 7, 100, 5000, 300_000][self.random.below(5)];
+        let from = at % self.data.len();
+        (from, from + (1 + self.random.below(longest)).min(self.data.len() - from).min(TOTAL - at))
+    }
+
+    /// True while something happens.
+    fn go(&mut self) -> bool {
+        let before = (self.sent, self.got, self.flushed);
+        for _ in 0..1 + self.random.below(8) {
+            if self.sent == TOTAL {
+                break;
+            }
+            let first = self.piece(self.sent);
+            let second = self.piece((self.sent + first.1 - first.0).min(TOTAL - 1));
+            let pieces = [
+                &self.data[first.0..first.1],
+                if first.1 < self.data.len() && self.sent + first.1 - first.0 < TOTAL { &self.data[second.0..second.1] } else { &[] },
+            ];
+            match self.stream.write(&pieces) {
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        self.flushed = self.stream.flush().unwrap();
+        let mut buf = Vec::new();
+        for _ in 0..1 + self.random.below(8) {
+            let limit = 1 + self.random.below([3, 1000, 100_000, 1 << 20][self.random.0 as usize % 4]);
+            buf.clear();
+            match self.stream.read(&mut buf, limit) {
+                Ok(0) => panic!("an early end"),
+                Ok(n) => {
+                    assert!(n == buf.len() && n <= limit);
+                    for piece in buf.chunks(1) {
+                        assert_eq!(piece[0], self.expected[self.got % self.expected.len()], "byte {}", self.got);
+                        self.got += 1;
+                    }
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        before != (self.sent, self.got, self.flushed) || (self.sent == TOTAL && self.got == TOTAL)
+    }
+
+    fn is_done(&self) -> bool {
+        self.sent == TOTAL && self.got == TOTAL && self.flushed
+    }
+}
+
+/// In both directions at once, in pieces of all sizes, so that each side is blocked by the other again and again.
+#[test]
+fn what_is_written_is_read() {
+    for (name, pair) in all() {
+        pair.join();
+        let (a, b) = pair.channel();
+        let (mut a, mut b) = (Half::new(a, 1, 2), Half::new(b, 2, 1));
+        while !(a.is_done() && b.is_done()) {
+            if !(a.go() | b.go()) {
+                poll(&[(a.stream.fd(), a.sent < TOTAL || !a.flushed), (b.stream.fd(), b.sent < TOTAL || !b.flushed)]);
+            }
+        }
+        end_cleanly(name, a.stream, b.stream);
+    }
+}
+
+fn read_end(stream: &mut Stream) -> std::io::Result<usize> {
+    let mut buf = Vec::new();
+    loop {
+        match stream.read(&mut buf, 1000) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock => poll(&[(stream.fd(), false)]),
+            other => return other,
+        }
+    }
+}
+
+fn end_cleanly(name: &str, mut a: Stream, mut b: Stream) {
+    a.close();
+    assert_eq!(read_end(&mut b).unwrap(), 0, "{name}");
+    // The other direction is open still.
+    assert_eq!(b.write(&[b"last", b" words"]).unwrap(), 10, "{name}");
+    b.close();
+    let mut buf = Vec::new();
+    while buf.len() < 10 {
+        match a.read(&mut buf, 100) {
+            Ok(n) => assert!(n > 0, "{name}"),
+            Err(e) if e.kind() == ErrorKind::WouldBlock => poll(&[(a.fd(), false)]),
+            Err(e) => panic!("{name}: {e}"),
+        }
+    }
+    assert_eq!(buf, b"last words", "{name}");
+    assert_eq!(read_end(&mut a).unwrap(), 0, "{name}");
+}
+
+/// Only an encrypted stream can tell: there nobody else can end it.
+#[test]
+fn a_cut_is_not_an_end() {
+    for (name, pair) in all() {
+        pair.join();
+        let (a, mut b) = pair.channel();
+        let encrypted = a.is_encrypted();
+        drop(a);
+        let end = read_end(&mut b);
+        if encrypted {
+            assert_eq!(end.unwrap_err().kind(), ErrorKind::UnexpectedEof, "{name}");
+        } else {
+            assert_eq!(end.unwrap(), 0, "{name}");
+        }
+    }
+}
+
+/// What nobody reads is not taken without bound.
+#[test]
+fn a_reader_that_stops_stops_the_writer() {
+    for (name, pair) in all() {
+        pair.join();
+        let (mut a, mut b) = pair.channel();
+        let piece = vec![5; 100_000];
+        let mut taken = 0;
+        loop {
+            match a.write(&[&piece]) {
+                Ok(n) => taken += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => panic!("{name}: {e}"),
+            }
+            assert!(taken < 64 << 20, "{name}: nothing holds the writer");
+        }
+        assert_eq!(a.wants_write(), a.is_encrypted(), "{name}");
+        let mut buf = Vec::new();
+        while buf.len() < taken {
+            a.flush().unwrap();
+            match b.read(&mut buf, 1 << 20) {
+                Ok(n) => assert!(n > 0, "{name}"),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => poll(&[(b.fd(), false), (a.fd(), a.wants_write())]),
+                Err(e) => panic!("{name}: {e}"),
+            }
+        }
+        assert!(buf.len() == taken && buf.iter().all(|b| *b == 5), "{name}");
+        assert_eq!(b.read(&mut buf, 10).unwrap_err().kind(), ErrorKind::WouldBlock, "{name}");
+    }
+}
+
+/// What the dialler sends at once is for whoever gets the stream.
+#[test]
+fn nothing_that_comes_after_the_hello_is_lost() {
+    for (name, pair) in all() {
+        pair.join();
+        let (mut a, mut b) = pair.channel();
+        for (from, to) in [(0, 1), (1, 0)] {
+            let ends = [&mut a, &mut b];
+            let [x, y] = ends;
+            let (sender, receiver) = if from < to { (x, y) } else { (y, x) };
+            assert_eq!(sender.write(&[b"", b"first", b"", b" frame"]).unwrap(), 11, "{name}");
+            let mut buf = b"kept ".to_vec();
+            while buf.len() < 16 {
+                match receiver.read(&mut buf, 3) {
+                    Ok(n) => assert!((1..=3).contains(&n), "{name}"),
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => poll(&[(receiver.fd(), false)]),
+                    Err(e) => panic!("{name}: {e}"),
+                }
+            }
+            assert_eq!(buf, b"kept first frame", "{name}");
+        }
+    }
+}
+
+#[test]
+fn an_agent_dials_other_hosts_of_the_job() {
+    for (name, pair) in all() {
+        pair.join();
+        let trust = pair.host.dial(JOB).unwrap();
+        // Here the host dials itself.
+        let (a, b) = open(pair.wire, &trust, &pair.host, target(Kind::Channel), b"from a host");
+        let (a, b) = (a.unwrap_or_else(|e| panic!("{name}: {e}")), b.unwrap_or_else(|e| panic!("{name}: {e}")));
+        assert_eq!((a.job, b.job, &b.hello[..]), (JOB, JOB, &b"from a host"[..]), "{name}");
+        if name == "tls with a secret" {
+            assert_eq!((a.who, b.who), (Who::Host(HOST), Who::Host(HOST)));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Streams that come in.
+
+use std::sync::Arc;
+
+use net::dial::{NoStream, greeting_frame};
+use net::lock::lock;
+use net::trunk::HEART;
+use net::trust::{Kind, Opened, Who};
+use wire::ProcUid;
+use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
+
+use super::{Gateway, Job, RELEASE};
+
+impl Gateway {
+    /// Somebody has opened a stream, or has tried to.
+    pub(super) fn arrived(&self, peer: &str, result: Result<Opened, NoStream>) {
+        match result {
+            Ok(opened) => self.greeted(peer, opened),
+            Err(NoStream::Refused(why)) if !why.is_transient() => self.audit("refused", peer, why.to_string()),
+            // Nobody has said anything.
+            Err(_) => {}
+        }
+    }
+
+    fn greeted(&self, peer: &str, mut opened: Opened) {
+        let kind = opened.kind;
+        match (kind, greeting::decode(&opened.hello)) {
+            (Kind::Join, Some(Greeting::Join { host, agent, from, settings })) => self.join_asked(peer, opened, host, agent, &from, settings),
+            (Kind::Channel, Some(Greeting::Channel { session, number, received, from, to })) => {
+                self.channel_asked(opened, session, number, received, from, to)
+            }
+            _ => {
+                self.audit("refused", peer, "its greeting makes no sense".to_owned());
+                opened.stream.close();
+            }
+        }
+    }
+
+    fn join_asked(&self, peer: &str, mut opened: Opened, host: ProcUid, agent: u64, from: &str, settings: JobSettings) {
+        let Some(node) = self.node() else { return };
+        let id = ProcUid(opened.job.0);
+        let answer = if self.is_closing() {
+            Welcome::Refused(No::Closing)
+        } else if agent != 0 && agent != node.uid.0 {
+            Welcome::Refused(No::OtherAgent)
+        } else if self.job(id).is_some_and(|j| j.here != host) {
+            // By another address, most likely.
+            Welcome::Refused(No::Twice)
+        } else {
+            if self.job(id).is_none() {
+                let job = Job::new(id, host, settings, self.poller.now());
+                let client = job.host_or_new(id, &self.me, &self.poller);
+                lock(&client.state).joined = true;
+                lock(&client.place).name = from.to_owned();
+                self.add_job(job.clone());
+                node.route(id, id, host);
+                self.watch(&job, id);
+            }
+            let name = node.agent().map_or(String::new(), |a| a.host().to_owned());
+            Welcome::Joined { agent: node.uid.0, host: name, pid: std::process::id(), release: RELEASE.to_owned() }
+        };
+        let what = if matches!(answer, Welcome::Joined { .. }) { "joined" } else { "refused" };
+        self.audit(what, peer, from.to_owned());
+        // So small an answer fits what the kernel takes at once; the other side closes.
+        let _ = opened.stream.write(&[&greeting_frame(&greeting::encode(&answer))]);
+        let _ = opened.stream.flush();
+    }
+
+    fn channel_asked(&self, mut opened: Opened, session: u64, number: u8, received: u64, from: ProcUid, to: ProcUid) {
+        let is_himself = match opened.who {
+            Who::Host(host) => host == from.0,
+            Who::Client => from.0 == opened.job.0,
+            // The site's certificates name machines, and a socket's user is that of all: any member of the job may speak.
+            Who::Site(_) | Who::Unnamed => true,
+        };
+        let job = self.job(ProcUid(opened.job.0)).filter(|j| j.here == to && from != to && is_himself);
+        let admitted = match &job {
+            Some(job) => self.admit(job, session, number, received, from),
+            None => Err(No::NoSession),
+        };
+        let answer = |w: &Welcome| greeting_frame(&greeting::encode(w));
+        let (Ok(()), Some(job)) = (admitted, &job) else {
+            let no = admitted.err().unwrap_or(No::NoSession);
+            let _ = opened.stream.write(&[&answer(&Welcome::Refused(no))]);
+            let _ = opened.stream.flush();
+            return;
+        };
+        let host = job.host_or_new(from, &self.me, &self.poller);
+        self.watch(job, from);
+        self.heard(job, from);
+        if number == HEART {
+            return host.trunk.attach_heart(opened.stream, &answer(&Welcome::Channel { received: 0 }), Vec::new());
+        }
+        host.trunk.detach();
+        let welcome = answer(&Welcome::Channel { received: host.trunk.received() });
+        if host.trunk.attach(opened.stream, received, &welcome, Vec::new()).is_err() {
+            self.host_lost(job, &host, "agent exited", true);
+        }
+    }
+
+    fn admit(&self, job: &Arc<Job>, session: u64, number: u8, received: u64, from: ProcUid) -> Result<(), No> {
+        if self.is_closing() {
+            return Err(No::Closing);
+        }
+        let host = job.host_or_new(from, &self.me, &self.poller);
+        let mut state = lock(&host.state);
+        if state.lost.is_some() {
+            return Err(No::Lost);
+        }
+        if state.session == session {
+            state.was_up = true;
+            return Ok(());
+        }
+        if state.session != 0 && state.dials && !state.was_up {
+            // Both dial at once: the lower id wins.
+            if job.here.0 < from.0 {
+                return Err(No::Glare);
+            }
+            state.dials = false;
+        } else if state.session != 0 || (number != HEART && received > 0) {
+            return Err(No::NoSession);
+        }
+        state.session = session;
+        state.joined = true;
+        state.was_up = true;
+        Ok(())
+    }
+}

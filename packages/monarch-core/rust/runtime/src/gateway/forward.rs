@@ -1,0 +1,182 @@
+//! Frames from one place to the next.
+
+use std::sync::{Arc, Weak};
+
+use net::trunk::{StreamEnd, Trunk, TrunkHandler};
+use net::{Carrier, LinkDown};
+use wire::cursor::Cursor;
+use wire::exit::{ExitReason, ProcEnd};
+use wire::frame::{ROUTED, begin, finish};
+use wire::greeting::Beat;
+use wire::{Control, Frame, ProcUid, Route, Routed};
+
+use super::{Gateway, Host, Job};
+use crate::node::Node;
+
+/// To the processes of one host, from this one.
+pub struct Via {
+    pub node: Weak<Node>,
+    pub host: ProcUid,
+    /// What the host of this process is called there, and what this process is.
+    pub here: ProcUid,
+    pub from: ProcUid,
+}
+
+impl Carrier for Via {
+    fn carry(&self, to: ProcUid, pieces: &[&[u8]]) -> Result<(), LinkDown> {
+        let node = self.node.upgrade().ok_or(LinkDown)?;
+        let head = Route { from: self.from, from_host: self.here, to, to_host: self.host, seq: 0 };
+        match node.gateway() {
+            Some(gateway) => gateway.forward(&head, pieces),
+            None => {
+                let start = routed_head(&head, pieces.iter().map(|p| p.len()).sum());
+                let mut all: Vec<&[u8]> = Vec::with_capacity(pieces.len() + 1);
+                all.push(&start);
+                all.extend_from_slice(pieces);
+                return node.peer_unlinked(node.agent_uid).0.link.send_soon(&all);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Everything of a routed frame but its body, which has so many bytes.
+fn routed_head(head: &Route, body: usize) -> Vec<u8> {
+    let mut start = Vec::with_capacity(5 + Route::LEN);
+    let at = begin(&mut start, ROUTED);
+    head.put(&mut start);
+    finish(&mut start, at, body);
+    start
+}
+
+impl Gateway {
+    /// Sends a frame on its way, from here or from a proc of this host.
+    pub fn forward(&self, head: &Route, body: &[&[u8]]) {
+        let Some(job) = self.job_here(head.from_host) else { return };
+        if head.to_host == job.here {
+            // A process of this host that was taken for one of another; its agent knows better.
+            return self.hand_in(&job, head, &body.concat());
+        }
+        let Some(host) = job.host(head.to_host) else {
+            return self.unreachable(head, "no such host in this job");
+        };
+        if let Some(why) = host.lost() {
+            return self.unreachable(head, &why);
+        }
+        let start = routed_head(head, body.iter().map(|p| p.len()).sum());
+        let mut all: Vec<&[u8]> = Vec::with_capacity(body.len() + 1);
+        all.push(&start);
+        all.extend_from_slice(body);
+        if host.trunk.send(&all).is_err() {
+            return self.unreachable(head, &host.lost().unwrap_or_else(|| "agent exited".to_owned()));
+        }
+        if !host.trunk.is_up() {
+            self.open_soon(&job, &host);
+        }
+    }
+
+    /// A frame of a proc of this host. What it says of itself is checked: nobody speaks for others.
+    pub(crate) fn from_proc(&self, proc: ProcUid, routed: &Routed) {
+        let Some(node) = self.node() else { return };
+        let Some(agent) = node.agent() else { return };
+        if routed.head.from != proc || !agent.is_in_job(proc, routed.head.from_host) {
+            return;
+        }
+        agent.talked(proc, routed.head.to);
+        node.route(routed.head.to, routed.head.to_host, routed.head.from_host);
+        self.forward(&routed.head, &[&routed.body]);
+    }
+
+    /// A frame for this process or for a proc of this host.
+    fn hand_in(&self, job: &Arc<Job>, head: &Route, body: &[u8]) {
+        let Some(node) = self.node() else { return };
+        node.route(head.from, head.from_host, job.here);
+        if head.to == job.here {
+            return node.on_routed(head, body);
+        }
+        let Some(agent) = node.agent() else { return };
+        if let Some(end) = agent.end_of(head.to) {
+            return node.peer(head.from).send_control(Control::ProcsEnded { ends: vec![(head.to, end)] });
+        }
+        agent.talked(head.from, head.to);
+        // Of a proc that is still to be started the link keeps what comes.
+        let start = routed_head(head, body.len());
+        let _ = node.peer_unlinked(head.to).0.link.send_soon(&[&start, body]);
+    }
+
+    /// The sender must hear that it cannot be.
+    fn unreachable(&self, head: &Route, why: &str) {
+        let Some(node) = self.node() else { return };
+        let ends = vec![(head.to_host, host_end("", why)), (head.to, host_end("", why))];
+        if Some(head.from) == self.job_here(head.from_host).map(|j| j.here) {
+            // Not on this thread, which may hold what is needed to tell.
+            self.poller.spawn(Box::new(move || node.procs_ended(ends)));
+        } else {
+            let frame = Frame::Control(Control::ProcsEnded { ends });
+            let _ = node.peer_unlinked(head.from).0.link.send(&[&frame.encode()], Vec::new());
+        }
+    }
+}
+
+/// The end of all processes of a host.
+pub(super) fn host_end(host: &str, why: &str) -> ProcEnd {
+    ProcEnd { pid: 0, started: true, host: host.to_owned(), reason: ExitReason::HostLost(why.to_owned()), output: vec![] }
+}
+
+/// What comes over the trunks of a job.
+pub(super) struct Hands {
+    pub gateway: Weak<Gateway>,
+    pub job: Weak<Job>,
+}
+
+impl Hands {
+    fn with(&self, f: impl FnOnce(&Gateway, &Arc<Job>)) {
+        if let (Some(g), Some(j)) = (self.gateway.upgrade(), self.job.upgrade()) {
+            f(&g, &j);
+        }
+    }
+
+    fn with_host(&self, trunk: &Trunk, f: impl FnOnce(&Gateway, &Arc<Job>, &Arc<Host>)) {
+        self.with(|g, j| {
+            if let Some(h) = j.host(trunk.host) {
+                f(g, j, &h);
+            }
+        });
+    }
+}
+
+impl TrunkHandler for Hands {
+    fn frame(&self, _trunk: &Arc<Trunk>, frame: &[u8]) {
+        if frame[0] != ROUTED {
+            return;
+        }
+        let mut c = Cursor::new(&frame[1..]);
+        let Ok(head) = Route::read(&mut c) else { return };
+        let body = &frame[1 + Route::LEN..];
+        self.with(|g, j| {
+            if head.to_host == j.here {
+                g.hand_in(j, &head, body);
+            } else if let Some(host) = j.host(head.to_host) {
+                // Through here to a third host.
+                let mut whole = (frame.len() as u32).to_le_bytes().to_vec();
+                whole.extend_from_slice(frame);
+                let _ = host.trunk.send(&[&whole]);
+                if !host.trunk.is_up() {
+                    g.open_soon(j, &host);
+                }
+            }
+        });
+    }
+
+    fn beat(&self, trunk: &Arc<Trunk>, beat: Beat) {
+        self.with_host(trunk, |g, j, h| g.on_beat(j, h, beat));
+    }
+
+    fn heard(&self, trunk: &Arc<Trunk>) {
+        self.with(|g, j| g.heard(j, trunk.host));
+    }
+
+    fn broken(&self, trunk: &Arc<Trunk>, number: u8, end: StreamEnd) {
+        self.with_host(trunk, |g, j, h| g.stream_broken(j, h, number, end));
+    }
+}

@@ -1,0 +1,148 @@
+//! A job, its hosts, and what this process knows of them.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+use net::Poller;
+use net::address::Address;
+use net::lock::lock;
+use net::trunk::Trunk;
+use net::trust::DialTrust;
+use wire::ProcUid;
+use wire::control::HostEntry;
+use wire::greeting::JobSettings;
+
+use super::Gateway;
+use super::forward::Hands;
+use crate::detector::{Detector, Role, Settings};
+
+pub struct Job {
+    /// The client's uid.
+    pub id: ProcUid,
+    /// What this process is called in it; in the client, its uid.
+    pub here: ProcUid,
+    pub settings: JobSettings,
+    hosts: RwLock<HashMap<ProcUid, Arc<Host>>>,
+    pub(super) detector: Mutex<Detector>,
+    /// The next look is due.
+    pub(super) ticking: Mutex<bool>,
+    /// When the client was heard last, or what it sent through others.
+    pub(super) client_heard: Mutex<Instant>,
+}
+
+impl Job {
+    pub fn new(id: ProcUid, here: ProcUid, settings: JobSettings, now: Instant) -> Arc<Job> {
+        let role = if id == here { Role::Client } else { Role::Agent };
+        let ms = Duration::from_millis;
+        let detector = Settings { loss: ms(settings.loss_ms), reconnect: ms(settings.reconnect_ms), role };
+        Arc::new(Job {
+            id,
+            here,
+            settings,
+            hosts: RwLock::default(),
+            detector: Mutex::new(Detector::new(detector)),
+            ticking: Mutex::new(false),
+            client_heard: Mutex::new(now),
+        })
+    }
+
+    pub fn is_clients(&self) -> bool {
+        self.id == self.here
+    }
+
+    pub fn host(&self, id: ProcUid) -> Option<Arc<Host>> {
+        self.hosts.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    pub fn hosts(&self) -> Vec<Arc<Host>> {
+        self.hosts.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// The host, made known now if it is not.
+    pub(super) fn host_or_new(self: &Arc<Self>, id: ProcUid, gateway: &Weak<Gateway>, poller: &Arc<Poller>) -> Arc<Host> {
+        let mut hosts = self.hosts.write().unwrap_or_else(PoisonError::into_inner);
+        let make = || {
+            let hands = Hands { gateway: gateway.clone(), job: Arc::downgrade(self) };
+            let trunk = Trunk::new(self.id, self.here, id, poller.clone(), Arc::new(hands));
+            Arc::new(Host { id, trunk, place: Mutex::default(), state: Mutex::default() })
+        };
+        hosts.entry(id).or_insert_with(make).clone()
+    }
+}
+
+/// Where the agent of a host can be dialled, and what it says of itself.
+#[derive(Clone, Default)]
+pub struct Place {
+    pub address: Option<Address>,
+    pub resolved: Vec<SocketAddr>,
+    pub name: String,
+    pub release: String,
+    pub pid: u32,
+    pub agent: u64,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// What it is dialled with.
+    pub trust: Option<Arc<DialTrust>>,
+    /// Both sides know each other: streams may be opened.
+    pub joined: bool,
+    /// This process opens the streams.
+    pub dials: bool,
+    /// Streams that are being opened, by their number.
+    pub opening: Vec<u8>,
+    pub session: u64,
+    /// It was up at some time.
+    pub was_up: bool,
+    /// Attempts in a row that failed.
+    pub failed: u32,
+    /// It has not been heard for a while.
+    pub suspect: bool,
+    /// It was told to end.
+    pub leaving: bool,
+    pub lost: Option<String>,
+}
+
+pub struct Host {
+    pub id: ProcUid,
+    pub trunk: Arc<Trunk>,
+    pub(super) place: Mutex<Place>,
+    pub(super) state: Mutex<State>,
+}
+
+impl Host {
+    pub fn place(&self) -> Place {
+        lock(&self.place).clone()
+    }
+
+    pub fn name(&self) -> String {
+        lock(&self.place).name.clone()
+    }
+
+    pub fn lost(&self) -> Option<String> {
+        lock(&self.state).lost.clone()
+    }
+
+    /// For the others of the job; none if it cannot be dialled.
+    pub(super) fn entry(&self) -> Option<HostEntry> {
+        let place = self.place();
+        let (unix, tcp) = match place.address? {
+            Address::Tcp { host, port } => (String::new(), (host, port)),
+            Address::Unix(name) => (name, Default::default()),
+            Address::Adopted(_) => return None,
+        };
+        Some(HostEntry { host: self.id, name: place.name, unix, tcp, places: place.resolved })
+    }
+
+    /// What the client says of it.
+    pub(super) fn learn(&self, entry: HostEntry) {
+        let mut place = lock(&self.place);
+        place.name = entry.name;
+        place.resolved = entry.places;
+        let (host, port) = entry.tcp;
+        place.address = Some(if entry.unix.is_empty() { Address::Tcp { host, port } } else { Address::Unix(entry.unix) });
+        lock(&self.state).joined = true;
+    }
+}

@@ -1,0 +1,332 @@
+//! Streams that this process opens: a client's to its hosts, an agent's to other agents.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use net::address::Address;
+use net::dial::{self, NoStream, Ready};
+use net::lock::lock;
+use net::trunk::{FRAMES, HEART};
+use net::trust::{DialTrust, JobId, Kind, Target};
+use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
+use wire::{Control, ProcUid, SlotId, Status};
+
+use super::{Gateway, Host, Job};
+use crate::cell::Outcome;
+use crate::detector::LinkEnd;
+
+/// One attempt to open a stream, and one to a host that is silent: the network itself waits a second before it tries again.
+const ATTEMPT: Duration = Duration::from_secs(5);
+const ATTEMPT_ANEW: Duration = Duration::from_millis(400);
+/// Between attempts, at first and at most.
+const RETRY: Duration = Duration::from_millis(20);
+const RETRY_MOST: Duration = Duration::from_millis(500);
+
+/// A host that is to join.
+pub struct Wanted {
+    pub host: ProcUid,
+    pub address: Address,
+    /// The agent that is meant; 0: any.
+    pub agent: u64,
+    /// Its place among those that are to join.
+    pub rank: u32,
+    /// What it is dialled with.
+    pub trust: Arc<DialTrust>,
+}
+
+impl Gateway {
+    /// Makes this client's job, if it is not there; `policy` is of its agents.
+    pub fn start_job(&self, settings: JobSettings) -> std::io::Result<Arc<Job>> {
+        let node = self.node().ok_or(std::io::ErrorKind::NotConnected)?;
+        if let Some(job) = self.job(node.uid) {
+            return Ok(job);
+        }
+        let job = Job::new(node.uid, node.uid, settings, self.poller.now());
+        self.add_job(job.clone());
+        Ok(job)
+    }
+
+    /// Hosts of these ids are going to join; from now on they can be sent to.
+    pub fn expect(&self, job: &Arc<Job>, hosts: &[ProcUid]) {
+        let Some(node) = self.node() else { return };
+        for id in hosts {
+            job.host_or_new(*id, &self.me, &self.poller);
+            node.route(*id, *id, job.here);
+        }
+    }
+
+    /// Takes a host into the job; it answers the slot, by its rank, with what it says of itself, or with why it did not join. Its name
+    /// is looked up on the calling thread.
+    pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
+        let deadline = self.poller.now() + bound;
+        let host = job.host_or_new(wanted.host, &self.me, &self.poller);
+        lock(&host.state).trust = Some(wanted.trust);
+        match wanted.address.resolve() {
+            Ok(resolved) => {
+                let mut place = lock(&host.place);
+                place.resolved = resolved;
+                place.address = Some(wanted.address);
+            }
+            Err(e) => return self.not_joined(job, &host, slot, wanted.rank, "other", &format!("name not found: {e}")),
+        }
+        let greeting = Greeting::Join { host: wanted.host, agent: wanted.agent, from: from.to_owned(), settings: job.settings.clone() };
+        let (me, job, hello) = (self.me.clone(), job.clone(), greeting::encode(&greeting));
+        // All that happens to a host happens on the I/O thread.
+        let task = move || {
+            if let Some(g) = me.upgrade() {
+                g.try_join(&job, &host, hello, slot, wanted.rank, deadline, 0);
+            }
+        };
+        self.poller.spawn(Box::new(task));
+    }
+
+    pub fn give_up(&self, job: &Arc<Job>, host: ProcUid, slot: SlotId, rank: u32, why: &str) {
+        if let Some(host) = job.host(host) {
+            self.not_joined(job, &host, slot, rank, "other", why);
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn try_join(&self, job: &Arc<Job>, host: &Arc<Host>, hello: Vec<u8>, slot: SlotId, rank: u32, deadline: std::time::Instant, tries: u32) {
+        let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
+        let again = hello.clone();
+        let left = deadline.saturating_duration_since(self.poller.now());
+        let done = move |result: Result<Ready, NoStream>| {
+            let Some(g) = me.upgrade() else { return };
+            match result {
+                Ok(ready) => g.joined(&job2, &host2, ready, slot, rank),
+                // It may not be there yet: whoever started it has only just done so.
+                Err(why) if why.is_transient() && g.poller.now() + backoff(tries) < deadline && !g.is_closing() => {
+                    let poller = g.poller.clone();
+                    poller.later(backoff(tries), Box::new(move || g.try_join(&job2, &host2, again, slot, rank, deadline, tries + 1)));
+                }
+                Err(why) => g.not_joined(&job2, &host2, slot, rank, why.kind(), &why.to_string()),
+            }
+        };
+        self.dial(job, host, Kind::Join, hello, left.min(ATTEMPT), Box::new(done));
+    }
+
+    fn dial(&self, job: &Arc<Job>, host: &Host, kind: Kind, hello: Vec<u8>, bound: Duration, done: dial::Done) {
+        let place = host.place();
+        let Some(address) = place.address else { return done(Err(NoStream::Network("its address is not known".to_owned()))) };
+        let name = match &address {
+            Address::Tcp { host, .. } => host.clone(),
+            _ => String::new(),
+        };
+        let target = Target { name, host: host.id.0, kind };
+        let given = lock(&host.state).trust.clone();
+        // An agent dials others of the job with what it got when it joined.
+        let Some(trust) = given.or_else(|| self.trust.get().and_then(|t| t.dial(JobId(job.id.0)))) else {
+            return done(Err(NoStream::Network("there is nothing to show to it".to_owned())));
+        };
+        dial::dial(&self.poller, &address, &place.resolved, &trust, target, hello, bound, done);
+    }
+
+    fn joined(&self, job: &Arc<Job>, host: &Arc<Host>, mut ready: Ready, slot: SlotId, rank: u32) {
+        ready.opened.stream.close();
+        match greeting::decode(&ready.answer) {
+            Some(Welcome::Joined { agent, host: name, pid, release }) => {
+                {
+                    let mut place = lock(&host.place);
+                    (place.name, place.pid, place.release, place.agent) = (name, pid, release, agent);
+                    let mut state = lock(&host.state);
+                    state.joined = true;
+                    state.dials = true;
+                }
+                self.watch(job, host.id);
+                self.open(job, host);
+                self.introduce(job, host);
+                let place = host.place();
+                let body = serde_json::json!({"agent": agent, "host": place.name, "pid": pid, "release": place.release});
+                self.answer(slot, rank, Status::Ok, body.to_string().as_bytes());
+            }
+            Some(Welcome::Refused(no)) => self.not_joined(job, host, slot, rank, "other", refusal(no)),
+            _ => self.not_joined(job, host, slot, rank, "other", "the answer makes no sense"),
+        }
+    }
+
+    /// A host that has joined hears of all others, and they of it.
+    fn introduce(&self, job: &Arc<Job>, host: &Arc<Host>) {
+        let Some(node) = self.node() else { return };
+        let others: Vec<_> = job.hosts().into_iter().filter(|h| h.id != host.id && lock(&h.state).joined && h.lost().is_none()).collect();
+        let known = others.iter().filter_map(|h| h.entry()).collect();
+        node.route(host.id, host.id, job.here);
+        node.peer(host.id).send_control(Control::Hosts { hosts: known });
+        let Some(entry) = host.entry() else { return };
+        for other in others {
+            node.peer(other.id).send_control(Control::Hosts { hosts: vec![entry.clone()] });
+        }
+    }
+
+    fn answer(&self, slot: SlotId, rank: u32, status: Status, body: &[u8]) {
+        if let Some(node) = self.node() {
+            node.complete(slot, Outcome::new(rank, status, body));
+        }
+    }
+
+    /// The answer begins with a word that says what kind of reason it is.
+    fn not_joined(&self, job: &Arc<Job>, host: &Arc<Host>, slot: SlotId, rank: u32, kind: &str, why: &str) {
+        self.host_lost(job, host, &format!("it did not join: {why}"), false);
+        self.answer(slot, rank, Status::Error, format!("{kind}:{why}").as_bytes());
+    }
+
+    /// The same on the I/O thread.
+    pub(super) fn open_soon(&self, job: &Arc<Job>, host: &Arc<Host>) {
+        let (me, job, host) = (self.me.clone(), job.clone(), host.clone());
+        let task = move || {
+            if let Some(g) = me.upgrade() {
+                g.open(&job, &host);
+            }
+        };
+        self.poller.spawn(Box::new(task));
+    }
+
+    /// Opens the streams of a trunk that are missing, if that is for this side to do.
+    pub(super) fn open(&self, job: &Arc<Job>, host: &Arc<Host>) {
+        let missing: Vec<u8> = {
+            let mut state = lock(&host.state);
+            // Agents dial each other on first use; a client is never dialled.
+            if !state.dials && state.session == 0 && state.joined && host.id != job.id {
+                state.dials = true;
+            }
+            if !state.joined || !state.dials || state.lost.is_some() || self.is_closing() {
+                return;
+            }
+            if state.session == 0 {
+                state.session = random();
+            }
+            let missing: Vec<u8> = [(FRAMES, host.trunk.is_up()), (HEART, host.trunk.has_heart())]
+                .into_iter()
+                .filter(|(n, is_there)| !is_there && !state.opening.contains(n))
+                .map(|(n, _)| n)
+                .collect();
+            state.opening.extend(&missing);
+            missing
+        };
+        missing.into_iter().for_each(|number| self.open_stream(job, host, number));
+    }
+
+    /// Opens another heartbeat stream to a host that is silent: the old one may be waiting for the network's own next attempt.
+    pub(super) fn open_anew(&self, job: &Arc<Job>, host: &Arc<Host>) {
+        {
+            let mut state = lock(&host.state);
+            if !state.suspect || !state.dials || !state.joined || state.lost.is_some() || state.opening.contains(&HEART) {
+                return;
+            }
+            state.opening.push(HEART);
+        }
+        self.open_stream(job, host, HEART);
+    }
+
+    fn open_stream(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8) {
+        let (session, bound) = {
+            let state = lock(&host.state);
+            (state.session, if state.suspect { ATTEMPT_ANEW } else { ATTEMPT })
+        };
+        let received = if number == FRAMES { host.trunk.received() } else { 0 };
+        let hello = greeting::encode(&Greeting::Channel { session, number, received, from: job.here, to: host.id });
+        let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
+        let done = move |result: Result<Ready, NoStream>| {
+            if let Some(g) = me.upgrade() {
+                g.opened(&job2, &host2, number, session, result);
+            }
+        };
+        self.dial(job, host, Kind::Channel, hello, bound, Box::new(done));
+    }
+
+    fn opened(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8, session: u64, result: Result<Ready, NoStream>) {
+        let stale = {
+            let mut state = lock(&host.state);
+            state.opening.retain(|n| *n != number);
+            state.session != session || state.lost.is_some()
+        };
+        if stale {
+            return;
+        }
+        match result {
+            Ok(ready) => match greeting::decode(&ready.answer) {
+                Some(Welcome::Channel { received }) => {
+                    let was_silent = {
+                        let mut state = lock(&host.state);
+                        state.failed = 0;
+                        state.was_up = true;
+                        std::mem::take(&mut state.suspect)
+                    };
+                    self.heard(job, host.id);
+                    if number == HEART {
+                        host.trunk.attach_heart(ready.opened.stream, &[], ready.early);
+                        if was_silent {
+                            // The other stream may be stuck as that one was.
+                            host.trunk.detach();
+                            self.open(job, host);
+                        }
+                        return;
+                    }
+                    if host.trunk.attach(ready.opened.stream, received, &[], ready.early).is_err() {
+                        self.host_lost(job, host, "agent exited", true);
+                    }
+                    return;
+                }
+                // Its own stream is on its way here.
+                Some(Welcome::Refused(No::Glare)) => {
+                    let mut state = lock(&host.state);
+                    state.dials = false;
+                    return;
+                }
+                Some(Welcome::Refused(No::NoSession | No::OtherAgent)) => return self.host_lost(job, host, "agent exited", true),
+                Some(Welcome::Refused(no)) => return self.host_lost(job, host, refusal(no), true),
+                _ => {}
+            },
+            Err(NoStream::Refused(why)) if !why.is_transient() => {
+                // An agent that knows nothing of the job is not the one that joined it.
+                return self.host_lost(job, host, &format!("agent exited: {why}"), true);
+            }
+            Err(why) => {
+                let refused = matches!(&why, NoStream::Network(text) if text.contains("refused"));
+                let alone = !host.trunk.is_up() && !host.trunk.has_heart();
+                if alone {
+                    let end = if refused { LinkEnd::Refused } else { LinkEnd::Cut };
+                    lock(&job.detector).link_down(host.id, end, self.poller.now());
+                }
+            }
+        }
+        self.try_later(job, host);
+    }
+
+    fn try_later(&self, job: &Arc<Job>, host: &Arc<Host>) {
+        let tries = {
+            let mut state = lock(&host.state);
+            state.failed += 1;
+            state.failed
+        };
+        let (me, job, host) = (self.me.clone(), job.clone(), host.clone());
+        let task = move || {
+            if let Some(g) = me.upgrade() {
+                g.open(&job, &host);
+            }
+        };
+        self.poller.later(backoff(tries), Box::new(task));
+    }
+}
+
+fn backoff(tries: u32) -> Duration {
+    (RETRY * 2u32.pow(tries.min(8))).min(RETRY_MOST)
+}
+
+pub(super) fn random() -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: a buffer of that length. Without randomness the number is 1, and sessions of two processes may be taken for each other.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 8, 0) };
+    u64::from_le_bytes(bytes).max(1)
+}
+
+fn refusal(no: No) -> &'static str {
+    match no {
+        No::Lost => "refused after being declared lost",
+        No::NoSession => "it knows nothing of this connection",
+        No::Glare => "it connects to us",
+        No::OtherAgent => "another agent answers at this address",
+        No::Closing => "its agent is ending",
+        No::Twice => "this host is in the job already, by another address",
+    }
+}

@@ -1,0 +1,264 @@
+//! Who is silent, who has left, and what becomes of their work.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use net::lock::lock;
+use net::trunk::{FRAMES, HEART, StreamEnd};
+use wire::greeting::Beat;
+use wire::{Control, ProcUid};
+
+use super::forward::host_end;
+use super::{Gateway, Host, Job};
+use crate::detector::{Action, LinkEnd};
+
+/// Of a lease, so much is kept for the clean-up at its end: nothing is left when it is over.
+const CLEAN_UP: Duration = Duration::from_secs(2);
+
+impl Gateway {
+    /// Looks after this host from now on.
+    pub(super) fn watch(&self, job: &Arc<Job>, host: ProcUid) {
+        lock(&job.detector).watch(host, self.poller.now());
+        self.tick_later(job);
+    }
+
+    pub(super) fn heard(&self, job: &Arc<Job>, host: ProcUid) {
+        let now = self.poller.now();
+        let mut detector = lock(&job.detector);
+        if host == job.id && !job.is_clients() {
+            *lock(&job.client_heard) = now;
+            // One that was silent for long is looked after again.
+            detector.watch(host, now);
+        }
+        detector.heard(host, now);
+    }
+
+    fn tick_later(&self, job: &Arc<Job>) {
+        let Some(delay) = lock(&job.detector).next(self.poller.now()) else { return };
+        if std::mem::replace(&mut *lock(&job.ticking), true) {
+            return;
+        }
+        let (me, job) = (self.me.clone(), Arc::downgrade(job));
+        let task = move || {
+            if let (Some(g), Some(job)) = (me.upgrade(), job.upgrade()) {
+                *lock(&job.ticking) = false;
+                g.tick(&job);
+            }
+        };
+        self.poller.later(delay, Box::new(task));
+    }
+
+    fn tick(&self, job: &Arc<Job>) {
+        let now = self.poller.now();
+        let actions = lock(&job.detector).tick(now);
+        for action in actions {
+            match action {
+                Action::Ping(host) => {
+                    if let Some(h) = job.host(host) {
+                        h.trunk.beat(&Beat::Ping { received: vec![h.trunk.received()] });
+                        self.open_anew(job, &h);
+                    }
+                }
+                Action::Probe { via, about } => {
+                    if let Some(h) = job.host(via) {
+                        h.trunk.beat(&Beat::Probe { about });
+                    }
+                }
+                Action::Suspect(host) => self.suspect(job, host, true),
+                Action::Recovered(host) => self.suspect(job, host, false),
+                // Of the client the lease decides.
+                Action::Lost { host, .. } | Action::LinkLost { host, .. } if host == job.id => {}
+                Action::Lost { host, why } | Action::LinkLost { host, why } => {
+                    if let Some(h) = job.host(host) {
+                        self.host_lost(job, &h, &why, true);
+                    }
+                }
+            }
+        }
+        if !job.is_clients() && self.lease_is_over(job) {
+            return self.end_job(job, "its client is silent");
+        }
+        self.tick_later(job);
+    }
+
+    fn suspect(&self, job: &Arc<Job>, host: ProcUid, yes: bool) {
+        if let Some(h) = job.host(host) {
+            lock(&h.state).suspect = yes;
+        }
+    }
+
+    fn lease_is_over(&self, job: &Job) -> bool {
+        let lease = Duration::from_millis(job.settings.lease_ms);
+        let silent = self.poller.now().saturating_duration_since(*lock(&job.client_heard));
+        !lease.is_zero() && silent >= lease - CLEAN_UP.min(lease / 5)
+    }
+
+    pub(super) fn on_beat(&self, job: &Arc<Job>, host: &Arc<Host>, beat: Beat) {
+        match beat {
+            Beat::Ping { received } => {
+                self.beat_acks(host, &received);
+                host.trunk.beat(&Beat::Pong { received: vec![host.trunk.received()] });
+            }
+            Beat::Pong { received } => self.beat_acks(host, &received),
+            Beat::Probe { about } => {
+                let ago = lock(&job.detector).asked(about, self.poller.now());
+                host.trunk.beat(&Beat::Probed { about, heard_ms: ago.map(|d| d.as_millis() as u64) });
+            }
+            Beat::Probed { about, heard_ms } => {
+                lock(&job.detector).probed(about, host.id, heard_ms.map(Duration::from_millis), self.poller.now());
+            }
+        }
+    }
+
+    fn beat_acks(&self, host: &Host, received: &[u64]) {
+        if let Some(n) = received.first() {
+            host.trunk.acked(*n);
+        }
+    }
+
+    pub(super) fn stream_broken(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8, end: StreamEnd) {
+        let alone = match number {
+            FRAMES => !host.trunk.has_heart(),
+            HEART => !host.trunk.is_up(),
+            _ => false,
+        };
+        if alone {
+            let end = match end {
+                StreamEnd::Closed => LinkEnd::Killed,
+                StreamEnd::Reset => LinkEnd::Reset,
+                StreamEnd::Garbage | StreamEnd::Failed => LinkEnd::Cut,
+            };
+            lock(&job.detector).link_down(host.id, end, self.poller.now());
+        }
+        self.open(job, host);
+    }
+
+    /// A host is gone: its processes have ended, and it will not be let in again.
+    pub(super) fn host_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str, tell: bool) {
+        {
+            let mut state = lock(&host.state);
+            if state.lost.is_some() {
+                return;
+            }
+            state.lost = Some(why.to_owned());
+        }
+        host.trunk.close();
+        lock(&job.detector).forget(host.id);
+        let Some(node) = self.node() else { return };
+        self.audit(if lock(&host.state).leaving { "left" } else { "lost" }, &host.name(), why.to_owned());
+        if host.id == job.id {
+            // The client: its procs have their lease.
+            return self.end_job(job, why);
+        }
+        let end = host_end(&host.name(), why);
+        if let Some(agent) = node.agent() {
+            agent.host_ended(host.id, &end);
+        }
+        node.procs_ended(vec![(host.id, end)]);
+        if tell && job.is_clients() {
+            for other in job.hosts().into_iter().filter(|h| h.id != host.id && h.lost().is_none() && lock(&h.state).joined) {
+                node.peer(other.id).send_control(Control::HostsLost { hosts: vec![(host.id, why.to_owned())] });
+            }
+        }
+    }
+
+    /// Words of a member of the job.
+    pub(crate) fn control(&self, from: ProcUid, c: Control) {
+        let Some(node) = self.node() else { return };
+        match c {
+            Control::Hosts { hosts } => {
+                let Some(job) = self.job(from) else { return };
+                for entry in hosts.into_iter().filter(|e| e.host != job.here) {
+                    let host = job.host_or_new(entry.host, &self.me, &self.poller);
+                    node.route(entry.host, entry.host, job.here);
+                    host.learn(entry);
+                    if host.trunk.waiting().0 > 0 {
+                        self.open(&job, &host);
+                    }
+                }
+            }
+            Control::HostsLost { hosts } => {
+                let Some(job) = self.job(from) else { return };
+                for (id, why) in hosts {
+                    let host = job.host_or_new(id, &self.me, &self.poller);
+                    self.host_lost(&job, &host, &why, false);
+                }
+            }
+            Control::JobOver => {
+                if let Some(job) = self.job(from) {
+                    self.end_job(&job, "its client has ended");
+                }
+            }
+            Control::Shutdown { slot } => {
+                if self.job(from).is_some() {
+                    node.system.push(crate::SystemEvent::Shutdown { from, slot });
+                }
+            }
+            Control::Leaving => {
+                let found = self.jobs().into_iter().find_map(|j| j.host(from).map(|h| (j, h)));
+                if let Some((job, host)) = found {
+                    self.host_lost(&job, &host, "agent exited", true);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The client is gone: its work goes too.
+    pub(super) fn end_job(&self, job: &Arc<Job>, why: &str) {
+        self.drop_job(job);
+        self.audit("ended", &job.host(job.id).map_or(String::new(), |h| h.name()), why.to_owned());
+        if let Some(trust) = self.trust.get() {
+            trust.forget(net::trust::JobId(job.id.0));
+        }
+        for host in job.hosts() {
+            lock(&host.state).lost = Some(why.to_owned());
+            host.trunk.close();
+        }
+        if let Some(node) = self.node() {
+            if let Some(agent) = node.agent() {
+                agent.host_ended(job.id, &host_end("", why));
+                agent.job_ended(job.here, why);
+            }
+            node.procs_ended(vec![(job.id, host_end("", why))]);
+            node.system.push(crate::SystemEvent::JobEnded { client: job.id });
+        }
+    }
+
+    /// The last words of this process: a client's hosts hear that the job is over, an agent's peers that it leaves. Waits until they
+    /// have been sent, at most so long.
+    pub fn close(&self, bound: Duration) {
+        if std::mem::replace(&mut *lock(&self.closing), true) {
+            return;
+        }
+        if let Some(listener) = lock(&self.listener).take() {
+            listener.close();
+        }
+        let Some(node) = self.node() else { return };
+        let mut waiting = vec![];
+        for job in self.jobs() {
+            for host in job.hosts().into_iter().filter(|h| h.lost().is_none() && h.trunk.is_up()) {
+                let word = if job.is_clients() { Control::JobOver } else { Control::Leaving };
+                node.peer(host.id).send_control(word);
+                waiting.push(host);
+            }
+        }
+        let deadline = std::time::Instant::now() + bound;
+        // The other side acknowledges by its answers to beats, or by closing.
+        while std::time::Instant::now() < deadline && waiting.iter().any(|h| h.trunk.is_up() && !h.trunk.is_settled()) {
+            waiting.iter().for_each(|h| h.trunk.beat(&Beat::Ping { received: vec![h.trunk.received()] }));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        waiting.iter().for_each(|h| h.trunk.close());
+        for job in self.jobs().into_iter().filter(|j| !j.is_clients()) {
+            self.end_job(&job, "its host's agent has ended");
+        }
+    }
+
+    /// The host is to end: that it does is no loss.
+    pub fn expect_end(&self, host: ProcUid) {
+        if let Some(h) = self.jobs().into_iter().find_map(|j| j.host(host)) {
+            lock(&h.state).leaving = true;
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! This process as a member of jobs that span hosts: a client, or the agent of a host.
+//!
+//! Procs have a link to their agent only; what they send to other hosts it passes on, and what comes from there it hands in. Between
+//! agents, and between a client and its agents, there are trunks; a client dials, and agents dial each other when they have something
+//! to send. Every host has an id in each job that it is in, chosen by the client before it has joined, so that it can be addressed at
+//! once.
+//!
+//! | file | what |
+//! |---|---|
+//! | `job` | a job, its hosts, and what is known of them |
+//! | `forward` | frames from one place to the next |
+//! | `join` | streams that this process opens |
+//! | `arrive` | streams that come in |
+//! | `loss` | who is silent, who has left, and what becomes of their work |
+
+mod arrive;
+mod forward;
+mod job;
+mod join;
+mod loss;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+
+use net::Poller;
+use net::address::Address;
+use net::listener::Listener;
+use net::lock::lock;
+use net::trust::{HostTrust, Policy};
+use wire::ProcUid;
+
+pub use self::forward::Via;
+pub use self::job::{Host, Job};
+pub use self::join::Wanted;
+use crate::node::Node;
+
+/// The release of this build, as others are told it.
+pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
+
+/// Something to be written down: who joined, who was refused.
+pub struct Audit {
+    pub what: &'static str,
+    pub peer: String,
+    pub detail: String,
+}
+
+pub struct Gateway {
+    node: Weak<Node>,
+    me: Weak<Gateway>,
+    poller: Arc<Poller>,
+    /// By the client's uid, and by the id that this host has in them.
+    jobs: RwLock<HashMap<ProcUid, Arc<Job>>>,
+    here: RwLock<HashMap<ProcUid, Arc<Job>>>,
+    listener: Mutex<Option<Arc<Listener>>>,
+    /// Of an agent: what its operator gave it.
+    trust: OnceLock<Arc<HostTrust>>,
+    closing: Mutex<bool>,
+}
+
+impl Gateway {
+    pub fn new(node: &Arc<Node>) -> Arc<Self> {
+        Arc::new_cyclic(|me| Gateway {
+            node: Arc::downgrade(node),
+            me: me.clone(),
+            poller: node.poller.clone(),
+            jobs: RwLock::default(),
+            here: RwLock::default(),
+            listener: Mutex::default(),
+            trust: OnceLock::new(),
+            closing: Mutex::new(false),
+        })
+    }
+
+    fn node(&self) -> Option<Arc<Node>> {
+        self.node.upgrade()
+    }
+
+    /// Lets clients in; the port.
+    pub fn listen(&self, at: &Address, policy: Policy) -> io::Result<u16> {
+        let trust = Arc::new(HostTrust::new(policy)?);
+        let trust = self.trust.get_or_init(|| trust).clone();
+        let me = self.me.clone();
+        let arrived = move |peer: String, result| {
+            if let Some(g) = me.upgrade() {
+                g.arrived(&peer, result);
+            }
+        };
+        let listener = Listener::open(&self.poller, at, trust, Arc::new(arrived))?;
+        let port = listener.port;
+        *lock(&self.listener) = Some(listener);
+        Ok(port)
+    }
+
+    pub fn job(&self, id: ProcUid) -> Option<Arc<Job>> {
+        self.jobs.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    /// The job in which this process is the host with that id.
+    pub fn job_here(&self, host: ProcUid) -> Option<Arc<Job>> {
+        self.here.read().unwrap_or_else(PoisonError::into_inner).get(&host).cloned()
+    }
+
+    pub fn jobs(&self) -> Vec<Arc<Job>> {
+        self.jobs.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    fn add_job(&self, job: Arc<Job>) {
+        self.here.write().unwrap_or_else(PoisonError::into_inner).insert(job.here, job.clone());
+        self.jobs.write().unwrap_or_else(PoisonError::into_inner).insert(job.id, job);
+    }
+
+    fn drop_job(&self, job: &Job) {
+        self.here.write().unwrap_or_else(PoisonError::into_inner).remove(&job.here);
+        self.jobs.write().unwrap_or_else(PoisonError::into_inner).remove(&job.id);
+    }
+
+    fn is_closing(&self) -> bool {
+        *lock(&self.closing)
+    }
+
+    pub(crate) fn audit(&self, what: &'static str, peer: &str, detail: String) {
+        if let Some(node) = self.node() {
+            node.system.push(crate::SystemEvent::Audit(Audit { what, peer: peer.to_owned(), detail }));
+        }
+    }
+}

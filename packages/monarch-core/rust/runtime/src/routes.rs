@@ -1,0 +1,73 @@
+//! Which host a process is on.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use wire::ProcUid;
+use wire::exit::ProcEnd;
+
+use crate::gateway::Via;
+use crate::node::Node;
+
+/// The host of a process, and what the host of this process is called in the job that they share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub host: ProcUid,
+    pub here: ProcUid,
+}
+
+/// Processes on other hosts, hosts themselves included, and hosts that are lost.
+#[derive(Default)]
+pub struct Routes {
+    places: RwLock<HashMap<ProcUid, Place>>,
+    lost: RwLock<HashMap<ProcUid, ProcEnd>>,
+}
+
+impl Routes {
+    pub fn place(&self, uid: ProcUid) -> Option<Place> {
+        self.places.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied()
+    }
+
+    pub fn lost(&self, host: ProcUid) -> Option<ProcEnd> {
+        self.lost.read().unwrap_or_else(PoisonError::into_inner).get(&host).cloned()
+    }
+
+    /// Those that are on the host, and are known here.
+    fn on(&self, host: ProcUid) -> Vec<ProcUid> {
+        self.places.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, p)| p.host == host).map(|(uid, _)| *uid).collect()
+    }
+}
+
+impl Node {
+    /// A process is on a host, which is reached through the own agent, or is another agent's.
+    pub fn route(&self, uid: ProcUid, host: ProcUid, here: ProcUid) {
+        if self.routes.place(uid).is_some() || uid == self.uid || host == here {
+            return;
+        }
+        self.routes.places.write().unwrap_or_else(PoisonError::into_inner).insert(uid, Place { host, here });
+        if let Some(peer) = self.known_peer(uid)
+            && !peer.link.is_attached()
+        {
+            peer.link.carry_by(self.via(Place { host, here }));
+        }
+    }
+
+    pub(crate) fn via(&self, place: Place) -> Arc<Via> {
+        // An agent has another name in each job, a client and a proc have one.
+        let from = if self.agent().is_some() { place.here } else { self.uid };
+        Arc::new(Via { node: Arc::downgrade(&self.arc()), host: place.host, here: place.here, from })
+    }
+
+    /// Hosts among them stand for all their processes that are known here.
+    pub(crate) fn expand(&self, ends: Vec<(ProcUid, ProcEnd)>) -> Vec<(ProcUid, ProcEnd)> {
+        let mut out = Vec::with_capacity(ends.len());
+        for (uid, end) in ends {
+            if self.routes.place(uid).is_some_and(|p| p.host == uid) {
+                self.routes.lost.write().unwrap_or_else(PoisonError::into_inner).insert(uid, end.clone());
+                out.extend(self.routes.on(uid).into_iter().filter(|p| *p != uid).map(|p| (p, end.clone())));
+            }
+            out.push((uid, end));
+        }
+        out
+    }
+}

@@ -1,0 +1,85 @@
+//! What an agent does for jobs of other hosts' clients: whose procs are whose, and what becomes of them when others are gone.
+
+use std::collections::HashSet;
+
+use net::lock::lock;
+use wire::exit::ProcEnd;
+use wire::{Control, ProcUid};
+
+use crate::agent::{Agent, LINGER, Proc};
+
+impl Agent {
+    /// What this host is called in the job of a process that asks for something.
+    pub(crate) fn job_of(&self, asks: ProcUid) -> Option<ProcUid> {
+        let node = self.node()?;
+        if asks == node.uid {
+            return Some(node.uid);
+        }
+        let local = lock(&self.state).procs.get(&asks).map(|p| p.here);
+        local.or_else(|| node.routes.place(asks).map(|p| p.here))
+    }
+
+    pub(crate) fn is_in_job(&self, proc: ProcUid, here: ProcUid) -> bool {
+        lock(&self.state).procs.get(&proc).is_some_and(|p| p.here == here)
+    }
+
+    pub(crate) fn end_of(&self, proc: ProcUid) -> Option<ProcEnd> {
+        lock(&self.state).ended.get(&proc).cloned()
+    }
+
+    /// Two processes know each other, of which one is here: each is told when the other ends.
+    pub(crate) fn talked(&self, a: ProcUid, b: ProcUid) {
+        let mut state = lock(&self.state);
+        if state.linked.get(&a).is_some_and(|known| known.contains(&b)) {
+            return;
+        }
+        state.linked.entry(a).or_default().insert(b);
+        state.linked.entry(b).or_default().insert(a);
+    }
+
+    /// Processes elsewhere have ended: what they owned here goes too.
+    pub(crate) fn owners_ended(&self, ends: &[(ProcUid, ProcEnd)]) {
+        let orphans: Vec<ProcUid> = {
+            let state = lock(&self.state);
+            let is_orphan = |p: &Proc| p.stopping.is_none() && ends.iter().any(|(uid, _)| *uid == p.owner);
+            state.procs.iter().filter(|(_, p)| is_orphan(p)).map(|(uid, _)| *uid).collect()
+        };
+        orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, "its owner is gone"));
+    }
+
+    /// A host is gone: procs that know somebody there are told, and those that somebody there owned are stopped.
+    pub(crate) fn host_ended(&self, host: ProcUid, end: &ProcEnd) {
+        let Some(node) = self.node() else { return };
+        let there = |uid: &ProcUid| *uid == host || node.routes.place(*uid).is_some_and(|p| p.host == host);
+        let (told, orphans) = {
+            let mut state = lock(&self.state);
+            let gone: Vec<ProcUid> = state.linked.keys().filter(|uid| there(uid)).copied().collect();
+            let mut told = HashSet::new();
+            for uid in gone {
+                told.extend(state.linked.remove(&uid).unwrap_or_default());
+            }
+            told.retain(|uid| state.procs.contains_key(uid));
+            let orphans: Vec<ProcUid> =
+                state.procs.iter().filter(|(_, p)| p.stopping.is_none() && there(&p.owner)).map(|(uid, _)| *uid).collect();
+            (told, orphans)
+        };
+        for proc in told {
+            node.peer_unlinked(proc).0.send_control(Control::ProcsEnded { ends: vec![(host, end.clone())] });
+        }
+        orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, "its owner is gone"));
+    }
+
+    /// A job is over here: all that is left of it goes.
+    pub(crate) fn job_ended(&self, here: ProcUid, why: &str) {
+        let left: Vec<ProcUid> = {
+            let state = lock(&self.state);
+            state.procs.iter().filter(|(_, p)| p.here == here && p.stopping.is_none()).map(|(uid, _)| *uid).collect()
+        };
+        left.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, why));
+    }
+
+    /// Procs of a job that are not gone yet.
+    pub fn has_procs(&self, here: ProcUid) -> bool {
+        lock(&self.state).procs.values().any(|p| p.here == here)
+    }
+}

@@ -1,0 +1,23 @@
+"""Each test works in a directory of its own, with credentials of its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+# Shared by the categories; the second has what runs scripts.
+sys.path += [str(HERE), str(HERE.parents[1] / "monarch-core" / "tests" / "process")]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "home"))
+    for name in ("MONARCH_JOB", "MONARCH_JOB_SHRINK", "MONARCH_BATCH_JOB", "MONARCH_BATCH_JOB_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return work

@@ -1,0 +1,278 @@
+"""Submit, find again, connect, end: with a scheduler whose allocations are files."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from file_job import FileJob, allocations
+
+from monarch.actor import this_host
+from monarch.job import DEFAULT_JOB_PATH, BatchJob, JobEndedError, JobError, ProcessJob, _lifecycle, job_load
+
+
+def test_nothing_happens_before_apply(folder: Path) -> None:
+    job = FileJob("alloc")
+    assert (job.active, job.apply_id) == (False, None)
+    assert job.status() == ("none", "not submitted", [])
+    job.kill()
+    assert os.listdir(folder) == []
+
+
+def test_an_allocation_is_made_once_and_ends_with_kill(folder: Path) -> None:
+    job = FileJob("alloc")
+    job.apply()
+    first = job.apply_id
+    assert job.active and first is not None
+    assert allocations("alloc") == [first]
+    job.apply()
+    assert job.apply_id == first
+    assert job.status().phase == "running"
+    state = job.state(cached_path=None)
+    assert state.hosts is state["hosts"] is this_host()
+    assert os.listdir(folder) == ["alloc"]
+    for _ in range(2):
+        job.kill()
+        assert (job.active, job.apply_id, allocations("alloc")) == (False, None, [])
+    job.apply()
+    assert job.apply_id not in (None, first)
+
+
+def test_the_next_script_finds_it_again(capfd: pytest.CaptureFixture[str]) -> None:
+    first = FileJob("alloc")
+    first.state()
+    second = FileJob("alloc")
+    second.state()
+    assert second.apply_id == first.apply_id
+    assert second.active
+    assert len(allocations("alloc")) == 1
+    # Later calls do not look at the file.
+    os.unlink(".monarch/default/state.json")
+    second.state()
+    assert len(allocations("alloc")) == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_kill_of_the_one_that_found_it_ends_it_for_both() -> None:
+    first = FileJob("alloc")
+    first.state()
+    second = FileJob("alloc")
+    second.state()
+    second.kill()
+    assert not second.active
+    assert not os.path.exists(DEFAULT_JOB_PATH)
+    assert first.status().phase == "ended"
+    first.state()  # its allocation is over: a new one
+    assert allocations("alloc") == [first.apply_id]
+
+
+def test_one_that_cannot_run_the_spec_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
+    small = FileJob("alloc", 1)
+    small.state()
+    large = FileJob("alloc", 2)
+    large.state()
+    assert allocations("alloc") == [large.apply_id]
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"monarch: the job in {DEFAULT_JOB_PATH} cannot run what is asked for now, it is killed: FileJob job ")
+    assert small.apply_id is not None and small.apply_id in line
+    assert job_load().apply_id == large.apply_id
+
+
+def test_one_that_is_over_is_replaced(capfd: pytest.CaptureFixture[str]) -> None:
+    first = FileJob("alloc")
+    first.state()
+    first.allocation.unlink()
+    second = FileJob("alloc")
+    second.state()
+    assert second.apply_id != first.apply_id
+    assert job_load().apply_id == second.apply_id
+    assert capfd.readouterr().err == ""
+
+
+def test_a_path_of_ones_own_and_none(folder: Path) -> None:
+    FileJob("alloc").state("here/x.json")
+    assert sorted(os.listdir(folder)) == ["alloc", "here"]
+    again = FileJob("alloc")
+    again.state("here/x.json")
+    assert len(allocations("alloc")) == 1
+    other = FileJob("alloc")
+    other.state(None)
+    assert len(allocations("alloc")) == 2
+    again.kill()
+    assert os.listdir("here") == []
+
+
+def test_what_cannot_be_saved_is_not_cached() -> None:
+    job = FileJob("alloc")
+    job.odd = object()  # type: ignore[attr-defined]
+    with pytest.warns(RuntimeWarning, match="attribute 'odd' is of type object"):
+        job.state()
+    assert not os.path.exists(DEFAULT_JOB_PATH)
+    assert job.active
+
+
+class Broken(FileJob):
+    def __init__(self, folder: str, error: BaseException | None = None, kill_error: Exception | None = None) -> None:
+        super().__init__(folder)
+        self.error_, self.kill_error_ = error, kill_error
+
+    def _create(self, client_script: str | None) -> None:
+        super()._create(client_script)
+        if self.error_ is not None:
+            raise self.error_
+
+    def _kill(self) -> None:
+        if self.kill_error_ is not None:
+            raise self.kill_error_
+        super()._kill()
+
+    def _where(self) -> str:
+        return "id 4711"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), KeyboardInterrupt()])
+def test_a_submission_that_fails_is_taken_back(error: BaseException, capfd: pytest.CaptureFixture[str]) -> None:
+    job = Broken("alloc", error)
+    with pytest.raises(type(error)) as found:
+        job.state()
+    assert found.value is error
+    assert (job.active, job.apply_id, allocations("alloc")) == (False, None, [])
+    assert not os.path.exists(DEFAULT_JOB_PATH)
+    assert capfd.readouterr().err == ""
+
+
+def test_what_cannot_be_taken_back_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    job = Broken("alloc", KeyboardInterrupt(), RuntimeError("scheduler is away"))
+    with pytest.raises(KeyboardInterrupt):
+        job.apply()
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.endswith("could not be cancelled (RuntimeError: scheduler is away), it may go on: id 4711")
+
+
+class Hanging(Broken):
+    let_go_ = threading.Event()
+
+    def _kill(self) -> None:
+        self.let_go_.wait()
+        super()._kill()
+
+
+def test_a_scheduler_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(_lifecycle, "CANCEL_SECONDS", 0.05)
+    job = Hanging("alloc", KeyboardInterrupt())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            job.apply()
+        assert "no answer within 0 s), it may go on: id 4711" in capfd.readouterr().err
+    finally:
+        job.let_go_.set()
+    for thread in threading.enumerate():
+        if thread.name == "monarch-job-cancel":
+            thread.join()
+
+
+def test_every_step_of_a_kill_is_tried(tmp_path: Path) -> None:
+    job = Broken("alloc")
+    job.state()
+    apply_id = job.apply_id
+    assert apply_id is not None
+    credentials = tmp_path / "home" / "jobs" / apply_id
+    credentials.mkdir(parents=True)
+    job.kill_error_ = RuntimeError("scheduler is away")
+    with pytest.raises(JobError) as found:
+        job.kill()
+    assert "could not end the allocation (id 4711): RuntimeError: scheduler is away" in str(found.value)
+    assert not credentials.exists()
+    # What could not be ended can be killed again, also by others.
+    assert job.active
+    assert isinstance(job_load(), Broken)
+    job.kill_error_ = None
+    job.kill()
+    assert (job.active, allocations("alloc"), os.path.exists(DEFAULT_JOB_PATH)) == (False, [], False)
+
+
+def test_a_job_that_was_loaded(folder: Path) -> None:
+    FileJob("alloc").state()
+    loaded = job_load()
+    assert loaded.active
+    assert loaded._reconnect().hosts is this_host()
+    loaded.kill()
+    with pytest.raises(JobEndedError, match="is not submitted"):
+        loaded._reconnect()
+    FileJob("alloc").state()
+    ended = job_load()
+    os.unlink(os.path.join("alloc", allocations("alloc")[0]))
+    with pytest.raises(JobEndedError, match=r"ended\n  its file is gone") as found:
+        ended._reconnect()
+    assert found.value.reason == "its file is gone"
+
+
+def test_the_surrounding_allocation_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer = FileJob("alloc", 2)
+    outer.state()
+    monkeypatch.setenv("MONARCH_BATCH_JOB", "1")
+    inner = FileJob("another", 7)
+    assert inner.state().hosts is this_host()
+    assert inner.apply_id == outer.apply_id
+    assert isinstance(inner._current, BatchJob)
+    assert allocations("another") == []
+    inner._current._kill_at_exit()
+    assert allocations("alloc") == []
+
+
+def test_without_a_surrounding_allocation_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONARCH_BATCH_JOB", "1")
+    with pytest.raises(JobError, match="no such job"):
+        FileJob("alloc").state()
+
+
+@pytest.mark.parametrize(("shrink", "size"), [(None, 5), ("3", 3), ("9", 5)])
+def test_local_reproduction_has_the_same_meshes(monkeypatch: pytest.MonkeyPatch, shrink: str | None, size: int) -> None:
+    monkeypatch.setenv("MONARCH_JOB", "process")
+    if shrink is not None:
+        monkeypatch.setenv("MONARCH_JOB_SHRINK", shrink)
+    job = FileJob("alloc", 5, "trainers")
+    stand_in = _lifecycle.intended(job)
+    assert isinstance(stand_in, ProcessJob)
+    assert stand_in._sizes() == {"trainers": size}
+    process = ProcessJob({"a": 1})
+    assert _lifecycle.intended(process) is process
+
+
+@pytest.mark.parametrize(("variable", "value"), [("MONARCH_JOB", "slurm"), ("MONARCH_JOB_SHRINK", "0"), ("MONARCH_JOB_SHRINK", "x")])
+def test_settings_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv("MONARCH_JOB", "process")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(ValueError, match=f"{variable}={value}"):
+        FileJob("alloc").state()
+
+
+def test_what_other_wheels_bring_is_named() -> None:
+    job = FileJob("alloc")
+    calls: list[tuple[Any, str]] = [
+        (lambda: job.enable_telemetry(), "enable_telemetry needs the wheel monarch-telemetry"),
+        (lambda: job.enable_admin(), "monarch-telemetry"),
+        (lambda: job.remote_mount("."), "remote_mount needs the wheel monarch-fs"),
+        (lambda: job.gather_mount("a", "b"), "monarch-fs"),
+        (lambda: job.profile(), "monarch-telemetry"),
+        (lambda: job.telemetry_query_client(), "monarch-telemetry"),
+    ]
+    for call, words in calls:
+        with pytest.raises(NotImplementedError, match=words):
+            call()
+
+
+def test_a_subclass_may_forget_to_call_init() -> None:
+    class Forgetful(FileJob):
+        def __init__(self) -> None:
+            self.folder, self.size, self.mesh = "alloc", 1, "hosts"
+
+    job = Forgetful()
+    assert not job.active
+    with warnings.catch_warnings(record=True):
+        job.state(None)
+    assert job.active

@@ -1,0 +1,120 @@
+"""LocalJob: this machine, and scripts that run detached."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from monarch.job import DEFAULT_JOB_PATH, BatchJob, JobError, LocalJob, SubmitError, job_load
+
+SCRIPT = """
+import os, signal, sys
+from monarch.job import LocalJob
+state = LocalJob(("a",)).state()
+assert str(state.a.extent) == "{}", state.a.extent
+print(sys.argv, __name__, os.environ["MONARCH_BATCH_JOB"], flush=True)
+open("ready", "w").close()
+"""
+
+
+def finished(job: LocalJob) -> int:
+    assert job.process is not None
+    return job.process.wait()
+
+
+def logs(job: LocalJob) -> dict[str, str]:
+    return {log.stream: Path(log.path).read_text() for log in job._logs()}
+
+
+def test_a_script_runs_detached_and_is_the_cached_job(folder: Path) -> None:
+    (folder / "script.py").write_text(SCRIPT)
+    job = LocalJob(("a",))
+    assert job.process is None
+    job.apply(client_script="script.py")
+    assert job.active
+    cached = job_load()
+    assert isinstance(cached, BatchJob)
+    assert cached.apply_id == job.apply_id
+    assert finished(job) == 0
+    found = logs(job)
+    assert (found["out"], found["err"]) == (f"{[str(folder / 'script.py')]} __main__ 1\n", "")
+    assert os.listdir(".monarch/logs") == [f"job_{job.apply_id}"] if job.apply_id else True
+    # It killed its job when it ended.
+    assert not os.path.exists(DEFAULT_JOB_PATH)
+    assert job.status().phase == "ended"
+
+
+def test_kill_ends_the_script(folder: Path) -> None:
+    (folder / "script.py").write_text("import signal\nprint('on', flush=True)\nsignal.pause()\n")
+    job = LocalJob()
+    job.apply("script.py")
+    assert job.status().phase == "running"
+    loaded = job_load()
+    assert loaded.status().phase == "running"
+    process = job.process
+    assert process is not None
+    loaded.kill()
+    assert process.wait() == -signal.SIGTERM
+    assert job.status().phase == "ended"
+    job.kill()
+    assert not job.active
+    assert not os.path.exists(DEFAULT_JOB_PATH)
+
+
+def test_it_goes_on_when_the_client_ends(folder: Path) -> None:
+    (folder / "script.py").write_text("import os\nprint('on', flush=True)\nopen(os.environ['GATE']).read()\nprint('off', flush=True)\n")
+    os.mkfifo("gate")
+    os.environ["GATE"] = str(folder / "gate")
+    try:
+        from fresh_script import run
+
+        done = run(
+            f"import os\nos.chdir({str(folder)!r})\nfrom monarch.job import LocalJob\njob = LocalJob()\njob.apply('script.py')\n"
+            "print(job.process.pid)\nos._exit(0)\n"
+        )
+    finally:
+        del os.environ["GATE"]
+    assert done.code == 0, done
+    job = job_load()
+    assert isinstance(job, BatchJob)
+    # It is a process of the script's run, found by its variable, and would have been killed as left behind.
+    assert [int(done.out)] == [int(line.split()[1].rstrip(":")) for line in done.left if line.startswith("process")]
+    job.kill()
+
+
+def test_a_script_that_is_missing(folder: Path) -> None:
+    job = LocalJob()
+    with pytest.raises(SubmitError, match="no such script: nowhere.py"):
+        job.apply("nowhere.py")
+    assert not job.active
+    assert os.listdir(folder) == []
+
+
+def test_it_does_not_begin_before_its_file_is_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "script.py").write_text("open('begun', 'w').close()\n")
+    os.mkdir(".monarch")
+    os.mkdir(DEFAULT_JOB_PATH)
+    job = LocalJob()
+    with pytest.raises(JobError, match="is not a file"):
+        job.apply("script.py")
+    assert not job.active
+    assert not os.path.exists("begun")
+
+
+def test_two_names_are_one_machine() -> None:
+    job = LocalJob(("a", "b-c"))
+    state = job.state(None)
+    assert state.a is state["b-c"]
+    with pytest.raises(AttributeError, match="no mesh 'x' in this job, there is: 'a', 'b-c'"):
+        _ = state.x
+    with pytest.raises(KeyError, match="no mesh 'x'"):
+        state["x"]
+    assert not job.can_run(LocalJob(("a", "b-c")))
+    assert ({"a", "b-c"} <= set(dir(state)), list(state), len(state), "a" in state) == (True, ["a", "b-c"], 2, True)
+    assert (state.query_engine, state.admin_url) == (None, None)
+    # The machine stays usable.
+    job.kill()
+    state.a.spawn_procs().stop().get()
