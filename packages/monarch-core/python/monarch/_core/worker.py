@@ -18,6 +18,15 @@ if TYPE_CHECKING:
 # How long the last words to others may take, seconds.
 _GOODBYE = 2.0
 
+# What becomes of those who come.
+_SAYS = {
+    "joined": "{detail} has joined from {peer}",
+    "refused": "refused {peer}: {detail}",
+    "lost": "host {peer} lost: {detail}",
+    "left": "host {peer} left: {detail}",
+    "ended": "job of {peer} is over: {detail}",
+}
+
 _loop: WorkerLoop | None = None
 
 
@@ -123,7 +132,8 @@ def handle(process: LocalProcess, event: tuple[Any, ...]) -> None:
     if kind == "audit":
         what, peer, detail = event[1:]
         level = runtime_log.WARN if what in ("refused", "lost") else runtime_log.INFO
-        runtime_log.event(f"host.{what}", level, peer=peer, detail=detail)
+        # That a host is lost is the reason of failures, which are told.
+        runtime_log.event(f"host.{what}", level, what == "lost", peer=peer, detail=_SAYS[what].format(peer=peer or "a host", detail=detail))
     elif kind == "shutdown":
         if _loop is not None:
             _loop.end(*event[1:])

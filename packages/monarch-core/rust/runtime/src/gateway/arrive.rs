@@ -5,7 +5,7 @@ use std::sync::Arc;
 use net::dial::{NoStream, greeting_frame};
 use net::lock::lock;
 use net::trunk::HEART;
-use net::trust::{Kind, Opened, Who};
+use net::trust::{Kind, Opened, Refused, Who};
 use wire::ProcUid;
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 
@@ -16,6 +16,7 @@ impl Gateway {
     pub(super) fn arrived(&self, peer: &str, result: Result<Opened, NoStream>) {
         match result {
             Ok(opened) => self.greeted(peer, opened),
+            Err(NoStream::Refused(Refused::Job(job))) if lock(&self.over).contains(&ProcUid(job.0)) => {}
             Err(NoStream::Refused(why)) if !why.is_transient() => self.audit("refused", peer, why.to_string()),
             // Nobody has said anything.
             Err(_) => {}

@@ -197,6 +197,7 @@ impl Gateway {
             Control::Leaving => {
                 let found = self.jobs().into_iter().find_map(|j| j.host(from).map(|h| (j, h)));
                 if let Some((job, host)) = found {
+                    lock(&host.state).leaving = true;
                     self.host_lost(&job, &host, "agent exited", true);
                 }
             }

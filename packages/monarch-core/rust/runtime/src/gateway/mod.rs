@@ -19,7 +19,7 @@ mod job;
 mod join;
 mod loss;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
@@ -56,7 +56,12 @@ pub struct Gateway {
     /// Of an agent: what its operator gave it.
     trust: OnceLock<Arc<HostTrust>>,
     closing: Mutex<bool>,
+    /// Jobs that are over: who comes late is no stranger.
+    over: Mutex<VecDeque<ProcUid>>,
 }
+
+/// So many of them are remembered.
+const OVER: usize = 64;
 
 impl Gateway {
     pub fn new(node: &Arc<Node>) -> Arc<Self> {
@@ -69,6 +74,7 @@ impl Gateway {
             listener: Mutex::default(),
             trust: OnceLock::new(),
             closing: Mutex::new(false),
+            over: Mutex::default(),
         })
     }
 
@@ -113,6 +119,11 @@ impl Gateway {
     fn drop_job(&self, job: &Job) {
         self.here.write().unwrap_or_else(PoisonError::into_inner).remove(&job.here);
         self.jobs.write().unwrap_or_else(PoisonError::into_inner).remove(&job.id);
+        let mut over = lock(&self.over);
+        over.push_back(job.id);
+        if over.len() > OVER {
+            over.pop_front();
+        }
     }
 
     fn is_closing(&self) -> bool {
