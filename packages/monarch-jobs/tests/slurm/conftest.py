@@ -10,12 +10,21 @@ from pathlib import Path
 
 import pytest
 
+import monarch.actor
 from monarch.job import JobStatus, SlurmJob
 from tools.slurm.cluster import SlurmCluster, missing
 from tools.slurm.configuration import Node
 
 WORKER = Path(__file__).with_name("stand_in_worker.py")
 NODE = Node(cpus=2, memory_mb=2000, gpus=2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def failures_do_not_end_pytest() -> Iterator[None]:
+    """A failure may reach the root after the test that wanted it is over."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from monarch.job import BackendMissingError, JobEndedError, JobError, JoinTimeoutError, SlurmJob, SubmitError
-from monarch.job._slurm import commands, launcher
+from monarch.job import _commands as commands
+from monarch.job._slurm import launcher
 from monarch.job._slurm.launcher import SlurmLauncher
 
 SECRET = b"s" * 32
@@ -93,7 +94,8 @@ def test_garbage_instead_of_a_job_id(fakes: Fakes, job_dir: Path, printed: str) 
     """A job may be there: it is found by its comment and cancelled."""
     fakes.add(
         "sbatch",
-        f"cat >/dev/null; for word; do case $word in --comment=*) echo ${{word#--comment=}} >{job_dir}.mark; esac; done\nprintf -- '{printed}'",
+        f"cat >/dev/null; for word; do case $word in --comment=*) echo ${{word#--comment=}} >{job_dir}.mark; esac; done\n"
+        f"printf -- '{printed}'",
     )
     fakes.add("squeue", f'echo "76|other"; echo "77|$(cat {job_dir}.mark)"')
     slurm = made(job_dir)

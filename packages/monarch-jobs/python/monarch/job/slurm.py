@@ -133,7 +133,7 @@ class SlurmJob(LauncherJob):
         )
 
     def _resolve_share(self) -> None:
-        from monarch.job._slurm.commands import Commands
+        from monarch.job._commands import Commands
 
         partition = self._args.partition or ""
         commands = Commands(self._title, self._args.via_ssh)

@@ -1,1 +1,1 @@
-"""The parts of `monarch.job.slurm`: hostlist, script, states (pure), commands, directory, sharing, launcher."""
+"""The parts of `monarch.job.slurm`: hostlist, script, states, sharing (pure), arguments, directory, launcher."""

@@ -13,7 +13,7 @@ import os
 import shutil
 from typing import NamedTuple
 
-from monarch.job._slurm.commands import Commands, Result
+from monarch.job._commands import Commands, Result
 
 MAX_FILE = 16 * 1024
 TAIL_LINES = 20
@@ -79,7 +79,7 @@ class JobDirectory:
             if not stem.isdecimal():
                 continue
             known = workers.get(int(stem), Worker())
-            if kind == ".json" and (address := _address(content)):
+            if kind == ".json" and (address := published_address(content)):
                 workers[int(stem)] = known._replace(address=address)
             elif kind == ".exit" and content.strip().isdecimal():
                 workers[int(stem)] = known._replace(exit_code=int(content))
@@ -146,7 +146,8 @@ def _listed(folder: str) -> list[str]:
         return []
 
 
-def _address(content: str) -> str | None:
+def published_address(content: str) -> str | None:
+    """The address in what a worker has published; None where there is none."""
     try:
         said = json.loads(content)
     except ValueError:

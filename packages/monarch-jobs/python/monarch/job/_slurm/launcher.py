@@ -13,12 +13,12 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from monarch.job._commands import TIMED_OUT, Commands, Result
+from monarch.job._forwarding import Forwarding
 from monarch.job._plan import Plan
 from monarch.job._slurm import states
 from monarch.job._slurm.arguments import SlurmArguments
-from monarch.job._slurm.commands import TIMED_OUT, Commands, Result
 from monarch.job._slurm.directory import Contents, JobDirectory, Worker
-from monarch.job._slurm.forwarding import Forwarding
 from monarch.job._slurm.hostlist import expand
 from monarch.job._slurm.script import script, total
 from monarch.job._status import HostStatus, JobStatus

@@ -1,4 +1,4 @@
-"""Ports of this machine that lead to the workers, through the connection to the login node."""
+"""Ports of this machine that lead to workers, through a connection of ssh."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 import socket
 from typing import Any
 
-from monarch.job._slurm.commands import Commands
+from monarch.job._commands import Commands
 from monarch.job.errors import JobError
 
+DIAL_TIMEOUT_S = 2.0
 _ADDRESS = re.compile(r"(?P<identity>(?:[^@]*@)?)(?:tcp|tls)://(?P<host>\[[^\]]+\]|[^:/@]+):(?P<port>\d+)")
 
 
@@ -23,12 +24,26 @@ class Forwarding:
         kept: dict[str, int] = ids.setdefault("forwards", {})
         return {name: [self._reachable(kept, address) for address in found] for name, found in addresses.items()}
 
+    def of_login(self, ids: dict[str, Any], address: str) -> str:
+        """Where this machine can dial a worker of the login machine itself: there, or by a forward if its port is closed from here."""
+        found = _ADDRESS.fullmatch(address)
+        if found is None:
+            return address
+        name = self._commands.host_name()
+        if listens(name, int(found["port"])):
+            return f"{found['identity']}tcp://{f'[{name}]' if ':' in name else name}:{found['port']}"
+        kept: dict[str, int] = ids.setdefault("forwards", {})
+        return self._forwarded(kept, found, address, f"127.0.0.1:{found['port']}")
+
     def _reachable(self, kept: dict[str, int], address: str | None) -> str | None:
         found = _ADDRESS.fullmatch(address) if address else None
         if address is None or found is None:
             return address
-        if address not in kept or not _listens(kept[address]):
-            kept[address] = self._forward(f"{found['host']}:{found['port']}")
+        return self._forwarded(kept, found, address, f"{found['host']}:{found['port']}")
+
+    def _forwarded(self, kept: dict[str, int], found: re.Match[str], address: str, target: str) -> str:
+        if address not in kept or not listens("127.0.0.1", kept[address]):
+            kept[address] = self._forward(target)
         return f"{found['identity']}tcp://127.0.0.1:{kept[address]}"
 
     def _forward(self, target: str) -> int:
@@ -37,7 +52,7 @@ class Forwarding:
         for _ in range(5):  # another process may take the port in between
             port = _free_port()
             result = self._commands.run_here(*self._commands.ssh("-O", "forward", "-L", f"127.0.0.1:{port}:{target}"))
-            if result.code == 0 and _listens(port):
+            if result.code == 0 and listens("127.0.0.1", port):
                 return port
             words = result.words
         raise JobError(f"no port could be forwarded to {target}", title=self._commands.title, cause=words)
@@ -50,7 +65,10 @@ def _free_port() -> int:
         return port
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(5)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def listens(host: str, port: int) -> bool:
+    """Does somebody take a connection there within two seconds?"""
+    try:
+        socket.create_connection((host, port), DIAL_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True

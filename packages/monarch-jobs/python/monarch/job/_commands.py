@@ -1,4 +1,4 @@
-"""Runs commands of the scheduler, here or on a login node, each within a time."""
+"""Runs commands, here or on another machine by ssh, each within a time."""
 
 from __future__ import annotations
 
@@ -38,11 +38,15 @@ class Result(NamedTuple):
 
 
 class Commands:
-    """Runs commands on this machine, or through ssh on `login`, all over one connection whose socket has `socket` in its name."""
+    """Runs commands on this machine, or through ssh on `login`, all over one connection whose socket has `socket` in its name.
 
-    def __init__(self, title: str, login: str | None = None, socket: str = "new") -> None:
+    `options` are further ones of ssh.
+    """
+
+    def __init__(self, title: str, login: str | None = None, socket: str = "new", options: Sequence[str] = ()) -> None:
         self.title = title
         self.login = login
+        self._options = tuple(options)
         self._control = control_path(socket) if login else ""
 
     def close(self) -> None:
@@ -71,7 +75,12 @@ class Commands:
         assert self.login is not None
         options = ("BatchMode=yes", "ControlMaster=auto", f"ControlPath={self._control}", "ControlPersist=600", "ConnectTimeout=20")
         named = tuple(word for option in options for word in ("-o", option))
-        return ("ssh", *named, *words, self.login)
+        return ("ssh", *named, *self._options, *words, self.login)
+
+    def host_name(self) -> str:
+        """What ssh dials for `login`."""
+        shown = self.run_here(*self.ssh("-G")).out
+        return next((line.split(None, 1)[1] for line in shown.splitlines() if line.startswith("hostname ")), self.login or "")
 
     def missing(self, program: str) -> NoReturn:
         where = f" on {self.login}" if self.login and program != "ssh" else ""
