@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from slurm_jobs import NODE, WORKER, Jobs
 
 import monarch.actor
-from monarch.job import JobStatus, SlurmJob
+from monarch.job import SlurmJob
 from tools.slurm.cluster import SlurmCluster, missing
-from tools.slurm.configuration import Node
-
-WORKER = Path(__file__).with_name("stand_in_worker.py")
-NODE = Node(cpus=2, memory_mb=2000, gpus=2)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -54,50 +49,11 @@ def python_exe(tmp_path: Path) -> str:
     return str(path)
 
 
-class Jobs:
-    """Makes jobs, and waits for what becomes of them."""
-
-    def __init__(self, cluster: SlurmCluster, python_exe: str, folder: Path) -> None:
-        self.cluster = cluster
-        self.folder = folder
-        self._python_exe = python_exe
-        self._made: list[SlurmJob] = []
-
-    def __call__(self, meshes: dict[str, int], **arguments: object) -> SlurmJob:
-        arguments = {"python_exe": self._python_exe, "job_dir": str(self.folder), **arguments}
-        job = SlurmJob(meshes, **arguments)  # pyright: ignore[reportArgumentType]
-        self._made.append(job)
-        return job
-
-    def joined(self, job: SlurmJob) -> JobStatus:
-        """The status once every host has published its address."""
-        return self.until(job, lambda status: all(host.phase == "joined" for host in status.hosts))
-
-    def until(self, job: SlurmJob, reached: Callable[[JobStatus], bool]) -> JobStatus:
-        """Looks until it is so; a status that is the end and is not what is waited for is a failure."""
-        while True:
-            status = job.status()
-            if reached(status):
-                return status
-            assert status.phase != "ended", f"{status.detail}\n{self.outputs()}"
-            time.sleep(0.05)  # sleeps: the scheduler offers nothing to wait for
-
-    def tell(self, address: str | None, words: str) -> None:
-        """Says to a stand-in what it is to do."""
-        assert address is not None
-        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as connection:
-            connection.sendall(f"{words}\n".encode())
-
-    def outputs(self) -> str:
-        """What the jobs of this test have printed."""
-        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')}" for path in sorted(self.folder.glob("*.out")))
-
-
 @pytest.fixture
 def jobs(cluster: SlurmCluster, python_exe: str, tmp_path: Path) -> Iterator[Jobs]:
     made = Jobs(cluster, python_exe, tmp_path / "jobs")
     yield made
-    for job in made._made:
+    for job in made.made:
         job.kill()
 
 

@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 
 import pytest
+from slurm_jobs import NODE, Jobs
 
-from conftest import NODE, Jobs  # pyright: ignore[reportMissingImports]
 from monarch.job import JobEndedError, JoinTimeoutError, SlurmJob, SubmitError, job_load
 from monarch.job._slurm.launcher import ending
 from tools.slurm.cluster import SlurmCluster, missing, without_cgroups

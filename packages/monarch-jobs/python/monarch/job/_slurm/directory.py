@@ -37,7 +37,7 @@ class Contents(NamedTuple):
 # Everything that is said about workers, in one go: a line `name content` for each file.
 _READ = (
     'cd "$1" 2>/dev/null || exit 0; for f in restarts nodes hosts/*.json hosts/*.exit; do'
-    ' [ -f "$f" ] && echo "$f $(head -c 1000000 "$f" | tr "\\n" " ")"; done'
+    ' [ -f "$f" ] && echo "$f $(head -c 1000000 "$f" | tr "\\n" " ")"; done; :'
 )
 _WRITE = 'umask 077; mkdir -p "${1%/*}" && base64 -d >"$1.new" && chmod 600 "$1.new" && mv -f "$1.new" "$1"'
 _REQUEST = 'cd "$1" && rm -f hosts/"$2".json hosts/"$2".exit && echo "$3" >.wanted."$2" && mv -f .wanted."$2" wanted/"$2"'
