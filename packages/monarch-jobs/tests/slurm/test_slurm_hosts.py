@@ -153,3 +153,13 @@ def test_through_a_login_node(jobs: Jobs, tmp_path: Path, sources: str, monkeypa
         assert not [path for path in (tmp_path / "jobs").iterdir() if path.is_dir()]
         monkeypatch.setenv("PATH", path)
         assert not (login.directory / "login.log").read_text().count("Accepted publickey") > 1, "one connection"
+
+
+def test_the_example(jobs: Jobs) -> None:
+    """The same script that CI runs on processes, unchanged: three runs in one allocation, from two clients."""
+    example = str(ROOT / "examples" / "slurm_job.py")
+    for arguments in (["--runs", "1"], ["--runs", "2", "--quick"]):
+        done = subprocess.run([sys.executable, "-W", "error", example, *arguments], capture_output=True, text=True, timeout=25)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "499999500000 on {hosts: 2, procs: 2}" in done.stdout
+    assert len(jobs.cluster.run("squeue", "-h", "-t", "all", "-o", "%A").split()) >= 1 and jobs.cluster.run("squeue", "-h") == ""

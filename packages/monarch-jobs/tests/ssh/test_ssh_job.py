@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def test_a_worker_that_ends_is_started_again(hosts: SshHosts) -> None:
     job.apply()
     status = _until(job, ["joined", "joined"])
     assert job._ids is not None
-    job._launcher()._commands("h1").run("sh", "-c", f"kill -KILL -{job._ids['workers'][1]['pid']}")  # pyright: ignore[reportAttributeAccessIssue]
+    subprocess.run(["ssh", *hosts.ssh_args, "h1", f"kill -KILL -{job._ids['workers'][1]['pid']}"], check=True)
     lost = _until(job, ["joined", "lost"])
     assert lost.hosts[1].detail.startswith("its worker")
     report = job.heal()
@@ -105,7 +106,7 @@ def test_a_host_that_fails_takes_the_others_back(hosts: SshHosts, tmp_path: Path
 
 def test_a_port_that_is_closed_from_here_is_forwarded(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a firewall: what ssh dials is not where this machine gets to the worker's port."""
-    monkeypatch.setattr("monarch.job._commands.Commands.host_name", lambda self: "127.255.255.254.invalid")  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr("monarch.job._commands.Commands.host_name", lambda _: "nowhere.invalid")
     job = _job(hosts)
     state = job.state(cached_path=None)
     assert len(state.workers.spawn_procs().spawn("echo", Echo).parent.call().get(20)) == 2

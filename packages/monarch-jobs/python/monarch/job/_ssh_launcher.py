@@ -11,6 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import distributions
 from typing import Any
 
 from monarch.job._commands import SSH_FAILED, Commands, Result
@@ -23,10 +24,10 @@ START_TIMEOUT_S = 60.0
 PORT_TRIES = 100
 AT_ONCE = 32  # an sshd refuses more than ten half-open connections by default, and these are on as many machines
 
-# Says which Python and which monarch there is.
+# Says which Python and which monarch there is; a checkout has no version.
 _VERSIONS = (
-    "import sys; from monarch._core.doctor import versions;"
-    " print('monarch', '%d.%d' % sys.version_info[:2], dict(versions()).get('monarch-core', '-'))"
+    "import sys, importlib.metadata as m, monarch._core.cli;"
+    " print('monarch', '%d.%d' % sys.version_info[:2], next((d.version for d in m.distributions(name='monarch-core')), '-'))"
 )
 # Arguments: interpreter, listen address, port tries, and what `_VERSIONS` has to print.
 _START = f"""
@@ -167,9 +168,8 @@ class SshLauncher:
             return list(pool.map(one, workers))
 
     def _start(self, worker: dict[str, Any], secret: bytes) -> None:
-        from monarch._core.doctor import versions
-
-        own = f"monarch {sys.version_info[0]}.{sys.version_info[1]} {dict(versions()).get('monarch-core', '-')}"
+        version = next((found.version for found in distributions(name="monarch-core")), "-")
+        own = f"monarch {sys.version_info[0]}.{sys.version_info[1]} {version}"
         commands = self._commands(worker["name"])
         arguments = (self._python_exe, f"tcp://*:{self._port}", str(PORT_TRIES), own)
         told = base64.b64encode(secret).decode() + "\n"

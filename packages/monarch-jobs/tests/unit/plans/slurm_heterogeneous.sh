@@ -57,11 +57,13 @@ unset MONARCH_JOB MONARCH_JOB_SHRINK MONARCH_BATCH_JOB MONARCH_BATCH_JOB_FILE MO
 
 scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_0" >>nodes.new
 starts+=(0)
-MONARCH_FIRST_RANK=0 step --het-group=0 --nodes="$SLURM_JOB_NUM_NODES_HET_GROUP_0" --ntasks="$SLURM_JOB_NUM_NODES_HET_GROUP_0" bash -c "$worker" &
+count=$SLURM_JOB_NUM_NODES_HET_GROUP_0
+MONARCH_FIRST_RANK=0 step --het-group=0 --nodes=$count --ntasks=$count bash -c "$worker" &
 
 scontrol show hostnames "$SLURM_JOB_NODELIST_HET_GROUP_1" >>nodes.new
 starts+=(2)
-MONARCH_FIRST_RANK=2 step --het-group=1 --nodes="$SLURM_JOB_NUM_NODES_HET_GROUP_1" --ntasks="$SLURM_JOB_NUM_NODES_HET_GROUP_1" bash -c "$worker" &
+count=$SLURM_JOB_NUM_NODES_HET_GROUP_1
+MONARCH_FIRST_RANK=2 step --het-group=1 --nodes=$count --ntasks=$count bash -c "$worker" &
 
 mv -f nodes.new nodes
 cd "$OLDPWD"
@@ -77,7 +79,7 @@ serve() {
         [ ${#starts[@]} -gt 1 ] && option=(--het-group=$group)
         step "${option[@]}" --nodes=1 --ntasks=1 --nodelist="$node" bash -c "$worker" worker "$rank" &
     done
-    read -r -t 0.5 -u $pause
+    read -r -t 0.2 -u $pause
 }
 
 worst() {
@@ -90,7 +92,7 @@ worst() {
     return $worst
 }
 idle=0 ever=
-while [ $idle -lt 120 ]; do
+while [ $idle -lt 300 ]; do
     serve
     [ -n "$ever" ] || { compgen -G "$MONARCH_JOB_DIR/hosts/*.json" >/dev/null && ever=yes; }
     if [ -n "$(jobs -rp)" ]; then

@@ -52,7 +52,8 @@ unset MONARCH_JOB MONARCH_JOB_SHRINK MONARCH_BATCH_JOB MONARCH_BATCH_JOB_FILE MO
 
 scontrol show hostnames "$SLURM_JOB_NODELIST" >>nodes.new
 starts+=(0)
-MONARCH_FIRST_RANK=0 step --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" bash -c "$worker" &
+count=$SLURM_JOB_NUM_NODES
+MONARCH_FIRST_RANK=0 step --nodes=$count --ntasks=$count bash -c "$worker" &
 
 mv -f nodes.new nodes
 cd "$OLDPWD"
@@ -68,7 +69,7 @@ serve() {
         [ ${#starts[@]} -gt 1 ] && option=(--het-group=$group)
         step "${option[@]}" --nodes=1 --ntasks=1 --nodelist="$node" bash -c "$worker" worker "$rank" &
     done
-    read -r -t 0.5 -u $pause
+    read -r -t 0.2 -u $pause
 }
 
 worst() {
@@ -81,7 +82,7 @@ worst() {
     return $worst
 }
 idle=0 ever=
-while [ $idle -lt 120 ]; do
+while [ $idle -lt 300 ]; do
     serve
     [ -n "$ever" ] || { compgen -G "$MONARCH_JOB_DIR/hosts/*.json" >/dev/null && ever=yes; }
     if [ -n "$(jobs -rp)" ]; then

@@ -70,7 +70,8 @@ unset MONARCH_JOB MONARCH_JOB_SHRINK MONARCH_BATCH_JOB MONARCH_BATCH_JOB_FILE MO
 _GROUP = r"""
 scontrol show hostnames "$@NODES@" >>nodes.new
 starts+=(@FIRST@)
-MONARCH_FIRST_RANK=@FIRST@ step @OPTIONS@ --nodes="$@COUNT@" --ntasks="$@COUNT@" bash -c "$worker" &
+count=$@COUNT@
+MONARCH_FIRST_RANK=@FIRST@ step @OPTIONS@ --nodes=$count --ntasks=$count bash -c "$worker" &
 """
 
 _LOOP = r"""
@@ -88,7 +89,7 @@ serve() {
         [ ${#starts[@]} -gt 1 ] && option=(--het-group=$group)
         step "${option[@]}" --nodes=1 --ntasks=1 --nodelist="$node" bash -c "$worker" worker "$rank" &
     done
-    read -r -t 0.5 -u $pause
+    read -r -t 0.2 -u $pause
 }
 """
 
@@ -199,7 +200,7 @@ def _body(arguments: SlurmArguments, directory: str, client_script: str | None) 
         "SCRIPT": shlex.quote(client_script or ""),
         "AWAITED": ' && [ -s "$MONARCH_JOB_DIR/job.json" ]' if client_script else "",
         "SECRET_WAIT": str(SECRET_WAIT_S),
-        "RELAUNCH_WAIT": str(RELAUNCH_WAIT_S * 2),  # two rounds a second
+        "RELAUNCH_WAIT": str(RELAUNCH_WAIT_S * 5),  # five rounds a second
         "TRIES": str(PORT_TRIES),
     }
     return _filled("".join(parts), values)
