@@ -1,10 +1,11 @@
-"""How soon a SLURM job whose worker or node is lost is whole again: healed in its allocation, or cancelled and submitted anew.
+"""How soon a SLURM job that has lost a process, a worker or a node is whole again: healed, or cancelled and submitted anew.
 
     python bench/recovery_slurm.py [--rounds N]
 
-A real cluster of three nodes (tools/slurm), a job of two nodes and a spare, real workers. The clock starts when SLURM or the node has said
-that the worker is lost, which both ways have to wait for and which is given apart, and stops when a client that starts then has an answer
-from an actor on every host. There is no queue here: on a cluster that has one, submitting anew waits in it as well.
+A real cluster of three nodes (tools/slurm), a job of two nodes and, where a node is lost, a spare; real workers. The clock starts when it
+is known what is lost, which both ways have to wait for and which is given apart, and stops when a client that starts then has an answer
+from an actor on every host. A process of an actor is started again by the script that uses it. There is no queue here: on a cluster that
+has one, submitting anew waits in it as well.
 """
 
 from __future__ import annotations
@@ -40,6 +41,36 @@ if __name__ == "__main__":
 """
 
 
+PROCESS = """
+import os, sys, time
+import monarch.actor
+from monarch.actor import Actor, SupervisionError, endpoint
+from monarch.job import job_load
+
+class Host(Actor):
+    @endpoint
+    def ready(self):
+        return True
+
+    @endpoint
+    def die(self):
+        os.kill(os.getpid(), 9)
+
+if __name__ == "__main__":
+    monarch.actor.unhandled_fault_hook = lambda failure: None
+    hosts = job_load(sys.argv[1]).state().hosts
+    actors = hosts.spawn_procs().spawn("host", Host)
+    actors.ready.call().get(60)
+    start = time.monotonic()
+    try:
+        actors.slice(hosts=1).die.call_one().get(60)
+    except SupervisionError:
+        known = time.monotonic()
+    hosts.spawn_procs().spawn("host", Host).ready.call().get(60)
+    print(known - start, time.monotonic() - known)
+"""
+
+
 class Bench:
     """One cluster; each measurement has a job of its own."""
 
@@ -47,6 +78,7 @@ class Bench:
         self._cluster = cluster
         self._folder = folder
         (folder / "client.py").write_text(CLIENT)
+        (folder / "process.py").write_text(PROCESS)
 
     def measure(self, loss: str, heal: bool) -> tuple[float, float, float]:
         """Seconds until it is known that the host is lost, from there until all hosts have joined, and until all have answered."""
@@ -55,12 +87,30 @@ class Bench:
         self._joined(job)
         self._answered(job)
         start = time.monotonic()
+        if loss == "process":
+            argv = [sys.executable, "-W", "ignore", str(self._folder / "process.py"), str(self._folder / "state.json")]
+            said = subprocess.run(argv, check=True, cwd=self._folder, timeout=60, stdout=subprocess.PIPE, text=True).stdout.split()
+            if heal:
+                job.kill()
+                self._cluster.clear()
+                return float(said[0]), float(said[1]), float(said[1])
+            whole = self._whole_again(job, False)
+            self._cluster.clear()
+            return float(said[0]), *whole
         if loss == "node":
             self._cluster.kill_node(1)
         else:
             self._kill_worker(job)
         while job.status().hosts[1].phase != "lost":
             time.sleep(0.01)
+        known = time.monotonic()
+        whole = self._whole_again(job, heal)
+        if loss == "node":
+            self._cluster.start_node(1, wait=False)
+        self._cluster.clear()
+        return known - start, *whole
+
+    def _whole_again(self, job: SlurmJob, heal: bool) -> tuple[float, float]:
         known = time.monotonic()
         if heal:
             job.heal()
@@ -74,10 +124,7 @@ class Bench:
         self._answered(job)
         answered = time.monotonic()
         job.kill()
-        if loss == "node":
-            self._cluster.start_node(1, wait=False)
-        self._cluster.clear()
-        return known - start, joined - known, answered - known
+        return joined - known, answered - known
 
     def _joined(self, job: SlurmJob) -> None:
         while any(host.phase != "joined" for host in job.status().hosts):
@@ -110,7 +157,7 @@ def main() -> int:
             os.environ.update(cluster.env)
             bench = Bench(cluster, folder)
             print("| lost | known after | | whole again: joined | whole again: answered |\n|---|---:|---|---:|---:|")
-            for loss in ("process", "node"):
+            for loss in ("process", "worker", "node"):
                 # Interleaved: what else the machine does hits both.
                 found = [(bench.measure(loss, True), bench.measure(loss, False)) for _ in range(rounds)]
                 healed, anew = ([statistics.median(times) for times in zip(*one, strict=True)] for one in zip(*found, strict=True))

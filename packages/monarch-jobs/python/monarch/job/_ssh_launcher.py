@@ -96,7 +96,7 @@ class SshLauncher:
         return Plan(self.kind, "".join(lines))
 
     def submit(self, plan: Plan, secret: bytes) -> dict[str, Any]:
-        workers = [
+        workers: list[dict[str, Any]] = [
             {"mesh": mesh, "rank": rank, "name": host, "pid": 0, "directory": "", "address": None, "forwards": {}}
             for mesh, hosts in self._meshes.items()
             for rank, host in enumerate(hosts)

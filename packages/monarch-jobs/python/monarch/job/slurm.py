@@ -54,7 +54,7 @@ class SlurmJob(LauncherJob):
     """
 
     __module__ = "monarch.job"
-    kind: ClassVar[str] = "slurm"
+    kind = "slurm"
     runs_scripts: ClassVar[bool] = True
 
     def __init__(
@@ -155,10 +155,10 @@ class SlurmJob(LauncherJob):
         return self._args.model_dump(mode="json")
 
     def _set_arguments(self, saved: dict[str, Any]) -> None:
-        pairs = ((name, tuple(value) if isinstance(value, list) else value) for name, value in saved.items())
-        arguments = dict(pairs)
-        if arguments.get("mesh_args") is not None:
-            arguments["mesh_args"] = {name: tuple(options) for name, options in arguments["mesh_args"].items()}
+        # JSON knows no tuples.
+        arguments = {**saved, "slurm_args": tuple(saved["slurm_args"])}
+        if saved.get("mesh_args") is not None:
+            arguments["mesh_args"] = {name: tuple(options) for name, options in saved["mesh_args"].items()}
         self._args = _checked(arguments)
 
     def _join_timeout(self) -> float | None:
@@ -181,9 +181,10 @@ class SlurmJob(LauncherJob):
 
     def _state(self) -> JobState:
         if self._args.attach_to:
-            from monarch.actor import attach
+            import monarch.actor
 
-            attach(self._args.attach_to)
+            core: Any = monarch.actor
+            core.attach(self._args.attach_to)
         if self._args.min_nodes is not None and self._ids is not None and self.connection_ is None:
             self._launcher().settle(self._ids)
         return super()._state()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from monarch.job.login import LoginJob, check_meshes
 
@@ -28,7 +28,7 @@ class SSHJob(LoginJob):
     """
 
     __module__ = "monarch.job"
-    kind: ClassVar[str] = "ssh"
+    kind = "ssh"
 
     def __init__(self, python_exe: str = "python", ssh_args: Sequence[str] = (), monarch_port: int = 22222, transport: str = "tcp") -> None:
         super().__init__()

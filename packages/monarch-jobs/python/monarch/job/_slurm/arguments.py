@@ -50,11 +50,11 @@ class SlurmArguments(BaseModel):
     @field_validator("*", mode="after")
     @classmethod
     def _one_line(cls, value: Any) -> Any:
-        words = value if isinstance(value, tuple) else (value,)
-        if any(isinstance(word, str) and re.search(r"[\x00-\x1f\x7f]", word) for word in words):
-            raise ValueError("has a line break or a control character")
-        if isinstance(value, str) and (not value.strip() or value.startswith("-")):
-            raise ValueError("is empty or begins with '-'")
+        if isinstance(value, str):
+            if re.search(r"[\x00-\x1f\x7f]", value):
+                raise ValueError("has a line break or a control character")
+            if not value.strip() or value.startswith("-"):
+                raise ValueError("is empty or begins with '-'")
         return value
 
     @field_validator("slurm_args", mode="after")

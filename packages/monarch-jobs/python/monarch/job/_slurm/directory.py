@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import shutil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from monarch.job._commands import Commands, Result
 
@@ -149,10 +149,10 @@ def _listed(folder: str) -> list[str]:
 def published_address(content: str) -> str | None:
     """The address in what a worker has published; None where there is none."""
     try:
-        said = json.loads(content)
+        said: Any = json.loads(content)
     except ValueError:
         return None
-    address = said.get("address") if isinstance(said, dict) else None
+    address: Any = said.get("address") if isinstance(said, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return address if isinstance(address, str) and address else None
 
 

@@ -128,8 +128,9 @@ class SlurmLauncher:
         alive = self._alive(nodes)
         started: list[tuple[str, int]] = []
         for mesh, index in lost:
-            rank = ids["places"][mesh][index]
-            spares = [spare for spare in ids["spares"] if workers.get(spare, Worker()).address and nodes[spare] in alive]
+            rank: int = ids["places"][mesh][index]
+            kept: list[int] = ids["spares"]
+            spares = [spare for spare in kept if workers.get(spare, Worker()).address and nodes[spare] in alive]
             there = rank < len(nodes) and nodes[rank] in alive and nodes[0] in alive
             if there and (workers.get(rank, Worker()).exit_code is not None or not spares):
                 self._directory(ids).request(rank, nodes[rank])
@@ -192,8 +193,9 @@ class SlurmLauncher:
             if count:
                 break
             time.sleep(SETTLE_PAUSE_S)
-        for name, ranks in ids["places"].items():
-            ids["places"][name] = [rank for rank in ranks if rank < count]
+        places: dict[str, list[int]] = ids["places"]
+        for name, ranks in places.items():
+            places[name] = [rank for rank in ranks if rank < count]
         ids["spares"] = [rank for rank in ids["spares"] if rank < count]
 
     def write_record(self, ids: dict[str, Any], record: bytes) -> None:
@@ -296,7 +298,8 @@ class SlurmLauncher:
     def _hosts(self, ids: dict[str, Any], nodes: list[str], workers: dict[int, Worker]) -> list[HostStatus]:
         alive = self._alive(nodes) if nodes else set[str]()
         hosts: list[HostStatus] = []
-        for mesh, ranks in ids["places"].items():
+        places: dict[str, list[int]] = ids["places"]
+        for mesh, ranks in places.items():
             for index, rank in enumerate(ranks):
                 worker = workers.get(rank, Worker())
                 name = nodes[rank] if rank < len(nodes) else ""
