@@ -59,7 +59,7 @@ STEPS = (
     Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels")),
     Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels")),
     # What cannot be installed is missed by single tests, which say so.
-    Step("packages", "tests", ("bash", "-c", "tools/system_packages.sh test || true")),
+    Step("packages", "tests", ("bash", "-c", "tools/system_packages.sh test slurm ssh || true")),
     Step("pytest", "tests", (PY, "-m", "pytest", "--durations=10", "-W", "error")),
     Step("chaos", "tests", (PY, "bench/chaos.py", "--seed", "1", "--seconds", "60", "--procs", "8", "--keep", "bench/.chaos")),
     Step("docs", "tests", (PY, "-m", "tools.check_docs")),

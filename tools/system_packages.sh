@@ -3,14 +3,16 @@
 #
 #     tools/system_packages.sh [--list] CATEGORY...
 #
-# Categories: build (the native module), test (a terminal), bench (profiles). A line of the table is "category | program that must be on
-# PATH | packages". Nothing is done where nothing is missing. Without root or apt it only says what is missing, and leaves it to the step
-# that needs it to fail, or to be left out with a word about it.
+# Categories: build (the native module), test (a terminal), slurm (a scheduler), ssh (a server), bench (profiles). A line of the table is
+# "category | program that must be on PATH | packages". Nothing is done where nothing is missing. Without root or apt it only says what is
+# missing, and leaves it to the step that needs it to fail, or to be left out with a word about it.
 set -euo pipefail
 
 table='
 build | cc      | gcc libc6-dev
 test  | tmux    | tmux
+slurm | slurmctld | slurm-wlm munge
+ssh   | sshd    | openssh-server openssh-client
 bench | perf    | linux-perf
 bench | strace  | strace
 bench | unshare | util-linux
@@ -29,7 +31,7 @@ for category in "$@"; do
         name=${name// /} program=${program// /}
         [ "$name" = "$category" ] || continue
         known=true
-        command -v "$program" >/dev/null 2>&1 && continue
+        PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null 2>&1 && continue
         read -ra words <<<"$packages"
         missing+=("${words[@]}")
     done <<<"$table"
@@ -48,5 +50,12 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
     exit 0
 fi
 export DEBIAN_FRONTEND=noninteractive
+# No package starts its daemon: tests start what they need, each in a folder of its own.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+    trap 'rm -f "$policy"' EXIT
+fi
 apt-get update -qq
 apt-get install -y -qq --no-install-recommends "${missing[@]}"

@@ -11,7 +11,7 @@ from monarch._core.identity import new_uid
 from monarch._core.mesh import MeshTrait
 from monarch._core.mesh_info import MeshInfo, each_of, runs_of
 from monarch._core.owner import spawning_owner
-from monarch._core.process import AGGREGATE, FIRST_ERROR, GATHER, LOG_LEVEL, NO_ANSWER, LocalProcess, current_process
+from monarch._core.process import AGGREGATE, GATHER, LOG_LEVEL, NO_ANSWER, LocalProcess, current_process
 from monarch._core.shape import Extent, Shape
 from monarch._core.slice import Slice
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 TRUST_ALL = "trust_all_connections"
 SECRET_VARIABLE = "MONARCH_JOB_SECRET_FILE"
 _LONGEST_SECRET = 4096
+# What launchers write: random bytes, of which the first or the last may look like white space.
+_RAW_SECRET = 32
 
 
 class Trust:
@@ -94,7 +96,8 @@ def read_secret(secret: bytes | str | os.PathLike[str]) -> bytes:
         raise ValueError(f"secret file {path}: belongs to another user")
     if found.st_mode & 0o077:
         raise ValueError(f"secret file {path}: others may read it, chmod 600 it")
-    body = body.strip()
+    if len(body) != _RAW_SECRET:
+        body = body.strip()
     if len(body) > _LONGEST_SECRET:
         raise ValueError(f"secret file {path}: longer than {_LONGEST_SECRET} bytes")
     if len(body) < 16:

@@ -65,7 +65,9 @@ class WorkerLoop:
             except OSError as e:
                 import errno
 
-                if e.errno == errno.EADDRINUSE and attempt + 1 < tries and kind == "tcp" and number:
+                # The native side's error has its number in the text only.
+                taken = e.errno == errno.EADDRINUSE or f"(os error {errno.EADDRINUSE})" in str(e)
+                if taken and attempt + 1 < tries and kind == "tcp" and number:
                     continue
                 raise OSError(e.errno, f"cannot listen at {bound.url}: {os.strerror(e.errno) if e.errno else e}") from None
         raise AssertionError("unreachable")

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from monarch.job.local import LocalJob as LocalJob
     from monarch.job.login import LoginJob as LoginJob
     from monarch.job.process import ProcessJob as ProcessJob
+    from monarch.job.slurm import SlurmJob as SlurmJob
+    from monarch.job.ssh import SSHJob as SSHJob
 
 # Where each name is implemented.
 _HOMES = {
@@ -102,6 +104,8 @@ _HOMES = {
     ),
     "login": ("LoginJob",),
     "process": ("ProcessJob",),
+    "slurm": ("SlurmJob",),
+    "ssh": ("SSHJob",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -50,6 +50,7 @@ class Allocation:
         self.ids = ids_of(job)
         self.sizes = job._sizes()
         self.logs = job._logs()
+        self.ending = job._ending
         # Set when it is killed.
         self.stopped = threading.Event()
 
@@ -164,9 +165,10 @@ def until_joined(allocation: Allocation, wanted: list[Host], timeout: float | No
 def ended(allocation: Allocation, status: JobStatus) -> JobEndedError:
     """The scheduler's words, and what the workers said last."""
     words = "\n".join(f"{host}: {text}" for host, text in last_words(allocation).items())
-    return JobEndedError(
-        "ended", title=allocation.title, cause="\n".join(filter(None, (status.detail, words))), state=status.phase, reason=status.detail
-    )
+    state, reason = allocation.ending(status)
+    what = "ended" if state == status.phase else f"ended: {state}"
+    cause = "\n".join(filter(None, (status.detail, words)))
+    return JobEndedError(what, title=allocation.title, cause=cause, state=state, reason=reason)
 
 
 def last_words(allocation: Allocation) -> dict[Host, str]:

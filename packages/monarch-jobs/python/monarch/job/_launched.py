@@ -81,6 +81,10 @@ class LauncherJob(JobTrait):
 
         return _joining.connect(self)
 
+    def _ending(self, status: JobStatus) -> tuple[str, str]:
+        """State and reason of an allocation that is over, in the scheduler's words."""
+        return status.phase, status.detail
+
     def _poll(self) -> JobStatus:
         from monarch.job import _joining
 

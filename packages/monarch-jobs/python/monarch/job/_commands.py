@@ -1,0 +1,151 @@
+"""Runs commands, here or on another machine by ssh, each within a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import stat
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn
+
+from monarch.job.errors import BackendMissingError
+
+# A controller that is up answers in milliseconds; one that is being failed over takes up to a minute, and the commands then retry.
+TIMEOUT_S = 30.0
+# What a shell says of a command that is not there.
+NOT_FOUND = 127
+# What ssh says of itself.
+SSH_FAILED = 255
+TIMED_OUT = 124
+
+
+class Result(NamedTuple):
+    """How a command ended: `code` is 124 where it was ended for taking too long."""
+
+    command: str
+    code: int
+    out: str
+    err: str
+
+    @property
+    def words(self) -> str:
+        """What it printed, the errors first."""
+        return "\n".join(part.strip() for part in (self.err, self.out) if part.strip())
+
+
+class Commands:
+    """Runs commands on this machine, or through ssh on `login`, all over one connection whose socket has `socket` in its name.
+
+    `options` are further ones of ssh.
+    """
+
+    def __init__(self, title: str, login: str | None = None, socket: str = "new", options: Sequence[str] = ()) -> None:
+        self.title = title
+        self.login = login
+        self._options = tuple(options)
+        self._control = control_path(socket) if login else ""
+
+    def close(self) -> None:
+        """Ends the connection to the login node."""
+        if self.login:
+            self.run_here(*self.ssh("-O", "exit"))
+
+    def run(self, *argv: str, stdin: str = "", timeout: float = TIMEOUT_S) -> Result:
+        """The result, whatever it is; `BackendMissingError` where there is no such command."""
+        if not self.login:
+            return self.run_here(*argv, stdin=stdin, timeout=timeout)
+        result = self.run_here(*self.ssh(), shlex.join(argv), stdin=stdin, timeout=timeout)
+        if result.code == NOT_FOUND:
+            self.missing(argv[0])
+        return result._replace(command=shlex.join(argv))
+
+    def run_here(self, *argv: str, stdin: str = "", timeout: float = TIMEOUT_S) -> Result:
+        """The result of a command of this machine."""
+        result = _run(argv, stdin, timeout)
+        if result is None:
+            self.missing(argv[0])
+        return result._replace(command=shlex.join(argv))
+
+    def ssh(self, *words: str) -> tuple[str, ...]:
+        """An ssh command for the login node; `words` are options."""
+        assert self.login is not None
+        options = ("BatchMode=yes", "ControlMaster=auto", f"ControlPath={self._control}", "ControlPersist=600", "ConnectTimeout=20")
+        named = tuple(word for option in options for word in ("-o", option))
+        return ("ssh", *named, *self._options, *words, self.login)
+
+    def host_name(self) -> str:
+        """What ssh dials for `login`."""
+        shown = self.run_here(*self.ssh("-G")).out
+        return next((line.split(None, 1)[1] for line in shown.splitlines() if line.startswith("hostname ")), self.login or "")
+
+    def missing(self, program: str) -> NoReturn:
+        where = f" on {self.login}" if self.login and program != "ssh" else ""
+        hint = "install an ssh client" if program == "ssh" else "run on a login node of the cluster, or name one with via_ssh="
+        raise BackendMissingError(f"there is no command '{program}'{where}", title=self.title, hint=hint)
+
+
+def control_path(name: str) -> str:
+    """Where ssh puts the socket of a shared connection: a private folder with a short path, as sockets need one.
+
+    `RuntimeError` where somebody else has made it first.
+    """
+    folder = os.path.join(tempfile.gettempdir(), f"monarch-ssh-{os.geteuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise RuntimeError(f"{folder} is not this user's private folder; remove it")
+    return os.path.join(folder, f"{name}-%C")
+
+
+def _run(argv: Sequence[str], stdin: str, timeout: float) -> Result | None:
+    # Formats of dates and the like depend on the user's environment: not for us.
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SACCT_", "SINFO_"))}
+    env |= {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # so that what it started can be ended with it, and Ctrl-C does not tear it apart
+        )
+    except (FileNotFoundError, PermissionError, NotADirectoryError):
+        return None
+    with process:
+        try:
+            out, err = process.communicate(stdin, timeout)
+            return Result("", process.returncode, out, err)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            out, err = _rest(process)
+            return Result("", TIMED_OUT, out, f"{err}no end after {timeout:g} s")
+        except BaseException:
+            _end(process)
+            _rest(process)
+            raise
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _rest(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it had printed; a process that left the group may still hold the pipes, and is not waited for."""
+    try:
+        return process.communicate(timeout=1)
+    except subprocess.TimeoutExpired:
+        for pipe in (process.stdout, process.stderr, process.stdin):
+            if pipe is not None:
+                pipe.close()
+        return "", ""

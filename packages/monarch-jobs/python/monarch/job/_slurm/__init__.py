@@ -1,0 +1,1 @@
+"""The parts of `monarch.job.slurm`: hostlist, script, states, sharing (pure), arguments, directory, launcher."""

@@ -1,0 +1,61 @@
+"""Makes SLURM jobs for tests, and waits for what becomes of them."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from monarch.job import JobStatus, SlurmJob
+from tools.slurm.cluster import SlurmCluster
+from tools.slurm.configuration import Node
+
+WORKER = Path(__file__).with_name("slurm_worker.py")
+NODE = Node(cpus=2, memory_mb=2000, gpus=2)
+
+
+class Jobs:
+    """Makes jobs on a cluster; their workers are stand-ins unless a job says otherwise."""
+
+    def __init__(self, cluster: SlurmCluster, python_exe: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self._python_exe = python_exe
+        self.made: list[SlurmJob] = []
+
+    def __call__(self, meshes: dict[str, int], **arguments: object) -> SlurmJob:
+        arguments = {"python_exe": self._python_exe, "job_dir": str(self.folder), **arguments}
+        job = SlurmJob(meshes, **arguments)  # pyright: ignore[reportArgumentType]
+        self.made.append(job)
+        return job
+
+    def joined(self, job: SlurmJob) -> JobStatus:
+        """The status once every host has published its address."""
+        return self.until(job, lambda status: all(host.phase == "joined" for host in status.hosts))
+
+    def until(self, job: SlurmJob, reached: Callable[[JobStatus], bool]) -> JobStatus:
+        """Looks until it is so; a status that is the end and is not what is waited for is a failure."""
+        while True:
+            status = job.status()
+            if reached(status):
+                return status
+            assert status.phase != "ended", f"{status.detail}\n{self.outputs()}"
+            time.sleep(0.05)  # sleeps: the scheduler offers nothing to wait for
+
+    def tell(self, address: str | None, words: str) -> None:
+        """Says to a stand-in what it is to do."""
+        assert address is not None
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as connection:
+            connection.sendall(f"{words}\n".encode())
+
+    def outputs(self) -> str:
+        """What the jobs of this test have printed."""
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')}" for path in sorted(self.folder.glob("*.out")))
+
+    def kill_worker(self, job: SlurmJob, rank: int) -> None:
+        """Kills the worker of a rank of the allocation, on its node."""
+        assert job._ids is not None
+        pid = int((self.folder / job._ids["job_id"] / "hosts" / f"{rank}.pid").read_text())
+        node = (self.folder / job._ids["job_id"] / "nodes").read_text().split()[rank]
+        self.cluster.run("srun", f"--jobid={job._ids['job_id']}", "--overlap", "-N1", "-n1", f"--nodelist={node}", "kill", "-9", str(pid))

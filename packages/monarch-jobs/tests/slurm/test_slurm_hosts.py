@@ -1,0 +1,165 @@
+"""SlurmJob with real workers: reserve once and run many times, from several clients; nodes and workers that are lost; a login node."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from slurm_jobs import Jobs
+
+from monarch.actor import Actor, HostMesh, SupervisionError, endpoint
+from monarch.job import SlurmJob
+from tools.project import ROOT
+from tools.sshd.hosts import SshHosts
+from tools.sshd.hosts import missing as missing_sshd
+
+CLIENT = """
+import json, os, sys
+from monarch.actor import Actor, endpoint
+from monarch.job import SlurmJob
+
+class Node(Actor):
+    @endpoint
+    def name(self):
+        return os.environ["SLURMD_NODENAME"]
+
+if __name__ == "__main__":
+    job = SlurmJob({"a": 2, "b": 1}, python_exe=sys.executable, job_dir="jobs")
+    state = job.state()
+    names = {mesh: list(state[mesh].spawn_procs().spawn("node", Node).name.call().get(20).values()) for mesh in ("a", "b")}
+    print(json.dumps([job._current._where(), names]))
+"""
+
+
+class Node(Actor):
+    @endpoint
+    def name(self) -> str:
+        return os.environ["SLURMD_NODENAME"]
+
+
+@pytest.fixture(autouse=True)
+def sources(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Nodes import what this process does."""
+    folders = [str(ROOT / "packages" / name / "python") for name in ("monarch-core", "monarch-jobs")]
+    path = ":".join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
+    monkeypatch.setenv("PYTHONPATH", path)
+    return path
+
+
+LATER = """
+import sys
+from client import Node
+from monarch.job import job_load
+
+if __name__ == "__main__":
+    hosts = job_load("state.json").state().a
+    print(*hosts.spawn_procs().spawn("node", Node).name.call().get(20).values())
+"""
+
+
+def _names_later(folder: Path) -> list[str]:
+    """What a client that comes now finds."""
+    (folder / "client.py").write_text(CLIENT)
+    (folder / "later.py").write_text(LATER)
+    done = subprocess.run([sys.executable, "later.py"], cwd=folder, capture_output=True, text=True, timeout=25)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def _names(hosts: HostMesh) -> list[str]:
+    return list(hosts.spawn_procs().spawn("node", Node).name.call().get(20).values())
+
+
+def test_reserved_once_and_run_three_times(jobs: Jobs, tmp_path: Path) -> None:
+    """Each run is a client of its own, which finds the allocation by the cached state; then it is killed."""
+    (tmp_path / "client.py").write_text(CLIENT)
+    found: list[object] = []
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "client.py"], capture_output=True, text=True, timeout=25)
+        assert (done.returncode, done.stderr) == (0, "")
+        found.append(json.loads(done.stdout))
+    assert found[0] == found[1] == found[2]
+    assert found[0][1] == {"a": ["n0", "n1"], "b": ["n2"]}  # pyright: ignore[reportIndexIssue]
+    assert jobs.cluster.run("squeue", "-h", "-o", "%T").split() == ["RUNNING"]
+    killed = subprocess.run([sys.executable, "-c", "from monarch.job import job_load; job_load().kill()"], capture_output=True, text=True)
+    assert (killed.returncode, killed.stderr) == (0, "")
+    assert jobs.cluster.run("squeue", "-h") == "" and not Path(".monarch/job_state.json").exists()
+
+
+def test_a_worker_is_killed(jobs: Jobs, tmp_path: Path) -> None:
+    """Its procs fail, it is started again where it was, and the next state has it."""
+    job = jobs({"a": 2}, python_exe=sys.executable)
+    state = job.state(cached_path=str(tmp_path / "state.json"))
+    nodes = state.a.spawn_procs().spawn("node", Node)
+    assert list(nodes.name.call().get(20).values()) == ["n0", "n1"]
+    jobs.kill_worker(job, 1)
+    with pytest.raises(SupervisionError):
+        while True:
+            nodes.slice(hosts=1).name.call_one().get(20)
+    jobs.until(job, lambda status: status.hosts[1].phase == "lost")
+    assert [host.name for host in job.heal().restarted] == ["n1"]
+    assert _names_later(tmp_path) == ["n0", "n1"]
+
+
+def test_a_node_is_lost(mortal: Jobs, tmp_path: Path) -> None:
+    """A spare takes its place within the allocation."""
+    job = mortal({"a": 2}, python_exe=sys.executable, spares=1)
+    state = job.state(cached_path=str(tmp_path / "state.json"))
+    nodes = state.a.spawn_procs().spawn("node", Node)
+    assert list(nodes.name.call().get(20).values()) == ["n0", "n1"]
+    mortal.cluster.kill_node(1)
+    with pytest.raises(SupervisionError):
+        while True:
+            nodes.slice(hosts=1).name.call_one().get(20)
+    mortal.until(job, lambda status: status.hosts[1].phase == "lost")
+    assert [host.name for host in job.heal().replaced] == ["n2"]
+    assert _names_later(tmp_path) == ["n0", "n2"]
+    job.kill()
+
+
+def test_a_script_inside_the_allocation(jobs: Jobs, tmp_path: Path) -> None:
+    """It gets the nodes of the job that it runs in, on the first of them."""
+    script = tmp_path / "client.py"
+    script.write_text(CLIENT)
+    job = jobs({"a": 2, "b": 1}, python_exe=sys.executable)
+    job.apply(client_script=str(script))
+    status = jobs.until(job, lambda status: status.phase == "ended")
+    assert '"a": ["n0", "n1"], "b": ["n2"]' in status.detail
+
+
+def test_through_a_login_node(jobs: Jobs, tmp_path: Path, sources: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No command of SLURM here: all run there, and the ports come over the same connection."""
+    if lacking := missing_sshd():
+        pytest.skip(lacking)
+    environment = {"PYTHONPATH": sources, **jobs.cluster.env}
+    with SshHosts(tmp_path / "sshd", ("login",), env=environment) as login:
+        path, bin_folder = os.environ["PATH"], tmp_path / "bin"
+        bin_folder.mkdir()
+        (bin_folder / "ssh").write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {login.config} "$@"\n')
+        (bin_folder / "ssh").chmod(0o755)
+        monkeypatch.setenv("PATH", str(bin_folder))
+        monkeypatch.delenv("SLURM_CONF")
+        job = SlurmJob({"a": 2}, python_exe=sys.executable, job_dir=str(tmp_path / "jobs"), via_ssh="login", out_of_cluster=True)
+        state = job.state(cached_path="state.json")
+        assert _names(state.a) == ["n0", "n1"]
+        status = job.status()
+        assert all((host.address or "").startswith("tcp://127.0.0.1:") for host in status.hosts)
+        assert not list((tmp_path / "jobs").rglob("secret"))
+        job.kill()
+        assert not [path for path in (tmp_path / "jobs").iterdir() if path.is_dir()]
+        monkeypatch.setenv("PATH", path)
+        assert not (login.directory / "login.log").read_text().count("Accepted publickey") > 1, "one connection"
+
+
+def test_the_example(jobs: Jobs) -> None:
+    """The same script that CI runs on processes, unchanged: three runs in one allocation, from two clients."""
+    example = str(ROOT / "examples" / "slurm_job.py")
+    for arguments in (["--runs", "1"], ["--runs", "2", "--quick"]):
+        done = subprocess.run([sys.executable, "-W", "error", example, *arguments], capture_output=True, text=True, timeout=25)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "499999500000 on {hosts: 2, procs: 2}" in done.stdout
+    assert len(jobs.cluster.run("squeue", "-h", "-t", "all", "-o", "%A").split()) >= 1 and jobs.cluster.run("squeue", "-h") == ""

@@ -1,0 +1,34 @@
+"""Hosts with a real sshd each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import monarch.actor
+from tools.project import ROOT
+from tools.sshd.hosts import SshHosts, missing
+
+
+@pytest.fixture(scope="session", autouse=True)
+def failures_do_not_end_pytest() -> Iterator[None]:
+    """A failure may reach the root after the test that wanted it is over."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)
+        yield
+
+
+@pytest.fixture
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshHosts]:
+    """Two hosts of the test's own, which it may kill."""
+    if lacking := missing():
+        pytest.skip(lacking)
+    monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    sources = [str(ROOT / "packages" / name / "python") for name in ("monarch-core", "monarch-jobs")]
+    environment = {"PYTHONPATH": ":".join([*sources, *filter(None, [os.environ.get("PYTHONPATH")])]), "TMPDIR": str(tmp_path)}
+    with SshHosts(tmp_path / "sshd", ("h0", "h1"), env=environment) as found:
+        yield found

@@ -1,0 +1,114 @@
+"""SSHJob with real sshds and real workers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from monarch.actor import Actor, SupervisionError, endpoint
+from monarch.job import JobStatus, SSHJob, SubmitError, job_load
+from tools.sshd.hosts import SshHosts
+
+
+class Echo(Actor):
+    @endpoint
+    def parent(self) -> int:
+        return os.getppid()
+
+
+def _job(hosts: SshHosts, **arguments: object) -> SSHJob:
+    arguments = {"python_exe": sys.executable, "ssh_args": hosts.ssh_args, **arguments}
+    job = SSHJob(**arguments)  # pyright: ignore[reportArgumentType]
+    job.add_mesh("workers", hosts.names)
+    return job
+
+
+def _until(job: SSHJob, phases: list[str]) -> JobStatus:
+    while True:
+        status = job.status()
+        if [host.phase for host in status.hosts] == phases:
+            return status
+
+
+def _left(hosts: SshHosts, tmp_path: Path) -> list[str]:
+    return [path.name for path in tmp_path.glob("monarch-worker-*")]
+
+
+def test_hosts_join_run_and_end(hosts: SshHosts, tmp_path: Path) -> None:
+    job = _job(hosts)
+    state = job.state(cached_path="state.json")
+    assert state.workers.spawn_procs({"procs": 2}).spawn("echo", Echo).parent.call().get(20).extent.nelements == 4
+    assert [host.name for host in job.status().hosts] == ["h0", "h1"]
+    assert not list(tmp_path.glob("monarch-worker-*/secret")), "what carried the secret is gone"
+    assert job._secret().hex() not in Path("state.json").read_text()
+    again = job_load("state.json")
+    assert again.can_run(_job(hosts)) and not again.can_run(_job(hosts, monarch_port=9))
+    job.kill()
+    assert not _left(hosts, tmp_path) and not Path("state.json").exists()
+
+
+def test_a_worker_that_ends_is_started_again(hosts: SshHosts) -> None:
+    job = _job(hosts)
+    job.apply()
+    status = _until(job, ["joined", "joined"])
+    assert job._ids is not None
+    subprocess.run(["ssh", *hosts.ssh_args, "h1", f"kill -KILL -{job._ids['workers'][1]['pid']}"], check=True)
+    lost = _until(job, ["joined", "lost"])
+    assert lost.hosts[1].detail.startswith("its worker")
+    report = job.heal()
+    assert [host.name for host in report.restarted] == ["h1"] and not report.missing
+    assert _until(job, ["joined", "joined"]).hosts[0] == status.hosts[0]
+    job.kill()
+
+
+def test_a_host_that_is_gone_is_missing(hosts: SshHosts) -> None:
+    job = _job(hosts)
+    state = job.state(cached_path=None)
+    echo = state.workers.spawn_procs().spawn("echo", Echo)
+    echo.parent.call().get(20)
+    hosts.kill_host("h1")
+    with pytest.raises(SupervisionError):
+        while True:
+            echo.slice(hosts=1).parent.call_one().get(20)
+    _until(job, ["joined", "lost"])
+    assert [host.name for host in job.heal().missing] == ["h1"]
+    hosts.start_host("h1")
+    assert [host.name for host in job.heal().restarted] == ["h1"]
+    job.kill()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text", "code"),
+    [
+        ({"python_exe": "/nowhere/python"}, "'/nowhere/python' on h0 is no interpreter with monarch\n.*not found", 3),
+        ({"python_exe": "/bin/true"}, "'/bin/true' on h0 is another version\n.*this machine monarch", 4),
+        ({"ssh_args": ["-F", "/dev/null"]}, "ssh does not get to h0", 255),
+    ],
+)
+def test_what_is_refused(hosts: SshHosts, tmp_path: Path, arguments: dict[str, object], text: str, code: int) -> None:
+    job = _job(hosts, **arguments)
+    with pytest.raises(SubmitError, match=text) as caught:
+        job.apply()
+    assert caught.value.exit_code == code and "ssh" in (caught.value.command or "")
+    assert not job.active and not _left(hosts, tmp_path)
+
+
+def test_a_host_that_fails_takes_the_others_back(hosts: SshHosts, tmp_path: Path) -> None:
+    hosts.kill_host("h1")
+    with pytest.raises(SubmitError, match="ssh does not get to h1"):
+        _job(hosts).apply()
+    assert not _left(hosts, tmp_path)
+
+
+def test_a_port_that_is_closed_from_here_is_forwarded(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a firewall: what ssh dials is not where this machine gets to the worker's port."""
+    monkeypatch.setattr("monarch.job._commands.Commands.host_name", lambda _: "nowhere.invalid")
+    job = _job(hosts)
+    state = job.state(cached_path=None)
+    assert len(state.workers.spawn_procs().spawn("echo", Echo).parent.call().get(20)) == 2
+    assert job._ids is not None and all(worker["forwards"] for worker in job._ids["workers"])
+    job.kill()

@@ -1,0 +1,65 @@
+"""A daemon and all that comes of it, in a PID namespace that ends with its owner.
+
+Daemons like slurmd and sshd start processes that leave their session and outlive them. In a PID namespace they cannot: the kernel kills
+every process of it when its first one goes. That first one is a shell which waits for the end of its standard input, a pipe of the owner.
+So all is gone after `kill()`, after the owner's exit, and after its death by SIGKILL. Killing one enclosure is to a daemon and its jobs
+what a power cut is to a machine, short of what its network does.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+_UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+# The shell reaps what is orphaned in the namespace while it waits for `cat`.
+_INIT = '"$@" </dev/null & exec 2>/dev/null; cat >/dev/null'
+
+
+def unavailable() -> str:
+    """Why there can be no enclosure here; empty where there can."""
+    if shutil.which("unshare") is None:
+        return "there is no 'unshare' here (Debian's util-linux)"
+    tried = subprocess.run([*_UNSHARE, "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return f"no PID namespaces here: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+class Enclosure:
+    """`argv`, running in a namespace of its own; its output goes to the file `log`."""
+
+    def __init__(self, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.log = log
+        with log.open("ab") as out:
+            self._init = subprocess.Popen(
+                [*_UNSHARE, "sh", "-c", _INIT, "sh", *argv],
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                env=None if env is None else dict(env),
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """Ends every process of the namespace at once, by SIGKILL."""
+        self._init.kill()
+        self._init.wait()
+        assert self._init.stdin is not None
+        self._init.stdin.close()
+
+    @property
+    def pid(self) -> int:
+        """The process outside that holds the namespace."""
+        return self._init.pid
+
+    def last_words(self) -> str:
+        """The end of what the daemon has printed."""
+        return self.log.read_text(errors="replace")[-2000:] if self.log.exists() else ""
+
+    def __enter__(self) -> Enclosure:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.kill()
