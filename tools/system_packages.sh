@@ -3,14 +3,18 @@
 #
 #     tools/system_packages.sh [--list] CATEGORY...
 #
-# Categories: build (the native module), test (a terminal), bench (profiles). A line of the table is "category | program that must be on
-# PATH | packages". Nothing is done where nothing is missing. Without root or apt it only says what is missing, and leaves it to the step
-# that needs it to fail, or to be left out with a word about it.
+# Categories: build (the native module), test (a terminal, hosts in network namespaces), bench (profiles). A line of the table is
+# "category | program that must be on PATH | packages". Nothing is done where nothing is missing. Without root or apt it only says
+# what is missing, and leaves it to the step that needs it to fail, or to be left out with a word about it.
 set -euo pipefail
 
 table='
 build | cc      | gcc libc6-dev
 test  | tmux    | tmux
+test  | ip      | iproute2
+test  | ss      | iproute2
+test  | nft     | nftables
+test  | unshare | util-linux
 bench | perf    | linux-perf
 bench | strace  | strace
 bench | unshare | util-linux
