@@ -12,7 +12,7 @@ From a terminal: `python -m tools.netns up 3`, and in another one `python -m too
 | file | noun |
 |---|---|
 | `namespace` | namespaces, and the process that they live and die with |
-| `process` | a process in them |
+| `process`, `enter` | a process in them, and how it comes there |
 | `network` | the hosts and the bridge between them |
 | `host` | one host, and what can be done to its network |
 """

@@ -17,7 +17,7 @@ from tools.netns.process import Process
 
 # In the environment of each first process: `network/label`.
 MARK = "MONARCH_NETNS"
-_PROGRAMS = ("ip", "nft", "ss", "nsenter", "unshare", "setpriv")
+_PROGRAMS = ("ip", "nft", "ss", "nsenter", "unshare")
 _KINDS = ("--net", "--uts", "--ipc", "--mount", "--pid")
 # $0 is the host name, $1 the text of /etc/hosts. Shared memory is each host's own, as it would be. Ignored, SIGCHLD makes the kernel
 # reap what is left to the first process.
@@ -85,7 +85,7 @@ class Namespace:
 
     def popen(self, *argv: str, **options: Any) -> Process:
         """Starts a command; the options are those of `subprocess.Popen`."""
-        return Process(self.enter(), argv, **options)
+        return Process(self.first, argv, **options)
 
     def run(self, *argv: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
         """Runs a command to its end, and raises if that is not 0; the options are those of `subprocess.run`."""

@@ -6,23 +6,25 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+_ENTER = Path(__file__).with_name("enter.py")
 
 
 class Process(subprocess.Popen[str]):
     """`Popen` of what runs in the host: signals go to it, whose process id out here is `target`, and its end is the end.
 
-    Into a namespace of processes one comes only by a fork, so `nsenter` stands between; `pid` is that one's. Should it end first, the
-    kernel kills the process in the host (`setpriv --pdeathsig`).
+    `pid` is that of `enter.py`, which stands between.
     """
 
-    def __init__(self, enter: list[str], argv: tuple[str, ...], **options: Any) -> None:
-        super().__init__([*enter, "setpriv", "--pdeathsig", "KILL", "--", *argv], text=True, **options)
+    def __init__(self, first: int, argv: tuple[str, ...], **options: Any) -> None:
+        super().__init__([sys.executable, "-IS", str(_ENTER), str(first), *argv], text=True, **options)
         self.target = self._child()
 
     def _child(self) -> int:
-        """The process in the host, as soon as it is there; `nsenter` itself if that has ended before."""
+        """The process in the host, as soon as it is there; `enter.py` itself if that has ended before."""
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
         while os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if words := children.read_text().split():

@@ -186,6 +186,25 @@ def test_one_link(network: Network, hosts: list[Host], servers: dict[str, Proces
     assert ask(a, b) == ask(b, a) == "word"
 
 
+def test_a_frozen_process_goes_on(hosts: list[Host]) -> None:
+    with hosts[0].popen("cat", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert say(process, "first") == "first"
+        process.send_signal(signal.SIGSTOP)
+        process.send_signal(signal.SIGCONT)
+        assert say(process, "word") == "word"
+        process.send_signal(signal.SIGSTOP)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_a_frozen_process_ends_with_its_host() -> None:
+    with Network(1) as network:
+        process = network.hosts[0].popen("cat", stdin=subprocess.PIPE)
+        process.send_signal(signal.SIGSTOP)
+    assert process.wait() == -signal.SIGKILL
+    process.communicate()
+
+
 def connected(host: Host, to: Host) -> Process:
     made = host.popen(sys.executable, "-IS", "-c", CONNECT, to.name, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert say(made, "hello") == "hello"
