@@ -6,6 +6,10 @@
 # Categories: build (the native module), test (a terminal), slurm (a scheduler), ssh (a server), bench (profiles). A line of the table is
 # "category | program that must be on PATH | packages". Nothing is done where nothing is missing. Without root or apt it only says what is
 # missing, and leaves it to the step that needs it to fail, or to be left out with a word about it.
+
+# Categories: build (the native module), test (a terminal, hosts in network namespaces), bench (profiles). A line of the table is
+# "category | program that must be on PATH | packages". Nothing is done where nothing is missing. Without root or apt it only says
+# what is missing, and leaves it to the step that needs it to fail, or to be left out with a word about it.
 set -euo pipefail
 
 table='
@@ -13,6 +17,10 @@ build | cc      | gcc libc6-dev
 test  | tmux    | tmux
 slurm | slurmctld | slurm-wlm munge
 ssh   | sshd    | openssh-server openssh-client
+test  | ip      | iproute2
+test  | ss      | iproute2
+test  | nft     | nftables
+test  | unshare | util-linux
 bench | perf    | linux-perf
 bench | strace  | strace
 bench | unshare | util-linux

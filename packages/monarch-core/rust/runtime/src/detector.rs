@@ -26,11 +26,12 @@
 //! that most false alarms of SWIM come from slow accusers, and stretches their timeouts by a score of their health; lateness is
 //! that score, measured directly. The bound on detection grows by as much as the member starved.
 //!
-//! **Cut off itself.** An agent that hears nobody at all is more likely cut off than the last one left. After 12 beats of that its
-//! clock of silences stands still until it hears somebody, so it loses nobody; its lease decides what becomes of it. The client has
-//! nobody above it and declares what it sees, be it that all hosts are lost. An agent watches its client, too: that can be asked about
-//! hosts, and who hears it is not alone. `Lost` of a client says no more than that it is not heard: the lease decides, and when the
-//! client is back it is watched again.
+//! **Cut off itself.** A member that hears nobody at all is more likely cut off than the last one left. After 12 beats of that its
+//! clock of silences stands still until it hears somebody, so it loses nobody. What becomes of an agent is its lease's to decide. The
+//! client has nobody above it: it waits for `channel_reconnect_timeout`, which is as long as agents keep the work of a client that is
+//! cut off, and then declares what it sees, all hosts lost. With one host only it cannot tell who is cut off, and does not wait: a host
+//! that is lost is to be known in time. An agent watches its client, too: that can be asked about hosts, and who hears it is not alone.
+//! `Lost` of a client says no more than that it is not heard: the lease decides, and when the client is back it is watched again.
 //!
 //! **One way cuts.** If B does not hear A but A hears B, B suspects: with a third host that hears A, its link to A is lost after
 //! `channel_reconnect_timeout`, and by closing it B tells A; without one, A is lost. (Over TCP both fall silent: without
@@ -62,7 +63,7 @@ const HELP: u32 = 10;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// Has nobody above it: declares what it sees, even if that is that all are gone.
+    /// Has nobody above it: if it hears nobody it declares, after a while, that all are lost.
     Client,
     /// Loses nobody while it hears nobody.
     Agent,
@@ -199,8 +200,8 @@ pub struct Detector {
     clock: Option<Clock>,
     /// When anybody was heard.
     any: Option<Stamp>,
-    /// Nobody has been heard for so long that the clock stands still.
-    alone: bool,
+    /// Since when it has been known that nobody is heard.
+    alone: Option<Instant>,
     hosts: BTreeMap<ProcUid, Host>,
     /// Suspicions that a link's end began, which are yet to be told.
     fresh: Vec<ProcUid>,
@@ -210,7 +211,7 @@ pub struct Detector {
 
 impl Detector {
     pub fn new(settings: Settings) -> Self {
-        Detector { settings, clock: None, any: None, alone: false, hosts: BTreeMap::new(), fresh: vec![], turn: 0 }
+        Detector { settings, clock: None, any: None, alone: None, hosts: BTreeMap::new(), fresh: vec![], turn: 0 }
     }
 
     // ---- what happens
@@ -234,7 +235,7 @@ impl Detector {
     /// Something authentic has come from it, on any stream; also of one that is not watched.
     pub fn heard(&mut self, host: ProcUid, now: Instant) {
         let stamp = self.look(now);
-        (self.any, self.alone) = (Some(stamp), false);
+        (self.any, self.alone) = (Some(stamp), None);
         let Some(h) = self.hosts.get_mut(&host).filter(|h| !over(h.down)) else { return };
         (h.heard, h.known, h.down) = (stamp, true, None);
         if h.suspicion.take().is_some() {
@@ -342,26 +343,32 @@ impl Detector {
         actions
     }
 
-    /// Whether this member hears nobody, so that its lease decides and not what it sees.
+    /// Whether this member hears nobody: it is more likely cut off than all others are.
     pub fn alone(&self) -> bool {
-        self.alone
+        self.alone.is_some()
     }
 
     /// Moves the clock of silences on, unless it stands still: the time that a tick is late, and the time in which nobody is heard.
     fn look(&mut self, now: Instant) -> Stamp {
-        let (beat, idle) = (self.settings.beat(), self.hosts.is_empty());
+        let (beat, watched) = (self.settings.beat(), self.hosts.values().filter(|h| h.help.is_none()).take(2).count());
+        let (patience, others) = match self.settings.role {
+            Role::Agent => (Duration::MAX, 1),
+            Role::Client => (self.settings.reconnect.saturating_sub((LOST - SUSPECT) * beat), 2),
+        };
         let clock = self.clock.get_or_insert(Clock { stood: Duration::ZERO, looked: now, due: now + beat });
         let late = now.saturating_duration_since(clock.due);
-        if self.alone {
+        if self.alone.is_some_and(|since| now.saturating_duration_since(since) < patience) {
             clock.stood += now.saturating_duration_since(clock.looked);
-        } else if late > beat && !idle {
+        } else if late > beat && !self.hosts.is_empty() {
             clock.stood += late;
         }
         if late > beat {
             clock.due = now;
         }
         clock.looked = clock.looked.max(now);
-        self.alone |= self.settings.role == Role::Agent && !idle && self.any.is_some_and(|any| clock.since(any, now) >= SUSPECT * beat);
+        if self.alone.is_none() && watched >= others && self.any.is_some_and(|any| clock.since(any, now) >= SUSPECT * beat) {
+            self.alone = Some(now);
+        }
         clock.stamp(now)
     }
 

@@ -9,6 +9,8 @@ use runtime::detector::{Action, Detector, LinkEnd, Role, Settings};
 use wire::ProcUid;
 
 pub type Member = usize;
+/// What agents say of it counts for nothing: their leases decide.
+pub const CLIENT: Member = 0;
 
 /// From one time on until another.
 #[derive(Clone, Copy, Debug)]
@@ -127,10 +129,10 @@ pub fn about(action: &Action) -> Member {
 }
 
 impl World {
-    /// Member 0 is the client; all watch all.
+    /// All watch all.
     pub fn new(members: usize, loss: Duration, reconnect: Duration, network: Network, faults: Vec<Fault>, seed: u64) -> Self {
         let start = Instant::now();
-        let role = |m| if m == 0 { Role::Client } else { Role::Agent };
+        let role = |m| if m == CLIENT { Role::Client } else { Role::Agent };
         let mut world = World {
             start,
             now: Duration::ZERO,
@@ -258,6 +260,9 @@ impl World {
             Event::Arrives { from, message: Message::End(end), .. } => self.detectors[m].link_down(uid(from), end, now),
             Event::Arrives { from, message, .. } => {
                 self.heard[m][from] = self.now;
+                if from == CLIENT {
+                    self.detectors[m].watch(uid(from), now);
+                }
                 self.detectors[m].heard(uid(from), now);
                 match message {
                     Message::Ping => self.send(m, from, Message::Pong),
@@ -279,7 +284,7 @@ impl World {
             Action::Ping(_) => self.send(m, other, Message::Ping),
             Action::Probe { via, .. } => self.send(m, member(via), Message::Probe(other)),
             action => {
-                self.over[m][other] |= matches!(action, Action::Lost { .. } | Action::LinkLost { .. });
+                self.over[m][other] |= other != CLIENT && matches!(action, Action::Lost { .. } | Action::LinkLost { .. });
                 self.said.push(Said { at: self.now, by: m, action, heard: self.heard[m][other] });
             }
         }
@@ -290,8 +295,8 @@ impl World {
         self.detectors[m].alone()
     }
 
-    /// What has been said that ends a watch.
+    /// What has been said that ends a host.
     pub fn verdicts(&self) -> impl Iterator<Item = &Said> {
-        self.said.iter().filter(|s| matches!(s.action, Action::Lost { .. } | Action::LinkLost { .. }))
+        self.said.iter().filter(|s| about(&s.action) != CLIENT && matches!(s.action, Action::Lost { .. } | Action::LinkLost { .. }))
     }
 }

@@ -1,0 +1,168 @@
+"""Hosts and clients that die, freeze, or are cut off: who is lost, when, and what is left."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from cluster import Cluster
+
+
+def pause(seconds: float) -> None:
+    time.sleep(seconds)  # sleeps: so long the network is to be out of order, or in order
+
+
+def assert_lost(cluster: Cluster, why: str) -> None:
+    """The second of three hosts is lost, and told once for each mesh and rank there; the others go on."""
+    client = cluster.clients[-1]
+    said = client.say("lost", 1)
+    assert said.startswith(f"host_lost {cluster.hosts[1].name}: {why}"), said
+    assert client.say("told", 4) == "h3:waiter:2 h3:waiter:3 h3:worker:2 h3:worker:3"
+    assert [client.say("alive", n) for n in (0, 2)] == ["True", "True"]
+    assert client.say("untold") == "0"
+
+
+def test_agent_killed(cluster: Cluster) -> None:
+    client = cluster.client()
+    cluster.workers[1].process.kill()
+    assert_lost(cluster, "agent killed")
+    cluster.ended(cluster.hosts[1], client.pids["h3"])
+    assert client.end() == 0
+
+
+def test_agent_told_to_end(cluster: Cluster) -> None:
+    client = cluster.client()
+    cluster.workers[1].process.terminate()
+    assert_lost(cluster, "agent exited")
+    cluster.ended(cluster.hosts[1], client.pids["h3"])
+    assert cluster.workers[1].process.wait() == 0
+    assert client.end() == 0
+
+
+def test_agent_frozen_is_lost_and_refused_when_it_runs_again(cluster: Cluster) -> None:
+    client = cluster.client()
+    cluster.workers[1].process.send_signal(signal.SIGSTOP)
+    assert_lost(cluster, "silent for ")
+    cluster.workers[1].process.send_signal(signal.SIGCONT)
+    cluster.ended(cluster.hosts[1], client.pids["h3"])
+    assert [client.say("alive", n) for n in (0, 2)] == ["True", "True"]
+    assert client.end() == 0
+    # For the next client it is a host like others.
+    assert cluster.client().end() == 0
+
+
+@pytest.mark.parametrize(("inbound", "outbound"), [(True, True), (True, False), (False, True)], ids=["both ways", "deaf", "mute"])
+def test_host_cut_off_is_lost_and_cleans_up_when_it_is_back(cluster: Cluster, inbound: bool, outbound: bool) -> None:
+    client = cluster.client()
+    cluster.hosts[1].cut(inbound=inbound, outbound=outbound)
+    assert_lost(cluster, "silent for ")
+    cluster.hosts[1].heal()
+    cluster.ended(cluster.hosts[1], client.pids["h3"])
+    assert client.end() == 0
+    assert cluster.client().end() == 0
+
+
+def test_host_cut_off_for_good_cleans_up_when_its_lease_is_over(cluster: Cluster) -> None:
+    client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT="4s")
+    cluster.hosts[1].cut()
+    cluster.ended(cluster.hosts[1], client.pids["h3"])
+    assert len(cluster.cleanups(cluster.hosts[1], client.pids["h3"])) == 2
+    assert_lost(cluster, "silent for ")
+    assert client.end() == 0
+
+
+def test_host_that_flaps_loses_nothing(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert client.say("stream") == "on"
+    for seconds in (0.3, 1.0, 0.1, 1.8):
+        cluster.hosts[1].cut()
+        pause(seconds)
+        cluster.hosts[1].heal()
+        pause(1.5)
+    assert client.say("streamed") == "True"
+    assert client.say("untold") == "0"
+    assert client.end() == 0
+
+
+def test_connections_that_are_reset_lose_nothing(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert client.say("stream") == "on"
+    for _ in range(5):
+        cluster.hosts[1].reset()
+        pause(0.3)
+    assert client.say("streamed") == "True"
+    assert client.say("untold") == "0"
+    assert client.end() == 0
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["both ways", "one way"])
+def test_link_that_third_hosts_see_around_loses_nothing(cluster: Cluster, back: bool) -> None:
+    client = cluster.client()
+    # The link is there before it breaks.
+    assert client.say("ready", 0, 1) == "True"
+    cluster.network.cut_link(cluster.hosts[0], cluster.hosts[1], back=back)
+    assert client.say("relay", 0, 1, 100) == "on"
+    pause(6)
+    cluster.hosts[0].heal()
+    assert client.say("relayed") == "True"
+    assert client.say("untold") == "0"
+    assert client.end() == 0
+
+
+def test_link_that_does_not_come_back_is_lost(cluster: Cluster) -> None:
+    client = cluster.client(MONARCH_CHANNEL_RECONNECT_TIMEOUT="2s")
+    assert client.say("ready", 0, 1) == "True"
+    cluster.network.cut_link(cluster.hosts[0], cluster.hosts[1])
+    said = client.say("ask", 0, 1)
+    assert said.startswith("link_lost "), said
+    assert [client.say("alive", n) for n in (0, 1, 2)] == ["True"] * 3
+    assert client.end() == 0
+
+
+def test_client_killed_leaves_nothing(cluster: Cluster) -> None:
+    client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT="5s")
+    client.kill()
+    for host in cluster.hosts:
+        cluster.ended(host, client.pids[host.name])
+        assert len(cluster.cleanups(host, client.pids[host.name])) == 2
+    # The agents wait for the next one.
+    assert cluster.client().end() == 0
+
+
+def test_client_frozen_for_a_while_loses_nothing(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert client.say("stream") == "on"
+    client.process.send_signal(signal.SIGSTOP)
+    pause(5)
+    client.process.send_signal(signal.SIGCONT)
+    assert client.say("streamed") == "True"
+    assert client.say("untold") == "0"
+    assert client.end() == 0
+
+
+@pytest.mark.parametrize("seconds", [2.0, 5.0])
+def test_client_cut_off_and_back_within_the_lease_loses_nothing(cluster: Cluster, seconds: float) -> None:
+    client = cluster.client()
+    assert client.say("stream") == "on"
+    cluster.client_host.cut()
+    pause(seconds)
+    cluster.client_host.heal()
+    assert client.say("streamed") == "True"
+    assert client.say("untold") == "0"
+    assert client.end() == 0
+
+
+def test_client_cut_off_for_longer_than_the_lease(cluster: Cluster) -> None:
+    client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT="4s")
+    cluster.client_host.cut()
+    for host in cluster.hosts:
+        cluster.ended(host, client.pids[host.name])
+        said = cluster.cleanups(host, client.pids[host.name])
+        assert len(said) == 2 and "None" not in said
+    cluster.client_host.heal()
+    assert client.say("lost", 1).startswith("host_lost h3: ")
+    ranks = [f"h{2 + rank // 2}:{name}:{rank}" for rank in range(6) for name in ("waiter", "worker")]
+    assert client.say("told", 12).split() == sorted(ranks)
+    assert client.end() == 0
+    assert cluster.client().end() == 0
