@@ -15,7 +15,10 @@ const GROUP: GroupId = GroupId { source: SOURCE, number: 0 };
 
 proptest! {
     #[test]
-    fn frames_come_out_in_order_and_once(order in Just((0u64..40).collect::<Vec<_>>()).prop_shuffle(), again in proptest::collection::vec(0usize..40, 0..40)) {
+    fn frames_come_out_in_order_and_once(
+        order in Just((0u64..40).collect::<Vec<_>>()).prop_shuffle(),
+        again in proptest::collection::vec(0usize..40, 0..40),
+    ) {
         let (mut held, mut got) = (InOrder::default(), vec![]);
         for (i, number) in order.iter().enumerate() {
             held.accept(SOURCE, *number, *number, |n| got.push(n));
@@ -28,7 +31,10 @@ proptest! {
     }
 
     #[test]
-    fn a_cast_counts_like_direct_frames(sends in proptest::collection::vec(proptest::option::of(0usize..5), 0..60), hosts in proptest::sample::subsequence((0..5).collect::<Vec<usize>>(), 1..=5)) {
+    fn a_cast_counts_like_direct_frames(
+        sends in proptest::collection::vec(proptest::option::of(0usize..5), 0..60),
+        hosts in proptest::sample::subsequence((0..5).collect::<Vec<usize>>(), 1..=5),
+    ) {
         let (mut order, mut model) = (OutOrder::default(), [0u64; 5]);
         let counters: Vec<_> = hosts.iter().map(|h| order.counter(ProcUid(*h as u64))).collect();
         for send in sends {

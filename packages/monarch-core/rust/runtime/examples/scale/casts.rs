@@ -202,7 +202,10 @@ pub fn measure(n: usize, fan_out: u32, answers: Answers, casts: usize, costs: &C
         "bench": "cast", "hosts": n, "procs": n as u32 * PROCS, "fan_out": fan_out, "answers": format!("{answers:?}").to_lowercase(),
         "p50_us": micros(median(times.clone())), "max_us": micros(times.iter().max().copied().unwrap_or_default()),
         "root_sent": sent, "root_received": received, "root_bytes": bytes,
-        "root_cpu_us": micros(median(cpu)), "root_cpu_alone_us": micros(alone), "first_us": micros(first), "first_root_cpu_us": micros(first_cpu), "first_root_bytes": first_bytes,
+        "root_cpu_us": micros(median(cpu)),
+        "root_cpu_alone_us": micros(alone),
+        "first_us": micros(first), "first_root_cpu_us": micros(first_cpu),
+        "first_root_bytes": first_bytes,
     })
 }
 
