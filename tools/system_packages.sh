@@ -3,13 +3,9 @@
 #
 #     tools/system_packages.sh [--list] CATEGORY...
 #
-# Categories: build (the native module), test (a terminal), slurm (a scheduler), ssh (a server), bench (profiles). A line of the table is
-# "category | program that must be on PATH | packages". Nothing is done where nothing is missing. Without root or apt it only says what is
-# missing, and leaves it to the step that needs it to fail, or to be left out with a word about it.
-
-# Categories: build (the native module), test (a terminal, hosts in network namespaces), bench (profiles). A line of the table is
-# "category | program that must be on PATH | packages". Nothing is done where nothing is missing. Without root or apt it only says
-# what is missing, and leaves it to the step that needs it to fail, or to be left out with a word about it.
+# Categories: build (the native module), test (a terminal, hosts in network namespaces), slurm (a scheduler), ssh (a server), bench
+# (profiles). A line of the table is "category | program that must be on PATH | packages". Nothing is done where nothing is missing.
+# Without root or apt it only says what is missing, and leaves it to the step that needs it to fail, or to be left out with a word.
 set -euo pipefail
 
 table='

@@ -7,8 +7,9 @@ import pickle
 from typing import Any
 
 import pytest
-from monarch.actor import Actor, SupervisionError, endpoint, this_host
 from supervision_actors import Child
+
+from monarch.actor import Actor, SupervisionError, endpoint, this_host
 
 
 class Former(Actor):

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from fresh_script import Script, run, wait_for_end
+from worker_processes import COMMAND, Workers
+
 from monarch.actor import (
     Actor,
     AttachError,
@@ -22,7 +24,6 @@ from monarch.actor import (
     endpoint,
     this_host,
 )
-from worker_processes import COMMAND, Workers
 
 
 class Echo(Actor):

@@ -51,7 +51,7 @@ class Attachment:
         self.given = given
         self.ids = tuple(new_uid() for _ in workers)
         self.addresses: list[str] = [w if isinstance(w, str) else "(address to come)" for w in workers]
-        self.cell = native_hosts(process).expect(list(self.ids), _settings())
+        self.cell = native_hosts(process).announce(list(self.ids), _settings())
         self.failure: AttachError | None = None
         self._workers = list(workers)
         self.future: Future[None] = Future._of(self.cell, self._result)

@@ -84,12 +84,12 @@ impl Hosts {
     /// Hosts of these ids are going to join this client's job; `settings` are the seconds of `host_loss_timeout`,
     /// `channel_reconnect_timeout` and the lease (0: none). The cell gets an answer from each, by its place: JSON of what it says of
     /// itself, or an error that says why it did not join.
-    fn expect(&self, hosts: Vec<u64>, settings: (f64, f64, f64)) -> PyResult<CallCell> {
+    fn announce(&self, hosts: Vec<u64>, settings: (f64, f64, f64)) -> PyResult<CallCell> {
         let ms = |s: f64| seconds(s).as_millis() as u64;
         let settings = JobSettings { loss_ms: ms(settings.0), reconnect_ms: ms(settings.1), lease_ms: ms(settings.2) };
         let job = self.gateway.start_job(settings).map_err(failed)?;
         let ids: Vec<ProcUid> = hosts.into_iter().map(ProcUid).collect();
-        self.gateway.expect(&job, &ids);
+        self.gateway.announce(&job, &ids);
         let inner = self.node.new_cell(Mode::Gather, ids.len(), Arc::default());
         Ok(CallCell { node: self.node.clone(), inner })
     }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use net::{Source, sys};
 use wire::ProcUid;
+use wire::exit::{ExitReason, ProcEnd};
 
 use crate::node::Node;
 
@@ -116,5 +117,37 @@ impl Source for Guest {
             // Fails only if no more can be watched; the guest sees the end of the stream then.
             let _ = node.peer_unlinked(ProcUid(uid)).0.link.attach(stream.into());
         }
+    }
+}
+
+impl Node {
+    /// Makes procs of another agent reachable, as a guest of that agent.
+    pub fn join(&self, agent: ProcUid, procs: &[ProcUid]) {
+        {
+            let mut foreign = self.foreign.write().unwrap_or_else(PoisonError::into_inner);
+            let known = foreign.insert(agent, agent).is_some();
+            for p in procs.iter().filter(|p| **p != agent) {
+                foreign.insert(*p, agent);
+            }
+            if known {
+                return;
+            }
+        }
+        let joined = dial(agent, self.uid).and_then(|fd| self.peer_unlinked(agent).0.link.attach(fd));
+        if let Err(e) = joined {
+            self.foreign_agent_lost(agent, &format!("its client does not answer: {e}"));
+        }
+    }
+
+    /// The agent that we are a guest of is gone, and all its procs with it.
+    pub(crate) fn foreign_agent_lost(&self, agent: ProcUid, why: &str) {
+        let all: Vec<ProcUid> =
+            self.foreign.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, a)| **a == agent).map(|(p, _)| *p).collect();
+        let end = ProcEnd { pid: 0, started: true, host: String::new(), reason: ExitReason::HostLost(why.to_owned()), output: vec![] };
+        self.procs_ended(all.into_iter().map(|uid| (uid, end.clone())).collect());
+    }
+
+    pub(crate) fn is_foreign_agent(&self, uid: ProcUid) -> bool {
+        self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid) == Some(&uid)
     }
 }

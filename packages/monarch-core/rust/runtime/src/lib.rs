@@ -13,6 +13,7 @@
 //! | `system` | events for the process's own housekeeping thread |
 //! | `agent` | the host agent: starts, links, watches and ends procs |
 //! | `cgroup` | which procs the kernel killed because memory had run out |
+//! | `graves` | actors that are gone |
 //! | `guest` | a process of the same user that another agent started |
 //! | `tenant` | procs of jobs of other hosts' clients |
 //! | `gateway` | this process as a member of jobs that span hosts |
@@ -43,6 +44,7 @@ mod console;
 pub mod credit;
 pub mod detector;
 pub mod gateway;
+mod graves;
 pub mod guest;
 pub mod inspection;
 mod loss;

@@ -15,6 +15,7 @@ use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, Route, SlotId, St
 use crate::agent::Agent;
 use crate::cell::{Cell, Mode, Outcome};
 use crate::gateway::Gateway;
+use crate::graves::Graves;
 use crate::inspection::Inspections;
 use crate::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
 use crate::payload::{OutPart, Payload, keep};
@@ -44,32 +45,6 @@ pub fn spawn_joinable(name: &str, body: impl FnOnce() + Send + 'static) -> io::R
     }
 }
 
-/// Actors that are gone, and why. That they are is remembered for ever, since a handle may turn up at any time; why, which takes a
-/// text, only of the last ones.
-#[derive(Default)]
-struct Graves {
-    reasons: HashMap<MailboxId, Arc<[u8]>>,
-    recent: VecDeque<MailboxId>,
-    /// Says only that it is gone.
-    old: Arc<[u8]>,
-}
-
-/// So many texts are kept, each of some hundred bytes.
-const RECENT_GRAVES: usize = 4096;
-
-impl Graves {
-    fn dig(&mut self, id: MailboxId, reason: Arc<[u8]>) {
-        if self.reasons.insert(id, reason).is_none() {
-            self.recent.push_back(id);
-        }
-        if self.recent.len() > RECENT_GRAVES
-            && let Some(id) = self.recent.pop_front()
-        {
-            self.reasons.insert(id, self.old.clone());
-        }
-    }
-}
-
 pub struct Node {
     pub uid: ProcUid,
     pub poller: Arc<Poller>,
@@ -84,7 +59,7 @@ pub struct Node {
     pub routes: Routes,
     gateway: OnceLock<Arc<Gateway>>,
     /// Procs of other agents, and which; such an agent is its own.
-    foreign: RwLock<HashMap<ProcUid, ProcUid>>,
+    pub(crate) foreign: RwLock<HashMap<ProcUid, ProcUid>>,
     pub(crate) mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
     graves: RwLock<Graves>,
     /// Meshes referred to here whose owner's process is gone, and what calls to them are answered with.
@@ -212,36 +187,6 @@ impl Node {
             self.to_agent(Control::Connect { target: uid });
         }
         peer
-    }
-
-    /// Makes procs of another agent reachable, as a guest of that agent.
-    pub fn join(&self, agent: ProcUid, procs: &[ProcUid]) {
-        {
-            let mut foreign = self.foreign.write().unwrap_or_else(PoisonError::into_inner);
-            let known = foreign.insert(agent, agent).is_some();
-            for p in procs.iter().filter(|p| **p != agent) {
-                foreign.insert(*p, agent);
-            }
-            if known {
-                return;
-            }
-        }
-        let joined = crate::guest::dial(agent, self.uid).and_then(|fd| self.peer_unlinked(agent).0.link.attach(fd));
-        if let Err(e) = joined {
-            self.foreign_agent_lost(agent, &format!("its client does not answer: {e}"));
-        }
-    }
-
-    /// The agent that we are a guest of is gone, and all its procs with it.
-    fn foreign_agent_lost(&self, agent: ProcUid, why: &str) {
-        let all: Vec<ProcUid> =
-            self.foreign.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, a)| **a == agent).map(|(p, _)| *p).collect();
-        let end = ProcEnd { pid: 0, started: true, host: String::new(), reason: ExitReason::HostLost(why.to_owned()), output: vec![] };
-        self.procs_ended(all.into_iter().map(|uid| (uid, end.clone())).collect());
-    }
-
-    fn is_foreign_agent(&self, uid: ProcUid) -> bool {
-        self.foreign.read().unwrap_or_else(PoisonError::into_inner).get(&uid) == Some(&uid)
     }
 
     /// Sends to this process's agent, which may be in this process.

@@ -47,7 +47,7 @@ impl Gateway {
     }
 
     /// Hosts of these ids are going to join; from now on they can be sent to.
-    pub fn expect(&self, job: &Arc<Job>, hosts: &[ProcUid]) {
+    pub fn announce(&self, job: &Arc<Job>, hosts: &[ProcUid]) {
         let Some(node) = self.node() else { return };
         for id in hosts {
             job.host_or_new(*id, &self.me, &self.poller);
