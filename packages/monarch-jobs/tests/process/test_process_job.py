@@ -15,7 +15,7 @@ from fresh_script import run as run_fresh
 from fresh_script import wait_for_end
 
 from monarch.actor import Actor, SupervisionError, endpoint
-from monarch.job import LocalJob, ProcessJob, _sessions, hosts_from_config, job_load
+from monarch.job import DEFAULT_JOB_PATH, LocalJob, ProcessJob, _sessions, hosts_from_config, job_load
 from monarch.job._trait import JobTrait
 from monarch.job.testing import conformance
 
@@ -42,6 +42,14 @@ def ended() -> Iterator[Callable[[JobTrait], Any]]:
     yield remember
     for job in made:
         job.kill()
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Kills the cached job, whoever made it."""
+    yield
+    if os.path.exists(DEFAULT_JOB_PATH):
+        job_load().kill()
 
 
 def sessions(job: JobTrait) -> list[int]:
@@ -97,12 +105,9 @@ def test_the_next_script_is_on_the_same_hosts(folder: Path) -> None:
     (folder / "script.py").write_text("import os\n" + APPLIES)
     outputs = [_python("script.py") for _ in range(2)]
     job = job_load()
-    try:
-        assert outputs[0] == outputs[1]
-        assert outputs[0].split()[0] == job.apply_id
-        assert [int(word) for word in outputs[0].split()[1:]] == sessions(job)
-    finally:
-        job.kill()
+    assert outputs[0] == outputs[1]
+    assert outputs[0].split()[0] == job.apply_id
+    assert [int(word) for word in outputs[0].split()[1:]] == sessions(job)
 
 
 def _python(path: str) -> str:
