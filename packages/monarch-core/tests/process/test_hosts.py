@@ -262,6 +262,16 @@ def test_hosts_that_do_not_join():
             hosts.spawn_procs()
 
 
+def test_a_host_that_is_attached_again_is_the_same():
+    with Workers(1) as workers, workers.attach() as hosts:
+        echo = hosts.spawn_procs().spawn("echo", Echo)
+        again = workers.attach()
+        assert again.initialized.get() is True
+        assert again == hosts
+        assert again.spawn_procs().spawn("echo", Echo).echo.call_one(1).get() == 1
+        assert echo.echo.call_one(2).get() == 2
+
+
 def test_the_same_host_twice():
     with Workers(1) as workers:
         hosts = attach_to_workers(workers=workers.addresses * 2)

@@ -49,9 +49,23 @@ class Attachment:
     def __init__(self, process: LocalProcess, workers: Sequence[Any], given: Given) -> None:
         self.process = process
         self.given = given
-        self.ids = tuple(new_uid() for _ in workers)
         self.addresses: list[str] = [w if isinstance(w, str) else "(address to come)" for w in workers]
-        self.cell = native_hosts(process).announce(list(self.ids), _settings())
+        known = _joined_hosts(process)
+        taken: set[int] = set()
+        # A host that this client has already stays the one it is.
+        self._again: dict[int, tuple[Attachment, int]] = {}
+        ids: list[int] = []
+        for rank, address in enumerate(self.addresses):
+            before = known.get(address)
+            if before is not None and before[0].ids[before[1]] not in taken:
+                self._again[rank] = before
+                ids.append(before[0].ids[before[1]])
+            else:
+                ids.append(new_uid())
+            taken.add(ids[-1])
+        self.ids = tuple(ids)
+        self.cell = native_hosts(process).announce(ids, _settings())
+        process.attachments.append(self)
         self.failure: AttachError | None = None
         self._workers = list(workers)
         self.future: Future[None] = Future._of(self.cell, self._result)
@@ -65,14 +79,23 @@ class Attachment:
         set_runtime_thread()
         late: list[tuple[int, Any]] = []
         for rank, worker in enumerate(self._workers):
-            if isinstance(worker, str):
+            if rank in self._again:
+                late.append((rank, worker))
+            elif isinstance(worker, str):
                 self._join(rank, worker)
             else:
                 late.append((rank, worker))
         for rank, worker in late:
+            if rank in self._again:
+                self._join_again(rank, *self._again[rank])
+                continue
             try:
                 text = worker.get()
                 self.addresses[rank] = str(text)
+            except AttachError as e:  # it says more than we could
+                self.failure = e
+                self._give_up(rank, str(e))
+                continue
             except Exception as e:
                 self._give_up(rank, f"its address did not come: {type(e).__name__}: {e}")
                 continue
@@ -88,6 +111,11 @@ class Attachment:
             hosts.join(self.cell, rank, self.ids[rank], where(address), uid, trust, _who(self.process), 60.0 if bound is None else bound)
         except (ValueError, TypeError, OSError) as e:
             self._give_up(rank, str(e))
+
+    def _join_again(self, rank: int, before: Attachment, its: int) -> None:
+        while (result := before.cell.result(its)) is None:
+            before.cell.wait(0, 1.0)
+        self.cell.complete(rank, result.status, result.raw())
 
     def _give_up(self, rank: int, why: str) -> None:
         native_hosts(self.process).give_up(self.cell, rank, self.ids[rank], why)
@@ -119,6 +147,15 @@ class Attachment:
         """What each host said of itself: `agent`, `host`, `pid`, `release`; None of those that have not joined."""
         results = self.cell.results()
         return [json.loads(r.raw()) if r is not None and r.status != ERROR else None for r in results]
+
+
+def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attachment, int]]:
+    """The hosts that this client has attached and not lost, by their addresses."""
+    if process.hosts is None:
+        return {}
+    lost = {id for id, _, _, why in process.hosts.hosts() if why is not None}
+    process.attachments = [a for a in process.attachments if not lost.issuperset(a.ids)]
+    return {address: (a, rank) for a in process.attachments for rank, address in enumerate(a.addresses) if a.ids[rank] not in lost}
 
 
 def _agent_uid(address: ChannelAddr) -> int:

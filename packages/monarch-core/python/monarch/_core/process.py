@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from monarch._core._native import Hosts
     from monarch._core.actor_mesh import ActorMesh
+    from monarch._core.attachment import Attachment
     from monarch._core.local_actor import LocalActor
     from monarch._core.mesh_info import MeshInfo
     from monarch._core.notebook import Console
@@ -84,6 +85,7 @@ class LocalProcess:
         self.is_shared = False
         # Of a client or an agent, the connections to other hosts.
         self.hosts: Hosts | None = None
+        self.attachments: list[Attachment] = []
         self.creator_bytes: bytes | None = None
         # Of the job's files on this machine.
         self.log_dir = ""

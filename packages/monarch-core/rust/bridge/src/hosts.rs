@@ -105,13 +105,13 @@ impl Hosts {
         at: Where,
         agent: u64,
         trust: Trust,
-        from: String,
+        from_: String,
         bound: f64,
     ) -> PyResult<()> {
         let wanted = Wanted { host: ProcUid(host), address: address(at)?, agent, rank, trust: self.dial_trust(trust)? };
         let slot = cell.inner.slot;
         if let Some(job) = self.gateway.job(self.node.uid) {
-            gil::blocking(py, || self.gateway.join(&job, &from, wanted, slot, seconds(bound)));
+            gil::blocking(py, || self.gateway.join(&job, &from_, wanted, slot, seconds(bound)));
         }
         Ok(())
     }

@@ -122,6 +122,10 @@ impl Gateway {
     }
 
     pub(super) fn stream_broken(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8, end: StreamEnd) {
+        if self.is_closing() {
+            // The others answer a goodbye by closing.
+            return;
+        }
         let alone = match number {
             FRAMES => !host.trunk.has_heart(),
             HEART => !host.trunk.is_up(),
@@ -150,7 +154,9 @@ impl Gateway {
         host.trunk.close();
         lock(&job.detector).forget(host.id);
         let Some(node) = self.node() else { return };
-        self.audit(if lock(&host.state).leaving { "left" } else { "lost" }, &host.name(), why.to_owned());
+        if !self.is_closing() {
+            self.audit(if lock(&host.state).leaving { "left" } else { "lost" }, &host.name(), why.to_owned());
+        }
         if host.id == job.id {
             // The client: its procs have their lease.
             return self.end_job(job, why);
