@@ -53,7 +53,7 @@ class HostMesh(MeshTrait):
     def _agent_ids(self) -> list[int]:
         """The agent of each host; one for all where all are this machine."""
         agents = self._agents
-        return [agents[r] if len(agents) > 1 else agents[0] for r in self._shape.ranks()]
+        return [agents[r if len(agents) > 1 else 0] for r in self._shape.ranks()]
 
     def _check_usable(self) -> None:
         if self._is_shut_down:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from _collections import deque
 from _contextvars import ContextVar
 from _thread import RLock, get_ident, start_new_thread
 from time import monotonic
@@ -45,10 +44,6 @@ FIRST_ERROR, GATHER, STREAM, NO_ANSWER = 0, 1, 2, -1
 OK, ERROR, FAILED, PROC_ENDED, CLOSED = 0, 1, 2, 3, 4
 
 
-# So many meshes that have failed are remembered when nobody has a handle to them, some kilobytes each.
-_FAILED_MESHES = 256
-
-
 class LocalProcess:
     """The runtime of this process and everything in it that Python knows of."""
 
@@ -76,7 +71,7 @@ class LocalProcess:
         self.infos: WeakValueDictionary[int, MeshInfo] = WeakValueDictionary()
         self.ended: dict[int, Any] = {}
         # The last ones that failed and are not owned any more.
-        self.failed_meshes: deque[MeshInfo] = deque(maxlen=_FAILED_MESHES)
+        self.failed_meshes: list[MeshInfo] = []
         # Owners of meshes that this process refers to.
         self.watched: set[int] = set()
         # Meshes of procs that are to be ready, by the slot that they answer, and how often they were looked at.

@@ -17,6 +17,9 @@ from monarch._core.runtime_log import WARN, failure_event
 # How long a coroutine may take to end when it has been cancelled, seconds.
 CANCEL_TIME = 2.0
 
+# So many meshes that have failed are remembered when nobody has a handle to them, some kilobytes each.
+FAILED_MESHES = 256
+
 # How long lines that were printed may take to reach the console, seconds.
 OUTPUT_TIMEOUT = 3.0
 
@@ -75,7 +78,9 @@ class OwnedMesh:
         self.process.owned.pop(self.info.uid, None)
         if self.info.failed:
             # A handle that comes back in a message must not be taken for healthy.
-            self.process.failed_meshes.append(self.info)
+            remembered = self.process.failed_meshes
+            remembered.append(self.info)
+            del remembered[:-FAILED_MESHES]
         self.process.supervision.gone(self.info.uid)
 
     def _stop_actors(self, reason: str, bounds: tuple[float, float] | None) -> Future[None]:

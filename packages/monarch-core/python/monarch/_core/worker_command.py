@@ -20,7 +20,7 @@ def run(listen: str, secret_file: str | None, insecure: bool, publish: str | Non
     except (ValueError, OSError) as e:
         raise click.ClickException(e.strerror if isinstance(e, OSError) and e.strerror else str(e)) from None
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: loop.end())
+        signal.signal(number, lambda number, frame: loop.end())
     click.echo(f"listening at {loop.url}")
     if publish is not None:
         _publish(publish, loop)

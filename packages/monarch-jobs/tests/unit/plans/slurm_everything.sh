@@ -34,6 +34,7 @@ rm -f "$mine.exit" "$mine.json"
 echo $! >"$mine.pid"
 wait $!
 code=$?
+[ -s "$mine.json" ] && : >"$MONARCH_JOB_DIR/published"
 # Only the last worker of a rank says how it ended.
 if read -r last <"$mine.pid" && [ "$last" = $! ]; then echo $code >"$mine.exit.new" && mv -f "$mine.exit.new" "$mine.exit"; fi
 exit $code'
@@ -53,7 +54,7 @@ if [ $left = 0 ]; then
     echo "monarch: nobody has brought the secret of this job within 60 s: its client is gone" >&2
     finish 75
 fi
-cd "$MONARCH_JOB_DIR" && rm -rf hosts wanted nodes restarts && mkdir hosts wanted || finish 74
+cd "$MONARCH_JOB_DIR" && rm -rf hosts wanted nodes restarts published && mkdir hosts wanted || finish 74
 echo "${SLURM_RESTART_COUNT:-0}" >restarts
 # What concerns the client that submitted this, not what runs here.
 unset MONARCH_JOB MONARCH_JOB_SHRINK MONARCH_BATCH_JOB MONARCH_BATCH_JOB_FILE MONARCH_JOB_SECRET_FILE
@@ -89,15 +90,14 @@ worst() {
     done
     return $worst
 }
-idle=0 ever=
+idle=0
 while [ $idle -lt 300 ]; do
     serve
-    [ -n "$ever" ] || { compgen -G "$MONARCH_JOB_DIR/hosts/*.json" >/dev/null && ever=yes; }
     if [ -n "$(jobs -rp)" ]; then
         idle=0
     else
         worst && finish 0
-        [ -n "$ever" ] || break
+        [ -e "$MONARCH_JOB_DIR/published" ] || break
         idle=$((idle + 1))
     fi
 done

@@ -152,7 +152,9 @@ def published_address(content: str) -> str | None:
         said: Any = json.loads(content)
     except ValueError:
         return None
-    address: Any = said.get("address") if isinstance(said, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if not isinstance(said, dict):
+        return None
+    address: Any = said.get("address")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return address if isinstance(address, str) and address else None
 
 

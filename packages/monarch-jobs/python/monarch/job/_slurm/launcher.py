@@ -26,6 +26,7 @@ from monarch.job.errors import JobEndedError, JobError, JoinTimeoutError, Submit
 
 SUBMIT_TIMEOUT_S = 60.0  # sbatch waits that long for a controller that does not answer
 CANCEL_TIMEOUT_S = 5.0
+COMPLETING_S = 0.5
 SETTLE_PAUSE_S = 0.5
 
 # What srun says where cpus are not bound anyway.
@@ -150,9 +151,11 @@ class SlurmLauncher:
             raise JobError(
                 f"cannot be cancelled: {result.command} ended with exit code {result.code}", title=self.title, cause=result.words
             )
-        # What still runs there could put files into the folder while it is being removed.
-        end = time.monotonic() + CANCEL_TIMEOUT_S
-        while time.monotonic() < end and (record := self.record(ids)) is not None and record.phase != "ended":
+        # What still runs there could put files into the folder while it is being removed. A node that is gone never completes.
+        start = time.monotonic()
+        while (record := self.record(ids)) is not None and record.phase != "ended":
+            if time.monotonic() - start > (COMPLETING_S if record.state == "COMPLETING" else CANCEL_TIMEOUT_S):
+                break
             time.sleep(0.1)
         self._directory(ids).remove()
         self.commands.close()
