@@ -67,7 +67,7 @@ def spawn_procs(
     capture = config.value("enable_file_capture")
     plans: list[list[tuple[int, bytes, bool, int, str, str, str]]] = [[] for _ in agents]
     commands: list[str] = []
-    known: dict[int, tuple[list[str], str | None, Any, str] | None] = {}
+    known: dict[int, tuple[list[str], str | None, bool, Any, str] | None] = {}
     for rank, uid in enumerate(procs):
         agent = agents[rank // each]
         elsewhere = agent != process.agent_uid
@@ -79,9 +79,9 @@ def spawn_procs(
         if command is None:
             commands.append(sys.executable)
         else:
-            argv, program, env, shown = command
+            argv, program, inherit, env, shown = command
             commands.append(shown)
-            setup = marshal.dumps((argv, program, env, None if elsewhere else _cwd(), setup))
+            setup = marshal.dumps((argv, program, inherit, env, None if elsewhere else _cwd(), setup))
         shown_rank = f"[{replica * count + rank}] " if prefix else ""
         file = output_file(info.unique_name, rank) if capture else ""
         plans[rank // each].append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank), file))
@@ -163,7 +163,7 @@ def _cwd() -> str | None:
 
 def _command(
     process: Any, hosts: HostMesh, given: BootstrapCommand | None, bind: dict[str, str] | None, elsewhere: bool
-) -> tuple[list[str], str | None, Any, str] | None:
+) -> tuple[list[str], str | None, bool, Any, str] | None:
     """Argument vector, program and environment of a process that cannot be forked from the zygote, and how errors show it."""
     from monarch._core.bootstrap_command import BootstrapCommand
 
@@ -177,11 +177,11 @@ def _command(
         if executable is None and not exec_anyway:
             return None
         if executable is None and elsewhere:
-            return [], None, (True, {}), "python"
+            return [], None, True, {}, "python"
         given = BootstrapCommand(executable or sys.executable)
     if elsewhere:
-        return given._argv(), given.program, (given.inherit_env, given.env), " ".join((given.program, *(given.args or ())))
-    return given._argv(), given.program, given._environment(), " ".join((given.program, *(given.args or ())))
+        return given._argv(), given.program, given.inherit_env, given.env, " ".join((given.program, *(given.args or ())))
+    return given._argv(), given.program, False, given._environment(), " ".join((given.program, *(given.args or ())))
 
 
 def ready_error(info: MeshInfo, cell: CallCell, commands: list[str]) -> BaseException | None:

@@ -197,9 +197,8 @@ def _woken(*_: object) -> None:
 
 def run_command(body: bytes, link: int) -> None:
     """Becomes the program that is to end up in `proc_main.main`; does not return."""
-    argv, program, asked, cwd, setup = marshal.loads(body)
+    argv, program, inherit, changes, cwd, setup = marshal.loads(body)
     # On another host the environment is that of the agent, with what was asked for.
-    inherit, changes = asked if isinstance(asked, tuple) else (False, asked)
     env: dict[str, str] = {k: v for k, v in {**(os.environ if inherit else {}), **changes}.items() if v is not None}
     if program is None:
         # On another host: its own interpreter.
