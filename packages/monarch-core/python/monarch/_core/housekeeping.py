@@ -176,9 +176,9 @@ class Housekeeping:
             logging.getLogger().setLevel(level)
             process.native.reply(sender, slot, rank, OK, b"")
         elif kind == AGGREGATE:
-            # Lines of this machine are on this process's console; those of others join here, once there are others.
-            procs, window, _stream_to_client, rank = marshal.loads(body)
-            process.native.aggregate_output(procs, window, sender, slot, rank)
+            # On this machine's console they are anyway.
+            procs, window, viewer, rank = marshal.loads(body)
+            process.native.aggregate_output(procs, window, sender, slot, rank, viewer)
         elif kind == MISSING:
             from monarch._core.slow_spawn import look
 

@@ -157,7 +157,7 @@ class ProcMesh(MeshTrait):
 
         `level` is the one of `logging` in them. With `aggregate_window_sec` lines that are equal up to numbers are shown together, as
         `[{N} similar log lines] {sample}`, at most so many seconds after the first of them; None ends that, with what was counted on the
-        console. `stream_to_client` is about hosts other than the client's, of which there are none.
+        console. With `stream_to_client` what processes of other hosts print appears at the client too, as `[{host} {proc}] {line}`.
         """
         if not 0 <= level <= 255:
             raise ValueError(f"invalid logging level {level}: expected 0 to 255")
@@ -176,7 +176,8 @@ class ProcMesh(MeshTrait):
             by_agent.setdefault(agent, []).append(proc)
         cell = native.cell(GATHER, len(by_agent), list(by_agent))
         for rank, (agent, some) in enumerate(by_agent.items()):
-            body = marshal.dumps((some, None if window is None else float(window), bool(stream_to_client), rank))
+            viewer = process.job if stream_to_client else None
+            body = marshal.dumps((some, None if window is None else float(window), viewer, rank))
             native.request(agent, AGGREGATE, body, cell.slot)
         await Future._of(cell, lambda c: None)
 

@@ -342,14 +342,15 @@ impl Process {
 
     /// Counts lines of these procs of this agent that are alike, together, in windows of so many seconds; none: no longer.
     /// The slot is answered when what was counted before is on the console, or after 3 s.
-    #[pyo3(signature = (procs, window, to, slot, rank))]
-    fn aggregate_output(&self, procs: Vec<u64>, window: Option<f64>, to: u64, slot: u64, rank: u32) {
+    /// With a `viewer`, a client on another host, they are shown there too.
+    #[pyo3(signature = (procs, window, to, slot, rank, viewer=None))]
+    fn aggregate_output(&self, procs: Vec<u64>, window: Option<f64>, to: u64, slot: u64, rank: u32, viewer: Option<u64>) {
         let node = self.node.clone();
         let done = move || node.reply_bytes(ProcUid(to), SlotId(slot), rank, Status::Ok, b"");
         let procs: Vec<_> = procs.into_iter().map(ProcUid).collect();
         let window = window.map(|w| Duration::try_from_secs_f64(w).unwrap_or(LONGEST).min(LONGEST));
         match self.node.agent() {
-            Some(a) => a.aggregate(&procs, window, done),
+            Some(a) => a.aggregate(&procs, window, viewer.map(ProcUid), done),
             None => done(),
         }
     }

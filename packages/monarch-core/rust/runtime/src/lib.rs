@@ -22,6 +22,7 @@
 //! | `supervision` | who owns what, and who is told of failures: decisions only |
 //! | `simulated` | procs that are nodes of this process, for tests |
 //! | `output` | lines that procs print |
+//! | `viewer` | lines that are shown at the client too |
 //! | `console` | where an agent puts what its procs print |
 //! | `aggregation` | lines that are alike, counted |
 //! | `capture` | files with what procs print |
@@ -60,6 +61,7 @@ pub mod supervision;
 mod sync;
 pub mod system;
 mod tenant;
+pub mod viewer;
 mod watch;
 pub mod zygote;
 

@@ -13,6 +13,7 @@ use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, Route, SlotId, St
 
 use crate::agent::Agent;
 use crate::cell::{Cell, Mode, Outcome};
+use crate::console::LINES;
 use crate::gateway::Gateway;
 use crate::graves::Graves;
 use crate::inspection::Inspections;
@@ -523,6 +524,11 @@ impl Node {
             Control::SpawnActor { mailbox, spec } => {
                 self.mailbox(mailbox);
                 self.system.push(SystemEvent::SpawnActor { from: link.peer, mailbox, spec });
+            }
+            Control::System { kind: LINES, body, .. } => {
+                if let Some(agent) = self.agent() {
+                    agent.show(&body);
+                }
             }
             Control::System { kind, slot, body } => self.system.push(SystemEvent::Request { from: link.peer, kind, slot, body }),
             Control::ProcsEnded { ends } => {

@@ -17,6 +17,7 @@ use net::{Poller, Source, sys};
 
 use crate::aggregation::{Aggregation, Report};
 use crate::capture::{Capture, CaptureFile};
+use crate::viewer::{self, Parcel, Viewer};
 
 /// Lines that may wait for the console before a pipe is left unread.
 const BACKLOG: usize = 256 << 10;
@@ -62,6 +63,8 @@ struct Lines {
     pending: Vec<u8>,
     /// Where lines are counted instead.
     group: Option<Arc<Group>>,
+    /// Where they are shown too.
+    viewer: Option<Viewer>,
     /// The proc is gone.
     drained: bool,
 }
@@ -72,6 +75,8 @@ struct Group {
     /// Streams that can still bring lines.
     members: AtomicUsize,
     poller: Weak<Poller>,
+    /// Where reports are shown too.
+    viewer: Option<viewer::Send>,
     me: Weak<Group>,
 }
 
@@ -82,11 +87,12 @@ struct Counted {
 }
 
 impl Group {
-    fn new(window: Duration, poller: &Arc<Poller>) -> Arc<Self> {
+    fn new(window: Duration, poller: &Arc<Poller>, viewer: Option<viewer::Send>) -> Arc<Self> {
         Arc::new_cyclic(|me| Group {
             counted: Mutex::new(Counted { aggregation: Aggregation::new(window), is_watched: false }),
             members: AtomicUsize::new(0),
             poller: Arc::downgrade(poller),
+            viewer,
             me: me.clone(),
         })
     }
@@ -99,8 +105,8 @@ impl Group {
         if c.aggregation.is_full()
             && let Some(p) = self.poller.upgrade()
         {
-            let reports = c.aggregation.take();
-            p.spawn(Box::new(move || write_reports(reports)));
+            let (reports, viewer) = (c.aggregation.take(), self.viewer.clone());
+            p.spawn(Box::new(move || write_reports(reports, viewer.as_ref())));
         }
     }
 
@@ -124,18 +130,23 @@ impl Group {
         // A window that was taken early was followed by another one.
         self.watch(&mut c, now);
         drop(c);
-        write_reports(reports);
+        write_reports(reports, self.viewer.as_ref());
     }
 
     /// On the output thread.
     fn flush(&self) {
         let reports = lock(&self.counted).aggregation.take();
-        write_reports(reports);
+        write_reports(reports, self.viewer.as_ref());
     }
 }
 
-fn write_reports(reports: Vec<Report>) {
-    reports.iter().for_each(|(console, text)| write_all(*console, text));
+fn write_reports(reports: Vec<Report>, viewer: Option<&viewer::Send>) {
+    for (console, text) in reports {
+        write_all(console, &text);
+        if let Some(send) = viewer {
+            send(if console == 2 { 2 } else { 1 }, text, true);
+        }
+    }
 }
 
 /// Waits for a console that is slow; one that is closed takes nothing, and the lines are in the tail.
@@ -201,10 +212,13 @@ impl Stream {
         }
         self.tail.add(&l.partial);
         l.cut = false;
-        let Lines { partial, pending, group, .. } = l;
+        let Lines { partial, pending, group, viewer, .. } = l;
         if let Some(g) = group {
             g.add(self.console, &self.prefix, partial);
         } else {
+            if let Some(v) = viewer {
+                v.add(partial);
+            }
             pending.extend_from_slice(&self.prefix);
             pending.extend_from_slice(partial);
             pending.push(b'\n');
@@ -243,13 +257,20 @@ impl Stream {
     }
 
     fn write(&self) {
-        let pending = std::mem::take(&mut lock(&self.lines).pending);
+        let (pending, parcel) = {
+            let mut l = lock(&self.lines);
+            (std::mem::take(&mut l.pending), l.viewer.as_mut().and_then(Viewer::take))
+        };
         write_all(self.console, &pending);
+        if let Some(p) = parcel {
+            p.go(true);
+        }
     }
 
-    /// From now on its lines are counted there, or shown; gives where they were counted before.
-    fn regroup(&self, group: Option<Arc<Group>>) -> Option<Arc<Group>> {
+    /// From now on its lines are counted there, or shown, and shown to the viewer too; gives where they were counted before.
+    fn regroup(&self, group: Option<Arc<Group>>, viewer: Option<Viewer>) -> (Option<Arc<Group>>, Option<Parcel>) {
         let mut l = lock(&self.lines);
+        let parcel = std::mem::replace(&mut l.viewer, viewer).and_then(|mut v| v.take());
         let before = std::mem::replace(&mut l.group, group);
         if !l.drained {
             if let Some(g) = &l.group {
@@ -259,7 +280,7 @@ impl Stream {
                 g.members.fetch_sub(1, Ordering::AcqRel);
             }
         }
-        before
+        (before, parcel)
     }
 }
 
@@ -328,7 +349,12 @@ impl Output {
         }
         let gone_before = std::mem::replace(&mut l.drained, true);
         let last = l.group.clone().filter(|g| !gone_before && g.members.fetch_sub(1, Ordering::AcqRel) == 1);
+        // Now: the word that the proc has ended goes the same way.
+        let parcel = l.viewer.as_mut().and_then(Viewer::take);
         drop(l);
+        if let Some(p) = parcel {
+            p.go(false);
+        }
         let s = stream.clone();
         self.poller.spawn(Box::new(move || {
             s.write();
@@ -350,16 +376,30 @@ impl Output {
     /// Counts the lines of these streams together in windows from now on, or shows them one by one again. What has been
     /// counted of them so far is on the console when `done` is called.
     pub fn aggregate(&self, streams: Vec<Arc<Stream>>, window: Option<Duration>, done: impl FnOnce() + Send + 'static) {
+        self.arrange(streams.into_iter().map(|s| (s, None)).collect(), window, None, done);
+    }
+
+    /// The same, with viewers of their lines, and one of the reports of what was counted.
+    pub fn arrange(
+        &self,
+        streams: Vec<(Arc<Stream>, Option<Viewer>)>,
+        window: Option<Duration>,
+        reports: Option<viewer::Send>,
+        done: impl FnOnce() + Send + 'static,
+    ) {
         self.start();
         let groups = self.groups.clone();
         let poller = self.poller.clone();
         self.poller.spawn(Box::new(move || {
-            let group = window.map(|w| Group::new(w, &poller));
+            let group = window.map(|w| Group::new(w, &poller, reports));
             let mut before: Vec<Arc<Group>> = Vec::new();
-            for s in &streams {
-                let old = s.regroup(group.clone());
+            for (s, viewer) in streams {
+                let (old, parcel) = s.regroup(group.clone(), viewer);
                 // Those that were read before the change.
                 s.write();
+                if let Some(p) = parcel {
+                    p.go(true);
+                }
                 before.extend(old.filter(|old| !before.iter().any(|g| Arc::ptr_eq(g, old))));
             }
             before.iter().for_each(|g| g.flush());
@@ -369,6 +409,12 @@ impl Output {
             drop(all);
             done();
         }));
+    }
+
+    /// Lines of another host.
+    pub fn show(&self, console: libc::c_int, lines: Vec<u8>) {
+        self.start();
+        self.poller.spawn(Box::new(move || write_all(console, &lines)));
     }
 
     /// Waits until all that was handed over is on the console and in the files, at most so long; `counted`: also what a

@@ -58,6 +58,13 @@ impl Node {
         Arc::new(Via { node: Arc::downgrade(&self.arc()), host: place.host, here: place.here, from })
     }
 
+    /// Bytes on their way to the host of a process that have not left this one.
+    pub(crate) fn waiting_for(&self, uid: ProcUid) -> usize {
+        let place = self.routes.place(uid);
+        let host = place.and_then(|p| self.gateway()?.job_here(p.here)?.host(p.host));
+        host.map_or(0, |h| h.trunk.waiting().0)
+    }
+
     /// Hosts among them stand for all their processes that are known here.
     pub(crate) fn expand(&self, ends: Vec<(ProcUid, ProcEnd)>) -> Vec<(ProcUid, ProcEnd)> {
         let mut out = Vec::with_capacity(ends.len());
