@@ -35,7 +35,9 @@ def hosts(tmp_path):
     directories = [tmp_path / f"host{i}" for i in range(3)]
     for directory in directories:
         directory.mkdir()
-    return OtherHosts(directories)
+    found = OtherHosts(directories)
+    yield found
+    found.stop()
 
 
 def write(top, **modules):

@@ -21,6 +21,11 @@ class OtherHosts:
         # No agent has such an id.
         self._agents = tuple(range(first, first + len(directories)))
         self._spawned = []
+        self._procs: list[ProcMesh] = []
+
+    def stop(self) -> None:
+        for procs in self._procs:
+            procs.stop().get()
 
     def __len__(self) -> int:
         return len(self.directories)
@@ -39,6 +44,7 @@ class OtherHosts:
             {"hosts": len(self)}, None if by_command else forked, name, bootstrap_command=command if by_command else None
         )
         self._spawned.append(this_host()._spawned[-1])
+        self._procs.append(procs)
         return procs
 
     def sync(self, workspace: Workspace, auto_reload: bool = False) -> None:

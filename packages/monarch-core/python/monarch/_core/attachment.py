@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from monarch._core.host_mesh import HostMesh
 
 
+# In the place of an address that is not known yet.
+_TO_COME = "(address to come)"
+
+
 def native_hosts(process: LocalProcess) -> Hosts:
     """The connections of this client or agent to other hosts, made on first need."""
     if process.hosts is None:
@@ -49,7 +53,7 @@ class Attachment:
     def __init__(self, process: LocalProcess, workers: Sequence[Any], given: Given) -> None:
         self.process = process
         self.given = given
-        self.addresses: list[str] = [w if isinstance(w, str) else "(address to come)" for w in workers]
+        self.addresses: list[str] = [w if isinstance(w, str) else _TO_COME for w in workers]
         known = _joined_hosts(process)
         taken: set[int] = set()
         # A host that this client has already stays the one it is.
@@ -155,7 +159,8 @@ def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attachment, int]]:
         return {}
     lost = {id for id, _, _, why in process.hosts.hosts() if why is not None}
     process.attachments = [a for a in process.attachments if not lost.issuperset(a.ids)]
-    return {address: (a, rank) for a in process.attachments for rank, address in enumerate(a.addresses) if a.ids[rank] not in lost}
+    every = [(address, a, rank) for a in process.attachments for rank, address in enumerate(a.addresses)]
+    return {address: (a, rank) for address, a, rank in every if address != _TO_COME and a.ids[rank] not in lost}
 
 
 def _agent_uid(address: ChannelAddr) -> int:

@@ -471,7 +471,7 @@ impl Node {
             Frame::Control(c) => self.on_control(link, c, fds),
             Frame::Raw(_) => {}
             Frame::Routed(r) => match self.gateway() {
-                Some(gateway) => gateway.from_proc(link.peer, &r),
+                Some(gateway) => gateway.send_for(link.peer, &r),
                 None => {
                     self.route(r.head.from, r.head.from_host, r.head.to_host);
                     self.on_routed(&r.head, &r.body);

@@ -76,7 +76,7 @@ impl Gateway {
     }
 
     /// A frame of a proc of this host. What it says of itself is checked: nobody speaks for others.
-    pub(crate) fn from_proc(&self, proc: ProcUid, routed: &Routed) {
+    pub(crate) fn send_for(&self, proc: ProcUid, routed: &Routed) {
         let Some(node) = self.node() else { return };
         let Some(agent) = node.agent() else { return };
         if routed.head.from != proc || !agent.is_in_job(proc, routed.head.from_host) {

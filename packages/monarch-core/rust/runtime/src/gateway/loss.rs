@@ -200,10 +200,8 @@ impl Gateway {
                     self.end_job(&job, "its client has ended");
                 }
             }
-            Control::Shutdown { slot } => {
-                if self.job(from).is_some() {
-                    node.system.push(crate::SystemEvent::Shutdown { from, slot });
-                }
+            Control::Shutdown { slot } if self.job(from).is_some() => {
+                node.system.push(crate::SystemEvent::Shutdown { from, slot });
             }
             Control::Leaving => {
                 let found = self.jobs().into_iter().find_map(|j| j.host(from).map(|h| (j, h)));
