@@ -67,6 +67,7 @@ def _at_exit(process: LocalProcess) -> None:
         _end_deferring()
         # Threads that are parked hold the process for ever; the classes and modules of the user are to be torn down.
         process.owned.clear()
+        process.failed_meshes.clear()
     # The other exit handlers and destructors still run.
     if fault:
         _end_with(1)
