@@ -31,6 +31,16 @@ def test_agent_killed(cluster: Cluster) -> None:
     assert client.end() == 0
 
 
+def test_actors_on_other_hosts_are_told(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert client.say("ready", 0, 1) == "True"
+    client.send("ask", 0, 1)
+    cluster.workers[1].process.kill()
+    assert client.answer() == "host_lost h3: agent killed"
+    assert_lost(cluster, "agent killed")
+    assert client.end() == 0
+
+
 def test_agent_told_to_end(cluster: Cluster) -> None:
     client = cluster.client()
     cluster.workers[1].process.terminate()
