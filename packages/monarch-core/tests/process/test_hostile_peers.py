@@ -215,7 +215,20 @@ def changed(chance: random.Random, good: bytes) -> bytes:
 
 def test_a_certificate_of_somebody_else(secured: Agent, tmp_path: Path):
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1", "-subj", "/CN=client"]
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=client",
+    ]
     subprocess.run([*made, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
     with secured.workers.attach() as hosts:
         probe = hosts.spawn_procs().spawn("probe", Probe)
