@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[4]
-TESTS = Path(__file__).parents[1] / "process"
+TESTS = Path(__file__).parents[1]
 
 
 def rows() -> list[list[str]]:
@@ -24,7 +24,8 @@ def test_every_row_has_a_test():
         assert references, row
         for reference in references:
             file, _, name = reference.partition("::")
-            text = ((TESTS / file) if name else (ROOT / "packages/monarch-core" / file)).read_text(encoding="utf-8")
+            folder = ROOT / "packages/monarch-core" if not name else TESTS if file.startswith("net/") else TESTS / "process"
+            text = (folder / file).read_text(encoding="utf-8")
             assert re.search(rf"^ *(async )?def {name}\(" if name else r"#\[test\]", text, re.MULTILINE), row
 
 
@@ -33,7 +34,8 @@ def test_every_part_goes_in_every_way():
     for what, how, *_ in rows():
         part = what.split(":")[0]
         ways[part] = f"{ways.get(part, '')} {how};"
-    assert {"root", "agent", "proc", "actor", "link"} <= ways.keys()
-    for part in ("root", "agent", "proc", "actor"):
+    assert {"root", "agent", "proc", "actor", "link", "host", "client of hosts"} <= ways.keys()
+    for part in ("root", "agent", "proc", "actor", "host"):
         assert all(way in ways[part] for way in ("exits", "killed", "hangs", "cut off")), (part, ways[part])
     assert "exits, killed" in ways["link"] and "hangs" in ways["link"]
+    assert all(way in ways["client of hosts"] for way in ("killed", "hangs", "cut off"))

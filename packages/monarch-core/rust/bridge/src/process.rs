@@ -52,6 +52,7 @@ fn describe(end: ProcEnd) -> End {
         ExitReason::NotStarted(why) => ("not_started", 0, why, false),
         ExitReason::Oom { signal, cgroup } => ("oom", signal, cgroup, false),
         ExitReason::HostLost(why) => ("host_lost", 0, why, false),
+        ExitReason::LinkLost(why) => ("link_lost", 0, why, false),
     };
     (end.pid, end.started, end.host, kind, number, detail, core, end.output)
 }

@@ -8,6 +8,10 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
 
 use crate::sys;
 
+/// Connections that the kernel keeps until they are taken, if the system's limit is not lower (4096, usually). Beyond them it drops
+/// packets, and who connects tries again after a second: a flood must not fill it between two looks.
+const BACKLOG: libc::c_int = 4096;
+
 /// A place that can be dialled or listened at.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Address {
@@ -57,6 +61,8 @@ impl Address {
                         Ok(l) => {
                             l.set_nonblocking(true)?;
                             let port = l.local_addr()?.port();
+                            // SAFETY: no pointers. If it fails, those of the standard library stay.
+                            unsafe { libc::listen(l.as_raw_fd(), BACKLOG) };
                             return Ok((l.into(), port));
                         }
                         Err(e) => last = e,

@@ -5,6 +5,7 @@ use std::io;
 use wire::greeting::{self, Beat};
 
 use crate::stream::Stream;
+use crate::trunk::StreamEnd;
 
 /// What may wait; beyond it the other side does not read, and one more message would tell it nothing new.
 const MOST_WAITING: usize = 16 << 10;
@@ -48,25 +49,26 @@ impl Heart {
         Ok(())
     }
 
-    /// What has come; an error is the end of the stream.
-    pub fn read(&mut self, beats: &mut Vec<Beat>) -> io::Result<()> {
+    /// What has come; how the stream has ended, if it has.
+    pub fn read(&mut self, beats: &mut Vec<Beat>) -> Option<StreamEnd> {
         loop {
             let mut at = 0;
             while let Some(len) = self.input.get(at..at + 4).and_then(|b| b.try_into().ok()).map(|b| u32::from_le_bytes(b) as usize) {
                 if len > greeting::LIMIT {
-                    return Err(io::ErrorKind::InvalidData.into());
+                    return Some(StreamEnd::Garbage);
                 }
                 let Some(body) = self.input.get(at + 4..at + 4 + len) else { break };
-                beats.push(greeting::decode(body).ok_or(io::ErrorKind::InvalidData)?);
+                let Some(beat) = greeting::decode(body) else { return Some(StreamEnd::Garbage) };
+                beats.push(beat);
                 at += 4 + len;
             }
             self.input.drain(..at);
             match self.stream.read(&mut self.input, READ) {
-                Ok(0) => return Err(io::ErrorKind::ConnectionAborted.into()),
+                Ok(0) => return Some(StreamEnd::Closed),
                 Ok(_) => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return None,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
+                Err(e) => return Some(StreamEnd::of(&e)),
             }
         }
     }

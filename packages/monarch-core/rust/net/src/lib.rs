@@ -12,6 +12,7 @@
 //! | `link` | a framed, ordered connection to one process |
 //! | `carrier` | how frames get to processes without a socket of their own |
 //! | `stream` | a byte stream to another process, plain or encrypted |
+//! | `socket` | a socket that remembers how it failed |
 //! | `tls` | the encryption of a stream |
 //! | `address` | where an agent listens, and how it is reached |
 //! | `dial` | a stream to another host, from the first packet until both sides know each other |
@@ -35,6 +36,7 @@ pub mod listener;
 pub mod lock;
 pub mod poller;
 pub mod segment;
+mod socket;
 pub mod stream;
 pub mod sys;
 pub mod timeline;

@@ -5,8 +5,9 @@
 //! waits for room while `flush` says that something is left.
 
 use std::io::{self, ErrorKind, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 
+use crate::socket::Socket;
 use crate::sys;
 use crate::tls::Tls;
 
@@ -14,13 +15,13 @@ use crate::tls::Tls;
 const MAX_PIECES: usize = 64;
 
 pub struct Stream {
-    fd: OwnedFd,
+    socket: Socket,
     tls: Option<Box<Tls>>,
 }
 
 impl Stream {
     pub fn plain(fd: OwnedFd) -> Stream {
-        Stream { fd, tls: None }
+        Stream { socket: Socket::new(fd), tls: None }
     }
 
     /// From now on everything goes through the connection, whose handshake may still be to do.
@@ -36,12 +37,12 @@ impl Stream {
     pub(crate) fn handshake(&mut self) -> io::Result<bool> {
         match &mut self.tls {
             None => Ok(true),
-            Some(tls) => tls.handshake(self.fd.as_raw_fd()),
+            Some(tls) => tls.handshake(&mut self.socket),
         }
     }
 
     pub fn fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        self.socket.fd()
     }
 
     pub fn is_encrypted(&self) -> bool {
@@ -60,7 +61,7 @@ impl Stream {
 
     /// Takes what is there from the socket, as it came.
     pub(crate) fn discard(&mut self, limit: usize) {
-        let _ = sys::read_into(self.fd.as_raw_fd(), &mut Vec::new(), limit);
+        let _ = self.socket.read(&mut Vec::new(), limit);
     }
 
     /// Takes as much of the pieces as goes out, or fits the buffer of an encrypted stream; `WouldBlock` if nothing does.
@@ -75,8 +76,8 @@ impl Stream {
             return Ok(0);
         }
         match &mut self.tls {
-            None => retry(|| sys::send_slices(self.fd.as_raw_fd(), &slices[..count])),
-            Some(tls) => tls.write(self.fd.as_raw_fd(), &slices[..count]),
+            None => retry(|| self.socket.send(&slices[..count])),
+            Some(tls) => tls.write(&mut self.socket, &slices[..count]),
         }
     }
 
@@ -84,16 +85,16 @@ impl Stream {
     pub fn flush(&mut self) -> io::Result<bool> {
         match &mut self.tls {
             None => Ok(true),
-            Some(tls) => tls.flush(self.fd.as_raw_fd()),
+            Some(tls) => tls.flush(&mut self.socket),
         }
     }
 
     /// Appends at most `limit` bytes to `buf`. `Ok(0)` is the clean end, `UnexpectedEof` an end that the peer did not announce,
-    /// `WouldBlock` nothing now.
+    /// `WouldBlock` nothing now. What a write has failed with comes here too.
     pub fn read(&mut self, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         match &mut self.tls {
-            None => retry(|| sys::read_into(self.fd.as_raw_fd(), buf, limit.max(1))),
-            Some(tls) => tls.read(self.fd.as_raw_fd(), buf, limit),
+            None => retry(|| self.socket.read(buf, limit.max(1))),
+            Some(tls) => tls.read(&mut self.socket, buf, limit),
         }
     }
 
@@ -101,9 +102,9 @@ impl Stream {
     /// lost, and the peer sees a cut.
     pub fn close(&mut self) {
         if let Some(tls) = &mut self.tls {
-            tls.close(self.fd.as_raw_fd());
+            tls.close(&mut self.socket);
         }
-        sys::shutdown_write(self.fd.as_raw_fd());
+        sys::shutdown_write(self.socket.fd());
     }
 }
 

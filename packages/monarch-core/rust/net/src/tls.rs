@@ -5,12 +5,11 @@
 //! writes, up to `OUT_LIMIT` at a time.
 
 use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
-use std::os::fd::RawFd;
 
 use rustls::Connection;
 
+use crate::socket::Socket;
 use crate::stream::retry;
-use crate::sys;
 
 /// Ciphertext that one read brings at least, and at most: one record, and sixteen.
 const IN_SMALL: usize = 17 * 1024;
@@ -40,14 +39,14 @@ impl Tls {
     }
 
     /// True when both sides have finished.
-    pub fn handshake(&mut self, fd: RawFd) -> io::Result<bool> {
+    pub fn handshake(&mut self, socket: &mut Socket) -> io::Result<bool> {
         loop {
             // A peer that said why and closed may be read still.
-            let unsent = self.flush(fd).err();
+            let unsent = self.flush(socket).err();
             if unsent.is_none() && !self.connection.is_handshaking() {
                 return Ok(true);
             }
-            match (self.take_in(fd), unsent) {
+            match (self.take_in(socket), unsent) {
                 (Err(e), _) if e.kind() == ErrorKind::InvalidData => return Err(e),
                 (_, Some(unsent)) => return Err(unsent),
                 (Ok(0), None) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -58,22 +57,22 @@ impl Tls {
         }
     }
 
-    pub fn write(&mut self, fd: RawFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn write(&mut self, socket: &mut Socket, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         if self.connection.wants_write() {
-            self.flush(fd)?;
+            self.flush(socket)?;
         }
         let n = self.connection.writer().write_vectored(slices)?;
         if n == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
         // A failure shows at the next call: these bytes have been taken.
-        let _ = self.flush(fd);
+        let _ = self.flush(socket);
         Ok(n)
     }
 
-    pub fn flush(&mut self, fd: RawFd) -> io::Result<bool> {
+    pub fn flush(&mut self, socket: &mut Socket) -> io::Result<bool> {
         while self.connection.wants_write() {
-            match retry(|| self.connection.write_tls(&mut Socket(fd))) {
+            match retry(|| self.connection.write_tls(socket)) {
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(e) => return Err(e),
@@ -82,7 +81,7 @@ impl Tls {
         Ok(true)
     }
 
-    pub fn read(&mut self, fd: RawFd, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
+    pub fn read(&mut self, socket: &mut Socket, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         let before = buf.len();
         let limit = before + limit.max(1);
         loop {
@@ -106,7 +105,7 @@ impl Tls {
             if let Some(end) = end {
                 return if buf.len() > before { Ok(buf.len() - before) } else { end.map(|()| 0) };
             }
-            match self.take_in(fd) {
+            match self.take_in(socket) {
                 Ok(_) => {}
                 Err(_) if buf.len() > before => return Ok(buf.len() - before),
                 Err(e) => return Err(e),
@@ -114,30 +113,30 @@ impl Tls {
         }
     }
 
-    pub fn close(&mut self, fd: RawFd) {
+    pub fn close(&mut self, socket: &mut Socket) {
         self.connection.send_close_notify();
-        let _ = self.flush(fd);
+        let _ = self.flush(socket);
     }
 
     /// Gives rustls more of what came, from the socket if need be; 0 at its end.
-    fn take_in(&mut self, fd: RawFd) -> io::Result<usize> {
+    fn take_in(&mut self, socket: &mut Socket) -> io::Result<usize> {
         if self.taken == self.incoming.len() && !self.ended {
-            self.refill(fd)?;
+            self.refill(socket)?;
         }
         let n = self.connection.read_tls(&mut &self.incoming[self.taken..])?;
         self.taken += n;
         if let Err(e) = self.connection.process_new_packets() {
             // The alert tells the peer that it was refused, without the reason.
-            let _ = self.flush(fd);
+            let _ = self.flush(socket);
             return Err(io::Error::new(ErrorKind::InvalidData, e));
         }
         Ok(n)
     }
 
-    fn refill(&mut self, fd: RawFd) -> io::Result<()> {
+    fn refill(&mut self, socket: &mut Socket) -> io::Result<()> {
         self.incoming.clear();
         self.taken = 0;
-        let n = retry(|| sys::read_into(fd, &mut self.incoming, self.piece))?;
+        let n = retry(|| socket.read(&mut self.incoming, self.piece))?;
         self.ended = n == 0;
         if n == self.piece {
             self.piece = (2 * self.piece).min(IN_LARGE);
@@ -145,23 +144,6 @@ impl Tls {
             self.piece = (self.piece / 2).max(IN_SMALL);
             self.incoming.shrink_to(2 * self.piece);
         }
-        Ok(())
-    }
-}
-
-/// Writes without SIGPIPE.
-struct Socket(RawFd);
-
-impl Write for Socket {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        sys::send_slices(self.0, &[IoSlice::new(bytes)])
-    }
-
-    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        sys::send_slices(self.0, slices)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

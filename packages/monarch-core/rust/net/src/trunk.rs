@@ -49,9 +49,10 @@ pub enum StreamEnd {
 }
 
 impl StreamEnd {
-    fn of(e: &io::Error) -> StreamEnd {
+    pub(crate) fn of(e: &io::Error) -> StreamEnd {
         match e.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe => StreamEnd::Closed,
+            // An end that was not announced, as a process has that is killed.
+            io::ErrorKind::UnexpectedEof => StreamEnd::Closed,
             io::ErrorKind::ConnectionReset => StreamEnd::Reset,
             io::ErrorKind::InvalidData => StreamEnd::Garbage,
             _ => StreamEnd::Failed,
@@ -197,7 +198,7 @@ impl Trunk {
 
     fn flush_heart(&self, token: u64) {
         if let Some(h) = lock(&self.heart).as_mut().filter(|h| h.token == token) {
-            // The reader sees the end of the stream and reports it.
+            // The reader is told the same, and reports it.
             let _ = h.flush();
             self.poller.want_write(h.token, h.stream.fd(), h.want_write);
         }
@@ -211,7 +212,7 @@ impl Trunk {
         let mut heart = lock(&self.heart);
         let Some(h) = heart.as_mut() else { return };
         let before = h.want_write;
-        // The reader sees the end of the stream and reports it.
+        // The reader is told the same, and reports it.
         let _ = h.send(beat);
         if h.want_write != before {
             self.poller.want_write(h.token, h.stream.fd(), h.want_write);
@@ -256,7 +257,7 @@ impl Trunk {
             match stream.write(&pieces) {
                 Ok(n) => pipe.outbox.wrote(n),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // Of any other error the reader hears too, and reports it.
+                // The reader is told any other error too, and reports it.
                 Err(_) => break,
             }
         }
@@ -386,7 +387,7 @@ impl Trunk {
         let end = {
             let mut heart = lock(&self.heart);
             let Some(h) = heart.as_mut().filter(|h| h.token == token) else { return };
-            let end = h.read(&mut beats).err().map(|e| StreamEnd::of(&e));
+            let end = h.read(&mut beats);
             if end.is_some()
                 && let Some(old) = heart.take()
             {
@@ -404,8 +405,22 @@ impl Trunk {
         }
     }
 
-    /// Ends the trunk from this side; the handler is not told.
+    /// Ends the trunk from this side, as the end of a process looks; the handler is not told. What was sent goes out, if there is room.
     pub fn close(&self) {
+        let mut pipe = lock(&self.pipe);
+        if !pipe.want_write {
+            self.flush(&mut pipe);
+        }
+        drop(pipe);
+        self.end(Stream::close);
+    }
+
+    /// The same, but it does not look as if this process had ended.
+    pub fn give_up(&self) {
+        self.end(|stream| sys::reset(stream.fd()));
+    }
+
+    fn end(&self, how: fn(&mut Stream)) {
         self.is_closed.store(true, Ordering::Release);
         let stream = {
             let mut pipe = lock(&self.pipe);
@@ -415,12 +430,12 @@ impl Trunk {
         };
         if let Some((mut stream, token)) = stream {
             self.poller.remove(token, stream.fd());
-            stream.close();
+            how(&mut stream);
         }
         let heart = lock(&self.heart).take();
         if let Some(mut h) = heart {
             self.poller.remove(h.token, h.stream.fd());
-            h.stream.close();
+            how(&mut h.stream);
         }
     }
 

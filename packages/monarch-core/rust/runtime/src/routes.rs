@@ -1,6 +1,6 @@
 //! Which host a process is on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use wire::ProcUid;
@@ -20,6 +20,8 @@ pub struct Place {
 #[derive(Default)]
 pub struct Routes {
     places: RwLock<HashMap<ProcUid, Place>>,
+    /// Of those places; a proc knows its peers' hosts by nothing else.
+    hosts: RwLock<HashSet<ProcUid>>,
     lost: RwLock<HashMap<ProcUid, ProcEnd>>,
 }
 
@@ -30,6 +32,10 @@ impl Routes {
 
     pub fn lost(&self, host: ProcUid) -> Option<ProcEnd> {
         self.lost.read().unwrap_or_else(PoisonError::into_inner).get(&host).cloned()
+    }
+
+    fn is_host(&self, uid: ProcUid) -> bool {
+        self.hosts.read().unwrap_or_else(PoisonError::into_inner).contains(&uid)
     }
 
     /// Those that are on the host, and are known here.
@@ -44,6 +50,7 @@ impl Node {
         if self.routes.place(uid).is_some() || uid == self.uid || host == here {
             return;
         }
+        self.routes.hosts.write().unwrap_or_else(PoisonError::into_inner).insert(host);
         self.routes.places.write().unwrap_or_else(PoisonError::into_inner).insert(uid, Place { host, here });
         if let Some(peer) = self.known_peer(uid)
             && !peer.link.is_attached()
@@ -69,7 +76,7 @@ impl Node {
     pub(crate) fn expand(&self, ends: Vec<(ProcUid, ProcEnd)>) -> Vec<(ProcUid, ProcEnd)> {
         let mut out = Vec::with_capacity(ends.len());
         for (uid, end) in ends {
-            if self.routes.place(uid).is_some_and(|p| p.host == uid) {
+            if self.routes.is_host(uid) {
                 self.routes.lost.write().unwrap_or_else(PoisonError::into_inner).insert(uid, end.clone());
                 out.extend(self.routes.on(uid).into_iter().filter(|p| *p != uid).map(|p| (p, end.clone())));
             }

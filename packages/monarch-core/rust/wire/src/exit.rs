@@ -22,6 +22,8 @@ pub enum ExitReason {
         signal: i32,
         cgroup: String,
     },
+    /// It lives, but there is no way to its host from here.
+    LinkLost(String),
 }
 
 /// What is known of a proc that is gone.

@@ -58,17 +58,17 @@ impl Gateway {
             return self.hand_in(&job, head, &body.concat());
         }
         let Some(host) = job.host(head.to_host) else {
-            return self.unreachable(head, "no such host in this job");
+            return self.unreachable(head, host_end("", "no such host in this job"));
         };
-        if let Some(why) = host.lost() {
-            return self.unreachable(head, &why);
+        if let Some(end) = host.end() {
+            return self.unreachable(head, end);
         }
         let start = routed_head(head, body.iter().map(|p| p.len()).sum());
         let mut all: Vec<&[u8]> = Vec::with_capacity(body.len() + 1);
         all.push(&start);
         all.extend_from_slice(body);
         if host.trunk.send(&all).is_err() {
-            return self.unreachable(head, &host.lost().unwrap_or_else(|| "agent exited".to_owned()));
+            return self.unreachable(head, host.end().unwrap_or_else(|| host_end(&host.name(), "agent exited")));
         }
         if !host.trunk.is_up() {
             self.open_soon(&job, &host);
@@ -105,9 +105,9 @@ impl Gateway {
     }
 
     /// The sender must hear that it cannot be.
-    fn unreachable(&self, head: &Route, why: &str) {
+    fn unreachable(&self, head: &Route, end: ProcEnd) {
         let Some(node) = self.node() else { return };
-        let ends = vec![(head.to_host, host_end("", why)), (head.to, host_end("", why))];
+        let ends = vec![(head.to_host, end.clone()), (head.to, end)];
         if Some(head.from) == self.job_here(head.from_host).map(|j| j.here) {
             // Not on this thread, which may hold what is needed to tell.
             self.poller.spawn(Box::new(move || node.procs_ended(ends)));

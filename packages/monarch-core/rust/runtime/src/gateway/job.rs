@@ -12,10 +12,11 @@ use net::trunk::Trunk;
 use net::trust::DialTrust;
 use wire::ProcUid;
 use wire::control::HostEntry;
+use wire::exit::{ExitReason, ProcEnd};
 use wire::greeting::JobSettings;
 
 use super::Gateway;
-use super::forward::Hands;
+use super::forward::{Hands, host_end};
 use crate::detector::{Detector, Role, Settings};
 
 pub struct Job {
@@ -103,6 +104,8 @@ pub(super) struct State {
     /// It was told to end.
     pub leaving: bool,
     pub lost: Option<String>,
+    /// It is not: only the way to it is.
+    pub no_route: bool,
 }
 
 pub struct Host {
@@ -123,6 +126,16 @@ impl Host {
 
     pub fn lost(&self) -> Option<String> {
         lock(&self.state).lost.clone()
+    }
+
+    /// The end of all its processes, if it is lost.
+    pub(super) fn end(&self) -> Option<ProcEnd> {
+        let (why, no_route) = {
+            let state = lock(&self.state);
+            (state.lost.clone()?, state.no_route)
+        };
+        let end = host_end(&self.name(), &why);
+        Some(if no_route { ProcEnd { reason: ExitReason::LinkLost(why), ..end } } else { end })
     }
 
     /// For the others of the job; none if it cannot be dialled.

@@ -212,6 +212,9 @@ impl Gateway {
             state.opening.extend(&missing);
             missing
         };
+        if !missing.is_empty() {
+            self.watch(job, host.id);
+        }
         missing.into_iter().for_each(|number| self.open_stream(job, host, number));
     }
 
@@ -283,6 +286,8 @@ impl Gateway {
                     return;
                 }
                 Some(Welcome::Refused(No::NoSession | No::OtherAgent)) => return self.host_lost(job, host, "agent exited", true),
+                // Only the client's word is that a host is lost.
+                Some(Welcome::Refused(No::Lost)) if !job.is_clients() => return self.link_lost(job, host, refusal(No::Lost)),
                 Some(Welcome::Refused(no)) => return self.host_lost(job, host, refusal(no), true),
                 _ => {}
             },

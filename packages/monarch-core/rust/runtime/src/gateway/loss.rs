@@ -72,9 +72,14 @@ impl Gateway {
                 Action::Recovered(host) => self.suspect(job, host, false),
                 // Of the client the lease decides.
                 Action::Lost { host, .. } | Action::LinkLost { host, .. } if host == job.id => {}
-                Action::Lost { host, why } | Action::LinkLost { host, why } => {
+                Action::Lost { host, why } => {
                     if let Some(h) = job.host(host) {
                         self.host_lost(job, &h, &why, true);
+                    }
+                }
+                Action::LinkLost { host, why } => {
+                    if let Some(h) = job.host(host) {
+                        self.link_lost(job, &h, &why);
                     }
                 }
             }
@@ -142,16 +147,32 @@ impl Gateway {
         self.open(job, host);
     }
 
-    /// A host is gone: its processes have ended, and it will not be let in again.
-    pub(super) fn host_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str, tell: bool) {
+    /// There is no way to a host that lives. From here it is as if it were lost; a client has nothing more to do with it then.
+    pub(super) fn link_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str) {
         {
             let mut state = lock(&host.state);
-            if state.lost.is_some() {
-                return;
-            }
-            state.lost = Some(why.to_owned());
+            state.no_route |= state.lost.is_none();
         }
-        host.trunk.close();
+        self.host_lost(job, host, why, true);
+    }
+
+    /// A host is gone: its processes have ended, and it will not be let in again.
+    pub(super) fn host_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str, tell: bool) {
+        if host.lost().is_some() {
+            return;
+        }
+        if tell && job.is_clients() && host.trunk.is_up() && !lock(&host.state).leaving {
+            // One that is frozen or cut off gets this when it is back, if the kernel has not given up by then; else its lease ends it.
+            let Some(node) = self.node() else { return };
+            node.peer(host.id).send_control(Control::HostsLost { hosts: vec![(host.id, why.to_owned())] });
+        }
+        lock(&host.state).lost = Some(why.to_owned());
+        // Agents that live would take the end of all streams for the end of this one.
+        if job.is_clients() {
+            host.trunk.close()
+        } else {
+            host.trunk.give_up()
+        }
         lock(&job.detector).forget(host.id);
         let Some(node) = self.node() else { return };
         if !self.is_closing() {
@@ -161,7 +182,7 @@ impl Gateway {
             // The client: its procs have their lease.
             return self.end_job(job, why);
         }
-        let end = host_end(&host.name(), why);
+        let end = host.end().unwrap_or_else(|| host_end(&host.name(), why));
         if let Some(agent) = node.agent() {
             agent.host_ended(host.id, &end);
         }
@@ -191,6 +212,9 @@ impl Gateway {
             Control::HostsLost { hosts } => {
                 let Some(job) = self.job(from) else { return };
                 for (id, why) in hosts {
+                    if id == job.here {
+                        return self.end_job(&job, &format!("declared lost: {why}"));
+                    }
                     let host = job.host_or_new(id, &self.me, &self.poller);
                     self.host_lost(&job, &host, &why, false);
                 }

@@ -38,6 +38,7 @@ pub fn exit_reason() -> impl Strategy<Value = ExitReason> {
         text().prop_map(ExitReason::Stopped),
         text().prop_map(ExitReason::NotStarted),
         text().prop_map(ExitReason::HostLost),
+        text().prop_map(ExitReason::LinkLost),
     ]
 }
 

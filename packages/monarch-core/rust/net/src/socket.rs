@@ -1,0 +1,59 @@
+//! A socket that remembers how it failed.
+//!
+//! The kernel tells an error once, to whoever asks first; from then on reads find an end, as if the other side had closed. Often it is a
+//! write that is told, and whoever reads must hear of it too: an end means that a process is gone, a reset does not.
+
+use std::io::{self, ErrorKind, IoSlice, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::sys;
+
+pub struct Socket {
+    fd: OwnedFd,
+    /// The number of the first error.
+    failed: Option<i32>,
+}
+
+impl Socket {
+    pub fn new(fd: OwnedFd) -> Socket {
+        Socket { fd, failed: None }
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Without SIGPIPE.
+    pub fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        sys::send_slices(self.fd(), slices).inspect_err(|e| self.note(e))
+    }
+
+    /// Appends what is there, `limit` bytes at most; 0 is an end without an error.
+    pub fn read(&mut self, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
+        match (sys::read_into(self.fd(), buf, limit), self.failed) {
+            (Ok(0), Some(number)) => Err(io::Error::from_raw_os_error(number)),
+            (got, _) => got.inspect_err(|e| self.note(e)),
+        }
+    }
+
+    fn note(&mut self, e: &io::Error) {
+        // A broken pipe comes after an end, or after another error.
+        if !matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted | ErrorKind::BrokenPipe) && self.failed.is_none() {
+            self.failed = e.raw_os_error();
+        }
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.send(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.send(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

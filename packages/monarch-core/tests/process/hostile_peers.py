@@ -1,0 +1,167 @@
+"""Peers that do not keep to the rules: the wire protocol by hand, and servers that are no workers."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+MAGIC = b"\xe5monarch"
+VERSION, RELEASE = 1, b"0.1.0"
+REQUEST, HELLO, WELCOME = 3, 5, 6
+JOIN, CHANNEL = 1, 2
+ROUTED = 6
+
+
+def release(version: int = VERSION) -> bytes:
+    return MAGIC + struct.pack("<IB", version, len(RELEASE)) + RELEASE
+
+
+def frame(tag: int, body: bytes) -> bytes:
+    return struct.pack("<HB", 1 + len(body), tag) + body
+
+
+def varint(n: int) -> bytes:
+    out = bytearray()
+    while n > 0x7F:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    return bytes([*out, n])
+
+
+def opening(kind: int, job: int, greeting: bytes) -> bytes:
+    """All that a dialler says to a worker without encryption."""
+    return release() + frame(REQUEST, struct.pack("<BQ", kind, job)) + frame(HELLO, greeting)
+
+
+def join(job: int, host: int, lease_ms: int = 1000) -> bytes:
+    who = b"somebody"
+    settings = b"".join(varint(n) for n in (3000, 10_000, lease_ms))
+    return opening(JOIN, job, b"\0" + varint(host) + varint(0) + varint(len(who)) + who + settings)
+
+
+def channel(job: int, host: int, number: int = 0) -> bytes:
+    return opening(CHANNEL, job, b"\1" + varint(7) + bytes([number]) + varint(0) + varint(job) + varint(host))
+
+
+def routed(job: int, host: int, body: bytes) -> bytes:
+    inside = bytes([ROUTED]) + struct.pack("<5Q", job, job, host, host, 1) + struct.pack("<I", len(body)) + body
+    return struct.pack("<I", len(inside)) + inside
+
+
+def connect(address: str) -> socket.socket:
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    return socket.create_connection((host, int(port)))
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the other side is through with it."""
+    got = b""
+    try:
+        while piece := connection.recv(65536):
+            got += piece
+    except ConnectionResetError:
+        pass
+    return got
+
+
+def said(connection: socket.socket, n: int) -> bytes:
+    got = b""
+    while len(got) < n and (piece := connection.recv(n - len(got))):
+        got += piece
+    return got
+
+
+def ask(address: str, what: bytes) -> bytes:
+    """Says something and nothing more; all that is answered."""
+    with connect(address) as connection:
+        try:
+            connection.sendall(what)
+            connection.shutdown(socket.SHUT_WR)
+        except OSError:  # it has refused already
+            pass
+        return rest(connection)
+
+
+@contextmanager
+def server(handle: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Takes connections and gives each to `handle`, one after the other; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    handle(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+class Recorder:
+    """Stands between a client and a worker, and keeps what the client says on each connection."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        self.heard: list[bytearray] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._listening.getsockname()[1]}"
+        self._connections: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._serve)]
+        self._threads[0].start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                ours, _ = self._listening.accept()
+            except OSError:
+                return
+            theirs, kept = connect(self.worker), bytearray()
+            self._connections += [ours, theirs]
+            self.heard.append(kept)
+            for way in ((ours, theirs, kept), (theirs, ours, None)):
+                self._threads.append(threading.Thread(target=self._pass, args=way))
+                self._threads[-1].start()
+
+    def _pass(self, source: socket.socket, to: socket.socket, kept: bytearray | None) -> None:
+        try:
+            while piece := source.recv(65536):
+                if kept is not None:
+                    kept += piece
+                to.sendall(piece)
+        except OSError:
+            pass
+        for end in (source, to):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        for thread in self._threads:
+            thread.join()
+        for connection in self._connections:
+            connection.close()
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def memory(pid: int) -> int:
+    """Bytes that the process has in memory, files left out."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
