@@ -138,7 +138,7 @@ impl Link {
         let queue = std::mem::take(&mut out.queue);
         self.queued.store(0, Ordering::Relaxed);
         for chunk in queue {
-            let _ = carrier.carry(self.peer, &[&chunk.bytes]);
+            let _ = carrier.carry(self.peer, &[&chunk.bytes], &[]);
         }
         let _ = self.carrier.set(carrier);
     }
@@ -231,11 +231,16 @@ impl Link {
         }
     }
 
-    /// As `send`, with the blocks that the frames name: segments the peer does not know are announced first.
+    /// As `send`, with the blocks that the frames name, or that the pieces lie in where the link is carried: segments the peer does not
+    /// know are announced first.
     pub fn send_with_blocks(&self, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
         let mut out = lock(&self.out);
         if out.down {
             return Err(LinkDown);
+        }
+        if let Some(carrier) = self.carrier.get() {
+            self.sent.fetch_add(1, Ordering::Relaxed);
+            return carrier.carry(self.peer, pieces, blocks);
         }
         let mut fresh = Vec::new();
         {
@@ -262,7 +267,7 @@ impl Link {
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
         if let Some(carrier) = self.carrier.get() {
-            return carrier.carry(self.peer, pieces);
+            return carrier.carry(self.peer, pieces, &[]);
         }
         let release = take_release(out);
         let Some(raw) = out.fd.as_ref().map(|fd| fd.as_raw_fd()) else {

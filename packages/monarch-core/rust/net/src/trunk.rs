@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use wire::ProcUid;
 use wire::greeting::Beat;
 
+use crate::arena::Block;
 use crate::carrier::LinkDown;
-use crate::channel::{ACK, Disagree, Inbox, Outbox};
+use crate::channel::{ACK, Disagree, Held, Inbox, Outbox};
 use crate::heart::Heart;
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
@@ -218,15 +219,19 @@ impl Trunk {
         }
     }
 
-    /// Sends one frame, whose length and kind are at the start of the pieces.
-    pub fn send(&self, pieces: &[&[u8]]) -> Result<(), LinkDown> {
-        let frame: Box<[u8]> = pieces.concat().into();
+    /// Sends one frame, whose length and kind are at the start of the pieces. Long pieces in one of the blocks are not copied.
+    pub fn send(&self, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
+        let len = pieces.iter().map(|p| p.len()).sum::<usize>();
+        let frame = held(pieces, blocks);
         let mut pipe = lock(&self.pipe);
         if pipe.closed {
             return Err(LinkDown);
         }
-        let small = frame.len() < HOLD / 4;
-        pipe.outbox.push(frame);
+        let small = len < HOLD / 4;
+        let last = frame.len() - 1;
+        for (i, held) in frame.into_iter().enumerate() {
+            pipe.outbox.put(held, i == last);
+        }
         if pipe.stream.is_none() || pipe.want_write {
             return Ok(());
         }
@@ -431,6 +436,31 @@ impl Trunk {
             unsafe { libc::shutdown(stream.fd(), libc::SHUT_RDWR) };
         }
     }
+}
+
+/// What is to be kept of a frame: its pieces in few, at least one.
+fn held(pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Vec<Held> {
+    if blocks.is_empty() {
+        return vec![Held::Own(pieces.concat().into())];
+    }
+    let mut out = Vec::with_capacity(3);
+    let mut own: Vec<u8> = Vec::new();
+    for piece in pieces {
+        let found = || blocks.iter().find_map(|b| b.find(piece).map(|stretch| (b, stretch)));
+        match if piece.len() < HOLD { None } else { found() } {
+            Some((block, stretch)) => {
+                if !own.is_empty() {
+                    out.push(Held::Own(std::mem::take(&mut own).into()));
+                }
+                out.push(Held::Block(block.clone(), stretch));
+            }
+            None => own.extend_from_slice(piece),
+        }
+    }
+    if !own.is_empty() || out.is_empty() {
+        out.push(Held::Own(own.into()));
+    }
+    out
 }
 
 impl Pending for Trunk {

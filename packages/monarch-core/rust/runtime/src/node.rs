@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use net::lock::lock;
 use net::{Arena, Link, LinkHandler, Poller, RecvPart};
-use wire::frame::{RETURN, STOP, TO_PORT};
+use wire::frame::{PIECE, RETURN, STOP, TO_PORT};
 use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, Route, SlotId, Status};
 
 use crate::agent::Agent;
@@ -484,7 +484,22 @@ impl Node {
         let peer = self.peer_unlinked(head.from).0;
         for frame in wire::routed::Frames::of(body) {
             // A frame that makes no sense is the fault of its sender, who is of the job.
-            if let Ok(frame) = Frame::decode(frame) {
+            if frame.first() == Some(&PIECE) {
+                if let Some(run) = peer.gather(&frame[1..]) {
+                    self.on_run(&peer, Arc::new(run));
+                }
+            } else if let Ok(frame) = Frame::decode(frame) {
+                self.on_frame(&peer.link, frame, &mut VecDeque::new());
+            }
+        }
+    }
+
+    /// Frames that came in pieces.
+    fn on_run(&self, peer: &Arc<Peer>, run: Arc<Vec<u8>>) {
+        let mut at = 0;
+        for frame in wire::routed::Frames::of(&run) {
+            at += 4 + frame.len();
+            if let Ok(frame) = Frame::decode_within(&run, at - frame.len()..at) {
                 self.on_frame(&peer.link, frame, &mut VecDeque::new());
             }
         }
