@@ -24,12 +24,11 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.netns import Host, Network, Process, unavailable
 
-SCRIPT = ROOT / "bench" / "peers" / "hosts_bench.py"
+SCRIPT = Path(__file__).resolve().parent / "peers" / "hosts_bench.py"
 PORT = 22222
 BENCHES = ("attach", "rtt", "cast", "bandwidth")
 HOSTS = 3

@@ -28,6 +28,8 @@ pub const FRAMES: u8 = 0;
 pub const HEART: u8 = 255;
 
 const READ: usize = 256 << 10;
+/// A buffer that has grown beyond this goes when it is empty.
+const KEEP: usize = 3 << 20;
 /// Reads in a row before others get their turn.
 const READS_IN_A_ROW: usize = 8;
 /// Frames closer than this go out together, at most so many bytes; as on links.
@@ -320,7 +322,8 @@ impl Trunk {
                 return false;
             }
             let Some(frame) = input.buf.get(at + 4..at + 4 + len) else {
-                input.buf.reserve(len.min(READ * 64));
+                let missing = at + 4 + len - input.buf.len();
+                input.buf.reserve(missing.min(READ * 64));
                 break;
             };
             if frame[0] == ACK {
@@ -339,7 +342,7 @@ impl Trunk {
             at += 4 + len;
         }
         input.buf.drain(..at);
-        if input.buf.is_empty() && input.buf.capacity() > 4 * READ {
+        if input.buf.is_empty() && input.buf.capacity() > KEEP {
             input.buf = Vec::new();
         }
         if acknowledge {

@@ -458,7 +458,7 @@ impl Node {
 
     // ---- what arrives
 
-    fn on_frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {
+    pub(crate) fn on_frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {
         match frame {
             Frame::Message(m) => self.on_message(link, m),
             Frame::Reply(r) => self.on_reply(link, r),
@@ -469,13 +469,7 @@ impl Node {
             }
             Frame::Control(c) => self.on_control(link, c, fds),
             Frame::Raw(_) => {}
-            Frame::Routed(r) => match self.gateway() {
-                Some(gateway) => gateway.from_proc(link.peer, &r),
-                None => {
-                    self.route(r.head.from, r.head.from_host, r.head.to_host);
-                    self.on_routed(&r.head, &r.body);
-                }
-            },
+            Frame::Routed(r) => self.on_carried(link, &r.head, &r.body),
         }
     }
 
@@ -489,17 +483,6 @@ impl Node {
                     self.on_run(&peer, Arc::new(run));
                 }
             } else if let Ok(frame) = Frame::decode(frame) {
-                self.on_frame(&peer.link, frame, &mut VecDeque::new());
-            }
-        }
-    }
-
-    /// Frames that came in pieces.
-    fn on_run(&self, peer: &Arc<Peer>, run: Arc<Vec<u8>>) {
-        let mut at = 0;
-        for frame in wire::routed::Frames::of(&run) {
-            at += 4 + frame.len();
-            if let Ok(frame) = Frame::decode_within(&run, at - frame.len()..at) {
                 self.on_frame(&peer.link, frame, &mut VecDeque::new());
             }
         }
@@ -598,6 +581,10 @@ struct NodeFrames(Arc<Node>);
 impl LinkHandler for NodeFrames {
     fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {
         self.0.on_frame(link, frame, fds);
+    }
+
+    fn routed(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
+        self.0.on_carried(link, head, body);
     }
 
     fn down(&self, link: &Arc<Link>) {

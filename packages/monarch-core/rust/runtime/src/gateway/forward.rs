@@ -9,7 +9,7 @@ use wire::exit::{ExitReason, ProcEnd};
 use wire::frame::{ROUTED, begin, finish};
 use wire::greeting::Beat;
 use wire::piece;
-use wire::{Control, Frame, ProcUid, Route, Routed};
+use wire::{Control, Frame, ProcUid, Route};
 
 use super::{Gateway, Host, Job};
 use crate::node::Node;
@@ -81,15 +81,15 @@ impl Gateway {
     }
 
     /// A frame of a proc of this host. What it says of itself is checked: nobody speaks for others.
-    pub(crate) fn from_proc(&self, proc: ProcUid, routed: &Routed) {
+    pub(crate) fn from_proc(&self, proc: ProcUid, head: &Route, body: &[u8]) {
         let Some(node) = self.node() else { return };
         let Some(agent) = node.agent() else { return };
-        if routed.head.from != proc || !agent.is_in_job(proc, routed.head.from_host) {
+        if head.from != proc || !agent.is_in_job(proc, head.from_host) {
             return;
         }
-        agent.talked(proc, routed.head.to);
-        node.route(routed.head.to, routed.head.to_host, routed.head.from_host);
-        self.forward(&routed.head, &[&routed.body], &[]);
+        agent.talked(proc, head.to);
+        node.route(head.to, head.to_host, head.from_host);
+        self.forward(head, &[body], &[]);
     }
 
     /// A frame for this process or for a proc of this host.
