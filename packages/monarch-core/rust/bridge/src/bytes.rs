@@ -99,14 +99,23 @@ fn os_error(e: std::io::Error) -> PyErr {
 /// From this size on fresh memory is asked to come in huge pages: faults of 4 KiB each cost more than the copy.
 const HUGE: usize = 8 << 20;
 
-fn bytes(py: Python<'_>, from: &[u8]) -> PyResult<Py<PyAny>> {
+fn bytes(py: Python<'_>, from: &[u8], writable: bool) -> PyResult<Py<PyAny>> {
     if from.len() < HUGE {
-        return Ok(PyBytes::new(py, from).into_any().unbind());
+        return Ok(if writable { PyByteArray::new(py, from).into_any().unbind() } else { PyBytes::new(py, from).into_any().unbind() });
     }
     // SAFETY: a new object that nobody else sees yet; its memory is as long as `from`, and is written before it is read.
     unsafe {
-        let obj = Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(std::ptr::null(), from.len() as isize))?;
-        let to = ffi::PyBytes_AsString(obj.as_ptr()) as usize;
+        let (make, memory) = match writable {
+            true => (
+                ffi::PyByteArray_FromStringAndSize as unsafe extern "C" fn(_, _) -> _,
+                ffi::PyByteArray_AsString as unsafe extern "C" fn(_) -> _,
+            ),
+            false => {
+                (ffi::PyBytes_FromStringAndSize as unsafe extern "C" fn(_, _) -> _, ffi::PyBytes_AsString as unsafe extern "C" fn(_) -> _)
+            }
+        };
+        let obj = Bound::from_owned_ptr_or_err(py, make(std::ptr::null(), from.len() as isize))?;
+        let to = memory(obj.as_ptr()) as usize;
         let first = to.next_multiple_of(net::sys::PAGE);
         py.detach(|| {
             net::sys::advise(first as *mut u8, from.len() - (first - to), libc::MADV_HUGEPAGE);
@@ -118,11 +127,11 @@ fn bytes(py: Python<'_>, from: &[u8]) -> PyResult<Py<PyAny>> {
 
 fn buffer(py: Python<'_>, part: &RecvPart) -> PyResult<Py<PyAny>> {
     if part.readonly() {
-        return bytes(py, part.bytes().map_err(os_error)?);
+        return bytes(py, part.bytes().map_err(os_error)?, false);
     }
     match part.map().map_err(os_error)? {
         Some(mapping) => Ok(Py::new(py, Mapped { mapping })?.into_any()),
-        None => Ok(PyByteArray::new(py, part.bytes().map_err(os_error)?).into_any().unbind()),
+        None => bytes(py, part.bytes().map_err(os_error)?, true),
     }
 }
 

@@ -225,6 +225,14 @@ impl Block {
         self.len == 0
     }
 
+    /// Where in this block the bytes are, if they are.
+    pub fn find(&self, bytes: &[u8]) -> Option<std::ops::Range<usize>> {
+        let all = self.bytes().as_ptr_range();
+        let here = bytes.as_ptr_range();
+        let start = (here.start as usize).checked_sub(all.start as usize)?;
+        (here.end <= all.end).then(|| start..start + bytes.len())
+    }
+
     /// What `fill` has put in.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: inside the mapping of the segment, which the block keeps; nobody writes to a block that can be shared.

@@ -1,6 +1,10 @@
 //! How frames get to a process that this one has no socket to.
 
+use std::sync::Arc;
+
 use wire::ProcUid;
+
+use crate::arena::Block;
 
 /// The other side is gone.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -9,5 +13,6 @@ pub struct LinkDown;
 /// Takes frames to processes on other hosts.
 pub trait Carrier: Send + Sync {
     /// Whole frames, in order. What cannot be delivered is reported by whoever reports the end of the process.
-    fn carry(&self, to: ProcUid, pieces: &[&[u8]]) -> Result<(), LinkDown>;
+    /// Pieces may lie in one of the blocks, which then need not be copied.
+    fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown>;
 }

@@ -5,6 +5,10 @@
 //! without a number, between others. No I/O here.
 
 use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::arena::Block;
 
 /// The kind of an acknowledgement; the body is a count.
 pub const ACK: u8 = 0;
@@ -16,14 +20,46 @@ const ACK_FRAMES: u64 = 512;
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct Disagree;
 
+/// Bytes that are kept until they are acknowledged.
+pub enum Held {
+    Own(Box<[u8]>),
+    /// A stretch of a block of the arena.
+    Block(Arc<Block>, Range<usize>),
+}
+
+impl Held {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Held::Own(bytes) => bytes,
+            Held::Block(block, stretch) => &block.bytes()[stretch.clone()],
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Held::Own(bytes) => bytes.len(),
+            Held::Block(_, stretch) => stretch.len(),
+        }
+    }
+}
+
+/// A frame, or a part of it.
+struct Entry {
+    held: Held,
+    ends: bool,
+}
+
 /// What goes out.
 #[derive(Default)]
 pub struct Outbox {
     /// Frames that are not acknowledged, the oldest first.
-    kept: VecDeque<Box<[u8]>>,
+    kept: VecDeque<Entry>,
+    /// How many frames these are, and how many of them have been written whole.
+    frames: u64,
+    done: u64,
     /// How many frames were acknowledged.
     acked: u64,
-    /// How many of `kept` have been written whole.
+    /// How many entries of `kept` have been written whole.
     written: usize,
     /// Bytes of the next one that have been written.
     at: usize,
@@ -37,9 +73,20 @@ pub struct Outbox {
 
 impl Outbox {
     pub fn push(&mut self, frame: Box<[u8]>) {
-        self.bytes += frame.len();
-        self.unwritten += frame.len();
-        self.kept.push_back(frame);
+        self.put(Held::Own(frame), true);
+    }
+
+    /// More of a frame; `ends` with its last part. What is empty is no part.
+    pub fn put(&mut self, held: Held, ends: bool) {
+        self.bytes += held.len();
+        self.unwritten += held.len();
+        self.frames += u64::from(ends);
+        self.kept.push_back(Entry { held, ends });
+    }
+
+    /// Of the next frame something has been written.
+    fn is_within(&self) -> bool {
+        self.at > 0 || self.written.checked_sub(1).and_then(|i| self.kept.get(i)).is_some_and(|e| !e.ends)
     }
 
     /// Bytes kept for a replay.
@@ -71,21 +118,22 @@ impl Outbox {
     /// What to write next, at most so many pieces.
     pub fn pieces(&self, most: usize) -> Vec<&[u8]> {
         let mut out: Vec<&[u8]> = Vec::with_capacity(most.min(16));
-        let mut next = self.written;
-        if self.at > 0 {
-            out.push(&self.kept[next][self.at..]);
-            next += 1;
+        let (mut next, mut at, mut within) = (self.written, self.at, self.is_within());
+        while within && out.len() < most {
+            let entry = &self.kept[next];
+            out.push(&entry.held.bytes()[at..]);
+            (next, at, within) = (next + 1, 0, !entry.ends);
         }
-        if self.extra_at < self.extra.len() {
+        if self.extra_at < self.extra.len() && !within {
             out.push(&self.extra[self.extra_at..]);
         }
-        out.extend(self.kept.range(next..).take(most.saturating_sub(out.len())).map(|f| &f[..]));
+        out.extend(self.kept.range(next..).take(most.saturating_sub(out.len())).map(|e| e.held.bytes()));
         out
     }
 
     /// So many bytes of what `pieces` gave have been written.
     pub fn wrote(&mut self, mut n: usize) {
-        if self.at > 0 {
+        while n > 0 && self.is_within() {
             n = self.advance(n);
         }
         if n > 0 && self.extra_at < self.extra.len() {
@@ -102,14 +150,16 @@ impl Outbox {
         }
     }
 
-    /// Counts bytes of one frame; what is left over.
+    /// Counts bytes of one entry; what is left over.
     fn advance(&mut self, n: usize) -> usize {
-        let step = n.min(self.kept[self.written].len() - self.at);
+        let entry = &self.kept[self.written];
+        let step = n.min(entry.held.len() - self.at);
         self.at += step;
         self.unwritten -= step;
-        if self.at == self.kept[self.written].len() {
+        if self.at == entry.held.len() {
             self.at = 0;
             self.written += 1;
+            self.done += u64::from(entry.ends);
         }
         n - step
     }
@@ -117,14 +167,21 @@ impl Outbox {
     /// The other side has received so many frames.
     pub fn acked(&mut self, received: u64) -> Result<(), Disagree> {
         let Some(fresh) = received.checked_sub(self.acked) else { return Ok(()) };
-        if fresh > self.written as u64 {
+        if fresh > self.done {
             return Err(Disagree);
         }
         for _ in 0..fresh {
-            self.bytes -= self.kept.pop_front().map_or(0, |f| f.len());
+            while let Some(entry) = self.kept.pop_front() {
+                self.bytes -= entry.held.len();
+                self.written -= 1;
+                if entry.ends {
+                    break;
+                }
+            }
         }
         self.acked = received;
-        self.written -= fresh as usize;
+        self.done -= fresh;
+        self.frames -= fresh;
         if self.kept.is_empty() && self.kept.capacity() > 1024 {
             self.kept = VecDeque::new();
         }
@@ -133,12 +190,13 @@ impl Outbox {
 
     /// A new stream, over which the other side has said how many frames it has.
     pub fn resume(&mut self, received: u64) -> Result<(), Disagree> {
-        if received < self.acked || received - self.acked > self.kept.len() as u64 {
+        if received < self.acked || received - self.acked > self.frames {
             return Err(Disagree);
         }
-        self.written = (received - self.acked) as usize;
-        self.at = 0;
+        // As if all had been written, so that what has come can go; and then nothing of the rest.
+        (self.written, self.done, self.at) = (self.kept.len(), self.frames, 0);
         self.acked(received)?;
+        (self.written, self.done) = (0, 0);
         self.extra.clear();
         self.extra_at = 0;
         self.unwritten = self.bytes;

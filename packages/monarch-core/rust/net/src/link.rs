@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use wire::control::Control;
+use wire::cursor::Cursor;
 use wire::frame;
-use wire::{BlockId, Frame, ProcUid};
+use wire::{BlockId, Frame, ProcUid, Route, Routed};
 
 use crate::arena::{Block, Segment};
 use crate::carrier::{Carrier, LinkDown};
@@ -24,6 +25,8 @@ use crate::sys;
 /// What a socket is asked to hold; the kernel clamps it.
 const SOCKET_BUFFER: libc::c_int = 1 << 20;
 const READ_CHUNK: usize = 64 << 10;
+/// A buffer that has grown beyond this shrinks when it is empty: pieces of what comes from other hosts fit.
+const KEEP: usize = 1 << 20;
 /// Reads of one link in a row before others get their turn.
 const READS_IN_A_ROW: usize = 8;
 /// Released bytes that may wait for the next frame to this peer.
@@ -38,6 +41,10 @@ const MERGE: usize = 256 << 10;
 pub trait LinkHandler: Send + Sync {
     /// One whole frame; descriptors that came with it are at the front of `fds`.
     fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>);
+    /// A frame on its way to or from another host; its body is the link's.
+    fn routed(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
+        self.frame(link, Frame::Routed(Routed { head: *head, body: body.into() }), &mut VecDeque::new());
+    }
     /// The link is finished; called once.
     fn down(&self, link: &Arc<Link>);
 }
@@ -138,7 +145,7 @@ impl Link {
         let queue = std::mem::take(&mut out.queue);
         self.queued.store(0, Ordering::Relaxed);
         for chunk in queue {
-            let _ = carrier.carry(self.peer, &[&chunk.bytes]);
+            let _ = carrier.carry(self.peer, &[&chunk.bytes], &[]);
         }
         let _ = self.carrier.set(carrier);
     }
@@ -231,11 +238,16 @@ impl Link {
         }
     }
 
-    /// As `send`, with the blocks that the frames name: segments the peer does not know are announced first.
+    /// As `send`, with the blocks that the frames name, or that the pieces lie in where the link is carried: segments the peer does not
+    /// know are announced first.
     pub fn send_with_blocks(&self, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
         let mut out = lock(&self.out);
         if out.down {
             return Err(LinkDown);
+        }
+        if let Some(carrier) = self.carrier.get() {
+            self.sent.fetch_add(1, Ordering::Relaxed);
+            return carrier.carry(self.peer, pieces, blocks);
         }
         let mut fresh = Vec::new();
         {
@@ -262,7 +274,7 @@ impl Link {
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
         if let Some(carrier) = self.carrier.get() {
-            return carrier.carry(self.peer, pieces);
+            return carrier.carry(self.peer, pieces, &[]);
         }
         let release = take_release(out);
         let Some(raw) = out.fd.as_ref().map(|fd| fd.as_raw_fd()) else {
@@ -467,8 +479,15 @@ impl Link {
             };
             let mut at = 0;
             while let Some(body) = next_frame(&input.buf[at..]) {
-                let Ok(f) = Frame::decode(&input.buf[at + 4..at + 4 + body]) else { return false };
+                let frame = &input.buf[at + 4..at + 4 + body];
                 at += 4 + body;
+                if frame.first() == Some(&frame::ROUTED) && input.delayed.is_empty() && self.poller.delay.get().is_none() {
+                    let mut c = Cursor::new(&frame[1..]);
+                    let Ok(head) = Route::read(&mut c) else { return false };
+                    self.handler.routed(self, &head, &frame[1 + Route::LEN..]);
+                    continue;
+                }
+                let Ok(f) = Frame::decode(frame) else { return false };
                 match (self.poller.delay.get(), input.delayed.back()) {
                     (None, None) => self.handle(f, &mut input.fds),
                     // Behind the last one, which the delay left.
@@ -480,7 +499,7 @@ impl Link {
                 }
             }
             input.buf.drain(..at);
-            if input.buf.capacity() > 4 * READ_CHUNK && input.buf.len() < READ_CHUNK {
+            if input.buf.capacity() > KEEP && input.buf.len() < READ_CHUNK {
                 input.buf.shrink_to(2 * READ_CHUNK);
             }
             if n < room && reads == READS_IN_A_ROW {

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 
-use wire::{BlockId, Part};
+use wire::{BlockId, Bytes, Part};
 
 use crate::link::Link;
 use crate::sys::{self, PAGE};
@@ -65,7 +65,7 @@ impl Drop for Lease {
 
 /// A part as the receiving process holds it.
 pub enum RecvPart {
-    Inline { data: Box<[u8]>, readonly: bool },
+    Inline { data: Bytes, readonly: bool },
     Shared { lease: Arc<Lease>, readonly: bool },
 }
 

@@ -302,3 +302,17 @@ pub unsafe fn advise(p: *mut u8, len: usize, advice: libc::c_int) {
     // SAFETY: the caller's promise; the advice values used keep the contents.
     unsafe { libc::madvise(p.cast(), len, advice) };
 }
+
+/// From this size on fresh memory is asked to come in huge pages: faults of 4 KiB each cost more than a copy.
+const HUGE: usize = 8 << 20;
+
+/// Asks for huge pages where memory that was reserved is long, and about to be filled.
+pub fn advise_huge(fresh: &mut Vec<u8>) {
+    let spare = fresh.spare_capacity_mut();
+    if spare.len() >= HUGE {
+        let start = spare.as_mut_ptr() as usize;
+        let first = start.next_multiple_of(PAGE);
+        // SAFETY: inside the memory of the vector.
+        unsafe { advise(first as *mut u8, spare.len() - (first - start), libc::MADV_HUGEPAGE) };
+    }
+}

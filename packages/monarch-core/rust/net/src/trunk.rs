@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use wire::ProcUid;
 use wire::greeting::Beat;
 
+use crate::arena::Block;
 use crate::carrier::LinkDown;
-use crate::channel::{ACK, Disagree, Inbox, Outbox};
+use crate::channel::{ACK, Disagree, Held, Inbox, Outbox};
 use crate::heart::Heart;
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
@@ -27,6 +28,8 @@ pub const FRAMES: u8 = 0;
 pub const HEART: u8 = 255;
 
 const READ: usize = 256 << 10;
+/// A buffer that has grown beyond this goes when it is empty.
+const KEEP: usize = 3 << 20;
 /// Reads in a row before others get their turn.
 const READS_IN_A_ROW: usize = 8;
 /// Frames closer than this go out together, at most so many bytes; as on links.
@@ -219,15 +222,19 @@ impl Trunk {
         }
     }
 
-    /// Sends one frame, whose length and kind are at the start of the pieces.
-    pub fn send(&self, pieces: &[&[u8]]) -> Result<(), LinkDown> {
-        let frame: Box<[u8]> = pieces.concat().into();
+    /// Sends one frame, whose length and kind are at the start of the pieces. Long pieces in one of the blocks are not copied.
+    pub fn send(&self, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
+        let len = pieces.iter().map(|p| p.len()).sum::<usize>();
+        let frame = held(pieces, blocks);
         let mut pipe = lock(&self.pipe);
         if pipe.closed {
             return Err(LinkDown);
         }
-        let small = frame.len() < HOLD / 4;
-        pipe.outbox.push(frame);
+        let small = len < HOLD / 4;
+        let last = frame.len() - 1;
+        for (i, held) in frame.into_iter().enumerate() {
+            pipe.outbox.put(held, i == last);
+        }
         if pipe.stream.is_none() || pipe.want_write {
             return Ok(());
         }
@@ -316,7 +323,8 @@ impl Trunk {
                 return false;
             }
             let Some(frame) = input.buf.get(at + 4..at + 4 + len) else {
-                input.buf.reserve(len.min(READ * 64));
+                let missing = at + 4 + len - input.buf.len();
+                input.buf.reserve(missing.min(READ * 64));
                 break;
             };
             if frame[0] == ACK {
@@ -335,7 +343,7 @@ impl Trunk {
             at += 4 + len;
         }
         input.buf.drain(..at);
-        if input.buf.is_empty() && input.buf.capacity() > 4 * READ {
+        if input.buf.is_empty() && input.buf.capacity() > KEEP {
             input.buf = Vec::new();
         }
         if acknowledge {
@@ -446,6 +454,31 @@ impl Trunk {
             unsafe { libc::shutdown(stream.fd(), libc::SHUT_RDWR) };
         }
     }
+}
+
+/// What is to be kept of a frame: its pieces in few, at least one.
+fn held(pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Vec<Held> {
+    if blocks.is_empty() {
+        return vec![Held::Own(pieces.concat().into())];
+    }
+    let mut out = Vec::with_capacity(3);
+    let mut own: Vec<u8> = Vec::new();
+    for piece in pieces {
+        let found = || blocks.iter().find_map(|b| b.find(piece).map(|stretch| (b, stretch)));
+        match if piece.len() < HOLD { None } else { found() } {
+            Some((block, stretch)) => {
+                if !own.is_empty() {
+                    out.push(Held::Own(std::mem::take(&mut own).into()));
+                }
+                out.push(Held::Block(block.clone(), stretch));
+            }
+            None => own.extend_from_slice(piece),
+        }
+    }
+    if !own.is_empty() || out.is_empty() {
+        out.push(Held::Own(own.into()));
+    }
+    out
 }
 
 impl Pending for Trunk {

@@ -158,3 +158,18 @@ fn threads_do_not_get_the_same_block() {
     threads.into_iter().for_each(|t| t.join().unwrap());
     assert!(arena.alloc(SEGMENT as usize).unwrap().id().offset == 0, "all is free again");
 }
+
+#[test]
+fn a_block_knows_which_bytes_are_in_it() {
+    let arena = Arena::new();
+    let (mut block, mut next) = (arena.alloc(5000).unwrap(), arena.alloc(5000).unwrap());
+    block.fill(&[1; 5000]);
+    next.fill(&[2; 5000]);
+    let bytes = block.bytes();
+    assert_eq!(block.find(bytes), Some(0..5000));
+    assert_eq!(block.find(&bytes[4999..]), Some(4999..5000));
+    assert_eq!(block.find(&bytes[7..20]), Some(7..20));
+    assert_eq!(next.find(bytes), None);
+    assert_eq!(block.find(next.bytes()), None);
+    assert_eq!(block.find(&vec![1; 5000]), None);
+}

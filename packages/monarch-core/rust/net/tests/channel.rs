@@ -1,6 +1,9 @@
 //! A channel over streams that break at any byte: every frame arrives once and in order.
 
-use net::channel::{ACK, Inbox, Outbox};
+use std::sync::Arc;
+
+use net::Arena;
+use net::channel::{ACK, Held, Inbox, Outbox};
 use proptest::prelude::*;
 
 fn frame(n: u32, size: usize) -> Box<[u8]> {
@@ -45,20 +48,19 @@ impl Receiver {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Send(usize),
+    /// A frame of this size, in so many parts more than one.
+    Send(usize, usize),
     /// So many bytes get through.
     Write(usize),
     /// The stream breaks, with what was written and not yet read, or without.
-    Break {
-        lose: bool,
-    },
+    Break { lose: bool },
     /// The receiver's acknowledgement is lost, or arrives.
     Ack(bool),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        4 => (0usize..2000).prop_map(Step::Send),
+        4 => (0usize..2000, 0usize..6).prop_map(|(size, cuts)| Step::Send(size, cuts)),
         6 => (1usize..5000).prop_map(Step::Write),
         1 => any::<bool>().prop_map(|lose| Step::Break { lose }),
         2 => any::<bool>().prop_map(Step::Ack),
@@ -66,13 +68,32 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
+/// The parts are of the arena and of their own by turns.
+fn put(out: &mut Outbox, frame: &[u8], cuts: usize) {
+    let parts: Vec<&[u8]> = frame.chunks(frame.len().div_ceil(cuts + 1)).collect();
+    let arena = Arena::new();
+    for (i, part) in parts.iter().enumerate() {
+        let held = if i % 2 == 0 {
+            Held::Own((*part).into())
+        } else {
+            let mut block = arena.alloc(part.len() + 3).unwrap();
+            block.fill(&[b"xy", *part].concat());
+            Held::Block(Arc::new(block), 2..2 + part.len())
+        };
+        out.put(held, i + 1 == parts.len());
+    }
+}
+
 fn write(out: &mut Outbox, to: &mut Receiver, most: usize) {
     let mut left = most;
     while left > 0 {
         let pieces = out.pieces(3);
-        let Some(first) = pieces.iter().find(|p| !p.is_empty()) else { return };
-        let n = first.len().min(left);
-        to.buf.extend_from_slice(&first[..n]);
+        let now = pieces.concat();
+        let n = now.len().min(left);
+        if n == 0 {
+            return;
+        }
+        to.buf.extend_from_slice(&now[..n]);
         drop(pieces);
         out.wrote(n);
         left -= n;
@@ -89,8 +110,8 @@ proptest! {
         let mut due = None;
         for step in steps {
             match step {
-                Step::Send(size) => {
-                    out.push(frame(sent, size));
+                Step::Send(size, cuts) => {
+                    put(&mut out, &frame(sent, size), cuts);
                     sent += 1;
                 }
                 Step::Write(most) => {
@@ -125,7 +146,7 @@ proptest! {
     fn acknowledgements_go_between_frames(sizes in prop::collection::vec(0usize..300, 1..20), cut in 1usize..400) {
         let (mut out, mut to) = (Outbox::default(), Receiver::default());
         for (n, size) in sizes.iter().enumerate() {
-            out.push(frame(n as u32, *size));
+            put(&mut out, &frame(n as u32, *size), n % 3);
             write(&mut out, &mut to, cut);
             out.acknowledge(n as u64);
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use net::lock::lock;
 use net::{Arena, Link, LinkHandler, Poller, RecvPart};
-use wire::frame::{RETURN, STOP, TO_PORT};
+use wire::frame::{PIECE, RETURN, STOP, TO_PORT};
 use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, Route, SlotId, Status};
 
 use crate::agent::Agent;
@@ -459,7 +459,7 @@ impl Node {
 
     // ---- what arrives
 
-    fn on_frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {
+    pub(crate) fn on_frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {
         match frame {
             Frame::Message(m) => self.on_message(link, m),
             Frame::Reply(r) => self.on_reply(link, r),
@@ -470,13 +470,7 @@ impl Node {
             }
             Frame::Control(c) => self.on_control(link, c, fds),
             Frame::Raw(_) => {}
-            Frame::Routed(r) => match self.gateway() {
-                Some(gateway) => gateway.send_for(link.peer, &r),
-                None => {
-                    self.route(r.head.from, r.head.from_host, r.head.to_host);
-                    self.on_routed(&r.head, &r.body);
-                }
-            },
+            Frame::Routed(r) => self.on_carried(link, &r.head, &r.body),
         }
     }
 
@@ -485,7 +479,11 @@ impl Node {
         let peer = self.peer_unlinked(head.from).0;
         for frame in wire::routed::Frames::of(body) {
             // A frame that makes no sense is the fault of its sender, who is of the job.
-            if let Ok(frame) = Frame::decode(frame) {
+            if frame.first() == Some(&PIECE) {
+                if let Some(run) = peer.gather(&frame[1..]) {
+                    self.on_run(&peer, Arc::new(run));
+                }
+            } else if let Ok(frame) = Frame::decode(frame) {
                 self.on_frame(&peer.link, frame, &mut VecDeque::new());
             }
         }
@@ -589,6 +587,10 @@ struct NodeFrames(Arc<Node>);
 impl LinkHandler for NodeFrames {
     fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {
         self.0.on_frame(link, frame, fds);
+    }
+
+    fn routed(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
+        self.0.on_carried(link, head, body);
     }
 
     fn down(&self, link: &Arc<Link>) {

@@ -110,7 +110,7 @@ impl<'a> Payload<'a> {
     }
 
     fn write(&self, link: &Link, pieces: &[&[u8]]) -> Result<(), LinkDown> {
-        if self.blocks.is_empty() || link.is_carried() { link.send_soon(pieces) } else { link.send_with_blocks(pieces, &self.blocks) }
+        if self.blocks.is_empty() { link.send_soon(pieces) } else { link.send_with_blocks(pieces, &self.blocks) }
     }
 
     /// The same payload with bytes of its own, to be sent later.

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use net::{Link, Waiter};
 use wire::exit::ProcEnd;
 use wire::frame::{MESSAGE, REPLY, RETURN, begin, put_message_head, put_reply_head};
+use wire::piece::Gathering;
 use wire::{Frame, MailboxId, ProcUid, SlotId, Status};
 
 use crate::credit::{OVERHEAD, Window};
@@ -68,11 +69,19 @@ pub struct Peer {
     windows: Mutex<HashMap<MailboxId, Window<Queued>>>,
     waiting: Mutex<Vec<Arc<Waiter>>>,
     ended: OnceLock<Ended>,
+    gathering: Mutex<Gathering>,
 }
 
 impl Peer {
     pub fn new(uid: ProcUid, link: Arc<Link>) -> Arc<Self> {
-        Arc::new(Peer { uid, link, windows: Mutex::default(), waiting: Mutex::default(), ended: OnceLock::new() })
+        Arc::new(Peer {
+            uid,
+            link,
+            windows: Mutex::default(),
+            waiting: Mutex::default(),
+            ended: OnceLock::new(),
+            gathering: Mutex::default(),
+        })
     }
 
     pub fn ended(&self) -> Option<&Ended> {
@@ -84,9 +93,16 @@ impl Peer {
         let bytes = postcard::to_stdvec(&end).unwrap_or_default();
         let first = self.ended.set(Ended { end, bytes }).is_ok();
         let windows = std::mem::take(&mut *lock(&self.windows));
+        *lock(&self.gathering) = Gathering::default();
         self.wake_waiting();
         let left = windows.into_values().flat_map(|mut w| w.take_queue());
         first.then(|| left.filter_map(Queued::returned).collect())
+    }
+
+    /// A piece of what the process sends; all of it when this was the last one.
+    pub(crate) fn gather(&self, piece: &[u8]) -> Option<Vec<u8>> {
+        // Pieces that do not fit are the fault of their sender, who is of the job.
+        lock(&self.gathering).take(piece, net::sys::advise_huge).ok().flatten()
     }
 
     fn wake_waiting(&self) {

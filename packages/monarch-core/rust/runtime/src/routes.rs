@@ -1,13 +1,15 @@
 //! Which host a process is on.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use wire::ProcUid;
+use net::Link;
 use wire::exit::ProcEnd;
+use wire::{Frame, ProcUid, Route};
 
 use crate::gateway::Via;
 use crate::node::Node;
+use crate::peer::Peer;
 
 /// The host of a process, and what the host of this process is called in the job that they share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,6 +58,28 @@ impl Node {
             && !peer.link.is_attached()
         {
             peer.link.carry_by(self.via(Place { host, here }));
+        }
+    }
+
+    /// What its link has brought, to or from another host.
+    pub(crate) fn on_carried(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
+        match self.gateway() {
+            Some(gateway) => gateway.send_for(link.peer, head, body),
+            None => {
+                self.route(head.from, head.from_host, head.to_host);
+                self.on_routed(head, body);
+            }
+        }
+    }
+
+    /// Frames that came in pieces.
+    pub(crate) fn on_run(&self, peer: &Arc<Peer>, run: Arc<Vec<u8>>) {
+        let mut at = 0;
+        for frame in wire::routed::Frames::of(&run) {
+            at += 4 + frame.len();
+            if let Ok(frame) = Frame::decode_within(&run, at - frame.len()..at) {
+                self.on_frame(&peer.link, frame, &mut VecDeque::new());
+            }
         }
     }
 

@@ -1,5 +1,13 @@
 //! Bounds-checked reading of little-endian fields.
 
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::part::Bytes;
+
+/// From this size on bytes stay in the run that they are in.
+const STAY: usize = 64 << 10;
+
 /// Why bytes could not be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DecodeError {
@@ -22,11 +30,30 @@ pub enum DecodeError {
 /// A reader over a frame's body.
 pub struct Cursor<'a> {
     rest: &'a [u8],
+    /// What the bytes are in, and where they end in it.
+    run: Option<(&'a Arc<Vec<u8>>, usize)>,
 }
 
 impl<'a> Cursor<'a> {
     pub fn new(bytes: &'a [u8]) -> Self {
-        Cursor { rest: bytes }
+        Cursor { rest: bytes, run: None }
+    }
+
+    /// Over a stretch of a run; nothing if there is no such stretch.
+    pub fn within(run: &'a Arc<Vec<u8>>, stretch: Range<usize>) -> Self {
+        Cursor { rest: run.get(stretch.clone()).unwrap_or_default(), run: Some((run, stretch.end)) }
+    }
+
+    /// Bytes to keep.
+    pub fn bytes(&mut self, n: usize) -> Result<Bytes, DecodeError> {
+        let bytes = self.take(n)?;
+        Ok(match self.run {
+            Some((run, end)) if n >= STAY => {
+                let start = end - self.rest.len() - n;
+                Bytes::Within(run.clone(), start..start + n)
+            }
+            _ => bytes.into(),
+        })
     }
 
     pub fn take(&mut self, n: usize) -> Result<&'a [u8], DecodeError> {

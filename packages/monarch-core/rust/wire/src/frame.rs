@@ -2,6 +2,9 @@
 //!
 //! Messages and replies are laid out by hand because every call pays for them; the rest is postcard.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use crate::control::Control;
 use crate::cursor::{Cursor, DecodeError};
 use crate::ids::{MailboxId, SlotId};
@@ -16,6 +19,8 @@ pub const CONTROL: u8 = 4;
 pub const RAW: u8 = 5;
 /// Frames on their way between processes of different hosts.
 pub const ROUTED: u8 = 6;
+/// Of frames that are routed, and long.
+pub const PIECE: u8 = 16;
 
 /// The destination is a port, not an actor: unknown ones are refused at once.
 pub const TO_PORT: u8 = 1;
@@ -194,7 +199,15 @@ impl Frame {
 
     /// Decodes kind and body (everything after the length).
     pub fn decode(bytes: &[u8]) -> Result<Frame, DecodeError> {
-        let mut c = Cursor::new(bytes);
+        Frame::read(Cursor::new(bytes))
+    }
+
+    /// As `decode`, of a stretch of a run; large parts stay where they are.
+    pub fn decode_within(run: &Arc<Vec<u8>>, stretch: Range<usize>) -> Result<Frame, DecodeError> {
+        Frame::read(Cursor::within(run, stretch))
+    }
+
+    fn read(mut c: Cursor<'_>) -> Result<Frame, DecodeError> {
         let frame = match c.u8()? {
             MESSAGE => Frame::Message(Message {
                 dest: MailboxId(c.u64()?),

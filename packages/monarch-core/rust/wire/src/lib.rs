@@ -13,6 +13,7 @@ pub mod group;
 pub mod ids;
 pub mod notice;
 pub mod part;
+pub mod piece;
 pub mod routed;
 pub mod runs;
 
@@ -22,7 +23,7 @@ pub use exit::ExitReason;
 pub use frame::{Frame, Message, Reply, Status};
 pub use group::{GroupId, GroupSlice, Span};
 pub use ids::{BlockId, MailboxId, ProcUid, SlotId};
-pub use part::Part;
+pub use part::{Bytes, Part};
 pub use routed::{Route, Routed};
 pub use runs::Runs;
 

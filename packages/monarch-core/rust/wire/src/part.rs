@@ -2,6 +2,9 @@
 //!
 //! Small parts travel in the frame; large ones are named by their block in the sender's arena.
 
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
 use crate::cursor::{Cursor, DecodeError};
 use crate::ids::BlockId;
 
@@ -9,10 +12,48 @@ const INLINE: u8 = 0;
 const SHARED: u8 = 1;
 const READONLY: u8 = 0x80;
 
+/// Bytes of their own, or a stretch of what they came in.
+#[derive(Clone)]
+pub enum Bytes {
+    Own(Box<[u8]>),
+    Within(Arc<Vec<u8>>, Range<usize>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Within(run, stretch) => &run[stretch.clone()],
+        }
+    }
+}
+
+impl PartialEq for Bytes {
+    fn eq(&self, other: &Bytes) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Bytes {}
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: Into<Box<[u8]>>> From<T> for Bytes {
+    fn from(bytes: T) -> Bytes {
+        Bytes::Own(bytes.into())
+    }
+}
+
 /// One received part.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
-    Inline { data: Box<[u8]>, readonly: bool },
+    Inline { data: Bytes, readonly: bool },
     Shared { block: BlockId, len: u64, readonly: bool },
 }
 
@@ -63,7 +104,7 @@ impl Part {
         match tag & !READONLY {
             INLINE => {
                 let len = c.u32()? as usize;
-                Ok(Part::Inline { data: c.take(len)?.into(), readonly })
+                Ok(Part::Inline { data: c.bytes(len)?, readonly })
             }
             SHARED => Ok(Part::Shared { block: BlockId { segment: c.u32()?, offset: c.u64()? }, len: c.u64()?, readonly }),
             other => Err(DecodeError::Tag(other)),

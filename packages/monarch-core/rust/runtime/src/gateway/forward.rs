@@ -3,12 +3,13 @@
 use std::sync::{Arc, Weak};
 
 use net::trunk::{StreamEnd, Trunk, TrunkHandler};
-use net::{Carrier, LinkDown};
+use net::{Block, Carrier, LinkDown};
 use wire::cursor::Cursor;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::frame::{ROUTED, begin, finish};
 use wire::greeting::Beat;
-use wire::{Control, Frame, ProcUid, Route, Routed};
+use wire::piece;
+use wire::{Control, Frame, ProcUid, Route};
 
 use super::{Gateway, Host, Job};
 use crate::node::Node;
@@ -23,20 +24,24 @@ pub struct Via {
 }
 
 impl Carrier for Via {
-    fn carry(&self, to: ProcUid, pieces: &[&[u8]]) -> Result<(), LinkDown> {
+    fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
         let node = self.node.upgrade().ok_or(LinkDown)?;
         let head = Route { from: self.from, from_host: self.here, to, to_host: self.host, seq: 0 };
+        let mut sent = Ok(());
         match node.gateway() {
-            Some(gateway) => gateway.forward(&head, pieces),
+            Some(gateway) => piece::cut(pieces, |p| gateway.forward(&head, p, blocks)),
             None => {
-                let start = routed_head(&head, pieces.iter().map(|p| p.len()).sum());
-                let mut all: Vec<&[u8]> = Vec::with_capacity(pieces.len() + 1);
-                all.push(&start);
-                all.extend_from_slice(pieces);
-                return node.peer_unlinked(node.agent_uid).0.link.send_soon(&all);
+                let agent = node.peer_unlinked(node.agent_uid).0;
+                piece::cut(pieces, |pieces| {
+                    let start = routed_head(&head, pieces.iter().map(|p| p.len()).sum());
+                    let mut all: Vec<&[u8]> = Vec::with_capacity(pieces.len() + 1);
+                    all.push(&start);
+                    all.extend_from_slice(pieces);
+                    sent = sent.and(agent.link.send_soon(&all));
+                });
             }
         }
-        Ok(())
+        sent
     }
 }
 
@@ -51,7 +56,7 @@ fn routed_head(head: &Route, body: usize) -> Vec<u8> {
 
 impl Gateway {
     /// Sends a frame on its way, from here or from a proc of this host.
-    pub fn forward(&self, head: &Route, body: &[&[u8]]) {
+    pub fn forward(&self, head: &Route, body: &[&[u8]], blocks: &[Arc<Block>]) {
         let Some(job) = self.job_here(head.from_host) else { return };
         if head.to_host == job.here {
             // A process of this host that was taken for one of another; its agent knows better.
@@ -67,7 +72,7 @@ impl Gateway {
         let mut all: Vec<&[u8]> = Vec::with_capacity(body.len() + 1);
         all.push(&start);
         all.extend_from_slice(body);
-        if host.trunk.send(&all).is_err() {
+        if host.trunk.send(&all, blocks).is_err() {
             return self.unreachable(head, host.end().unwrap_or_else(|| host_end(&host.name(), "agent exited")));
         }
         if !host.trunk.is_up() {
@@ -76,15 +81,15 @@ impl Gateway {
     }
 
     /// A frame of a proc of this host. What it says of itself is checked: nobody speaks for others.
-    pub(crate) fn send_for(&self, proc: ProcUid, routed: &Routed) {
+    pub(crate) fn send_for(&self, proc: ProcUid, head: &Route, body: &[u8]) {
         let Some(node) = self.node() else { return };
         let Some(agent) = node.agent() else { return };
-        if routed.head.from != proc || !agent.is_in_job(proc, routed.head.from_host) {
+        if head.from != proc || !agent.is_in_job(proc, head.from_host) {
             return;
         }
-        agent.talked(proc, routed.head.to);
-        node.route(routed.head.to, routed.head.to_host, routed.head.from_host);
-        self.forward(&routed.head, &[&routed.body]);
+        agent.talked(proc, head.to);
+        node.route(head.to, head.to_host, head.from_host);
+        self.forward(head, &[body], &[]);
     }
 
     /// A frame for this process or for a proc of this host.
@@ -160,7 +165,7 @@ impl TrunkHandler for Hands {
                 // Through here to a third host.
                 let mut whole = (frame.len() as u32).to_le_bytes().to_vec();
                 whole.extend_from_slice(frame);
-                let _ = host.trunk.send(&[&whole]);
+                let _ = host.trunk.send(&[&whole], &[]);
                 if !host.trunk.is_up() {
                     g.open_soon(j, &host);
                 }
