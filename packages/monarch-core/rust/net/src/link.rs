@@ -463,7 +463,7 @@ impl Link {
     /// Reads and handles what is there, in at most so many reads; false at the end of the stream.
     fn read_all(self: &Arc<Self>, input: &mut In, raw: RawFd, reads: usize) -> bool {
         for _ in 0..reads {
-            let want = frame_need(&input.buf).max(READ_CHUNK);
+            let want = frame::missing(&input.buf).max(READ_CHUNK);
             input.buf.reserve(want);
             let room = input.buf.capacity() - input.buf.len();
             let n = match sys::recv_into(raw, &mut input.buf, &mut input.fds, libc::MSG_DONTWAIT) {
@@ -478,7 +478,7 @@ impl Link {
                 Err(_) => return false,
             };
             let mut at = 0;
-            while let Some(body) = next_frame(&input.buf[at..]) {
+            while let Some(body) = frame::whole(&input.buf[at..]) {
                 let frame = &input.buf[at + 4..at + 4 + body];
                 at += 4 + body;
                 if frame.first() == Some(&frame::ROUTED) && input.delayed.is_empty() && self.poller.delay.get().is_none() {
@@ -593,20 +593,5 @@ fn enqueue(
     queued.fetch_add(chunk.bytes.len() - before, Ordering::Relaxed);
     if chunk.bytes.is_empty() {
         out.queue.pop_back();
-    }
-}
-
-/// Length of kind and body of the first frame, if it is there whole.
-fn next_frame(buf: &[u8]) -> Option<usize> {
-    let head: [u8; 4] = buf.get(..4)?.try_into().ok()?;
-    let len = u32::from_le_bytes(head) as usize;
-    (buf.len() >= 4 + len).then_some(len)
-}
-
-/// Bytes still missing of the first frame.
-fn frame_need(buf: &[u8]) -> usize {
-    match buf.get(..4).and_then(|b| <[u8; 4]>::try_from(b).ok()) {
-        Some(head) => (4 + u32::from_le_bytes(head) as usize).saturating_sub(buf.len()),
-        None => frame::PREFIX,
     }
 }

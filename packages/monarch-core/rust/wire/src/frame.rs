@@ -150,6 +150,21 @@ pub fn put_reply_head(out: &mut Vec<u8>, slot: SlotId, rank: u32, status: Status
     out.extend_from_slice(&parts.to_le_bytes());
 }
 
+/// Length of kind and body of the first frame, if it is there whole.
+pub fn whole(buf: &[u8]) -> Option<usize> {
+    let head: [u8; 4] = buf.get(..4)?.try_into().ok()?;
+    let len = u32::from_le_bytes(head) as usize;
+    (buf.len() >= 4 + len).then_some(len)
+}
+
+/// Bytes still missing of the first frame.
+pub fn missing(buf: &[u8]) -> usize {
+    match buf.get(..4).and_then(|b| <[u8; 4]>::try_from(b).ok()) {
+        Some(head) => (4 + u32::from_le_bytes(head) as usize).saturating_sub(buf.len()),
+        None => PREFIX,
+    }
+}
+
 impl Frame {
     /// Appends the whole frame, prefix included.
     pub fn put(&self, out: &mut Vec<u8>) {
