@@ -22,6 +22,7 @@ _GOODBYE = 2.0
 _SAYS = {
     "joined": "{detail} has joined from {peer}",
     "refused": "refused {peer}: {detail}",
+    "tunnel": "tunnel to {detail} for {peer}",
     "lost": "host {peer} lost: {detail}",
     "left": "host {peer} left: {detail}",
     "ended": "job of {peer} is over: {detail}",

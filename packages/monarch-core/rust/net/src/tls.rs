@@ -1,16 +1,14 @@
 //! The encryption of a stream: rustls does no input or output, this file does it.
 //!
-//! The socket is read in large pieces, which are then fed to rustls: its own reads would be of 4 KiB each. The pieces grow
+//! What is below is a socket, or for a stream through a gateway another encrypted stream. It is read in large pieces, which are then fed to rustls: its own reads would be of 4 KiB each. The pieces grow
 //! while they are filled, and shrink again, so that thousands of quiet streams take little memory. Records go out by gather
 //! writes, up to `OUT_LIMIT` at a time.
 
 use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
-use std::os::fd::RawFd;
 
 use rustls::Connection;
 
-use crate::stream::retry;
-use crate::sys;
+use crate::stream::Below;
 
 /// Ciphertext that one read brings at least, and at most: one record, and sixteen.
 const IN_SMALL: usize = 17 * 1024;
@@ -40,14 +38,14 @@ impl Tls {
     }
 
     /// True when both sides have finished.
-    pub fn handshake(&mut self, fd: RawFd) -> io::Result<bool> {
+    pub fn handshake(&mut self, below: &mut Below<'_>) -> io::Result<bool> {
         loop {
             // A peer that said why and closed may be read still.
-            let unsent = self.flush(fd).err();
+            let unsent = self.flush(below).err();
             if unsent.is_none() && !self.connection.is_handshaking() {
                 return Ok(true);
             }
-            match (self.take_in(fd), unsent) {
+            match (self.take_in(below), unsent) {
                 (Err(e), _) if e.kind() == ErrorKind::InvalidData => return Err(e),
                 (_, Some(unsent)) => return Err(unsent),
                 (Ok(0), None) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -58,31 +56,31 @@ impl Tls {
         }
     }
 
-    pub fn write(&mut self, fd: RawFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn write(&mut self, below: &mut Below<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         if self.connection.wants_write() {
-            self.flush(fd)?;
+            self.flush(below)?;
         }
         let n = self.connection.writer().write_vectored(slices)?;
         if n == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
         // A failure shows at the next call: these bytes have been taken.
-        let _ = self.flush(fd);
+        let _ = self.flush(below);
         Ok(n)
     }
 
-    pub fn flush(&mut self, fd: RawFd) -> io::Result<bool> {
+    pub fn flush(&mut self, below: &mut Below<'_>) -> io::Result<bool> {
         while self.connection.wants_write() {
-            match retry(|| self.connection.write_tls(&mut Socket(fd))) {
+            match self.connection.write_tls(&mut Under(below)) {
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(e) => return Err(e),
             }
         }
-        Ok(true)
+        below.flush()
     }
 
-    pub fn read(&mut self, fd: RawFd, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
+    pub fn read(&mut self, below: &mut Below<'_>, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         let before = buf.len();
         let limit = before + limit.max(1);
         loop {
@@ -106,7 +104,7 @@ impl Tls {
             if let Some(end) = end {
                 return if buf.len() > before { Ok(buf.len() - before) } else { end.map(|()| 0) };
             }
-            match self.take_in(fd) {
+            match self.take_in(below) {
                 Ok(_) => {}
                 Err(_) if buf.len() > before => return Ok(buf.len() - before),
                 Err(e) => return Err(e),
@@ -114,30 +112,30 @@ impl Tls {
         }
     }
 
-    pub fn close(&mut self, fd: RawFd) {
+    pub fn close(&mut self, below: &mut Below<'_>) {
         self.connection.send_close_notify();
-        let _ = self.flush(fd);
+        let _ = self.flush(below);
     }
 
     /// Gives rustls more of what came, from the socket if need be; 0 at its end.
-    fn take_in(&mut self, fd: RawFd) -> io::Result<usize> {
+    fn take_in(&mut self, below: &mut Below<'_>) -> io::Result<usize> {
         if self.taken == self.incoming.len() && !self.ended {
-            self.refill(fd)?;
+            self.refill(below)?;
         }
         let n = self.connection.read_tls(&mut &self.incoming[self.taken..])?;
         self.taken += n;
         if let Err(e) = self.connection.process_new_packets() {
             // The alert tells the peer that it was refused, without the reason.
-            let _ = self.flush(fd);
+            let _ = self.flush(below);
             return Err(io::Error::new(ErrorKind::InvalidData, e));
         }
         Ok(n)
     }
 
-    fn refill(&mut self, fd: RawFd) -> io::Result<()> {
+    fn refill(&mut self, below: &mut Below<'_>) -> io::Result<()> {
         self.incoming.clear();
         self.taken = 0;
-        let n = retry(|| sys::read_into(fd, &mut self.incoming, self.piece))?;
+        let n = below.read(&mut self.incoming, self.piece)?;
         self.ended = n == 0;
         if n == self.piece {
             self.piece = (2 * self.piece).min(IN_LARGE);
@@ -149,16 +147,16 @@ impl Tls {
     }
 }
 
-/// Writes without SIGPIPE.
-struct Socket(RawFd);
+/// What records are written to.
+struct Under<'a, 'b>(&'a mut Below<'b>);
 
-impl Write for Socket {
+impl Write for Under<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        sys::send_slices(self.0, &[IoSlice::new(bytes)])
+        self.0.write(&[IoSlice::new(bytes)])
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        sys::send_slices(self.0, slices)
+        self.0.write(slices)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -140,6 +140,7 @@ impl Gateway {
 
     /// A host is gone: its processes have ended, and it will not be let in again.
     pub(super) fn host_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str, tell: bool) {
+        let why = &self.with_way(job, why);
         {
             let mut state = lock(&host.state);
             if state.lost.is_some() {
@@ -160,6 +161,7 @@ impl Gateway {
             agent.host_ended(host.id, &end);
         }
         node.procs_ended(vec![(host.id, end)]);
+        self.way_lost(job, why);
         if tell && job.is_clients() {
             for other in job.hosts().into_iter().filter(|h| h.id != host.id && h.lost().is_none() && lock(&h.state).joined) {
                 node.peer(other.id).send_control(Control::HostsLost { hosts: vec![(host.id, why.to_owned())] });
@@ -213,6 +215,7 @@ impl Gateway {
     /// The client is gone: its work goes too.
     pub(super) fn end_job(&self, job: &Arc<Job>, why: &str) {
         self.drop_job(job);
+        self.end_tunnels(job.id);
         self.audit("ended", &job.host(job.id).map_or(String::new(), |h| h.name()), why.to_owned());
         if let Some(trust) = self.trust.get() {
             trust.forget(net::trust::JobId(job.id.0));
