@@ -85,7 +85,9 @@ class Attachment:
             address = ChannelAddr.parse(text)
             trust = self.given.of(address)
             uid = agent_uid(address)
-            hosts.join(self.cell, rank, self.ids[rank], where(address), uid, trust, described_by(self.process), 60.0 if bound is None else bound)
+            hosts.join(
+                self.cell, rank, self.ids[rank], where(address), uid, trust, described_by(self.process), 60.0 if bound is None else bound
+            )
         except (ValueError, TypeError, OSError) as e:
             self._give_up(rank, str(e))
 

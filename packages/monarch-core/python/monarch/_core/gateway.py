@@ -13,7 +13,12 @@ _waiting: int | None = None
 
 
 def attach(
-    addr: str, *, private_key: bytes | str | None = None, ca: bytes | str | None = None, secret: bytes | str | None = None, insecure: bool = False
+    addr: str,
+    *,
+    private_key: bytes | str | None = None,
+    ca: bytes | str | None = None,
+    secret: bytes | str | None = None,
+    insecure: bool = False,
 ) -> None:
     """From now on this client reaches all hosts through the agent at `addr`: one port that can be dialled is enough.
 

@@ -193,6 +193,11 @@ impl Hosts {
         job.map_or(vec![], |j| j.hosts().into_iter().map(describe).collect())
     }
 
+    /// So many clients have work here, or use this host as a gateway.
+    fn clients(&self) -> usize {
+        self.gateway.jobs().into_iter().filter(|j| !j.is_clients()).count()
+    }
+
     /// Breaks the connection to a host, as a network does now and then: for tests.
     fn cut(&self, host: u64) {
         for job in self.gateway.jobs() {

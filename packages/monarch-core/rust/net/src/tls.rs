@@ -1,8 +1,8 @@
 //! The encryption of a stream: rustls does no input or output, this file does it.
 //!
-//! What is below is a socket, or for a stream through a gateway another encrypted stream. It is read in large pieces, which are then fed to rustls: its own reads would be of 4 KiB each. The pieces grow
-//! while they are filled, and shrink again, so that thousands of quiet streams take little memory. Records go out by gather
-//! writes, up to `OUT_LIMIT` at a time.
+//! What is below is a socket, or for a stream through a gateway another encrypted stream. It is read in large pieces, which are then
+//! fed to rustls: its own reads would be of 4 KiB each. The pieces grow while they are filled, and shrink again, so that thousands of
+//! quiet streams take little memory. Records go out by gather writes, up to `OUT_LIMIT` at a time.
 
 use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
 

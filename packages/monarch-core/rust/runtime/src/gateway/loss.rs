@@ -129,6 +129,8 @@ impl Gateway {
         };
         if alone {
             let end = match end {
+                // Of a connection to a gateway, what forwards a port may have ended.
+                StreamEnd::Closed if self.is_way(job) => LinkEnd::Cut,
                 StreamEnd::Closed => LinkEnd::Killed,
                 StreamEnd::Reset => LinkEnd::Reset,
                 StreamEnd::Garbage | StreamEnd::Failed => LinkEnd::Cut,

@@ -73,6 +73,10 @@ impl Gateway {
         }
     }
 
+    pub(super) fn is_way(&self, job: &Job) -> bool {
+        self.way().is_some_and(|w| w.job.id == job.id)
+    }
+
     /// How hosts of the job are reached, if not directly.
     pub(super) fn way_of(&self, job: &Job) -> Option<Arc<Way>> {
         self.way().filter(|w| w.job.id != job.id && job.is_clients())
