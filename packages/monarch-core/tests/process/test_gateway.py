@@ -143,6 +143,8 @@ say("all there")
 
 def lost(workers: Workers, port: ForwardedPort, victim: int, how: int = signal.SIGKILL) -> dict[str, Any]:
     """What a client says when the agent of a host is killed, or stopped."""
+    options = hosts(workers, port.address)
+    options["env"]["TEST_VICTIM"] = str(victim)
     script = Script(
         """
 attach(gateway, **trust)
@@ -163,7 +165,7 @@ if victim == 0:
 say("answer", json.dumps(answer))
 os._exit(0)
 """,
-        **{**hosts(workers, port.address), "env": {**hosts(workers, port.address)["env"], "TEST_VICTIM": str(victim)}},
+        **options,
     )
     try:
         script.until("up")

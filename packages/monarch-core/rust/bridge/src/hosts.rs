@@ -96,7 +96,7 @@ impl Hosts {
         at: Where,
         agent: u64,
         trust: Trust,
-        from: &str,
+        who: &str,
         settings: (f64, f64, f64),
         bound: f64,
     ) -> PyResult<CallCell> {
@@ -106,7 +106,7 @@ impl Hosts {
         let inner = self.node.new_cell(Mode::Gather, 1, Arc::default());
         let (slot, bound) = (inner.slot, seconds(bound));
         let wanted = Wanted { host: ProcUid(gateway::random()), address, agent, rank: 0, trust };
-        gil::blocking(py, || self.gateway.go_through(&job, text, from, wanted, slot, bound));
+        gil::blocking(py, || self.gateway.go_through(&job, text, who, wanted, slot, bound));
         Ok(CallCell { node: self.node.clone(), inner })
     }
 

@@ -112,6 +112,7 @@ fn network(e: &io::Error) -> NoStream {
 }
 
 /// Dials; `done` is called once, on the thread that reads the sockets.
+#[allow(clippy::too_many_arguments)]
 pub fn dial(
     poller: &Arc<Poller>,
     to: &Address,
