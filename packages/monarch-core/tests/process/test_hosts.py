@@ -333,3 +333,19 @@ def test_worker_ends_on_sigterm():
         workers.processes[0].terminate()
         assert workers.processes[0].wait() == 0
         assert not (workers.folder / "0").exists()
+
+
+def test_worker_that_nobody_needs_ends():
+    with Workers(0, "tls") as workers:
+        # Nobody has come yet.
+        number = workers.start("--idle-timeout", "0.2")
+        assert workers.processes[number].wait() == 0
+
+
+def test_worker_ends_when_its_last_client_has_gone():
+    with Workers(0) as workers:
+        # Long enough for a client to come, on a busy machine too.
+        workers.start("--idle-timeout", "8")
+        done = run(ATTACH + CLIENT.replace("sys.argv[1:]", repr(workers.addresses)))
+        assert (done.code, done.err, done.left) == (0, "", [])
+        assert workers.processes[0].wait() == 0

@@ -30,13 +30,13 @@ class Workers:
         for _ in range(count):
             self.start()
 
-    def start(self) -> int:
+    def start(self, *more: str) -> int:
         """Starts another one and waits until it listens; its number."""
         number = len(self.processes)
         listen = f"ipc://{self.folder}/{number}" if self.kind == "unix" else "tcp://127.0.0.1:0"
         how = {"unix": [], "tls": ["--secret-file", str(self.secret)], "insecure": ["--insecure"]}[self.kind]
         publish = self.folder / f"{number}.json"
-        command = [sys.executable, "-W", "ignore", "-c", COMMAND, "worker", "--listen", listen, "--publish", str(publish), *how]
+        command = [sys.executable, "-W", "ignore", "-c", COMMAND, "worker", "--listen", listen, "--publish", str(publish), *how, *more]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, **self.options)
         self.processes.append(process)
         assert process.stdout is not None

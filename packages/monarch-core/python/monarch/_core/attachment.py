@@ -68,7 +68,7 @@ class Attachment:
                 ids.append(new_uid())
             taken.add(ids[-1])
         self.ids = tuple(ids)
-        self.cell = native_hosts(process).announce(ids, _settings())
+        self.cell = native_hosts(process).announce(ids, job_settings())
         process.attachments.append(self)
         self.failure: AttachError | None = None
         self._workers = list(workers)
@@ -111,8 +111,10 @@ class Attachment:
         try:
             address = ChannelAddr.parse(text)
             trust = self.given.of(address)
-            uid = _agent_uid(address)
-            hosts.join(self.cell, rank, self.ids[rank], where(address), uid, trust, _who(self.process), 60.0 if bound is None else bound)
+            uid = agent_uid(address)
+            hosts.join(
+                self.cell, rank, self.ids[rank], where(address), uid, trust, described_by(self.process), 60.0 if bound is None else bound
+            )
         except (ValueError, TypeError, OSError) as e:
             self._give_up(rank, str(e))
 
@@ -125,20 +127,10 @@ class Attachment:
         native_hosts(self.process).give_up(self.cell, rank, self.ids[rank], why)
 
     def _result(self, cell: CallCell) -> None:
-        reasons: dict[str, str] = {}
-        kinds: set[str] = set()
-        for rank, result in enumerate(cell.results()):
-            if result is not None and result.status == ERROR:
-                kind, _, why = result.raw().decode(errors="replace").partition(":")
-                reasons[self.addresses[rank]] = why
-                kinds.add(kind)
-        cell.set_retrieved()
-        if not reasons:
-            return
         if self.failure is None:
-            kind = AuthenticationError if "auth" in kinds else VersionMismatch if "version" in kinds else AttachError
-            self.failure = kind(attach_failed(len(self.ids), reasons), reasons)
-        raise self.failure
+            self.failure = failure_of(cell, self.addresses)
+        if self.failure is not None:
+            raise self.failure
 
     def check(self) -> None:
         """Raises if it is known that hosts have not joined."""
@@ -163,7 +155,24 @@ def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attachment, int]]:
     return {address: (a, rank) for address, a, rank in every if address != _TO_COME and a.ids[rank] not in lost}
 
 
-def _agent_uid(address: ChannelAddr) -> int:
+def failure_of(cell: CallCell, addresses: Sequence[str]) -> AttachError | None:
+    """Why not all have joined, by the answers."""
+    reasons: dict[str, str] = {}
+    kinds: set[str] = set()
+    for rank, result in enumerate(cell.results()):
+        if result is not None and result.status == ERROR:
+            kind, _, why = result.raw().decode(errors="replace").partition(":")
+            reasons[addresses[rank]] = why
+            kinds.add(kind)
+    cell.set_retrieved()
+    if not reasons:
+        return None
+    made = AuthenticationError if "auth" in kinds else VersionMismatch if "version" in kinds else AttachError
+    return made(attach_failed(len(addresses), reasons), reasons)
+
+
+def agent_uid(address: ChannelAddr) -> int:
+    """Of the agent that is meant; 0: whoever answers."""
     if address.uid is None:
         return 0
     from monarch._core.identity import from_base58
@@ -171,13 +180,15 @@ def _agent_uid(address: ChannelAddr) -> int:
     return from_base58(address.uid)
 
 
-def _who(process: LocalProcess) -> str:
+def described_by(process: LocalProcess) -> str:
+    """This client, as others write it down."""
     import os
 
     return f"{process.host} pid {process.pid} uid {os.getuid()}"
 
 
-def _settings() -> tuple[float, float, float]:
+def job_settings() -> tuple[float, float, float]:
+    """Of a new job, in seconds."""
     return (
         config.host_loss_seconds() or 3.0,
         config.seconds("channel_reconnect_timeout") or 10.0,

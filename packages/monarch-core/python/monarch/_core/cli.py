@@ -157,14 +157,17 @@ def debug(host: str | None, port: int | None) -> int:
 @click.option("--insecure", is_flag=True, help="Without encryption: whoever reaches the port can run code.")
 @click.option("--publish", metavar="FILE", help="Writes the address there when it listens, as JSON.")
 @click.option("--port-tries", type=click.IntRange(1, 1000), default=1, help="So many ports from the given one are tried.")
-def worker(listen: str, secret_file: str | None, insecure: bool, publish: str | None, port_tries: int) -> int:
+@click.option(
+    "--idle-timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Ends when no client was attached for S seconds."
+)
+def worker(listen: str, secret_file: str | None, insecure: bool, publish: str | None, port_tries: int, idle_timeout: float | None) -> int:
     """Makes this machine a host of jobs: clients attach to it, and their procs run here.
 
-    Ends with 0 when a client shuts the host down.
+    Ends with 0 when a client shuts the host down, or after --idle-timeout.
     """
     from monarch._core.worker_command import run
 
-    return run(listen, secret_file, insecure, publish, port_tries)
+    return run(listen, secret_file, insecure, publish, port_tries, idle_timeout)
 
 
 def _print_json(value: Any) -> None:

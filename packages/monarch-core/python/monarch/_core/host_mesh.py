@@ -115,10 +115,13 @@ class HostMesh(MeshTrait):
             try:
                 await stopped
             finally:
-                # Whose end is known already has nobody to be asked.
-                asked = [hosts.shutdown(agent) for agent in agents]
-                for cell in asked:
-                    await Future._of(cell, lambda c: c.set_retrieved())
+                # The others are reached through the gateway.
+                gateways = [agent for agent in agents if hosts.is_way(agent)]
+                for group in ([agent for agent in agents if agent not in gateways], gateways):
+                    # Whose end is known already has nobody to be asked.
+                    asked = [hosts.shutdown(agent) for agent in group]
+                    for cell in asked:
+                        await Future._of(cell, lambda c: c.set_retrieved())
 
         return returns_future(wait)()
 

@@ -13,6 +13,7 @@ from monarch._core.trust import Given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from threading import Event
     from typing import Any, NoReturn
 
 # How long the last words to others may take, seconds.
@@ -22,6 +23,7 @@ _GOODBYE = 2.0
 _SAYS = {
     "joined": "{detail} has joined from {peer}",
     "refused": "refused {peer}: {detail}",
+    "tunnel": "tunnel to {detail} for {peer}",
     "lost": "host {peer} lost: {detail}",
     "left": "host {peer} left: {detail}",
     "ended": "job of {peer} is over: {detail}",
@@ -54,6 +56,8 @@ class WorkerLoop:
         self.cell = self.process.native.cell(FIRST_ERROR, 1)
         # Clients that wait to hear that the host ends.
         self._asked: list[tuple[int, int]] = []
+        # A client has come or gone; for `end_when_idle`.
+        self._changed: Event | None = None
         _loop = self
 
     def _listen(self, bound: ChannelAddr, trust: Any, tries: int) -> int:
@@ -93,6 +97,30 @@ class WorkerLoop:
         finally:
             self.close()
 
+    def end_when_idle(self, seconds: float) -> None:
+        """As if shut down, once no client has been attached for so long."""
+        from threading import Event
+
+        self._changed = Event()
+        self.process.start_thread(self._watch_idle, self._changed, seconds)
+
+    def _watch_idle(self, changed: Event, seconds: float) -> None:
+        from monarch._core._native import set_runtime_thread
+
+        set_runtime_thread()
+        hosts = native_hosts(self.process)
+        while _loop is self:
+            changed.clear()
+            busy = hosts.clients() > 0
+            if not changed.wait(None if busy else seconds) and hosts.clients() == 0:
+                runtime_log.event("host.idle", detail=f"no client for {seconds:g} s")
+                return self.end()
+
+    def told(self) -> None:
+        """A client has come or gone."""
+        if self._changed is not None:
+            self._changed.set()
+
     def end(self, sender: int = 0, slot: int = 0) -> None:
         if slot:
             self._asked.append((sender, slot))
@@ -103,6 +131,7 @@ class WorkerLoop:
         if _loop is not self:
             return
         _loop = None
+        self.told()
         native = self.process.native
         for sender, slot in self._asked:
             native.reply(sender, slot, 0, OK, b"")
@@ -137,6 +166,11 @@ def handle(process: LocalProcess, event: tuple[Any, ...]) -> None:
         level = runtime_log.WARN if what in ("refused", "lost") else runtime_log.INFO
         # That a host is lost is the reason of failures, which are told.
         runtime_log.event(f"host.{what}", level, what == "lost", peer=peer, detail=_SAYS[what].format(peer=peer or "a host", detail=detail))
+        if what == "joined" and _loop is not None:
+            _loop.told()
+    elif kind == "job_ended":
+        if _loop is not None:
+            _loop.told()
     elif kind == "shutdown":
         if _loop is not None:
             _loop.end(*event[1:])

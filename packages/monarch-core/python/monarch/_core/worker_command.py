@@ -13,8 +13,8 @@ from monarch._core.trust import Given
 from monarch._core.worker import WorkerLoop
 
 
-def run(listen: str, secret_file: str | None, insecure: bool, publish: str | None, port_tries: int) -> int:
-    """Serves until a client shuts the host down, SIGTERM or Ctrl-C."""
+def run(listen: str, secret_file: str | None, insecure: bool, publish: str | None, port_tries: int, idle_timeout: float | None) -> int:
+    """Serves until a client shuts the host down, nobody was attached for `idle_timeout` seconds, SIGTERM or Ctrl-C."""
     try:
         loop = WorkerLoop(listen, Given(secret_file, None, None, insecure), port_tries)
     except (ValueError, OSError) as e:
@@ -24,6 +24,8 @@ def run(listen: str, secret_file: str | None, insecure: bool, publish: str | Non
     click.echo(f"listening at {loop.url}")
     if publish is not None:
         _publish(publish, loop)
+    if idle_timeout is not None:
+        loop.end_when_idle(idle_timeout)
     loop.wait()
     return 0
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from monarch._core.future import Future as Future
     from monarch._core.future import WouldBlockRuntime as WouldBlockRuntime
     from monarch._core.future import returns_future as returns_future
+    from monarch._core.gateway import attach as attach
     from monarch._core.host_mesh import HostMesh as HostMesh
     from monarch._core.identity import ActorAddr as ActorAddr
     from monarch._core.identity import ProcId as ProcId
@@ -116,6 +117,7 @@ _HOMES = {
         "VersionMismatch",
     ),
     "future": ("Future", "WouldBlockRuntime", "returns_future"),
+    "gateway": ("attach",),
     "host_mesh": ("HostMesh",),
     "inspection": ("dump_state",),
     "identity": ("ActorAddr", "ProcId", "Uid"),

@@ -8,7 +8,7 @@ use net::lock::lock;
 use net::trust::{DialTrust, JobId, Policy, Secret, SitePki};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use runtime::gateway::Wanted;
+use runtime::gateway::{self, Wanted};
 use runtime::{Gateway, Mode, Node};
 use wire::greeting::JobSettings;
 use wire::{Control, ProcUid};
@@ -66,6 +66,11 @@ fn seconds(s: f64) -> Duration {
     Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX / 4)
 }
 
+fn job_settings((loss, reconnect, lease): (f64, f64, f64)) -> JobSettings {
+    let ms = |s: f64| seconds(s).as_millis() as u64;
+    JobSettings { loss_ms: ms(loss), reconnect_ms: ms(reconnect), lease_ms: ms(lease) }
+}
+
 #[pymethods]
 impl Hosts {
     #[new]
@@ -81,13 +86,52 @@ impl Hosts {
         Ok(self.gateway.listen(&address(at)?, trust.policy()?)?)
     }
 
+    /// From now on all hosts are reached through the agent at this address, which `text` names: at least, once the cell has got an
+    /// answer, as one that joins; see `announce` and `join` for the others.
+    #[allow(clippy::too_many_arguments)]
+    fn go_through(
+        &self,
+        py: Python<'_>,
+        text: &str,
+        at: Where,
+        agent: u64,
+        trust: Trust,
+        who: &str,
+        settings: (f64, f64, f64),
+        bound: f64,
+    ) -> PyResult<CallCell> {
+        let (address, policy) = (address(at)?, trust.policy()?);
+        let job = self.gateway.start_way(job_settings(settings));
+        let trust = Arc::new(DialTrust::new_client(JobId(job.id.0), policy).map_err(failed)?);
+        let inner = self.node.new_cell(Mode::Gather, 1, Arc::default());
+        let (slot, bound) = (inner.slot, seconds(bound));
+        let wanted = Wanted { host: ProcUid(gateway::random()), address, agent, rank: 0, trust };
+        gil::blocking(py, || self.gateway.go_through(&job, text, who, wanted, slot, bound));
+        Ok(CallCell { node: self.node.clone(), inner })
+    }
+
+    /// The gateway has not joined: hosts are dialled again.
+    fn forget_way(&self) {
+        self.gateway.forget_way();
+    }
+
+    /// The gateway: its id, address as given, why it is lost or nothing.
+    fn way(&self) -> Option<(u64, String, Option<String>)> {
+        self.gateway.way().map(|w| (w.host.id.0, w.address.clone(), w.host.lost()))
+    }
+
+    /// The agent of this host is the gateway, without which no other is reached.
+    fn is_way(&self, host: u64) -> bool {
+        let agent = |h: &runtime::gateway::Host| h.place().agent;
+        let found = self.gateway.job(self.node.uid).and_then(|j| j.host(ProcUid(host)));
+        found.zip(self.gateway.way()).is_some_and(|(h, w)| agent(&h) != 0 && agent(&h) == agent(&w.host))
+    }
+
     /// Hosts of these ids are going to join this client's job; `settings` are the seconds of `host_loss_timeout`,
     /// `channel_reconnect_timeout` and the lease (0: none). The cell gets an answer from each, by its place: JSON of what it says of
     /// itself, or an error that says why it did not join.
     fn announce(&self, hosts: Vec<u64>, settings: (f64, f64, f64)) -> PyResult<CallCell> {
-        let ms = |s: f64| seconds(s).as_millis() as u64;
-        let settings = JobSettings { loss_ms: ms(settings.0), reconnect_ms: ms(settings.1), lease_ms: ms(settings.2) };
-        let job = self.gateway.start_job(settings).map_err(failed)?;
+        let job = self.gateway.start_job(job_settings(settings)).map_err(failed)?;
         let ids: Vec<ProcUid> = hosts.into_iter().map(ProcUid).collect();
         self.gateway.announce(&job, &ids);
         let inner = self.node.new_cell(Mode::Gather, ids.len(), Arc::default());
@@ -147,6 +191,11 @@ impl Hosts {
         let job = self.gateway.job(self.node.uid);
         let describe = |h: Arc<runtime::gateway::Host>| (h.id.0, h.name(), h.place().pid, h.lost());
         job.map_or(vec![], |j| j.hosts().into_iter().map(describe).collect())
+    }
+
+    /// So many clients have work here, or use this host as a gateway.
+    fn clients(&self) -> usize {
+        self.gateway.jobs().into_iter().filter(|j| !j.is_clients()).count()
     }
 
     /// Breaks the connection to a host, as a network does now and then: for tests.

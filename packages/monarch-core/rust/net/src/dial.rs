@@ -13,6 +13,7 @@ use wire::greeting::LIMIT;
 use crate::address::{self, Address};
 use crate::lock::lock;
 use crate::poller::{Poller, Source};
+use crate::stream::Stream;
 use crate::trust::{DialTrust, Opened, Opening, Progress, Refused, Target};
 
 /// Why there is no stream.
@@ -22,6 +23,8 @@ pub enum NoStream {
     Network(String),
     /// Nobody answered in time.
     TimedOut,
+    /// The gateway that the other side is behind; `lost` is for ever.
+    Gateway { why: String, lost: bool },
     /// The other side is not who it should be, or thinks so of us.
     Refused(Refused),
 }
@@ -42,6 +45,7 @@ impl NoStream {
     pub fn is_transient(&self) -> bool {
         match self {
             NoStream::Network(_) | NoStream::TimedOut => true,
+            NoStream::Gateway { lost, .. } => !lost,
             NoStream::Refused(why) => why.is_transient(),
         }
     }
@@ -52,6 +56,7 @@ impl std::fmt::Display for NoStream {
         match self {
             NoStream::Network(why) => f.write_str(why),
             NoStream::TimedOut => f.write_str("no answer"),
+            NoStream::Gateway { why, .. } => write!(f, "the gateway: {why}"),
             NoStream::Refused(why) => write!(f, "{why}"),
         }
     }
@@ -96,10 +101,14 @@ pub struct Handshake {
     state: Mutex<State>,
 }
 
-fn network(e: &io::Error) -> NoStream {
-    // Without the number that the standard library adds.
+/// What the network says, without the number that the standard library adds.
+pub fn said(e: &io::Error) -> String {
     let text = e.to_string();
-    NoStream::Network(text.split(" (os error").next().unwrap_or(&text).to_lowercase())
+    text.split(" (os error").next().unwrap_or(&text).to_lowercase()
+}
+
+fn network(e: &io::Error) -> NoStream {
+    NoStream::Network(said(e))
 }
 
 /// Dials; `done` is called once, on the thread that reads the sockets.
@@ -128,6 +137,22 @@ pub fn dial(
     Handshake::start(poller, Phase::Connecting(fd, open), bound, done, true);
 }
 
+/// The same over a stream that is open as far as a gateway, which passes everything on.
+pub fn dial_through(
+    poller: &Arc<Poller>,
+    gateway: Stream,
+    trust: &Arc<DialTrust>,
+    target: Target,
+    hello: Vec<u8>,
+    bound: Duration,
+    done: Done,
+) {
+    match Opening::over(Stream::through(gateway), trust, target, hello) {
+        Ok(opening) => drop(Handshake::start(poller, Phase::Opening(opening), bound, done, true)),
+        Err(e) => done(Err(network(&e))),
+    }
+}
+
 /// Takes in a stream that has been accepted.
 pub fn take_in(poller: &Arc<Poller>, opening: Opening, bound: Duration, done: Done) -> Arc<Handshake> {
     Handshake::start(poller, Phase::Opening(opening), bound, done, false)
@@ -137,7 +162,8 @@ impl Handshake {
     fn start(poller: &Arc<Poller>, phase: Phase, bound: Duration, done: Done, awaits_answer: bool) -> Arc<Handshake> {
         let (fd, writes) = match &phase {
             Phase::Connecting(fd, _) => (fd.as_raw_fd(), true),
-            Phase::Opening(o) => (o.fd(), o.wants_write()),
+            // Who dials speaks first.
+            Phase::Opening(o) => (o.fd(), awaits_answer || o.wants_write()),
             Phase::Answer(..) | Phase::Over => (-1, false),
         };
         let token = poller.token();

@@ -15,7 +15,9 @@
 //! | `socket` | a socket that remembers how it failed |
 //! | `tls` | the encryption of a stream |
 //! | `address` | where an agent listens, and how it is reached |
+//! | `connect` | a connection to the first place that takes it |
 //! | `dial` | a stream to another host, from the first packet until both sides know each other |
+//! | `splice` | two streams whose bytes are passed on: a tunnel, in the middle |
 //! | `listener` | where streams come in |
 //! | `trust` | who may open a stream: secrets, certificates, the exchange that proves them |
 //! | `channel` | frames that survive the end of their stream: numbers, acknowledgements, replay |
@@ -28,6 +30,7 @@ pub mod address;
 pub mod arena;
 pub mod carrier;
 pub mod channel;
+pub mod connect;
 pub mod delay;
 pub mod dial;
 pub mod heart;
@@ -37,6 +40,7 @@ pub mod lock;
 pub mod poller;
 pub mod segment;
 mod socket;
+pub mod splice;
 pub mod stream;
 pub mod sys;
 pub mod timeline;

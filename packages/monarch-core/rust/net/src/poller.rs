@@ -158,6 +158,14 @@ impl Poller {
         let _ = sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_MOD, fd, ARMED, token);
     }
 
+    /// The same for what is wanted; with neither, it stays silent.
+    pub fn arm_for(&self, token: u64, fd: RawFd, read: bool, write: bool) {
+        let wanted = if read { libc::EPOLLIN } else { 0 } | if write { libc::EPOLLOUT } else { 0 };
+        if wanted != 0 {
+            let _ = sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_MOD, fd, (wanted | libc::EPOLLONESHOT) as u32, token);
+        }
+    }
+
     pub fn want_write(&self, token: u64, fd: RawFd, yes: bool) {
         let events = libc::EPOLLIN as u32 | if yes { libc::EPOLLOUT as u32 } else { 0 };
         // Fails only for a descriptor that was removed, and then nobody waits for it.

@@ -1,15 +1,14 @@
 //! The encryption of a stream: rustls does no input or output, this file does it.
 //!
-//! The socket is read in large pieces, which are then fed to rustls: its own reads would be of 4 KiB each. The pieces grow
-//! while they are filled, and shrink again, so that thousands of quiet streams take little memory. Records go out by gather
-//! writes, up to `OUT_LIMIT` at a time.
+//! What is below is a socket, or for a stream through a gateway another encrypted stream. It is read in large pieces, which are then
+//! fed to rustls: its own reads would be of 4 KiB each. The pieces grow while they are filled, and shrink again, so that thousands of
+//! quiet streams take little memory. Records go out by gather writes, up to `OUT_LIMIT` at a time.
 
 use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
 
 use rustls::Connection;
 
-use crate::socket::Socket;
-use crate::stream::retry;
+use crate::stream::Below;
 
 /// Ciphertext that one read brings at least, and at most: one record, and sixteen.
 const IN_SMALL: usize = 17 * 1024;
@@ -39,14 +38,14 @@ impl Tls {
     }
 
     /// True when both sides have finished.
-    pub fn handshake(&mut self, socket: &mut Socket) -> io::Result<bool> {
+    pub fn handshake(&mut self, below: &mut Below<'_>) -> io::Result<bool> {
         loop {
             // A peer that said why and closed may be read still.
-            let unsent = self.flush(socket).err();
+            let unsent = self.flush(below).err();
             if unsent.is_none() && !self.connection.is_handshaking() {
                 return Ok(true);
             }
-            match (self.take_in(socket), unsent) {
+            match (self.take_in(below), unsent) {
                 (Err(e), _) if e.kind() == ErrorKind::InvalidData => return Err(e),
                 (_, Some(unsent)) => return Err(unsent),
                 (Ok(0), None) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -57,31 +56,31 @@ impl Tls {
         }
     }
 
-    pub fn write(&mut self, socket: &mut Socket, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    pub fn write(&mut self, below: &mut Below<'_>, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         if self.connection.wants_write() {
-            self.flush(socket)?;
+            self.flush(below)?;
         }
         let n = self.connection.writer().write_vectored(slices)?;
         if n == 0 {
             return Err(ErrorKind::WouldBlock.into());
         }
         // A failure shows at the next call: these bytes have been taken.
-        let _ = self.flush(socket);
+        let _ = self.flush(below);
         Ok(n)
     }
 
-    pub fn flush(&mut self, socket: &mut Socket) -> io::Result<bool> {
+    pub fn flush(&mut self, below: &mut Below<'_>) -> io::Result<bool> {
         while self.connection.wants_write() {
-            match retry(|| self.connection.write_tls(socket)) {
+            match self.connection.write_tls(&mut Under(below)) {
                 Ok(_) => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(e) => return Err(e),
             }
         }
-        Ok(true)
+        below.flush()
     }
 
-    pub fn read(&mut self, socket: &mut Socket, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
+    pub fn read(&mut self, below: &mut Below<'_>, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
         let before = buf.len();
         let limit = before + limit.max(1);
         loop {
@@ -105,7 +104,7 @@ impl Tls {
             if let Some(end) = end {
                 return if buf.len() > before { Ok(buf.len() - before) } else { end.map(|()| 0) };
             }
-            match self.take_in(socket) {
+            match self.take_in(below) {
                 Ok(_) => {}
                 Err(_) if buf.len() > before => return Ok(buf.len() - before),
                 Err(e) => return Err(e),
@@ -113,30 +112,30 @@ impl Tls {
         }
     }
 
-    pub fn close(&mut self, socket: &mut Socket) {
+    pub fn close(&mut self, below: &mut Below<'_>) {
         self.connection.send_close_notify();
-        let _ = self.flush(socket);
+        let _ = self.flush(below);
     }
 
     /// Gives rustls more of what came, from the socket if need be; 0 at its end.
-    fn take_in(&mut self, socket: &mut Socket) -> io::Result<usize> {
+    fn take_in(&mut self, below: &mut Below<'_>) -> io::Result<usize> {
         if self.taken == self.incoming.len() && !self.ended {
-            self.refill(socket)?;
+            self.refill(below)?;
         }
         let n = self.connection.read_tls(&mut &self.incoming[self.taken..])?;
         self.taken += n;
         if let Err(e) = self.connection.process_new_packets() {
             // The alert tells the peer that it was refused, without the reason.
-            let _ = self.flush(socket);
+            let _ = self.flush(below);
             return Err(io::Error::new(ErrorKind::InvalidData, e));
         }
         Ok(n)
     }
 
-    fn refill(&mut self, socket: &mut Socket) -> io::Result<()> {
+    fn refill(&mut self, below: &mut Below<'_>) -> io::Result<()> {
         self.incoming.clear();
         self.taken = 0;
-        let n = retry(|| socket.read(&mut self.incoming, self.piece))?;
+        let n = below.read(&mut self.incoming, self.piece)?;
         self.ended = n == 0;
         if n == self.piece {
             self.piece = (2 * self.piece).min(IN_LARGE);
@@ -144,6 +143,23 @@ impl Tls {
             self.piece = (self.piece / 2).max(IN_SMALL);
             self.incoming.shrink_to(2 * self.piece);
         }
+        Ok(())
+    }
+}
+
+/// What records are written to.
+struct Under<'a, 'b>(&'a mut Below<'b>);
+
+impl Write for Under<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.write(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }

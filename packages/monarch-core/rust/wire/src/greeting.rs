@@ -1,5 +1,7 @@
 //! What two agents say to each other when a stream between them opens, after it is authenticated.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::ProcUid;
@@ -33,6 +35,9 @@ pub enum Greeting {
     },
     /// A stream of a trunk.
     Channel { session: u64, number: u8, received: u64, from: ProcUid, to: ProcUid },
+    /// A client wants to reach the host at this address through this one, within so many milliseconds. `places` is what the name was
+    /// resolved to before; empty: it is to be resolved here.
+    Tunnel { host: String, port: u16, places: Vec<SocketAddr>, within_ms: u64 },
 }
 
 /// Why a stream is not taken.
@@ -55,9 +60,24 @@ pub enum No {
 /// The answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Welcome {
-    Joined { agent: u64, host: String, pid: u32, release: String },
-    Channel { received: u64 },
+    Joined {
+        agent: u64,
+        host: String,
+        pid: u32,
+        release: String,
+    },
+    Channel {
+        received: u64,
+    },
     Refused(No),
+    /// From here on the stream is one to the host at that address; where it is, the place that answered first.
+    Tunnel {
+        places: Vec<SocketAddr>,
+    },
+    /// The network's word for why that host is not reached.
+    Unreached {
+        why: String,
+    },
 }
 
 /// What is said on a trunk's heartbeat stream. Lost ones are not sent again.

@@ -181,10 +181,10 @@ class SlurmJob(LauncherJob):
 
     def _state(self) -> JobState:
         if self._args.attach_to:
-            import monarch.actor
+            from monarch.actor import attach
 
-            core: Any = monarch.actor
-            core.attach(self._args.attach_to)
+            # A gateway that is no host of this job has a secret of its own.
+            attach(self._args.attach_to, secret=None if os.environ.get("MONARCH_JOB_SECRET_FILE") else self._secret())
         if self._args.min_nodes is not None and self._ids is not None and self.connection_ is None:
             self._launcher().settle(self._ids)
         return super()._state()

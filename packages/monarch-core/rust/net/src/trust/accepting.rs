@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rcgen::{KeyPair, PublicKeyData};
 use rustls::server::Acceptor;
 
+use crate::stream::Stream;
 use crate::sys;
 use crate::trust::exchange::{Exchange, Tag};
 use crate::trust::host::{HostTrust, Membership};
@@ -63,7 +64,7 @@ impl Accepting {
             hello: Vec::new(),
             who: Who::Unnamed,
         };
-        (Exchange::new(fd), accepting)
+        (Exchange::new(Stream::plain(fd)), accepting)
     }
 
     /// No TLS yet where TLS is to be.

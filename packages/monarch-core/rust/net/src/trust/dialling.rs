@@ -4,11 +4,11 @@
 //! only when a host joins by a secret.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use rustls::ClientConnection;
 
+use crate::stream::Stream;
 use crate::sys;
 use crate::trust::authority::{Lifetime, PUBLIC_KEY};
 use crate::trust::dialler::{DialTrust, Target};
@@ -38,11 +38,11 @@ pub(crate) struct Dialling {
 }
 
 impl Dialling {
-    pub fn start(fd: OwnedFd, trust: &Arc<DialTrust>, target: Target, hello: Vec<u8>) -> io::Result<(Exchange, Dialling)> {
+    pub fn start(stream: Stream, trust: &Arc<DialTrust>, target: Target, hello: Vec<u8>) -> io::Result<(Exchange, Dialling)> {
         if hello.len() > MAX_HELLO {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("a hello of {} bytes, {MAX_HELLO} at most", hello.len())));
         }
-        let mut exchange = Exchange::new(fd);
+        let mut exchange = Exchange::new(stream);
         if let Some((config, name)) = trust.tls(&target)? {
             exchange.stream.encrypt(ClientConnection::new(config, name).map_err(io::Error::other)?.into());
         } else if trust.is_same_user() && sys::peer_user(exchange.stream.fd())? != sys::user() {

@@ -3,7 +3,6 @@
 //! Exactly what is needed is read: what comes after it belongs to whoever gets the stream. A peer can make this hold one frame.
 
 use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
 
 use crate::stream::Stream;
 use crate::trust::preface;
@@ -54,8 +53,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    pub fn new(fd: OwnedFd) -> Exchange {
-        Exchange { stream: Stream::plain(fd), inbox: Vec::new(), outbox: Vec::new() }
+    pub fn new(stream: Stream) -> Exchange {
+        Exchange { stream, inbox: Vec::new(), outbox: Vec::new() }
     }
 
     pub fn put(&mut self, tag: Tag, pieces: &[&[u8]]) {

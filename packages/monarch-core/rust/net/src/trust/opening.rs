@@ -53,7 +53,12 @@ impl Opening {
     /// `fd` may still be connecting: drive it when it is writable.
     pub fn dial(fd: OwnedFd, trust: &Arc<DialTrust>, target: Target, hello: Vec<u8>) -> io::Result<Opening> {
         sys::set_nonblocking(fd.as_raw_fd())?;
-        let (exchange, dialling) = Dialling::start(fd, trust, target, hello)?;
+        Opening::over(Stream::plain(fd), trust, target, hello)
+    }
+
+    /// Over a stream that is open as far as a gateway.
+    pub fn over(stream: Stream, trust: &Arc<DialTrust>, target: Target, hello: Vec<u8>) -> io::Result<Opening> {
+        let (exchange, dialling) = Dialling::start(stream, trust, target, hello)?;
         Ok(Opening(Some((exchange, End::Dialling(dialling)))))
     }
 

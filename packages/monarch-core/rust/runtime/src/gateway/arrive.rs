@@ -1,6 +1,7 @@
 //! Streams that come in.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use net::dial::{NoStream, greeting_frame};
 use net::lock::lock;
@@ -31,6 +32,9 @@ impl Gateway {
             }
             (Kind::Channel, Some(Greeting::Channel { session, number, received, from, to })) => {
                 self.channel_asked(opened, session, number, received, from, to)
+            }
+            (Kind::Channel, Some(Greeting::Tunnel { host, port, places, within_ms })) => {
+                self.tunnel_asked(peer, opened, host, port, places, Duration::from_millis(within_ms))
             }
             _ => {
                 self.audit("refused", peer, "its greeting makes no sense".to_owned());

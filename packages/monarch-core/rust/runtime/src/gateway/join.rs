@@ -61,7 +61,12 @@ impl Gateway {
         let deadline = self.poller.now() + bound;
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);
         lock(&host.state).trust = Some(wanted.trust);
-        match wanted.address.resolve() {
+        let behind = self.way_of(job).is_some();
+        if behind && !matches!(wanted.address, Address::Tcp { .. }) {
+            return self.not_joined(job, &host, slot, wanted.rank, "other", "only tcp addresses are reached through a gateway");
+        }
+        // Behind a gateway that one looks names up.
+        match if behind { Ok(vec![]) } else { wanted.address.resolve() } {
             Ok(resolved) => {
                 let mut place = lock(&host.place);
                 place.resolved = resolved;
@@ -115,7 +120,7 @@ impl Gateway {
         self.dial(job, host, Kind::Join, hello, left.min(ATTEMPT), Box::new(done));
     }
 
-    fn dial(&self, job: &Arc<Job>, host: &Host, kind: Kind, hello: Vec<u8>, bound: Duration, done: dial::Done) {
+    fn dial(&self, job: &Arc<Job>, host: &Arc<Host>, kind: Kind, hello: Vec<u8>, bound: Duration, done: dial::Done) {
         let place = host.place();
         let Some(address) = place.address else { return done(Err(NoStream::Network("its address is not known".to_owned()))) };
         let name = match &address {
@@ -128,6 +133,9 @@ impl Gateway {
         let Some(trust) = given.or_else(|| self.trust.get().and_then(|t| t.dial(JobId(job.id.0)))) else {
             return done(Err(NoStream::Network("there is nothing to show to it".to_owned())));
         };
+        if let Some(way) = self.way_of(job) {
+            return self.dial_behind(&way, host, trust, target, hello, bound, done);
+        }
         dial::dial(&self.poller, &address, &place.resolved, &trust, target, hello, bound, done);
     }
 
@@ -233,7 +241,9 @@ impl Gateway {
     fn open_stream(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8) {
         let (session, bound) = {
             let state = lock(&host.state);
-            (state.session, if state.suspect { ATTEMPT_ANEW } else { ATTEMPT })
+            // Through a gateway there are two streams to open, one after the other.
+            let anew = if self.way_of(job).is_some() { 2 * ATTEMPT_ANEW } else { ATTEMPT_ANEW };
+            (state.session, if state.suspect { anew } else { ATTEMPT })
         };
         let received = if number == FRAMES { host.trunk.received() } else { 0 };
         let hello = greeting::encode(&Greeting::Channel { session, number, received, from: job.here, to: host.id });
@@ -327,14 +337,15 @@ fn backoff(tries: u32) -> Duration {
     (RETRY * 2u32.pow(tries.min(8))).min(RETRY_MOST)
 }
 
-pub(super) fn random() -> u64 {
+/// A new id.
+pub fn random() -> u64 {
     let mut bytes = [0u8; 8];
     // SAFETY: a buffer of that length. Without randomness the number is 1, and sessions of two processes may be taken for each other.
     unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 8, 0) };
     u64::from_le_bytes(bytes).max(1)
 }
 
-fn refusal(no: No) -> &'static str {
+pub(super) fn refusal(no: No) -> &'static str {
     match no {
         No::Lost => "refused after being declared lost",
         No::NoSession => "it knows nothing of this connection",

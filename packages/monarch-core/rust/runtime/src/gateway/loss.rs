@@ -138,6 +138,8 @@ impl Gateway {
         };
         if alone {
             let end = match end {
+                // Of a connection to a gateway, what forwards a port may have ended.
+                StreamEnd::Closed if self.is_way(job) => LinkEnd::Cut,
                 StreamEnd::Closed => LinkEnd::Killed,
                 StreamEnd::Reset => LinkEnd::Reset,
                 StreamEnd::Garbage | StreamEnd::Failed => LinkEnd::Cut,
@@ -161,6 +163,7 @@ impl Gateway {
         if host.lost().is_some() {
             return;
         }
+        let why = &self.with_way(job, why);
         if tell && job.is_clients() && host.trunk.is_up() && !lock(&host.state).leaving {
             // One that is frozen or cut off gets this when it is back, if the kernel has not given up by then; else its lease ends it.
             let Some(node) = self.node() else { return };
@@ -187,6 +190,7 @@ impl Gateway {
             agent.host_ended(host.id, &end);
         }
         node.procs_ended(vec![(host.id, end)]);
+        self.way_lost(job, why);
         if tell && job.is_clients() {
             for other in job.hosts().into_iter().filter(|h| h.id != host.id && h.lost().is_none() && lock(&h.state).joined) {
                 node.peer(other.id).send_control(Control::HostsLost { hosts: vec![(host.id, why.to_owned())] });
@@ -241,6 +245,7 @@ impl Gateway {
     /// The client is gone: its work goes too.
     pub(super) fn end_job(&self, job: &Arc<Job>, why: &str) {
         self.drop_job(job);
+        self.end_tunnels(job.id);
         self.audit("ended", &job.host(job.id).map_or(String::new(), |h| h.name()), why.to_owned());
         if let Some(trust) = self.trust.get() {
             trust.forget(net::trust::JobId(job.id.0));

@@ -11,6 +11,7 @@
 //! | `forward` | frames from one place to the next |
 //! | `join` | streams that this process opens |
 //! | `arrive` | streams that come in |
+//! | `tunnel` | hosts that are reached through the agent of another one |
 //! | `loss` | who is silent, who has left, and what becomes of their work |
 
 mod arrive;
@@ -18,6 +19,7 @@ mod forward;
 mod job;
 mod join;
 mod loss;
+mod tunnel;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -27,12 +29,14 @@ use net::Poller;
 use net::address::Address;
 use net::listener::Listener;
 use net::lock::lock;
+use net::splice::Splice;
 use net::trust::{HostTrust, Policy};
 use wire::ProcUid;
 
 pub use self::forward::Via;
 pub use self::job::{Host, Job};
-pub use self::join::Wanted;
+pub use self::join::{Wanted, random};
+pub use self::tunnel::Way;
 use crate::node::Node;
 
 /// The release of this build, as others are told it.
@@ -58,6 +62,10 @@ pub struct Gateway {
     closing: Mutex<bool>,
     /// Jobs that are over: who comes late is no stranger.
     over: Mutex<VecDeque<ProcUid>>,
+    /// Of a client: how it reaches hosts, if not directly.
+    way: Mutex<Option<Arc<Way>>>,
+    /// Of an agent: what it passes on, by the job of the client.
+    tunnels: Mutex<Vec<(ProcUid, Weak<Splice>)>>,
 }
 
 /// So many of them are remembered.
@@ -75,6 +83,8 @@ impl Gateway {
             trust: OnceLock::new(),
             closing: Mutex::new(false),
             over: Mutex::default(),
+            way: Mutex::default(),
+            tunnels: Mutex::default(),
         })
     }
 

@@ -1,0 +1,74 @@
+//! A connection to the first of several places that takes it, without waiting for it.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::address;
+use crate::lock::lock;
+use crate::poller::{Poller, Source};
+
+/// Gets the connection and its other end, or why the last place did not take it.
+pub type Connected = Box<dyn FnOnce(io::Result<(OwnedFd, SocketAddr)>) + Send>;
+
+struct Waits {
+    fd: OwnedFd,
+    place: SocketAddr,
+    rest: VecDeque<SocketAddr>,
+    deadline: Instant,
+    done: Connected,
+}
+
+struct Attempt {
+    poller: Arc<Poller>,
+    token: u64,
+    waits: Mutex<Option<Waits>>,
+}
+
+/// Tries one place after the other, within `bound` altogether; `done` is called once, here or on the thread that reads the sockets.
+pub fn connect(poller: &Arc<Poller>, places: VecDeque<SocketAddr>, bound: Duration, done: Connected) {
+    next(poller, places, poller.now() + bound, ErrorKind::NotFound.into(), done);
+}
+
+fn next(poller: &Arc<Poller>, mut places: VecDeque<SocketAddr>, deadline: Instant, mut last: io::Error, done: Connected) {
+    while let Some(place) = places.pop_front() {
+        match address::connect_tcp(&place) {
+            Ok(fd) => return wait(poller, Waits { fd, place, rest: places, deadline, done }),
+            Err(e) => last = e,
+        }
+    }
+    done(Err(last));
+}
+
+fn wait(poller: &Arc<Poller>, waits: Waits) {
+    let (fd, token) = (waits.fd.as_raw_fd(), poller.token());
+    // A place that does not answer leaves something to those behind it.
+    let bound = waits.deadline.saturating_duration_since(poller.now()) / (1 + waits.rest.len() as u32);
+    let attempt = Arc::new(Attempt { poller: poller.clone(), token, waits: Mutex::new(Some(waits)) });
+    if let Err(e) = poller.add(token, fd, attempt.clone()) {
+        return attempt.over(Err(e));
+    }
+    poller.want_write(token, fd, true);
+    poller.later(bound, Box::new(move || attempt.over(Err(ErrorKind::TimedOut.into()))));
+}
+
+impl Attempt {
+    fn over(&self, result: io::Result<()>) {
+        let Some(w) = lock(&self.waits).take() else { return };
+        self.poller.remove(self.token, w.fd.as_raw_fd());
+        match result {
+            Ok(()) => (w.done)(Ok((w.fd, w.place))),
+            Err(e) => next(&self.poller, w.rest, w.deadline, e, w.done),
+        }
+    }
+}
+
+impl Source for Attempt {
+    fn ready(&self, _events: u32) {
+        let Some(fd) = lock(&self.waits).as_ref().map(|w| w.fd.as_raw_fd()) else { return };
+        self.over(address::connected(fd));
+    }
+}

@@ -1,0 +1,188 @@
+//! Tunnels: what goes through arrives, is bounded on its way, and ends as it would without one.
+
+mod ends;
+
+use std::io::ErrorKind;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use ends::{Pair, Wire, connect, drive, poll, secret, target};
+use net::splice::Splice;
+use net::trust::{Kind, Opening, Policy};
+use net::{Poller, Stream, sys};
+
+/// A poller whose I/O thread runs.
+struct Running(Arc<Poller>, Option<std::thread::JoinHandle<()>>);
+
+impl Running {
+    fn new() -> Self {
+        let poller = Poller::new().unwrap();
+        let p = poller.clone();
+        Running(poller, Some(std::thread::spawn(move || p.run())))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.stop();
+        self.1.take().unwrap().join().unwrap();
+    }
+}
+
+struct Tunnel {
+    _running: Running,
+    splice: Arc<Splice>,
+    client: Stream,
+    host: Stream,
+}
+
+/// What the gateway and the host trust: each with a secret of its own, or everybody.
+fn kinds() -> Vec<(Policy, Policy)> {
+    let [a, b] = [1, 2].map(|n| Policy::Secret(secret(n)));
+    vec![(a.clone(), b.clone()), (a, Policy::Insecure), (Policy::Insecure, b), (Policy::Insecure, Policy::Insecure)]
+}
+
+/// A stream of a client to the gateway, and of the gateway to a host.
+fn way(policy: &Policy) -> (Stream, Stream, OwnedFd, OwnedFd) {
+    let pair = Pair::same(Wire::Tcp, policy.clone());
+    pair.join();
+    let (near, gateway) = pair.channel();
+    let (far, host) = connect(Wire::Tcp);
+    sys::set_nonblocking(far.as_raw_fd()).unwrap();
+    (near, gateway, far, host)
+}
+
+fn tunnel((gateway, host): &(Policy, Policy)) -> Tunnel {
+    let running = Running::new();
+    let (near, middle, far, end) = way(gateway);
+    let splice = Splice::start(&running.0, middle, Stream::plain(far)).unwrap();
+    let pair = Pair::same(Wire::Tcp, host.clone());
+    pair.join();
+    let dialled = Opening::over(Stream::through(near), &pair.dial, target(Kind::Channel), b"hello".to_vec()).unwrap();
+    let (a, b) = drive(dialled, Opening::accept(end, &pair.host, "peer".into()).unwrap());
+    let (a, b) = (a.unwrap(), b.unwrap());
+    assert_eq!(b.hello, b"hello");
+    Tunnel { _running: running, splice, client: a.stream, host: b.stream }
+}
+
+/// Sends all of it, while the other end reads nothing: how much was taken until nothing more was for a moment.
+fn fill(stream: &mut Stream, data: &[u8]) -> usize {
+    let mut sent = 0;
+    while sent < data.len() {
+        match stream.write(&[&data[sent..]]) {
+            Ok(n) => sent += n,
+            Err(e) if e.kind() == ErrorKind::WouldBlock => {
+                let mut polled = libc::pollfd { fd: stream.fd(), events: libc::POLLOUT, revents: 0 };
+                // SAFETY: one entry, which outlives the call.
+                if unsafe { libc::poll(&mut polled, 1, 200) } == 0 {
+                    return sent;
+                }
+                stream.flush().unwrap();
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+    sent
+}
+
+/// What comes until the end.
+fn read_all(from: &mut Stream) -> (Vec<u8>, std::io::Result<()>) {
+    let mut got = Vec::new();
+    loop {
+        match from.read(&mut got, 1 << 16) {
+            Ok(0) => return (got, Ok(())),
+            Ok(_) => {}
+            Err(e) if e.kind() == ErrorKind::WouldBlock => poll(&[(from.fd(), false)]),
+            Err(e) => return (got, Err(e)),
+        }
+    }
+}
+
+fn finish(stream: &mut Stream) {
+    while !stream.flush().unwrap() {
+        poll(&[(stream.fd(), true)]);
+    }
+    stream.close();
+}
+
+#[test]
+fn all_of_it_arrives_and_little_is_held() {
+    let data: Vec<u8> = (0..64usize << 20).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
+    for kind in kinds() {
+        let Tunnel { _running, splice, mut client, mut host } = tunnel(&kind);
+        let first = fill(&mut client, &data);
+        assert!(first < data.len(), "{} bytes are somewhere", data.len());
+        let (sender, rest) = (&mut client, &data[first..]);
+        let got = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| read_all(&mut host));
+            let mut sent = 0;
+            while sent < rest.len() {
+                sent += fill(sender, &rest[sent..]);
+            }
+            finish(sender);
+            reader.join().unwrap()
+        });
+        // One direction has ended, as far as can be told; the other goes on.
+        assert!(got.0 == data, "{} of {} bytes", got.0.len(), data.len());
+        let answer = &data[..100_000];
+        let mut sent = 0;
+        while sent < answer.len() {
+            sent += fill(&mut host, &answer[sent..]);
+        }
+        finish(&mut host);
+        assert!(read_all(&mut client).0 == answer);
+        drop((client, host));
+        while !splice.is_over() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn a_process_that_ends_is_seen_as_such() {
+    for kind in kinds() {
+        let Tunnel { _running, splice: _splice, mut client, host } = tunnel(&kind);
+        // The kernel closes: without a word.
+        drop(host);
+        let end = read_all(&mut client).1.map_err(|e| e.kind());
+        match kind {
+            // Encrypted or not, its end is told from the gateway's.
+            (Policy::Secret(_), Policy::Secret(_)) => assert_eq!(end, Err(ErrorKind::UnexpectedEof)),
+            (Policy::Secret(_), _) => assert_eq!(end, Ok(())),
+            _ => assert_eq!(end, Err(ErrorKind::NotConnected)),
+        }
+    }
+}
+
+#[test]
+fn a_reset_is_a_reset_on_the_other_side() {
+    for kind in kinds() {
+        let Tunnel { _running, splice: _splice, mut client, host } = tunnel(&kind);
+        sys::reset(host.fd());
+        drop(host);
+        assert_eq!(read_all(&mut client).1.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        let Tunnel { _running, splice: _splice, client, mut host } = tunnel(&kind);
+        sys::reset(client.fd());
+        drop(client);
+        assert_eq!(read_all(&mut host).1.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+}
+
+#[test]
+fn a_gateway_that_ends_is_not_the_host() {
+    for (policy, _) in kinds() {
+        let (near, middle, _far, _host) = way(&policy);
+        let mut client = Stream::through(near);
+        drop(middle);
+        assert_eq!(read_all(&mut client).1.unwrap_err().kind(), ErrorKind::NotConnected);
+    }
+}
+
+#[test]
+fn a_splice_that_is_closed_resets_both() {
+    let Tunnel { _running, splice, mut client, mut host } = tunnel(&kinds()[0]);
+    splice.close();
+    for end in [&mut client, &mut host] {
+        assert_eq!(read_all(end).1.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    }
+}

@@ -1,0 +1,256 @@
+//! Tunnels: a client that dials one agent only, its gateway, reaches all other hosts through it.
+//!
+//! Each stream to another host first opens one to the gateway, which dials the host and passes on bytes; the two ends then
+//! authenticate each other as they would without it, so the gateway reads nothing and cannot speak for anybody. The gateway belongs to a
+//! job of its own for that, apart from the client's work: its agent may be a host of that work too, reached through itself.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use net::address::Address;
+use net::connect;
+use net::dial::{self, Done, NoStream, Ready, greeting_frame};
+use net::lock::lock;
+use net::splice::Splice;
+use net::stream::Stream;
+use net::trust::{DialTrust, Kind, Opened, Target, Who};
+use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
+use wire::{ProcUid, SlotId};
+
+use super::join::{random, refusal};
+use super::{Gateway, Host, Job, Wanted};
+
+/// Names that are looked up at the same time; whoever comes then tries again.
+const LOOK_UPS: usize = 64;
+/// How long tunnels of a client that is gone are kept, for its last words to others.
+const LINGER: Duration = Duration::from_secs(10);
+/// Kept of a client's time, so that it hears what the host has, or has not, answered.
+const MARGIN: Duration = Duration::from_millis(200);
+
+static LOOKING_UP: AtomicUsize = AtomicUsize::new(0);
+
+/// The way of this client to all its hosts.
+pub struct Way {
+    pub job: Arc<Job>,
+    pub host: Arc<Host>,
+    /// As given.
+    pub address: String,
+}
+
+impl Gateway {
+    // ---- in the client
+
+    /// A job for the way to other hosts only.
+    pub fn start_way(&self, settings: JobSettings) -> Arc<Job> {
+        let id = ProcUid(random());
+        let job = Job::new(id, id, settings, self.poller.now());
+        self.add_job(job.clone());
+        job
+    }
+
+    /// From now on hosts are reached through the agent at this address, which answers the slot when it is ready to, as one that joins.
+    pub fn go_through(&self, job: &Arc<Job>, text: &str, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
+        self.announce(job, &[wanted.host]);
+        let host = job.host_or_new(wanted.host, &self.me, &self.poller);
+        *lock(&self.way) = Some(Arc::new(Way { job: job.clone(), host, address: text.to_owned() }));
+        self.join(job, from, wanted, slot, bound);
+    }
+
+    pub fn way(&self) -> Option<Arc<Way>> {
+        lock(&self.way).clone()
+    }
+
+    /// It has not joined: hosts are dialled again.
+    pub fn forget_way(&self) {
+        if let Some(way) = lock(&self.way).take() {
+            self.drop_job(&way.job);
+            way.host.trunk.close();
+        }
+    }
+
+    pub(super) fn is_way(&self, job: &Job) -> bool {
+        self.way().is_some_and(|w| w.job.id == job.id)
+    }
+
+    /// How hosts of the job are reached, if not directly.
+    pub(super) fn way_of(&self, job: &Job) -> Option<Arc<Way>> {
+        self.way().filter(|w| w.job.id != job.id && job.is_clients())
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn dial_behind(
+        &self,
+        way: &Way,
+        host: &Arc<Host>,
+        trust: Arc<DialTrust>,
+        target: Target,
+        hello: Vec<u8>,
+        bound: Duration,
+        done: Done,
+    ) {
+        let gone = |why: String, lost| Err(NoStream::Gateway { why, lost });
+        let (place, at) = (host.place(), way.host.place());
+        let Some(Address::Tcp { host: name, port }) = place.address else {
+            return done(Err(NoStream::Network("only tcp addresses are reached through a gateway".to_owned())));
+        };
+        let (joined, lost, gateway_trust) = {
+            let state = lock(&way.host.state);
+            (state.joined, state.lost.clone(), state.trust.clone())
+        };
+        if let Some(why) = lost {
+            return done(gone(format!("lost: {why}"), true));
+        }
+        let (Some(address), Some(gateway_trust), true) = (at.address, gateway_trust, joined) else {
+            return done(gone("it has not answered yet".to_owned(), false));
+        };
+        let gateway_name = if let Address::Tcp { host, .. } = &address { host.clone() } else { String::new() };
+        let within = bound.saturating_sub(MARGIN.min(bound / 4));
+        let ask = Greeting::Tunnel { host: name, port, places: place.resolved, within_ms: within.as_millis() as u64 };
+        let (poller, host, deadline) = (self.poller.clone(), host.clone(), self.poller.now() + bound);
+        let opened = move |result: Result<Ready, NoStream>| {
+            let ready = match result {
+                Ok(ready) => ready,
+                Err(why) => return done(gone(why.to_string(), false)),
+            };
+            match greeting::decode(&ready.answer) {
+                Some(Welcome::Tunnel { places }) if ready.early.is_empty() => {
+                    lock(&host.place).resolved = places;
+                    let left = deadline.saturating_duration_since(poller.now());
+                    dial::dial_through(&poller, ready.opened.stream, &trust, target, hello, left, done);
+                }
+                Some(Welcome::Unreached { why }) => done(Err(NoStream::Network(why))),
+                Some(Welcome::Refused(no)) => done(gone(refusal(no).to_owned(), false)),
+                _ => done(gone("the answer makes no sense".to_owned(), false)),
+            }
+        };
+        let target = Target { name: gateway_name, host: way.host.id.0, kind: Kind::Channel };
+        dial::dial(&self.poller, &address, &at.resolved, &gateway_trust, target, greeting::encode(&ask), bound, Box::new(opened));
+    }
+
+    /// Why a host is lost, with what is known of the gateway it is behind.
+    pub(super) fn with_way(&self, job: &Job, why: &str) -> String {
+        let Some(way) = self.way_of(job) else { return why.to_owned() };
+        if way.host.lost().is_none() && way.host.trunk.has_heart() && !lock(&way.host.state).suspect {
+            return why.to_owned();
+        }
+        if why.contains(&way.address) {
+            why.to_owned()
+        } else {
+            format!("{why}; it is behind the gateway {}, which is silent too", way.address)
+        }
+    }
+
+    /// The gateway is lost: nothing behind it can be reached.
+    pub(super) fn way_lost(&self, job: &Arc<Job>, why: &str) {
+        let Some(way) = self.way().filter(|w| w.job.id == job.id && lock(&w.host.state).joined) else { return };
+        let Some(work) = self.node().and_then(|n| self.job(n.uid)) else { return };
+        let why = format!("the gateway {} is lost: {why}", way.address);
+        for host in work.hosts() {
+            self.host_lost(&work, &host, &why, false);
+        }
+    }
+
+    // ---- in the gateway's agent
+
+    pub(super) fn tunnel_asked(&self, peer: &str, mut opened: Opened, name: String, port: u16, places: Vec<SocketAddr>, within: Duration) {
+        let asked = Asked { peer: peer.to_owned(), to: format!("tcp://{name}:{port}"), within };
+        // Agents reach each other without help; other certificates do not tell who is who.
+        let may = matches!(opened.who, Who::Client | Who::Site(_) | Who::Unnamed) && self.job(ProcUid(opened.job.0)).is_some();
+        if !may || self.is_closing() {
+            self.audit("refused", peer, format!("it asks for a tunnel to {}", asked.to));
+            return answer(&mut opened.stream, &Welcome::Refused(No::NoSession));
+        }
+        if !places.is_empty() {
+            return self.tunnel_to(asked, opened, places);
+        }
+        if let Ok(number) = name.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return self.tunnel_to(asked, opened, vec![(number, port).into()]);
+        }
+        if LOOKING_UP.fetch_add(1, Ordering::AcqRel) >= LOOK_UPS {
+            LOOKING_UP.fetch_sub(1, Ordering::AcqRel);
+            return answer(&mut opened.stream, &Welcome::Unreached { why: "too many names at a time".to_owned() });
+        }
+        let (me, poller) = (self.me.clone(), self.poller.clone());
+        let look_up = move || {
+            let found = Address::Tcp { host: name, port }.resolve();
+            LOOKING_UP.fetch_sub(1, Ordering::AcqRel);
+            poller.spawn(Box::new(move || match (me.upgrade(), found) {
+                (Some(g), Ok(places)) => g.tunnel_to(asked, opened, places),
+                (_, Err(e)) => answer(&mut opened.stream, &Welcome::Unreached { why: format!("name not found: {}", dial::said(&e)) }),
+                (None, _) => {}
+            }));
+        };
+        // The resolver may take its time, and this thread reads the sockets. Without a thread the client sees the stream's end.
+        if std::thread::Builder::new().name("monarch-names".to_owned()).spawn(look_up).is_err() {
+            LOOKING_UP.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    fn tunnel_to(&self, asked: Asked, mut opened: Opened, places: Vec<SocketAddr>) {
+        let (me, all, within) = (self.me.clone(), VecDeque::from(places.clone()), asked.within);
+        let connected = move |result: io::Result<(OwnedFd, SocketAddr)>| {
+            let Some(g) = me.upgrade() else { return };
+            match result {
+                Ok((fd, first)) => {
+                    let mut places = places;
+                    // Which is tried first the next time, by others too.
+                    places.sort_by_key(|p| *p != first);
+                    answer(&mut opened.stream, &Welcome::Tunnel { places });
+                    g.tunnel(&asked, opened, fd);
+                }
+                Err(e) if e.kind() == io::ErrorKind::TimedOut => {
+                    answer(&mut opened.stream, &Welcome::Unreached { why: "no answer".to_owned() });
+                }
+                Err(e) => answer(&mut opened.stream, &Welcome::Unreached { why: dial::said(&e) }),
+            }
+        };
+        connect::connect(&self.poller, all, within, Box::new(connected));
+    }
+
+    fn tunnel(&self, asked: &Asked, opened: Opened, fd: OwnedFd) {
+        let job = ProcUid(opened.job.0);
+        let mut tunnels = lock(&self.tunnels);
+        if self.job(job).is_none() {
+            return;
+        }
+        self.audit("tunnel", &asked.peer, asked.to.clone());
+        tunnels.retain(|(_, t)| t.upgrade().is_some_and(|t| !t.is_over()));
+        // Without room for its descriptors both ends see that it ends.
+        if let Ok(splice) = Splice::start(&self.poller, opened.stream, Stream::plain(fd)) {
+            tunnels.push((job, Arc::downgrade(&splice)));
+        }
+    }
+
+    /// The client is gone. What it has said to others before still goes through.
+    pub(super) fn end_tunnels(&self, job: ProcUid) {
+        let mut left = vec![];
+        lock(&self.tunnels).retain(|(j, t)| {
+            if *j == job {
+                left.push(t.clone());
+            }
+            *j != job
+        });
+        if !left.is_empty() {
+            let close = move || left.iter().filter_map(Weak::upgrade).for_each(|t| t.close());
+            self.poller.later(LINGER, Box::new(close));
+        }
+    }
+}
+
+/// A tunnel that a client wants.
+struct Asked {
+    peer: String,
+    to: String,
+    within: Duration,
+}
+
+fn answer(stream: &mut Stream, welcome: &Welcome) {
+    // So small an answer fits what the kernel takes at once.
+    let _ = stream.write(&[&greeting_frame(&greeting::encode(welcome))]);
+    let _ = stream.flush();
+}
