@@ -119,7 +119,8 @@ def test_help_lists_all_verbs(other_wheel: Path) -> None:
     done = monarch("--help", folders=(other_wheel,))
     assert (done.returncode, done.stderr) == (0, "")
     listed = {line.split()[0]: line for line in done.stdout.partition("Commands:")[2].splitlines() if line}
-    assert {"debug", "doctor", "ps", "stack", "version", "worker", "leave", "text", "wait", "broken", "plain"} == set(listed)
+    # Beside those of wheels that are installed here.
+    assert {"debug", "doctor", "ps", "stack", "version", "worker", "leave", "text", "wait", "broken", "plain"} <= set(listed)
     assert "cannot be loaded" in listed["broken"]
 
 
