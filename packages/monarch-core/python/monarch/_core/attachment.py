@@ -61,7 +61,7 @@ class Attachment:
         ids: list[int] = []
         for rank, address in enumerate(self.addresses):
             before = known.get(address)
-            if before is not None and before[0].ids[before[1]] not in taken:
+            if before is not None and before[0].ids[before[1]] not in taken and given.is_as(before[0].given, address):
                 self._again[rank] = before
                 ids.append(before[0].ids[before[1]])
             else:

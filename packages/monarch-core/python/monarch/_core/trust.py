@@ -27,6 +27,9 @@ class Trust:
         self.key = key
         self.ca = ca
 
+    def fields(self) -> tuple[object, ...]:
+        return (self.kind, self.secret, self.key, self.ca)
+
     def __repr__(self) -> str:
         return f"<Trust {self.kind}>"
 
@@ -54,6 +57,13 @@ class Given:
         if secret is None and os.environ.get(SECRET_VARIABLE):
             secret = os.environ[SECRET_VARIABLE]
         self._secret = None if secret is None else read_secret(secret)
+
+    def is_as(self, other: Given, address: str) -> bool:
+        """The same was given for this address: who shows something else is to be checked anew."""
+        from monarch._core.address import ChannelAddr
+
+        place = ChannelAddr.parse(address)
+        return self.of(place).fields() == other.of(place).fields()
 
     def of(self, address: ChannelAddr) -> Trust:
         """For one address; `ValueError` if it needs something that was not given."""
