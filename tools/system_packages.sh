@@ -17,6 +17,7 @@ test  | ip      | iproute2
 test  | ss      | iproute2
 test  | nft     | nftables
 test  | unshare | util-linux
+test  | openssl | openssl
 bench | perf    | linux-perf
 bench | strace  | strace
 bench | unshare | util-linux
