@@ -14,6 +14,7 @@ from worker_processes import COMMAND, Workers
 
 from monarch.actor import (
     Actor,
+    ActorError,
     AttachError,
     AuthenticationError,
     Channel,
@@ -61,6 +62,10 @@ class Caller(Actor):
     @endpoint
     async def send(self, port: Any, x: Any) -> None:
         port.send(x)
+
+    @endpoint
+    async def tell(self, other: Any, x: Any) -> None:
+        other.echo.broadcast(x)
 
     @endpoint
     async def spawn_on(self, hosts: HostMesh) -> list[int]:
@@ -116,6 +121,37 @@ def test_a_mesh_can_be_used_before_its_hosts_have_joined():
         assert [a.get() for a in answers] == list(range(5))
         hosts.shutdown().get()
         assert workers.processes[0].wait() == 0
+
+
+def test_actors_of_a_host_that_has_not_joined_can_be_called_by_others():
+    with Workers(1) as workers, workers.attach() as hosts:
+        caller = hosts.spawn_procs().spawn("caller", Caller)
+        later = attach_to_workers(workers=[f"ipc://{workers.folder}/1"])
+        echo = later.spawn_procs().spawn("echo", Echo)
+        # Its agent has heard of the other host by then, and not where it is.
+        caller.tell.call_one(echo, "early").get()
+        workers.start()
+        assert caller.call.call_one(echo, "later").get() == ["later"]
+        assert echo.all_seen.call_one().get() == ["early", "later"]
+        later.shutdown().get()
+
+
+def test_callers_of_a_host_that_does_not_join_are_told(faults):
+    from monarch.config import configured
+
+    with Workers(2) as workers, workers.attach() as hosts:
+        caller = hosts.spawn_procs().spawn("caller", Caller)
+        with configured(mesh_attach_config_timeout="500ms"):
+            nobody = attach_to_workers(workers=[f"ipc://{workers.folder}/nobody"])
+            echo = nobody.spawn_procs().spawn("echo", Echo)
+            with pytest.raises(ActorError, match="it did not join"):
+                caller.slice(hosts=0).call.call_one(echo, 1).get()
+        # A host that joins afterwards hears of it too.
+        workers.start()
+        with attach_to_workers(workers=workers.addresses[2:]) as third:
+            late = third.spawn_procs().spawn("caller", Caller)
+            with pytest.raises(ActorError, match="it did not join"):
+                late.call.call_one(echo, 1).get()
 
 
 @pytest.mark.parametrize("kind", ["unix", "tls"])

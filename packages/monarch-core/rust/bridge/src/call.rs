@@ -9,7 +9,7 @@ use runtime::{Incoming, Mailbox, Node, Payload};
 use wire::{ProcUid, SlotId, Status};
 
 use crate::bytes::{Pickled, load};
-use crate::caller::out_of_memory;
+use crate::caller::{check_size, out_of_memory};
 
 #[pyclass(frozen)]
 pub struct Call {
@@ -133,6 +133,9 @@ pub fn reply(value: &Bound<'_, PyAny>, node: &Node, to: ProcUid, slot: SlotId, r
     let py = value.py();
     let pickled = Pickled::new(value)?;
     let payload = Payload::new(&node.arena, pickled.parts(py)).map_err(out_of_memory)?;
+    if payload.len() >= runtime::peer::MOST_BETWEEN_HOSTS {
+        check_size(&node.peer(to), &payload)?;
+    }
     node.send_reply(to, slot, answer_rank(rank), Status::Ok, &payload, || pickled.parts(py));
     Ok(())
 }

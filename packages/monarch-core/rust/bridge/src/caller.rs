@@ -68,6 +68,7 @@ pub fn send(
     payload: &Payload<'_>,
     pickled: &Pickled,
 ) -> PyResult<Sent> {
+    check_size(peer, payload)?;
     let local = || pickled.parts(py);
     let sent = node.send_message(peer, head, payload, local, false);
     if sent != Sent::Full {
@@ -206,6 +207,18 @@ impl Caller {
         }
         Ok(())
     }
+}
+
+/// What does not fit must not be sent in part.
+pub fn check_size(peer: &Peer, payload: &Payload<'_>) -> PyResult<()> {
+    if peer.takes(payload) {
+        return Ok(());
+    }
+    let most = runtime::peer::MOST_BETWEEN_HOSTS;
+    Err(PyValueError::new_err(format!(
+        "a message of {} bytes is too large for another host: at most {most}, send it in parts",
+        payload.len()
+    )))
 }
 
 pub fn out_of_memory(e: std::io::Error) -> PyErr {

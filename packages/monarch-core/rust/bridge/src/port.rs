@@ -10,7 +10,7 @@ use wire::frame::{EXCEPTION, RANKED, RETURN, TO_PORT};
 use wire::{MailboxId, ProcUid, SlotId, Status};
 
 use crate::bytes::Pickled;
-use crate::caller::{out_of_memory, send};
+use crate::caller::{check_size, out_of_memory, send};
 use crate::cell::CallCell;
 use crate::gil;
 use crate::process::Process;
@@ -103,6 +103,7 @@ pub fn send_to_slot(process: &Process, proc: u64, slot: u64, rank: u32, value: &
     let py = value.py();
     let pickled = Pickled::new(value)?;
     let payload = Payload::new(&process.node.arena, pickled.parts(py)).map_err(out_of_memory)?;
+    check_size(&process.node.peer(ProcUid(proc)), &payload)?;
     let status = if status == 0 { Status::Ok } else { Status::Error };
     process.node.send_reply(ProcUid(proc), SlotId(slot), rank, status, &payload, || pickled.parts(py));
     Ok(())

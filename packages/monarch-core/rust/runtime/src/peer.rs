@@ -14,6 +14,9 @@ use crate::mailbox::Incoming;
 use crate::payload::{OwnedPayload, Payload};
 use crate::sync::{Mutex, lock};
 
+/// Of one message to another host, with room for its head.
+pub const MOST_BETWEEN_HOSTS: u64 = (4 << 30) - (16 << 20);
+
 /// The fixed part of a message.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
@@ -82,6 +85,11 @@ impl Peer {
             ended: OnceLock::new(),
             gathering: Mutex::default(),
         })
+    }
+
+    /// A frame to another host has a length of 32 bits; on one host large parts are beside the frame.
+    pub fn takes(&self, payload: &Payload<'_>) -> bool {
+        payload.len() < MOST_BETWEEN_HOSTS || !self.link.is_carried()
     }
 
     pub fn ended(&self) -> Option<&Ended> {

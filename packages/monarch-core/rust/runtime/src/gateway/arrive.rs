@@ -95,6 +95,7 @@ impl Gateway {
         let host = job.host_or_new(from, &self.me, &self.poller);
         self.watch(job, from);
         self.heard(job, from);
+        lock(&host.state).closed = false;
         if number == HEART {
             return host.trunk.attach_heart(opened.stream, &answer(&Welcome::Channel { received: 0 }), Vec::new());
         }

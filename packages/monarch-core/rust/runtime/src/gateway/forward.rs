@@ -62,9 +62,9 @@ impl Gateway {
             // A process of this host that was taken for one of another; its agent knows better.
             return self.hand_in(&job, head, &body.concat());
         }
-        let Some(host) = job.host(head.to_host) else {
-            return self.unreachable(head, host_end("", "no such host in this job"));
-        };
+        // One that has not joined yet may be named by a handle already: what is sent to it waits here until the client tells where it is,
+        // or that it is not going to join.
+        let host = job.host_or_new(head.to_host, &self.me, &self.poller);
         if let Some(end) = host.end() {
             return self.unreachable(head, end);
         }
@@ -159,16 +159,9 @@ impl TrunkHandler for Hands {
         let Ok(head) = Route::read(&mut c) else { return };
         let body = &frame[1 + Route::LEN..];
         self.with(|g, j| {
+            // Agents have trunks to each other: nothing is for a third host.
             if head.to_host == j.here {
                 g.hand_in(j, &head, body);
-            } else if let Some(host) = j.host(head.to_host) {
-                // Through here to a third host.
-                let mut whole = (frame.len() as u32).to_le_bytes().to_vec();
-                whole.extend_from_slice(frame);
-                let _ = host.trunk.send(&[&whole], &[]);
-                if !host.trunk.is_up() {
-                    g.open_soon(j, &host);
-                }
             }
         });
     }

@@ -101,6 +101,8 @@ pub(super) struct State {
     pub failed: u32,
     /// It has not been heard for a while.
     pub suspect: bool,
+    /// A stream has ended as those of a process do that ends, and no other has been opened since.
+    pub closed: bool,
     /// It was told to end.
     pub leaving: bool,
     pub lost: Option<String>,

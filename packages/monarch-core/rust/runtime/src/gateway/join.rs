@@ -167,8 +167,12 @@ impl Gateway {
         let Some(node) = self.node() else { return };
         let others: Vec<_> = job.hosts().into_iter().filter(|h| h.id != host.id && lock(&h.state).joined && h.lost().is_none()).collect();
         let known = others.iter().filter_map(|h| h.entry()).collect();
+        let lost: Vec<_> = job.hosts().into_iter().filter_map(|h| Some((h.id, h.lost()?))).collect();
         node.route(host.id, host.id, job.here);
         node.peer(host.id).send_control(Control::Hosts { hosts: known });
+        if !lost.is_empty() {
+            node.peer(host.id).send_control(Control::HostsLost { hosts: lost });
+        }
         let Some(entry) = host.entry() else { return };
         for other in others {
             node.peer(other.id).send_control(Control::Hosts { hosts: vec![entry.clone()] });
@@ -183,7 +187,7 @@ impl Gateway {
 
     /// The answer begins with a word that says what kind of reason it is.
     fn not_joined(&self, job: &Arc<Job>, host: &Arc<Host>, slot: SlotId, rank: u32, kind: &str, why: &str) {
-        self.host_lost(job, host, &format!("it did not join: {why}"), false);
+        self.host_lost(job, host, &format!("it did not join: {why}"), true);
         self.answer(slot, rank, Status::Error, format!("{kind}:{why}").as_bytes());
     }
 
@@ -272,6 +276,7 @@ impl Gateway {
                         let mut state = lock(&host.state);
                         state.failed = 0;
                         state.was_up = true;
+                        state.closed = false;
                         std::mem::take(&mut state.suspect)
                     };
                     self.heard(job, host.id);

@@ -136,8 +136,14 @@ impl Gateway {
             HEART => !host.trunk.is_up(),
             _ => false,
         };
+        // Of the two streams one may be reset: there was something in it that nobody has read.
+        let closed = {
+            let mut state = lock(&host.state);
+            state.closed |= end == StreamEnd::Closed;
+            state.closed
+        };
         if alone {
-            let end = match end {
+            let end = match if closed { StreamEnd::Closed } else { end } {
                 // Of a connection to a gateway, what forwards a port may have ended.
                 StreamEnd::Closed if self.is_way(job) => LinkEnd::Cut,
                 StreamEnd::Closed => LinkEnd::Killed,
