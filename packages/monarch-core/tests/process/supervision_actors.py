@@ -169,6 +169,14 @@ class AsyncOwner(Actor):
         return (await self.children.rank.call()).values()
 
     @endpoint
+    async def persist(self) -> None:
+        while True:
+            try:
+                await self.children.rank.call()
+            except SupervisionError:
+                continue
+
+    @endpoint
     async def hold(self, port: Port[Any]) -> list[Any]:
         mine, inbox = Channel.open()
         port.send(mine)

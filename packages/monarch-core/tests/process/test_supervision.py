@@ -224,6 +224,16 @@ def test_async_endpoint_is_cancelled_when_its_actor_fails(procs, faults):
     assert faults.get().name == "owner"
 
 
+def test_hook_runs_although_an_endpoint_calls_again_at_once(procs, faults):
+    owner = procs.slice(gpus=0).spawn("owner", AsyncOwner, procs.slice(gpus=slice(1, 3)), False)
+    children, _ = owner.handles.call_one().get()
+    persisting = owner.persist.call_one()
+    children.slice(gpus=1).fail.broadcast()
+    with pytest.raises(SupervisionError, match="did not handle"):
+        persisting.get()
+    assert faults.get().name == "owner"
+
+
 @ALL
 def test_hook_that_raises(procs, cls, faults):
     owner = procs.slice(gpus=0).spawn("owner", cls, procs.slice(gpus=slice(1, 3)), "cannot cope")

@@ -75,6 +75,8 @@ class LoopSide:
         self.aborting: bytes | None = None
         self.failures: list[MeshFailure] = []
         self.supervising: asyncio.Task[None] | None = None
+        # That task has not had its first step.
+        self.supervision_due = False
         self.fd = -1
         # The actor has ended: cancellations that reach the dispatcher are ours.
         self.over = False
@@ -114,9 +116,11 @@ class LoopSide:
                     self.waker = None
             elif isinstance(item, bytes):
                 self._event(item)
-                # A hook that it calls for begins before the next message.
                 await asyncio.sleep(0)
             else:
+                # A hook begins before the next message, whether the loop or this dispatcher was first to see what calls for it.
+                if self.supervision_due:
+                    await asyncio.sleep(0)
                 if await self._handle(item):
                     return
                 handled += 1
@@ -214,6 +218,7 @@ class LoopSide:
             self.failures.append(MeshFailure.from_wire(body))
             if self.supervising is None:
                 self.supervising = self.loop.create_task(self._supervise())
+                self.supervision_due = True
         elif kind == EVENT_ABORT:
             actor.fail(aborted(body))
         elif kind == EVENT_UNDELIVERABLE:
@@ -223,6 +228,7 @@ class LoopSide:
 
     async def _supervise(self) -> None:
         """Failures of what the actor owns, one at a time, beside its messages."""
+        self.supervision_due = False
         actor = self.actor
         set_context(actor.context)
         while self.failures and actor.failure is None:

@@ -151,6 +151,13 @@ class Future(Generic[R]):
             yield from self._arrival(loop)
         elif _running_loop() is None:
             raise ValueError("no active event loop: use get()")
+        else:
+            try:
+                return self._observe()
+            except BaseException:
+                # Who calls again at once what fails at once must not keep `__supervise__`, which would change that, from running.
+                yield
+                raise
         return self._observe()
 
     def _arrival(self, loop: Any) -> asyncio.Future[None]:
