@@ -105,6 +105,13 @@ class Script:
     def send(self, number: int) -> None:
         self.process.send_signal(number)
 
+    def wait_for_all(self) -> int:
+        """The script's exit code, when all processes that it has started have ended too, which nobody may have waited for."""
+        code = self.process.wait()
+        while found := self.processes():
+            assert all(wait_for_end(pid) for pid, _ in found), found
+        return code
+
     def end(self) -> Done:
         assert self.process.stdout is not None
         try:

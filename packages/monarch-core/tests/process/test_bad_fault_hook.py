@@ -82,11 +82,7 @@ threading.Event().wait()
 """
     )
     script.until("ready")
-    pids = [pid for pid, _ in script.processes()]
-    code = script.process.wait()
-    from fresh_script import wait_for_end
-
-    assert all(wait_for_end(pid) for pid in pids)
+    code = script.wait_for_all()
     done = script.end()
     # No exit handler runs, by its own wish; the kernel ends what it leaves.
     assert code == 6 and done.out == "ready\n"

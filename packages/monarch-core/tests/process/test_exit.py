@@ -134,11 +134,7 @@ def test_os_exit():
     # Nobody cleans up: the kernel does.
     script = Script(FOUR + "say('called')\nos._exit(5)")
     script.until("called")
-    pids = [pid for pid, _ in script.processes()]
-    code = script.process.wait()
-    from fresh_script import wait_for_end
-
-    assert all(wait_for_end(pid) for pid in pids)
+    code = script.wait_for_all()
     done = script.end()
     assert code == 5
     done.assert_clean(5)
