@@ -41,7 +41,7 @@ impl Routes {
     }
 
     /// Those that are on the host, and are known here.
-    fn on(&self, host: ProcUid) -> Vec<ProcUid> {
+    pub(crate) fn on(&self, host: ProcUid) -> Vec<ProcUid> {
         self.places.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, p)| p.host == host).map(|(uid, _)| *uid).collect()
     }
 }
