@@ -31,7 +31,7 @@ const TOKEN: u64 = (1 << INDEX_SHIFT) - 1;
 
 /// More bytes than this go straight to each target: whoever passes a cast on holds it until all have answered.
 pub const MOST: u64 = 1 << 20;
-/// A tree pays from so many other hosts on: with one, the caller would only send through itself.
+/// A message to one goes straight.
 const FEWEST: usize = 2;
 /// Who was passed over by a host that could not reach it, and is not known to have ended, counts as lost after this.
 const GRACE: Duration = Duration::from_secs(30);
@@ -106,7 +106,7 @@ impl Drop for Group {
 }
 
 impl Node {
-    /// Names these targets for casts; none if they are not on enough other hosts.
+    /// Names these targets for casts; none if not enough of them are on other hosts.
     pub fn cast_group(&self, targets: &[(ProcUid, MailboxId)]) -> Option<Group> {
         let mailbox = targets.first()?.1;
         let mut hosts: Vec<(ProcUid, Vec<(ProcUid, u32)>)> = Vec::new();
@@ -125,7 +125,7 @@ impl Node {
             root = Some(place.here);
         }
         // A worker has another name in each job; what it calls itself, it calls directly.
-        let root = root.filter(|root| hosts.len() >= FEWEST && (self.agent().is_none() || *root == self.uid))?;
+        let root = root.filter(|root| targets.len() - near.len() >= FEWEST && (self.agent().is_none() || *root == self.uid))?;
         let targets = hosts.iter().flat_map(|(_, procs)| procs).map(|(proc, rank)| Target { proc: *proc, rank: *rank }).collect();
         let id = lock(&self.caster.state).source.group(GroupSlice::whole(mailbox, root, hosts));
         Some(Group { node: Arc::downgrade(&self.arc()), id, mailbox, targets, near })

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use net::lock::lock;
 use net::{Arena, Link, LinkHandler, Poller, RecvPart};
-use wire::frame::{PIECE, RETURN, STOP, TO_PORT};
+use wire::frame::{RETURN, STOP, TO_PORT};
 use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, Route, SlotId, Status};
 
 use crate::agent::Agent;
@@ -480,21 +480,6 @@ impl Node {
             Frame::Raw(_) => {}
             Frame::Cast(frame) => self.on_cast(link.peer, &frame),
             Frame::Routed(r) => self.on_carried(link, &r.head, &r.body),
-        }
-    }
-
-    /// Frames from a process on another host.
-    pub(crate) fn on_routed(&self, head: &Route, body: &[u8]) {
-        let peer = self.peer_unlinked(head.from).0;
-        for frame in wire::routed::Frames::of(body) {
-            // A frame that makes no sense is the fault of its sender, who is of the job.
-            if frame.first() == Some(&PIECE) {
-                if let Some(run) = peer.gather(&frame[1..]) {
-                    self.on_run(&peer, Arc::new(run));
-                }
-            } else if let Ok(frame) = Frame::decode(frame) {
-                self.on_frame(&peer.link, frame, &mut VecDeque::new());
-            }
         }
     }
 

@@ -89,8 +89,7 @@ impl CastCall {
         if self.single.is_empty() {
             self.untold = self.runs.as_ref().map_or(0, Runs::absent);
         } else {
-            let gone: Vec<(u32, u32)> =
-                self.ranges().filter(|(_, _, status)| is_absent(*status)).map(|(a, b, _)| (a, b)).collect();
+            let gone: Vec<(u32, u32)> = self.ranges().filter(|(_, _, status)| is_absent(*status)).map(|(a, b, _)| (a, b)).collect();
             self.untold = gone.iter().map(|(from, to)| to - from - self.single.range(from..to).count() as u32).sum();
         }
         true
