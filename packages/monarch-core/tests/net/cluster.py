@@ -101,6 +101,10 @@ class Job:
     def alive(self, n):
         return self.workers.slice(hosts=n).pid.call().get() is not None
 
+    def cast(self, times):
+        # Calls to all, which all answer.
+        return all(list(self.workers.pid.call().get().values()) == self.pids for _ in range(times))
+
     def stream(self):
         # Messages to all, until `streamed`.
         self.over = threading.Event()

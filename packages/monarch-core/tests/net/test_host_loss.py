@@ -130,6 +130,21 @@ def test_link_that_does_not_come_back_is_lost(cluster: Cluster) -> None:
     assert client.end() == 0
 
 
+def test_cast_reaches_those_that_a_host_on_its_way_cannot_reach(cluster: Cluster) -> None:
+    # From each host to the next one.
+    cluster.env["MONARCH_CAST_FAN_OUT"] = "1"
+    client = cluster.client(MONARCH_CHANNEL_RECONNECT_TIMEOUT="2s")
+    assert client.say("ready", 0, 1) == "True"
+    assert client.say("stream") == "on"
+    cluster.network.cut_link(cluster.hosts[0], cluster.hosts[1])
+    said = client.say("ask", 0, 1)
+    assert said.startswith("link_lost "), said
+    assert client.say("cast", 20) == "True"
+    assert client.say("streamed") == "True"
+    assert client.say("untold") == "0"
+    assert client.end() == 0
+
+
 def test_client_killed_leaves_nothing(cluster: Cluster) -> None:
     client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT="3s")
     client.kill()

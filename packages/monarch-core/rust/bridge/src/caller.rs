@@ -1,10 +1,11 @@
 //! Sending messages: what all adverbs come down to.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
+use runtime::caster::Group;
 use runtime::mailbox::CHOSEN;
 use runtime::peer::{Head, Sent};
 use runtime::{Cell, Mode, Node, Payload, Peer};
@@ -21,6 +22,8 @@ pub struct Targets {
     pub node: Arc<Node>,
     pub peers: Arc<[Arc<Peer>]>,
     pub ids: Arc<[(ProcUid, MailboxId)]>,
+    /// Those on other hosts, if a message to all of them goes down a tree.
+    group: OnceLock<Option<Group>>,
 }
 
 #[pymethods]
@@ -31,7 +34,7 @@ impl Targets {
         let node = process.node.clone();
         let peers = procs.iter().map(|p| node.peer(ProcUid(*p))).collect();
         let ids = procs.iter().map(|p| (ProcUid(*p), MailboxId(mailbox))).collect();
-        Ok(Targets { node, peers, ids })
+        Ok(Targets { node, peers, ids, group: OnceLock::new() })
     }
 
     fn __len__(&self) -> usize {
@@ -152,8 +155,11 @@ impl Caller {
             // The receiver's rank within the addressed shape, and the place of its answer, differ only here.
             Some(i) => self.one(py, t, i, 0, slot, &payload, &pickled, cell.as_ref().map(|c| &*c.inner))?,
             None => {
-                for i in 0..t.peers.len() {
-                    self.one(py, t, i, i as u32, slot, &payload, &pickled, cell.as_ref().map(|c| &*c.inner))?;
+                let cell = cell.as_ref().map(|c| &*c.inner);
+                let near = self.cast(t, mode, slot, &payload, cell);
+                for n in 0..near.map_or(t.peers.len(), <[usize]>::len) {
+                    let i = near.map_or(n, |near| near[n]);
+                    self.one(py, t, i, i as u32, slot, &payload, &pickled, cell)?;
                 }
             }
         }
@@ -182,6 +188,30 @@ impl Caller {
 }
 
 impl Caller {
+    /// Sends to those on other hosts at once, if that pays; the ranks that are left.
+    fn cast<'t>(
+        &self,
+        t: &'t Targets,
+        mode: Option<Mode>,
+        slot: SlotId,
+        payload: &Payload<'_>,
+        cell: Option<&Cell>,
+    ) -> Option<&'t [usize]> {
+        if t.peers.len() < 2 || self.flags != 0 {
+            return None;
+        }
+        let group = t.group.get_or_init(|| self.node.cast_group(&t.ids)).as_ref()?;
+        if !self.node.cast(group, &t.peers, &self.head(t.ids[0].1, slot, 0), mode, payload) {
+            return None;
+        }
+        if let Some(cell) = cell {
+            for (i, peer) in t.peers.iter().enumerate().filter(|(_, p)| p.ended().is_some()) {
+                self.node.fail_rank(cell, i as u32, peer);
+            }
+        }
+        Some(&group.near)
+    }
+
     #[allow(clippy::too_many_arguments)]
     fn one(
         &self,

@@ -1,5 +1,6 @@
 //! This process as a member of jobs that span hosts.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -196,6 +197,13 @@ impl Hosts {
     /// So many clients have work here, or use this host as a gateway.
     fn clients(&self) -> usize {
         self.gateway.jobs().into_iter().filter(|j| !j.is_clients()).count()
+    }
+
+    /// What this process has sent to other hosts: frames of casts, and frames of any kind.
+    fn sent(&self) -> (u64, u64) {
+        let jobs = self.gateway.jobs();
+        let all = jobs.iter().flat_map(|j| j.hosts()).map(|h| h.trunk.sent.load(Ordering::Relaxed)).sum();
+        (jobs.iter().map(|j| j.cast_counts().sent).sum(), all)
     }
 
     /// Breaks the connection to a host, as a network does now and then: for tests.

@@ -7,7 +7,7 @@
 //! side knows it by that.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -101,6 +101,8 @@ pub struct Trunk {
     input: Mutex<In>,
     heart: Mutex<Option<Heart>>,
     is_closed: AtomicBool,
+    /// Frames.
+    pub sent: AtomicU64,
 }
 
 impl Trunk {
@@ -116,6 +118,7 @@ impl Trunk {
             input: Mutex::default(),
             heart: Mutex::default(),
             is_closed: AtomicBool::new(false),
+            sent: AtomicU64::new(0),
         })
     }
 
@@ -230,6 +233,7 @@ impl Trunk {
         if pipe.closed {
             return Err(LinkDown);
         }
+        self.sent.fetch_add(1, Ordering::Relaxed);
         let small = len < HOLD / 4;
         let last = frame.len() - 1;
         for (i, held) in frame.into_iter().enumerate() {

@@ -60,6 +60,16 @@ pub struct ProcState {
     /// Shared memory reserved for large parts, bytes.
     pub arena: u64,
     pub links: Vec<LinkState>,
+    pub casts: CastState,
+}
+
+/// What is kept of casts: those on their way and the groups they go to, frames that came before their turn, calls of this process.
+#[derive(Serialize)]
+pub struct CastState {
+    pub records: usize,
+    pub groups: usize,
+    pub held: usize,
+    pub calls: usize,
 }
 
 pub fn hex(id: u64) -> String {
@@ -134,6 +144,17 @@ impl Node {
             dropped_replies: self.dropped_replies.load(Ordering::Relaxed),
             arena: self.arena.reserved(),
             links: self.peers().into_iter().filter(|p| p.ended().is_none() && p.link.is_attached()).map(link).collect(),
+            casts: self.cast_state(),
+        }
+    }
+
+    pub fn cast_state(&self) -> CastState {
+        let counts: Vec<_> = self.gateway().map_or(vec![], |g| g.jobs().iter().map(|j| j.cast_counts()).collect());
+        CastState {
+            records: counts.iter().map(|c| c.records).sum(),
+            groups: counts.iter().map(|c| c.groups).sum(),
+            held: counts.iter().map(|c| c.held).sum(),
+            calls: self.casts_waiting(),
         }
     }
 

@@ -7,6 +7,7 @@
 //! | `peer` | another process, and what may be sent to it |
 //! | `credit` | how far a sender may run ahead of a mailbox |
 //! | `mailbox` | what an actor or port has not handled yet |
+//! | `caster` | the casts of this process |
 //! | `cast` | casts over hosts: order, trees, answers, and what is told along trees |
 //! | `cell` | what a call is waiting for |
 //! | `payload` | the parts of one outgoing message |
@@ -37,6 +38,7 @@ pub mod agent;
 pub mod aggregation;
 pub mod capture;
 pub mod cast;
+pub mod caster;
 pub mod cell;
 pub mod census;
 pub mod cgroup;

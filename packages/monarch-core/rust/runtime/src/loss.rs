@@ -28,7 +28,11 @@ impl Node {
         if fresh.is_empty() {
             return;
         }
-        self.system.push(SystemEvent::ProcsEnded { ends: fresh.iter().map(|(p, end, _)| (p.uid, end.clone())).collect() });
+        let known: Vec<(ProcUid, ProcEnd)> = fresh.iter().map(|(p, end, _)| (p.uid, end.clone())).collect();
+        if let Some(gateway) = self.gateway() {
+            gateway.procs_ended(&known);
+        }
+        self.system.push(SystemEvent::ProcsEnded { ends: known });
         for (peer, _, waiting) in fresh {
             peer.link.close();
             self.fail_calls(&peer);

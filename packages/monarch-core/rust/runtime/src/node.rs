@@ -8,10 +8,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use net::lock::lock;
 use net::{Arena, Link, LinkHandler, Poller, RecvPart};
-use wire::frame::{PIECE, RETURN, STOP, TO_PORT};
+use wire::frame::{RETURN, STOP, TO_PORT};
 use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, Route, SlotId, Status};
 
 use crate::agent::Agent;
+use crate::caster::{BY_TREE, Caster};
 use crate::cell::{Cell, Mode, Outcome};
 use crate::console::LINES;
 use crate::gateway::Gateway;
@@ -55,6 +56,7 @@ pub struct Node {
     pub agent_uid: ProcUid,
     agent: OnceLock<Arc<Agent>>,
     pub(crate) peers: RwLock<HashMap<ProcUid, Arc<Peer>>>,
+    pub(crate) caster: Caster,
     /// Processes on other hosts.
     pub routes: Routes,
     gateway: OnceLock<Arc<Gateway>>,
@@ -96,6 +98,7 @@ impl Node {
             agent_uid,
             agent: OnceLock::new(),
             peers: RwLock::default(),
+            caster: Caster::new(uid),
             routes: Routes::default(),
             gateway: OnceLock::new(),
             foreign: RwLock::default(),
@@ -285,6 +288,10 @@ impl Node {
         if slot.is_none() {
             return;
         }
+        let to = if slot.0 & BY_TREE == 0 { to } else { self.agent_uid };
+        if slot.0 & BY_TREE != 0 && self.answer_tree(slot, status, parts) {
+            return;
+        }
         if to == self.uid {
             self.complete(slot, Arc::new(Outcome { rank, sender_rank: None, status, parts: keep(local()) }));
         } else {
@@ -462,6 +469,7 @@ impl Node {
     pub(crate) fn on_frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {
         match frame {
             Frame::Message(m) => self.on_message(link, m),
+            Frame::Reply(r) if r.slot.0 & BY_TREE != 0 => self.on_tree_reply(link, r),
             Frame::Reply(r) => self.on_reply(link, r),
             Frame::Credit { mailbox, bytes } => {
                 if let Some(p) = self.known_peer(link.peer) {
@@ -470,22 +478,8 @@ impl Node {
             }
             Frame::Control(c) => self.on_control(link, c, fds),
             Frame::Raw(_) => {}
+            Frame::Cast(frame) => self.on_cast(link.peer, &frame),
             Frame::Routed(r) => self.on_carried(link, &r.head, &r.body),
-        }
-    }
-
-    /// Frames from a process on another host.
-    pub(crate) fn on_routed(&self, head: &Route, body: &[u8]) {
-        let peer = self.peer_unlinked(head.from).0;
-        for frame in wire::routed::Frames::of(body) {
-            // A frame that makes no sense is the fault of its sender, who is of the job.
-            if frame.first() == Some(&PIECE) {
-                if let Some(run) = peer.gather(&frame[1..]) {
-                    self.on_run(&peer, Arc::new(run));
-                }
-            } else if let Ok(frame) = Frame::decode(frame) {
-                self.on_frame(&peer.link, frame, &mut VecDeque::new());
-            }
         }
     }
 

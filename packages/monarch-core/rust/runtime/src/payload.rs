@@ -70,6 +70,21 @@ impl<'a> Payload<'a> {
         self.parts.len() as u32
     }
 
+    /// All parts with their count, as they are in a frame that leaves this host.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(4 + self.len as usize + 5 * self.parts.len());
+        out.extend_from_slice(&self.count().to_le_bytes());
+        for part in &self.parts {
+            let (bytes, readonly) = match part {
+                Prepared::Inline(p) => (p.bytes, p.readonly),
+                Prepared::Shared { block, readonly, .. } => (block.bytes(), *readonly),
+            };
+            Part::put_inline_head(&mut out, bytes.len(), readonly);
+            out.extend_from_slice(bytes);
+        }
+        out
+    }
+
     /// Sends a frame whose head (up to and including the part count) is in `head`, starting at its length field.
     pub fn send(&self, link: &Link, head: &mut Vec<u8>) -> Result<(), LinkDown> {
         // (end of the stretch of `head`, the piece that follows it)

@@ -171,6 +171,13 @@ impl Peer {
         self.ended.get().is_some() || lock(&self.windows).get(&dest).is_none_or(Window::is_open)
     }
 
+    /// Counts a message to this mailbox that goes out another way.
+    pub fn spend(&self, dest: MailboxId, cost: u64) {
+        if self.ended.get().is_none() {
+            lock(&self.windows).entry(dest).or_default().spend(cost);
+        }
+    }
+
     pub fn wait_for_credit(&self, w: &Arc<Waiter>) {
         let mut waiting = lock(&self.waiting);
         if !waiting.iter().any(|x| Arc::ptr_eq(x, w)) {

@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use net::Link;
 use wire::exit::ProcEnd;
+use wire::frame::PIECE;
 use wire::{Frame, ProcUid, Route};
 
 use crate::gateway::Via;
@@ -41,7 +42,7 @@ impl Routes {
     }
 
     /// Those that are on the host, and are known here.
-    fn on(&self, host: ProcUid) -> Vec<ProcUid> {
+    pub(crate) fn on(&self, host: ProcUid) -> Vec<ProcUid> {
         self.places.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, p)| p.host == host).map(|(uid, _)| *uid).collect()
     }
 }
@@ -68,6 +69,21 @@ impl Node {
             None => {
                 self.route(head.from, head.from_host, head.to_host);
                 self.on_routed(head, body);
+            }
+        }
+    }
+
+    /// Frames from a process on another host.
+    pub(crate) fn on_routed(&self, head: &Route, body: &[u8]) {
+        let peer = self.peer_unlinked(head.from).0;
+        for frame in wire::routed::Frames::of(body) {
+            // A frame that makes no sense is the fault of its sender, who is of the job.
+            if frame.first() == Some(&PIECE) {
+                if let Some(run) = peer.gather(&frame[1..]) {
+                    self.on_run(&peer, Arc::new(run));
+                }
+            } else if let Ok(frame) = Frame::decode(frame) {
+                self.on_frame(&peer.link, frame, &mut VecDeque::new());
             }
         }
     }

@@ -20,6 +20,8 @@ enum Step {
     Duplicate { pick: usize },
     KillHost { host: usize, keep: usize },
     KillProc { pick: usize },
+    CutLink { hosts: (usize, usize), keep: usize },
+    HearOfLink { pick: usize },
     Hear { pick: usize },
     Wait,
 }
@@ -43,6 +45,8 @@ fn step(hosts: usize) -> impl Strategy<Value = Step> {
         2 => pick().prop_map(|pick| Step::Duplicate { pick }),
         2 => (0..hosts, pick()).prop_map(|(host, keep)| Step::KillHost { host, keep }),
         1 => pick().prop_map(|pick| Step::KillProc { pick }),
+        2 => ((0..hosts, 0..hosts), pick()).prop_map(|(hosts, keep)| Step::CutLink { hosts, keep }),
+        4 => pick().prop_map(|pick| Step::HearOfLink { pick }),
         6 => pick().prop_map(|pick| Step::Hear { pick }),
         2 => Just(Step::Wait),
     ]
@@ -64,6 +68,8 @@ fn storm() -> impl Strategy<Value = (Vec<usize>, u32, Vec<Step>, Vec<Step>)> {
                 10 => pick().prop_map(|pick| Step::Work { pick }),
                 2 => pick().prop_map(|pick| Step::Duplicate { pick }),
                 3 => (1..hosts, pick()).prop_map(|(host, keep)| Step::KillHost { host, keep }),
+                3 => ((0..hosts, 0..hosts), pick()).prop_map(|(hosts, keep)| Step::CutLink { hosts, keep }),
+                6 => pick().prop_map(|pick| Step::HearOfLink { pick }),
                 12 => pick().prop_map(|pick| Step::Hear { pick }),
                 1 => Just(Step::Wait),
             ]
@@ -85,6 +91,8 @@ fn play(world: &mut World, steps: Vec<Step>) {
             Step::Duplicate { pick } => world.duplicate(pick),
             Step::KillHost { host, keep } => world.kill_host(host, keep),
             Step::KillProc { pick } => world.kill_proc(pick),
+            Step::CutLink { hosts: (a, b), keep } => world.cut_link(a, b, keep),
+            Step::HearOfLink { pick } => _ = world.hear_of_link(pick),
             Step::Hear { pick } => _ = world.hear(pick),
             Step::Wait => _ = world.wait(),
         }
@@ -192,7 +200,7 @@ proptest! {
     #[test]
     fn records_go_when_it_is_quiet((procs, fan_out, steps) in scenario()) {
         let mut world = World::new(&procs, fan_out);
-        let quiet = |s: &Step| !matches!(s, Step::KillHost { .. } | Step::KillProc { .. });
+        let quiet = |s: &Step| !matches!(s, Step::KillHost { .. } | Step::KillProc { .. } | Step::CutLink { .. });
         play(&mut world, steps.into_iter().filter(quiet).collect());
         world.settle();
         check_order(&world)?;

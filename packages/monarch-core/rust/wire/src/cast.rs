@@ -195,13 +195,15 @@ pub struct Answer {
 }
 
 /// Casts of a group that all of a span have taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Taken {
     pub group: GroupId,
     pub ask: u32,
     pub span: Span,
     pub first: u64,
     pub count: u64,
+    /// But for these hosts, which have ended or could not be reached: positions, ascending.
+    pub passed_over: Vec<u32>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -264,6 +266,15 @@ impl Cast {
     }
 }
 
+impl Taken {
+    fn read(c: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        let (group, ask, span, first, count) = (GroupId::read(c)?, c.var32()?, Span::read(c)?, c.var()?, c.var()?);
+        let n = c.count(1)?;
+        let passed_over = (0..n).map(|_| c.var32()).collect::<Result<_, DecodeError>>()?;
+        Ok(Taken { group, ask, span, first, count, passed_over })
+    }
+}
+
 impl CastFrame {
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
@@ -297,6 +308,8 @@ impl CastFrame {
                     t.span.put(out);
                     put_var(out, t.first);
                     put_var(out, t.count);
+                    put_var(out, t.passed_over.len() as u64);
+                    t.passed_over.iter().for_each(|p| put_var(out, (*p).into()));
                 }
             }
             CastFrame::Finished { group, span, below } => {
@@ -346,11 +359,8 @@ impl CastFrame {
                 bytes: c.block()?.into(),
             }),
             3 => {
-                let n = c.count(14)?;
-                let all = (0..n).map(|_| {
-                    Ok(Taken { group: GroupId::read(c)?, ask: c.var32()?, span: Span::read(c)?, first: c.var()?, count: c.var()? })
-                });
-                CastFrame::Taken(all.collect::<Result<_, DecodeError>>()?)
+                let n = c.count(15)?;
+                CastFrame::Taken((0..n).map(|_| Taken::read(c)).collect::<Result<_, DecodeError>>()?)
             }
             4 => CastFrame::Finished { group: GroupId::read(c)?, span: Span::read(c)?, below: c.var()? },
             5 => CastFrame::Notice(Notice::read(c)?),

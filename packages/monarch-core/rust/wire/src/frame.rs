@@ -19,6 +19,8 @@ pub const CONTROL: u8 = 4;
 pub const RAW: u8 = 5;
 /// Frames on their way between processes of different hosts.
 pub const ROUTED: u8 = 6;
+/// A `CastFrame`: between agents, and between a proc that casts and its agent.
+pub const CAST: u8 = 7;
 /// Of frames that are routed, and long.
 pub const PIECE: u8 = 16;
 
@@ -103,6 +105,7 @@ pub enum Frame {
     Control(Control),
     Raw(Box<[u8]>),
     Routed(Routed),
+    Cast(Box<[u8]>),
 }
 
 /// Starts a frame; `finish` fills in the length.
@@ -203,6 +206,11 @@ impl Frame {
                 out.extend_from_slice(&r.body);
                 finish(out, at, 0);
             }
+            Frame::Cast(body) => {
+                let at = begin(out, CAST);
+                out.extend_from_slice(body);
+                finish(out, at, 0);
+            }
         }
     }
 
@@ -263,6 +271,10 @@ impl Frame {
                 Frame::Raw(c.take(n)?.into())
             }
             ROUTED => Frame::Routed(Routed::read(&mut c)?),
+            CAST => {
+                let n = c.remaining();
+                Frame::Cast(c.take(n)?.into())
+            }
             other => return Err(DecodeError::Kind(other)),
         };
         c.finish()?;

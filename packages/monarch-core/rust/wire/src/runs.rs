@@ -12,12 +12,14 @@ use crate::frame::Status;
 pub const GONE: u8 = 255;
 /// The answer was sent ahead by itself: it is large, or the first error.
 pub const AHEAD: u8 = 254;
+/// The target's host has ended or cannot be reached, for who says this: others may know better.
+pub const PASSED_OVER: u8 = 253;
 
 /// One run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run<'a> {
     pub count: u32,
-    /// A `Status`, or `GONE` or `AHEAD`.
+    /// A `Status`, or `GONE`, `AHEAD` or `PASSED_OVER`.
     pub status: u8,
     pub bytes: &'a [u8],
 }
@@ -68,7 +70,7 @@ impl Runs {
             return;
         }
         match status {
-            GONE | AHEAD => self.absent += count,
+            GONE | AHEAD | PASSED_OVER => self.absent += count,
             s if s == Status::Ok as u8 => {}
             _ => self.errors += count,
         }
@@ -106,6 +108,17 @@ impl Runs {
             self.bytes.extend_from_slice(&other.bytes[skipped..]);
             self.last = (base + (other.last as usize).saturating_sub(skipped)) as u32;
         }
+    }
+
+    /// What is said of some of the targets, counted from the first one here.
+    pub fn part(&self, from: u32, to: u32) -> Runs {
+        let (mut part, mut at) = (Runs::default(), 0u32);
+        for run in self.iter() {
+            let end = at.saturating_add(run.count);
+            part.push(end.min(to).saturating_sub(at.max(from)), run.status, run.bytes);
+            at = end;
+        }
+        part
     }
 
     /// The runs, in order. Ends early where the bytes make no sense.

@@ -59,7 +59,7 @@ fn cast() -> impl Strategy<Value = Cast> {
 }
 
 fn runs() -> impl Strategy<Value = Runs> {
-    proptest::collection::vec((1u32..1000, prop_oneof![0u8..5, Just(254), Just(255)], bytes()), 0..5).prop_map(|all| {
+    proptest::collection::vec((1u32..1000, prop_oneof![0u8..5, Just(253), Just(254), Just(255)], bytes()), 0..5).prop_map(|all| {
         let mut runs = Runs::default();
         all.iter().for_each(|(count, status, bytes)| runs.push(*count, *status, bytes));
         runs
@@ -78,13 +78,9 @@ fn notice() -> impl Strategy<Value = Notice> {
 fn frame() -> impl Strategy<Value = CastFrame> {
     let places = || proptest::collection::vec((any::<u32>(), "[a-z:/]{0,12}"), 0..4);
     let head = || (group(), any::<u64>(), any::<u32>());
-    let taken = (group(), any::<u32>(), span(), any::<u64>(), any::<u64>()).prop_map(|(group, ask, span, first, count)| Taken {
-        group,
-        ask,
-        span,
-        first,
-        count,
-    });
+    let over = proptest::collection::vec(any::<u32>(), 0..4);
+    let taken = (group(), any::<u32>(), span(), any::<u64>(), any::<u64>(), over)
+        .prop_map(|(group, ask, span, first, count, passed_over)| Taken { group, ask, span, first, count, passed_over });
     prop_oneof![
         cast().prop_map(CastFrame::Cast),
         (head(), span(), runs()).prop_map(|((group, number, ask), span, runs)| CastFrame::Reduced(Reduced {

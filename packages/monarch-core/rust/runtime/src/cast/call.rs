@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 use std::sync::{Arc, OnceLock};
 
 use wire::cast::{Answer, CastMode, Reduced};
-use wire::runs::{AHEAD, GONE, Run};
+use wire::runs::{AHEAD, GONE, PASSED_OVER, Run};
 use wire::{Runs, Status};
 
 /// A call of all targets of a group that waits for answers.
@@ -23,6 +23,11 @@ pub struct CastCall {
     ends: OnceLock<Vec<(u32, u32)>>,
     /// Targets that have ended and whose end we have not been told.
     untold: u32,
+}
+
+/// What became of the target is not said here.
+fn is_absent(status: u8) -> bool {
+    matches!(status, GONE | AHEAD | PASSED_OVER)
 }
 
 impl CastCall {
@@ -50,7 +55,7 @@ impl CastCall {
 
     fn single(&mut self, index: u32, status: Status, bytes: Arc<[u8]>) -> bool {
         let known = match self.runs_at(index) {
-            Some((status, _)) => status != GONE && status != AHEAD,
+            Some((status, _)) => !is_absent(status),
             None => false,
         };
         if known || index >= self.size {
@@ -84,8 +89,7 @@ impl CastCall {
         if self.single.is_empty() {
             self.untold = self.runs.as_ref().map_or(0, Runs::absent);
         } else {
-            let gone: Vec<(u32, u32)> =
-                self.ranges().filter(|(_, _, status)| *status == GONE || *status == AHEAD).map(|(a, b, _)| (a, b)).collect();
+            let gone: Vec<(u32, u32)> = self.ranges().filter(|(_, _, status)| is_absent(*status)).map(|(a, b, _)| (a, b)).collect();
             self.untold = gone.iter().map(|(from, to)| to - from - self.single.range(from..to).count() as u32).sum();
         }
         true

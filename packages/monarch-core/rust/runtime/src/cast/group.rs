@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wire::cast::{CastFrame, CastMode};
-use wire::{Cast, GroupId, GroupSlice, ProcUid, Span};
+use wire::runs::PASSED_OVER;
+use wire::{Cast, GroupId, GroupSlice, ProcUid, Runs, Span};
 
-use super::record::Record;
+use super::record::{Child, Record};
 use super::relay::Effect;
 use super::tree::{divide, head};
 
@@ -41,6 +42,50 @@ impl Group {
         }
     }
 
+    /// What a child (who it is, and what it was asked) says of a cast; true if that was waited for. It may have passed over hosts that it
+    /// could not reach: those are asked from here, unless they cannot be reached from here either.
+    pub fn child_said(
+        &mut self,
+        number: u64,
+        child: (ProcUid, u32, Span),
+        said: &Runs,
+        passed_over: &[u32],
+        dead: &HashSet<ProcUid>,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        let Some(record) = self.casts.get_mut(&number) else { return false };
+        let (head, ask, whole) = child;
+        let waits = |c: &Child| (c.head, c.ask, c.span) == child && c.result.is_none();
+        let mut tasks = std::mem::take(&mut record.tasks);
+        let mut waited = false;
+        for task in &mut tasks {
+            let Some(at) = task.children.iter().position(waits) else { continue };
+            waited = true;
+            if passed_over.is_empty() {
+                task.children[at].result = Some(said.clone());
+                continue;
+            }
+            task.children.swap_remove(at);
+            let mut start = whole.start;
+            let first = self.slice.first(start);
+            for end in passed_over.iter().copied().filter(|p| whole.contains(*p)).chain([whole.end]) {
+                let span = Span::new(start, end);
+                if !span.is_empty() {
+                    let result = Some(said.part(self.slice.first(start) - first, self.slice.first(end) - first));
+                    task.children.push(Child { head, ask, span, result });
+                }
+                start = end + 1;
+                let Some(other) = self.slice.host(end).filter(|h| end < whole.end && *h != head && !dead.contains(h)) else { continue };
+                let span = Span::new(end, end + 1);
+                task.children.push(Child { head: other, ask: record.next_ask, span, result: None });
+                out.push(pass_on(record, self.finished, &self.slice, &mut self.knows, other, span));
+                record.next_ask += 1;
+            }
+        }
+        record.tasks = tasks;
+        waited
+    }
+
     /// Tells a part of the tree.
     pub fn say_finished(&mut self, group: GroupId, span: Span, below: u64, fan_out: u32, dead: &HashSet<ProcUid>, out: &mut Vec<Effect>) {
         self.said = below;
@@ -50,6 +95,23 @@ impl Group {
             }
         }
     }
+}
+
+/// The positions of those that whoever answered for a span did not reach.
+pub(super) fn passed_over(slice: &GroupSlice, span: Span, said: &Runs) -> Vec<u32> {
+    if said.absent() == 0 {
+        return vec![];
+    }
+    let mut at = slice.first(span.start);
+    let mut ranges = Vec::new();
+    for run in said.iter() {
+        let end = at.saturating_add(run.count);
+        if run.status == PASSED_OVER {
+            ranges.push(at..end);
+        }
+        at = end;
+    }
+    (span.start..span.end).filter(|p| ranges.iter().any(|r| r.contains(&slice.first(*p)))).collect()
 }
 
 /// The cast of a record for the head of a part.

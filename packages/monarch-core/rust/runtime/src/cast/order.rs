@@ -93,6 +93,11 @@ impl<T> InOrder<T> {
         }
     }
 
+    /// A frame with this number would be delivered at once.
+    pub fn is_due(&self, source: ProcUid, number: u64) -> bool {
+        self.from.get(&source).map_or(0, |f| f.next) == number
+    }
+
     /// A frame with this number would be dropped.
     pub fn seen(&self, source: ProcUid, number: u64) -> bool {
         self.from.get(&source).is_some_and(|f| number < f.next || f.early.contains_key(&number))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wire::cast::{Answer, Reduced};
-use wire::runs::{AHEAD, GONE};
+use wire::runs::{AHEAD, GONE, PASSED_OVER};
 use wire::{Cast, GroupSlice, ProcUid, Runs, Span, Status};
 
 /// Answers of so many bytes are not held until the others are there: each goes ahead by itself. What merging them would save is
@@ -86,7 +86,17 @@ impl Record {
         self.missing == 0 && task.children.iter().all(|c| c.result.is_some())
     }
 
-    /// All answers of a complete task, in the order of positions; whoever has no head any more is gone.
+    /// The hosts of a complete task that nobody answers for.
+    pub fn passed_over(&self, task: &Task, own: Option<u32>) -> Vec<u32> {
+        let covered = |p: u32| own == Some(p) || task.children.iter().any(|c| c.span.contains(p));
+        let answered: u32 = task.children.iter().map(|c| c.span.len()).sum();
+        if answered + u32::from(own.is_some_and(|p| task.span.contains(p))) == task.span.len() {
+            return vec![];
+        }
+        (task.span.start..task.span.end).filter(|p| !covered(*p)).collect()
+    }
+
+    /// All answers of a complete task, in the order of positions; whoever has no head any more was passed over.
     pub fn reduce(&self, task: &Task, slice: &GroupSlice, own: Option<u32>) -> Reduced {
         let own = own.filter(|p| task.span.contains(*p));
         let mine = self.own_runs();
@@ -95,11 +105,11 @@ impl Record {
         pieces.sort_by_key(|(span, _)| span.start);
         let (mut runs, mut at) = (Runs::default(), task.span.start);
         for (span, piece) in pieces {
-            runs.push(slice.targets(Span::new(at, span.start)), GONE, b"");
+            runs.push(slice.targets(Span::new(at, span.start)), PASSED_OVER, b"");
             runs.append(piece);
             at = span.end;
         }
-        runs.push(slice.targets(Span::new(at, task.span.end)), GONE, b"");
+        runs.push(slice.targets(Span::new(at, task.span.end)), PASSED_OVER, b"");
         Reduced { group: self.cast.group, number: self.cast.number, ask: task.ask, span: task.span, runs }
     }
 

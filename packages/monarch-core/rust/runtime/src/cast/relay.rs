@@ -18,7 +18,7 @@ use std::time::Duration;
 use wire::cast::{Answer, Attachment, CastFrame, CastMode, Reduced, Taken};
 use wire::{Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status};
 
-use super::group::{Group, pass_on};
+use super::group::{Group, pass_on, passed_over};
 use super::record::{Child, LARGE, Own, Record, Task};
 use super::tree::{FAN_OUT, divide, head};
 
@@ -31,6 +31,8 @@ pub const QUIET: Duration = Duration::from_millis(100);
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Delivery {
     pub group: GroupId,
+    /// The host of the source.
+    pub root: ProcUid,
     pub number: u64,
     /// Its place in the sequence of frames from the source to this host.
     pub order: u64,
@@ -110,6 +112,12 @@ impl Relay {
 
     pub fn groups(&self) -> usize {
         self.groups.len()
+    }
+
+    /// The hosts that know groups of these sources, of which this is the root.
+    pub fn audience(&self, sources: &[ProcUid]) -> HashSet<ProcUid> {
+        let mine = |id: &GroupId, g: &Group| g.slice.root == self.me && sources.contains(&id.source);
+        self.groups.iter().filter(|(id, g)| mine(id, g)).flat_map(|(_, g)| g.slice.hosts.iter().copied()).collect()
     }
 
     // ---- what comes
@@ -204,6 +212,7 @@ impl Relay {
         self.tokens.insert(token, (record.cast.group, record.cast.number));
         out.push(Effect::Deliver(Delivery {
             group: record.cast.group,
+            root: g.slice.root,
             number: record.cast.number,
             order,
             token,
@@ -256,10 +265,12 @@ impl Relay {
             if mode.reduces() {
                 out.push(back(task, id, CastFrame::Reduced(record.reduce(task, &g.slice, g.own))));
             } else {
+                let passed_over = record.passed_over(task, g.own);
                 let all = self.taken.entry(task.parent).or_default();
+                let follows = |t: &Taken| (t.group, t.ask, t.span) == (id, task.ask, task.span) && t.first + t.count == number;
                 match all.last_mut() {
-                    Some(t) if (t.group, t.ask, t.span) == (id, task.ask, task.span) && t.first + t.count == number => t.count += 1,
-                    _ => all.push(Taken { group: id, ask: task.ask, span: task.span, first: number, count: 1 }),
+                    Some(t) if follows(t) && t.passed_over == passed_over => t.count += 1,
+                    _ => all.push(Taken { group: id, ask: task.ask, span: task.span, first: number, count: 1, passed_over }),
                 }
                 self.taken_at.get_or_insert(now + TAKEN_DELAY);
             }
@@ -316,7 +327,8 @@ impl Relay {
     /// Whoever asks sends the group along if it has not done so before: so this was over, and only that can be said.
     fn on_unknown(&mut self, now: Duration, from: Option<ProcUid>, cast: &Cast) {
         if cast.mode == CastMode::Forget && self.forgotten.contains(&cast.group) {
-            let taken = Taken { group: cast.group, ask: cast.ask, span: cast.span, first: cast.number, count: 1 };
+            let (ask, span, first) = (cast.ask, cast.span, cast.number);
+            let taken = Taken { group: cast.group, ask, span, first, count: 1, passed_over: vec![] };
             self.taken.entry(from).or_default().push(taken);
             self.taken_at.get_or_insert(now + TAKEN_DELAY);
         }
@@ -379,11 +391,13 @@ impl Relay {
 
     fn on_reduced(&mut self, now: Duration, from: ProcUid, r: Reduced, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&r.group) else { return };
-        let expected = g.slice.targets(r.span);
-        let Some(record) = g.casts.get_mut(&r.number).filter(|_| r.runs.targets() == expected) else { return };
-        let waits = |c: &&mut Child| (c.head, c.ask, c.span) == (from, r.ask, r.span) && c.result.is_none();
-        record.tasks.iter_mut().flat_map(|t| t.children.iter_mut()).filter(waits).for_each(|c| c.result = Some(r.runs.clone()));
-        self.settle(now, r.group, r.number, out);
+        if r.runs.targets() != g.slice.targets(r.span) {
+            return;
+        }
+        let passed_over = passed_over(&g.slice, r.span, &r.runs);
+        if g.child_said(r.number, (from, r.ask, r.span), &r.runs, &passed_over, &self.dead, out) {
+            self.settle(now, r.group, r.number, out);
+        }
     }
 
     fn on_answer(&mut self, from: ProcUid, a: Answer, out: &mut Vec<Effect>) {
@@ -399,15 +413,9 @@ impl Relay {
     fn on_taken_below(&mut self, now: Duration, from: ProcUid, t: Taken, out: &mut Vec<Effect>) {
         let Some(g) = self.groups.get_mut(&t.group) else { return };
         let end = t.first.saturating_add(t.count);
-        let mut hit = Vec::new();
-        for (number, record) in g.casts.range_mut(t.first..end).filter(|(_, r)| !r.cast.mode.reduces()) {
-            let waits = |c: &&mut Child| (c.head, c.ask, c.span) == (from, t.ask, t.span) && c.result.is_none();
-            for child in record.tasks.iter_mut().flat_map(|t| t.children.iter_mut()).filter(waits) {
-                child.result = Some(Runs::default());
-                hit.push(*number);
-            }
-        }
-        hit.dedup();
+        let mut hit: Vec<u64> = g.casts.range(t.first..end).filter(|(_, r)| !r.cast.mode.reduces()).map(|(number, _)| *number).collect();
+        let child = (from, t.ask, t.span);
+        hit.retain(|number| g.child_said(*number, child, &Runs::default(), &t.passed_over, &self.dead, out));
         hit.into_iter().for_each(|number| self.settle(now, t.group, number, out));
     }
 

@@ -6,7 +6,7 @@ use net::trunk::{StreamEnd, Trunk, TrunkHandler};
 use net::{Block, Carrier, LinkDown};
 use wire::cursor::Cursor;
 use wire::exit::{ExitReason, ProcEnd};
-use wire::frame::{ROUTED, begin, finish};
+use wire::frame::{CAST, ROUTED, begin, finish};
 use wire::greeting::Beat;
 use wire::piece;
 use wire::{Control, Frame, ProcUid, Route};
@@ -26,14 +26,16 @@ pub struct Via {
 impl Carrier for Via {
     fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
         let node = self.node.upgrade().ok_or(LinkDown)?;
-        let head = Route { from: self.from, from_host: self.here, to, to_host: self.host, seq: 0 };
+        // An agent casts nothing, and keeps no order with casts. Each piece of a long frame is numbered by itself.
+        let number = || if self.from == node.uid { node.caster.number(self.host) } else { 0 };
+        let head = || Route { from: self.from, from_host: self.here, to, to_host: self.host, seq: number() };
         let mut sent = Ok(());
         match node.gateway() {
-            Some(gateway) => piece::cut(pieces, |p| gateway.forward(&head, p, blocks)),
+            Some(gateway) => piece::cut(pieces, |p| gateway.forward(&head(), p, blocks)),
             None => {
                 let agent = node.peer_unlinked(node.agent_uid).0;
                 piece::cut(pieces, |pieces| {
-                    let start = routed_head(&head, pieces.iter().map(|p| p.len()).sum());
+                    let start = routed_head(&head(), pieces.iter().map(|p| p.len()).sum());
                     let mut all: Vec<&[u8]> = Vec::with_capacity(pieces.len() + 1);
                     all.push(&start);
                     all.extend_from_slice(pieces);
@@ -96,8 +98,17 @@ impl Gateway {
     fn hand_in(&self, job: &Arc<Job>, head: &Route, body: &[u8]) {
         let Some(node) = self.node() else { return };
         node.route(head.from, head.from_host, job.here);
+        if head.seq == 0 { self.hand_on(job, head, &[body]) } else { self.arrived_directly(job, head, body) }
+    }
+
+    /// The same, when it is its turn.
+    pub(super) fn hand_on(&self, job: &Arc<Job>, head: &Route, body: &[&[u8]]) {
+        let Some(node) = self.node() else { return };
         if head.to == job.here {
-            return node.on_routed(head, body);
+            return match body {
+                [whole] => node.on_routed(head, whole),
+                pieces => node.on_routed(head, &pieces.concat()),
+            };
         }
         let Some(agent) = node.agent() else { return };
         if let Some(end) = agent.end_of(head.to) {
@@ -105,8 +116,11 @@ impl Gateway {
         }
         agent.talked(head.from, head.to);
         // Of a proc that is still to be started the link keeps what comes.
-        let start = routed_head(head, body.len());
-        let _ = node.peer_unlinked(head.to).0.link.send_soon(&[&start, body]);
+        let start = routed_head(head, body.iter().map(|p| p.len()).sum());
+        let mut all: Vec<&[u8]> = Vec::with_capacity(body.len() + 1);
+        all.push(&start);
+        all.extend_from_slice(body);
+        let _ = node.peer_unlinked(head.to).0.link.send_soon(&all);
     }
 
     /// The sender must hear that it cannot be.
@@ -124,7 +138,7 @@ impl Gateway {
 }
 
 /// The end of all processes of a host.
-pub(super) fn host_end(host: &str, why: &str) -> ProcEnd {
+pub(crate) fn host_end(host: &str, why: &str) -> ProcEnd {
     ProcEnd { pid: 0, started: true, host: host.to_owned(), reason: ExitReason::HostLost(why.to_owned()), output: vec![] }
 }
 
@@ -151,7 +165,10 @@ impl Hands {
 }
 
 impl TrunkHandler for Hands {
-    fn frame(&self, _trunk: &Arc<Trunk>, frame: &[u8]) {
+    fn frame(&self, trunk: &Arc<Trunk>, frame: &[u8]) {
+        if frame[0] == CAST {
+            return self.with(|g, j| g.cast_frame(j, trunk.host, &frame[1..]));
+        }
         if frame[0] != ROUTED {
             return;
         }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use wire::exit::{ExitReason, ProcEnd};
 use wire::greeting::JobSettings;
 
 use super::Gateway;
+use super::cast::{Arrivals, Casts};
 use super::forward::{Hands, host_end};
 use crate::detector::{Detector, Role, Settings};
 
@@ -31,6 +33,10 @@ pub struct Job {
     pub(super) ticking: Mutex<bool>,
     /// When the client was heard last, or what it sent through others.
     pub(super) client_heard: Mutex<Instant>,
+    pub(super) born: Instant,
+    pub(super) casts: Mutex<Casts>,
+    pub(super) casts_sent: AtomicU64,
+    pub(super) arrivals: Mutex<Arrivals>,
 }
 
 impl Job {
@@ -46,6 +52,10 @@ impl Job {
             detector: Mutex::new(Detector::new(detector)),
             ticking: Mutex::new(false),
             client_heard: Mutex::new(now),
+            born: now,
+            casts: Mutex::new(Casts::new(here)),
+            casts_sent: AtomicU64::new(0),
+            arrivals: Mutex::default(),
         })
     }
 

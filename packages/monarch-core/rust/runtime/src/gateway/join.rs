@@ -7,7 +7,7 @@ use net::address::Address;
 use net::dial::{self, NoStream, Ready};
 use net::lock::lock;
 use net::trunk::{FRAMES, HEART};
-use net::trust::{DialTrust, JobId, Kind, Target};
+use net::trust::{DialTrust, JobId, Kind, Refused, Target};
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 use wire::{Control, ProcUid, SlotId, Status};
 
@@ -21,6 +21,8 @@ const ATTEMPT_ANEW: Duration = Duration::from_millis(400);
 /// Between attempts, at first and at most.
 const RETRY: Duration = Duration::from_millis(20);
 const RETRY_MOST: Duration = Duration::from_millis(500);
+/// An agent that had joined says no.
+const FORGOTTEN: &str = "its agent does not know this job any more: it has ended since, or its lease (`mesh_orphan_timeout`) was over";
 
 /// A host that is to join.
 pub struct Wanted {
@@ -300,15 +302,17 @@ impl Gateway {
                     state.dials = false;
                     return;
                 }
-                Some(Welcome::Refused(No::NoSession | No::OtherAgent)) => return self.host_lost(job, host, "agent exited", true),
+                Some(Welcome::Refused(No::OtherAgent)) => return self.host_lost(job, host, "agent exited", true),
+                Some(Welcome::Refused(No::NoSession)) => return self.host_lost(job, host, FORGOTTEN, true),
                 // Only the client's word is that a host is lost.
                 Some(Welcome::Refused(No::Lost)) if !job.is_clients() => return self.link_lost(job, host, refusal(No::Lost)),
                 Some(Welcome::Refused(no)) => return self.host_lost(job, host, refusal(no), true),
                 _ => {}
             },
             Err(NoStream::Refused(why)) if !why.is_transient() => {
-                // An agent that knows nothing of the job is not the one that joined it.
-                return self.host_lost(job, host, &format!("agent exited: {why}"), true);
+                // An agent that knows nothing of the job is not the one that joined it, or has given it up.
+                let why = if matches!(why, Refused::Denied) { FORGOTTEN.to_owned() } else { format!("agent exited: {why}") };
+                return self.host_lost(job, host, &why, true);
             }
             Err(why) => {
                 let refused = matches!(&why, NoStream::Network(text) if text.contains("refused"));

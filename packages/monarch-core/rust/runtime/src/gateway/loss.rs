@@ -197,6 +197,7 @@ impl Gateway {
         }
         node.procs_ended(vec![(host.id, end)]);
         self.way_lost(job, why);
+        self.cast_host_ended(job, host.id);
         if tell && job.is_clients() {
             for other in job.hosts().into_iter().filter(|h| h.id != host.id && h.lost().is_none() && lock(&h.state).joined) {
                 node.peer(other.id).send_control(Control::HostsLost { hosts: vec![(host.id, why.to_owned())] });

@@ -9,12 +9,14 @@
 //! |---|---|
 //! | `job` | a job, its hosts, and what is known of them |
 //! | `forward` | frames from one place to the next |
+//! | `cast` | this host's part in casts, and the order of what comes |
 //! | `join` | streams that this process opens |
 //! | `arrive` | streams that come in |
 //! | `tunnel` | hosts that are reached through the agent of another one |
 //! | `loss` | who is silent, who has left, and what becomes of their work |
 
 mod arrive;
+mod cast;
 mod forward;
 mod job;
 mod join;
@@ -33,7 +35,9 @@ use net::splice::Splice;
 use net::trust::{HostTrust, Policy};
 use wire::ProcUid;
 
+pub use self::cast::CastCounts;
 pub use self::forward::Via;
+pub(crate) use self::forward::host_end;
 pub use self::job::{Host, Job};
 pub use self::join::{Wanted, random};
 pub use self::tunnel::Way;

@@ -75,6 +75,10 @@ pub struct World {
     /// News that somebody has not heard yet: who (a host), and about which host or proc.
     news: Vec<(usize, ProcUid, bool)>,
     pub dead_procs: BTreeSet<ProcUid>,
+    /// Who has not heard that it cannot reach whom.
+    links_lost: Vec<(usize, usize)>,
+    /// Pairs of hosts, the lower first, that cannot reach each other.
+    cut: BTreeSet<(usize, usize)>,
     /// What each proc was given: by source.
     pub got: BTreeMap<(ProcUid, ProcUid), Vec<u32>>,
     next_id: u32,
@@ -124,6 +128,8 @@ impl World {
             pending: vec![],
             news: vec![],
             dead_procs: BTreeSet::new(),
+            cut: BTreeSet::new(),
+            links_lost: vec![],
             got: BTreeMap::new(),
             next_id: 0,
         }
@@ -233,7 +239,7 @@ impl World {
     fn send(&mut self, from: usize, to: usize, frame: Frame) {
         if from == to {
             self.arrive(from, to, frame);
-        } else if self.hosts[to].alive {
+        } else if self.hosts[to].alive && !self.cut.contains(&(from.min(to), from.max(to))) {
             self.channels.entry((from, to)).or_default().push_back(frame);
         }
     }
@@ -377,6 +383,38 @@ impl World {
         self.news.extend((0..self.hosts.len()).filter(|h| self.hosts[*h].alive).map(|h| (h, uid, true)).collect::<Vec<_>>());
     }
 
+    /// Two hosts cannot reach each other any more; of what was on its way a part is lost. Those of callers are not among them: what they
+    /// cannot reach has ended for them.
+    pub fn cut_link(&mut self, a: usize, b: usize, keep: usize) {
+        let (a, b) = (a.min(b), a.max(b));
+        if a < 2 || a == b || b >= self.hosts.len() || !self.hosts[a].alive || !self.hosts[b].alive || !self.cut.insert((a, b)) {
+            return;
+        }
+        for (from, to) in [(a, b), (b, a)] {
+            if let Some(queue) = self.channels.get_mut(&(from, to)) {
+                queue.truncate(keep % 4);
+            }
+            self.links_lost.push((to, from));
+        }
+    }
+
+    /// Somebody hears that a link is lost.
+    pub fn hear_of_link(&mut self, pick: usize) -> bool {
+        if self.links_lost.is_empty() {
+            return false;
+        }
+        let (at, other) = self.links_lost.remove(pick % self.links_lost.len());
+        if self.hosts[at].alive {
+            for frame in self.channels.remove(&(other, at)).unwrap_or_default() {
+                self.arrive(other, at, frame);
+            }
+            let uid = self.hosts[other].uid;
+            let out = self.hosts[at].relay.on_hosts_ended(self.now, &[uid]);
+            self.effects(at, out);
+        }
+        true
+    }
+
     pub fn kill_proc(&mut self, pick: usize) {
         let procs: Vec<ProcUid> = self.hosts.iter().flat_map(|h| h.procs.iter().copied()).filter(|p| self.lives(*p)).collect();
         let Some(proc) = procs.get(pick % procs.len().max(1)).copied() else { return };
@@ -432,7 +470,7 @@ impl World {
     /// Until nothing is left to do; says if that does not end.
     pub fn settle(&mut self) {
         for round in 0..200_000usize {
-            if !(self.step(round) || self.hear(round) || self.work(round) || self.wait()) {
+            if !(self.step(round) || self.hear(round) || self.hear_of_link(round) || self.work(round) || self.wait()) {
                 return;
             }
         }

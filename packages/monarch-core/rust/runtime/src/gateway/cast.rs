@@ -1,0 +1,357 @@
+//! This host's part in the casts of a job: its relay, and the order of what comes from each process.
+//!
+//! A relay decides under its lock and others act: what it wants done waits in a queue, and whoever finds nobody at it carries that out,
+//! one after the other. What comes in is put in order in the same way.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use net::lock::lock;
+use wire::cast::{CastBody, CastFrame};
+use wire::exit::ProcEnd;
+use wire::frame::{CAST, MESSAGE, begin, finish, put_message_head};
+use wire::{Cast, Control, Part, ProcUid, Reply, Route, SlotId, Status};
+
+use super::{Gateway, Job};
+use crate::cast::{Delivery, Effect, InOrder, Relay};
+use crate::caster::{tree_place, tree_slot};
+use crate::node::Node;
+
+/// Children of a node of the tree: for tests, to have interior hosts with few of them.
+const FAN_OUT: &str = "MONARCH_CAST_FAN_OUT";
+
+pub(super) struct Casts {
+    relay: Relay,
+    effects: VecDeque<Effect>,
+    /// Somebody carries them out.
+    busy: bool,
+    /// When the relay is to be woken.
+    alarm: Option<Duration>,
+    /// Procs of this host that casts have been delivered to.
+    members: HashSet<ProcUid>,
+}
+
+/// What has come, and is due.
+enum Due {
+    Direct(Route, Box<[u8]>),
+    Cast(Delivery),
+    /// The frame at hand, which was not copied.
+    This,
+}
+
+#[derive(Default)]
+pub(super) struct Arrivals {
+    order: InOrder<Due>,
+    due: VecDeque<Due>,
+    busy: bool,
+}
+
+/// What is kept of casts, and what has been sent for them.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct CastCounts {
+    pub records: usize,
+    pub groups: usize,
+    /// Frames that have come before their turn.
+    pub held: usize,
+    pub sent: u64,
+}
+
+impl Casts {
+    pub fn new(here: ProcUid) -> Self {
+        let fan_out = std::env::var(FAN_OUT).ok().and_then(|n| n.parse().ok());
+        let relay = fan_out.map_or_else(|| Relay::new(here), |n: u32| Relay::with_fan_out(here, n.max(1)));
+        Casts { relay, effects: VecDeque::new(), busy: false, alarm: None, members: HashSet::new() }
+    }
+}
+
+impl Job {
+    pub fn cast_counts(&self) -> CastCounts {
+        let (records, groups) = {
+            let casts = lock(&self.casts);
+            (casts.relay.records(), casts.relay.groups())
+        };
+        CastCounts { records, groups, held: lock(&self.arrivals).order.held(), sent: self.casts_sent.load(Ordering::Relaxed) }
+    }
+}
+
+impl Gateway {
+    // ---- what the relay is told
+
+    fn relay(&self, job: &Arc<Job>, tell: impl FnOnce(&mut Casts, Duration) -> Vec<Effect>) {
+        let now = self.poller.now().saturating_duration_since(job.born);
+        let alarm = {
+            let mut casts = lock(&job.casts);
+            let effects = tell(&mut casts, now);
+            casts.effects.extend(effects);
+            let at = casts.relay.deadline().filter(|at| casts.alarm.is_none_or(|alarm| *at < alarm));
+            if at.is_some() {
+                casts.alarm = at;
+            }
+            at
+        };
+        if let Some(at) = alarm {
+            self.wake_relay(job, at.saturating_sub(now));
+        }
+    }
+
+    fn wake_relay(&self, job: &Arc<Job>, delay: Duration) {
+        let (me, job) = (self.me.clone(), Arc::downgrade(job));
+        let ring = move || {
+            if let (Some(g), Some(job)) = (me.upgrade(), job.upgrade()) {
+                g.relay(&job, |c, now| {
+                    c.alarm = None;
+                    c.relay.on_time(now)
+                });
+                g.act(&job, true);
+            }
+        };
+        self.poller.later(delay, Box::new(ring));
+    }
+
+    /// A cast of this process, in order; `send_casts` follows.
+    pub(crate) fn cast_here(&self, cast: Cast) {
+        let Some(node) = self.node() else { return };
+        if let Some(job) = self.job_here(node.uid) {
+            self.relay(&job, |c, now| c.relay.on_source(now, cast));
+        }
+    }
+
+    pub(crate) fn send_casts(&self) {
+        let Some(node) = self.node() else { return };
+        if let Some(job) = self.job_here(node.uid) {
+            self.act(&job, false);
+        }
+    }
+
+    /// A cast of a proc of this host, which speaks for itself only.
+    pub(crate) fn cast_of_proc(&self, proc: ProcUid, frame: &[u8]) {
+        let Some(agent) = self.node().and_then(|n| n.agent().cloned()) else { return };
+        let Ok(CastFrame::Cast(cast)) = CastFrame::decode(frame) else { return };
+        let Some(job) = agent.job_of(proc).and_then(|here| self.job_here(here)) else { return };
+        if cast.group.source != proc || cast.slice.as_ref().is_some_and(|s| s.root != job.here) {
+            return;
+        }
+        if let Some(slice) = &cast.slice {
+            slice.hosts.iter().for_each(|host| agent.talked(proc, *host));
+        }
+        self.relay(&job, |c, now| c.relay.on_source(now, cast));
+        self.act(&job, true);
+    }
+
+    /// From another host.
+    pub(super) fn cast_frame(&self, job: &Arc<Job>, from: ProcUid, frame: &[u8]) {
+        if let Ok(frame) = CastFrame::decode(frame) {
+            self.relay(job, |c, now| c.relay.on_frame(now, from, frame));
+            self.act(job, true);
+        }
+    }
+
+    /// A proc of this host has answered a cast.
+    pub(crate) fn cast_reply(&self, proc: ProcUid, reply: Reply, link: Option<&Arc<net::Link>>) {
+        let mut bytes = (reply.parts.len() as u32).to_le_bytes().to_vec();
+        for part in reply.parts {
+            let readonly = part.readonly();
+            match net::RecvPart::adopt(part, link) {
+                Some(net::RecvPart::Inline { data, .. }) => put_part(&mut bytes, &data, readonly),
+                Some(shared) => match shared.bytes() {
+                    Ok(data) => put_part(&mut bytes, data, readonly),
+                    Err(_) => return,
+                },
+                None => return,
+            }
+        }
+        self.cast_answer(proc, reply.slot, reply.status, bytes);
+    }
+
+    pub(crate) fn cast_answer(&self, proc: ProcUid, slot: SlotId, status: Status, bytes: Vec<u8>) {
+        let mut jobs = self.jobs().into_iter();
+        let Some(job) = jobs.find(|j| lock(&j.casts).members.contains(&proc)) else { return };
+        let (token, index) = tree_place(slot);
+        self.relay(&job, |c, now| c.relay.on_reply(now, token, index, status, bytes.into()));
+        self.act(&job, false);
+    }
+
+    /// Processes have ended, here or elsewhere. The hosts that know a group of one of this host's procs are told.
+    pub(crate) fn procs_ended(&self, ends: &[(ProcUid, ProcEnd)]) {
+        let Some(node) = self.node() else { return };
+        let procs: Vec<ProcUid> = ends.iter().map(|(uid, _)| *uid).collect();
+        for job in self.jobs() {
+            let audience = lock(&job.casts).relay.audience(&procs);
+            self.relay(&job, |c, now| {
+                c.members.retain(|member| !procs.contains(member));
+                c.relay.on_procs_ended(now, &procs)
+            });
+            self.act(&job, true);
+            for host in audience {
+                node.peer(host).send_control(Control::ProcsEnded { ends: ends.to_vec() });
+            }
+        }
+    }
+
+    pub(super) fn cast_host_ended(&self, job: &Arc<Job>, host: ProcUid) {
+        let there = self.node().map_or(vec![], |n| n.routes.on(host));
+        {
+            let mut arrivals = lock(&job.arrivals);
+            for proc in there {
+                arrivals.order.forget(proc);
+            }
+        }
+        self.relay(job, |c, now| c.relay.on_hosts_ended(now, &[host]));
+        self.act(job, true);
+    }
+
+    // ---- what the relay wants done
+
+    /// Carries out what waits, unless somebody is at it. What is for procs of this host only happens on the I/O thread.
+    fn act(&self, job: &Arc<Job>, on_io: bool) {
+        let Some(node) = self.node() else { return };
+        if std::mem::replace(&mut lock(&job.casts).busy, true) {
+            return;
+        }
+        loop {
+            let effect = {
+                let mut casts = lock(&job.casts);
+                let next = casts.effects.pop_front();
+                casts.busy = next.is_some();
+                next
+            };
+            match effect {
+                None => return,
+                Some(Effect::Send { to, frame }) => self.send_cast(job, to, &frame),
+                Some(Effect::Return { source, frame }) => bring_back(&node, source, frame),
+                Some(Effect::Deliver(delivery)) if on_io => self.arrived_by_tree(job, delivery),
+                Some(Effect::Deliver(delivery)) => {
+                    let (me, job) = (self.me.clone(), job.clone());
+                    let task = move || {
+                        if let Some(g) = me.upgrade() {
+                            g.arrived_by_tree(&job, delivery);
+                        }
+                    };
+                    self.poller.spawn(Box::new(task));
+                }
+            }
+        }
+    }
+
+    fn send_cast(&self, job: &Arc<Job>, to: ProcUid, frame: &CastFrame) {
+        // One that has not joined yet is kept for; of one that is lost the relay hears.
+        let host = job.host_or_new(to, &self.me, &self.poller);
+        if host.lost().is_some() {
+            return;
+        }
+        job.casts_sent.fetch_add(1, Ordering::Relaxed);
+        let mut start = Vec::with_capacity(64);
+        let at = begin(&mut start, CAST);
+        let body: &[u8] = if let CastFrame::Cast(cast) = frame {
+            cast.put_head(&mut start);
+            &cast.body
+        } else {
+            frame.put(&mut start);
+            &[]
+        };
+        finish(&mut start, at, body.len());
+        let _ = host.trunk.send(&[&start, body], &[]);
+        if !host.trunk.is_up() {
+            self.open_soon(job, &host);
+        }
+    }
+
+    // ---- what comes for processes of this host
+
+    /// A numbered frame that was sent directly.
+    pub(super) fn arrived_directly(&self, job: &Arc<Job>, head: &Route, body: &[u8]) {
+        {
+            let mut arrivals = lock(&job.arrivals);
+            let Arrivals { order, due, busy } = &mut *arrivals;
+            let number = head.seq - 1;
+            let at_once = !*busy && order.is_due(head.from, number);
+            let this = if at_once { Due::This } else { Due::Direct(*head, body.into()) };
+            order.accept(head.from, number, this, |d| {
+                if !matches!(d, Due::This) {
+                    due.push_back(d);
+                }
+            });
+            if *busy || !at_once && due.is_empty() {
+                return;
+            }
+            *busy = true;
+            if !at_once {
+                drop(arrivals);
+                return self.hand_on_due(job);
+            }
+        }
+        self.hand_on(job, head, &[body]);
+        self.hand_on_due(job);
+    }
+
+    fn arrived_by_tree(&self, job: &Arc<Job>, delivery: Delivery) {
+        {
+            let mut arrivals = lock(&job.arrivals);
+            let Arrivals { order, due, busy } = &mut *arrivals;
+            order.accept(delivery.group.source, delivery.order, Due::Cast(delivery), |d| due.push_back(d));
+            if *busy || due.is_empty() {
+                return;
+            }
+            *busy = true;
+        }
+        self.hand_on_due(job);
+    }
+
+    fn hand_on_due(&self, job: &Arc<Job>) {
+        loop {
+            let next = {
+                let mut arrivals = lock(&job.arrivals);
+                let next = arrivals.due.pop_front();
+                arrivals.busy = next.is_some();
+                next
+            };
+            match next {
+                None => return,
+                Some(Due::This) => {}
+                Some(Due::Direct(head, body)) => self.hand_on(job, &head, &[&body]),
+                Some(Due::Cast(delivery)) => self.deliver_cast(job, delivery),
+            }
+        }
+    }
+
+    fn deliver_cast(&self, job: &Arc<Job>, d: Delivery) {
+        let (Some(node), Ok(body)) = (self.node(), CastBody::decode(&d.body)) else { return };
+        let Some((count, parts)) = body.parts.split_first_chunk().map(|(n, rest)| (u32::from_le_bytes(*n), rest)) else { return };
+        node.route(d.group.source, d.root, job.here);
+        // This process has another name in each job.
+        let member = |proc| if proc == job.here { node.uid } else { proc };
+        lock(&job.casts).members.extend(d.targets.iter().map(|t| member(t.proc)));
+        for target in &d.targets {
+            let slot = if d.mode.reduces() { tree_slot(d.token, target.index) } else { SlotId::NONE };
+            let mut start = Vec::with_capacity(64 + body.method.len() + body.extent.len());
+            let at = begin(&mut start, MESSAGE);
+            put_message_head(&mut start, d.mailbox, body.sender, slot, target.rank, body.flags, body.method, body.extent, count);
+            finish(&mut start, at, parts.len());
+            let head = Route { from: d.group.source, from_host: d.root, to: target.proc, to_host: job.here, seq: 0 };
+            self.hand_on(job, &head, &[&start, parts]);
+        }
+        if !d.mode.reduces() {
+            self.relay(job, |c, now| d.targets.iter().flat_map(|t| c.relay.on_taken(now, d.token, t.index)).collect());
+            self.act(job, true);
+        }
+    }
+}
+
+fn put_part(out: &mut Vec<u8>, data: &[u8], readonly: bool) {
+    Part::put_inline_head(out, data.len(), readonly);
+    out.extend_from_slice(data);
+}
+
+/// To a source of this host.
+fn bring_back(node: &Arc<Node>, source: ProcUid, frame: CastFrame) {
+    if source == node.uid {
+        return node.on_cast_frame(frame);
+    }
+    // Nobody there waits to hear that all have taken it.
+    if !matches!(frame, CastFrame::Taken(_)) {
+        let frame = wire::Frame::Cast(frame.encode().into()).encode();
+        let _ = node.peer_unlinked(source).0.link.send_soon(&[&frame]);
+    }
+}
