@@ -238,7 +238,7 @@ impl Link {
         }
     }
 
-    /// As `send`, with the blocks that the frames name, or that the pieces lie in where the link is carried: segments the peer does not
+    /// As `send`, with the blocks that the frames name, or that go ahead of them where the link is carried: segments the peer does not
     /// know are announced first.
     pub fn send_with_blocks(&self, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
         let mut out = lock(&self.out);

@@ -87,9 +87,8 @@ impl<'a> Payload<'a> {
                     }
                 }
                 Prepared::Shared { block, readonly, .. } if link.is_carried() => {
-                    Part::put_inline_head(head, block.len(), *readonly);
-                    cuts.push((head.len(), block.bytes()));
-                    outside += block.len();
+                    // The link sends the blocks ahead.
+                    Part::put_ahead(head, block.len() as u64, *readonly);
                 }
                 Prepared::Shared { block, len, readonly } => Part::put_shared(head, block.id(), *len, *readonly),
             }

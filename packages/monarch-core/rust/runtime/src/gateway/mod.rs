@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `job` | a job, its hosts, and what is known of them |
 //! | `forward` | frames from one place to the next |
+//! | `large` | large parts of frames, ahead of them |
 //! | `join` | streams that this process opens |
 //! | `arrive` | streams that come in |
 //! | `tunnel` | hosts that are reached through the agent of another one |
@@ -18,6 +19,7 @@ mod arrive;
 mod forward;
 mod job;
 mod join;
+mod large;
 mod loss;
 mod tunnel;
 
