@@ -15,7 +15,7 @@ use crate::segment::RecvPart;
 
 enum Item {
     Frame(Box<[u8]>),
-    Part { route: Route, part: Arc<RecvPart>, at: usize },
+    Part { route: Route, number: u64, part: Arc<RecvPart>, at: usize },
 }
 
 struct Lane {
@@ -52,9 +52,9 @@ impl Lanes {
     }
 
     /// A part whose bytes are there.
-    pub fn put_part(&mut self, route: &Route, part: Arc<RecvPart>) {
+    pub fn put_part(&mut self, route: &Route, number: u64, part: Arc<RecvPart>) {
         self.bytes += part.len();
-        self.lane(route).items.push_back(Item::Part { route: *route, part, at: 0 });
+        self.lane(route).items.push_back(Item::Part { route: *route, number, part, at: 0 });
     }
 
     fn lane(&mut self, route: &Route) -> &mut Lane {
@@ -83,10 +83,10 @@ impl Lanes {
         let Some(mut lane) = self.lanes.pop_front() else { return false };
         let mut turn_is_over = false;
         match lane.items.front_mut() {
-            Some(Item::Part { route, part, at }) => {
+            Some(Item::Part { route, number, part, at }) => {
                 let n = (part.len() - *at).min(stretch::SIZE);
                 let left = part.len() - *at - n;
-                outbox.put(Held::Own(stretch::head(route, left as u64, n).into()), n == 0);
+                outbox.put(Held::Own(stretch::head(route, *number, left as u64, n).into()), n == 0);
                 if n > 0 {
                     outbox.put(Held::Part(part.clone(), *at..*at + n), true);
                 }

@@ -273,12 +273,12 @@ impl Trunk {
     }
 
     /// Sends a large part, which is not copied, in stretches; it is held until the other side has it.
-    pub fn send_part(&self, route: &Route, part: RecvPart) -> Result<(), LinkDown> {
+    pub fn send_part(&self, route: &Route, number: u64, part: RecvPart) -> Result<(), LinkDown> {
         let mut pipe = lock(&self.pipe);
         if pipe.closed {
             return Err(LinkDown);
         }
-        pipe.lanes.put_part(route, Arc::new(part));
+        pipe.lanes.put_part(route, number, Arc::new(part));
         if !pipe.want_write {
             self.flush(&mut pipe);
         }

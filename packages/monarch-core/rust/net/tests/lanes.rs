@@ -76,6 +76,7 @@ impl Receiver {
                 // Its number is that of the next part of these two.
                 let n = self.parts.entry(pair).or_default();
                 *n += 1;
+                assert_eq!(stretch.number, *n);
                 assert!(bytes.iter().enumerate().all(|(i, b)| *b == (i as u64 * 31 + *n) as u8));
             }
             None => {
@@ -111,7 +112,7 @@ proptest! {
                 Step::Send((from, to, Some(len))) => {
                     let n = parts.entry((from, to)).or_default();
                     *n += 1;
-                    lanes.put_part(&route(from, to), part(len, *n));
+                    lanes.put_part(&route(from, to), *n, part(len, *n));
                 }
                 Step::Send((from, to, None)) => {
                     // How many parts of these two are before it.
@@ -146,7 +147,7 @@ proptest! {
     fn a_frame_comes_behind_the_parts_before_it(before in 0usize..4, len in 1usize..SIZE * 3) {
         let (mut lanes, mut outbox, mut to) = (Lanes::default(), Outbox::default(), Receiver::default());
         for n in 1..=before {
-            lanes.put_part(&route(1, 2), part(len, n as u64));
+            lanes.put_part(&route(1, 2), n as u64, part(len, n as u64));
         }
         let (own, n) = (route(1, 2), (before as u64) << 32);
         prop_assert_eq!(lanes.is_behind(&own), before > 0);
@@ -167,7 +168,7 @@ proptest! {
 fn lanes_take_turns() {
     let (mut lanes, mut outbox) = (Lanes::default(), Outbox::default());
     for (from, to) in [(1, 2), (1, 3), (4, 2)] {
-        lanes.put_part(&route(from, to), part(2 * SIZE, 1));
+        lanes.put_part(&route(from, to), 1, part(2 * SIZE, 1));
     }
     while lanes.next(&mut outbox) {}
     let bytes = outbox.pieces(usize::MAX).concat();
@@ -185,7 +186,7 @@ fn a_part_is_held_until_the_other_side_has_it() {
     block.fill(&vec![9; 2 * SIZE + 5]);
     let block = Arc::new(block);
     let (mut lanes, mut outbox) = (Lanes::default(), Outbox::default());
-    lanes.put_part(&route(1, 2), Arc::new(RecvPart::Own { block: block.clone(), readonly: true }));
+    lanes.put_part(&route(1, 2), 1, Arc::new(RecvPart::Own { block: block.clone(), readonly: true }));
     while lanes.next(&mut outbox) {}
     let len: usize = outbox.pieces(usize::MAX).iter().map(|p| p.len()).sum();
     // Not copied: the heads are the process's own.

@@ -73,8 +73,8 @@ pub struct Peer {
     waiting: Mutex<Vec<Arc<Waiter>>>,
     ended: OnceLock<Ended>,
     gathering: Mutex<Gathering>,
-    /// Large parts that have come ahead of their frames.
-    ahead: Mutex<VecDeque<RecvPart>>,
+    /// Large parts that have come ahead of their frames, by their numbers.
+    ahead: Mutex<VecDeque<(u64, RecvPart)>>,
 }
 
 impl Peer {
@@ -117,20 +117,23 @@ impl Peer {
         lock(&self.gathering).take(piece, net::sys::advise_huge).ok().flatten()
     }
 
-    /// A large part of the next frame with such a part.
-    pub(crate) fn part_came(&self, part: RecvPart) {
+    /// A large part of a frame that is to come.
+    pub(crate) fn part_came(&self, number: u64, part: RecvPart) {
         let mut ahead = lock(&self.ahead);
         // Of one that is gone no frame comes any more; in this order with `set_ended`.
         if self.ended.get().is_none() {
-            ahead.push_back(part);
+            ahead.push_back((number, part));
         }
     }
 
     /// The parts of a frame that has come by this peer's link; none if they make no sense.
     pub(crate) fn adopt(&self, parts: Vec<Part>) -> Option<Vec<RecvPart>> {
         let adopt = |part| match part {
-            Part::Ahead { len, readonly } => {
-                let part = lock(&self.ahead).pop_front()?;
+            Part::Ahead { number, len, readonly } => {
+                let mut ahead = lock(&self.ahead);
+                // The first, but for senders that have taken their numbers at once.
+                let place = ahead.iter().position(|(n, _)| *n == number)?;
+                let (_, part) = ahead.remove(place)?;
                 (part.len() as u64 == len).then(|| part.described(readonly))
             }
             part => RecvPart::adopt(part, Some(&self.link)),

@@ -73,8 +73,10 @@ impl Node {
                 match stretch::read_part(body) {
                     // What makes no sense is missed by the frame that it belongs to.
                     Some(part) => {
-                        if let Some(part) = part.ok().and_then(|part| RecvPart::adopt(part, Some(link))) {
-                            self.peer_unlinked(head.from).0.part_came(part);
+                        if let Ok((number, part)) = part
+                            && let Some(part) = RecvPart::adopt(part, Some(link))
+                        {
+                            self.peer_unlinked(head.from).0.part_came(number, part);
                         }
                     }
                     None => self.on_routed(head, body),

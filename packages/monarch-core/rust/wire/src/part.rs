@@ -57,8 +57,8 @@ impl<T: Into<Box<[u8]>>> From<T> for Bytes {
 pub enum Part {
     Inline { data: Bytes, readonly: bool },
     Shared { block: BlockId, len: u64, readonly: bool },
-    /// Has come already, ahead of the frame.
-    Ahead { len: u64, readonly: bool },
+    /// Has come already, ahead of the frame, with this number.
+    Ahead { number: u64, len: u64, readonly: bool },
 }
 
 impl Part {
@@ -92,8 +92,9 @@ impl Part {
         out.extend_from_slice(&len.to_le_bytes());
     }
 
-    pub fn put_ahead(out: &mut Vec<u8>, len: u64, readonly: bool) {
+    pub fn put_ahead(out: &mut Vec<u8>, number: u64, len: u64, readonly: bool) {
         out.push(AHEAD | if readonly { READONLY } else { 0 });
+        out.extend_from_slice(&number.to_le_bytes());
         out.extend_from_slice(&len.to_le_bytes());
     }
 
@@ -104,7 +105,7 @@ impl Part {
                 out.extend_from_slice(data);
             }
             Part::Shared { block, len, readonly } => Part::put_shared(out, *block, *len, *readonly),
-            Part::Ahead { len, readonly } => Part::put_ahead(out, *len, *readonly),
+            Part::Ahead { number, len, readonly } => Part::put_ahead(out, *number, *len, *readonly),
         }
     }
 
@@ -117,7 +118,7 @@ impl Part {
                 Ok(Part::Inline { data: c.bytes(len)?, readonly })
             }
             SHARED => Ok(Part::Shared { block: BlockId { segment: c.u32()?, offset: c.u64()? }, len: c.u64()?, readonly }),
-            AHEAD => Ok(Part::Ahead { len: c.u64()?, readonly }),
+            AHEAD => Ok(Part::Ahead { number: c.u64()?, len: c.u64()?, readonly }),
             other => Err(DecodeError::Tag(other)),
         }
     }

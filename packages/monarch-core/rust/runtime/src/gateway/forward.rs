@@ -24,18 +24,20 @@ pub struct Via {
 }
 
 impl Carrier for Via {
-    fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
+    fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
         let node = self.node.upgrade().ok_or(LinkDown)?;
         let head = Route { from: self.from, from_host: self.here, to, to_host: self.host, seq: 0 };
         let mut sent = Ok(());
         match node.gateway() {
             Some(gateway) => {
-                blocks.iter().for_each(|block| gateway.forward_part(&head, RecvPart::Own { block: block.clone(), readonly: true }));
+                for (number, block) in (first..).zip(blocks) {
+                    gateway.forward_part(&head, number, RecvPart::Own { block: block.clone(), readonly: true });
+                }
                 piece::cut(pieces, |p| gateway.forward(&head, p));
             }
             None => {
                 let agent = node.peer_unlinked(node.agent_uid).0;
-                sent = send_parts(&agent.link, &head, blocks);
+                sent = send_parts(&agent.link, &head, blocks, first);
                 piece::cut(pieces, |pieces| {
                     let start = routed_head(&head, pieces.iter().map(|p| p.len()).sum());
                     let mut all: Vec<&[u8]> = Vec::with_capacity(pieces.len() + 1);
