@@ -17,11 +17,15 @@ MONARCH = "from monarch._core.cli import main; main()"
 
 # Commands come as lines, each is answered by one line. On each host there are two procs with two actors each.
 PRELUDE = """
-import asyncio, json, os, queue, signal, sys, threading, time
+import asyncio, json, os, queue, random, signal, sys, threading, time
 import monarch.actor
 from monarch.actor import Actor, Channel, SupervisionError, attach_to_workers, current_rank, endpoint
 
 FOLDER = os.environ["TEST_FOLDER"]
+
+def large(n):
+    # Of a period that a stretch of it does not have.
+    return random.Random(n).randbytes(65521) * 64
 
 class Worker(Actor):
     def __init__(self):
@@ -35,6 +39,9 @@ class Worker(Actor):
     @endpoint
     def taken(self):
         return self.seen
+    @endpoint
+    def take_large(self, n, data):
+        self.seen.append(("large", n) if data == large(n) else ("broken", n))
     @endpoint
     def reach(self, other):
         return other.pid.call_one().get() > 0
@@ -116,6 +123,27 @@ class Job:
         self.flow = threading.Thread(target=run)
         self.flow.start()
         return "on"
+
+    def bulk(self):
+        # Large messages and small ones to all, until `bulked`.
+        self.over = threading.Event()
+        def run():
+            while not self.over.is_set():
+                self.workers.take_large.broadcast(self.sent, large(self.sent))
+                self.workers.take.broadcast(self.sent)
+                self.sent += 1
+                if self.sent % 4 == 0:
+                    # No more than that at once.
+                    self.workers.pid.call().get()
+        self.flow = threading.Thread(target=run)
+        self.flow.start()
+        return "on"
+
+    def bulked(self):
+        self.over.set()
+        self.flow.join()
+        want = [x for n in range(self.sent) for x in (("large", n), n)]
+        return all(seen == want for seen in self.workers.taken.call().get().values())
 
     def streamed(self):
         self.over.set()

@@ -106,6 +106,21 @@ def test_connections_that_are_reset_lose_nothing(cluster: Cluster) -> None:
     assert client.end() == 0
 
 
+def test_large_parts_survive_resets_and_cuts(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert client.say("bulk") == "on"
+    for seconds in (0.1, 0.4, 0.8):
+        cluster.hosts[1].reset()
+        pause(0.2)
+        cluster.hosts[1].cut()
+        pause(seconds)
+        cluster.hosts[1].heal()
+        pause(0.5)
+    assert client.say("bulked") == "True"
+    assert client.say("untold") == "0"
+    assert client.end() == 0
+
+
 @pytest.mark.parametrize("back", [True, False], ids=["both ways", "one way"])
 def test_link_that_third_hosts_see_around_loses_nothing(cluster: Cluster, back: bool) -> None:
     client = cluster.client()

@@ -225,14 +225,6 @@ impl Block {
         self.len == 0
     }
 
-    /// Where in this block the bytes are, if they are.
-    pub fn find(&self, bytes: &[u8]) -> Option<std::ops::Range<usize>> {
-        let all = self.bytes().as_ptr_range();
-        let here = bytes.as_ptr_range();
-        let start = (here.start as usize).checked_sub(all.start as usize)?;
-        (here.end <= all.end).then(|| start..start + bytes.len())
-    }
-
     /// What `fill` has put in.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: inside the mapping of the segment, which the block keeps; nobody writes to a block that can be shared.
@@ -242,11 +234,17 @@ impl Block {
     /// Copies the bytes in; pages that do not exist yet are made in one go, which is several times faster
     /// than one fault each.
     pub fn fill(&mut self, src: &[u8]) {
-        let n = src.len().min(self.size as usize);
-        let end = self.offset + n as u64;
+        self.fill_at(0, src);
+    }
+
+    /// The same from a place in the block on; what does not fit is left out.
+    pub fn fill_at(&mut self, at: usize, src: &[u8]) {
+        let n = src.len().min((self.size as usize).saturating_sub(at));
+        let start = self.offset + at as u64;
+        let end = start + n as u64;
         let mut touched = lock(&self.segment.touched);
         if end > *touched {
-            let from = (*touched).max(self.offset);
+            let from = (*touched).max(start);
             let from = from - from % PAGE as u64;
             // SAFETY: inside the segment's mapping.
             unsafe {
@@ -260,7 +258,7 @@ impl Block {
         }
         drop(touched);
         // SAFETY: the block is ours alone until it is sent, and long enough.
-        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), self.segment.base.add(self.offset as usize), n) };
+        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), self.segment.base.add(start as usize), n) };
     }
 }
 

@@ -13,6 +13,6 @@ pub struct LinkDown;
 /// Takes frames to processes on other hosts.
 pub trait Carrier: Send + Sync {
     /// Whole frames, in order. What cannot be delivered is reported by whoever reports the end of the process.
-    /// Pieces may lie in one of the blocks, which then need not be copied.
-    fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown>;
+    /// The blocks go first: they are large parts of these frames, and the first of them has this number.
+    fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown>;
 }

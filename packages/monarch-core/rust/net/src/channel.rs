@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::arena::Block;
+use crate::segment::RecvPart;
 
 /// The kind of an acknowledgement; the body is a count.
 pub const ACK: u8 = 0;
 /// An acknowledgement is due after so many bytes, or so many frames: few enough to cost nothing, and the sender keeps little.
-const ACK_BYTES: usize = 256 << 10;
+const ACK_BYTES: usize = 1 << 20;
 const ACK_FRAMES: u64 = 512;
 
 /// The two sides do not agree on what was received.
@@ -23,22 +23,22 @@ pub struct Disagree;
 /// Bytes that are kept until they are acknowledged.
 pub enum Held {
     Own(Box<[u8]>),
-    /// A stretch of a block of the arena.
-    Block(Arc<Block>, Range<usize>),
+    /// A stretch of a part whose bytes were there when it was put in: they stay.
+    Part(Arc<RecvPart>, Range<usize>),
 }
 
 impl Held {
     fn bytes(&self) -> &[u8] {
         match self {
             Held::Own(bytes) => bytes,
-            Held::Block(block, stretch) => &block.bytes()[stretch.clone()],
+            Held::Part(part, stretch) => part.bytes().ok().and_then(|b| b.get(stretch.clone())).unwrap_or_default(),
         }
     }
 
     fn len(&self) -> usize {
         match self {
             Held::Own(bytes) => bytes.len(),
-            Held::Block(_, stretch) => stretch.len(),
+            Held::Part(_, stretch) => stretch.len(),
         }
     }
 }

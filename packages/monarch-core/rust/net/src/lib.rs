@@ -21,6 +21,7 @@
 //! | `listener` | where streams come in |
 //! | `trust` | who may open a stream: secrets, certificates, the exchange that proves them |
 //! | `channel` | frames that survive the end of their stream: numbers, acknowledgements, replay |
+//! | `lanes` | large parts that wait for their turn, and what must not overtake them |
 //! | `trunk` | what two agents have between them |
 //! | `heart` | the heartbeat stream of a trunk |
 //! | `arena` | the sender's shared memory for large parts |
@@ -34,6 +35,7 @@ pub mod connect;
 pub mod delay;
 pub mod dial;
 pub mod heart;
+pub mod lanes;
 pub mod link;
 pub mod listener;
 pub mod lock;

@@ -118,6 +118,8 @@ pub struct Link {
     /// Of a process on another host, in the place of a socket.
     carrier: OnceLock<Arc<dyn Carrier>>,
     pub sent: AtomicU64,
+    /// Parts that went ahead of frames.
+    ahead: AtomicU64,
 }
 
 impl Link {
@@ -136,6 +138,7 @@ impl Link {
             is_down: AtomicBool::new(false),
             carrier: OnceLock::new(),
             sent: AtomicU64::new(0),
+            ahead: AtomicU64::new(0),
         })
     }
 
@@ -145,7 +148,7 @@ impl Link {
         let queue = std::mem::take(&mut out.queue);
         self.queued.store(0, Ordering::Relaxed);
         for chunk in queue {
-            let _ = carrier.carry(self.peer, &[&chunk.bytes], &[]);
+            let _ = carrier.carry(self.peer, &[&chunk.bytes], &[], 0);
         }
         let _ = self.carrier.set(carrier);
     }
@@ -238,16 +241,28 @@ impl Link {
         }
     }
 
-    /// As `send`, with the blocks that the frames name, or that the pieces lie in where the link is carried: segments the peer does not
-    /// know are announced first.
+    /// Numbers for so many parts that go ahead of a frame; the first of them.
+    pub fn number_ahead(&self, parts: usize) -> u64 {
+        self.ahead.fetch_add(parts as u64, Ordering::Relaxed)
+    }
+
+    /// As `send` of a link that is carried, with the parts that go ahead and the number of the first.
+    pub fn send_behind(&self, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
+        let out = lock(&self.out);
+        match self.carrier.get() {
+            Some(carrier) if !out.down => {
+                self.sent.fetch_add(1, Ordering::Relaxed);
+                carrier.carry(self.peer, pieces, blocks, first)
+            }
+            _ => Err(LinkDown),
+        }
+    }
+
+    /// As `send`, with the blocks that the frames name: segments the peer does not know are announced first.
     pub fn send_with_blocks(&self, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
         let mut out = lock(&self.out);
         if out.down {
             return Err(LinkDown);
-        }
-        if let Some(carrier) = self.carrier.get() {
-            self.sent.fetch_add(1, Ordering::Relaxed);
-            return carrier.carry(self.peer, pieces, blocks);
         }
         let mut fresh = Vec::new();
         {
@@ -274,7 +289,7 @@ impl Link {
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
         if let Some(carrier) = self.carrier.get() {
-            return carrier.carry(self.peer, pieces, &[]);
+            return carrier.carry(self.peer, pieces, &[], 0);
         }
         let release = take_release(out);
         let Some(raw) = out.fd.as_ref().map(|fd| fd.as_raw_fd()) else {

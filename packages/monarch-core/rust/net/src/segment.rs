@@ -4,11 +4,12 @@
 //! a read-only part is copied out by whoever wants it. The block goes back to its owner on drop.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, OnceLock, Weak};
 
 use wire::{BlockId, Bytes, Part};
 
+use crate::arena::Block;
 use crate::link::Link;
 use crate::sys::{self, PAGE};
 
@@ -64,9 +65,21 @@ impl Drop for Lease {
 }
 
 /// A part as the receiving process holds it.
+#[derive(Clone)]
 pub enum RecvPart {
-    Inline { data: Bytes, readonly: bool },
-    Shared { lease: Arc<Lease>, readonly: bool },
+    Inline {
+        data: Bytes,
+        readonly: bool,
+    },
+    Shared {
+        lease: Arc<Lease>,
+        readonly: bool,
+    },
+    /// In the arena of this process.
+    Own {
+        block: Arc<Block>,
+        readonly: bool,
+    },
 }
 
 impl RecvPart {
@@ -84,6 +97,17 @@ impl RecvPart {
                 let lease = Lease { link: Arc::downgrade(link), segment, block, len: len as usize };
                 Some(RecvPart::Shared { lease: Arc::new(lease), readonly })
             }
+            // Whoever has it knows.
+            Part::Ahead { .. } => None,
+        }
+    }
+
+    /// The same part, as the frame that it belongs to describes it.
+    pub fn described(self, as_readonly: bool) -> RecvPart {
+        match self {
+            RecvPart::Inline { data, .. } => RecvPart::Inline { data, readonly: as_readonly },
+            RecvPart::Shared { lease, .. } => RecvPart::Shared { lease, readonly: as_readonly },
+            RecvPart::Own { block, .. } => RecvPart::Own { block, readonly: as_readonly },
         }
     }
 
@@ -91,6 +115,7 @@ impl RecvPart {
         match self {
             RecvPart::Inline { data, .. } => data.len(),
             RecvPart::Shared { lease, .. } => lease.len,
+            RecvPart::Own { block, .. } => block.len(),
         }
     }
 
@@ -100,7 +125,7 @@ impl RecvPart {
 
     pub fn readonly(&self) -> bool {
         match self {
-            RecvPart::Inline { readonly, .. } | RecvPart::Shared { readonly, .. } => *readonly,
+            RecvPart::Inline { readonly, .. } | RecvPart::Shared { readonly, .. } | RecvPart::Own { readonly, .. } => *readonly,
         }
     }
 
@@ -108,6 +133,7 @@ impl RecvPart {
     pub fn bytes(&self) -> io::Result<&[u8]> {
         match self {
             RecvPart::Inline { data, .. } => Ok(data),
+            RecvPart::Own { block, .. } => Ok(block.bytes()),
             RecvPart::Shared { lease, .. } => {
                 let view = lease.segment.view()?;
                 // SAFETY: checked against the segment's length in `adopt`; the owner does not write to a leased block.
@@ -116,21 +142,25 @@ impl RecvPart {
         }
     }
 
-    /// A private, writable view without copying; only for shared parts.
+    /// A private, writable view without copying; only for parts in shared memory.
     pub fn map(&self) -> io::Result<Option<Mapping>> {
-        let RecvPart::Shared { lease, .. } = self else { return Ok(None) };
-        let size = lease.len.max(1).next_multiple_of(PAGE);
-        let p = sys::map(lease.segment.fd.as_raw_fd(), lease.block.offset, size, &sys::Share::Private)?;
-        Ok(Some(Mapping { p, size, len: lease.len, _lease: lease.clone() }))
+        let (fd, offset): (RawFd, u64) = match self {
+            RecvPart::Inline { .. } => return Ok(None),
+            RecvPart::Shared { lease, .. } => (lease.segment.fd.as_raw_fd(), lease.block.offset),
+            RecvPart::Own { block, .. } => (block.segment.fd().as_raw_fd(), block.id().offset),
+        };
+        let size = self.len().max(1).next_multiple_of(PAGE);
+        let p = sys::map(fd, offset, size, &sys::Share::Private)?;
+        Ok(Some(Mapping { p, size, len: self.len(), _part: self.clone() }))
     }
 }
 
-/// A writable private mapping of a leased block.
+/// A writable private mapping of a block.
 pub struct Mapping {
     p: *mut u8,
     size: usize,
     len: usize,
-    _lease: Arc<Lease>,
+    _part: RecvPart,
 }
 
 // SAFETY: private memory with one owner.

@@ -11,15 +11,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use wire::ProcUid;
 use wire::greeting::Beat;
+use wire::{ProcUid, Route, frame, stretch};
 
-use crate::arena::Block;
 use crate::carrier::LinkDown;
-use crate::channel::{ACK, Disagree, Held, Inbox, Outbox};
+use crate::channel::{ACK, Disagree, Inbox, Outbox};
 use crate::heart::Heart;
+use crate::lanes::Lanes;
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
+use crate::segment::RecvPart;
 use crate::stream::Stream;
 use crate::sys;
 
@@ -27,9 +28,12 @@ use crate::sys;
 pub const FRAMES: u8 = 0;
 pub const HEART: u8 = 255;
 
-const READ: usize = 256 << 10;
+/// One read brings a stretch of a large part at most, and the head of the next; if more of it has come the rest of it, and nothing that would
+/// have to be moved then.
+const READ: usize = stretch::SIZE + READ_LEAST;
+const READ_LEAST: usize = 4 << 10;
 /// A buffer that has grown beyond this goes when it is empty.
-const KEEP: usize = 3 << 20;
+const KEEP: usize = 1 << 20;
 /// Reads in a row before others get their turn.
 const READS_IN_A_ROW: usize = 8;
 /// Frames closer than this go out together, at most so many bytes; as on links.
@@ -37,6 +41,10 @@ const BURST: Duration = Duration::from_micros(8);
 const HOLD: usize = 32 << 10;
 /// Pieces of one gather write.
 const PIECES: usize = 16;
+/// Of what waits in lanes so much is in the channel: what goes past the lanes waits no longer than for this.
+const AHEAD: usize = 512 << 10;
+/// Bytes written in a row before others get their turn.
+const WRITE_IN_A_ROW: usize = 2 << 20;
 
 /// How a stream ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,6 +85,7 @@ pub trait TrunkHandler: Send + Sync {
 struct Pipe {
     stream: Option<(Stream, u64)>,
     outbox: Outbox,
+    lanes: Lanes,
     want_write: bool,
     held: bool,
     last: Option<Instant>,
@@ -138,7 +147,7 @@ impl Trunk {
     /// Bytes that wait for a stream, and bytes kept until they are acknowledged.
     pub fn waiting(&self) -> (usize, usize) {
         let pipe = lock(&self.pipe);
-        (pipe.outbox.unwritten(), pipe.outbox.kept())
+        (pipe.outbox.unwritten() + pipe.lanes.bytes(), pipe.outbox.kept() + pipe.lanes.bytes())
     }
 
     /// Takes the stream for frames away; what has come is counted by then.
@@ -225,20 +234,29 @@ impl Trunk {
         }
     }
 
-    /// Sends one frame, whose length and kind are at the start of the pieces. Long pieces in one of the blocks are not copied.
-    pub fn send(&self, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
-        let len = pieces.iter().map(|p| p.len()).sum::<usize>();
-        let frame = held(pieces, blocks);
+    /// Sends one frame, whose length and kind are at the start of the pieces, past all parts.
+    pub fn send(&self, pieces: &[&[u8]]) -> Result<(), LinkDown> {
+        self.send_frame(pieces.concat().into(), None)
+    }
+
+    /// The same for a routed frame, which overtakes nothing that is before it on its way.
+    pub fn send_behind(&self, route: &Route, pieces: &[&[u8]]) -> Result<(), LinkDown> {
+        self.send_frame(pieces.concat().into(), Some(route))
+    }
+
+    fn send_frame(&self, frame: Box<[u8]>, behind: Option<&Route>) -> Result<(), LinkDown> {
         let mut pipe = lock(&self.pipe);
         if pipe.closed {
             return Err(LinkDown);
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
-        let small = len < HOLD / 4;
-        let last = frame.len() - 1;
-        for (i, held) in frame.into_iter().enumerate() {
-            pipe.outbox.put(held, i == last);
+        if let Some(route) = behind.filter(|route| pipe.lanes.is_behind(route)) {
+            // It is written when room is wanted, as it is now.
+            pipe.lanes.put_frame(route, frame);
+            return Ok(());
         }
+        let small = frame.len() < HOLD / 4;
+        pipe.outbox.push(frame);
         if pipe.stream.is_none() || pipe.want_write {
             return Ok(());
         }
@@ -258,15 +276,33 @@ impl Trunk {
         Ok(())
     }
 
+    /// Sends a large part, which is not copied, in stretches; it is held until the other side has it.
+    pub fn send_part(&self, route: &Route, number: u64, part: RecvPart) -> Result<(), LinkDown> {
+        let mut pipe = lock(&self.pipe);
+        if pipe.closed {
+            return Err(LinkDown);
+        }
+        pipe.lanes.put_part(route, number, Arc::new(part));
+        if !pipe.want_write {
+            self.flush(&mut pipe);
+        }
+        Ok(())
+    }
+
     fn flush(&self, pipe: &mut Pipe) {
         let Some((stream, token)) = pipe.stream.as_mut() else { return };
-        loop {
+        let mut row = 0;
+        while row < WRITE_IN_A_ROW {
+            while pipe.outbox.unwritten() < AHEAD && pipe.lanes.next(&mut pipe.outbox) {}
             let pieces = pipe.outbox.pieces(PIECES);
             if pieces.is_empty() {
                 break;
             }
             match stream.write(&pieces) {
-                Ok(n) => pipe.outbox.wrote(n),
+                Ok(n) => {
+                    pipe.outbox.wrote(n);
+                    row += n;
+                }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 // The reader is told any other error too, and reports it.
                 Err(_) => break,
@@ -274,7 +310,7 @@ impl Trunk {
         }
         // As above.
         let flushed = stream.flush().unwrap_or(true);
-        let want = !flushed || !pipe.outbox.is_written();
+        let want = !flushed || !pipe.outbox.is_written() || !pipe.lanes.is_empty();
         if want != pipe.want_write {
             pipe.want_write = want;
             self.poller.want_write(*token, stream.fd(), want);
@@ -297,10 +333,11 @@ impl Trunk {
                 let me = self.clone();
                 return self.poller.spawn(Box::new(move || me.read(token)));
             }
+            let limit = if input.buf.is_empty() { READ } else { frame::missing(&input.buf).clamp(READ_LEAST, READ) };
             let got = {
                 let mut pipe = lock(&self.pipe);
                 match pipe.stream.as_mut() {
-                    Some((stream, current)) if *current == token => stream.read(&mut input.buf, READ),
+                    Some((stream, current)) if *current == token => stream.read(&mut input.buf, limit),
                     _ => return,
                 }
             };
@@ -328,7 +365,7 @@ impl Trunk {
             }
             let Some(frame) = input.buf.get(at + 4..at + 4 + len) else {
                 let missing = at + 4 + len - input.buf.len();
-                input.buf.reserve(missing.min(READ * 64));
+                input.buf.reserve(missing.min(64 * READ));
                 break;
             };
             if frame[0] == ACK {
@@ -373,7 +410,8 @@ impl Trunk {
 
     /// Nothing that was sent is unacknowledged.
     pub fn is_settled(&self) -> bool {
-        lock(&self.pipe).outbox.kept() == 0
+        let pipe = lock(&self.pipe);
+        pipe.outbox.kept() == 0 && pipe.lanes.is_empty()
     }
 
     fn lost_stream(self: &Arc<Self>, token: u64, end: StreamEnd) {
@@ -438,6 +476,7 @@ impl Trunk {
             let mut pipe = lock(&self.pipe);
             pipe.closed = true;
             pipe.outbox = Outbox::default();
+            pipe.lanes = Lanes::default();
             pipe.stream.take()
         };
         if let Some((mut stream, token)) = stream {
@@ -458,31 +497,6 @@ impl Trunk {
             unsafe { libc::shutdown(stream.fd(), libc::SHUT_RDWR) };
         }
     }
-}
-
-/// What is to be kept of a frame: its pieces in few, at least one.
-fn held(pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Vec<Held> {
-    if blocks.is_empty() {
-        return vec![Held::Own(pieces.concat().into())];
-    }
-    let mut out = Vec::with_capacity(3);
-    let mut own: Vec<u8> = Vec::new();
-    for piece in pieces {
-        let found = || blocks.iter().find_map(|b| b.find(piece).map(|stretch| (b, stretch)));
-        match if piece.len() < HOLD { None } else { found() } {
-            Some((block, stretch)) => {
-                if !own.is_empty() {
-                    out.push(Held::Own(std::mem::take(&mut own).into()));
-                }
-                out.push(Held::Block(block.clone(), stretch));
-            }
-            None => own.extend_from_slice(piece),
-        }
-    }
-    if !own.is_empty() || out.is_empty() {
-        out.push(Held::Own(own.into()));
-    }
-    out
 }
 
 impl Pending for Trunk {

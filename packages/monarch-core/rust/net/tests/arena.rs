@@ -160,16 +160,19 @@ fn threads_do_not_get_the_same_block() {
 }
 
 #[test]
-fn a_block_knows_which_bytes_are_in_it() {
+fn a_block_is_filled_in_stretches() {
     let arena = Arena::new();
     let (mut block, mut next) = (arena.alloc(5000).unwrap(), arena.alloc(5000).unwrap());
-    block.fill(&[1; 5000]);
+    // The later block first: the pages of the earlier one are not there yet.
     next.fill(&[2; 5000]);
-    let bytes = block.bytes();
-    assert_eq!(block.find(bytes), Some(0..5000));
-    assert_eq!(block.find(&bytes[4999..]), Some(4999..5000));
-    assert_eq!(block.find(&bytes[7..20]), Some(7..20));
-    assert_eq!(next.find(bytes), None);
-    assert_eq!(block.find(next.bytes()), None);
-    assert_eq!(block.find(&vec![1; 5000]), None);
+    block.fill_at(0, &[1; 3000]);
+    block.fill_at(3000, &[3; 2000]);
+    assert!(block.bytes()[..3000].iter().all(|b| *b == 1));
+    assert!(block.bytes()[3000..].iter().all(|b| *b == 3));
+    // As far as its pages go.
+    block.fill_at(4999, &[4; 5000]);
+    assert_eq!(block.bytes()[4998..], [3, 4]);
+    assert_eq!(next.bytes(), [2; 5000]);
+    next.fill_at(usize::MAX, &[5]);
+    assert_eq!(next.bytes(), [2; 5000]);
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use net::Arena;
 use net::channel::{ACK, Held, Inbox, Outbox};
+use net::{Arena, RecvPart};
 use proptest::prelude::*;
 
 fn frame(n: u32, size: usize) -> Box<[u8]> {
@@ -78,7 +78,7 @@ fn put(out: &mut Outbox, frame: &[u8], cuts: usize) {
         } else {
             let mut block = arena.alloc(part.len() + 3).unwrap();
             block.fill(&[b"xy", *part].concat());
-            Held::Block(Arc::new(block), 2..2 + part.len())
+            Held::Part(Arc::new(RecvPart::Own { block: Arc::new(block), readonly: true }), 2..2 + part.len())
         };
         out.put(held, i + 1 == parts.len());
     }

@@ -146,14 +146,8 @@ impl Node {
         }
         remote().for_each(|p| p.spend(group.mailbox, payload.len() + OVERHEAD));
         let parts = payload.encode();
-        let body = CastBody {
-            sender: head.sender,
-            slot: SlotId::NONE,
-            flags: head.flags,
-            method: head.method,
-            extent: head.extent,
-            parts: &parts,
-        };
+        let body =
+            CastBody { sender: head.sender, slot: head.slot, flags: head.flags, method: head.method, extent: head.extent, parts: &parts };
         let body = body.encode();
         let _in_order = lock(&self.caster.handing);
         let cast = {
@@ -218,7 +212,7 @@ impl Node {
     /// A proc of this host answers a cast.
     pub(crate) fn on_tree_reply(&self, link: &Arc<Link>, reply: Reply) {
         if let Some(gateway) = self.gateway() {
-            gateway.cast_reply(link.peer, reply, Some(link));
+            gateway.cast_reply(link.peer, reply, link);
         }
     }
 

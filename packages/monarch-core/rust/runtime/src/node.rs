@@ -483,8 +483,15 @@ impl Node {
         }
     }
 
+    fn adopt(&self, parts: Vec<wire::Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
+        if parts.iter().any(|p| matches!(p, wire::Part::Ahead { .. })) {
+            return self.known_peer(link.peer)?.adopt(parts);
+        }
+        parts.into_iter().map(|p| RecvPart::adopt(p, Some(link))).collect()
+    }
+
     fn on_message(&self, link: &Arc<Link>, m: Message) {
-        let Some(parts) = adopt(m.parts, link) else { return };
+        let Some(parts) = self.adopt(m.parts, link) else { return };
         self.deliver(Incoming {
             from: link.peer,
             dest: m.dest,
@@ -499,7 +506,7 @@ impl Node {
     }
 
     fn on_reply(&self, link: &Arc<Link>, r: Reply) {
-        if let Some(parts) = adopt(r.parts, link) {
+        if let Some(parts) = self.adopt(r.parts, link) {
             self.complete(r.slot, Arc::new(Outcome { rank: r.rank, sender_rank: None, status: r.status, parts }));
         }
     }
@@ -570,10 +577,6 @@ impl Node {
             self.peer(to).send_control(Control::SpawnActor { mailbox, spec });
         }
     }
-}
-
-fn adopt(parts: Vec<wire::Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
-    parts.into_iter().map(|p| RecvPart::adopt(p, Some(link))).collect()
 }
 
 struct NodeFrames(Arc<Node>);

@@ -90,6 +90,9 @@ impl<'a> Payload<'a> {
         // (end of the stretch of `head`, the piece that follows it)
         let mut cuts: Vec<(usize, &[u8])> = Vec::new();
         let mut outside = 0;
+        // To another host they go ahead, and are named by their numbers.
+        let first = (!self.blocks.is_empty() && link.is_carried()).then(|| link.number_ahead(self.blocks.len()));
+        let mut number = first.unwrap_or_default();
         for part in &self.parts {
             match part {
                 Prepared::Inline(p) => {
@@ -101,17 +104,16 @@ impl<'a> Payload<'a> {
                         outside += p.bytes.len();
                     }
                 }
-                Prepared::Shared { block, readonly, .. } if link.is_carried() => {
-                    Part::put_inline_head(head, block.len(), *readonly);
-                    cuts.push((head.len(), block.bytes()));
-                    outside += block.len();
+                Prepared::Shared { block, readonly, .. } if first.is_some() => {
+                    Part::put_ahead(head, number, block.len() as u64, *readonly);
+                    number += 1;
                 }
                 Prepared::Shared { block, len, readonly } => Part::put_shared(head, block.id(), *len, *readonly),
             }
         }
         wire::frame::finish(head, 0, outside);
         if cuts.is_empty() {
-            return self.write(link, &[head]);
+            return self.write(link, &[head], first);
         }
         let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 * cuts.len() + 1);
         let mut at = 0;
@@ -121,11 +123,15 @@ impl<'a> Payload<'a> {
             at = end;
         }
         pieces.push(&head[at..]);
-        self.write(link, &pieces)
+        self.write(link, &pieces, first)
     }
 
-    fn write(&self, link: &Link, pieces: &[&[u8]]) -> Result<(), LinkDown> {
-        if self.blocks.is_empty() { link.send_soon(pieces) } else { link.send_with_blocks(pieces, &self.blocks) }
+    fn write(&self, link: &Link, pieces: &[&[u8]], ahead: Option<u64>) -> Result<(), LinkDown> {
+        match ahead {
+            Some(first) => link.send_behind(pieces, &self.blocks, first),
+            None if self.blocks.is_empty() => link.send_soon(pieces),
+            None => link.send_with_blocks(pieces, &self.blocks),
+        }
     }
 
     /// The same payload with bytes of its own, to be sent later.

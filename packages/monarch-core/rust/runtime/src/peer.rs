@@ -1,13 +1,13 @@
 //! Another process, and what may be sent to it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
-use net::{Link, Waiter};
+use net::{Link, RecvPart, Waiter};
 use wire::exit::ProcEnd;
 use wire::frame::{MESSAGE, REPLY, RETURN, begin, put_message_head, put_reply_head};
 use wire::piece::Gathering;
-use wire::{Frame, MailboxId, ProcUid, SlotId, Status};
+use wire::{Frame, MailboxId, Part, ProcUid, SlotId, Status};
 
 use crate::credit::{OVERHEAD, Window};
 use crate::mailbox::Incoming;
@@ -73,6 +73,8 @@ pub struct Peer {
     waiting: Mutex<Vec<Arc<Waiter>>>,
     ended: OnceLock<Ended>,
     gathering: Mutex<Gathering>,
+    /// Large parts that have come ahead of their frames, by their numbers.
+    ahead: Mutex<VecDeque<(u64, RecvPart)>>,
 }
 
 impl Peer {
@@ -84,6 +86,7 @@ impl Peer {
             waiting: Mutex::default(),
             ended: OnceLock::new(),
             gathering: Mutex::default(),
+            ahead: Mutex::default(),
         })
     }
 
@@ -102,6 +105,7 @@ impl Peer {
         let first = self.ended.set(Ended { end, bytes }).is_ok();
         let windows = std::mem::take(&mut *lock(&self.windows));
         *lock(&self.gathering) = Gathering::default();
+        lock(&self.ahead).clear();
         self.wake_waiting();
         let left = windows.into_values().flat_map(|mut w| w.take_queue());
         first.then(|| left.filter_map(Queued::returned).collect())
@@ -111,6 +115,30 @@ impl Peer {
     pub(crate) fn gather(&self, piece: &[u8]) -> Option<Vec<u8>> {
         // Pieces that do not fit are the fault of their sender, who is of the job.
         lock(&self.gathering).take(piece, net::sys::advise_huge).ok().flatten()
+    }
+
+    /// A large part of a frame that is to come.
+    pub(crate) fn part_came(&self, number: u64, part: RecvPart) {
+        let mut ahead = lock(&self.ahead);
+        // Of one that is gone no frame comes any more; in this order with `set_ended`.
+        if self.ended.get().is_none() {
+            ahead.push_back((number, part));
+        }
+    }
+
+    /// The parts of a frame that has come by this peer's link; none if they make no sense.
+    pub(crate) fn adopt(&self, parts: Vec<Part>) -> Option<Vec<RecvPart>> {
+        let adopt = |part| match part {
+            Part::Ahead { number, len, readonly } => {
+                let mut ahead = lock(&self.ahead);
+                // The first, but for senders that have taken their numbers at once.
+                let place = ahead.iter().position(|(n, _)| *n == number)?;
+                let (_, part) = ahead.remove(place)?;
+                (part.len() as u64 == len).then(|| part.described(readonly))
+            }
+            part => RecvPart::adopt(part, Some(&self.link)),
+        };
+        parts.into_iter().map(adopt).collect()
     }
 
     fn wake_waiting(&self) {

@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use net::Link;
+use net::{Link, RecvPart};
 use wire::exit::ProcEnd;
 use wire::frame::PIECE;
-use wire::{Frame, ProcUid, Route};
+use wire::{Frame, ProcUid, Route, stretch};
 
 use crate::gateway::Via;
 use crate::node::Node;
@@ -65,10 +65,23 @@ impl Node {
     /// What its link has brought, to or from another host.
     pub(crate) fn on_carried(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
         match self.gateway() {
-            Some(gateway) => gateway.send_for(link.peer, head, body),
+            Some(gateway) => match stretch::read_part(body) {
+                Some(part) => gateway.send_part_for(link, head, part),
+                None => gateway.send_for(link.peer, head, body),
+            },
             None => {
                 self.route(head.from, head.from_host, head.to_host);
-                self.on_routed(head, body);
+                match stretch::read_part(body) {
+                    // What makes no sense is missed by the frame that it belongs to.
+                    Some(part) => {
+                        if let Ok((number, part)) = part
+                            && let Some(part) = RecvPart::adopt(part, Some(link))
+                        {
+                            self.peer_unlinked(head.from).0.part_came(number, part);
+                        }
+                    }
+                    None => self.on_routed(head, body),
+                }
             }
         }
     }

@@ -23,6 +23,10 @@ pub const ROUTED: u8 = 6;
 pub const CAST: u8 = 7;
 /// Of frames that are routed, and long.
 pub const PIECE: u8 = 16;
+/// A large part of the frame that comes next, on a link: a `Part`. Alone in a routed frame.
+pub const PART: u8 = 17;
+/// A stretch of such a part, between hosts. Alone in a routed frame.
+pub const STRETCH: u8 = 18;
 
 /// The destination is a port, not an actor: unknown ones are refused at once.
 pub const TO_PORT: u8 = 1;

@@ -16,6 +16,7 @@ pub mod part;
 pub mod piece;
 pub mod routed;
 pub mod runs;
+pub mod stretch;
 
 pub use cast::Cast;
 pub use control::Control;

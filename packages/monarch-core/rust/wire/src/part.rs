@@ -1,6 +1,7 @@
 //! A payload is one or more parts: part 0 is the pickle stream, the others its out-of-band buffers.
 //!
-//! Small parts travel in the frame; large ones are named by their block in the sender's arena.
+//! Small parts travel in the frame; large ones are named by their block in the sender's arena, or travel ahead of the frame to processes
+//! of other hosts.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use crate::ids::BlockId;
 
 const INLINE: u8 = 0;
 const SHARED: u8 = 1;
+const AHEAD: u8 = 2;
 const READONLY: u8 = 0x80;
 
 /// Bytes of their own, or a stretch of what they came in.
@@ -53,15 +55,28 @@ impl<T: Into<Box<[u8]>>> From<T> for Bytes {
 /// One received part.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
-    Inline { data: Bytes, readonly: bool },
-    Shared { block: BlockId, len: u64, readonly: bool },
+    Inline {
+        data: Bytes,
+        readonly: bool,
+    },
+    Shared {
+        block: BlockId,
+        len: u64,
+        readonly: bool,
+    },
+    /// Has come already, ahead of the frame, with this number.
+    Ahead {
+        number: u64,
+        len: u64,
+        readonly: bool,
+    },
 }
 
 impl Part {
     pub fn len(&self) -> u64 {
         match self {
             Part::Inline { data, .. } => data.len() as u64,
-            Part::Shared { len, .. } => *len,
+            Part::Shared { len, .. } | Part::Ahead { len, .. } => *len,
         }
     }
 
@@ -71,7 +86,7 @@ impl Part {
 
     pub fn readonly(&self) -> bool {
         match self {
-            Part::Inline { readonly, .. } | Part::Shared { readonly, .. } => *readonly,
+            Part::Inline { readonly, .. } | Part::Shared { readonly, .. } | Part::Ahead { readonly, .. } => *readonly,
         }
     }
 
@@ -88,6 +103,12 @@ impl Part {
         out.extend_from_slice(&len.to_le_bytes());
     }
 
+    pub fn put_ahead(out: &mut Vec<u8>, number: u64, len: u64, readonly: bool) {
+        out.push(AHEAD | if readonly { READONLY } else { 0 });
+        out.extend_from_slice(&number.to_le_bytes());
+        out.extend_from_slice(&len.to_le_bytes());
+    }
+
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
             Part::Inline { data, readonly } => {
@@ -95,6 +116,7 @@ impl Part {
                 out.extend_from_slice(data);
             }
             Part::Shared { block, len, readonly } => Part::put_shared(out, *block, *len, *readonly),
+            Part::Ahead { number, len, readonly } => Part::put_ahead(out, *number, *len, *readonly),
         }
     }
 
@@ -107,6 +129,7 @@ impl Part {
                 Ok(Part::Inline { data: c.bytes(len)?, readonly })
             }
             SHARED => Ok(Part::Shared { block: BlockId { segment: c.u32()?, offset: c.u64()? }, len: c.u64()?, readonly }),
+            AHEAD => Ok(Part::Ahead { number: c.u64()?, len: c.u64()?, readonly }),
             other => Err(DecodeError::Tag(other)),
         }
     }

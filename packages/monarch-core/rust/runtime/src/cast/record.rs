@@ -16,6 +16,8 @@ pub(super) enum Own {
     Pending,
     Taken,
     Answered(Status, Arc<[u8]>),
+    /// Straight to the caller.
+    AnsweredThere,
     Gone,
 }
 
@@ -75,6 +77,7 @@ impl Record {
             match own {
                 Own::Answered(_, bytes) if bytes.len() > LARGE => runs.push(1, AHEAD, b""),
                 Own::Answered(status, bytes) => runs.push(1, *status as u8, bytes),
+                Own::AnsweredThere => runs.push(1, AHEAD, b""),
                 Own::Taken => runs.push(1, Status::Ok as u8, b""),
                 Own::Pending | Own::Gone => runs.push(1, GONE, b""),
             }

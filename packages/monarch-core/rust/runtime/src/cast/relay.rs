@@ -369,6 +369,22 @@ impl Relay {
         out
     }
 
+    /// What a target of this host is to answer to: the cast, its rank, and the host of the source.
+    pub fn asked(&self, token: u64, index: u32) -> Option<(&Cast, u32, ProcUid)> {
+        let (id, number) = self.tokens.get(&token)?;
+        let g = self.groups.get(id)?;
+        Some((&g.casts.get(number)?.cast, g.slice.target(index)?.1, g.slice.root))
+    }
+
+    /// The answer of a proc of this host has gone straight to the caller.
+    pub fn on_answered_there(&mut self, now: Duration, token: u64, index: u32) -> Vec<Effect> {
+        let mut out = Vec::new();
+        if let Some((id, number)) = self.own_is(token, index, Own::AnsweredThere) {
+            self.settle(now, id, number, &mut out);
+        }
+        out
+    }
+
     /// A proc of this host has taken a cast that nobody waits for, or whose answers go straight to the caller.
     pub fn on_taken(&mut self, now: Duration, token: u64, index: u32) -> Vec<Effect> {
         let mut out = Vec::new();

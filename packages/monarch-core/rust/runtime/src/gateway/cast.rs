@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use net::lock::lock;
+use net::{Link, RecvPart};
 use wire::cast::{CastBody, CastFrame};
 use wire::exit::ProcEnd;
-use wire::frame::{CAST, MESSAGE, begin, finish, put_message_head};
+use wire::frame::{CAST, MESSAGE, REPLY, begin, finish, put_message_head, put_reply_head};
 use wire::{Cast, Control, Part, ProcUid, Reply, Route, SlotId, Status};
 
 use super::{Gateway, Job};
@@ -148,26 +149,60 @@ impl Gateway {
         }
     }
 
+    /// The job that a process of this host takes part in the casts of.
+    fn job_of_member(&self, proc: ProcUid) -> Option<Arc<Job>> {
+        self.jobs().into_iter().find(|j| lock(&j.casts).members.contains(&proc))
+    }
+
     /// A proc of this host has answered a cast.
-    pub(crate) fn cast_reply(&self, proc: ProcUid, reply: Reply, link: Option<&Arc<net::Link>>) {
+    pub(crate) fn cast_reply(&self, proc: ProcUid, reply: Reply, link: &Arc<Link>) {
+        let Some(job) = self.job_of_member(proc) else { return };
+        let (token, index) = tree_place(reply.slot);
+        if reply.parts.iter().any(|p| matches!(p, Part::Shared { .. })) {
+            self.answer_there(&job, token, index, reply, link);
+            self.relay(&job, |c, now| c.relay.on_answered_there(now, token, index));
+            return self.act(&job, false);
+        }
         let mut bytes = (reply.parts.len() as u32).to_le_bytes().to_vec();
         for part in reply.parts {
-            let readonly = part.readonly();
-            match net::RecvPart::adopt(part, link) {
-                Some(net::RecvPart::Inline { data, .. }) => put_part(&mut bytes, &data, readonly),
-                Some(shared) => match shared.bytes() {
-                    Ok(data) => put_part(&mut bytes, data, readonly),
-                    Err(_) => return,
-                },
-                None => return,
+            if let Part::Inline { data, readonly } = part {
+                put_part(&mut bytes, &data, readonly);
             }
         }
         self.cast_answer(proc, reply.slot, reply.status, bytes);
     }
 
+    /// A large answer goes straight to the caller: its parts are lent on as they were lent, and nobody in between holds them.
+    fn answer_there(&self, job: &Arc<Job>, token: u64, index: u32, reply: Reply, link: &Arc<Link>) -> Option<()> {
+        let (to, to_host, slot, rank) = {
+            let casts = lock(&job.casts);
+            let (cast, rank, root) = casts.relay.asked(token, index)?;
+            (cast.group.source, root, CastBody::decode(&cast.body).ok()?.slot, rank)
+        };
+        let node = self.node()?;
+        node.route(to, to_host, job.here);
+        let numbers = node.peer_unlinked(to).0;
+        let route = Route { from: job.here, from_host: job.here, to, to_host, seq: 0 };
+        let mut frame = Vec::with_capacity(1024);
+        let at = begin(&mut frame, REPLY);
+        put_reply_head(&mut frame, slot, rank, reply.status, reply.parts.len() as u32);
+        for part in reply.parts {
+            match part {
+                Part::Inline { data, readonly } => put_part(&mut frame, &data, readonly),
+                shared => {
+                    let (number, len, readonly) = (numbers.link.number_ahead(1), shared.len(), shared.readonly());
+                    Part::put_ahead(&mut frame, number, len, readonly);
+                    self.forward_part(&route, number, RecvPart::adopt(shared, Some(link))?);
+                }
+            }
+        }
+        finish(&mut frame, at, 0);
+        self.forward(&route, &[&frame]);
+        Some(())
+    }
+
     pub(crate) fn cast_answer(&self, proc: ProcUid, slot: SlotId, status: Status, bytes: Vec<u8>) {
-        let mut jobs = self.jobs().into_iter();
-        let Some(job) = jobs.find(|j| lock(&j.casts).members.contains(&proc)) else { return };
+        let Some(job) = self.job_of_member(proc) else { return };
         let (token, index) = tree_place(slot);
         self.relay(&job, |c, now| c.relay.on_reply(now, token, index, status, bytes.into()));
         self.act(&job, false);
@@ -252,7 +287,7 @@ impl Gateway {
             &[]
         };
         finish(&mut start, at, body.len());
-        let _ = host.trunk.send(&[&start, body], &[]);
+        let _ = host.trunk.send(&[&start, body]);
         if !host.trunk.is_up() {
             self.open_soon(job, &host);
         }

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Weak};
 
 use net::trunk::{StreamEnd, Trunk, TrunkHandler};
-use net::{Block, Carrier, LinkDown};
+use net::{Block, Carrier, LinkDown, RecvPart};
 use wire::cursor::Cursor;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::frame::{CAST, ROUTED, begin, finish};
 use wire::greeting::Beat;
-use wire::piece;
-use wire::{Control, Frame, ProcUid, Route};
+use wire::{Control, Frame, ProcUid, Route, piece, stretch};
 
+use super::large::send_parts;
 use super::{Gateway, Host, Job};
 use crate::node::Node;
 
@@ -24,16 +24,24 @@ pub struct Via {
 }
 
 impl Carrier for Via {
-    fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>]) -> Result<(), LinkDown> {
+    fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
         let node = self.node.upgrade().ok_or(LinkDown)?;
-        // An agent casts nothing, and keeps no order with casts. Each piece of a long frame is numbered by itself.
+        // An agent casts nothing, and keeps no order with casts. Each piece of a long frame is numbered by
+        // itself; parts have numbers of their own.
         let number = || if self.from == node.uid { node.caster.number(self.host) } else { 0 };
-        let head = || Route { from: self.from, from_host: self.here, to, to_host: self.host, seq: number() };
+        let parts = Route { from: self.from, from_host: self.here, to, to_host: self.host, seq: 0 };
+        let head = || Route { seq: number(), ..parts };
         let mut sent = Ok(());
         match node.gateway() {
-            Some(gateway) => piece::cut(pieces, |p| gateway.forward(&head(), p, blocks)),
+            Some(gateway) => {
+                for (number, block) in (first..).zip(blocks) {
+                    gateway.forward_part(&parts, number, RecvPart::Own { block: block.clone(), readonly: true });
+                }
+                piece::cut(pieces, |p| gateway.forward(&head(), p));
+            }
             None => {
                 let agent = node.peer_unlinked(node.agent_uid).0;
+                sent = send_parts(&agent.link, &parts, blocks, first);
                 piece::cut(pieces, |pieces| {
                     let start = routed_head(&head(), pieces.iter().map(|p| p.len()).sum());
                     let mut all: Vec<&[u8]> = Vec::with_capacity(pieces.len() + 1);
@@ -48,7 +56,7 @@ impl Carrier for Via {
 }
 
 /// Everything of a routed frame but its body, which has so many bytes.
-fn routed_head(head: &Route, body: usize) -> Vec<u8> {
+pub(super) fn routed_head(head: &Route, body: usize) -> Vec<u8> {
     let mut start = Vec::with_capacity(5 + Route::LEN);
     let at = begin(&mut start, ROUTED);
     head.put(&mut start);
@@ -58,7 +66,7 @@ fn routed_head(head: &Route, body: usize) -> Vec<u8> {
 
 impl Gateway {
     /// Sends a frame on its way, from here or from a proc of this host.
-    pub fn forward(&self, head: &Route, body: &[&[u8]], blocks: &[Arc<Block>]) {
+    pub fn forward(&self, head: &Route, body: &[&[u8]]) {
         let Some(job) = self.job_here(head.from_host) else { return };
         if head.to_host == job.here {
             // A process of this host that was taken for one of another; its agent knows better.
@@ -74,7 +82,7 @@ impl Gateway {
         let mut all: Vec<&[u8]> = Vec::with_capacity(body.len() + 1);
         all.push(&start);
         all.extend_from_slice(body);
-        if host.trunk.send(&all, blocks).is_err() {
+        if host.trunk.send_behind(head, &all).is_err() {
             return self.unreachable(head, host.end().unwrap_or_else(|| host_end(&host.name(), "agent exited")));
         }
         if !host.trunk.is_up() {
@@ -84,14 +92,20 @@ impl Gateway {
 
     /// A frame of a proc of this host. What it says of itself is checked: nobody speaks for others.
     pub(crate) fn send_for(&self, proc: ProcUid, head: &Route, body: &[u8]) {
-        let Some(node) = self.node() else { return };
-        let Some(agent) = node.agent() else { return };
+        if self.may_send(proc, head) {
+            self.forward(head, &[body]);
+        }
+    }
+
+    pub(super) fn may_send(&self, proc: ProcUid, head: &Route) -> bool {
+        let Some(node) = self.node() else { return false };
+        let Some(agent) = node.agent() else { return false };
         if head.from != proc || !agent.is_in_job(proc, head.from_host) {
-            return;
+            return false;
         }
         agent.talked(proc, head.to);
         node.route(head.to, head.to_host, head.from_host);
-        self.forward(head, &[body], &[]);
+        true
     }
 
     /// A frame for this process or for a proc of this host.
@@ -177,8 +191,16 @@ impl TrunkHandler for Hands {
         let body = &frame[1 + Route::LEN..];
         self.with(|g, j| {
             // Agents have trunks to each other: nothing is for a third host.
-            if head.to_host == j.here {
-                g.hand_in(j, &head, body);
+            if head.to_host != j.here {
+                return;
+            }
+            // Parts come in stretches: to lend them is for neighbours.
+            if stretch::read_part(body).is_some() {
+                return;
+            }
+            match stretch::read(body) {
+                Some(stretch) => g.take_stretch(j, trunk.host, &head, stretch),
+                None => g.hand_in(j, &head, body),
             }
         });
     }

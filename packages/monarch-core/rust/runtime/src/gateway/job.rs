@@ -19,6 +19,7 @@ use wire::greeting::JobSettings;
 use super::Gateway;
 use super::cast::{Arrivals, Casts};
 use super::forward::{Hands, host_end};
+use super::large::Arriving;
 use crate::detector::{Detector, Role, Settings};
 
 pub struct Job {
@@ -77,7 +78,7 @@ impl Job {
         let make = || {
             let hands = Hands { gateway: gateway.clone(), job: Arc::downgrade(self) };
             let trunk = Trunk::new(self.id, self.here, id, poller.clone(), Arc::new(hands));
-            Arc::new(Host { id, trunk, place: Mutex::default(), state: Mutex::default() })
+            Arc::new(Host { id, trunk, place: Mutex::default(), arriving: Mutex::default(), state: Mutex::default() })
         };
         hosts.entry(id).or_insert_with(make).clone()
     }
@@ -124,6 +125,8 @@ pub struct Host {
     pub id: ProcUid,
     pub trunk: Arc<Trunk>,
     pub(super) place: Mutex<Place>,
+    /// Parts on their way from there, by who sends them to whom.
+    pub(super) arriving: Mutex<HashMap<(ProcUid, ProcUid), Arriving>>,
     pub(super) state: Mutex<State>,
 }
 

@@ -176,6 +176,7 @@ impl Gateway {
             node.peer(host.id).send_control(Control::HostsLost { hosts: vec![(host.id, why.to_owned())] });
         }
         lock(&host.state).lost = Some(why.to_owned());
+        lock(&host.arriving).clear();
         // Agents that live would take the end of all streams for the end of this one.
         if job.is_clients() {
             host.trunk.close()
@@ -259,6 +260,7 @@ impl Gateway {
         }
         for host in job.hosts() {
             lock(&host.state).lost = Some(why.to_owned());
+            lock(&host.arriving).clear();
             host.trunk.close();
         }
         if let Some(node) = self.node() {

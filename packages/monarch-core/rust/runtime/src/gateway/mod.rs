@@ -10,6 +10,7 @@
 //! | `job` | a job, its hosts, and what is known of them |
 //! | `forward` | frames from one place to the next |
 //! | `cast` | this host's part in casts, and the order of what comes |
+//! | `large` | large parts of frames, ahead of them |
 //! | `join` | streams that this process opens |
 //! | `arrive` | streams that come in |
 //! | `tunnel` | hosts that are reached through the agent of another one |
@@ -20,6 +21,7 @@ mod cast;
 mod forward;
 mod job;
 mod join;
+mod large;
 mod loss;
 mod tunnel;
 

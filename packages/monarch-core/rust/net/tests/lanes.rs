@@ -1,0 +1,197 @@
+//! Parts and frames on their way into a channel: what overtakes what.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use net::channel::Outbox;
+use net::lanes::Lanes;
+use net::{Arena, RecvPart};
+use proptest::prelude::*;
+use wire::frame::ROUTED;
+use wire::routed::Frames;
+use wire::stretch::{self, SIZE};
+use wire::{ProcUid, Route};
+
+/// The id of the agents of either side.
+const AGENT: u64 = 0;
+
+fn route(from: u64, to: u64) -> Route {
+    Route { from: ProcUid(from), from_host: ProcUid(100), to: ProcUid(to), to_host: ProcUid(AGENT), seq: 0 }
+}
+
+fn frame(from: u64, to: u64, n: u64) -> Box<[u8]> {
+    let mut body = vec![ROUTED];
+    route(from, to).put(&mut body);
+    body.extend_from_slice(&n.to_le_bytes());
+    [&(body.len() as u32).to_le_bytes()[..], &body].concat().into()
+}
+
+fn part(len: usize, n: u64) -> Arc<RecvPart> {
+    Arc::new(RecvPart::Inline { data: (0..len).map(|i| (i as u64 * 31 + n) as u8).collect::<Vec<u8>>().into(), readonly: true })
+}
+
+/// What a sender does: from one process to another a frame, or a part of so many bytes.
+type Sent = (u64, u64, Option<usize>);
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send(Sent),
+    /// So many frames go out.
+    Write(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let len = prop_oneof![1 => 0usize..10, 1 => (SIZE - 2)..(SIZE + 2), 1 => (2 * SIZE)..(2 * SIZE + 2)];
+    let send = (1u64..4, 0u64..4, prop::option::of(len));
+    // Nobody sends parts to an agent.
+    let send = send.prop_map(|(from, to, len)| Step::Send((from, to, len.filter(|_| to != AGENT))));
+    prop::collection::vec(prop_oneof![3 => send, 2 => (1usize..4).prop_map(Step::Write)], 1..60)
+}
+
+/// The other side: what has come whole, by number, in order.
+#[derive(Default)]
+struct Receiver {
+    halves: HashMap<(u64, u64), (Vec<u8>, u64)>,
+    got: Vec<(u64, u64, u64)>,
+    parts: HashMap<(u64, u64), u64>,
+}
+
+impl Receiver {
+    fn take(&mut self, frame: &[u8]) {
+        assert_eq!(frame[0], ROUTED);
+        let mut c = wire::cursor::Cursor::new(&frame[1..]);
+        let head = Route::read(&mut c).unwrap();
+        let pair = (head.from.0, head.to.0);
+        let body = &frame[1 + Route::LEN..];
+        match stretch::read(body) {
+            Some(stretch) => {
+                let stretch = stretch.unwrap();
+                let (bytes, left) = self.halves.remove(&pair).unwrap_or((Vec::new(), stretch.left + stretch.bytes.len() as u64));
+                assert_eq!(left, stretch.left + stretch.bytes.len() as u64);
+                let bytes = [&bytes[..], stretch.bytes].concat();
+                if stretch.left > 0 {
+                    self.halves.insert(pair, (bytes, stretch.left));
+                    return;
+                }
+                // Its number is that of the next part of these two.
+                let n = self.parts.entry(pair).or_default();
+                *n += 1;
+                assert_eq!(stretch.number, *n);
+                assert!(bytes.iter().enumerate().all(|(i, b)| *b == (i as u64 * 31 + *n) as u8));
+            }
+            None => {
+                let n = u64::from_le_bytes(body.try_into().unwrap());
+                // The parts that were before it, and no other.
+                assert_eq!(n >> 32, self.parts.get(&pair).copied().unwrap_or(0));
+                assert!(!self.halves.contains_key(&pair));
+                self.got.push((pair.0, pair.1, n));
+            }
+        }
+    }
+}
+
+fn write(lanes: &mut Lanes, outbox: &mut Outbox, to: &mut Receiver, frames: usize) {
+    for _ in 0..frames {
+        lanes.next(outbox);
+        let bytes = outbox.pieces(usize::MAX).concat();
+        outbox.wrote(bytes.len());
+        Frames::of(&bytes).for_each(|f| to.take(f));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_overtakes_what_it_must_not(steps in steps()) {
+        let (mut lanes, mut outbox, mut to) = (Lanes::default(), Outbox::default(), Receiver::default());
+        let mut sent: Vec<(u64, u64, u64)> = Vec::new();
+        let mut parts: HashMap<(u64, u64), u64> = HashMap::new();
+        for step in steps {
+            match step {
+                Step::Send((from, to, Some(len))) => {
+                    let n = parts.entry((from, to)).or_default();
+                    *n += 1;
+                    lanes.put_part(&route(from, to), *n, part(len, *n));
+                }
+                Step::Send((from, to, None)) => {
+                    // How many parts of these two are before it.
+                    let n = parts.get(&(from, to)).copied().unwrap_or(0) << 32 | sent.len() as u64;
+                    sent.push((from, to, n));
+                    let frame = frame(from, to, n);
+                    if lanes.is_behind(&route(from, to)) { lanes.put_frame(&route(from, to), frame) } else { outbox.push(frame) }
+                }
+                Step::Write(n) => write(&mut lanes, &mut outbox, &mut to, n),
+            }
+        }
+        while !lanes.is_empty() {
+            write(&mut lanes, &mut outbox, &mut to, 1);
+        }
+        write(&mut lanes, &mut outbox, &mut to, 1);
+        prop_assert_eq!(lanes.bytes(), 0);
+        prop_assert_eq!(&to.parts, &parts);
+        prop_assert!(to.halves.is_empty());
+        let place = |n: u64| to.got.iter().position(|(_, _, m)| *m == n).unwrap();
+        prop_assert_eq!(to.got.len(), sent.len());
+        for (i, a) in sent.iter().enumerate() {
+            for b in &sent[i + 1..] {
+                // Between two processes, and between what a process sends to anybody and what it sends to an agent.
+                if a.0 == b.0 && (a.1 == b.1 || a.1 == AGENT || b.1 == AGENT) {
+                    prop_assert!(place(a.2) < place(b.2), "{a:?} {b:?} {:?}", to.got);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_comes_behind_the_parts_before_it(before in 0usize..4, len in 1usize..SIZE * 3) {
+        let (mut lanes, mut outbox, mut to) = (Lanes::default(), Outbox::default(), Receiver::default());
+        for n in 1..=before {
+            lanes.put_part(&route(1, 2), n as u64, part(len, n as u64));
+        }
+        let (own, n) = (route(1, 2), (before as u64) << 32);
+        prop_assert_eq!(lanes.is_behind(&own), before > 0);
+        if before > 0 { lanes.put_frame(&own, frame(1, 2, n)) } else { outbox.push(frame(1, 2, n)) }
+        // Others do not wait.
+        prop_assert!(!lanes.is_behind(&route(1, 3)));
+        prop_assert!(!lanes.is_behind(&route(2, 2)));
+        prop_assert!(!lanes.is_behind(&route(2, AGENT)));
+        prop_assert_eq!(lanes.is_behind(&route(1, AGENT)), before > 0);
+        while to.got.is_empty() {
+            write(&mut lanes, &mut outbox, &mut to, 1);
+        }
+        prop_assert_eq!(to.parts.get(&(1, 2)).copied().unwrap_or(0), before as u64);
+    }
+}
+
+#[test]
+fn lanes_take_turns() {
+    let (mut lanes, mut outbox) = (Lanes::default(), Outbox::default());
+    for (from, to) in [(1, 2), (1, 3), (4, 2)] {
+        lanes.put_part(&route(from, to), 1, part(2 * SIZE, 1));
+    }
+    while lanes.next(&mut outbox) {}
+    let bytes = outbox.pieces(usize::MAX).concat();
+    let order: Vec<(u64, u64)> =
+        Frames::of(&bytes).map(|f| Route::read(&mut wire::cursor::Cursor::new(&f[1..])).unwrap()).map(|r| (r.from.0, r.to.0)).collect();
+    assert_eq!(order, [(1, 2), (1, 3), (4, 2), (1, 2), (1, 3), (4, 2)]);
+}
+
+#[test]
+fn a_part_is_held_until_the_other_side_has_it() {
+    let arena = Arena::new();
+    let mut block = arena.alloc(2 * SIZE + 5).unwrap();
+    block.fill(&vec![9; 2 * SIZE + 5]);
+    let block = Arc::new(block);
+    let (mut lanes, mut outbox) = (Lanes::default(), Outbox::default());
+    lanes.put_part(&route(1, 2), 1, Arc::new(RecvPart::Own { block: block.clone(), readonly: true }));
+    while lanes.next(&mut outbox) {}
+    let len: usize = outbox.pieces(usize::MAX).iter().map(|p| p.len()).sum();
+    // Not copied: the heads are the process's own.
+    assert_eq!(outbox.pieces(usize::MAX)[1].as_ptr(), block.bytes().as_ptr());
+    outbox.wrote(len);
+    assert_eq!(outbox.acked(2), Ok(()));
+    assert_eq!(Arc::strong_count(&block), 2);
+    assert_eq!(outbox.acked(3), Ok(()));
+    assert_eq!(Arc::strong_count(&block), 1);
+}

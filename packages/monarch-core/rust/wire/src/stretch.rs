@@ -1,0 +1,98 @@
+//! A large part on its way between hosts, in stretches, each a routed frame of its own.
+//!
+//! Who passes them on holds none of it, and gives others their turn in between; who receives them puts them into its arena. A stretch is
+//! `u64 number, u64 bytes that follow in later stretches`, and bytes. The frame that the part belongs to comes after the last one, and names
+//! the part by its number, which its sender has not given to another part for the same process.
+
+use crate::cursor::{Cursor, DecodeError};
+use crate::frame::{PART, ROUTED, STRETCH, begin, finish};
+use crate::part::Part;
+use crate::routed::Route;
+
+/// Bytes of a stretch: with buffers of this size all that is done to it finds it in the cache.
+pub const SIZE: usize = 256 << 10;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stretch<'a> {
+    pub number: u64,
+    pub left: u64,
+    pub bytes: &'a [u8],
+}
+
+/// All of a routed frame but the bytes of the stretch, which are so many.
+pub fn head(route: &Route, number: u64, left: u64, bytes: usize) -> Vec<u8> {
+    let mut out = Vec::with_capacity(26 + Route::LEN);
+    let at = begin(&mut out, ROUTED);
+    route.put(&mut out);
+    let inner = begin(&mut out, STRETCH);
+    out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&left.to_le_bytes());
+    finish(&mut out, inner, bytes);
+    finish(&mut out, at, bytes);
+    out
+}
+
+/// What the body of a routed frame holds, if it is a stretch.
+pub fn read(body: &[u8]) -> Option<Result<Stretch<'_>, DecodeError>> {
+    let mut c = of_kind(body, STRETCH)?;
+    let mut read = || Ok(Stretch { number: c.u64()?, left: c.u64()?, bytes: c.take(c.remaining())? });
+    Some(read())
+}
+
+/// A routed frame with a part.
+pub fn put_part(out: &mut Vec<u8>, route: &Route, number: u64, part: &Part) {
+    let at = begin(out, ROUTED);
+    route.put(out);
+    let inner = begin(out, PART);
+    out.extend_from_slice(&number.to_le_bytes());
+    part.put(out);
+    finish(out, inner, 0);
+    finish(out, at, 0);
+}
+
+/// What the body of a routed frame holds, if it is a part: its number, and the part.
+pub fn read_part(body: &[u8]) -> Option<Result<(u64, Part), DecodeError>> {
+    let mut c = of_kind(body, PART)?;
+    let mut read = || Ok((c.u64()?, Part::read(&mut c)?));
+    Some(read().and_then(|read| c.finish().map(|()| read)))
+}
+
+fn of_kind(body: &[u8], kind: u8) -> Option<Cursor<'_>> {
+    (body.get(4) == Some(&kind)).then(|| Cursor::new(&body[5..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{BlockId, ProcUid};
+    use crate::routed::Frames;
+
+    const ROUTE: Route = Route { from: ProcUid(1), from_host: ProcUid(2), to: ProcUid(3), to_host: ProcUid(4), seq: 0 };
+
+    /// The body of the only routed frame.
+    fn body(frame: &[u8]) -> &[u8] {
+        let frame = Frames::of(frame).next().unwrap();
+        assert_eq!(frame[0], ROUTED);
+        &frame[1 + Route::LEN..]
+    }
+
+    #[test]
+    fn what_was_put_is_read() {
+        let mut frame = head(&ROUTE, 5, 77, 3);
+        frame.extend_from_slice(b"abc");
+        assert_eq!(read(body(&frame)), Some(Ok(Stretch { number: 5, left: 77, bytes: b"abc" })));
+        assert_eq!(read_part(body(&frame)), None);
+        let part = Part::Shared { block: BlockId { segment: 1, offset: 4096 }, len: 9, readonly: false };
+        let mut frame = Vec::new();
+        put_part(&mut frame, &ROUTE, 6, &part);
+        assert_eq!(read_part(body(&frame)), Some(Ok((6, part))));
+        assert_eq!(read(body(&frame)), None);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_an_error() {
+        assert_eq!(read(&[9, 0, 0, 0, STRETCH, 1, 2]), Some(Err(DecodeError::Truncated)));
+        assert_eq!(read_part(&[&[9, 0, 0, 0, PART][..], &[0; 13], &[1]].concat()), Some(Err(DecodeError::Trailing)));
+        assert_eq!(read(&[]), None);
+    }
+}

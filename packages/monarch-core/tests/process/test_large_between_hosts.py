@@ -1,0 +1,266 @@
+"""Large arguments and answers between hosts: whole, in order, once, and in bounded memory, whatever becomes of connections."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from worker_processes import Workers
+
+from monarch.actor import Actor, ActorError, SupervisionError, endpoint
+
+MIB = 1 << 20
+
+
+def pattern(size: int, seed: int) -> np.ndarray:
+    """So many bytes; a stretch in the wrong place is found, because their period divides none."""
+    return np.resize(np.random.default_rng(seed).integers(0, 256, 65521, np.uint8), size)
+
+
+class Store(Actor):
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def check(self, x: np.ndarray, seed: int) -> bool:
+        """Whether all of it came; it is ours to write to."""
+        same = np.array_equal(x, pattern(len(x), seed))
+        x[:] = 0
+        return same
+
+    @endpoint
+    def give(self, size: int, seed: int) -> np.ndarray:
+        return pattern(size, seed)
+
+    @endpoint
+    def note(self, x: Any) -> None:
+        self.seen.append(x if isinstance(x, int) else (len(x), int(x[0]), int(x[-1]), int(x.sum())))
+
+    @endpoint
+    def noted(self) -> list[Any]:
+        return self.seen
+
+    @endpoint
+    def describe(self, x: Any) -> Any:
+        return {key: (type(value).__name__, len(value), bytes(value[:3]), bytes(value[-3:])) for key, value in x.items()}
+
+    @endpoint
+    def aligned(self, xs: list[np.ndarray]) -> bool:
+        return all(x.ctypes.data % 64 == 0 for x in xs)
+
+    @endpoint
+    def echo(self, x: Any) -> Any:
+        return x
+
+    @endpoint
+    def send(self, other: Any, size: int, count: int) -> list[bool]:
+        """Large ones to an actor of another host, with small ones in between."""
+        answers: list[Any] = []
+        for n in range(count):
+            other.note.broadcast(n)
+            answers.append(other.check.call_one(pattern(size + n, n), n))
+        return [answer.get() for answer in answers]
+
+    @endpoint
+    def fetch(self, other: Any, size: int, seed: int) -> bool:
+        return np.array_equal(other.give.call_one(size, seed).get(), pattern(size, seed))
+
+    @endpoint
+    def tell(self, other: Any, size: int) -> None:
+        other.note.broadcast(pattern(size, 6))
+
+    @endpoint
+    def stop_here(self, other: Any, size: int) -> None:
+        """Sends, and is gone before what it sent can have left."""
+        other.note.broadcast(pattern(size, 5))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def sum_of(size: int, seed: int) -> tuple[int, int, int, int]:
+    x = pattern(size, seed)
+    return len(x), int(x[0]), int(x[-1]), int(x.sum())
+
+
+def cut(hosts: Any) -> None:
+    """Breaks the connections to all hosts."""
+    from monarch._core.process import current_process
+
+    client = current_process()
+    assert client.hosts is not None
+    for agent in hosts._agents:
+        client.hosts.cut(agent)
+
+
+@pytest.fixture(params=["unix", "tls", "insecure"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.mark.filterwarnings("ignore:.*without encryption")
+def test_sizes_and_kinds(kind: str):
+    with Workers(2, kind) as workers, workers.attach() as hosts:
+        stores = hosts.spawn_procs().spawn("store", Store)
+        one, other = stores.slice(hosts=0), stores.slice(hosts=1)
+        for size in (65535, 65536, 256 << 10, (256 << 10) + 1, (512 << 10) - 1, 3 * MIB + 7, 20 * MIB):
+            assert one.check.call_one(pattern(size, size), size).get()
+            assert np.array_equal(one.give.call_one(size, 1).get(), pattern(size, 1))
+            assert one.fetch.call_one(other, size, 2).get()
+        # Several parts in one message, writable and not, with small ones between them.
+        large = {f"{i}": pattern(i * 100_000, i) for i in range(1, 5)} | {"bytes": os.urandom(MIB), "small": b"abcdef"}
+        want = {key: (type(x).__name__, len(x), bytes(x[:3]), bytes(x[-3:])) for key, x in large.items()}
+        assert one.describe.call_one(large).get() == want
+        back = other.echo.call_one(large).get()
+        assert {key: bytes(x) for key, x in back.items()} == {key: bytes(x) for key, x in large.items()}
+        back["4"][:] = 7
+        assert one.aligned.call_one([pattern(i * MIB + 5, i) for i in range(1, 4)]).get()
+
+
+@pytest.mark.parametrize("kind", ["unix", "tls"])
+def test_order_across_broken_connections(kind: str):
+    with Workers(2, kind) as workers, workers.attach() as hosts:
+        stores = hosts.spawn_procs().spawn("store", Store)
+        stores.pid.call().get()
+        sent: list[Any] = []
+        answers: list[Any] = []
+        for n in range(24):
+            size = (5 * MIB, 100_000, 1 * MIB)[n % 3] + n
+            stores.note.broadcast(pattern(size, n))
+            stores.note.broadcast(n)
+            sent += [sum_of(size, n), n]
+            if n % 4 == 0:
+                answers.append((n, stores.give.call(5 * MIB, n)))
+            if n % 3 == 2:
+                # What is under way at that moment goes again.
+                cut(hosts)
+        for n, answer in answers:
+            assert all(np.array_equal(x, pattern(5 * MIB, n)) for x in answer.get().values())
+        assert list(stores.noted.call().get().values()) == [sent, sent]
+
+
+def test_several_senders_at_once():
+    with Workers(2, "tls") as workers, workers.attach() as hosts:
+        procs = hosts.spawn_procs({"procs": 3})
+        stores = procs.spawn("store", Store)
+        target = stores.slice(hosts=1, procs=0)
+        answers = [stores.slice(hosts=0, procs=p).send.call_one(target, 6 * MIB, 4) for p in range(3)]
+        # From this process, too, by several threads, beside small calls.
+        checks: list[bool] = []
+
+        def send(seed: int) -> None:
+            checks.append(target.check.call_one(pattern(9 * MIB, seed), seed).get())
+
+        threads = [threading.Thread(target=send, args=(seed,)) for seed in range(3)]
+        for thread in threads:
+            thread.start()
+        for n in range(50):
+            assert stores.slice(hosts=1, procs=1).echo.call_one(n).get() == n
+            if n % 20 == 10:
+                cut(hosts)
+        for thread in threads:
+            thread.join()
+        assert checks == [True] * 3
+        assert [answer.get() for answer in answers] == [[True] * 4] * 3
+        assert sorted(target.noted.call_one().get()) == sorted([*range(4)] * 3)
+
+
+def memory_of(pid: int) -> int:
+    """The most bytes that a process has had, with what it had of shared memory."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+
+
+def test_memory_is_bounded():
+    size, count = 16 * MIB, 12
+    with Workers(2, "tls") as workers, workers.attach() as hosts:
+        stores = hosts.spawn_procs().spawn("store", Store)
+        one, other = stores.slice(hosts=0), stores.slice(hosts=1)
+        agents = [process.pid for process in workers.processes]
+        stores.pid.call().get()
+        before = [memory_of(pid) for pid in agents]
+        # All at once: what the other side has not asked for stays where it is.
+        answer = one.send.call_one(other, size, count)
+        assert answer.get() == [True] * count
+        assert all(one.fetch.call_one(other, size, n).get() for n in range(4))
+        for n in range(4):
+            cut(hosts)
+            assert one.check.call_one(pattern(size, n), n).get()
+        # Each pair may have one of them in hand and one on the way, on either side of the agent.
+        grown = [memory_of(pid) - was for pid, was in zip(agents, before, strict=True)]
+        assert max(grown) < 6 * size, grown
+
+
+def test_a_sender_that_is_killed_and_a_receiver_that_is_killed(faults: Any):
+    with Workers(2, "tls") as workers, workers.attach() as hosts:
+        procs = hosts.spawn_procs({"procs": 2})
+        stores = procs.spawn("store", Store)
+        sender, target = stores.slice(hosts=0, procs=0), stores.slice(hosts=1, procs=0)
+        with pytest.raises(SupervisionError):
+            sender.stop_here.call_one(target, 12 * MIB).get()
+        # What it had handed over came whole, or not at all; and others go on.
+        assert stores.slice(hosts=0, procs=1).send.call_one(target, 2 * MIB, 2).get() == [True] * 2
+        noted = target.noted.call_one().get()
+        assert noted in ([0, 1], [sum_of(12 * MIB, 5), 0, 1])
+        answers = [target.check.call_one(pattern(10 * MIB, n), n) for n in range(3)]
+        os.kill(target.pid.call_one().get(), signal.SIGKILL)
+        for answer in answers:
+            try:
+                assert answer.get() is True
+            except SupervisionError:
+                pass
+        with pytest.raises(SupervisionError):
+            target.pid.call_one().get()
+        rest = stores.slice(hosts=1, procs=1)
+        assert rest.check.call_one(pattern(10 * MIB, 9), 9).get()
+
+
+def test_what_a_sender_that_is_stopped_has_sent_comes_whole_or_not_at_all():
+    with Workers(2, "tls") as workers, workers.attach() as hosts:
+        receivers = hosts.slice(hosts=1).spawn_procs()
+        target = receivers.spawn("store", Store)
+        noted: list[Any] = []
+        for _ in range(3):
+            senders = hosts.slice(hosts=0).spawn_procs()
+            senders.spawn("store", Store).tell.call_one(target, 8 * MIB).get()
+            senders.stop().get()
+        # Each of them is its own sender: only the last answer is behind all that came.
+        noted = target.noted.call_one().get()
+        assert noted == [sum_of(8 * MIB, 6)] * len(noted)
+
+
+def test_a_host_that_is_killed_while_much_is_on_the_way(faults: Any):
+    with Workers(2, "tls") as workers, workers.attach() as hosts:
+        stores = hosts.spawn_procs().spawn("store", Store)
+        stores.pid.call().get()
+        answers = [stores.check.call(pattern(12 * MIB, n), n) for n in range(3)]
+        workers.processes[1].kill()
+        for answer in answers:
+            try:
+                assert set(answer.get().values()) == {True}
+            except SupervisionError:
+                pass
+        with pytest.raises(SupervisionError, match="lost"):
+            stores.slice(hosts=1).pid.call_one().get()
+        assert stores.slice(hosts=0).check.call_one(pattern(12 * MIB, 4), 4).get()
+
+
+def test_an_agent_without_shared_memory_passes_parts_on_all_the_same():
+    def no_files_of_this_size() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8 * MIB, 8 * MIB))
+
+    with Workers(1, "tls", preexec_fn=no_files_of_this_size) as workers, workers.attach() as hosts:
+        store = hosts.spawn_procs().spawn("store", Store)
+        for size in (100_000, 20 * MIB):
+            assert store.check.call_one(pattern(size, size), size).get()
+        # Its procs have none either.
+        with pytest.raises(ActorError, match="no shared memory"):
+            store.give.call_one(100_000, 1).get()
