@@ -67,10 +67,19 @@ impl Drop for Lease {
 /// A part as the receiving process holds it.
 #[derive(Clone)]
 pub enum RecvPart {
-    Inline { data: Bytes, readonly: bool },
-    Shared { lease: Arc<Lease>, readonly: bool },
+    Inline {
+        data: Bytes,
+        readonly: bool,
+    },
+    Shared {
+        lease: Arc<Lease>,
+        readonly: bool,
+    },
     /// In the arena of this process.
-    Own { block: Arc<Block>, readonly: bool },
+    Own {
+        block: Arc<Block>,
+        readonly: bool,
+    },
 }
 
 impl RecvPart {

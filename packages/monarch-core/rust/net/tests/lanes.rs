@@ -172,10 +172,8 @@ fn lanes_take_turns() {
     }
     while lanes.next(&mut outbox) {}
     let bytes = outbox.pieces(usize::MAX).concat();
-    let order: Vec<(u64, u64)> = Frames::of(&bytes)
-        .map(|f| Route::read(&mut wire::cursor::Cursor::new(&f[1..])).unwrap())
-        .map(|r| (r.from.0, r.to.0))
-        .collect();
+    let order: Vec<(u64, u64)> =
+        Frames::of(&bytes).map(|f| Route::read(&mut wire::cursor::Cursor::new(&f[1..])).unwrap()).map(|r| (r.from.0, r.to.0)).collect();
     assert_eq!(order, [(1, 2), (1, 3), (4, 2), (1, 2), (1, 3), (4, 2)]);
 }
 

@@ -55,10 +55,21 @@ impl<T: Into<Box<[u8]>>> From<T> for Bytes {
 /// One received part.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
-    Inline { data: Bytes, readonly: bool },
-    Shared { block: BlockId, len: u64, readonly: bool },
+    Inline {
+        data: Bytes,
+        readonly: bool,
+    },
+    Shared {
+        block: BlockId,
+        len: u64,
+        readonly: bool,
+    },
     /// Has come already, ahead of the frame, with this number.
-    Ahead { number: u64, len: u64, readonly: bool },
+    Ahead {
+        number: u64,
+        len: u64,
+        readonly: bool,
+    },
 }
 
 impl Part {
