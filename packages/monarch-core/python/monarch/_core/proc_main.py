@@ -50,6 +50,7 @@ REST = (
     "asyncio",
     "monarch._core.async_actor",
     "monarch._core.remote_exception",
+    "monarch._core.error_table",
     "monarch._core.spawn",
 )
 

@@ -29,13 +29,13 @@ use net::Poller;
 use net::address::Address;
 use net::listener::Listener;
 use net::lock::lock;
-use net::splice::Splice;
 use net::trust::{HostTrust, Policy};
 use wire::ProcUid;
 
 pub use self::forward::Via;
 pub use self::job::{Host, Job};
 pub use self::join::{Wanted, random};
+use self::tunnel::Tunnels;
 pub use self::tunnel::Way;
 use crate::node::Node;
 
@@ -65,7 +65,7 @@ pub struct Gateway {
     /// Of a client: how it reaches hosts, if not directly.
     way: Mutex<Option<Arc<Way>>>,
     /// Of an agent: what it passes on, by the job of the client.
-    tunnels: Mutex<Vec<(ProcUid, Weak<Splice>)>>,
+    tunnels: Mutex<HashMap<ProcUid, Tunnels>>,
 }
 
 /// So many of them are remembered.
