@@ -20,6 +20,7 @@ from monarch.actor import (
     Channel,
     HostMesh,
     SupervisionError,
+    Uid,
     attach_to_workers,
     current_rank,
     endpoint,
@@ -43,6 +44,10 @@ class Echo(Actor):
     @endpoint
     def all_seen(self) -> list[Any]:
         return self.seen
+
+    @endpoint
+    def variables(self, prefix: str) -> list[str]:
+        return [name for name in os.environ if name.startswith(prefix)]
 
     @endpoint
     def wait(self) -> None:
@@ -356,6 +361,38 @@ def test_port_in_use():
         done = worker("--listen", address, "--secret-file", str(workers.secret))
         assert (done.returncode, done.stdout) == (1, "")
         assert f"cannot listen at {address}: Address already in use" in done.stderr
+
+
+def test_worker_with_an_identity_that_is_known_before():
+    ids = [Uid.instance("service") for _ in range(2)]
+    named = {"MONARCH_SERVICE_PROC_IDS": ",".join(map(str, ids)), "MONARCH_SERVICE_PROC_RANK": "1"}
+    with Workers(1, "tls", env={**os.environ, **named}) as workers:
+        (address,) = workers.addresses
+        assert workers.published[0]["uid"] == str(ids[1])[len("service<") : -1]
+        with pytest.raises(AttachError, match="another agent answers"):
+            attach_to_workers(workers=[f"{ids[0]}@{address}"], **workers.trust()).initialized.get()
+        with attach_to_workers(workers=[f"{ids[1]}@{address}"], **workers.trust()) as hosts:
+            # It is the worker's own: who is started there, even as a worker, is somebody else.
+            assert hosts.spawn_procs().spawn("echo", Echo).variables.call_one("MONARCH_SERVICE_PROC").get() == []
+
+
+@pytest.mark.parametrize(
+    ("ids", "rank", "text"),
+    [
+        ("service<2>,service<3>", "2", "MONARCH_SERVICE_PROC_RANK=2, and MONARCH_SERVICE_PROC_IDS has 2 identities"),
+        ("service<2>", "one", "MONARCH_SERVICE_PROC_RANK=one"),
+        ("service<1>", "0", "not the identity of a process"),
+        ("service", "0", "not the identity of a process"),
+        (f"service<{'z' * 12}>", "0", "not the identity of a process"),
+        ("service<0>", "0", "invalid uid"),
+    ],
+)
+def test_worker_with_a_bad_identity(ids: str, rank: str, text: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MONARCH_SERVICE_PROC_IDS", ids)
+    monkeypatch.setenv("MONARCH_SERVICE_PROC_RANK", rank)
+    done = worker("--listen", "ipc://@nobody-dials-this")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert text in done.stderr
 
 
 def test_worker_that_would_be_open_to_all():
