@@ -18,6 +18,7 @@ from monarch.actor import (
     AttachError,
     AuthenticationError,
     Channel,
+    Future,
     HostMesh,
     SupervisionError,
     Uid,
@@ -312,6 +313,22 @@ def test_a_host_that_is_attached_again_is_the_same():
         assert again == hosts
         assert again.spawn_procs().spawn("echo", Echo).echo.call_one(1).get() == 1
         assert echo.echo.call_one(2).get() == 2
+
+
+def test_a_host_that_is_attached_again_by_a_future_is_the_same():
+    def later() -> Future[str]:
+        port, receiver = Channel[str].open(once=True)
+        port.send(workers.addresses[0])
+        future = receiver.recv()
+        future.get()
+        return future
+
+    with Workers(1) as workers:
+        first = attach_to_workers(workers=[later()]).spawn_procs().spawn("echo", Echo)
+        assert first.echo.call_one(1).get() == 1
+        again = attach_to_workers(workers=[later()])
+        assert again.spawn_procs().spawn("echo", Echo).echo.call_one(2).get() == 2
+        again.shutdown().get()
 
 
 def test_the_same_host_twice():
