@@ -367,6 +367,24 @@ def test_secret_that_others_may_read(tmp_path: Any):
         attach_to_workers(workers=["tcp://127.0.0.1:1"], secret=str(path))
 
 
+def test_secret_in_a_pipe(tmp_path: Any):
+    """From who starts the worker: it is in no file then. A pipe that has a name may be anybody's."""
+    with Workers(1, "tls") as workers:
+        read, write = os.pipe()
+        os.write(write, workers.secret.read_bytes())
+        os.close(write)
+        workers.options["pass_fds"] = (read,)
+        number = workers.start("--secret-file", f"/dev/fd/{read}")
+        os.close(read)
+        with workers.attach() as hosts:
+            hosts.initialized.get()
+        pid = workers.processes[number].pid
+        assert not [fd for fd in os.listdir(f"/proc/{pid}/fd") if fd == str(read) and "pipe" in os.readlink(f"/proc/{pid}/fd/{fd}")]
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(ValueError, match="not a file"):
+        attach_to_workers(workers=["tcp://127.0.0.1:1"], secret=str(tmp_path / "pipe"))
+
+
 def worker(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", COMMAND, "worker", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)
