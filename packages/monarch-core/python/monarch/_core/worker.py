@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
-from monarch._core import runtime_log, workspace_path
+from monarch._core import log_directory, runtime_log, workspace_path
 from monarch._core.address import ChannelAddr
 from monarch._core.attachment import native_hosts, where
 from monarch._core.future import Future
-from monarch._core.process import FIRST_ERROR, OK, LocalProcess, current_process, start_client
+from monarch._core.identity import new_uid
+from monarch._core.process import FIRST_ERROR, OK, LocalProcess, known_process, start_client
 from monarch._core.trust import Given
 
 TYPE_CHECKING = False
@@ -43,8 +44,10 @@ class WorkerLoop:
         bound = self.address.bound or self.address
         trust = given.of(bound)
         workspace_path.export(bound.url)
-        uid = _assigned_uid()
-        self.process: LocalProcess = start_client(uid) if uid else current_process()
+        assigned, running = _assigned_uid(), known_process()
+        uid = assigned or (new_uid() if running is None else running.uid)
+        log_directory.export(uid)
+        self.process: LocalProcess = start_client(uid)
         if not self.process.is_client:
             raise RuntimeError("a proc cannot be a worker: it has an agent already")
         _make_room(bound)
