@@ -130,6 +130,13 @@ impl Host {
         lock(&self.state).lost.clone()
     }
 
+    /// Why it cannot be asked anything now.
+    pub(super) fn silence(&self) -> Option<String> {
+        let state = lock(&self.state);
+        let why = state.lost.as_ref().map(|why| format!("lost: {why}"));
+        why.or_else(|| (!state.joined).then(|| "it has not joined yet".to_owned()))
+    }
+
     /// The end of all its processes, if it is lost.
     pub(super) fn end(&self) -> Option<ProcEnd> {
         let (why, no_route) = {

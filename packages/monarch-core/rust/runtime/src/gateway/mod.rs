@@ -49,6 +49,13 @@ pub struct Audit {
     pub detail: String,
 }
 
+/// A host of this client; `silent` says why it cannot be asked.
+pub struct Member {
+    pub id: ProcUid,
+    pub name: String,
+    pub silent: Option<String>,
+}
+
 pub struct Gateway {
     node: Weak<Node>,
     me: Weak<Gateway>,
@@ -119,6 +126,20 @@ impl Gateway {
 
     pub fn jobs(&self) -> Vec<Arc<Job>> {
         self.jobs.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// What this host is called in the job of that client, if it is one of another host.
+    pub(crate) fn here_in(&self, client: ProcUid) -> Option<ProcUid> {
+        self.job(client).filter(|j| !j.is_clients()).map(|j| j.here)
+    }
+
+    /// The hosts of this client, by name.
+    pub(crate) fn members(&self) -> Vec<Member> {
+        let Some(job) = self.node().and_then(|n| self.job(n.uid)) else { return vec![] };
+        let describe = |h: Arc<Host>| Member { id: h.id, name: h.name(), silent: h.silence() };
+        let mut all: Vec<Member> = job.hosts().into_iter().map(describe).collect();
+        all.sort_by(|a, b| (&a.name, a.id.0).cmp(&(&b.name, b.id.0)));
+        all
     }
 
     fn add_job(&self, job: Arc<Job>) {

@@ -256,6 +256,16 @@ impl Tunnels {
         if self.open.len() + self.asked >= most {
             self.open.retain(|t| t.upgrade().is_some_and(|t| !t.is_over()));
         }
+        if self.open.len() + self.asked >= most {
+            // What the client has left, and the host has not answered by leaving it too, is in the way of others.
+            self.open.retain(|t| match t.upgrade().filter(|t| t.has_first_ended()) {
+                Some(left) => {
+                    left.close();
+                    false
+                }
+                None => true,
+            });
+        }
         let has_room = self.open.len() + self.asked < most;
         self.asked += usize::from(has_room);
         has_room
