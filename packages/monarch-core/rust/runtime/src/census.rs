@@ -67,7 +67,11 @@ struct Answer {
 /// What is known of another host of a client.
 #[derive(Serialize)]
 struct HostRow {
+    /// What it is called in this job.
+    id: String,
     host: String,
+    /// `joining`, `joined` or `lost`.
+    state: &'static str,
     /// What its agent says of this client's procs, or why it says nothing.
     answer: Option<Box<RawValue>>,
     error: Option<String>,
@@ -107,7 +111,7 @@ impl Agent {
     pub fn ask(&self, asker: Asker, what: u8, procs: Vec<ProcUid>, only: Option<ProcUid>, hosts: Vec<Member>) {
         let Some(node) = self.node() else { return };
         let id = self.census.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let there: Vec<ProcUid> = hosts.iter().filter(|h| h.silent.is_none()).map(|h| h.id).collect();
+        let there: Vec<ProcUid> = hosts.iter().filter(|h| h.why.is_none()).map(|h| h.id).collect();
         let wanted = procs.len() + there.len();
         let bound = if what == STACKS { FOR_STACKS } else { FOR_STATE } + if there.is_empty() { Duration::ZERO } else { FOR_HOSTS };
         lock(&self.census.open).insert(id, Open { asker, only, hosts, answers: HashMap::new(), wanted });
@@ -158,8 +162,8 @@ impl Agent {
         let mut hosts = vec![];
         for member in o.hosts {
             let answer = o.answers.remove(&member.id).and_then(json);
-            let error = if answer.is_some() { None } else { Some(member.silent.unwrap_or_else(|| "no answer".to_owned())) };
-            hosts.push(HostRow { host: member.name, answer, error });
+            let error = if answer.is_some() { None } else { Some(member.why.unwrap_or_else(|| "no answer".to_owned())) };
+            hosts.push(HostRow { id: hex(member.id.0), host: member.name, state: member.state, answer, error });
         }
         for (uid, row) in &mut rows {
             row.answer = o.answers.remove(uid).and_then(json);

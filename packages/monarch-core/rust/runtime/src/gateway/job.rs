@@ -15,7 +15,7 @@ use wire::control::HostEntry;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::greeting::JobSettings;
 
-use super::Gateway;
+use super::{Gateway, Member};
 use super::forward::{Hands, host_end};
 use crate::detector::{Detector, Role, Settings};
 
@@ -130,11 +130,17 @@ impl Host {
         lock(&self.state).lost.clone()
     }
 
-    /// Why it cannot be asked anything now.
-    pub(super) fn silence(&self) -> Option<String> {
+    /// For those who look in; none if it was told to end, and has.
+    pub(super) fn member(&self) -> Option<Member> {
+        let name = self.name();
         let state = lock(&self.state);
-        let why = state.lost.as_ref().map(|why| format!("lost: {why}"));
-        why.or_else(|| (!state.joined).then(|| "it has not joined yet".to_owned()))
+        let (now, why) = match &state.lost {
+            Some(_) if state.leaving => return None,
+            Some(why) => ("lost", Some(format!("lost: {why}"))),
+            None if state.joined => ("joined", None),
+            None => ("joining", Some("it has not joined yet".to_owned())),
+        };
+        Some(Member { id: self.id, name, state: now, why })
     }
 
     /// The end of all its processes, if it is lost.

@@ -49,11 +49,12 @@ pub struct Audit {
     pub detail: String,
 }
 
-/// A host of this client; `silent` says why it cannot be asked.
+/// A host of this client: `joining`, `joined` or `lost`; `why` it cannot be asked.
 pub struct Member {
     pub id: ProcUid,
     pub name: String,
-    pub silent: Option<String>,
+    pub state: &'static str,
+    pub why: Option<String>,
 }
 
 pub struct Gateway {
@@ -136,8 +137,7 @@ impl Gateway {
     /// The hosts of this client, by name.
     pub(crate) fn members(&self) -> Vec<Member> {
         let Some(job) = self.node().and_then(|n| self.job(n.uid)) else { return vec![] };
-        let describe = |h: Arc<Host>| Member { id: h.id, name: h.name(), silent: h.silence() };
-        let mut all: Vec<Member> = job.hosts().into_iter().map(describe).collect();
+        let mut all: Vec<Member> = job.hosts().into_iter().filter_map(|h| h.member()).collect();
         all.sort_by(|a, b| (&a.name, a.id.0).cmp(&(&b.name, b.id.0)));
         all
     }
