@@ -225,7 +225,9 @@ say("stopped")
 """
     )
     assert (done.code, done.out, done.left) == (0, "stopped\n", [])
-    assert done.err == f"[0] monarch: stop.timeout: <root>.<__main__.{cls} owner> is still in __supervise__ after its time to stop was over\n"
+    assert (
+        done.err == f"[0] monarch: stop.timeout: <root>.<__main__.{cls} owner> is still in __supervise__ after its time to stop was over\n"
+    )
 
 
 # ---- __cleanup__

@@ -104,7 +104,9 @@ def test_without_memory_for_the_message():
         take, one = holders.take, holders.slice(gpus=0)
         futures = [take.call(large), one.take.call_one(large), take.choose(large), *take.stream(large)]
         for future in futures:
-            with pytest.raises(DeliveryError, match=r"^undeliverable message for holder\.take\(\) from client to .*: no shared memory") as caught:
+            with pytest.raises(
+                DeliveryError, match=r"^undeliverable message for holder\.take\(\) from client to .*: no shared memory"
+            ) as caught:
                 future.get()
             assert caught.value.code == "undeliverable"
         for cast in (lambda: holders.take.broadcast(large), lambda: send(holders.take, (large,), {})):

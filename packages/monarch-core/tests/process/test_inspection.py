@@ -212,7 +212,7 @@ while True:
 """
         script = Script(f"WAY = {way!r}\n" + textwrap.dedent(code), env=variables)
         # Another client on the same hosts: nobody sees the other's.
-        other = Script(f"WAY = 'direct'\n" + textwrap.dedent(code).replace("far", "others"), env=variables)
+        other = Script("WAY = 'direct'\n" + textwrap.dedent(code).replace("far", "others"), env=variables)
         try:
             script.until("ready")
             other.until("ready")
@@ -222,7 +222,9 @@ while True:
             until(lambda: len(re.findall(r"wait_here [\d.]+s", monarch("ps", pid))) == 3)
             said = monarch("ps", pid)
             assert sorted(int(n) for n in re.findall(r"^host \S+, worker (\d+)$", said, re.M)) == sorted(agents)
-            assert sorted(re.findall(r"<root>\.<far\{'hosts': \d/3\}>$", said, re.M)) == [f"<root>.<far{{'hosts': {n}/3}}>" for n in range(3)]
+            assert sorted(re.findall(r"<root>\.<far\{'hosts': \d/3\}>$", said, re.M)) == [
+                f"<root>.<far{{'hosts': {n}/3}}>" for n in range(3)
+            ]
             assert "others" not in said
             said = monarch("stack", pid)
             assert len(re.findall(r"^1 x <root>\.<__main__\.Waiter waiter> in <root>\.<far>\[\d\]$", said, re.M)) == 3

@@ -1,7 +1,7 @@
 """What was done with jobs and hosts, and by whom: one line of JSON each in `MONARCH_HOME/audit.jsonl`, for its owner alone.
 
-A line is written by one append, so those of several processes never mix. That it cannot be written is said once and stops nothing. Values of
-environment variables are never in it. Who has come to a host is in the log of its agent (`host.joined`, `host.refused`).
+A line is written by one append, so those of several processes never mix. That it cannot be written is said once and stops nothing. Values
+of environment variables are never in it. Who has come to a host is in the log of its agent (`host.joined`, `host.refused`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from monarch.job import _credentials
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Sequence
 
 FILE = "audit.jsonl"
 # Then it becomes `audit.jsonl.1`, in the place of the one before.
@@ -27,6 +27,10 @@ _told = False
 
 def record(action: str, target: str, outcome: str = "done", **detail: object) -> None:
     """`target` is what it was done to; fields of `detail` that are None are left out."""
+    _write(_line(action, target, outcome, detail))
+
+
+def _write(line: bytes) -> None:
     global _told
     path = os.path.join(_credentials.home(), FILE)
     try:
@@ -35,7 +39,7 @@ def record(action: str, target: str, outcome: str = "done", **detail: object) ->
         try:
             if os.fstat(fd).st_size > MOST_BYTES:
                 os.replace(path, f"{path}.1")
-            os.write(fd, _line(action, target, outcome, detail))
+            os.write(fd, line)
         finally:
             os.close(fd)
     except OSError as e:
@@ -45,14 +49,14 @@ def record(action: str, target: str, outcome: str = "done", **detail: object) ->
 
 
 @contextlib.contextmanager
-def recorded(action: str, target: str, **detail: object) -> Iterator[None]:
+def recorded(action: str, target: str, **detail: object) -> Generator[None]:
     """The same when it is over, with why it failed if it did."""
     try:
         yield
     except BaseException as e:
-        record(action, target, f"{type(e).__name__}: {e}".partition("\n")[0][:_LONGEST_DETAIL], **detail)
+        _write(_line(action, target, f"{type(e).__name__}: {e}".partition("\n")[0][:_LONGEST_DETAIL], detail))
         raise
-    record(action, target, **detail)
+    _write(_line(action, target, "done", detail))
 
 
 def _line(action: str, target: str, outcome: str, detail: dict[str, object]) -> bytes:
@@ -86,9 +90,8 @@ def _source() -> str:
     return f"{os.uname().nodename} pid {os.getpid()}" + (f" from {come}" if come else "")
 
 
-def command_line(words: object) -> str:
-    """A command as it is written down."""
+def command_line(words: Sequence[str | None]) -> str:
+    """A command as it is written down; None is the place of a script that goes along."""
     import shlex
 
-    given = [str(word) for word in words if word is not None] if isinstance(words, list | tuple) else [str(words)]
-    return shlex.join(given)[:_LONGEST_DETAIL]
+    return shlex.join(word if word is not None else "SCRIPT" for word in words)[:_LONGEST_DETAIL]

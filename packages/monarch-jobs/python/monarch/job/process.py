@@ -21,7 +21,7 @@ from monarch.job._trait import DEFAULT_JOB_PATH, LogFile
 from monarch.job.errors import JobError, SubmitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from monarch.job._launcher import Launcher
 
@@ -186,7 +186,7 @@ def _session(worker: dict[str, Any]) -> _sessions.Session:
 
 
 @contextlib.contextmanager
-def _pipe_with(secret: bytes) -> Iterator[int]:
+def _pipe_with(secret: bytes) -> Generator[int]:
     """The end of a pipe that the secret can be read from, once: it is in no file that a worker could leave behind."""
     read, write = os.pipe()
     try:

@@ -15,8 +15,8 @@ use wire::control::HostEntry;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::greeting::JobSettings;
 
-use super::{Gateway, Member};
 use super::forward::{Hands, host_end};
+use super::{Gateway, Member};
 use crate::detector::{Detector, Role, Settings};
 
 pub struct Job {
