@@ -13,14 +13,13 @@ from monarch.actor import Actor, debug_controller, endpoint, this_proc
 
 
 @pytest.fixture(scope="session", autouse=True)
-def failures_do_not_end_pytest() -> Iterator[None]:
+def failures_do_not_end_pytest() -> None:
     """A failure may reach the root after the test that wanted it is over, and the usual hook would end the run in another one.
 
     Tests that are about the hook put their own in its place, or run a script of their own.
     """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)
-        yield
+    # For good: that of the last test may come when pytest is done.
+    monarch.actor.unhandled_fault_hook = lambda failure: None
 
 
 class Last(Actor):

@@ -187,7 +187,7 @@ if "{end}" != "exit":
 procs.stop().get()
 """
     )
-    line = "[0] monarch: <root>.<__main__.Mute mute> is still in stuck after its time to stop was over\n"
+    line = "[0] monarch: stop.timeout: <root>.<__main__.Mute mute> is still in stuck after its time to stop was over\n"
     done.assert_clean(0, line if (stream, end) == ("sys.stdout.close()", "stuck") else "")
     assert done.out == {"fail": "raised", "stuck": "stopped", "exit": "exit_code"}[end] + "\n"
 

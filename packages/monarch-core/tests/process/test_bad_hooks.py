@@ -207,7 +207,7 @@ if {cls == "Owner" or cls == "Async"}:
     )
     prefix = "" if where == "this_proc()" else "[0] "
     busy = {"Owner": "__supervise__", "Async": "__supervise__", "AsyncSwallows": "a task"}.get(cls)
-    line = f"{prefix}monarch: <root>.<__main__.{cls} owner> is still in {busy} after its time to stop was over\n"
+    line = f"{prefix}monarch: stop.timeout: <root>.<__main__.{cls} owner> is still in {busy} after its time to stop was over\n"
     done.assert_clean(0, line if busy else "")
     assert done.out == "stopped\n"
 
@@ -225,7 +225,9 @@ say("stopped")
 """
     )
     assert (done.code, done.out, done.left) == (0, "stopped\n", [])
-    assert done.err == f"[0] monarch: <root>.<__main__.{cls} owner> is still in __supervise__ after its time to stop was over\n"
+    assert (
+        done.err == f"[0] monarch: stop.timeout: <root>.<__main__.{cls} owner> is still in __supervise__ after its time to stop was over\n"
+    )
 
 
 # ---- __cleanup__
@@ -376,6 +378,6 @@ def test_cleanup_runs_if_the_endpoint_ever_returns(procs, capfd):
         gate = receiver.recv().get()
         late.stop().get()
     display = "<root>.<test_bad_hooks.test_cleanup_runs_if_the_endpoint_ever_returns.Late late>"
-    assert capfd.readouterr().err == f"monarch: {display} is still in wait after its time to stop was over\n"
+    assert capfd.readouterr().err == f"monarch: stop.timeout: {display} is still in wait after its time to stop was over\n"
     gate.send("now")
     assert [receiver.recv().get() for _ in range(2)] == ["endpoint returned", ("cleaned up", None)]

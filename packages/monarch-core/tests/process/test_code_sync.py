@@ -11,11 +11,12 @@ import textwrap
 import threading
 
 import pytest
+from worker_processes import Workers
 from workspace_hosts import OtherHosts, Reader
 
 from monarch._core import workspace_path, workspace_sync
 from monarch._core.process import current_process
-from monarch.actor import ActorError, SupervisionError, Workspace, this_host
+from monarch.actor import ActorError, SupervisionError, Workspace, attach_to_workers, endpoint, this_host
 
 
 @pytest.fixture(autouse=True)
@@ -304,6 +305,40 @@ def test_reload_on_hosts(source, hosts):
     assert reader.call.call("code_sync_top", "f").get().values() == [1, 1, 1]
     hosts.sync(workspace, auto_reload=True)
     assert reader.call.call("code_sync_top", "f").get().values() == [20, 20, 20]
+
+
+class Spawner(Reader):
+    @endpoint
+    def spawn_here(self):
+        self.reader = this_host().spawn_procs(name="inner").spawn("reader", Reader)
+        self.reader.initialized.get()
+        return self.reader
+
+
+@pytest.mark.parametrize("kind", ["unix", "tls"])
+def test_reload_in_procs_that_others_have_spawned(source, tmp_path, kind):
+    """Every proc of the hosts: of another mesh of the same hosts, and what actors there have spawned; but not those of other hosts."""
+    write(source, code_sync_far="def f():\n    return 1")
+    workspace = Workspace({source: "code"}, env=None)
+    with Workers(3, kind, env={**os.environ, "MONARCH_HOME": str(tmp_path / "home")}) as workers, workers.attach() as hosts:
+        some = attach_to_workers(workers=workers.addresses[:2], **workers.trust())
+        asyncio.run(hosts.sync_workspace(workspace))
+        own = some.spawn_procs().spawn("reader", Reader)
+        spawners = hosts.spawn_procs().spawn("spawner", Spawner)
+        inner = [reader for _, reader in spawners.spawn_here.call().get().items()]
+        readers = [own, spawners, *inner]
+        assert {value for reader in readers for value in reader.call.call("code_sync_far", "f").get().values()} == {1}
+        write(source, code_sync_far="def f():\n    return 222")
+        asyncio.run(some.sync_workspace(workspace, auto_reload=True))
+        found = [list(reader.call.call("code_sync_far", "f").get().values()) for reader in readers]
+        assert found == [[222, 222], [222, 222, 1], [222], [222], [1]]
+        # One that does not live any more is not waited for.
+        with pytest.raises(SupervisionError):
+            own.slice(hosts=0).die.call_one().get()
+        write(source, code_sync_far="def f():\n    return 3")
+        asyncio.run(hosts.sync_workspace(workspace, auto_reload=True))
+        found = [list(reader.call.call("code_sync_far", "f").get().values()) for reader in (spawners, *inner)]
+        assert found == [[3, 3, 3], [3], [3], [3]]
 
 
 @pytest.fixture

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
 import signal
+import socket
 from typing import Any
 
 import pytest
@@ -208,6 +211,34 @@ print(json.dumps(hosts))
         assert why["tcp://127.0.0.1:1"] == "connection refused"
         assert why["tcp://no-such-host.invalid:22222"].startswith("name not found: ")
         assert why["ipc:///tmp/no-such-socket"] == "only tcp addresses are reached through a gateway"
+
+
+def test_so_many_tunnels_and_no_more():
+    """A client cannot use up the gateway, whose other clients go on; what it does not need any more is free again."""
+    with Workers(2, "tls") as workers, contextlib.ExitStack() as stack:
+        # A quarter of its descriptors may be tunnels of one client.
+        resource.prlimit(workers.processes[0].pid, resource.RLIMIT_NOFILE, (80, 80))
+        # They are connected to, and say nothing.
+        mute = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(24)]
+        options = hosts(workers, workers.addresses[0])
+        options["env"]["TEST_MUTE"] = json.dumps([f"tcp://127.0.0.1:{one.getsockname()[1]}" for one in mute])
+        said = run(
+            """
+configure(mesh_attach_config_timeout="2s")
+attach(gateway, **trust)
+try:
+    attach_to_workers(workers=json.loads(os.environ["TEST_MUTE"]), **trust).initialized.get()
+except AttachError as e:
+    print(json.dumps(list(e.hosts.values())))
+echo = attach_to_workers(workers=workers[1:], **trust).spawn_procs().spawn("echo", Echo)
+print(echo.echo.call_one(3).get())
+""",
+            options,
+        )
+        why, answer = said.splitlines()
+        refused = [text for text in json.loads(why) if "the gateway has 20 tunnels for this client already" in text]
+        assert len(json.loads(why)) == 24 and len(refused) == 4, why
+        assert answer == "3"
 
 
 def test_hosts_by_name():

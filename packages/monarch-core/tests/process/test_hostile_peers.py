@@ -107,7 +107,7 @@ def test_strangers_are_refused_and_written_down(tmp_path: Path, kind: str, words
         (event,) = agent.events("host.refused")
         assert event["level"] == "warn" and event["peer"].startswith("127.0.0.1:") and why in event["detail"]
         # Operators see it, too.
-        assert f"monarch: {event['detail']}" in agent.log()
+        assert f"monarch: host.refused: {event['detail']}" in agent.log()
         agent.serves()
         assert len(agent.events("host.joined")) == 1
 

@@ -18,8 +18,10 @@ from monarch.actor import (
     AttachError,
     AuthenticationError,
     Channel,
+    Future,
     HostMesh,
     SupervisionError,
+    Uid,
     attach_to_workers,
     current_rank,
     endpoint,
@@ -43,6 +45,10 @@ class Echo(Actor):
     @endpoint
     def all_seen(self) -> list[Any]:
         return self.seen
+
+    @endpoint
+    def variables(self, prefix: str) -> list[str]:
+        return [name for name in os.environ if name.startswith(prefix)]
 
     @endpoint
     def wait(self) -> None:
@@ -309,6 +315,22 @@ def test_a_host_that_is_attached_again_is_the_same():
         assert echo.echo.call_one(2).get() == 2
 
 
+def test_a_host_that_is_attached_again_by_a_future_is_the_same():
+    def later() -> Future[str]:
+        port, receiver = Channel[str].open(once=True)
+        port.send(workers.addresses[0])
+        future = receiver.recv()
+        future.get()
+        return future
+
+    with Workers(1) as workers:
+        first = attach_to_workers(workers=[later()]).spawn_procs().spawn("echo", Echo)
+        assert first.echo.call_one(1).get() == 1
+        again = attach_to_workers(workers=[later()])
+        assert again.spawn_procs().spawn("echo", Echo).echo.call_one(2).get() == 2
+        again.shutdown().get()
+
+
 def test_the_same_host_twice():
     with Workers(1) as workers:
         hosts = attach_to_workers(workers=workers.addresses * 2)
@@ -345,6 +367,24 @@ def test_secret_that_others_may_read(tmp_path: Any):
         attach_to_workers(workers=["tcp://127.0.0.1:1"], secret=str(path))
 
 
+def test_secret_in_a_pipe(tmp_path: Any):
+    """From who starts the worker: it is in no file then. A pipe that has a name may be anybody's."""
+    with Workers(1, "tls") as workers:
+        read, write = os.pipe()
+        os.write(write, workers.secret.read_bytes())
+        os.close(write)
+        workers.options["pass_fds"] = (read,)
+        number = workers.start("--secret-file", f"/dev/fd/{read}")
+        os.close(read)
+        with workers.attach() as hosts:
+            hosts.initialized.get()
+        pid = workers.processes[number].pid
+        assert not [fd for fd in os.listdir(f"/proc/{pid}/fd") if fd == str(read) and "pipe" in os.readlink(f"/proc/{pid}/fd/{fd}")]
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(ValueError, match="not a file"):
+        attach_to_workers(workers=["tcp://127.0.0.1:1"], secret=str(tmp_path / "pipe"))
+
+
 def worker(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", COMMAND, "worker", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)
@@ -356,6 +396,38 @@ def test_port_in_use():
         done = worker("--listen", address, "--secret-file", str(workers.secret))
         assert (done.returncode, done.stdout) == (1, "")
         assert f"cannot listen at {address}: Address already in use" in done.stderr
+
+
+def test_worker_with_an_identity_that_is_known_before():
+    ids = [Uid.instance("service") for _ in range(2)]
+    named = {"MONARCH_SERVICE_PROC_IDS": ",".join(map(str, ids)), "MONARCH_SERVICE_PROC_RANK": "1"}
+    with Workers(1, "tls", env={**os.environ, **named}) as workers:
+        (address,) = workers.addresses
+        assert workers.published[0]["uid"] == str(ids[1])[len("service<") : -1]
+        with pytest.raises(AttachError, match="another agent answers"):
+            attach_to_workers(workers=[f"{ids[0]}@{address}"], **workers.trust()).initialized.get()
+        with attach_to_workers(workers=[f"{ids[1]}@{address}"], **workers.trust()) as hosts:
+            # It is the worker's own: who is started there, even as a worker, is somebody else.
+            assert hosts.spawn_procs().spawn("echo", Echo).variables.call_one("MONARCH_SERVICE_PROC").get() == []
+
+
+@pytest.mark.parametrize(
+    ("ids", "rank", "text"),
+    [
+        ("service<2>,service<3>", "2", "MONARCH_SERVICE_PROC_RANK=2, and MONARCH_SERVICE_PROC_IDS has 2 identities"),
+        ("service<2>", "one", "MONARCH_SERVICE_PROC_RANK=one"),
+        ("service<1>", "0", "not the identity of a process"),
+        ("service", "0", "not the identity of a process"),
+        (f"service<{'z' * 12}>", "0", "not the identity of a process"),
+        ("service<0>", "0", "invalid uid"),
+    ],
+)
+def test_worker_with_a_bad_identity(ids: str, rank: str, text: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("MONARCH_SERVICE_PROC_IDS", ids)
+    monkeypatch.setenv("MONARCH_SERVICE_PROC_RANK", rank)
+    done = worker("--listen", "ipc://@nobody-dials-this")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert text in done.stderr
 
 
 def test_worker_that_would_be_open_to_all():

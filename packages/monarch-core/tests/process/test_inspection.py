@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from fresh_script import Script
+from worker_processes import Workers
 
 from monarch._core import inspection
 from monarch._core.process import current_process
@@ -181,6 +184,62 @@ def test_a_client_that_holds_the_gil_is_looked_into() -> None:
         assert monarch("ps", str(script.process.pid), code=None).count("<root>.<") == 1
     finally:
         script.close()
+
+
+@pytest.mark.parametrize("way", ["direct", "through a gateway"])
+def test_hosts_of_a_job(way: str) -> None:
+    """All that a client has is seen where the client is, however it reaches its hosts."""
+    with Workers(3, "tls") as workers:
+        variables = {"TEST_HOSTS": " ".join(workers.addresses), "TEST_SECRET": str(workers.secret)}
+        code = """
+from monarch.actor import attach, attach_to_workers
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: say("told")
+workers, secret = os.environ["TEST_HOSTS"].split(), os.environ["TEST_SECRET"]
+if WAY != "direct":
+    attach(workers[0], secret=secret)
+hosts = attach_to_workers(workers=workers, secret=secret)
+class Waiter(Actor):
+    @endpoint
+    def wait_here(self):
+        threading.Event().wait()
+waiters = hosts.spawn_procs(name="far").spawn("waiter", Waiter)
+waiters.initialized.get()
+waiters.wait_here.broadcast()
+say("ready")
+while True:
+    signal.pause()
+"""
+        script = Script(f"WAY = {way!r}\n" + textwrap.dedent(code), env=variables)
+        # Another client on the same hosts: nobody sees the other's.
+        other = Script("WAY = 'direct'\n" + textwrap.dedent(code).replace("far", "others"), env=variables)
+        try:
+            script.until("ready")
+            other.until("ready")
+            pid = str(script.process.pid)
+            agents = [process.pid for process in workers.processes]
+            # The message may be on its way.
+            until(lambda: len(re.findall(r"wait_here [\d.]+s", monarch("ps", pid))) == 3)
+            said = monarch("ps", pid)
+            assert sorted(int(n) for n in re.findall(r"^host \S+, worker (\d+)$", said, re.M)) == sorted(agents)
+            assert sorted(re.findall(r"<root>\.<far\{'hosts': \d/3\}>$", said, re.M)) == [
+                f"<root>.<far{{'hosts': {n}/3}}>" for n in range(3)
+            ]
+            assert "others" not in said
+            said = monarch("stack", pid)
+            assert len(re.findall(r"^1 x <root>\.<__main__\.Waiter waiter> in <root>\.<far>\[\d\]$", said, re.M)) == 3
+            assert len(re.findall(r"line \d+, in (?:Waiter\.)?wait_here$", said, re.M)) == 3
+            (found,) = json.loads(monarch("ps", "--json", pid))
+            assert [one["error"] for one in found["answer"]["hosts"]] == [None] * 3
+            workers.processes[2].kill()
+            workers.processes[2].wait()
+            script.until("told")
+            said = monarch("ps", pid)
+            assert re.search(r"^host \S+: lost: agent killed$", said, re.M), said
+            assert len(re.findall(r"wait_here", said)) == 2
+        finally:
+            script.close()
+            other.close()
 
 
 def test_another_user_sees_nothing(procs: ProcMesh) -> None:

@@ -201,7 +201,7 @@ def test_stop_that_takes_too_long(tmp_path):
     text = "<root>.<__main__.Busy busy> is still in block after its time to stop was over"
     wanted = {"actor": "<root>.<__main__.Busy busy>", "mesh": "busy", "rank": 0, "endpoint": "block", "detail": text}
     assert (one["level"], fields(one)) == ("warn", wanted)
-    assert done.stderr == f"monarch: {text}\n"
+    assert done.stderr == f"monarch: stop.timeout: {text}\n"
 
 
 def test_who_is_missing(tmp_path):
@@ -232,7 +232,7 @@ def test_who_is_missing(tmp_path):
         """,
         tmp_path,
     )
-    assert re.search(r"^monarch: 1 of 3 procs of slow are not ready after [\d.]+ s: ranks 1$", done.stderr, re.M), done.stderr
+    assert re.search(r"^monarch: proc.missing: 1 of 3 procs of slow are not ready after [\d.]+ s: ranks 1$", done.stderr, re.M), done.stderr
     found = events(tmp_path, "proc.missing")
     assert found[-1]["ranks"] == [1] and found[-1]["level"] == "warn" and found[-1]["mesh"].startswith("slow-")
 

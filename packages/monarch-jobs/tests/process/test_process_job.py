@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -84,6 +85,29 @@ def test_hosts_run_actors(ended: Callable[[Any], Any]) -> None:
     finally:
         for fd in fds:
             os.close(fd)
+
+
+def test_the_secret_is_nowhere(ended: Callable[[Any], Any]) -> None:
+    job = ended(ProcessJob({"a": 2}))
+    job.state("x.json").a.initialized.get()
+    secret = Path(job._directory, "secret").read_bytes()
+    assert len(secret) == 32
+    forms = [secret, secret.hex().encode(), base64.b64encode(secret)]
+    members = _sessions.members(set(sessions(job)), job.apply_id)
+    told = [Path(f"/proc/{pid}/{name}").read_bytes() for pid in members for name in ("cmdline", "environ")]
+    files = [path for root in (job._ids["directory"], job._ids["logs"]) for path in Path(root).rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"0.json", "1.json", "a-0.out"}
+    told += [path.read_bytes() for path in (*files, Path("x.json"))]
+    assert not [form for form in forms if any(form in text for text in told)]
+    # Who is started again gets it the same way.
+    fd = os.pidfd_open(sessions(job)[0])
+    os.kill(sessions(job)[0], signal.SIGKILL)
+    assert wait_for_end(sessions(job)[0])
+    os.close(fd)
+    while job.status().hosts[0].phase != "lost":
+        pass
+    report = job.heal()
+    assert len(report.restarted + report.replaced) == 1
 
 
 APPLIES = """

@@ -6,13 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from slurm_jobs import Jobs
+from worker_processes import Workers
 
 from monarch.actor import Actor, HostMesh, SupervisionError, endpoint
-from monarch.job import SlurmJob
+from monarch.job import SlurmJob, job_load
+from tools.ports import PortBlock
 from tools.project import ROOT
 from tools.sshd.hosts import SshHosts
 from tools.sshd.hosts import missing as missing_sshd
@@ -153,6 +156,78 @@ def test_through_a_login_node(jobs: Jobs, tmp_path: Path, sources: str, monkeypa
         assert not [path for path in (tmp_path / "jobs").iterdir() if path.is_dir()]
         monkeypatch.setenv("PATH", path)
         assert not (login.directory / "login.log").read_text().count("Accepted publickey") > 1, "one connection"
+
+
+THROUGH_A_GATEWAY = """
+import json, os, sys
+from pathlib import Path
+from client import Node
+from monarch.job import SlurmJob
+
+def connections():
+    own = {os.readlink(fd) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()}
+    fields = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    # Established, or on the way to be.
+    return sorted({int(f[2].rpartition(":")[2], 16) for f in fields if f"socket:[{f[9]}]" in own and f[3] in ("01", "02")})
+
+if __name__ == "__main__":
+    gateway, port, *limits = sys.argv[1:]
+    job = SlurmJob({"a": 2}, python_exe=sys.executable, job_dir="jobs", monarch_port=int(port), attach_to=gateway, slurm_args=limits)
+    nodes = job.state().a.spawn_procs().spawn("node", Node)
+    print(json.dumps([list(nodes.name.call().get(20).values()), connections()]))
+"""
+
+
+def _through(folder: Path, gateway: str, port: int, *limits: str) -> subprocess.Popen[str]:
+    (folder / "client.py").write_text(CLIENT)
+    (folder / "through.py").write_text(THROUGH_A_GATEWAY)
+    command = [sys.executable, "through.py", gateway, str(port), *limits]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """And the next one."""
+    block = PortBlock(2)
+    yield block.first
+    block.close()
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_through_a_host_of_the_job(jobs: Jobs, tmp_path: Path, held: bool, port: int) -> None:
+    """One port of the cluster is enough; it is waited for while the job is in the queue."""
+    with _through(tmp_path, f"tcp://127.0.0.1:{port}", port, *(["--hold"] if held else [])) as client:
+        if held:
+            while not (waiting := jobs.cluster.run("squeue", "-h", "-o", "%A %T").split()):
+                pass
+            assert waiting[1] == "PENDING"
+            jobs.cluster.run("scontrol", "release", waiting[0])
+        out, err = client.communicate(timeout=25)
+    assert (client.returncode, err) == (0, "")
+    assert json.loads(out) == [["n0", "n1"], [port]]
+    job_load().kill()
+
+
+def test_through_a_gateway_that_is_no_host_of_the_job(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    """It has a secret of its own, which this client finds by the environment; the hosts have theirs."""
+    with Workers(1, "tls") as gateway:
+        monkeypatch.setenv("MONARCH_JOB_SECRET_FILE", str(gateway.secret))
+        (address,) = gateway.addresses
+        with _through(tmp_path, address, port) as client:
+            out, err = client.communicate(timeout=25)
+        assert (client.returncode, err) == (0, "")
+        assert json.loads(out) == [["n0", "n1"], [int(address.rpartition(":")[2])]]
+        job_load().kill()
+
+
+def test_a_gateway_that_knows_another_secret(jobs: Jobs, tmp_path: Path, port: int) -> None:
+    with Workers(1, "tls") as gateway:
+        with _through(tmp_path, gateway.addresses[0], port) as client:
+            _, err = client.communicate(timeout=25)
+        assert client.returncode == 1
+        assert "AuthenticationError" in err and gateway.addresses[0] in err
+        # It is there, and can be used another way.
+        job_load().kill()
 
 
 def test_the_example(jobs: Jobs) -> None:

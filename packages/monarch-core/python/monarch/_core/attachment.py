@@ -53,7 +53,7 @@ class Attachment:
     def __init__(self, process: LocalProcess, workers: Sequence[Any], given: Given) -> None:
         self.process = process
         self.given = given
-        self.addresses: list[str] = [w if isinstance(w, str) else _TO_COME for w in workers]
+        self.addresses: list[str] = [_known_address(w) for w in workers]
         known = _joined_hosts(process)
         taken: set[int] = set()
         # A host that this client has already stays the one it is.
@@ -143,6 +143,19 @@ class Attachment:
         """What each host said of itself: `agent`, `host`, `pid`, `release`; None of those that have not joined."""
         results = self.cell.results()
         return [json.loads(r.raw()) if r is not None and r.status != ERROR else None for r in results]
+
+
+def _known_address(worker: Any) -> str:
+    """What is known of it now: of a Future, whatever it has."""
+    if isinstance(worker, str):
+        return worker
+    if isinstance(worker, Future):
+        coming: Future[Any] = worker
+        try:
+            return str(coming.get()) if coming._done() else _TO_COME
+        except Exception:  # it is told where the others are, in `_run`
+            pass
+    return _TO_COME
 
 
 def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attachment, int]]:

@@ -82,13 +82,30 @@ class Endpoint(Generic[P, R]):
         kind = SpawnError if spawn else SupervisionError
         return kind(failure.report(), self._endpoint_name, failure=failure)
 
+    def _undelivered(self, exc: RuntimeError, rank: int | None = None) -> BaseException:
+        """The message could not be sent to any of its receivers, which are as well as before; what else was raised is raised again."""
+        from monarch._core.context import context
+        from monarch._core.errors import DeliveryError, undeliverable
+
+        if type(exc) is not DeliveryError:
+            raise exc
+        info = self._mesh._info
+        ranks = self._mesh._base_ranks()
+        only = ranks[rank] if rank is not None else ranks[0] if len(ranks) == 1 else None
+        dest = f"{info.name} ({len(ranks)} ranks)" if only is None else info.display(only)
+        return DeliveryError(undeliverable(self._endpoint_name, str(context().actor_instance), dest, exc.message), hint=exc.hint)
+
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
         """Calls all actors; the result has one value per rank, in the shape of the called mesh."""
         self._check(args, kwargs)
         refused = self._refused()
         if refused is not None:
             return Future._error(refused)
-        return Future._of(self._caller.send(args, kwargs, FIRST_ERROR), self._mesh_result)
+        try:
+            cell = self._caller.send(args, kwargs, FIRST_ERROR)
+        except RuntimeError as e:
+            return Future._error(self._undelivered(e))
+        return Future._of(cell, self._mesh_result)
 
     def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Calls the only actor of the mesh; `ValueError` if there is not exactly one."""
@@ -98,7 +115,11 @@ class Endpoint(Generic[P, R]):
         refused = self._refused()
         if refused is not None:
             return Future._error(refused)
-        return Future._of(self._caller.send(args, kwargs, FIRST_ERROR), self._one_result)
+        try:
+            cell = self._caller.send(args, kwargs, FIRST_ERROR)
+        except RuntimeError as e:
+            return Future._error(self._undelivered(e))
+        return Future._of(cell, self._one_result)
 
     def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Calls one actor, picked at random."""
@@ -109,7 +130,11 @@ class Endpoint(Generic[P, R]):
         if refused is not None:
             return Future._error(refused)
         rank = _random_below(self._size)
-        return Future._of(self._caller.send(args, kwargs, FIRST_ERROR, rank), lambda cell: self._one_result(cell, rank))
+        try:
+            cell = self._caller.send(args, kwargs, FIRST_ERROR, rank)
+        except RuntimeError as e:
+            return Future._error(self._undelivered(e, rank))
+        return Future._of(cell, lambda cell: self._one_result(cell, rank))
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
         """Calls all actors; one Future per answer, in the order in which they arrive."""
@@ -117,7 +142,11 @@ class Endpoint(Generic[P, R]):
         refused = self._refused()
         if refused is not None:
             return iter([Future._error(refused) for _ in range(self._size)])
-        cell = self._caller.send(args, kwargs, STREAM)
+        try:
+            cell = self._caller.send(args, kwargs, STREAM)
+        except RuntimeError as e:
+            error = self._undelivered(e)
+            return iter([Future._error(error) for _ in range(self._size)])
         return iter([Future._of(cell, self._arrival_result(i), i) for i in range(self._size)])
 
     def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -126,7 +155,10 @@ class Endpoint(Generic[P, R]):
         refused = self._refused()
         if refused is not None:
             raise refused
-        self._caller.send(args, kwargs, NO_ANSWER)
+        try:
+            self._caller.send(args, kwargs, NO_ANSWER)
+        except RuntimeError as e:
+            raise self._undelivered(e) from None
 
     def rref(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Tensors that stay where they are; needs monarch-tensor."""
@@ -247,10 +279,12 @@ def send(
     if refused is not None:
         raise refused
     only = _random_below(endpoint._size) if selection == "choose" else None
+    try:
+        cell = endpoint._caller.send(tuple(args), kwargs, NO_ANSWER if port is None else STREAM, only)
+    except RuntimeError as e:
+        raise endpoint._undelivered(e, only) from None
     if port is None:
-        endpoint._caller.send(tuple(args), kwargs, NO_ANSWER, only)
         return
-    cell = endpoint._caller.send(tuple(args), kwargs, STREAM, only)
     assert cell is not None
     port._forward(cell, 1 if only is not None else endpoint._size, endpoint, only)
 

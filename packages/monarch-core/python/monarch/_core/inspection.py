@@ -54,6 +54,25 @@ def look(what: int, timeout: float = _TIMEOUT) -> list[Look]:
     return sorted(found, key=lambda one: one.answer["agent_pid"] if one.answer else 0)
 
 
+class OtherHost(NamedTuple):
+    """Another host of a job, and what its agent said of the job's procs there, or why it said nothing."""
+
+    host: str
+    state: str
+    answer: dict[str, Any] | None
+    error: str | None
+
+
+def others(answer: dict[str, Any]) -> list[OtherHost]:
+    """The hosts of a client, besides its own; jobs of other releases may not tell."""
+    return [OtherHost(one["host"], one["state"], one["answer"], one["error"]) for one in answer.get("hosts", [])]
+
+
+def parts(one: Look) -> list[dict[str, Any] | None]:
+    """What each host of a job said. Its owner has been told of those that are lost."""
+    return [None] if one.answer is None else [one.answer, *(other.answer for other in others(one.answer) if other.state == "joined")]
+
+
 def actors_of(proc: dict[str, Any]) -> list[dict[str, Any]]:
     """What a proc said of its actors; none if it said nothing."""
     return proc["answer"]["actors"] if proc["answer"] else []

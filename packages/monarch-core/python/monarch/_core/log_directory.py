@@ -22,6 +22,20 @@ def job_directory(agent: int) -> str:
     return os.path.join(os.path.abspath(temporary), f"monarch-{name}")
 
 
+# What an agent of other hosts' clients exports to its procs.
+_OF_HOST = "MONARCH_LOG_DIR_OF_HOST"
+
+
+def export(agent: int) -> None:
+    """Called by an agent, before it has procs: whoever spawns them, what they write down is with what it does."""
+    os.environ[_OF_HOST] = job_directory(agent)
+
+
+def directory_of_host(agent: int) -> str:
+    """Where a proc writes whose spawner is on another host; `agent` is what its agent is called in its job."""
+    return os.environ.get(_OF_HOST) or job_directory(agent)
+
+
 def make_private(path: str) -> None:
     """Makes the directory; `OSError` if it cannot be made or belongs to somebody else."""
     os.makedirs(path, 0o700, exist_ok=True)

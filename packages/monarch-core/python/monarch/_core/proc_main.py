@@ -50,6 +50,7 @@ REST = (
     "asyncio",
     "monarch._core.async_actor",
     "monarch._core.remote_exception",
+    "monarch._core.error_table",
     "monarch._core.spawn",
 )
 
@@ -99,6 +100,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     from monarch._core import config, runtime_log, stacks
     from monarch._core._native import Process as NativeProcess
     from monarch._core.housekeeping import Housekeeping
+    from monarch._core.log_directory import directory_of_host
     from monarch._core.mesh_info import MeshInfo
     from monarch._core.process import LocalProcess, host_name, set_process, start_variables
     from monarch._core.shape import Extent
@@ -119,7 +121,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     process.proc_info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agents=state[7], job=state[9])
     process.infos[state[0]] = process.proc_info
     process.proc_rank = rank
-    process.log_dir = setup["log_dir"]
+    process.log_dir = setup["log_dir"] or directory_of_host(process.agent_uid)
     runtime_log.start(process)
     runtime_log.event("proc.start", mesh=process.proc_info.unique_name, rank=rank)
     if setup["patches"] is not None:

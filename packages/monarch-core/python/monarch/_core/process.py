@@ -210,7 +210,19 @@ def start_variables() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k.startswith(_START_VARIABLES)}
 
 
-def _start_client() -> LocalProcess:
+def start_client(uid: int) -> LocalProcess:
+    """Starts the client of this process with an identity that others know already; `RuntimeError` if there is one with another."""
+    process = known_process()
+    if process is None and not _forked_from:
+        with _lock:
+            process = _process or _start_client(uid)
+    process = process or current_process()
+    if process.uid != uid:
+        raise RuntimeError("this process has an identity already: begin to be a worker before anything else is done with monarch")
+    return process
+
+
+def _start_client(uid: int = 0) -> LocalProcess:
     # It takes the thread that imports it first for the main thread, and waits for that one at exit: not one of ours, which never end.
     import threading as threading
 
@@ -220,7 +232,7 @@ def _start_client() -> LocalProcess:
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
     _open_standard_descriptors()
     tail = config.value("tail_log_lines")
-    native = NativeProcess.client(new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
+    native = NativeProcess.client(uid or new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
     native.warm_up()
     process = LocalProcess(native, host_name(), "client")
     process.start_variables = start_variables()

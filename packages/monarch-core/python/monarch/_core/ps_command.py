@@ -24,9 +24,16 @@ def report(pids: tuple[int, ...], as_json: bool) -> int:
         if one.answer is None:
             click.echo(f"a job that cannot be looked into: {one.error}")
         else:
+            click.echo(heading(one.answer))
             for line in _lines(one.answer):
                 click.echo(line)
-    return 1 if any(one.answer is None or any(p["silent"] for p in one.answer["procs"]) for one in found) else 0
+            for other in inspection.others(one.answer):
+                click.echo()
+                click.echo(host_heading(other))
+                for line in _lines(other.answer) if other.answer is not None else []:
+                    click.echo(line)
+    every = [part for one in found for part in inspection.parts(one)]
+    return 1 if any(answer is None or any(p["silent"] for p in answer["procs"]) for answer in every) else 0
 
 
 def wanted(found: list[inspection.Look], pids: tuple[int, ...]) -> list[inspection.Look]:
@@ -43,6 +50,12 @@ def heading(answer: dict[str, Any]) -> str:
     return f"job {answer['agent_pid']} on {answer['host']}: {inspection.command_of(answer['agent_pid'])}"
 
 
+def host_heading(one: inspection.OtherHost) -> str:
+    """Another host of a job."""
+    name = one.host or "a host"
+    return f"host {name}: {one.error}" if one.answer is None else f"host {name}, worker {one.answer['agent_pid']}"
+
+
 def _lines(answer: dict[str, Any]) -> list[str]:
     rows = [("PID", "STATE", "UP", "RSS", "QUEUED", "DOING", "PROC / ACTOR")]
     notes: list[str] = []
@@ -56,7 +69,7 @@ def _lines(answer: dict[str, Any]) -> list[str]:
             rows.append(("", "", "", "", str(actor["queued"]), doing, "  " + actor["display"]))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     table = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows]
-    return [heading(answer), *table, *notes]
+    return [*table, *notes]
 
 
 def duration(seconds: float) -> str:

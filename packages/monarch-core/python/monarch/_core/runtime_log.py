@@ -131,7 +131,7 @@ def _log(name: str, level: int, said: bool, fields: dict[str, object]) -> None:
 def _text(name: str, level: int, fields: dict[str, object]) -> str:
     detail = fields.get("detail")
     if level >= WARN and detail:
-        return f"monarch: {detail}"
+        return f"monarch: {name}: {detail}"
     words = [f"{key}={value}" for key, value in fields.items() if key != "detail"]
     return " ".join(["monarch:", name, *words, *([str(detail)] if detail else [])])
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from monarch._core import inspection, stacks
-from monarch._core.ps_command import duration, heading, wanted
+from monarch._core.ps_command import duration, heading, host_heading, wanted
 
 # Where a thread that has nothing to do waits: the last frame of ours is the only one.
 _IDLE = ("next_event", "wait_pop", "_run_sync", "_first_message")
@@ -42,13 +42,23 @@ def report(pids: tuple[int, ...], as_json: bool, everything: bool) -> int:
             click.echo(f"a job that cannot be looked into: {one.error}")
             continue
         click.echo(heading(one.answer))
-        for line in _lines(one.answer, names.get(one.agent), everything):
+        state = names.get(one.agent)
+        for line in _lines(one.answer, state, everything):
             click.echo(line)
+        # The same hosts in both answers, unless one has joined meanwhile.
+        states = {(s.host, s.answer["agent_pid"]): s.answer for s in inspection.others(state or {}) if s.answer is not None}
+        for other in inspection.others(one.answer):
+            click.echo()
+            click.echo(host_heading(other))
+            if other.answer is not None:
+                for line in _lines(other.answer, states.get((other.host, other.answer["agent_pid"])), everything):
+                    click.echo(line)
     return _code(found)
 
 
 def _code(found: list[inspection.Look]) -> int:
-    return 1 if any(one.answer is None or any(p["answer"] is None for p in one.answer["procs"]) for one in found) else 0
+    every = [part for one in found for part in inspection.parts(one)]
+    return 1 if any(answer is None or any(p["answer"] is None for p in answer["procs"]) for answer in every) else 0
 
 
 def _lines(answer: dict[str, Any], state: dict[str, Any] | None, everything: bool) -> list[str]:

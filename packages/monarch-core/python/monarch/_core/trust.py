@@ -14,6 +14,7 @@ SECRET_VARIABLE = "MONARCH_JOB_SECRET_FILE"
 _LONGEST_SECRET = 4096
 # What launchers write: random bytes, of which the first or the last may look like white space.
 _RAW_SECRET = 32
+_INHERITED = "/dev/fd/"
 
 
 class Trust:
@@ -94,14 +95,19 @@ def read_secret(secret: bytes | str | os.PathLike[str]) -> bytes:
     import stat
 
     path = os.fspath(secret)
+    # From who started this process, who has written it or is about to; a pipe with a name is anybody's, and is not waited for.
+    inherited = path.startswith(_INHERITED)
     try:
-        with open(path, "rb") as f:
+        with open(path, "rb", opener=None if inherited else _without_waiting) as f:
             found = os.fstat(f.fileno())
+            if not stat.S_ISREG(found.st_mode) and not (inherited and stat.S_ISFIFO(found.st_mode)):
+                raise ValueError(f"secret file {path}: not a file")
             body = f.read(_LONGEST_SECRET + 1)
+        if inherited and stat.S_ISFIFO(found.st_mode):
+            # What is started here must not get it.
+            os.close(int(path.removeprefix(_INHERITED)))
     except OSError as e:
         raise ValueError(f"secret file {path}: {(e.strerror or str(e)).lower()}") from None
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError(f"secret file {path}: not a file")
     if found.st_uid not in (os.getuid(), 0):
         raise ValueError(f"secret file {path}: belongs to another user")
     if found.st_mode & 0o077:
@@ -113,6 +119,10 @@ def read_secret(secret: bytes | str | os.PathLike[str]) -> bytes:
     if len(body) < 16:
         raise ValueError(f"secret file {path}: a secret of {len(body)} bytes is too short, 16 at least")
     return body
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _pem(value: bytes | str | None, name: str, chain: str = "") -> bytes:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
-from monarch._core import runtime_log, workspace_path
+from monarch._core import log_directory, runtime_log, workspace_path
 from monarch._core.address import ChannelAddr
 from monarch._core.attachment import native_hosts, where
 from monarch._core.future import Future
-from monarch._core.process import FIRST_ERROR, OK, LocalProcess, current_process
+from monarch._core.identity import new_uid
+from monarch._core.process import FIRST_ERROR, OK, LocalProcess, known_process, start_client
 from monarch._core.trust import Given
 
 TYPE_CHECKING = False
@@ -43,7 +44,10 @@ class WorkerLoop:
         bound = self.address.bound or self.address
         trust = given.of(bound)
         workspace_path.export(bound.url)
-        self.process: LocalProcess = current_process()
+        assigned, running = _assigned_uid(), known_process()
+        uid = assigned or (new_uid() if running is None else running.uid)
+        log_directory.export(uid)
+        self.process: LocalProcess = start_client(uid)
         if not self.process.is_client:
             raise RuntimeError("a proc cannot be a worker: it has an agent already")
         _make_room(bound)
@@ -141,6 +145,27 @@ class WorkerLoop:
                 os.unlink(self._socket)
             except OSError:  # somebody else has taken it away
                 pass
+
+
+# The identities of all workers that somebody has started, and which of them is this one (jobs: `new_service_proc_id` and the like).
+_IDS, _RANK = "MONARCH_SERVICE_PROC_IDS", "MONARCH_SERVICE_PROC_RANK"
+
+
+def _assigned_uid() -> int:
+    """What others dial this worker as, `<proc-id>@url`; 0 if nobody has said it. Not for what it starts, so it is taken out."""
+    text, rank = os.environ.get(_IDS), os.environ.get(_RANK)
+    if not text or rank is None:
+        return 0
+    from monarch._core.identity import ProcId
+
+    ids = text.split(",")
+    if not (rank.isascii() and rank.isdecimal() and int(rank) < len(ids)):
+        raise ValueError(f"{_RANK}={rank}, and {_IDS} has {len(ids)} identities")
+    value = ProcId.from_string(ids[int(rank)]).uid.instance_value
+    if not value or value >= 1 << 64:
+        raise ValueError(f"{_IDS} has {ids[int(rank)]!r} for this worker, which is not the identity of a process: expected `label<uid>`")
+    del os.environ[_IDS], os.environ[_RANK]
+    return value
 
 
 def _make_room(bound: ChannelAddr) -> None:

@@ -94,7 +94,31 @@ class Sync:
         if not elsewhere:
             # Whoever has spawned them, they are on this machine, and of this job.
             return [uid for uid, pid in self.process.native.alive_procs() if pid] if self.reload else []
-        return [uid for mesh in self.hosts._spawned if mesh.info.stopped is None for uid in mesh.info.procs]
+        found = {uid: None for mesh in self.hosts._spawned if mesh.info.stopped is None for uid in mesh.info.procs}
+        # And those that others have spawned: actors on these hosts, or another mesh of them.
+        if self.process.is_client:
+            found.update(dict.fromkeys(self._procs_there()))
+        return list(found)
+
+    def _procs_there(self) -> list[int]:
+        """What the agents of the hosts have of this client's."""
+        import json
+
+        from monarch._core.inspection import STATE
+
+        cell = self.process.native.inspect(STATE)
+        self._wait_for_cell(cell)
+        (result,) = cell.results()
+        answer: dict[str, Any] = {} if result is None else json.loads(result.raw())
+        wanted = set(self.hosts._agents)
+        found: list[tuple[int, int]] = []
+        for host in answer.get("hosts", ()):
+            id = int(host["id"], 16)
+            if id in wanted and host["answer"] is not None:
+                # The first is the agent itself.
+                found += [(int(proc["uid"], 16), id) for proc in host["answer"]["procs"][1:] if proc["state"] != "stopping"]
+        self.process.native.route(found)
+        return [uid for uid, _ in found]
 
     def update(self, procs: Sequence[int], is_mirrored: bool) -> None:
         """Has procs take notice; `ActorError` if a module cannot be reloaded."""

@@ -64,6 +64,10 @@ impl Pickled {
         Ok(Pickled { stream, views })
     }
 
+    pub fn len(&self, py: Python<'_>) -> u64 {
+        (self.stream.as_bytes(py).len() + self.views.iter().map(|v| v.raw.len as usize).sum::<usize>()) as u64
+    }
+
     pub fn parts<'a>(&'a self, py: Python<'a>) -> Vec<OutPart<'a>> {
         let mut out = Vec::with_capacity(1 + self.views.len());
         out.push(OutPart { bytes: self.stream.as_bytes(py), readonly: true });

@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use runtime::mailbox::{CHOSEN, answer_rank};
-use runtime::{Incoming, Mailbox, Node, Payload};
+use runtime::{Incoming, Mailbox, Node};
 use wire::{ProcUid, SlotId, Status};
 
 use crate::bytes::{Pickled, load};
-use crate::caller::{check_size, out_of_memory};
+use crate::caller::message;
 
 #[pyclass(frozen)]
 pub struct Call {
@@ -132,10 +132,9 @@ impl Call {
 pub fn reply(value: &Bound<'_, PyAny>, node: &Node, to: ProcUid, slot: SlotId, rank: u32) -> PyResult<()> {
     let py = value.py();
     let pickled = Pickled::new(value)?;
-    let payload = Payload::new(&node.arena, pickled.parts(py)).map_err(out_of_memory)?;
-    if payload.len() >= runtime::peer::MOST_BETWEEN_HOSTS {
-        check_size(&node.peer(to), &payload)?;
-    }
+    // Only one that may be too large needs a look at who gets it.
+    let peer = (pickled.len(py) >= runtime::peer::MOST_BETWEEN_HOSTS).then(|| node.peer(to));
+    let payload = message(py, node, peer.as_slice(), &pickled)?;
     node.send_reply(to, slot, answer_rank(rank), Status::Ok, &payload, || pickled.parts(py));
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use runtime::caster::Group;
@@ -71,7 +71,6 @@ pub fn send(
     payload: &Payload<'_>,
     pickled: &Pickled,
 ) -> PyResult<Sent> {
-    check_size(peer, payload)?;
     let local = || pickled.parts(py);
     let sent = node.send_message(peer, head, payload, local, false);
     if sent != Sent::Full {
@@ -138,11 +137,11 @@ impl Caller {
     ) -> PyResult<Option<CallCell>> {
         gil::check_not_forked()?;
         let mode = mode(how)?;
-        let message = PyTuple::new(py, [args.as_any(), kwargs.as_any()])?;
-        let pickled = Pickled::new(message.as_any())?;
+        let called = PyTuple::new(py, [args.as_any(), kwargs.as_any()])?;
+        let pickled = Pickled::new(called.as_any())?;
         let t = self.targets.get();
-        let parts = pickled.parts(py);
-        let payload = Payload::new(&self.node.arena, parts).map_err(out_of_memory)?;
+        let ranks = only.map_or(0..t.peers.len(), |i| i..i + 1);
+        let payload = message(py, &self.node, &t.peers[ranks], &pickled)?;
         let cell = match (mode, only) {
             (None, _) => None,
             (Some(m), None) => Some(self.node.new_cell(m, t.ids.len(), t.ids.clone())),
@@ -175,11 +174,11 @@ impl Caller {
         slot: u64,
         only: Option<usize>,
     ) -> PyResult<()> {
-        let message = PyTuple::new(py, [args.as_any(), kwargs.as_any()])?;
-        let pickled = Pickled::new(message.as_any())?;
-        let payload = Payload::new(&self.node.arena, pickled.parts(py)).map_err(out_of_memory)?;
+        let called = PyTuple::new(py, [args.as_any(), kwargs.as_any()])?;
+        let pickled = Pickled::new(called.as_any())?;
         let t = self.targets.get();
         let ranks = only.map_or(0..t.peers.len(), |i| i..i + 1);
+        let payload = message(py, &self.node, &t.peers[ranks.clone()], &pickled)?;
         for i in ranks {
             self.one(py, t, i, i as u32, SlotId(slot), &payload, &pickled, None)?;
         }
@@ -239,18 +238,19 @@ impl Caller {
     }
 }
 
-/// What does not fit must not be sent in part.
-pub fn check_size(peer: &Peer, payload: &Payload<'_>) -> PyResult<()> {
-    if peer.takes(payload) {
-        return Ok(());
+/// A message to these processes. `DeliveryError` if it cannot go to one of them, before it goes to any.
+pub fn message<'a>(py: Python<'a>, node: &Node, peers: &[Arc<Peer>], pickled: &'a Pickled) -> PyResult<Payload<'a>> {
+    let len = pickled.len(py);
+    if !peers.iter().all(|peer| peer.takes(len)) {
+        let most = runtime::peer::MOST_BETWEEN_HOSTS;
+        let why = format!("a message of {len} bytes is too large for another host: at most {most}, send it in parts");
+        return Err(undeliverable(py, why));
     }
-    let most = runtime::peer::MOST_BETWEEN_HOSTS;
-    Err(PyValueError::new_err(format!(
-        "a message of {} bytes is too large for another host: at most {most}, send it in parts",
-        payload.len()
-    )))
+    Payload::new(&node.arena, pickled.parts(py)).map_err(|e| undeliverable(py, format!("no shared memory for it: {e}")))
 }
 
-pub fn out_of_memory(e: std::io::Error) -> PyErr {
-    PyOSError::new_err(format!("no shared memory for the message: {e}"))
+/// A `DeliveryError`; whoever called says from whom to whom.
+fn undeliverable(py: Python<'_>, why: String) -> PyErr {
+    let made = py.import("monarch._core.errors").and_then(|m| m.getattr("DeliveryError")).and_then(|class| class.call1((why,)));
+    made.map_or_else(|e| e, PyErr::from_value)
 }

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use runtime::payload::Payload;
 use runtime::peer::Head;
 use runtime::{Mailbox, Mode, Node};
 use wire::frame::{EXCEPTION, RANKED, RETURN, TO_PORT};
 use wire::{MailboxId, ProcUid, SlotId, Status};
 
 use crate::bytes::Pickled;
-use crate::caller::{check_size, out_of_memory, send};
+use crate::caller::{message, send};
 use crate::cell::CallCell;
 use crate::gil;
 use crate::process::Process;
@@ -76,7 +75,8 @@ pub fn send_to_port(
     gil::check_not_forked()?;
     let py = value.py();
     let pickled = Pickled::new(value)?;
-    let payload = Payload::new(&process.node.arena, pickled.parts(py)).map_err(out_of_memory)?;
+    let peer = process.node.peer(ProcUid(proc));
+    let payload = message(py, &process.node, std::slice::from_ref(&peer), &pickled)?;
     let flags =
         TO_PORT | if rank.is_some() { RANKED } else { 0 } | if exception { EXCEPTION } else { 0 } | if give_back { RETURN } else { 0 };
     let head = Head {
@@ -88,7 +88,6 @@ pub fn send_to_port(
         method: b"",
         extent: b"",
     };
-    let peer = process.node.peer(ProcUid(proc));
     if send(py, &process.node, &peer, &head, &payload, &pickled)? == runtime::peer::Sent::Ended && give_back {
         process.node.undelivered_to_ended(&head, &peer);
     }
@@ -102,8 +101,7 @@ pub fn send_to_slot(process: &Process, proc: u64, slot: u64, rank: u32, value: &
     gil::check_not_forked()?;
     let py = value.py();
     let pickled = Pickled::new(value)?;
-    let payload = Payload::new(&process.node.arena, pickled.parts(py)).map_err(out_of_memory)?;
-    check_size(&process.node.peer(ProcUid(proc)), &payload)?;
+    let payload = message(py, &process.node, &[process.node.peer(ProcUid(proc))], &pickled)?;
     let status = if status == 0 { Status::Ok } else { Status::Error };
     process.node.send_reply(ProcUid(proc), SlotId(slot), rank, status, &payload, || pickled.parts(py));
     Ok(())

@@ -60,6 +60,11 @@ impl Splice {
         lock(&self.ends).is_none()
     }
 
+    /// Nothing more comes from the first end: it may have been closed, or only for one direction.
+    pub fn has_first_ended(&self) -> bool {
+        lock(&self.ends).as_ref().is_none_or(|ends| ends[0].ended)
+    }
+
     /// Resets both ends.
     pub fn close(&self) {
         let ends = lock(&self.ends).take();

@@ -254,6 +254,14 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// How many descriptors this process may have, as of now.
+pub fn descriptor_limit() -> usize {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a buffer of that type; a failure leaves it as it is.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
+}
+
 /// Anonymous shared memory of `len` bytes (sparse until touched).
 pub fn memfd(len: u64) -> io::Result<OwnedFd> {
     // SAFETY: a constant, terminated name.

@@ -11,12 +11,15 @@ use serde_json::value::RawValue;
 use wire::{Control, ProcUid, SlotId, Status};
 
 use crate::agent::Agent;
+use crate::gateway::Member;
 use crate::inspection::{STACKS, hex};
 use crate::node::Node;
 
 /// How long procs have to answer. For stacks: longer than those without the GIL take. The state is at hand.
 const FOR_STACKS: Duration = Duration::from_millis(2000);
 const FOR_STATE: Duration = Duration::from_millis(700);
+/// More for other hosts, which wait as long for their procs.
+const FOR_HOSTS: Duration = Duration::from_millis(1000);
 
 /// Who wants to know: a process at the other end of a link with the number of its question, or a call of this process.
 #[derive(Clone, Copy)]
@@ -57,10 +60,28 @@ struct Answer {
     agent_pid: u32,
     zygote_pid: Option<u32>,
     procs: Vec<ProcRow>,
+    /// Of a client: its other hosts.
+    hosts: Vec<HostRow>,
+}
+
+/// What is known of another host of a client.
+#[derive(Serialize)]
+struct HostRow {
+    /// What it is called in this job.
+    id: String,
+    host: String,
+    /// `joining`, `joined` or `lost`.
+    state: &'static str,
+    /// What its agent says of this client's procs, or why it says nothing.
+    answer: Option<Box<RawValue>>,
+    error: Option<String>,
 }
 
 struct Open {
     asker: Asker,
+    /// The client's job that is asked about, by what this host is called in it; none: everything here.
+    only: Option<ProcUid>,
+    hosts: Vec<Member>,
     answers: HashMap<ProcUid, Vec<u8>>,
     wanted: usize,
 }
@@ -72,21 +93,34 @@ pub struct Census {
 }
 
 impl Agent {
-    /// Asks every proc, and this process itself.
+    /// Asks every proc, this process itself, and a client's other hosts. A client of another host is told of its own procs.
     pub fn inspect_all(&self, asker: Asker, what: u8) {
         let Some(node) = self.node() else { return };
+        let gateway = node.gateway();
+        let only = match asker {
+            Asker::Peer(from, _) => gateway.and_then(|g| g.here_in(from)),
+            _ => None,
+        };
         let mut procs: Vec<ProcUid> = self.started();
+        procs.retain(|uid| only.is_none_or(|here| self.is_in_job(*uid, here)));
         procs.push(node.uid);
-        self.ask(asker, what, procs);
+        let hosts = if only.is_some() { vec![] } else { gateway.map_or(vec![], |g| g.members()) };
+        self.ask(asker, what, procs, only, hosts);
     }
 
-    pub fn ask(&self, asker: Asker, what: u8, procs: Vec<ProcUid>) {
+    pub fn ask(&self, asker: Asker, what: u8, procs: Vec<ProcUid>, only: Option<ProcUid>, hosts: Vec<Member>) {
         let Some(node) = self.node() else { return };
         let id = self.census.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        lock(&self.census.open).insert(id, Open { asker, answers: HashMap::new(), wanted: procs.len() });
+        let there: Vec<ProcUid> = hosts.iter().filter(|h| h.why.is_none()).map(|h| h.id).collect();
+        let wanted = procs.len() + there.len();
+        let bound = if what == STACKS { FOR_STACKS } else { FOR_STATE } + if there.is_empty() { Duration::ZERO } else { FOR_HOSTS };
+        lock(&self.census.open).insert(id, Open { asker, only, hosts, answers: HashMap::new(), wanted });
+        for host in there {
+            node.peer(host).send_control(Control::Inspect { id, what });
+        }
         let me = self.weak();
         node.poller.later(
-            if what == STACKS { FOR_STACKS } else { FOR_STATE },
+            bound,
             Box::new(move || {
                 if let Some(a) = me.upgrade() {
                     a.conclude(id);
@@ -122,10 +156,17 @@ impl Agent {
             return;
         }
         let mut rows = self.rows();
-        rows.insert(0, self.own_row(&node));
+        rows.retain(|(uid, _)| o.only.is_none_or(|here| self.is_in_job(*uid, here)));
+        rows.insert(0, self.own_row(&node, if o.only.is_some() { "agent" } else { "client" }));
+        let json = |body: Vec<u8>| String::from_utf8(body).ok().and_then(|text| RawValue::from_string(text).ok());
+        let mut hosts = vec![];
+        for member in o.hosts {
+            let answer = o.answers.remove(&member.id).and_then(json);
+            let error = if answer.is_some() { None } else { Some(member.why.unwrap_or_else(|| "no answer".to_owned())) };
+            hosts.push(HostRow { id: hex(member.id.0), host: member.name, state: member.state, answer, error });
+        }
         for (uid, row) in &mut rows {
-            let answer = o.answers.remove(uid).and_then(|b| String::from_utf8(b).ok());
-            row.answer = answer.and_then(|text| RawValue::from_string(text).ok());
+            row.answer = o.answers.remove(uid).and_then(json);
             (row.kernel, row.rss) = (kernel_state(row.pid), resident(row.pid));
         }
         let answer = Answer {
@@ -134,6 +175,7 @@ impl Agent {
             agent_pid: std::process::id(),
             zygote_pid: self.zygote_pid(),
             procs: rows.into_iter().map(|(_, row)| row).collect(),
+            hosts,
         };
         let body = serde_json::to_vec(&answer).unwrap_or_default();
         match o.asker {
@@ -143,13 +185,13 @@ impl Agent {
         }
     }
 
-    fn own_row(&self, node: &Node) -> (ProcUid, ProcRow) {
+    fn own_row(&self, node: &Node, name: &str) -> (ProcUid, ProcRow) {
         let (silent, evidence) = self.own_silence();
         let row = ProcRow {
             uid: hex(node.uid.0),
             owner: hex(0),
             pid: std::process::id(),
-            name: "client".to_owned(),
+            name: name.to_owned(),
             state: if silent.is_some() { "unresponsive" } else { "running" },
             age: self.age(),
             silent,

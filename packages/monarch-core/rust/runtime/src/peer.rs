@@ -91,8 +91,8 @@ impl Peer {
     }
 
     /// A frame to another host has a length of 32 bits; on one host large parts are beside the frame.
-    pub fn takes(&self, payload: &Payload<'_>) -> bool {
-        payload.len() < MOST_BETWEEN_HOSTS || !self.link.is_carried()
+    pub fn takes(&self, len: u64) -> bool {
+        len < MOST_BETWEEN_HOSTS || !self.link.is_carried()
     }
 
     pub fn ended(&self) -> Option<&Ended> {

@@ -66,7 +66,7 @@ impl Agent {
             if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
                 p.evidence = Some(census::why_silent(pid));
             }
-            self.ask(Asker::Watch(uid), inspection::STACKS, vec![uid]);
+            self.ask(Asker::Watch(uid), inspection::STACKS, vec![uid], None, vec![]);
         }
     }
 

@@ -8,7 +8,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import Actor, Point, endpoint
-from monarch.job import _tree
+from monarch.job import _audit, _tree
 from monarch.job.errors import JobError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def upload(source: str, hosts: HostMesh, path: str) -> list[tuple[str, str]]:
     """From here to each of the hosts; what had to be left out, and why. `JobError` if it cannot be done."""
     source = os.path.expanduser(source)
     name = os.path.basename(os.path.abspath(source))
-    with hosts.spawn_procs(name="cp") as procs:
+    with _audit.recorded("cp", f"{len(hosts)} hosts", source=source, destination=f":{path}"), hosts.spawn_procs(name="cp") as procs:
         sink: Any = procs.spawn("sink", Sink, path, name)
         skipped: list[tuple[str, str]] = []
         sent: deque[Future[Any]] = deque()
@@ -107,7 +107,7 @@ def download(hosts: HostMesh, path: str, target: str) -> list[tuple[str, str]]:
     """From the hosts to here, into a folder per host if there are several."""
     name = os.path.basename(os.path.normpath(path))
     skipped: list[tuple[str, str]] = []
-    with hosts.spawn_procs(name="cp") as procs:
+    with _audit.recorded("cp", f"{len(hosts)} hosts", source=f":{path}", destination=target), hosts.spawn_procs(name="cp") as procs:
         sources: Any = procs.spawn("source", Source, path)
         extent = procs.extent
         for rank in range(extent.nelements):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from monarch.actor import Channel, Future, HostMesh, this_proc
-from monarch.job import _command
+from monarch.job import _audit, _command
 from monarch.job._command import SUBDIR, Order
 from monarch.job._execution import Execution, Target, buffered
 
@@ -153,6 +153,10 @@ _count = 0
 def start(targets: list[Target], ends_with_reader: bool = False) -> tuple[Execution, Future[int]]:
     """Begins now."""
     global _count
+    for target in targets:
+        order = target.order
+        where = f"{target.name or 'hosts'}, {target.ranks} ranks"
+        _audit.record("exec", where, "begun", command=_audit.command_line(order.argv), workdir=order.workdir, point=order.fixed or None)
     execution = this_proc().spawn("exec", Execution, targets, ends_with_reader)
     port, receiver = Channel[int].open(once=True)
     port.return_undeliverable = False

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import Actor, Point, endpoint
+from monarch.job import _audit
 from monarch.job._tunnel import Dialer, Listener, parse_address
 
 if TYPE_CHECKING:
@@ -55,7 +56,10 @@ class PortForwarder(Actor):
             for (listener, dialer), address, port in zip(pairs, addresses, ports, strict=True)
         ]
         try:
-            self._addresses += [await call for call in calls]
+            found = [await call for call in calls]
+            self._addresses += found
+            for address, port in zip(found, ports, strict=True):
+                _audit.record("port-forward", f"port {port} of {dst_proc_mesh}", "begun", listens=address)
         except BaseException:
             # All or nothing.
             await asyncio.gather(*(mesh.stop().as_asyncio() for mesh in (listeners, dialers)), return_exceptions=True)

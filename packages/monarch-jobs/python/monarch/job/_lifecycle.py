@@ -9,11 +9,12 @@ import uuid
 import warnings
 from typing import TYPE_CHECKING
 
-from monarch.job import _credentials, _store
+from monarch.job import _audit, _credentials, _store
 from monarch.job.errors import JobEndedError, JobError
 
 if TYPE_CHECKING:
     from monarch.job._job_state import JobState
+    from monarch.job._status import HealReport
     from monarch.job._trait import JobTrait
 
 BATCH = "MONARCH_BATCH_JOB"
@@ -31,7 +32,8 @@ def apply(job: JobTrait, client_script: str | None) -> None:
     life = job._life
     life.apply_id = str(uuid.uuid4())
     try:
-        job._create(client_script)
+        with _audit.recorded("apply", _named(job), script=client_script):
+            job._create(client_script)
     except BaseException:
         _take_back(job)
         raise
@@ -92,7 +94,15 @@ def state(job: JobTrait, cached_path: str | None) -> JobState:
 
 
 def _connect(job: JobTrait) -> JobState:
-    found = job._state()
+    target = _named(job)
+    try:
+        found = job._state()
+    except BaseException as e:
+        _audit.record("attach", target, f"{type(e).__name__}: {e}".partition("\n")[0])
+        raise
+    if found is not job._life.attached:
+        job._life.attached = found
+        _audit.record("attach", target)
     path = job._life.path
     if path is not None and os.path.exists(path):
         _write(path, job)  # addresses have become known
@@ -165,6 +175,7 @@ def kill(job: JobTrait) -> None:
         except Exception as e:
             failed.append((what, e))
 
+    was_active, target = life.active, _named(job)
     if life.active:
         step(f"end the allocation ({job._where()})", job._kill)
     ended = not failed
@@ -176,9 +187,24 @@ def kill(job: JobTrait) -> None:
         life.active = False
         life.apply_id = life.path = None
         asked._life.stand_in = None
+    if was_active:
+        life.attached = None
+        _audit.record("kill", target, "; ".join(f"could not {what}: {type(e).__name__}" for what, e in failed) or "done")
     if failed:
         causes = "\n".join(f"could not {what}: {type(e).__name__}: {e}" for what, e in failed)
         raise JobError("was not killed completely", title=job._title, cause=causes) from failed[0][1]
+
+
+def heal(job: JobTrait, timeout: float | None) -> HealReport:
+    with _audit.recorded("heal", _named(job)):
+        return job._heal(timeout)
+
+
+def _named(job: JobTrait) -> str:
+    """The job as it is written down: `apply_id` tells it from the others."""
+    from monarch.job._trait import kind_of
+
+    return f"{kind_of(job)} job {job._life.apply_id or ''}".rstrip()
 
 
 def say(line: str) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import Actor, HostMesh, MeshFailure, endpoint, this_proc
+from monarch.job import _audit
 from monarch.job._exec import check_words
 from monarch.job._execution import cannot_start
 from monarch.job._terminal import Terminal
@@ -42,9 +43,10 @@ def shell(host_mesh_singleton: HostMesh, *, env: dict[str, str] | None = None, w
     variables = {"TERM": os.environ.get("TERM", "dumb"), **(env or {})}
     try:
         terminal = keeper.open.call_one(host_mesh_singleton, variables, workdir, _window()).get()
-        refusal: Refusal | None = terminal.start.call_one().get()
-        if refusal is not None:
-            raise cannot_start(refusal)
+        started: Refusal | str = terminal.start.call_one().get()
+        if not isinstance(started, str):
+            raise cannot_start(started)
+        _audit.record("shell", started, "begun", workdir=workdir)
         return _Session(terminal).run()
     finally:
         keeper.stop().get()

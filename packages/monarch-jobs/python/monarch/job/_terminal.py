@@ -37,8 +37,8 @@ class Terminal(Actor):
         self.writing = asyncio.Lock()
 
     @concurrent_endpoint
-    async def start(self) -> Refusal | None:
-        """Starts the user's shell as a login shell; why not, if it cannot be."""
+    async def start(self) -> Refusal | str:
+        """Starts the user's shell as a login shell; the name of the host, or why it cannot be."""
         program = self.env.get("SHELL") or os.environ.get("SHELL") or _shell_of_user()
         environment = {**os.environ, "SHELL": program, **self.env}
         name = "-" + os.path.basename(program)
@@ -55,7 +55,7 @@ class Terminal(Actor):
             os.close(slave)
         self.process = process
         process.ended.add_done_callback(lambda _: self.readable.set())
-        return None
+        return socket.gethostname()
 
     @concurrent_endpoint
     async def read(self) -> tuple[bytes, int | None]:

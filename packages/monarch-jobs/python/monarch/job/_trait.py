@@ -45,6 +45,8 @@ class Life:
         self.loaded = False
         # The job of the cached file, the surrounding allocation, or the process job that reproduces this one.
         self.stand_in: JobTrait | None = None
+        # The handles that were given out last.
+        self.attached: JobState | None = None
 
 
 class JobTrait(ABC):
@@ -116,13 +118,15 @@ class JobTrait(ABC):
 
     def heal(self, *, timeout: float | None = None) -> HealReport:
         """Does the least that brings lost hosts back; the next `state()` has them, old handles keep failing for lost ranks."""
-        return self._current._heal(timeout)
+        from monarch.job import _lifecycle
+
+        return _lifecycle.heal(self._current, timeout)
 
     def plan(self) -> Plan:
         """What would be submitted; nothing is touched."""
         from monarch.job._plan import Plan
 
-        return Plan(_kind_of(self), f"{_kind_of(self)} job, which does not say what it submits\n")
+        return Plan(kind_of(self), f"{kind_of(self)} job, which does not say what it submits\n")
 
     def enable_telemetry(
         self, config: TelemetryConfig | None = None, *, mesh_admin_config: MeshAdminConfig | None = None, **kwargs: Any
@@ -225,10 +229,10 @@ class JobTrait(ABC):
     @property
     def _title(self) -> str:
         """How an error names the job: `<kind> job <name>`."""
-        return f"{_kind_of(self)} job {(self.apply_id or 'new')[:8]}"
+        return f"{kind_of(self)} job {(self.apply_id or 'new')[:8]}"
 
 
-def _kind_of(job: JobTrait) -> str:
+def kind_of(job: JobTrait) -> str:
     return job.kind or type(job).__name__
 
 

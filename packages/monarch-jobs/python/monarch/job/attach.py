@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from monarch.job._job_state import JobState
 from monarch.job._plan import Plan
-from monarch.job._status import HostStatus, JobStatus
+from monarch.job._status import HealReport, HostStatus, JobStatus
 from monarch.job._trait import JobTrait
 from monarch.job.login import check_meshes
 
@@ -15,7 +16,8 @@ from monarch.job.login import check_meshes
 class AttachJob(JobTrait):
     """`meshes` has the addresses per mesh; `credentials` is the 0600 file with the secret that the workers were started with.
 
-    `kill` leaves the hosts running. Without `credentials`, `MONARCH_JOB_SECRET_FILE` names the file.
+    `kill` leaves the hosts running. Without `credentials`, `MONARCH_JOB_SECRET_FILE` names the file. Who has started the workers starts
+    lost ones again, at the same addresses; `heal` then takes them in.
     """
 
     __module__ = "monarch.job"
@@ -39,20 +41,22 @@ class AttachJob(JobTrait):
         return isinstance(spec, AttachJob) and (spec._meshes, spec._credentials) == (self._meshes, self._credentials)
 
     def _create(self, client_script: str | None) -> None:
-        from monarch.job import _credentials
         from monarch.job.errors import JobError
 
         if client_script is not None:
             raise JobError("attach jobs run no client script", title=self._title)
-        if self._credentials is not None:
-            _credentials.read_private(self._credentials)
+        self._secret()
+
+    def _secret(self) -> bytes | None:
+        from monarch.job import _credentials
+
+        return None if self._credentials is None else _credentials.read_private(self._credentials)
 
     def _state(self) -> JobState:
         from monarch.actor import attach_to_workers
-        from monarch.job import _credentials
 
         if self.connection_ is None:
-            secret = None if self._credentials is None else _credentials.read_private(self._credentials)
+            secret = self._secret()
             meshes = {name: attach_to_workers(workers=list(hosts), name=name, secret=secret) for name, hosts in self._meshes.items()}
             self.connection_ = JobState(meshes)
         return self.connection_
@@ -60,6 +64,25 @@ class AttachJob(JobTrait):
     def _poll(self) -> JobStatus:
         hosts = [HostStatus(name, i, "", "waiting", host, "") for name, hosts in self._meshes.items() for i, host in enumerate(hosts)]
         return JobStatus("running", "started by somebody else", hosts)
+
+    def _heal(self, timeout: float | None) -> HealReport:
+        """Looks who is there; nothing can be started from here."""
+        from monarch.actor import AttachError, attach_to_workers
+
+        secret = self._secret()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        # Each on its own, so that each tells about itself; the next `state()` has those that were here and those that are here again.
+        joining = [(host, attach_to_workers(workers=[host.address], secret=secret).initialized) for host in self._poll().hosts]
+        self.connection_ = None
+        missing: list[HostStatus] = []
+        for host, joined in joining:
+            try:
+                joined.get(None if deadline is None else max(deadline - time.monotonic(), 0))
+            except AttachError as e:
+                missing.append(host._replace(phase="lost", detail="; ".join(e.hosts.values())))
+            except TimeoutError:
+                missing.append(host._replace(phase="lost", detail=f"no answer within {timeout:g} s"))
+        return HealReport([], [], missing)
 
     def _kill(self) -> None:
         self.connection_ = None

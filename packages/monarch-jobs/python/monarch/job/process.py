@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ from monarch.job._trait import DEFAULT_JOB_PATH, LogFile
 from monarch.job.errors import JobError, SubmitError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from monarch.job._launcher import Launcher
 
@@ -47,7 +48,7 @@ class ProcessJob(LauncherJob):
         self._spec = ProcessSpec(meshes=dict(meshes), env=dict(env or {}))
 
     def _launcher(self) -> Launcher:
-        return ProcessLauncher(self._spec.meshes, self._spec.env, self.apply_id)
+        return ProcessLauncher(self._spec.meshes, self._spec.env, self.apply_id, self._secret)
 
     def _sizes(self) -> dict[str, int]:
         return dict(self._spec.meshes)
@@ -71,14 +72,15 @@ class ProcessJob(LauncherJob):
 
 
 class ProcessLauncher:
-    """Starts the workers; `apply_id` is None where only the plan is asked for."""
+    """Starts the workers; `apply_id` is None where only the plan is asked for, `secret` is asked where some are started again."""
 
     kind = "process"
 
-    def __init__(self, meshes: Mapping[str, int], env: Mapping[str, str], apply_id: str | None) -> None:
+    def __init__(self, meshes: Mapping[str, int], env: Mapping[str, str], apply_id: str | None, secret: Callable[[], bytes]) -> None:
         self._meshes = dict(meshes)
         self._env = dict(env)
         self._apply_id = apply_id
+        self._secret = secret
 
     def plan(self) -> Plan:
         # Values may be secret; whoever runs the plan knows them.
@@ -91,10 +93,9 @@ class ProcessLauncher:
         hosts = _hosts(self._meshes)
         ids["service_procs"] = serialize_service_proc_ids(new_service_proc_id() for _ in hosts)
         try:
-            self._put_secret(ids, secret)
             for n, host in enumerate(hosts):
                 ids["workers"].append({"mesh": host.mesh, "rank": host.rank, "pid": 0, "start": 0})
-                self._start(ids, n)
+                self._start(ids, n, secret)
         except BaseException as e:
             self.cancel(ids)
             if isinstance(e, OSError):
@@ -109,24 +110,20 @@ class ProcessLauncher:
         os.makedirs(path, 0o700, exist_ok=True)
         return path
 
-    def _put_secret(self, ids: dict[str, Any], secret: bytes) -> None:
-        from monarch.job import _credentials
-
-        # Not the credentials' own file: this directory is the workers', and goes when they do.
-        _credentials.put(os.path.join(ids["directory"], "secret"), secret)
-
-    def _start(self, ids: dict[str, Any], n: int) -> None:
+    def _start(self, ids: dict[str, Any], n: int, secret: bytes) -> None:
         worker: dict[str, Any] = ids["workers"][n]
         directory = ids["directory"]
         argv = [sys.executable, "-P", "-c", _WORKER, "worker", "--listen", f"ipc://{directory}/{n}.sock"]
-        argv += ["--secret-file", f"{directory}/secret", "--publish", f"{directory}/{n}.json"]
+        argv += ["--publish", f"{directory}/{n}.json"]
         # Only what a user set for the workers; the client's own job must not become theirs.
         inherited = {name: value for name, value in os.environ.items() if name not in _OWN}
         identity = {SERVICE_PROC_IDS_ENV: ids["service_procs"], SERVICE_PROC_RANK_ENV: str(n)}
         host = Host(worker["mesh"], worker["rank"])
         assert self._apply_id is not None
         out, err = (_log(ids["logs"], host, stream) for stream in ("out", "err"))
-        session = _sessions.start(argv, {**inherited, **identity, **self._env}, self._apply_id, out, err)
+        with _pipe_with(secret) as fd:
+            argv += ["--secret-file", f"/dev/fd/{fd}"]
+            session = _sessions.start(argv, {**inherited, **identity, **self._env}, self._apply_id, out, err, [fd])
         worker.update(pid=session.pid, start=session.start)
 
     def poll(self, ids: dict[str, Any]) -> JobStatus:
@@ -160,7 +157,7 @@ class ProcessLauncher:
                 continue
             for name in (f"{n}.json", f"{n}.sock"):
                 _unlink(os.path.join(ids["directory"], name))
-            self._start(ids, n)
+            self._start(ids, n, self._secret())
             again.append(place)
         return again
 
@@ -186,6 +183,18 @@ def _hosts(meshes: Mapping[str, int]) -> list[Host]:
 
 def _session(worker: dict[str, Any]) -> _sessions.Session:
     return _sessions.Session(int(worker["pid"]), int(worker["start"]))
+
+
+@contextlib.contextmanager
+def _pipe_with(secret: bytes) -> Generator[int]:
+    """The end of a pipe that the secret can be read from, once: it is in no file that a worker could leave behind."""
+    read, write = os.pipe()
+    try:
+        with open(write, "wb") as f:
+            f.write(secret)
+        yield read
+    finally:
+        os.close(read)
 
 
 def _log(logs: str, host: Host, stream: str) -> str:

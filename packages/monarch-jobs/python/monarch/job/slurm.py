@@ -7,6 +7,7 @@ share. The parts are in `_slurm`.
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from monarch.job._job_state import check_count, check_mesh_names
@@ -181,13 +182,32 @@ class SlurmJob(LauncherJob):
 
     def _state(self) -> JobState:
         if self._args.attach_to:
-            from monarch.actor import attach
-
-            # A gateway that is no host of this job has a secret of its own.
-            attach(self._args.attach_to, secret=None if os.environ.get("MONARCH_JOB_SECRET_FILE") else self._secret())
+            self._attach_gateway(self._args.attach_to)
         if self._args.min_nodes is not None and self._ids is not None and self.connection_ is None:
             self._launcher().settle(self._ids)
         return super()._state()
+
+    def _attach_gateway(self, address: str) -> None:
+        """Waits for it as long as the job may take to start: it may be one of its hosts."""
+        from monarch.actor import AttachError, AuthenticationError, attach
+        from monarch.job import _joining
+
+        # A gateway that is no host of this job has a secret of its own.
+        secret = None if os.environ.get("MONARCH_JOB_SECRET_FILE") else self._secret()
+        running: float | None = None
+        while True:
+            try:
+                return attach(address, secret=secret)
+            except AuthenticationError:
+                raise
+            except AttachError:
+                status = self._poll()
+                now = time.monotonic()
+                if status.phase == "ended":
+                    raise _joining.ended(_joining.Allocation(self), status) from None
+                running = (running or now) if status.phase == "running" else None
+                if running is not None and now - running >= self._args.join_timeout:
+                    raise
 
     def _ending(self, status: JobStatus) -> tuple[str, str]:
         from monarch.job._slurm.launcher import ending

@@ -16,10 +16,10 @@ use wire::control::HostEntry;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::greeting::JobSettings;
 
-use super::Gateway;
 use super::cast::{Arrivals, Casts};
 use super::forward::{Hands, host_end};
 use super::large::Arriving;
+use super::{Gateway, Member};
 use crate::detector::{Detector, Role, Settings};
 
 pub struct Job {
@@ -141,6 +141,19 @@ impl Host {
 
     pub fn lost(&self) -> Option<String> {
         lock(&self.state).lost.clone()
+    }
+
+    /// For those who look in; none if it was told to end, and has.
+    pub(super) fn member(&self) -> Option<Member> {
+        let name = self.name();
+        let state = lock(&self.state);
+        let (now, why) = match &state.lost {
+            Some(_) if state.leaving => return None,
+            Some(why) => ("lost", Some(format!("lost: {why}"))),
+            None if state.joined => ("joined", None),
+            None => ("joining", Some("it has not joined yet".to_owned())),
+        };
+        Some(Member { id: self.id, name, state: now, why })
     }
 
     /// The end of all its processes, if it is lost.

@@ -24,6 +24,10 @@ const RETRY_MOST: Duration = Duration::from_millis(500);
 /// An agent that had joined says no.
 const FORGOTTEN: &str = "its agent does not know this job any more: it has ended since, or its lease (`mesh_orphan_timeout`) was over";
 
+/// A host gets another certificate when it has had the last one for so long, a third of what that is good for; or tries again.
+const RENEW: Duration = Duration::from_secs(30 * 24 * 3600);
+const RENEW_AGAIN: Duration = Duration::from_secs(3600);
+
 /// A host that is to join.
 pub struct Wanted {
     pub host: ProcUid,
@@ -110,7 +114,7 @@ impl Gateway {
         let done = move |result: Result<Ready, NoStream>| {
             let Some(g) = me.upgrade() else { return };
             match result {
-                Ok(ready) => g.joined(&job2, &host2, ready, slot, rank),
+                Ok(ready) => g.joined(&job2, &host2, ready, slot, rank, again),
                 // It may not be there yet: whoever started it has only just done so.
                 Err(why) if why.is_transient() && g.poller.now() + backoff(tries) < deadline && !g.is_closing() => {
                     let poller = g.poller.clone();
@@ -141,7 +145,7 @@ impl Gateway {
         dial::dial(&self.poller, &address, &place.resolved, &trust, target, hello, bound, done);
     }
 
-    fn joined(&self, job: &Arc<Job>, host: &Arc<Host>, mut ready: Ready, slot: SlotId, rank: u32) {
+    fn joined(&self, job: &Arc<Job>, host: &Arc<Host>, mut ready: Ready, slot: SlotId, rank: u32, hello: Vec<u8>) {
         ready.opened.stream.close();
         match greeting::decode(&ready.answer) {
             Some(Welcome::Joined { agent, host: name, pid, release }) => {
@@ -158,9 +162,52 @@ impl Gateway {
                 let place = host.place();
                 let body = serde_json::json!({"agent": agent, "host": place.name, "pid": pid, "release": place.release});
                 self.answer(slot, rank, Status::Ok, body.to_string().as_bytes());
+                self.renew_later(job, host, hello, RENEW);
             }
             Some(Welcome::Refused(no)) => self.not_joined(job, host, slot, rank, "other", refusal(no)),
             _ => self.not_joined(job, host, slot, rank, "other", "the answer makes no sense"),
+        }
+    }
+
+    /// Sessions may outlive certificates: those of streams that are opened then have to be good.
+    fn renew_later(&self, job: &Arc<Job>, host: &Arc<Host>, hello: Vec<u8>, delay: Duration) {
+        if !lock(&host.state).trust.as_ref().is_some_and(|t| t.authority().is_some()) {
+            return;
+        }
+        let (me, job, host) = (self.me.clone(), Arc::downgrade(job), Arc::downgrade(host));
+        let task = move || {
+            if let (Some(g), Some(job), Some(host)) = (me.upgrade(), job.upgrade(), host.upgrade()) {
+                g.renew(&job, &host, hello);
+            }
+        };
+        self.poller.later(delay, Box::new(task));
+    }
+
+    /// A host that joins again, and is the same agent, gets a certificate, and stays what it is.
+    fn renew(&self, job: &Arc<Job>, host: &Arc<Host>, hello: Vec<u8>) {
+        let Some(Greeting::Join { from, settings, .. }) = greeting::decode(&hello) else { return };
+        if self.is_closing() || host.lost().is_some() {
+            return;
+        }
+        let hello = greeting::encode(&Greeting::Join { host: host.id, agent: host.place().agent, from, settings });
+        let (me, job2, host2, again) = (self.me.clone(), job.clone(), host.clone(), hello.clone());
+        let done = move |result: Result<Ready, NoStream>| {
+            let Some(g) = me.upgrade() else { return };
+            let joined = |ready: &Ready| matches!(greeting::decode(&ready.answer), Some(Welcome::Joined { .. }));
+            let renewed = result.is_ok_and(|mut ready| {
+                ready.opened.stream.close();
+                joined(&ready)
+            });
+            g.renew_later(&job2, &host2, again, if renewed { RENEW } else { RENEW_AGAIN });
+        };
+        self.dial(job, host, Kind::Join, hello, ATTEMPT, Box::new(done));
+    }
+
+    /// The same for all hosts of a client's job, now: for tests.
+    pub fn renew_all(&self, job: &Arc<Job>, from: &str) {
+        for host in job.hosts() {
+            let settings = job.settings.clone();
+            self.renew(job, &host, greeting::encode(&Greeting::Join { host: host.id, agent: 0, from: from.to_owned(), settings }));
         }
     }
 
@@ -300,6 +347,8 @@ impl Gateway {
                 Some(Welcome::Refused(No::Glare)) => {
                     let mut state = lock(&host.state);
                     state.dials = false;
+                    // It comes with a session of its own, which is not to be taken for another one of the same.
+                    state.session = 0;
                     return;
                 }
                 Some(Welcome::Refused(No::OtherAgent)) => return self.host_lost(job, host, "agent exited", true),

@@ -14,6 +14,7 @@ use crate::detector::{Action, LinkEnd};
 
 /// Of a lease, so much is kept for the clean-up at its end: nothing is left when it is over.
 const CLEAN_UP: Duration = Duration::from_secs(2);
+const CLIENT_ENDED: &str = "its client has ended";
 
 impl Gateway {
     /// Looks after this host from now on.
@@ -231,11 +232,22 @@ impl Gateway {
                     self.host_lost(&job, &host, &why, false);
                 }
             }
-            Control::JobOver => {
-                if let Some(job) = self.job(from) {
-                    self.end_job(&job, "its client has ended");
+            Control::JobOver => match self.job(from) {
+                Some(job) => {
+                    // Agents that have not heard it yet would take the end of the streams to them for the end of this one.
+                    for other in job.hosts().into_iter().filter(|h| h.id != job.id && h.lost().is_none() && h.trunk.is_up()) {
+                        node.peer(other.id).send_control(Control::JobOver);
+                    }
+                    self.end_job(&job, CLIENT_ENDED);
                 }
-            }
+                None => {
+                    let found = self.jobs().into_iter().filter(|j| !j.is_clients()).find_map(|j| j.host(from).map(|h| (j, h)));
+                    if let Some((job, host)) = found {
+                        lock(&host.state).leaving = true;
+                        self.host_lost(&job, &host, CLIENT_ENDED, false);
+                    }
+                }
+            },
             Control::Shutdown { slot } if self.job(from).is_some() => {
                 node.system.push(crate::SystemEvent::Shutdown { from, slot });
             }

@@ -33,7 +33,6 @@ use net::Poller;
 use net::address::Address;
 use net::listener::Listener;
 use net::lock::lock;
-use net::splice::Splice;
 use net::trust::{HostTrust, Policy};
 use wire::ProcUid;
 
@@ -42,6 +41,7 @@ pub use self::forward::Via;
 pub(crate) use self::forward::host_end;
 pub use self::job::{Host, Job};
 pub use self::join::{Wanted, random};
+use self::tunnel::Tunnels;
 pub use self::tunnel::Way;
 use crate::node::Node;
 
@@ -53,6 +53,14 @@ pub struct Audit {
     pub what: &'static str,
     pub peer: String,
     pub detail: String,
+}
+
+/// A host of this client: `joining`, `joined` or `lost`; `why` it cannot be asked.
+pub struct Member {
+    pub id: ProcUid,
+    pub name: String,
+    pub state: &'static str,
+    pub why: Option<String>,
 }
 
 pub struct Gateway {
@@ -71,7 +79,7 @@ pub struct Gateway {
     /// Of a client: how it reaches hosts, if not directly.
     way: Mutex<Option<Arc<Way>>>,
     /// Of an agent: what it passes on, by the job of the client.
-    tunnels: Mutex<Vec<(ProcUid, Weak<Splice>)>>,
+    tunnels: Mutex<HashMap<ProcUid, Tunnels>>,
 }
 
 /// So many of them are remembered.
@@ -125,6 +133,19 @@ impl Gateway {
 
     pub fn jobs(&self) -> Vec<Arc<Job>> {
         self.jobs.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// What this host is called in the job of that client, if it is one of another host.
+    pub(crate) fn here_in(&self, client: ProcUid) -> Option<ProcUid> {
+        self.job(client).filter(|j| !j.is_clients()).map(|j| j.here)
+    }
+
+    /// The hosts of this client, by name.
+    pub(crate) fn members(&self) -> Vec<Member> {
+        let Some(job) = self.node().and_then(|n| self.job(n.uid)) else { return vec![] };
+        let mut all: Vec<Member> = job.hosts().into_iter().filter_map(|h| h.member()).collect();
+        all.sort_by(|a, b| (&a.name, a.id.0).cmp(&(&b.name, b.id.0)));
+        all
     }
 
     fn add_job(&self, job: Arc<Job>) {

@@ -29,6 +29,8 @@ use super::{Gateway, Host, Job, Wanted};
 const LOOK_UPS: usize = 64;
 /// How long tunnels of a client that is gone are kept, for its last words to others.
 const LINGER: Duration = Duration::from_secs(10);
+/// Tunnels of one client: two to each of 4,096 hosts, and as many again while streams are opened anew.
+const MOST: usize = 16 << 10;
 /// Kept of a client's time, so that it hears what the host has, or has not, answered.
 const MARGIN: Duration = Duration::from_millis(200);
 
@@ -158,13 +160,20 @@ impl Gateway {
     // ---- in the gateway's agent
 
     pub(super) fn tunnel_asked(&self, peer: &str, mut opened: Opened, name: String, port: u16, places: Vec<SocketAddr>, within: Duration) {
-        let asked = Asked { peer: peer.to_owned(), to: format!("tcp://{name}:{port}"), within };
+        let (job, to) = (ProcUid(opened.job.0), format!("tcp://{name}:{port}"));
         // Agents reach each other without help; other certificates do not tell who is who.
-        let may = matches!(opened.who, Who::Client | Who::Site(_) | Who::Unnamed) && self.job(ProcUid(opened.job.0)).is_some();
+        let may = matches!(opened.who, Who::Client | Who::Site(_) | Who::Unnamed) && self.job(job).is_some();
         if !may || self.is_closing() {
-            self.audit("refused", peer, format!("it asks for a tunnel to {}", asked.to));
+            self.audit("refused", peer, format!("it asks for a tunnel to {to}"));
             return answer(&mut opened.stream, &Welcome::Refused(No::NoSession));
         }
+        let most = most();
+        if !lock(&self.tunnels).entry(job).or_default().take_place(most) {
+            let why = format!("the gateway has {most} tunnels for this client already, and no more; `ulimit -n` there is a part of it");
+            self.audit("refused", peer, format!("it asks for a tunnel to {to}, and has {most}"));
+            return answer(&mut opened.stream, &Welcome::Unreached { why });
+        }
+        let asked = Asked { gateway: self.me.clone(), job, peer: peer.to_owned(), to, within };
         if !places.is_empty() {
             return self.tunnel_to(asked, opened, places);
         }
@@ -213,28 +222,20 @@ impl Gateway {
     }
 
     fn tunnel(&self, asked: &Asked, opened: Opened, fd: OwnedFd) {
-        let job = ProcUid(opened.job.0);
         let mut tunnels = lock(&self.tunnels);
-        if self.job(job).is_none() {
+        if self.job(asked.job).is_none() {
             return;
         }
         self.audit("tunnel", &asked.peer, asked.to.clone());
-        tunnels.retain(|(_, t)| t.upgrade().is_some_and(|t| !t.is_over()));
         // Without room for its descriptors both ends see that it ends.
         if let Ok(splice) = Splice::start(&self.poller, opened.stream, Stream::plain(fd)) {
-            tunnels.push((job, Arc::downgrade(&splice)));
+            tunnels.entry(asked.job).or_default().open.push(Arc::downgrade(&splice));
         }
     }
 
     /// The client is gone. What it has said to others before still goes through.
     pub(super) fn end_tunnels(&self, job: ProcUid) {
-        let mut left = vec![];
-        lock(&self.tunnels).retain(|(j, t)| {
-            if *j == job {
-                left.push(t.clone());
-            }
-            *j != job
-        });
+        let left = lock(&self.tunnels).remove(&job).unwrap_or_default().open;
         if !left.is_empty() {
             let close = move || left.iter().filter_map(Weak::upgrade).for_each(|t| t.close());
             self.poller.later(LINGER, Box::new(close));
@@ -242,11 +243,57 @@ impl Gateway {
     }
 }
 
-/// A tunnel that a client wants.
+/// What is passed on for one client.
+#[derive(Default)]
+pub(super) struct Tunnels {
+    open: Vec<Weak<Splice>>,
+    /// Those that are still being opened.
+    asked: usize,
+}
+
+impl Tunnels {
+    fn take_place(&mut self, most: usize) -> bool {
+        if self.open.len() + self.asked >= most {
+            self.open.retain(|t| t.upgrade().is_some_and(|t| !t.is_over()));
+        }
+        if self.open.len() + self.asked >= most {
+            // What the client has left, and the host has not answered by leaving it too, is in the way of others.
+            self.open.retain(|t| match t.upgrade().filter(|t| t.has_first_ended()) {
+                Some(left) => {
+                    left.close();
+                    false
+                }
+                None => true,
+            });
+        }
+        let has_room = self.open.len() + self.asked < most;
+        self.asked += usize::from(has_room);
+        has_room
+    }
+}
+
+/// Each takes two descriptors; half of all are for the agent itself and for other clients.
+fn most() -> usize {
+    MOST.min(net::sys::descriptor_limit() / 4)
+}
+
+/// A tunnel that a client wants; has a place among its tunnels while it is being opened.
 struct Asked {
+    gateway: Weak<Gateway>,
+    job: ProcUid,
     peer: String,
     to: String,
     within: Duration,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(g) = self.gateway.upgrade()
+            && let Some(tunnels) = lock(&g.tunnels).get_mut(&self.job)
+        {
+            tunnels.asked = tunnels.asked.saturating_sub(1);
+        }
+    }
 }
 
 fn answer(stream: &mut Stream, welcome: &Welcome) {

@@ -1,0 +1,154 @@
+"""Messages that cannot be sent: they fail the call they belong to, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from pickle import PickleBuffer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from worker_processes import Workers
+
+from monarch._core.errors import undeliverable
+from monarch.actor import Actor, ActorError, DeliveryError, SupervisionError, endpoint, send, this_host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TOO_LARGE = 4 << 30
+
+
+def too_large() -> PickleBuffer:
+    """The kernel makes its pages when they are touched, which nobody does."""
+    return PickleBuffer(mmap.mmap(-1, TOO_LARGE))
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """This process has as many files open as it may: there is no shared memory to be had."""
+    import resource
+
+    # Our own modules for errors are in files too.
+    str(SupervisionError(undeliverable("", "", "", "")))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[0], 512), limits[1]))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+class Holder(Actor):
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @endpoint
+    def take(self, x: Any) -> int:
+        self.seen.append(len(x))
+        return len(x)
+
+    @endpoint
+    def all_seen(self) -> list[int]:
+        return self.seen
+
+    @endpoint
+    def make(self, size: int) -> bytes:
+        return bytes(size)
+
+    @endpoint
+    def make_too_large(self) -> PickleBuffer:
+        return too_large()
+
+    @endpoint
+    def fail(self) -> None:
+        raise ValueError("for once")
+
+    @endpoint
+    def make_without_descriptors(self, size: int) -> bytes:
+        import resource
+
+        self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # Until `restore`, for the answer is sent when this has returned.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, self.limits[1]))
+        return bytes(size)
+
+    @endpoint
+    def restore(self) -> None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, self.limits)
+
+    @endpoint
+    def call_with_too_large(self, other: Any) -> str:
+        try:
+            other.take.call(too_large()).get()
+        except DeliveryError as e:
+            return str(e)
+        return "delivered"
+
+
+def test_without_memory_for_the_message():
+    procs = this_host().spawn_procs({"gpus": 2})
+    holders = procs.spawn("holder", Holder)
+    holders.take.call(b"first").get()
+    large = bytes(80 << 20)
+    with no_descriptors():
+        take, one = holders.take, holders.slice(gpus=0)
+        futures = [take.call(large), one.take.call_one(large), take.choose(large), *take.stream(large)]
+        for future in futures:
+            with pytest.raises(
+                DeliveryError, match=r"^undeliverable message for holder\.take\(\) from client to .*: no shared memory"
+            ) as caught:
+                future.get()
+            assert caught.value.code == "undeliverable"
+        for cast in (lambda: holders.take.broadcast(large), lambda: send(holders.take, (large,), {})):
+            with pytest.raises(DeliveryError, match="no shared memory"):
+                cast()
+        # What is small needs none.
+        assert list(holders.take.call(b"small").get().values()) == [5, 5]
+    assert list(holders.take.call(large).get().values()) == [len(large)] * 2
+    assert list(holders.all_seen.call().get().values()) == [[5, 5, len(large)]] * 2
+    procs.stop().get()
+
+
+def test_without_memory_for_the_answer():
+    procs = this_host().spawn_procs()
+    holder = procs.spawn("holder", Holder)
+    with pytest.raises(ActorError, match="for once"):
+        holder.fail.call_one().get()
+    with pytest.raises(ActorError, match="no shared memory") as caught:
+        holder.make_without_descriptors.call_one(80 << 20).get()
+    assert isinstance(caught.value.exception, DeliveryError)
+    holder.restore.call_one().get()
+    assert holder.make.call_one(80 << 20).get() == bytes(80 << 20)
+    procs.stop().get()
+
+
+def test_too_large_for_another_host():
+    with Workers(2) as workers, workers.attach() as hosts:
+        holders = hosts.spawn_procs().spawn("holder", Holder)
+        here = this_host().spawn_procs().spawn("here", Holder)
+        large = too_large()
+        why = r"a message of 42949\d+ bytes is too large for another host: at most \d+, send it in parts"
+        with pytest.raises(DeliveryError, match=rf"from client to holder \(2 ranks\): {why}"):
+            holders.take.call(large).get()
+        with pytest.raises(DeliveryError, match=r"to <root>\.<test_delivery\.Holder holder\{'hosts': 1/2\}>: "):
+            holders.slice(hosts=1).take.call_one(large).get()
+        with pytest.raises(DeliveryError):
+            holders.take.broadcast(large)
+        # From an actor, which lives on; and an answer.
+        said = here.call_with_too_large.call_one(holders).get()
+        assert "from <root>.<test_delivery.Holder here> to holder (2 ranks): a message of" in said
+        with pytest.raises(ActorError, match="is too large for another host") as caught:
+            holders.slice(hosts=0).make_too_large.call_one().get()
+        assert isinstance(caught.value.exception, SupervisionError)
+        assert list(holders.take.call(b"small").get().values()) == [5, 5]
+        assert list(holders.all_seen.call().get().values()) == [[5], [5]]

@@ -1,0 +1,123 @@
+"""What agents of hosts write down: their procs' events, who joined, and how jobs end."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fresh_script import Script
+from worker_processes import Workers
+
+from monarch.actor import Actor, attach_to_workers, endpoint
+from monarch.config import configured
+
+
+class Logged:
+    """Workers whose logs are looked at."""
+
+    def __init__(self, folder: Path, count: int, **variables: str) -> None:
+        self.folder = folder
+        self.err = open(folder / "stderr", "wb")
+        self.workers = Workers(count, "tls", stderr=self.err, env={**os.environ, "MONARCH_LOG_DIR": str(folder), **variables})
+
+    def events(self, number: int) -> list[dict[str, Any]]:
+        path = self.folder / self.workers.published[number]["uid"] / "runtime.jsonl"
+        # The last line may be half written.
+        return [json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")] if path.exists() else []
+
+    def names(self, number: int, target: str = "host.") -> list[str]:
+        return [event["event"] for event in self.events(number) if event["event"].startswith(target)]
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            assert all(process.poll() is None for process in self.workers.processes), self.said()
+            select.select([], [], [], 0.01)
+
+    def said(self) -> str:
+        return (self.folder / "stderr").read_text()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Logged]]:
+    made: list[Logged] = []
+
+    def one(count: int, **variables: str) -> Logged:
+        made.append(Logged(tmp_path, count, **variables))
+        return made[-1]
+
+    yield one
+    for logged in made:
+        logged.workers.__exit__()
+        logged.err.close()
+
+
+class Probe(Actor):
+    @endpoint
+    def directory(self) -> str:
+        print("on the host", flush=True)
+        return os.getcwd()
+
+
+def test_procs_log_where_their_agent_does(start: Callable[..., Logged], tmp_path: Path):
+    hosts = start(1)
+    # The level is the client's, which it gives to its procs; the place is the host's.
+    with configured(file_log_level="info", enable_file_capture=True, log_dir=str(tmp_path / "client")):
+        mesh = attach_to_workers(workers=hosts.workers.addresses, **hosts.workers.trust())
+        procs = mesh.spawn_procs(name="logged")
+        there = procs.spawn("probe", Probe).directory.call_one().get()
+        found = hosts.events(0)
+        assert [event["event"] for event in found] == ["proc.start", "actor.start"]
+        assert found[0]["mesh"].startswith("logged-") and found[0]["pid"] != hosts.workers.processes[0].pid
+        assert not os.path.exists(os.path.join(there, "runtime.jsonl"))
+        # Beside what they print.
+        folder = hosts.folder / hosts.workers.published[0]["uid"]
+        hosts.until(lambda: [path.read_text() for path in folder.glob("logged-*/0.stdout")] == ["on the host\n"])
+        mesh.shutdown().get()
+    assert hosts.said() == ""
+
+
+def test_the_end_of_a_job_is_no_loss_of_hosts(start: Callable[..., Logged]):
+    """Agents hear of it one after the other, and one has closed its connections to the next before that has heard."""
+    hosts = start(3, MONARCH_FILE_LOG="info")
+    code = """
+from monarch.actor import attach_to_workers
+from monarch.config import configure
+configure(host_loss_timeout="1m")
+hosts = attach_to_workers(workers=os.environ["TEST_HOSTS"].split(), secret=os.environ["TEST_SECRET"])
+procs = hosts.spawn_procs()
+echoes = procs.spawn("echo", Echo)
+class Caller(Actor):
+    @endpoint
+    def call(self, others):
+        return list(others.echo.call(1).get().values())
+callers = procs.spawn("caller", Caller)
+# Everybody has something to do with everybody.
+assert list(callers.call.call(echoes).get().values()) == [[1] * 3] * 3
+procs.stop().get()
+say("ready")
+signal.sigwait({signal.SIGUSR1})
+"""
+    variables = {"TEST_HOSTS": " ".join(hosts.workers.addresses), "TEST_SECRET": str(hosts.workers.secret)}
+    script = Script("signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n" + code, env=variables)
+    script.until("ready")
+    # This one hears of everything at once, when the others are through.
+    frozen = hosts.workers.processes[1]
+    frozen.send_signal(signal.SIGSTOP)
+    script.send(signal.SIGUSR1)
+    script.end().assert_clean()
+    for number in (0, 2):
+        hosts.until(lambda number=number: "host.ended" in hosts.names(number))
+    frozen.send_signal(signal.SIGCONT)
+    hosts.until(lambda: "host.ended" in hosts.names(1))
+    for number in range(3):
+        said = [event for event in hosts.events(number) if event["event"].startswith("host.")]
+        assert {event["event"] for event in said} <= {"host.joined", "host.left", "host.ended"}, said
+        (ended,) = [event for event in said if event["event"] == "host.ended"]
+        assert ended["level"] == "info" and ended["detail"].endswith(" is over: its client has ended")
+    assert hosts.said() == ""
