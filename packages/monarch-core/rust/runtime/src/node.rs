@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use net::lock::lock;
-use net::{Arena, Link, LinkHandler, Poller, RecvPart};
+use net::{Arena, Link, LinkHandler, Poller};
 use wire::frame::{PIECE, RETURN, STOP, TO_PORT};
 use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, Route, SlotId, Status};
 
@@ -487,13 +487,6 @@ impl Node {
                 self.on_frame(&peer.link, frame, &mut VecDeque::new());
             }
         }
-    }
-
-    fn adopt(&self, parts: Vec<wire::Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
-        if parts.iter().any(|p| matches!(p, wire::Part::Ahead { .. })) {
-            return self.known_peer(link.peer)?.adopt(parts);
-        }
-        parts.into_iter().map(|p| RecvPart::adopt(p, Some(link))).collect()
     }
 
     fn on_message(&self, link: &Arc<Link>, m: Message) {
