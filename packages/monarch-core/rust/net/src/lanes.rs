@@ -1,9 +1,9 @@
 //! Large parts on their way into a channel, and what must not overtake them.
 //!
-//! What goes to another host goes into the channel at once, but for large parts: of those only as much as keeps the stream busy. Between two
-//! processes nothing overtakes a part, so what follows it waits behind it, in the lane of these two. Lanes take turns, a stretch each; what
-//! has no lane goes past them all. What a process sends to an agent is about other processes, too: it is behind all that this process has
-//! sent before, and before all that it sends then. No I/O here.
+//! What goes to another host goes into the channel at once, but for large parts: of those only as much as keeps the stream busy. Between
+//! two processes nothing overtakes a part, so what follows it waits behind it, in the lane of these two. Lanes take turns, a stretch each;
+//! what has no lane goes past them all. What a process sends to an agent is about other processes, too: it is behind all that this process
+//! has sent before, and before all that it sends then. No I/O here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

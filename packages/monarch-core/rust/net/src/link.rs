@@ -118,8 +118,6 @@ pub struct Link {
     /// Of a process on another host, in the place of a socket.
     carrier: OnceLock<Arc<dyn Carrier>>,
     pub sent: AtomicU64,
-    /// Parts that went ahead of frames.
-    ahead: AtomicU64,
 }
 
 impl Link {
@@ -138,7 +136,6 @@ impl Link {
             is_down: AtomicBool::new(false),
             carrier: OnceLock::new(),
             sent: AtomicU64::new(0),
-            ahead: AtomicU64::new(0),
         })
     }
 
@@ -241,21 +238,12 @@ impl Link {
         }
     }
 
-    /// Numbers for so many parts that go ahead of a frame; the first of them.
-    pub fn number_ahead(&self, parts: usize) -> u64 {
-        self.ahead.fetch_add(parts as u64, Ordering::Relaxed)
-    }
-
     /// As `send` of a link that is carried, with the parts that go ahead and the number of the first.
     pub fn send_behind(&self, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
         let out = lock(&self.out);
-        match self.carrier.get() {
-            Some(carrier) if !out.down => {
-                self.sent.fetch_add(1, Ordering::Relaxed);
-                carrier.carry(self.peer, pieces, blocks, first)
-            }
-            _ => Err(LinkDown),
-        }
+        let carrier = self.carrier.get().filter(|_| !out.down).ok_or(LinkDown)?;
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        carrier.carry(self.peer, pieces, blocks, first)
     }
 
     /// As `send`, with the blocks that the frames name: segments the peer does not know are announced first.

@@ -28,8 +28,8 @@ use crate::sys;
 pub const FRAMES: u8 = 0;
 pub const HEART: u8 = 255;
 
-/// One read brings a stretch of a large part at most, and the head of the next; if more of it has come the rest of it, and nothing that would
-/// have to be moved then.
+/// One read brings a stretch of a large part at most, and the head of the next; or the rest of a stretch, and nothing that would have to
+/// be moved then.
 const READ: usize = stretch::SIZE + READ_LEAST;
 const READ_LEAST: usize = 4 << 10;
 /// A buffer that has grown beyond this goes when it is empty.

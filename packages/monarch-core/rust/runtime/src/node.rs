@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use net::lock::lock;
-use net::{Arena, Link, LinkHandler, Poller, RecvPart};
+use net::{Arena, Link, LinkHandler, Poller};
 use wire::frame::{RETURN, STOP, TO_PORT};
 use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, Route, SlotId, Status};
 
@@ -481,13 +481,6 @@ impl Node {
             Frame::Cast(frame) => self.on_cast(link.peer, &frame),
             Frame::Routed(r) => self.on_carried(link, &r.head, &r.body),
         }
-    }
-
-    fn adopt(&self, parts: Vec<wire::Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
-        if parts.iter().any(|p| matches!(p, wire::Part::Ahead { .. })) {
-            return self.known_peer(link.peer)?.adopt(parts);
-        }
-        parts.into_iter().map(|p| RecvPart::adopt(p, Some(link))).collect()
     }
 
     fn on_message(&self, link: &Arc<Link>, m: Message) {

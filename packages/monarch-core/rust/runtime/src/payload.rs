@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use net::{Arena, Block, Link, LinkDown, RecvPart};
 use wire::Part;
@@ -15,6 +16,9 @@ pub const SHARE: usize = 64 << 10;
 const INLINE_TOTAL: usize = 256 << 10;
 /// Inline parts up to this size are copied into the frame's head, which saves a piece of the gather write.
 const COPY_INTO_HEAD: usize = 4 << 10;
+
+/// How many parts this process has sent ahead of their frames: their numbers.
+static AHEAD: AtomicU64 = AtomicU64::new(0);
 
 pub struct OutPart<'a> {
     pub bytes: &'a [u8],
@@ -91,7 +95,7 @@ impl<'a> Payload<'a> {
         let mut cuts: Vec<(usize, &[u8])> = Vec::new();
         let mut outside = 0;
         // To another host they go ahead, and are named by their numbers.
-        let first = (!self.blocks.is_empty() && link.is_carried()).then(|| link.number_ahead(self.blocks.len()));
+        let first = (!self.blocks.is_empty() && link.is_carried()).then(|| AHEAD.fetch_add(self.blocks.len() as u64, Ordering::Relaxed));
         let mut number = first.unwrap_or_default();
         for part in &self.parts {
             match part {

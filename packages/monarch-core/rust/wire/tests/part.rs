@@ -18,7 +18,10 @@ proptest! {
 
     #[test]
     fn a_part_knows_its_length(part in strategy::part()) {
-        let want = match &part { Part::Inline { data, .. } => data.len() as u64, Part::Shared { len, .. } | Part::Ahead { len, .. } => *len };
+        let want = match &part {
+            Part::Inline { data, .. } => data.len() as u64,
+            Part::Shared { len, .. } | Part::Ahead { len, .. } => *len,
+        };
         prop_assert_eq!(part.len(), want);
         prop_assert_eq!(part.is_empty(), want == 0);
     }
