@@ -236,8 +236,11 @@ print(echo.echo.call_one(3).get())
             options,
         )
         why, answer = said.splitlines()
-        refused = [text for text in json.loads(why) if "the gateway has 20 tunnels for this client already" in text]
-        assert len(json.loads(why)) == 24 and len(refused) == 4, why
+        found = json.loads(why)
+        refused = [text for text in found if "the gateway has 20 tunnels for this client already" in text]
+        # Who is refused tries again, and his last attempt may be cut short.
+        assert len(found) == 24 and refused and found.count("no answer") <= 20, why
+        assert set(found) <= {*refused, "no answer", "the gateway: no answer"}, why
         assert answer == "3"
 
 

@@ -149,10 +149,10 @@ def _known_address(worker: Any) -> str:
     """What is known of it now: of a Future, whatever it has."""
     if isinstance(worker, str):
         return worker
-    if isinstance(worker, Future):
-        coming: Future[Any] = worker
+    done = getattr(worker, "_done", None)
+    if done is not None and done():
         try:
-            return str(coming.get()) if coming._done() else _TO_COME
+            return str(worker.get())
         except Exception:  # it is told where the others are, in `_run`
             pass
     return _TO_COME

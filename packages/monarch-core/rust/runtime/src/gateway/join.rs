@@ -169,7 +169,7 @@ impl Gateway {
 
     /// Sessions may outlive certificates: those of streams that are opened then have to be good.
     fn renew_later(&self, job: &Arc<Job>, host: &Arc<Host>, hello: Vec<u8>, delay: Duration) {
-        if !lock(&host.state).trust.as_ref().is_some_and(|t| t.authority().is_some()) {
+        if lock(&host.state).trust.as_ref().is_none_or(|t| t.authority().is_none()) {
             return;
         }
         let (me, job, host) = (self.me.clone(), Arc::downgrade(job), Arc::downgrade(host));
