@@ -83,7 +83,7 @@ impl Gateway {
         // All that happens to a host happens on the I/O thread.
         let task = move || {
             if let Some(g) = me.upgrade() {
-                g.try_join(&job, &host, hello, slot, wanted.rank, deadline, 0);
+                g.try_join(&job, &host, hello, slot, wanted.rank, deadline, (0, None));
             }
         };
         self.poller.spawn(Box::new(task));
@@ -104,7 +104,8 @@ impl Gateway {
         slot: SlotId,
         rank: u32,
         deadline: std::time::Instant,
-        tries: u32,
+        // Attempts before, and what was said to the last of them to which anything was.
+        (tries, said): (u32, Option<String>),
     ) {
         let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
         let again = hello.clone();
@@ -116,9 +117,15 @@ impl Gateway {
                 // It may not be there yet: whoever started it has only just done so.
                 Err(why) if why.is_transient() && g.poller.now() + backoff(tries) < deadline && !g.is_closing() => {
                     let poller = g.poller.clone();
-                    poller.later(backoff(tries), Box::new(move || g.try_join(&job2, &host2, again, slot, rank, deadline, tries + 1)));
+                    let said = if why.is_silence() { said } else { Some(why.to_string()) };
+                    let next = move || g.try_join(&job2, &host2, again, slot, rank, deadline, (tries + 1, said));
+                    poller.later(backoff(tries), Box::new(next));
                 }
-                Err(why) => g.not_joined(&job2, &host2, slot, rank, why.kind(), &why.to_string()),
+                Err(why) => {
+                    // The last attempt may only have been cut short.
+                    let text = said.filter(|_| why.is_silence()).unwrap_or_else(|| why.to_string());
+                    g.not_joined(&job2, &host2, slot, rank, why.kind(), &text)
+                }
             }
         };
         self.dial(job, host, Kind::Join, hello, left.min(ATTEMPT), Box::new(done));
