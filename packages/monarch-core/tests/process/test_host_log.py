@@ -121,3 +121,45 @@ signal.sigwait({signal.SIGUSR1})
         (ended,) = [event for event in said if event["event"] == "host.ended"]
         assert ended["level"] == "info" and ended["detail"].endswith(" is over: its client has ended")
     assert hosts.said() == ""
+
+
+def test_who_was_attached_and_who_was_not(start: Callable[..., Logged], tmp_path: Path):
+    """At both ends."""
+    hosts = start(1, MONARCH_FILE_LOG="info")
+    (address,) = hosts.workers.addresses
+    other = tmp_path / "other"
+    other.write_text("0" * 64)
+    other.chmod(0o600)
+    code = """
+from monarch.actor import AuthenticationError, attach_to_workers
+address, right, wrong = os.environ["TEST_HOST"].split()
+attach_to_workers(workers=[address], secret=right).spawn_procs().spawn("echo", Echo).echo.call_one(1).get()
+try:
+    attach_to_workers(workers=[address], secret=wrong).initialized.get()
+except AuthenticationError:
+    from pathlib import Path
+    # Written by a thread that nothing waits for.
+    while not all(word in next(Path(os.environ["MONARCH_LOG_DIR"]).rglob("runtime.jsonl")).read_text() for word in (".attached", ".not_")):
+        signal.sigtimedwait((), 0.01)
+    say("refused")
+"""
+    variables = {
+        "TEST_HOST": f"{address} {hosts.workers.secret} {other}",
+        "MONARCH_FILE_LOG": "info",
+        "MONARCH_LOG_DIR": str(tmp_path / "client"),
+    }
+    script = Script(code, env=variables)
+    client = script.process.pid
+    script.until("refused")
+    done = script.end()
+    assert (done.code, done.left) == (0, []), done
+    (path,) = (tmp_path / "client").rglob("runtime.jsonl")
+    said = [json.loads(line) for line in path.read_text().splitlines()]
+    (attached,) = [event for event in said if event["event"] == "host.attached"]
+    assert attached["peer"] == address and attached["pid"] == client
+    assert attached["detail"].endswith(f"at {address}, its agent is pid {hosts.workers.processes[0].pid}")
+    (refused,) = [event for event in said if event["event"] == "host.not_attached"]
+    assert refused["peer"] == address and refused["detail"] == f"{address} did not join: refused by the other end"
+    hosts.until(lambda: {"host.joined", "host.refused", "host.ended"} <= set(hosts.names(0)))
+    (joined,) = [event for event in hosts.events(0) if event["event"] == "host.joined"]
+    assert f" pid {client} uid {os.geteuid()} has joined from " in joined["detail"]

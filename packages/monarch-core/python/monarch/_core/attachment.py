@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from monarch._core import config
+from monarch._core import config, runtime_log
 from monarch._core.address import ChannelAddr
 from monarch._core.errors import AttachError, AuthenticationError, VersionMismatch, attach_failed
 from monarch._core.future import Future
@@ -104,6 +104,23 @@ class Attachment:
                 self._give_up(rank, f"its address did not come: {type(e).__name__}: {e}")
                 continue
             self._join(rank, text)
+        if runtime_log.wants(runtime_log.INFO):
+            self._write_down()
+
+    def _write_down(self) -> None:
+        """Who has been attached, and who has not, of which `AttachError` tells."""
+        while not self.cell.done():
+            self.cell.wait(0, 1.0)
+        for rank, (address, result) in enumerate(zip(self.addresses, self.cell.results(), strict=True)):
+            if result is None or rank in self._again:
+                continue
+            if result.status == ERROR:
+                why = result.raw().decode(errors="replace").partition(":")[2]
+                runtime_log.event("host.not_attached", runtime_log.WARN, True, peer=address, detail=f"{address} did not join: {why}")
+            else:
+                said = json.loads(result.raw())
+                detail = f"attached {said['host']} at {address}, its agent is pid {said['pid']}"
+                runtime_log.event("host.attached", peer=address, detail=detail)
 
     def _join(self, rank: int, text: Any) -> None:
         hosts = native_hosts(self.process)
@@ -149,10 +166,10 @@ def _known_address(worker: Any) -> str:
     """What is known of it now: of a Future, whatever it has."""
     if isinstance(worker, str):
         return worker
-    if isinstance(worker, Future):
-        coming: Future[Any] = worker
+    done = getattr(worker, "_done", None)
+    if done is not None and done():
         try:
-            return str(coming.get()) if coming._done() else _TO_COME
+            return str(worker.get())
         except Exception:  # it is told where the others are, in `_run`
             pass
     return _TO_COME

@@ -118,6 +118,11 @@ def event(name: str, level: int = INFO, said: bool = False, **fields: object) ->
         _log(name, level, said, fields)
 
 
+def wants(level: int) -> bool:
+    """Whether anybody might want events of this level, for those that take some work."""
+    return level >= _lowest
+
+
 def _log(name: str, level: int, said: bool, fields: dict[str, object]) -> None:
     target = name.partition(".")[0]
     fields = {key: value for key, value in fields.items() if value is not None}

@@ -29,6 +29,8 @@ pub enum NoStream {
     Refused(Refused),
 }
 
+const SILENCE: &str = "no answer";
+
 impl NoStream {
     /// One word for it: `version`, `auth` or `other`.
     pub fn kind(&self) -> &'static str {
@@ -38,6 +40,15 @@ impl NoStream {
                 Refused::Secret | Refused::Certificate(_) | Refused::Job(_) | Refused::Authority(_) | Refused::User(_) | Refused::Denied,
             ) => "auth",
             _ => "other",
+        }
+    }
+
+    /// It says nothing about why.
+    pub fn is_silence(&self) -> bool {
+        match self {
+            NoStream::TimedOut => true,
+            NoStream::Gateway { why, .. } => why == SILENCE,
+            _ => false,
         }
     }
 
@@ -55,7 +66,7 @@ impl std::fmt::Display for NoStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             NoStream::Network(why) => f.write_str(why),
-            NoStream::TimedOut => f.write_str("no answer"),
+            NoStream::TimedOut => f.write_str(SILENCE),
             NoStream::Gateway { why, .. } => write!(f, "the gateway: {why}"),
             NoStream::Refused(why) => write!(f, "{why}"),
         }

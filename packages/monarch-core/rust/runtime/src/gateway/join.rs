@@ -85,7 +85,7 @@ impl Gateway {
         // All that happens to a host happens on the I/O thread.
         let task = move || {
             if let Some(g) = me.upgrade() {
-                g.try_join(&job, &host, hello, slot, wanted.rank, deadline, 0);
+                g.try_join(&job, &host, hello, slot, wanted.rank, deadline, (0, None));
             }
         };
         self.poller.spawn(Box::new(task));
@@ -106,7 +106,8 @@ impl Gateway {
         slot: SlotId,
         rank: u32,
         deadline: std::time::Instant,
-        tries: u32,
+        // Attempts before, and what was said to the last of them to which anything was.
+        (tries, said): (u32, Option<String>),
     ) {
         let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
         let again = hello.clone();
@@ -118,9 +119,15 @@ impl Gateway {
                 // It may not be there yet: whoever started it has only just done so.
                 Err(why) if why.is_transient() && g.poller.now() + backoff(tries) < deadline && !g.is_closing() => {
                     let poller = g.poller.clone();
-                    poller.later(backoff(tries), Box::new(move || g.try_join(&job2, &host2, again, slot, rank, deadline, tries + 1)));
+                    let said = if why.is_silence() { said } else { Some(why.to_string()) };
+                    let next = move || g.try_join(&job2, &host2, again, slot, rank, deadline, (tries + 1, said));
+                    poller.later(backoff(tries), Box::new(next));
                 }
-                Err(why) => g.not_joined(&job2, &host2, slot, rank, why.kind(), &why.to_string()),
+                Err(why) => {
+                    // The last attempt may only have been cut short.
+                    let text = said.filter(|_| why.is_silence()).unwrap_or_else(|| why.to_string());
+                    g.not_joined(&job2, &host2, slot, rank, why.kind(), &text)
+                }
             }
         };
         self.dial(job, host, Kind::Join, hello, left.min(ATTEMPT), Box::new(done));
@@ -171,7 +178,7 @@ impl Gateway {
 
     /// Sessions may outlive certificates: those of streams that are opened then have to be good.
     fn renew_later(&self, job: &Arc<Job>, host: &Arc<Host>, hello: Vec<u8>, delay: Duration) {
-        if !lock(&host.state).trust.as_ref().is_some_and(|t| t.authority().is_some()) {
+        if lock(&host.state).trust.as_ref().is_none_or(|t| t.authority().is_none()) {
             return;
         }
         let (me, job, host) = (self.me.clone(), Arc::downgrade(job), Arc::downgrade(host));
