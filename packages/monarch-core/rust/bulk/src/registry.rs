@@ -66,6 +66,8 @@ pub struct Found {
     pub epoch: u64,
     pub range: Range,
     pub memory: Arc<Memory>,
+    /// The connection that asked for it as a part; 0 for this process.
+    pub creator: u64,
 }
 
 impl Found {
@@ -193,7 +195,7 @@ impl Registry {
     pub fn find(&self, id: &Id) -> Outcome<Found> {
         let state = lock(&self.state);
         let e = state.find(id)?;
-        Ok(Found { slot: e.slot, epoch: e.epoch, range: e.range, memory: e.memory.clone() })
+        Ok(Found { slot: e.slot, epoch: e.epoch, range: e.range, memory: e.memory.clone(), creator: e.creator })
     }
 
     /// How a registration ended, as far as that is remembered.

@@ -219,7 +219,7 @@ impl Thread {
             Request::Restrict { id, offset, len, readonly } => {
                 self.registry.restrict(&id, offset, len, readonly, number).map(|(id, epoch)| Reply::Restricted { id, epoch })
             }
-            Request::Drop { id } => self.end(&id, pid, uid),
+            Request::Drop { id } => self.end(&id, number, pid, uid),
             Request::Why { id } => Err(Failure::new(Kind::Released, self.registry.why(&id))),
             Request::FetchAdd { id, offset, add } => self.registry.atomic(&id, offset, fetch_add(add)).map(Reply::Value),
             Request::CompareSwap { id, offset, compare, swap } => {
@@ -250,9 +250,9 @@ impl Thread {
         Ok(Reply::Opened { slot: found.slot, epoch, address, len, readonly: found.range.readonly, segment: found.place() })
     }
 
-    fn end(&self, id: &crate::registry::Id, pid: i32, uid: u64) -> Outcome<Reply> {
+    fn end(&self, id: &crate::registry::Id, number: u64, pid: i32, uid: u64) -> Outcome<Reply> {
         match self.registry.find(id) {
-            Ok(found) if found.range.readonly => Err(Failure::new(Kind::Access, "a read-only handle cannot drop the buffer")),
+            Ok(found) if found.range.readonly && found.creator != number => Err(Failure::new(Kind::Access, "a read-only handle cannot drop the buffer")),
             Ok(_) => {
                 self.registry.end(id, &format!("dropped by process {pid} ({uid:x})"), None);
                 Ok(Reply::Done)

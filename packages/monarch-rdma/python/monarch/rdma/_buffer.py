@@ -49,7 +49,7 @@ class RDMABuffer:
     _size: int
     _readonly: bool
     _host: str
-    # Made here, of memory of this process.
+    # Made here: registered, or a part of another one.
     _made: bool
     _pid: int
     _record: CapabilityRecord
@@ -69,7 +69,7 @@ class RDMABuffer:
         try:
             handle = process.bulk.register(memory.address, memory.nbytes, readonly, lease, memory.keep)
         except BulkFailed as e:
-            raise as_error(e.args[0], "share", process.member.host) from None
+            raise as_error(e.args[0], "share", "this process") from None
         member = process.member
         self._set(handle, memory.nbytes, readonly, member.host, member.pid, process.record, backend, True)
 
@@ -97,7 +97,7 @@ class RDMABuffer:
         try:
             return way.open(self._handle, OPENING)
         except BulkFailed as e:
-            raise as_error(e.args[0], "open", self._host, OPENING) from None
+            raise as_error(e.args[0], "open", self._peer(), OPENING) from None
 
     @property
     def owner(self) -> str:
@@ -155,8 +155,8 @@ class RDMABuffer:
         try:
             cell = self._way().copy(self._handle, write, memory, offset, nbytes, timeout)
         except BulkFailed as e:
-            return bulk.failed(as_error(e.args[0], operation, self._host, timeout))
-        return bulk.done() if cell is None else bulk.pending(cell, decoder(operation, self._host, timeout))
+            return bulk.failed(as_error(e.args[0], operation, self._peer(), timeout))
+        return bulk.done() if cell is None else bulk.pending(cell, decoder(operation, {self._handle.parts()[2]: self._peer()}, timeout))
 
     def restrict(self, *, offset: int = 0, length: int | None = None, readonly: bool = True) -> RDMABuffer:
         """A handle of `length` bytes from `offset` on, by default of the rest, and read-only. It ends with this buffer, or by itself.
@@ -174,9 +174,9 @@ class RDMABuffer:
         try:
             handle = self._handle.restrict(offset, length, bool(readonly), OPENING)
         except BulkFailed as e:
-            raise as_error(e.args[0], "restriction", self._host, OPENING) from None
+            raise as_error(e.args[0], "restriction", self._peer(), OPENING) from None
         part = RDMABuffer.__new__(RDMABuffer)
-        part._set(handle, length, bool(readonly), self._host, self._pid, self._record, self._backend, self._made)
+        part._set(handle, length, bool(readonly), self._host, self._pid, self._record, self._backend, True)
         part._whole = self
         return part
 
@@ -189,7 +189,7 @@ class RDMABuffer:
         try:
             return memoryview(self._handle.map(OPENING))
         except BulkFailed as e:
-            raise as_error(e.args[0], "map", self._host, OPENING) from None
+            raise as_error(e.args[0], "map", self._peer(), OPENING) from None
 
     def drop(self) -> Future[None]:
         """Ends the buffer, for everybody; at the call, the future only reports that nobody copies any more. A second drop does nothing.
@@ -199,7 +199,7 @@ class RDMABuffer:
         if self._readonly and not self._made:
             raise RDMAAccessError(f"drop of {self._size:,} bytes, {self._peer()}: the handle is read-only")
         cell = self._handle.drop(60.0)
-        return bulk.done() if cell is None else bulk.pending(cell, decoder("drop", self._host, 60.0))
+        return bulk.done() if cell is None else bulk.pending(cell, decoder("drop", {self._handle.parts()[2]: self._peer()}, 60.0))
 
     def _way(self) -> Path:
         way = self._path
@@ -229,7 +229,7 @@ class RDMABuffer:
             try:
                 given._handle.give()
             except BulkFailed as e:
-                raise as_error(e.args[0], "share", self._host) from None
+                raise as_error(e.args[0], "share", self._peer()) from None
             given = given._whole
         job, backend = this_process().member.job, _BACKENDS.index(self._backend)
         return _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend) + self._host.encode()

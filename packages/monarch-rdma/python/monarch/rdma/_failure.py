@@ -18,7 +18,7 @@ from monarch.rdma.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from monarch._core._native import CallCell
 
@@ -49,21 +49,21 @@ def parse(record: bytes) -> Failure:
     return Failure(kind, _PATHS[path], opened, done, asked, owner, pid, record[_RECORD.size :].decode(errors="replace"))
 
 
-def decoder(operation: str, host: str, timeout: float | None) -> Callable[[CallCell], None]:
-    """For a future: raises what its cell says, if it is an error."""
+def decoder(operation: str, peers: Mapping[int, str], timeout: float | None) -> Callable[[CallCell], None]:
+    """For a future: raises what its cell says, if it is an error. `peers` has owners by uid, as texts show them."""
 
     def decode(cell: CallCell) -> None:
         error = cell.error()
         if error is not None:
-            raise as_error(error.raw(), operation, host, timeout)
+            raw = error.raw()
+            raise as_error(raw, operation, peers.get(parse(raw).owner, "an unknown process"), timeout)
 
     return decode
 
 
-def as_error(record: bytes, operation: str, host: str, timeout: float | None = None) -> RDMAError:
-    """The exception of a record; `host` is that of the owner, or empty."""
+def as_error(record: bytes, operation: str, peer: str, timeout: float | None = None) -> RDMAError:
+    """The exception of a record; `peer` is the owner."""
     f = parse(record)
-    peer = f"process {f.pid or '?'} on {host or 'an unknown host'}"
     head = f"{operation} of {f.asked:,} bytes, {peer}, path {f.path}"
     if f.kind == _TIMED_OUT:
         phase = "transfer" if f.opened else "opening"

@@ -25,17 +25,18 @@ class RDMAPlan:
     `nbytes` is how many bytes a submit moves, `ops` how many operations it has.
     """
 
-    __slots__ = ("_host", "_plan", "nbytes", "ops")
+    __slots__ = ("_peers", "_plan", "nbytes", "ops")
     nbytes: int
     ops: int
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.ops = len(operations)
         self.nbytes = sum(op.nbytes for op in operations)
-        self._host = operations[0].buffer._host if operations else ""
         # All paths of this version are of one family, and choosing fails where that does not reach.
-        for buffer in {id(op.buffer): op.buffer for op in operations}.values():
+        buffers = {id(op.buffer): op.buffer for op in operations}.values()
+        for buffer in buffers:
             buffer._way()
+        self._peers = {buffer._handle.parts()[2]: buffer._peer() for buffer in buffers}
         self._plan = SAME_HOST.plan(operations)
 
     def _open(self) -> RDMAPlan:
@@ -54,7 +55,7 @@ class RDMAPlan:
         seconds = check_timeout(timeout)
         cell = SAME_HOST.submit(self._plan, seconds, None if notify is None else bulk.notify(*notify))
         operation = f"batch of {self.ops:,} operation{'s' * (self.ops != 1)}"
-        return bulk.pending(cell, decoder(operation, self._host, seconds))
+        return bulk.pending(cell, decoder(operation, self._peers, seconds))
 
     def __repr__(self) -> str:
         return f"<RDMAPlan of {self.ops:,} operations, {self.nbytes:,} bytes>"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from monarch.actor import MonarchError
 
 
@@ -18,6 +20,13 @@ class RDMAError(MonarchError, RuntimeError):
         super().__init__("\n".join(lines), code=code, hint=hint)
 
 
+class _SystemError(RDMAError):
+    """With a builtin that is an `OSError`, whose objects are made by its own `__new__`."""
+
+    def __new__(cls, *args: object, **_: object) -> Self:
+        return OSError.__new__(cls, *args)  # pyright: ignore[reportArgumentType]
+
+
 class RdmaInitError(RDMAError):
     """Nothing can carry the bytes, or a setting makes no sense; the cause has one line for each device that was tried."""
 
@@ -25,7 +34,7 @@ class RdmaInitError(RDMAError):
     _default_code = "rdma_init"
 
 
-class RDMATimeoutError(RDMAError, TimeoutError):
+class RDMATimeoutError(_SystemError, TimeoutError):
     """Time was up: `done` of `asked` bytes had been moved, and `phase` is where the time went, "opening" or "transfer"."""
 
     __module__ = "monarch.rdma"
@@ -42,7 +51,7 @@ class RDMAReleasedError(RDMAError, LookupError):
     _default_code = "rdma_released"
 
 
-class RDMAPeerLostError(RDMAError, ConnectionError):
+class RDMAPeerLostError(_SystemError, ConnectionError):
     """The owner's process died; `reason` is the kind of its `ExitReason`, None where that is not known."""
 
     __module__ = "monarch.rdma"
@@ -50,7 +59,7 @@ class RDMAPeerLostError(RDMAError, ConnectionError):
     reason: str | None = None
 
 
-class RDMAAccessError(RDMAError, PermissionError):
+class RDMAAccessError(_SystemError, PermissionError):
     """The handle does not allow it: it is read-only, restricted, or of another job."""
 
     __module__ = "monarch.rdma"
