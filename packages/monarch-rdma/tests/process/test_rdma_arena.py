@@ -8,7 +8,7 @@ import pytest
 from memory_actors import Owner, Reader, descriptors, pattern, resident
 
 from monarch.actor import this_host
-from monarch.rdma import RDMABuffer, RDMAUnsupportedError, RdmaInitError, allocate
+from monarch.rdma import RDMABuffer, RdmaInitError, RDMAUnsupportedError, allocate
 from monarch.rdma._process import this_process
 
 

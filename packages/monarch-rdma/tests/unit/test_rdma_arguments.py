@@ -70,7 +70,14 @@ def test_read_only_memory_yields_a_read_only_handle():
 
 @pytest.mark.parametrize(
     ("timeout", "error"),
-    [(-1, ValueError), (float("nan"), ValueError), (1 << 64, OverflowError), (float("inf"), OverflowError), ("1", TypeError), (True, TypeError)],
+    [
+        (-1, ValueError),
+        (float("nan"), ValueError),
+        (1 << 64, OverflowError),
+        (float("inf"), OverflowError),
+        ("1", TypeError),
+        (True, TypeError),
+    ],
 )
 def test_absurd_timeouts(buffer, timeout, error):
     memory = memoryview(bytearray(100))

@@ -80,12 +80,7 @@ impl Bulk {
     }
 
     /// Registers memory, which `keep` keeps where it is.
-    pub fn register(
-        self: &Arc<Self>,
-        range: Range,
-        lease: Option<Instant>,
-        keep: Box<dyn Any + Send + Sync>,
-    ) -> Outcome<Arc<Remote>> {
+    pub fn register(self: &Arc<Self>, range: Range, lease: Option<Instant>, keep: Box<dyn Any + Send + Sync>) -> Outcome<Arc<Remote>> {
         let memory = Memory::new(keep, self.arena.find(range.address, range.len));
         let (id, epoch) = self.registry.register(range, memory, lease)?;
         if lease.is_some() {

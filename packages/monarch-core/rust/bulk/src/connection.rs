@@ -293,7 +293,8 @@ impl Connection {
         let (Some(epochs), Some(hazards), true) = (fds.pop_front(), fds.pop_front(), said == owner) else {
             return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
         };
-        let map = |fd, count, writable| Words::received(fd, count, writable).map_err(|e| Failure::system("cannot map the owner's words", &e));
+        let map =
+            |fd, count, writable| Words::received(fd, count, writable).map_err(|e| Failure::system("cannot map the owner's words", &e));
         let (epochs, hazards) = (map(epochs, SLOTS as usize, false)?, map(hazards, HAZARDS, true)?);
         // A number that means another process here would make us read that one.
         let direct = direct && pid == line.pid && pid != 0 && Connection::may_copy(pid, canary, nonce);

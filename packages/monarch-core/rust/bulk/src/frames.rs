@@ -13,42 +13,95 @@ pub const VERSION: u32 = 1;
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// The first one.
-    Hello { version: u32, job: u64, uid: u64 },
+    Hello {
+        version: u32,
+        job: u64,
+        uid: u64,
+    },
     /// Where is this memory, and which word ends it?
-    Open { id: Id, epoch: u64 },
+    Open {
+        id: Id,
+        epoch: u64,
+    },
     /// A descriptor of the segment that it is in; for writing only where it may be written.
-    Segment { id: Id },
+    Segment {
+        id: Id,
+    },
     /// A new id for a part of it.
-    Restrict { id: Id, offset: u64, len: u64, readonly: bool },
+    Restrict {
+        id: Id,
+        offset: u64,
+        len: u64,
+        readonly: bool,
+    },
     /// It ends now.
-    Drop { id: Id },
+    Drop {
+        id: Id,
+    },
     /// A part that this side had asked for, and nobody has any more. Not answered.
-    Forget { id: Id },
+    Forget {
+        id: Id,
+    },
     /// How did it end?
-    Why { id: Id },
+    Why {
+        id: Id,
+    },
     /// Hazards of registrations that have ended are gone. Not answered.
     LetGo,
-    FetchAdd { id: Id, offset: u64, add: u64 },
-    CompareSwap { id: Id, offset: u64, compare: u64, swap: u64 },
+    FetchAdd {
+        id: Id,
+        offset: u64,
+        add: u64,
+    },
+    CompareSwap {
+        id: Id,
+        offset: u64,
+        compare: u64,
+        swap: u64,
+    },
     /// From now on this connection copies by way of a ring.
     Stage,
     /// On such a connection: these bytes, please.
-    Copy { id: Id, epoch: u64, offset: u64, len: u64, write: bool },
+    Copy {
+        id: Id,
+        epoch: u64,
+        offset: u64,
+        len: u64,
+        write: bool,
+    },
 }
 
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
     /// With descriptors of the epochs and of this side's hazards. At `canary` are the bytes of `nonce`.
-    Welcome { owner: u64, pid: i32, canary: u64, nonce: [u8; 16] },
-    Opened { slot: u32, epoch: u64, address: u64, len: u64, readonly: bool, segment: Option<Place> },
+    Welcome {
+        owner: u64,
+        pid: i32,
+        canary: u64,
+        nonce: [u8; 16],
+    },
+    Opened {
+        slot: u32,
+        epoch: u64,
+        address: u64,
+        len: u64,
+        readonly: bool,
+        segment: Option<Place>,
+    },
     /// With the descriptor.
     Segment,
-    Restricted { id: Id, epoch: u64 },
+    Restricted {
+        id: Id,
+        epoch: u64,
+    },
     Value(u64),
     /// With the descriptor of the ring.
     Ring,
     Done,
-    Refused { kind: u8, detail: String },
+    Refused {
+        kind: u8,
+        detail: String,
+    },
     /// The owner's process exits. Not an answer.
     Goodbye,
 }

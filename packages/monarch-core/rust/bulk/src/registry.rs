@@ -154,7 +154,14 @@ impl Registry {
         self.insert(&mut lock(&self.state), range, memory, lease, None)
     }
 
-    fn insert(&self, state: &mut State, range: Range, memory: Arc<Memory>, lease: Option<Instant>, whole: Option<(Id, u64)>) -> Outcome<(Id, u64)> {
+    fn insert(
+        &self,
+        state: &mut State,
+        range: Range,
+        memory: Arc<Memory>,
+        lease: Option<Instant>,
+        whole: Option<(Id, u64)>,
+    ) -> Outcome<(Id, u64)> {
         let id: Id = sys::random().map_err(|e| Failure::system("no random number", &e))?;
         let slot = match state.free.pop() {
             Some(slot) => slot,
@@ -325,7 +332,10 @@ impl Registry {
 fn part(range: Range, offset: u64, len: u64) -> Outcome<usize> {
     match offset.checked_add(len) {
         Some(end) if end <= range.len as u64 => Ok(range.address + offset as usize),
-        _ => Err(Failure::new(Kind::Access, format!("bytes {offset} to {} of a buffer of {}", u128::from(offset) + u128::from(len), range.len))),
+        _ => Err(Failure::new(
+            Kind::Access,
+            format!("bytes {offset} to {} of a buffer of {}", u128::from(offset) + u128::from(len), range.len),
+        )),
     }
 }
 

@@ -43,6 +43,17 @@ pub enum Target {
     Theirs(Theirs),
 }
 
+/// What is to be copied between local memory and a buffer; a write goes from here to there.
+#[derive(Clone, Copy)]
+pub struct Span {
+    pub write: bool,
+    /// An address.
+    pub local: usize,
+    /// In the buffer.
+    pub offset: u64,
+    pub len: usize,
+}
+
 /// Held while bytes move.
 pub enum Hold {
     Own(Pin),
@@ -196,25 +207,21 @@ impl Remote {
         }
     }
 
-    /// Moves bytes of a range that is held; a write goes from here to there. `moved` is told how many, as they move.
+    /// Moves bytes of a buffer that is held. `moved` is told how many, as they move.
     ///
     /// # Safety
     /// The local range is valid, and for writing unless `write`.
-    pub unsafe fn copy(
-        &self,
-        target: &Target,
-        write: bool,
-        local: usize,
-        offset: u64,
-        len: usize,
-        until: Instant,
-        mut moved: impl FnMut(usize),
-    ) -> Outcome<()> {
+    pub unsafe fn copy(&self, target: &Target, span: Span, until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
+        let Span { write, local, offset, len } = span;
         let within = |start: usize| {
             let there = start + offset as usize;
             // SAFETY: the caller's promise, and a part of a range that was checked and is held, writable if that is wanted.
             unsafe { if write { copy::memory(local, there, len) } else { copy::memory(there, local, len) } };
         };
+        if let Target::Theirs(t) = target {
+            // Between two slices: the number of a process that is gone may be another one's soon.
+            t.connection.check()?;
+        }
         match target {
             Target::Own(address) => within(*address),
             Target::Theirs(Theirs { view: Some((view, at)), .. }) => within(view.address(*at)),
@@ -225,7 +232,7 @@ impl Remote {
                     Err((_, e)) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
                         t.connection.not_direct();
                         // SAFETY: the caller's promise. All of it once more: what was moved is moved again.
-                        return unsafe { self.copy(target, write, local, offset, len, until, moved) };
+                        return unsafe { self.copy(target, span, until, moved) };
                     }
                     Err((_, e)) if e.raw_os_error() == Some(libc::ESRCH) => {
                         t.connection.check()?;
@@ -289,7 +296,7 @@ impl Remote {
         Ok(Remote::new(self.bulk.clone(), id, epoch, self.owner, len, readonly))
     }
 
-    /// Ends it for everybody. To this process it is over at once; to all others when this returns. An owner that is gone has ended it itself.
+    /// Ends it for everybody: to this process at once, to all others when this returns. An owner that is gone has ended it itself.
     pub fn end(&self, until: Instant) -> Outcome<()> {
         self.mark_dropped();
         let asked = self.bulk.connection(self.owner, until).and_then(|c| c.call(&Request::Drop { id: self.id }, until));

@@ -252,7 +252,9 @@ impl Thread {
 
     fn end(&self, id: &crate::registry::Id, number: u64, pid: i32, uid: u64) -> Outcome<Reply> {
         match self.registry.find(id) {
-            Ok(found) if found.range.readonly && found.creator != number => Err(Failure::new(Kind::Access, "a read-only handle cannot drop the buffer")),
+            Ok(found) if found.range.readonly && found.creator != number => {
+                Err(Failure::new(Kind::Access, "a read-only handle cannot drop the buffer"))
+            }
             Ok(_) => {
                 self.registry.end(id, &format!("dropped by process {pid} ({uid:x})"), None);
                 Ok(Reply::Done)

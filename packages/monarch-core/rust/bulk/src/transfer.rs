@@ -15,7 +15,7 @@ use net::lock::lock;
 use crate::bulk::Bulk;
 use crate::failure::{Failure, Outcome, Path};
 use crate::registry::Completion;
-use crate::remote::{Hold, Remote};
+use crate::remote::{Hold, Remote, Span};
 
 /// What one thread copies between two looks at the clock; a quarter of a millisecond.
 const SLICE: u64 = 4 << 20;
@@ -28,8 +28,13 @@ pub enum Operation {
     Read,
     Write,
     /// The word that was there goes to the local memory.
-    FetchAdd { add: u64 },
-    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd {
+        add: u64,
+    },
+    CompareSwap {
+        compare: u64,
+        swap: u64,
+    },
 }
 
 /// One operation: the local range is valid for as long as the job keeps what was given with it.
@@ -165,9 +170,9 @@ impl Job {
                 let moved = |n: usize| {
                     self.moved.fetch_add(n as u64, Ordering::AcqRel);
                 };
-                let write = op.what == Operation::Write;
+                let span = Span { write: op.what == Operation::Write, local, offset, len: slice.len as usize };
                 // SAFETY: a part of the operation's local range, which whoever made it keeps; held in `prepare`.
-                return unsafe { op.remote.copy(target, write, local, offset, slice.len as usize, self.until, moved) };
+                return unsafe { op.remote.copy(target, span, self.until, moved) };
             }
         };
         // SAFETY: eight bytes of local memory, of any alignment, which whoever made the operation keeps.
@@ -236,11 +241,12 @@ pub unsafe fn at_once(op: &Op) -> Option<Outcome<()>> {
         op.remote.admit(op.offset, op.len, write)?;
         let hold = op.remote.hold(target)?;
         let until = crate::sys::deadline(60.0);
+        let span = Span { write, local: op.local, offset: op.offset, len: op.len as usize };
         let count = |n: usize| {
             moved.fetch_add(n as u64, Ordering::Relaxed);
         };
         // SAFETY: the caller's promise; held.
-        unsafe { op.remote.copy(target, write, op.local, op.offset, op.len as usize, until, count) }?;
+        unsafe { op.remote.copy(target, span, until, count) }?;
         op.remote.check(target, &hold)
     };
     Some(run().map_err(|mut f| {

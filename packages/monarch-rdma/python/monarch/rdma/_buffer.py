@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from monarch._core import bulk
 from monarch._core._native.bulk import BulkFailed, Handle
-from monarch.rdma import paths
 from monarch.rdma._arguments import check_lease, check_offset, check_timeout
 from monarch.rdma._capability import CapabilityRecord
 from monarch.rdma._failure import as_error, decoder
 from monarch.rdma._memory import Memory, local_memory
 from monarch.rdma._process import this_process
 from monarch.rdma.errors import RDMAAccessError
+from monarch.rdma.paths.choice import choose
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -34,8 +34,9 @@ class RDMABuffer:
 
     `data` is a 1-D contiguous tensor or memoryview; it stays alive until the buffer ends: by `drop`, at the end of a `with`, after `lease`
     seconds, with this process, or, if the handle was never pickled, with the handle. A `readonly` handle, and one of read-only memory, can
-    neither write nor drop, but in the process that made it. Raises `ValueError` for other data, and for a lease that is not positive; `RdmaInitError` where nothing can
-    carry the bytes.
+    neither write nor drop, but that the process that made it may drop it.
+
+    Raises `ValueError` for other data, and for a lease that is not positive; `RdmaInitError` where nothing can carry the bytes.
 
     Data is not atomic above 8 aligned bytes.
 
@@ -73,7 +74,9 @@ class RDMABuffer:
         member = process.member
         self._set(handle, memory.nbytes, readonly, member.host, member.pid, process.record, backend, True)
 
-    def _set(self, handle: Handle, size: int, readonly: bool, host: str, pid: int, record: CapabilityRecord, backend: str, made: bool) -> None:
+    def _set(
+        self, handle: Handle, size: int, readonly: bool, host: str, pid: int, record: CapabilityRecord, backend: str, made: bool
+    ) -> None:
         self._handle = handle
         self._size = size
         self._readonly = readonly
@@ -136,7 +139,9 @@ class RDMABuffer:
         offset = check_offset(offset, self._size) if offset else 0
         nbytes = self._size - offset
         if memory.nbytes < nbytes:
-            raise ValueError(f"the local memory has {memory.nbytes:,} bytes, the buffer {nbytes:,} from offset {offset:,} on: it does not fit")
+            raise ValueError(
+                f"the local memory has {memory.nbytes:,} bytes, the buffer {nbytes:,} from offset {offset:,} on: it does not fit"
+            )
         return memory, offset, nbytes
 
     def _writing(self, src: Any, offset: Any) -> tuple[Memory, int]:
@@ -144,7 +149,8 @@ class RDMABuffer:
         offset = check_offset(offset, self._size) if offset else 0
         if memory.nbytes > self._size - offset:
             raise ValueError(
-                f"the local memory has {memory.nbytes:,} bytes, the buffer {self._size - offset:,} from offset {offset:,} on: it does not fit"
+                f"the local memory has {memory.nbytes:,} bytes, the buffer {self._size - offset:,} from offset {offset:,} on: "
+                "it does not fit"
             )
         if self._readonly:
             raise RDMAAccessError(f"write of {memory.nbytes:,} bytes, {self._peer()}: the handle is read-only")
@@ -204,7 +210,7 @@ class RDMABuffer:
     def _way(self) -> Path:
         way = self._path
         if way is None:
-            way = self._path = paths.choose(this_process().record, self._record, self._host)
+            way = self._path = choose(this_process().record, self._record, self._host)
         return way
 
     def _peer(self) -> str:
@@ -251,6 +257,5 @@ def _received(packed: bytes) -> RDMABuffer:
     if job != process.member.job:
         raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
     handle = process.bulk.handle(id, epoch, owner, size, readonly)
-    buffer._set(handle, size, readonly, name, pid, CapabilityRecord(host), _BACKENDS[backend], False)
+    buffer._set(handle, size, readonly, name, pid, CapabilityRecord(host), _BACKENDS[int(backend)], False)
     return buffer
-

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from monarch.rdma._probe import locked_memory, probe, same_host
 
 # Without it, copies on one host take twice the time.
-_ADVICE = "allow process_vm_readv in the seccomp profile, and kernel.yama.ptrace_scope 0 or 1; copies on one host go through rings until then"
+_ADVICE = (
+    "allow process_vm_readv in the seccomp profile, and kernel.yama.ptrace_scope 0 or 1; copies on one host go through rings until then"
+)
 
 
 def lines() -> Iterator[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ torch is never imported here: an object is a tensor when somebody has loaded tor
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from monarch._core._native.bulk import BufferMemory
 from monarch.rdma.errors import RDMAUnsupportedError
@@ -14,9 +14,17 @@ from monarch.rdma.errors import RDMAUnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import torch
 
-    LocalMemory = torch.Tensor | memoryview
+class Tensor(Protocol):
+    """What `torch.Tensor` has that is needed here; nothing else is taken for one."""
+
+    def data_ptr(self) -> int: ...
+    def numel(self) -> int: ...
+    def element_size(self) -> int: ...
+    def is_contiguous(self) -> bool: ...
+
+
+LocalMemory = Tensor | memoryview
 
 # Pieces of a tensor that is not contiguous.
 MOST_RUNS = 1024
@@ -90,7 +98,7 @@ def is_tensor(data: object) -> bool:
 def _check_dense(data: Any) -> None:
     if data.device.type != "cpu":
         raise RDMAUnsupportedError(
-            f"memory of device '{data.device}' cannot be shared: the path cuda-ipc and the registration of device memory are not in this version",
+            f"memory of device '{data.device}' cannot be shared: the path cuda-ipc, and verbs for such memory, are not in this version",
             hint="copy it to the host first: tensor.cpu()",
         )
     if "strided" not in str(data.layout):

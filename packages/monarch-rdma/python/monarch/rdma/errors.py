@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from monarch.actor import MonarchError
 
@@ -23,8 +23,8 @@ class RDMAError(MonarchError, RuntimeError):
 class _SystemError(RDMAError):
     """With a builtin that is an `OSError`, whose objects are made by its own `__new__`."""
 
-    def __new__(cls, *args: object, **_: object) -> Self:
-        return OSError.__new__(cls, *args)  # pyright: ignore[reportArgumentType]
+    def __new__(cls, *args: Any, **_: Any) -> Self:  # pyright: ignore[reportInconsistentConstructor]
+        return OSError.__new__(cls, *args)
 
 
 class RdmaInitError(RDMAError):

@@ -30,7 +30,8 @@ impl Bulk {
         gil::check_not_forked()?;
         let node = process.node.clone();
         let me = Identity { uid: node.uid.0, job };
-        let inner = bulk::Bulk::new(me, tracer, Duration::try_from_secs_f64(opening).unwrap_or(Duration::MAX)).map_err(|e| PyOSError::new_err(format!("cannot share memory: {e}")))?;
+        let inner = bulk::Bulk::new(me, tracer, Duration::try_from_secs_f64(opening).unwrap_or(Duration::MAX))
+            .map_err(|e| PyOSError::new_err(format!("cannot share memory: {e}")))?;
         Ok(Bulk { node, inner })
     }
 
