@@ -2,9 +2,10 @@
 
     python bench/rdma.py [--rounds 3] [--reference PYTHON] [--largest 1GiB]
 
-`--reference` is an interpreter with torchmonarch 0.7.0 (bench/make_venvs.sh makes one); without it only ours is measured. Peers run in turn, so
-that ratios are of the same minutes. A round measures reads of warm memory, 4 KiB to 1 GiB; a memcpy of one thread inside one process; the
-hand-over of a mapping; a plan of 1,000 operations, and a set of 300 tensors. Prints a table: the median of the rounds, and the best one.
+`--reference` is an interpreter with torchmonarch 0.7.0 (bench/make_venvs.sh makes one); without it only ours is measured. Peers run in
+turn, so that ratios are of the same minutes. A round measures copies of warm memory, 4 KiB to 1 GiB; a memcpy of one thread inside one
+process; the hand-over of a mapping; a plan of 1,000 operations; a set of 300 tensors; and the time from the end of an owner to the error.
+Prints a table: the median of the rounds, and the best one.
 """
 
 from __future__ import annotations

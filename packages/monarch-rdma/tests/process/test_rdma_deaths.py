@@ -1,4 +1,4 @@
-"""Owners and readers that die, stop, or hold their GIL."""
+"""Owners and readers that die, stop, or hold their GIL; and a kernel that changes its mind."""
 
 from __future__ import annotations
 
@@ -113,3 +113,16 @@ def _after_a_consumer(mortals) -> int:
     mortals.owner.forget.call_one().get()
     assert mortals.owner.settled.call_one((0, 0)).get()
     return mortals.owner.settled_descriptors.call_one().get()
+
+
+def test_a_permission_that_is_withdrawn(mortals):
+    buffer = mortals.owner.share.call_one(9 << 20).get()
+    small = mortals.owner.share.call_one(5000, seed=2).get()
+    assert mortals.reader.keep.call_one(buffer).get() == mortals.path
+    mortals.reader.refuse_direct_copies.call_one().get()
+    assert mortals.reader.read.call_one(small).get() == pattern(5000, 2)
+    assert mortals.reader.read_kept.call_one().get() is None
+    assert mortals.reader.read.call_one(buffer).get() == pattern(9 << 20)
+    mortals.reader.write.call_one(small, b"still").get()
+    assert mortals.owner.content.call_one().get()[:5] == b"still"
+    assert mortals.reader.path.call_one(buffer).get() == ("shm" if mortals.path == "shm" else "shm-staged")
