@@ -220,6 +220,16 @@ class Reader(Actor):
         return seen
 
     @endpoint
+    def add_and_read(self, buffer, other):
+        """Starts additions to a buffer whose owner does not answer, and reads another one meanwhile; `added` waits for the additions."""
+        self.kept["added"] = [RDMAAction().fetch_add(buffer, memoryview(bytearray(8)), 1).submit() for _ in range(20)]
+        return outcome(other.read_into(memoryview(bytearray(other.size()))))
+
+    @endpoint
+    def added(self):
+        return [outcome(future) for future in self.kept["added"]]
+
+    @endpoint
     def swap(self, buffer, compare, swap):
         before = bytearray(8)
         RDMAAction().compare_and_swap(buffer, memoryview(before), compare, swap).submit().get()

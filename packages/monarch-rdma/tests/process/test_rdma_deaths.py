@@ -60,6 +60,23 @@ def test_owner_that_is_stopped(mortals):
     assert mortals.reader.read.call_one(buffer).get() == pattern(100)
 
 
+def test_an_owner_that_does_not_answer_delays_nobody_else(mortals):
+    word = mortals.owner.share.call_one(8).get()
+    assert mortals.reader.keep.call_one(word).get() == mortals.path
+    others = this_host().spawn_procs(name="other")
+    large = others.spawn("other", Owner).share.call_one(9 << 20).get()
+    pid = mortals.owner.pid.call_one().get()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert mortals.reader.add_and_read.call_one(word, large).get() is None
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert mortals.reader.added.call_one().get() == [None] * 20
+    before = int.from_bytes(pattern(8), "little")
+    assert mortals.owner.word.call_one().get() == (before + 20) % (1 << 64)
+    others.stop().get()
+
+
 def test_owner_whose_gil_is_held(mortals, tmp_path):
     ready, until = tmp_path / "ready", tmp_path / "until"
     os.mkfifo(ready)

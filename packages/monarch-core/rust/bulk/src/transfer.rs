@@ -135,15 +135,21 @@ impl Job {
         let bytes: u64 = slices.iter().map(|s| s.len).sum();
         let helpers = bulk.pool.width.min(bytes.div_ceil(SLICE) as usize).min(slices.len()).saturating_sub(1);
         let _ = self.slices.set(slices);
-        self.active.fetch_add(helpers, Ordering::AcqRel);
         for _ in 0..helpers {
             let job = self.clone();
             bulk.pool.run(Box::new(move || {
-                job.work();
-                job.leave();
+                // One that gets its turn when all is over has nothing to do with it any more.
+                if job.join() {
+                    job.work();
+                    job.leave();
+                }
             }));
         }
         self.work();
+    }
+
+    fn join(&self) -> bool {
+        self.active.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n > 0).then_some(n + 1)).is_ok()
     }
 
     fn work(&self) {
@@ -161,9 +167,11 @@ impl Job {
 
     fn run(&self, slice: &Slice) -> Outcome<()> {
         let op = &self.ops[slice.op];
+        let pool = &op.remote.bulk.pool;
+        // Where the owner takes part it may keep us waiting, and others need threads meanwhile.
         let word = match op.what {
-            Operation::FetchAdd { add } => op.remote.fetch_add(op.offset, add, self.until)?,
-            Operation::CompareSwap { compare, swap } => op.remote.compare_swap(op.offset, compare, swap, self.until)?,
+            Operation::FetchAdd { add } => pool.wait(|| op.remote.fetch_add(op.offset, add, self.until))?,
+            Operation::CompareSwap { compare, swap } => pool.wait(|| op.remote.compare_swap(op.offset, compare, swap, self.until))?,
             Operation::Read | Operation::Write => {
                 let target = op.remote.resolve(self.until)?;
                 let (local, offset) = (op.local + slice.start as usize, op.offset + slice.start);
@@ -172,7 +180,8 @@ impl Job {
                 };
                 let span = Span { write: op.what == Operation::Write, local, offset, len: slice.len as usize };
                 // SAFETY: a part of the operation's local range, which whoever made it keeps; held in `prepare`.
-                return unsafe { op.remote.copy(target, span, self.until, moved) };
+                let copy = || unsafe { op.remote.copy(target, span, self.until, moved) };
+                return if op.remote.path() == Path::Staged { pool.wait(copy) } else { copy() };
             }
         };
         // SAFETY: eight bytes of local memory, of any alignment, which whoever made the operation keeps.
