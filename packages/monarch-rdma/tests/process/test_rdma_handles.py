@@ -250,3 +250,31 @@ def test_a_forked_process_is_told():
     with open(read) as f:
         assert "was forked from process" in f.read()
     buffer.read_into(memory()).get()
+
+
+def test_processes_of_a_universe_share_no_memory():
+    from monarch.actor.testing import Universe
+
+    with Universe(), pytest.raises(RDMAUnsupportedError, match="buffers are for real processes"):
+        RDMABuffer(memory())
+    with RDMABuffer(memory()) as buffer:
+        buffer.read_into(memory()).get()
+
+
+def test_a_set_is_dropped_as_a_whole():
+    before = live()
+    made = RDMABufferSet({str(i): memory() for i in range(20)})
+    other = pickle.loads(pickle.dumps(made))
+    assert live() == before + 20
+    other.drop().get()
+    made.drop().get()
+    assert live() == before
+    with pytest.raises(RDMAReleasedError):
+        made.read_into({"3": memory()}).get()
+    frozen = RDMABufferSet({"x": memory()}, readonly=True)
+    with pytest.raises(RDMAAccessError, match="the set is read-only"):
+        frozen.write_from({"x": memory()})
+    with pytest.raises(RDMAAccessError):
+        pickle.loads(pickle.dumps(frozen)).drop()
+    frozen.drop().get()
+    assert live() == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch._core import bulk
+from monarch.actor import returns_future
 from monarch.rdma._backend import check_backend
 from monarch.rdma._buffer import RDMABuffer
 from monarch.rdma._memory import Memory, layout
@@ -89,11 +90,8 @@ class RDMABufferSet:
     def drop(self) -> Future[None]:
         """Ends all buffers of the set, for everybody; see `RDMABuffer.drop`."""
         futures = [buffer.drop() for entry in self._entries.values() for buffer in entry.buffers]
-        for future in futures:
-            # What somebody still copies is rare, and each of them has a report of its own.
-            if not future._done():
-                return future
-        return futures[-1] if futures else bulk.done()
+        pending = [future for future in futures if not future._done()]
+        return _all(pending) if pending else bulk.done()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -104,6 +102,13 @@ class RDMABufferSet:
 
     def __repr__(self) -> str:
         return f"<RDMABufferSet of {len(self._entries):,} tensors>"
+
+
+@returns_future
+async def _all(futures: list[Future[None]]) -> None:
+    """What they report has begun already."""
+    for future in futures:
+        await future
 
 
 def _received(rows: list[tuple[str, str, tuple[int, ...], tuple[RDMABuffer, ...]]], readonly: bool) -> RDMABufferSet:
