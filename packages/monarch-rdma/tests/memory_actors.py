@@ -260,6 +260,17 @@ class Reader(Actor):
         return buffer.restrict(**options)
 
     @endpoint
+    def parts_that_end_at_once(self, buffer, times):
+        """What reads a part, and drops it, leaves nothing in the way of the next."""
+        seen = set()
+        for i in range(times):
+            with buffer.restrict(offset=i, length=100) as part:
+                got = bytearray(100)
+                part.read_into(memoryview(got)).get()
+            seen.add((i, bytes(got)))
+        return seen
+
+    @endpoint
     def drop(self, buffer):
         buffer.drop().get()
         return outcome(buffer.read_into(memoryview(bytearray(buffer.size()))))

@@ -102,6 +102,13 @@ def test_parts(pair):
     assert pair.reader.read_outcome.call_one(part).get()[0] == "RDMAReleasedError"
 
 
+def test_parts_that_end_at_once(pair):
+    buffer = pair.owner.share.call_one(1000).get()
+    seen = pair.reader.parts_that_end_at_once.call_one(buffer, 300).get()
+    assert seen == {(i, pattern(1000)[i : i + 100]) for i in range(300)}
+    assert pair.reader.read.call_one(buffer).get() == pattern(1000)
+
+
 def test_words(pair):
     buffer = pair.owner.share.call_one(16).get()
     first = int.from_bytes(pattern(16)[:8], "little")

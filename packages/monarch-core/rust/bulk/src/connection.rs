@@ -27,7 +27,7 @@ const SHORT: Duration = Duration::from_secs(1);
 /// Requests under way at a time: the answers to all of them fit into a socket.
 const WINDOW: usize = 64;
 /// Rings that are kept for the next copies.
-const STAGES: usize = 4;
+pub const STAGES: usize = 4;
 
 /// The socket, and the process at its other end.
 pub struct Line {

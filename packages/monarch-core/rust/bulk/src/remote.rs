@@ -7,12 +7,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::bulk::Bulk;
-use crate::connection::{Connection, Hazard, View};
+use crate::connection::{Connection, Hazard, STAGES, View};
 use crate::copy;
 use crate::failure::{Failure, Kind, Outcome, Path};
 use crate::frames::{Reply, Request};
 use crate::registry::{Id, Pin, compare_swap, fetch_add};
 use crate::sys;
+
+/// More than are kept: at least one of them is new.
+const RINGS_TRIED: usize = STAGES + 2;
 
 /// A buffer as this process sees it; where it is, is found out on first use.
 pub struct Remote {
@@ -247,12 +250,19 @@ impl Remote {
                 }
             }
             Target::Theirs(t) => {
-                let stage = t.connection.stage(until)?;
                 let request = Request::Copy { id: self.id, epoch: t.epoch, offset, len: len as u64, write };
-                // SAFETY: the caller's promise.
-                unsafe { stage.copy(&request, local, until, moved) }?;
-                t.connection.keep_stage(stage);
-                return Ok(());
+                let mut done = 0;
+                let staged = || {
+                    let stage = t.connection.stage(until)?;
+                    done = 0;
+                    // SAFETY: the caller's promise.
+                    unsafe { stage.copy(&request, local, until, |n| done += n) }?;
+                    t.connection.keep_stage(stage);
+                    Ok(())
+                };
+                let outcome = again(&t.connection, staged);
+                moved(done);
+                return outcome;
             }
         }
         moved(len);
@@ -350,6 +360,17 @@ impl Remote {
             Target::Theirs(_) => Err(not_of_an_arena()),
         }
     }
+}
+
+/// The end of a ring is not the end of its owner, who closes one in the middle of a copy from a buffer that ends: another one is tried then.
+fn again(connection: &Arc<Connection>, mut staged: impl FnMut() -> Outcome<()>) -> Outcome<()> {
+    for _ in 0..RINGS_TRIED {
+        match staged() {
+            Err(f) if matches!(f.kind, Kind::PeerLost) => connection.check()?,
+            outcome => return outcome,
+        }
+    }
+    Err(Failure::new(Kind::Transfer, format!("{RINGS_TRIED} rings ended, one after the other")))
 }
 
 fn value(reply: Reply) -> Outcome<u64> {

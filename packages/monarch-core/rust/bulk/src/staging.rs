@@ -140,7 +140,8 @@ pub fn serve(fd: &OwnedFd, ring: &Ring, registry: &Arc<Registry>) {
 fn copy(fd: &OwnedFd, ring: &Ring, pin: &Pin, len: u64, write: bool, why: impl Fn() -> String) -> bool {
     let (count, mut filled, mut emptied) = (pieces(len), 0, 0);
     while emptied < count {
-        if !pin.is_current() {
+        // What has been filled is the reader's, who looks for himself whether the buffer has ended.
+        if (write || filled < count) && !pin.is_current() {
             say(fd, 0, &Reply::refused(&Failure::new(Kind::Released, why())));
             return false;
         }

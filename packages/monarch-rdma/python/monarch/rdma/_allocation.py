@@ -26,7 +26,7 @@ def allocate(nbytes: int, *, huge_pages: bool | None = None) -> memoryview:
     if nbytes >= 1 << 62:
         raise MemoryError(f"{nbytes:,} bytes are more than there can be")
     try:
-        return memoryview(this_process().bulk.allocate(nbytes, huge_pages))  # pyright: ignore[reportArgumentType] - a buffer, which only 3.12 can say
+        return memoryview(this_process().bulk.allocate(nbytes, huge_pages))  # pyright: ignore[reportArgumentType]
     except MemoryError as e:
         if huge_pages:
             raise RdmaInitError(

@@ -193,7 +193,7 @@ class RDMABuffer:
         """
         self._way()
         try:
-            return memoryview(self._handle.map(OPENING))  # pyright: ignore[reportArgumentType] - a buffer, which only 3.12 can say
+            return memoryview(self._handle.map(OPENING))  # pyright: ignore[reportArgumentType]
         except BulkFailed as e:
             raise as_error(e.args[0], "map", self._peer(), OPENING) from None
 

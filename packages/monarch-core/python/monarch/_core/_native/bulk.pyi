@@ -29,7 +29,7 @@ class BufferMemory:
 
 @final
 class SharedMemory:
-    """Memory that several processes can see, as a buffer."""
+    """Memory that several processes can see, as a buffer, which the types of Python 3.11 cannot say."""
 
     def __len__(self) -> int: ...
     if sys.version_info >= (3, 12):
