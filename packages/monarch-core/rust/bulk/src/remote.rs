@@ -362,7 +362,7 @@ impl Remote {
     }
 }
 
-/// The end of a ring is not the end of its owner, who closes one in the middle of a copy from a buffer that ends: another one is tried then.
+/// The end of a ring is not the end of its owner, who closes it when a buffer ends in the middle of a copy: another one is tried then.
 fn again(connection: &Arc<Connection>, mut staged: impl FnMut() -> Outcome<()>) -> Outcome<()> {
     for _ in 0..RINGS_TRIED {
         match staged() {
