@@ -18,6 +18,7 @@ from tools.public_names import describe
 WHEELS = {
     "monarch-core": ("monarch.actor", "monarch.actor.recovery", "monarch.actor.testing", "monarch.config"),
     "monarch-jobs": ("monarch.job",),
+    "monarch-rdma": ("monarch.rdma",),
 }
 FOLDER = ROOT / "docs" / "api"
 

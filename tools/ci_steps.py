@@ -20,7 +20,7 @@ from typing import NamedTuple
 from tools.project import CORE, ROOT, RUST
 
 PY = sys.executable
-RUST_TESTED = ("monarch-wire", "monarch-net", "monarch-runtime")
+RUST_TESTED = ("monarch-wire", "monarch-net", "monarch-runtime", "monarch-bulk")
 # What pytest and cargo test say last.
 CLOSING = re.compile(r"^(?:=+ .*\b(?:passed|failed|errors?|no tests ran)\b.* =+|test result: (?!ok. 0 passed).*)$")
 

@@ -11,6 +11,7 @@ PACKAGES = ROOT / "packages"
 CORE = PACKAGES / "monarch-core"
 RUST = CORE / "rust"
 JOBS = PACKAGES / "monarch-jobs"
+RDMA = PACKAGES / "monarch-rdma"
 DIST = ROOT / "dist"
 
 # Folders that hold what a build or a run made; only consulted where git cannot say.

@@ -25,7 +25,7 @@ print(json.dumps({"seconds": spent, "own": own, "all": sorted(sys.modules), "thr
 """
 _SCRIPTS = """
 import importlib.metadata
-for group in ("console_scripts", "monarch.cli", "monarch.launcher"):
+for group in ("console_scripts", "monarch.cli", "monarch.doctor", "monarch.launcher"):
     for entry in importlib.metadata.entry_points(group=group):
         if entry.dist.name.startswith("monarch"):
             assert callable(entry.load()), entry

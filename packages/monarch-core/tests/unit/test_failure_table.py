@@ -16,6 +16,14 @@ def rows() -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 
 
+def _folder(file: str, is_python: bool) -> Path:
+    if not is_python:
+        return ROOT / "packages/monarch-core"
+    if file.startswith("test_rdma_"):
+        return ROOT / "packages/monarch-rdma/tests/process"
+    return TESTS if file.startswith("net/") else TESTS / "process"
+
+
 def test_every_row_has_a_test():
     found = rows()
     assert len(found) > 20
@@ -24,8 +32,7 @@ def test_every_row_has_a_test():
         assert references, row
         for reference in references:
             file, _, name = reference.partition("::")
-            folder = ROOT / "packages/monarch-core" if not name else TESTS if file.startswith("net/") else TESTS / "process"
-            text = (folder / file).read_text(encoding="utf-8")
+            text = (_folder(file, bool(name)) / file).read_text(encoding="utf-8")
             assert re.search(rf"^ *(async )?def {name}\(" if name else r"#\[test\]", text, re.MULTILINE), row
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -102,7 +103,7 @@ def doctor(as_json: bool) -> int:
     from monarch._core import doctor as examination
 
     lines: list[examination.Line] = []
-    for line in examination.examine():
+    for line in chain(examination.examine(), examination.added()):
         lines.append(line)
         if not as_json:
             click.echo(examination.as_text(line))

@@ -259,6 +259,21 @@ CHECKS: tuple[Callable[[], Line], ...] = (
 )
 
 
+# Entry points of other wheels that add lines: callables that give (subject, text, what to do).
+GROUP = "monarch.doctor"
+
+
+def added() -> Iterator[Line]:
+    """The lines of other wheels; one that cannot be loaded is a finding."""
+    from importlib.metadata import entry_points
+
+    for entry in sorted(entry_points(group=GROUP)):
+        try:
+            yield from (Line(*line) for line in entry.load()())
+        except Exception as e:  # whatever another wheel raises
+            yield Line(entry.name, f"{type(e).__name__}: {e}", f"install a version of it that fits: {entry.value} is what adds this line")
+
+
 def examine(checks: tuple[Callable[[], Line], ...] = CHECKS) -> Iterator[Line]:
     """Looks at everything, cheapest first; a check that breaks is a finding too."""
     for check in checks:

@@ -1,6 +1,7 @@
 //! The extension module `monarch._core._native`: thin wrappers, one file per Python noun.
 
 mod actor;
+mod bulk;
 mod bytes;
 mod call;
 mod caller;
@@ -51,4 +52,18 @@ mod _native {
     use crate::timeline::Timeline;
     #[pymodule_export]
     use crate::watcher::LoopWatcher;
+
+    #[pyo3::pymodule]
+    mod bulk {
+        #[pymodule_export]
+        use crate::bulk::{BufferMemory, Bulk, BulkFailed, Handle, Plan, SharedMemory};
+    }
+
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        use pyo3::types::PyAnyMethods;
+        // Inside a file there is nothing to import from: it has to be known by its name.
+        let modules = module.py().import("sys")?.getattr("modules")?;
+        modules.set_item("monarch._core._native.bulk", module.getattr("bulk")?)
+    }
 }

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, final
 
+from . import bulk as bulk
+
 __all__ = [
     "ActorMailbox",
     "Call",
@@ -23,6 +25,7 @@ __all__ = [
     "Targets",
     "Timeline",
     "after_fork_in_child",
+    "bulk",
     "begin_exit",
     "begin_leaving",
     "hold_gil",

@@ -1,0 +1,108 @@
+"""What a package that moves large memory needs of this process: who it is, its futures, its settings, and how others ended.
+
+The memory itself is `monarch._core._native.bulk`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monarch._core import config
+from monarch._core._native.bulk import Bulk
+from monarch._core.future import Future
+from monarch._core.identity import to_base58
+from monarch._core.process import GATHER, LocalProcess, current_process, simulated_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monarch._core._native import CallCell
+    from monarch._core.port import Port
+
+    Notify = tuple[int, int, bool, int | None, bool, object]
+
+
+class Member(NamedTuple):
+    """This process as a member of a job."""
+
+    uid: int
+    job: int
+    host: str
+    pid: int
+
+
+def is_simulated() -> bool:
+    """This runs in a `Universe`, whose processes have no memory of their own."""
+    return simulated_process() is not None
+
+
+def member() -> Member:
+    """This process; the client is started in a script that has none."""
+    process = current_process()
+    return Member(process.uid, process.job, process.host, process.pid)
+
+
+def open_bulk() -> Bulk:
+    """The memory that this process shares with others."""
+    process = current_process()
+    return Bulk(process.native, process.job, _tracer(process), config.seconds("rdma_qp_init_timeout") or 0.0)
+
+
+def _tracer(process: LocalProcess) -> int:
+    """The process that Yama is to be told of: all others of the job on this host are its descendants, or it is one itself."""
+    if process.is_client:
+        return process.native.zygote_pid() or 0
+    try:
+        with open(f"/proc/{os.getppid()}/stat") as f:
+            # The parent of our zygote is the agent. A name may hold anything, also blanks and brackets.
+            return int(f.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def display(uid: int, host: str, pid: int) -> str:
+    """A process, for people."""
+    return f"<{to_base58(uid)}>@{host}:{pid}"
+
+
+def setting(key: str) -> Any:
+    """The effective value of a setting."""
+    return config.value(key)
+
+
+def pending(cell: CallCell, decode: Callable[[CallCell], None]) -> Future[None]:
+    """The future of what fills this cell; `decode` raises if that was an error."""
+    return Future._of(cell, decode)
+
+
+def done() -> Future[None]:
+    return Future._value(None)
+
+
+def failed(error: BaseException) -> Future[None]:
+    return Future._error(error)
+
+
+def notify(port: Port[Any], value: object) -> Notify:
+    """The port, for one message; `RuntimeError` where it has had its only one."""
+    port._claim()
+    return (port._proc, port._to, port._slot, port._rank, port.return_undeliverable, value)
+
+
+def exit_reason(uid: int, wait: float) -> tuple[str, str] | None:
+    """How a process ended, as a kind and a text; waits so many seconds for the news."""
+    from monarch._core.errors import ExitReason, cause
+
+    process = current_process()
+    end = process.native.ended(uid)
+    if end is None:
+        cell = process.native.cell(GATHER, 1, [uid])
+        process.native.watch_proc(uid, 0)
+        cell.wait(0, wait)
+        end = process.native.ended(uid)
+    if end is None:
+        return None
+    _, _, host, kind, number, detail, core, _ = end
+    code, signal = (number if kind == "exit_code" else None), (number if kind in ("signal", "oom") else None)
+    return kind, cause(ExitReason(kind, code, signal, core, detail or None), host=host)

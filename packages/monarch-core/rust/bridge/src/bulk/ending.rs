@@ -1,0 +1,96 @@
+//! What becomes of an outcome: a cell, an exception, a message to a port.
+
+use std::sync::Arc;
+
+use bulk::Failure;
+use bulk::registry::Completion;
+use pyo3::prelude::*;
+use runtime::payload::{OutPart, Payload};
+use runtime::peer::{Head, Sent};
+use runtime::{Cell, Mode, Node, Outcome};
+use wire::frame::{RANKED, RETURN, TO_PORT};
+use wire::{MailboxId, ProcUid, SlotId, Status};
+
+use crate::bytes::Pickled;
+use crate::cell::CallCell;
+use crate::gil;
+
+pyo3::create_exception!(_native, BulkFailed, pyo3::exceptions::PyException, "An operation failed; the only argument is a record of it.");
+
+pub fn failed(f: &Failure) -> PyErr {
+    BulkFailed::new_err((f.to_bytes(),))
+}
+
+/// A cell for an outcome that comes later.
+pub fn cell(node: &Arc<Node>) -> CallCell {
+    CallCell { node: node.clone(), inner: node.new_cell(Mode::FirstError, 1, Arc::from([])) }
+}
+
+/// Fills the cell.
+pub fn completion(cell: &Arc<Cell>) -> Completion {
+    let cell = cell.clone();
+    Box::new(move |outcome| {
+        let outcome = match outcome {
+            Ok(()) => Outcome::new(0, Status::Ok, b""),
+            Err(f) => Outcome::new(0, Status::Error, &f.to_bytes()),
+        };
+        cell.complete(outcome);
+    })
+}
+
+/// A message to a port, pickled when it was asked for and sent when all bytes are there.
+pub struct Notice {
+    node: Arc<Node>,
+    proc: ProcUid,
+    to: u64,
+    is_slot: bool,
+    rank: Option<u32>,
+    give_back: bool,
+    sender: MailboxId,
+    parts: Vec<(Vec<u8>, bool)>,
+}
+
+/// Process, port or slot, which of both, rank, give back, value.
+pub type Notify<'py> = (u64, u64, bool, Option<u32>, bool, Bound<'py, PyAny>);
+
+impl Notice {
+    pub fn new(node: &Arc<Node>, (proc, to, is_slot, rank, give_back, value): Notify<'_>) -> PyResult<Notice> {
+        let pickled = Pickled::new(&value)?;
+        let parts = pickled.parts(value.py()).iter().map(|p| (p.bytes.to_vec(), p.readonly)).collect();
+        let sender = MailboxId(gil::sender_id());
+        Ok(Notice { node: node.clone(), proc: ProcUid(proc), to, is_slot, rank, give_back, sender, parts })
+    }
+
+    fn parts(&self) -> Vec<OutPart<'_>> {
+        self.parts.iter().map(|(bytes, readonly)| OutPart { bytes, readonly: *readonly }).collect()
+    }
+
+    fn send(&self) -> Result<(), Failure> {
+        let payload = Payload::new(&self.node.arena, self.parts()).map_err(|e| Failure::system("no memory to notify", &e))?;
+        if self.is_slot {
+            self.node.send_reply(self.proc, SlotId(self.to), self.rank.unwrap_or(0), Status::Ok, &payload, || self.parts());
+            return Ok(());
+        }
+        let flags = TO_PORT | if self.rank.is_some() { RANKED } else { 0 } | if self.give_back { RETURN } else { 0 };
+        let head = Head {
+            dest: MailboxId(self.to),
+            sender: self.sender,
+            slot: SlotId::NONE,
+            rank: self.rank.unwrap_or(0),
+            flags,
+            method: b"",
+            extent: b"",
+        };
+        let peer = self.node.peer(self.proc);
+        // Queued, if there is no room: nobody here can wait for it.
+        if self.node.send_message(&peer, &head, &payload, || self.parts(), true) == Sent::Ended && self.give_back {
+            self.node.undelivered_to_ended(&head, &peer);
+        }
+        Ok(())
+    }
+
+    /// The message first, then what else is to be done.
+    pub fn before(self, then: Completion) -> Completion {
+        Box::new(move |outcome| then(outcome.and_then(|()| self.send())))
+    }
+}

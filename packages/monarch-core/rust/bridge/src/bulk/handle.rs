@@ -1,0 +1,137 @@
+//! A buffer of any process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bulk::transfer::{Job, Op, Operation, at_once};
+use bulk::{Failure, Path, Remote, sys};
+use pyo3::prelude::*;
+use runtime::Node;
+
+use super::ending::{cell, completion, failed};
+use super::memory::SharedMemory;
+use crate::cell::CallCell;
+use crate::gil;
+
+#[pyclass(frozen)]
+pub struct Handle {
+    pub node: Arc<Node>,
+    pub remote: Arc<Remote>,
+    /// Made here, and the only one: the buffer ends with it.
+    only: AtomicBool,
+}
+
+impl Handle {
+    pub fn new(node: Arc<Node>, remote: Arc<Remote>, only: bool) -> Handle {
+        Handle { node, remote, only: AtomicBool::new(only) }
+    }
+
+    fn with_place<T: Send>(&self, py: Python<'_>, f: impl FnOnce() -> Result<T, Failure> + Send) -> PyResult<T> {
+        gil::check_not_forked()?;
+        gil::blocking(py, f).map_err(|mut f| {
+            (f.owner, f.pid, f.path) = (self.remote.owner, self.remote.pid(), self.remote.path());
+            f.asked = self.remote.size;
+            failed(&f)
+        })
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if self.only.load(Ordering::Acquire) && !gil::is_forked() && self.remote.mark_dropped() {
+            self.remote.forget();
+        }
+    }
+}
+
+#[pymethods]
+impl Handle {
+    /// Id, epoch, owner, bytes, read-only: what another process makes a handle of.
+    fn parts(&self) -> ([u8; 16], u64, u64, u64, bool) {
+        let r = &self.remote;
+        (r.id, r.epoch, r.owner, r.size, r.readonly)
+    }
+
+    /// From now on others may have it too.
+    fn give(&self) -> PyResult<()> {
+        gil::check_not_forked()?;
+        if self.remote.is_own() {
+            self.remote.bulk.serve().map_err(|f| failed(&f))?;
+        }
+        self.only.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// The path by which this process reaches it.
+    fn path(&self, py: Python<'_>, timeout: f64) -> PyResult<&'static str> {
+        if self.remote.path() == Path::None {
+            self.with_place(py, || self.remote.resolve(sys::deadline(timeout)).map(drop))?;
+        }
+        Ok(self.remote.path().name())
+    }
+
+    /// Starts a copy between local memory, which `keep` keeps, and the buffer. None: it is done; else what to wait for.
+    #[allow(clippy::too_many_arguments)]
+    fn transfer(
+        &self,
+        py: Python<'_>,
+        write: bool,
+        address: usize,
+        nbytes: u64,
+        keep: Py<PyAny>,
+        offset: u64,
+        timeout: f64,
+        most: u64,
+    ) -> PyResult<Option<CallCell>> {
+        gil::check_not_forked()?;
+        let what = if write { Operation::Write } else { Operation::Read };
+        let op = Op { remote: self.remote.clone(), what, local: address, len: nbytes, offset };
+        if timeout > 0.0 {
+            // SAFETY: `keep` keeps the local memory, and the caller has looked whether it is writable.
+            match py.detach(|| unsafe { at_once(&op) }) {
+                Some(Ok(())) => return Ok(None),
+                Some(Err(f)) => return Err(failed(&f)),
+                None => {}
+            }
+        }
+        let cell = cell(&self.node);
+        let job = Job::new(Arc::new(vec![op]), sys::deadline(timeout), most, Box::new(keep), completion(&cell.inner));
+        job.start(&self.remote.bulk);
+        Ok(Some(cell))
+    }
+
+    /// A handle of a part of it.
+    fn restrict(&self, py: Python<'_>, offset: u64, nbytes: u64, readonly: bool, timeout: f64) -> PyResult<Handle> {
+        let part = self.with_place(py, || self.remote.restrict(offset, nbytes, readonly, sys::deadline(timeout)))?;
+        Ok(Handle::new(self.node.clone(), part, true))
+    }
+
+    /// Its memory, mapped.
+    fn map(&self, py: Python<'_>, timeout: f64) -> PyResult<SharedMemory> {
+        self.with_place(py, || self.remote.map(sys::deadline(timeout))).map(SharedMemory::of_mapping)
+    }
+
+    /// Ends the buffer for everybody; none if this process had done so.
+    fn drop(&self, timeout: f64) -> PyResult<Option<CallCell>> {
+        gil::check_not_forked()?;
+        self.only.store(false, Ordering::Release);
+        if !self.remote.mark_dropped() {
+            return Ok(None);
+        }
+        let cell = cell(&self.node);
+        let (remote, done) = (self.remote.clone(), completion(&cell.inner));
+        if remote.is_own() {
+            remote.bulk.registry.end(&remote.id, &format!("dropped by its owner, process {}", std::process::id()), Some(done));
+        } else {
+            let until = sys::deadline(timeout);
+            let pool = remote.bulk.pool.clone();
+            pool.clone().run(Box::new(move || {
+                done(pool.wait(|| remote.end(until)).map_err(|mut f| {
+                    (f.owner, f.pid, f.path, f.asked) = (remote.owner, remote.pid(), remote.path(), remote.size);
+                    f
+                }));
+            }));
+        }
+        Ok(Some(cell))
+    }
+}

@@ -1,0 +1,110 @@
+//! Memory of this process: lent by an object, or of an arena.
+
+use std::sync::Arc;
+
+use bulk::arena::Block;
+use bulk::remote::Mapping;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+/// The memory of an object with the buffer protocol, which cannot move or go as long as this is held.
+#[pyclass(frozen)]
+pub struct BufferMemory {
+    raw: Box<ffi::Py_buffer>,
+}
+
+// SAFETY: the view is a description of memory; it is released with the GIL held, by the interpreter.
+unsafe impl Send for BufferMemory {}
+unsafe impl Sync for BufferMemory {}
+
+#[pymethods]
+impl BufferMemory {
+    #[new]
+    fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        // SAFETY: a zeroed Py_buffer is what PyObject_GetBuffer fills in.
+        let mut raw: Box<ffi::Py_buffer> = Box::new(unsafe { std::mem::zeroed() });
+        // SAFETY: `raw` stays where it is until it is released.
+        if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &mut *raw, ffi::PyBUF_FULL_RO) } != 0 {
+            return Err(PyErr::fetch(object.py()));
+        }
+        Ok(BufferMemory { raw })
+    }
+
+    #[getter]
+    fn address(&self) -> usize {
+        self.raw.buf as usize
+    }
+
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.raw.len as usize
+    }
+
+    #[getter]
+    fn readonly(&self) -> bool {
+        self.raw.readonly != 0
+    }
+
+    #[getter]
+    fn ndim(&self) -> i32 {
+        self.raw.ndim
+    }
+
+    /// One item after the other.
+    #[getter]
+    fn contiguous(&self) -> bool {
+        // SAFETY: the view was filled in by `new`.
+        unsafe { ffi::PyBuffer_IsContiguous(&*self.raw, b'C' as std::ffi::c_char) != 0 }
+    }
+}
+
+impl Drop for BufferMemory {
+    fn drop(&mut self) {
+        // SAFETY: acquired in `new`; objects of Python are dropped with the GIL held.
+        unsafe { ffi::PyBuffer_Release(&mut *self.raw) };
+    }
+}
+
+enum Source {
+    Block(Arc<Block>),
+    Mapping(Mapping),
+}
+
+/// Memory that several processes can see: an allocation of this one, or that of another one, mapped.
+#[pyclass(frozen)]
+pub struct SharedMemory {
+    source: Source,
+}
+
+impl SharedMemory {
+    pub fn of_block(block: Arc<Block>) -> Self {
+        SharedMemory { source: Source::Block(block) }
+    }
+
+    pub fn of_mapping(mapping: Mapping) -> Self {
+        SharedMemory { source: Source::Mapping(mapping) }
+    }
+
+    fn range(&self) -> (usize, usize, bool) {
+        match &self.source {
+            Source::Block(b) => (b.address(), b.len(), false),
+            Source::Mapping(m) => (m.address, m.len, m.readonly),
+        }
+    }
+}
+
+#[pymethods]
+impl SharedMemory {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: std::ffi::c_int) -> PyResult<()> {
+        let (address, len, readonly) = slf.get().range();
+        let address = address as *mut std::ffi::c_void;
+        // SAFETY: the memory lives as long as the object, which the view holds.
+        let r = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, len as isize, readonly.into(), flags) };
+        if r == 0 { Ok(()) } else { Err(PyErr::take(slf.py()).unwrap_or_else(|| PyBufferError::new_err("no such view"))) }
+    }
+
+    fn __len__(&self) -> usize {
+        self.range().1
+    }
+}

@@ -1,0 +1,21 @@
+//! `monarch._core._native.bulk`: what a package that moves large memory is made of.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `memory` | memory of this process: lent by an object, or of an arena |
+//! | `registry` | all of it, for this process |
+//! | `handle` | a buffer of any process |
+//! | `plan` | operations that are submitted together |
+//! | `ending` | what becomes of an outcome: a cell, an exception, a message |
+
+mod ending;
+mod handle;
+mod memory;
+mod plan;
+mod registry;
+
+pub use ending::BulkFailed;
+pub use handle::Handle;
+pub use memory::{BufferMemory, SharedMemory};
+pub use plan::Plan;
+pub use registry::Bulk;

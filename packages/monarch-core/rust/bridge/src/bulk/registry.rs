@@ -1,0 +1,83 @@
+//! All of it, for this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulk::bulk::Identity;
+use bulk::{Range, Remote, sys};
+use pyo3::exceptions::{PyMemoryError, PyOSError};
+use pyo3::prelude::*;
+use runtime::Node;
+
+use super::ending::failed;
+use super::handle::Handle;
+use super::memory::SharedMemory;
+use crate::gil;
+use crate::process::Process;
+
+#[pyclass(frozen)]
+pub struct Bulk {
+    pub node: Arc<Node>,
+    pub inner: Arc<bulk::Bulk>,
+}
+
+#[pymethods]
+impl Bulk {
+    /// `tracer`: the process that Yama is told of, which others descend from; 0 if there is none. `opening`: bound
+    /// for opening a connection, seconds.
+    #[new]
+    fn new(process: &Process, job: u64, tracer: i32, opening: f64) -> PyResult<Self> {
+        gil::check_not_forked()?;
+        let node = process.node.clone();
+        let me = Identity { uid: node.uid.0, job };
+        let inner = bulk::Bulk::new(me, tracer, Duration::try_from_secs_f64(opening).unwrap_or(Duration::MAX))
+            .map_err(|e| PyOSError::new_err(format!("cannot share memory: {e}")))?;
+        Ok(Bulk { node, inner })
+    }
+
+    /// Registers memory of this process, which `keep` keeps where it is. Ends by itself after `lease` seconds.
+    ///
+    /// What `keep` is let go of on the thread that finds out that nobody uses the memory any more; without the GIL, which means the next
+    /// time that native code of ours takes it.
+    fn register(&self, address: usize, nbytes: usize, readonly: bool, lease: Option<f64>, keep: Py<PyAny>) -> PyResult<Handle> {
+        gil::check_not_forked()?;
+        let range = Range { address, len: nbytes, readonly };
+        let remote = self.inner.register(range, lease.map(sys::deadline), Box::new(keep)).map_err(|f| failed(&f))?;
+        Ok(Handle::new(self.node.clone(), remote, true))
+    }
+
+    /// A handle that somebody was given.
+    fn handle(&self, id: [u8; 16], epoch: u64, owner: u64, nbytes: u64, readonly: bool) -> Handle {
+        Handle::new(self.node.clone(), Remote::new(self.inner.clone(), id, epoch, owner, nbytes, readonly), false)
+    }
+
+    /// Memory that others can map. `huge`: with huge pages, without, or as the system likes.
+    #[pyo3(signature = (nbytes, huge=None))]
+    fn allocate(&self, py: Python<'_>, nbytes: usize, huge: Option<bool>) -> PyResult<SharedMemory> {
+        gil::check_not_forked()?;
+        let block = py.detach(|| self.inner.allocate(nbytes, huge));
+        block.map(SharedMemory::of_block).map_err(|e| PyMemoryError::new_err(e.to_string()))
+    }
+
+    /// Is this range memory of `allocate`?
+    fn is_shared(&self, address: usize, nbytes: usize) -> bool {
+        self.inner.arena.find(address, nbytes).is_some()
+    }
+
+    /// Connections from now on copy through rings, as where the kernel refuses direct copies.
+    fn refuse_direct(&self) {
+        self.inner.refuse_direct();
+    }
+
+    /// Buffers of this process, and those that have ended and are still in use.
+    fn counts(&self) -> (usize, usize) {
+        self.inner.registry.counts()
+    }
+
+    /// Ends all buffers of this process, and says goodbye.
+    fn close(&self, py: Python<'_>) {
+        if !gil::is_forked() {
+            py.detach(|| self.inner.close());
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Memory that can be mapped by others.
+//!
+//! A large allocation is a sealed memfd of its own. Small ones are cut from common segments, because each memfd costs a descriptor on both
+//! sides; whoever maps one of them sees its neighbours too. Fresh memory is zero: what is given back goes to the kernel.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use net::arena::FreeList;
+use net::lock::lock;
+use net::sys::{self as base, PAGE, Share};
+
+use crate::frames::Place;
+use crate::sys::{self, HUGE_PAGE};
+
+/// From this size on an allocation has a segment of its own.
+const OWN: usize = 1 << 20;
+/// A segment that small allocations share; sparse until used.
+const COMMON: usize = 16 << 20;
+
+struct Segment {
+    id: u64,
+    fd: OwnedFd,
+    base: *mut u8,
+    len: usize,
+    /// Of a common one.
+    free: Option<Mutex<FreeList>>,
+}
+
+// SAFETY: `base` is a shared mapping; blocks of it are handed out disjointly.
+unsafe impl Send for Segment {}
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    fn new(id: u64, len: usize, huge: Option<bool>, common: bool) -> io::Result<Segment> {
+        let fd = sys::sealed_memfd(c"monarch-rdma", len as u64, huge == Some(true))?;
+        let base = base::map(fd.as_raw_fd(), 0, len, &Share::Shared)?;
+        if huge.is_none() && len >= HUGE_PAGE {
+            // SAFETY: just mapped.
+            unsafe { base::advise(base, len, libc::MADV_HUGEPAGE) };
+        }
+        Ok(Segment { id, fd, base, len, free: common.then(|| Mutex::new(FreeList::new(len as u64))) })
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: no block is left, each holds the segment.
+        unsafe { base::unmap(self.base, self.len) };
+    }
+}
+
+/// An allocation; freed on drop.
+pub struct Block {
+    arena: Weak<Arena>,
+    segment: Arc<Segment>,
+    offset: usize,
+    size: usize,
+    len: usize,
+}
+
+impl Block {
+    pub fn address(&self) -> usize {
+        self.segment.base as usize + self.offset
+    }
+
+    /// As asked for.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.segment.fd.as_fd()
+    }
+
+    /// Where an address of this block is.
+    pub fn place(&self, address: usize) -> Place {
+        let (segment, len) = (self.segment.id, self.segment.len as u64);
+        Place { segment, len, offset: (address - self.segment.base as usize) as u64 }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(arena) = self.arena.upgrade() {
+            lock(&arena.blocks).remove(&self.address());
+        }
+        if let Some(free) = &self.segment.free {
+            // SAFETY: the block is ours to the end of this function, and nobody reads it any more.
+            unsafe { base::advise(self.address() as *mut u8, self.size, libc::MADV_REMOVE) };
+            lock(free).give(self.offset as u64, self.size as u64);
+        }
+    }
+}
+
+#[derive(Default)]
+pub struct Arena {
+    common: Mutex<Vec<Arc<Segment>>>,
+    /// By address.
+    blocks: Mutex<BTreeMap<usize, Weak<Block>>>,
+    next: AtomicU64,
+}
+
+impl Arena {
+    pub fn new() -> Arc<Arena> {
+        Arc::default()
+    }
+
+    /// `huge`: with pages of 2 MiB or an error, without, or as the system likes.
+    pub fn allocate(self: &Arc<Self>, len: usize, huge: Option<bool>) -> io::Result<Arc<Block>> {
+        let page = if huge == Some(true) { HUGE_PAGE } else { PAGE };
+        let size = len.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;
+        let (segment, offset) = if size >= OWN || huge == Some(true) {
+            (Arc::new(Segment::new(self.next.fetch_add(1, Ordering::Relaxed), size, huge, false)?), 0)
+        } else {
+            self.cut(size)?
+        };
+        let block = Arc::new(Block { arena: Arc::downgrade(self), segment, offset, size, len });
+        lock(&self.blocks).insert(block.address(), Arc::downgrade(&block));
+        Ok(block)
+    }
+
+    fn cut(&self, size: usize) -> io::Result<(Arc<Segment>, usize)> {
+        let mut common = lock(&self.common);
+        let take = |s: &Arc<Segment>| s.free.as_ref().and_then(|f| lock(f).take(size as u64)).map(|at| (s.clone(), at as usize));
+        if let Some(found) = common.iter().find_map(take) {
+            return Ok(found);
+        }
+        // Those that are empty have gone back to the kernel but for their descriptor.
+        common.retain(|s| Arc::strong_count(s) > 1);
+        let fresh = Arc::new(Segment::new(self.next.fetch_add(1, Ordering::Relaxed), COMMON, None, true)?);
+        common.push(fresh.clone());
+        take(&fresh).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    /// The allocation that this range lies in, if there is one.
+    pub fn find(&self, address: usize, len: usize) -> Option<Arc<Block>> {
+        let blocks = lock(&self.blocks);
+        let block = blocks.range(..=address).next_back()?.1.upgrade()?;
+        let end = address.checked_add(len)?;
+        (end <= block.address() + block.len()).then_some(block)
+    }
+}

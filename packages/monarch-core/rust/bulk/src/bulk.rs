@@ -1,0 +1,145 @@
+//! All of it, for one process.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use net::lock::lock;
+
+use crate::arena::{Arena, Block};
+use crate::connection::Connection;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::gate::Gate;
+use crate::pool::Pool;
+use crate::registry::{Memory, Range, Registry};
+use crate::remote::Remote;
+pub use crate::server::Identity;
+use crate::server::Server;
+use crate::sys;
+
+/// How long the end waits for the thread that says goodbye.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// An owner, from the first use on: connected, or gone.
+#[derive(Default)]
+struct Peer {
+    opening: Gate,
+    known: Mutex<Option<Outcome<Arc<Connection>>>>,
+}
+
+pub struct Bulk {
+    pub me: Identity,
+    pub registry: Arc<Registry>,
+    pub arena: Arc<Arena>,
+    pub pool: Arc<Pool>,
+    server: OnceLock<io::Result<Arc<Server>>>,
+    peers: Mutex<HashMap<u64, Arc<Peer>>>,
+    /// The kernel may copy between processes, if it wants to.
+    direct: AtomicBool,
+    /// Whom Yama has to be told of; 0 if nobody.
+    tracer: i32,
+    /// Bound for opening a connection.
+    opening: Duration,
+}
+
+impl Bulk {
+    pub fn new(me: Identity, tracer: i32, opening: Duration) -> io::Result<Arc<Bulk>> {
+        Ok(Arc::new(Bulk {
+            me,
+            registry: Registry::new()?,
+            arena: Arena::new(),
+            pool: Pool::new(),
+            server: OnceLock::new(),
+            peers: Mutex::default(),
+            direct: AtomicBool::new(true),
+            tracer,
+            opening,
+        }))
+    }
+
+    /// Connections from now on copy through rings.
+    pub fn refuse_direct(&self) {
+        self.direct.store(false, Ordering::Release);
+    }
+
+    /// Answers others from now on.
+    pub fn serve(&self) -> Outcome<()> {
+        let started = self.server.get_or_init(|| {
+            if self.tracer != 0 && sys::yama_scope() == 1 {
+                sys::name_tracer(self.tracer);
+            }
+            Server::start(self.me, self.registry.clone())
+        });
+        match started {
+            Ok(_) => Ok(()),
+            Err(e) => Err(Failure::new(Kind::Init, format!("cannot let others in: {e}"))),
+        }
+    }
+
+    /// Registers memory, which `keep` keeps where it is.
+    pub fn register(self: &Arc<Self>, range: Range, lease: Option<Instant>, keep: Box<dyn Any + Send + Sync>) -> Outcome<Arc<Remote>> {
+        let memory = Memory::new(keep, self.arena.find(range.address, range.len));
+        let (id, epoch) = self.registry.register(range, memory, lease)?;
+        if lease.is_some() {
+            self.serve().inspect_err(|_| self.registry.end(&id, "it was never made", None))?;
+            if let Some(Ok(server)) = self.server.get() {
+                server.wake();
+            }
+        }
+        Ok(Remote::new(self.clone(), id, epoch, self.me.uid, range.len as u64, range.readonly))
+    }
+
+    pub fn allocate(&self, len: usize, huge: Option<bool>) -> io::Result<Arc<Block>> {
+        self.arena.allocate(len, huge)
+    }
+
+    /// The connection to an owner, opened if there is none.
+    pub fn connection(&self, owner: u64, until: Instant) -> Outcome<Arc<Connection>> {
+        let until = Instant::now().checked_add(self.opening).map_or(until, |bound| until.min(bound));
+        let peer = lock(&self.peers).entry(owner).or_default().clone();
+        if let Some(known) = lock(&peer.known).clone() {
+            return known;
+        }
+        let _in = peer.opening.enter(until).ok_or_else(Failure::timed_out)?;
+        if let Some(known) = lock(&peer.known).clone() {
+            return known;
+        }
+        let opened = Connection::open(owner, self.me, self.direct.load(Ordering::Acquire), until);
+        match &opened {
+            // These may go better the next time.
+            Err(f) if !is_final(f) => {}
+            _ => *lock(&peer.known) = Some(opened.clone()),
+        }
+        opened
+    }
+
+    /// The connection to an owner, if there is one.
+    pub fn known(&self, owner: u64) -> Option<Arc<Connection>> {
+        let peer = lock(&self.peers).get(&owner)?.clone();
+        let known = lock(&peer.known).clone();
+        known?.ok()
+    }
+
+    /// An owner that is gone is remembered as such, and its connection let go.
+    pub fn note(&self, owner: u64, failure: &Failure) {
+        let is_end = failure.kind == Kind::PeerLost || failure.kind == Kind::Released && failure.detail == "its process has exited";
+        if let (true, Some(peer)) = (is_end, lock(&self.peers).get(&owner)) {
+            *lock(&peer.known) = Some(Err(failure.clone()));
+        }
+    }
+
+    /// Ends all buffers of this process and tells everybody.
+    pub fn close(&self) {
+        self.registry.end_all("its process exits");
+        if let Some(Ok(server)) = self.server.get() {
+            server.close(Instant::now() + GOODBYE);
+        }
+    }
+}
+
+fn is_final(f: &Failure) -> bool {
+    matches!(f.kind, Kind::PeerLost | Kind::Access)
+}

@@ -1,0 +1,420 @@
+//! The other side: one owner, as seen from here.
+//!
+//! Opened once, on first use, by one round trip; from then on it is asked about memory, watched for its end, and held for its shared words.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use net::lock::lock;
+use net::sys::{self as base, Share};
+
+use crate::failure::{Failure, Kind, Outcome};
+use crate::frames::{self, Place, Reply, Request};
+use crate::gate::Gate;
+use crate::registry::Id;
+use crate::server::{self, Identity};
+use crate::shared::{self, HAZARDS, SLOTS, Words};
+use crate::staging::Stage;
+use crate::sys;
+
+/// How long a message that is not answered may wait for room.
+const SHORT: Duration = Duration::from_secs(1);
+/// Requests under way at a time: the answers to all of them fit into a socket.
+const WINDOW: usize = 64;
+/// Rings that are kept for the next copies.
+pub const STAGES: usize = 4;
+
+/// The socket, and the process at its other end.
+pub struct Line {
+    fd: OwnedFd,
+    pub pid: i32,
+    pidfd: Option<OwnedFd>,
+    gate: Gate,
+    number: AtomicU32,
+    /// It has said that it exits.
+    goodbye: AtomicBool,
+}
+
+impl Line {
+    /// `uid` is that of the owner.
+    fn dial(uid: u64) -> Outcome<Line> {
+        let fd = sys::connect(&server::address(uid)).map_err(|e| match e.kind() {
+            io::ErrorKind::ConnectionRefused => Failure::lost(),
+            io::ErrorKind::WouldBlock => Failure::new(Kind::Transfer, "too many processes connect to the owner at once"),
+            _ => Failure::system("cannot connect to the owner", &e),
+        })?;
+        let (pid, user) = sys::peer(fd.as_raw_fd()).map_err(|e| Failure::system("cannot tell who the owner is", &e))?;
+        if user != base::user() {
+            return Err(Failure::new(Kind::Access, "the owner is a process of another user"));
+        }
+        // In another namespace of processes it has no number here, and is known by its socket alone.
+        let pidfd = match pid {
+            0 => None,
+            _ => Some(sys::pidfd(pid).map_err(|e| match e.raw_os_error() {
+                Some(libc::ESRCH) => Failure::lost(),
+                _ => Failure::system("cannot watch the owner", &e),
+            })?),
+        };
+        Ok(Line { fd, pid, pidfd, gate: Gate::default(), number: AtomicU32::new(1), goodbye: AtomicBool::new(false) })
+    }
+
+    fn ended(&self) -> Failure {
+        match self.goodbye.load(Ordering::Acquire) {
+            true => Failure::new(Kind::Released, "its process has exited"),
+            false => Failure::lost(),
+        }
+    }
+
+    fn send(&self, message: &[u8], until: Instant) -> Outcome<()> {
+        loop {
+            match base::send(self.fd.as_raw_fd(), &[message], &[]) {
+                Ok(_) => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let seen = self.poll(libc::POLLOUT, until)?;
+                    if seen.is_none() {
+                        return Err(Failure::timed_out());
+                    }
+                }
+                Err(_) => {
+                    // A goodbye may lie there unread.
+                    if let Some(_in) = self.gate.enter(Instant::now()) {
+                        while let Ok(Some(_)) = self.take(&mut VecDeque::new()) {}
+                    }
+                    return Err(self.ended());
+                }
+            }
+        }
+    }
+
+    /// True: the socket is ready; false: only the end of the process is. None when time is up.
+    fn poll(&self, events: libc::c_short, until: Instant) -> Outcome<Option<bool>> {
+        let mut fds: Vec<(RawFd, libc::c_short)> = vec![(self.fd.as_raw_fd(), events)];
+        fds.extend(self.pidfd.as_ref().map(|p| (p.as_raw_fd(), libc::POLLIN)));
+        let seen = sys::poll(&fds, Some(until)).map_err(|e| Failure::system("cannot wait", &e))?;
+        Ok(seen.first().map(|socket| *socket != 0))
+    }
+
+    /// The next message, if one is there; an error at the end.
+    fn take(&self, fds: &mut VecDeque<OwnedFd>) -> Outcome<Option<(u32, Reply)>> {
+        match sys::receive(self.fd.as_raw_fd(), fds) {
+            Ok(message) => match frames::decode::<Reply>(&message) {
+                Some((_, Reply::Goodbye)) => {
+                    self.goodbye.store(true, Ordering::Release);
+                    Ok(None)
+                }
+                Some(frame) => Ok(Some(frame)),
+                None if message.is_empty() => Err(self.ended()),
+                None => Err(Failure::new(Kind::Transfer, "the owner answers nonsense")),
+            },
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => Err(self.ended()),
+            Err(e) => Err(Failure::system("cannot read from the owner", &e)),
+        }
+    }
+
+    /// The next message. The caller is the only one who reads.
+    pub fn receive(&self, fds: &mut VecDeque<OwnedFd>, until: Instant) -> Outcome<(u32, Reply)> {
+        loop {
+            match self.poll(libc::POLLIN, until)? {
+                Some(true) => {
+                    if let Some(frame) = self.take(fds)? {
+                        return Ok(frame);
+                    }
+                }
+                Some(false) => return Err(self.ended()),
+                None => return Err(Failure::timed_out()),
+            }
+        }
+    }
+
+    pub fn call(&self, request: &Request, until: Instant) -> Outcome<(Reply, VecDeque<OwnedFd>)> {
+        let _in = self.gate.enter(until).ok_or_else(Failure::timed_out)?;
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        self.send(&frames::encode(number, request), until)?;
+        let mut fds = VecDeque::new();
+        loop {
+            let (answered, reply) = self.receive(&mut fds, until)?;
+            if answered != number {
+                // Somebody asked for it and did not wait.
+                fds.clear();
+                continue;
+            }
+            return match reply {
+                Reply::Refused { kind, detail } => Err(frames::refusal(kind, detail)),
+                reply => Ok((reply, fds)),
+            };
+        }
+    }
+
+    /// The same for several at once: one wake-up of the owner for many of them. An error of one is no error of the others.
+    pub fn call_many(&self, requests: &[Request], until: Instant) -> Outcome<Vec<Outcome<Reply>>> {
+        let _in = self.gate.enter(until).ok_or_else(Failure::timed_out)?;
+        let mut replies = Vec::with_capacity(requests.len());
+        for batch in requests.chunks(WINDOW) {
+            let first = self.number.fetch_add(batch.len() as u32, Ordering::Relaxed);
+            for (i, request) in batch.iter().enumerate() {
+                self.send(&frames::encode(first.wrapping_add(i as u32), request), until)?;
+            }
+            let mut answered = 0;
+            while answered < batch.len() {
+                let (number, reply) = self.receive(&mut VecDeque::new(), until)?;
+                // Answers come in order; another one is to somebody who did not wait.
+                if number == first.wrapping_add(answered as u32) {
+                    answered += 1;
+                    replies.push(match reply {
+                        Reply::Refused { kind, detail } => Err(frames::refusal(kind, detail)),
+                        reply => Ok(reply),
+                    });
+                }
+            }
+        }
+        Ok(replies)
+    }
+
+    pub fn send_reply(&self, reply: &Reply, until: Instant) -> Outcome<()> {
+        self.send(&frames::encode(0, reply), until)
+    }
+
+    pub fn send_request(&self, request: &Request, until: Instant) -> Outcome<()> {
+        self.send(&frames::encode(0, request), until)
+    }
+
+    fn check(&self) -> Outcome<()> {
+        let now = Instant::now();
+        match self.poll(libc::POLLIN, now)? {
+            None => return Ok(()),
+            Some(false) => return Err(self.ended()),
+            Some(true) => {}
+        }
+        if let Some(_in) = self.gate.enter(now) {
+            while self.take(&mut VecDeque::new())?.is_some() {}
+        }
+        // Somebody else reads, and meets the end if it is there; or it was an answer that nobody waits for.
+        match &self.pidfd {
+            Some(p) => match sys::poll(&[(p.as_raw_fd(), libc::POLLIN)], Some(now)) {
+                Ok(seen) if seen.is_empty() && !self.goodbye.load(Ordering::Acquire) => Ok(()),
+                _ => Err(self.ended()),
+            },
+            None if self.goodbye.load(Ordering::Acquire) => Err(self.ended()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A connection from the first message to the answer.
+fn greet(owner: u64, me: Identity, until: Instant) -> Outcome<(Line, Reply, VecDeque<OwnedFd>)> {
+    let line = Line::dial(owner)?;
+    let (reply, fds) = line.call(&Request::Hello { version: frames::VERSION, job: me.job, uid: me.uid }, until)?;
+    Ok((line, reply, fds))
+}
+
+/// Hazard words that are free, the lowest first: the owner looks at them up to the highest one ever used.
+#[derive(Default)]
+struct Cells {
+    free: BinaryHeap<Reverse<usize>>,
+    high: usize,
+}
+
+/// A segment of the owner, mapped here.
+pub struct View {
+    base: *mut u8,
+    len: usize,
+}
+
+// SAFETY: a shared mapping, which lives as long as the value.
+unsafe impl Send for View {}
+unsafe impl Sync for View {}
+
+impl View {
+    pub fn address(&self, offset: u64) -> usize {
+        self.base as usize + offset as usize
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; who uses it holds the view.
+        unsafe { base::unmap(self.base, self.len) };
+    }
+}
+
+pub struct Connection {
+    pub owner: u64,
+    me: Identity,
+    line: Line,
+    epochs: Words,
+    hazards: Words,
+    cells: Mutex<Cells>,
+    /// The kernel lets this process copy from and to the owner.
+    direct: AtomicBool,
+    views: Mutex<HashMap<(u64, bool), Weak<View>>>,
+    stages: Mutex<Vec<Stage>>,
+}
+
+/// The owner's memory does not go while this is held.
+pub struct Hazard {
+    connection: Arc<Connection>,
+    cell: usize,
+    slot: u32,
+    epoch: u64,
+}
+
+impl Hazard {
+    pub fn is_current(&self) -> bool {
+        self.connection.epochs.load(self.slot as usize) == self.epoch
+    }
+}
+
+impl Drop for Hazard {
+    fn drop(&mut self) {
+        let c = &self.connection;
+        c.hazards.store(self.cell, 0);
+        lock(&c.cells).free.push(Reverse(self.cell));
+        if !self.is_current() {
+            // The owner may be waiting for us; if it is gone it does not.
+            let _ = c.line.send_request(&Request::LetGo, Instant::now() + SHORT);
+        }
+    }
+}
+
+impl Connection {
+    /// Opens a connection to the process with this uid. `direct`: copies by the kernel may be used where it permits them.
+    pub fn open(owner: u64, me: Identity, direct: bool, until: Instant) -> Outcome<Arc<Connection>> {
+        let (line, reply, mut fds) = greet(owner, me, until)?;
+        let Reply::Welcome { owner: said, pid, canary, nonce } = reply else {
+            return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
+        };
+        let (Some(epochs), Some(hazards), true) = (fds.pop_front(), fds.pop_front(), said == owner) else {
+            return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
+        };
+        let map =
+            |fd, count, writable| Words::received(fd, count, writable).map_err(|e| Failure::system("cannot map the owner's words", &e));
+        let (epochs, hazards) = (map(epochs, SLOTS as usize, false)?, map(hazards, HAZARDS, true)?);
+        // A number that means another process here would make us read that one.
+        let direct = direct && pid == line.pid && pid != 0 && Connection::may_copy(pid, canary, nonce);
+        Ok(Arc::new(Connection {
+            owner,
+            me,
+            line,
+            epochs,
+            hazards,
+            cells: Mutex::default(),
+            direct: AtomicBool::new(direct),
+            views: Mutex::default(),
+            stages: Mutex::default(),
+        }))
+    }
+
+    fn may_copy(pid: i32, canary: u64, nonce: [u8; 16]) -> bool {
+        let mut seen = [0u8; 16];
+        // SAFETY: `seen` is 16 bytes long and ours.
+        let copied = unsafe { sys::process_vm(pid, false, seen.as_mut_ptr() as usize, canary, seen.len()) };
+        copied.is_ok_and(|n| n == seen.len()) && seen == nonce
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.line.pid
+    }
+
+    pub fn is_direct(&self) -> bool {
+        self.direct.load(Ordering::Acquire)
+    }
+
+    /// The kernel has refused.
+    pub fn not_direct(&self) {
+        self.direct.store(false, Ordering::Release);
+    }
+
+    pub fn call(&self, request: &Request, until: Instant) -> Outcome<Reply> {
+        self.line.call(request, until).map(|(reply, _)| reply)
+    }
+
+    pub fn call_many(&self, requests: &[Request], until: Instant) -> Outcome<Vec<Outcome<Reply>>> {
+        self.line.call_many(requests, until)
+    }
+
+    pub fn tell(&self, request: &Request) {
+        // Only for what does not matter to an owner that is gone.
+        let _ = self.line.send_request(request, Instant::now() + SHORT);
+    }
+
+    /// The owner lives, as far as the kernel knows.
+    pub fn check(&self) -> Outcome<()> {
+        self.line.check()
+    }
+
+    /// Why a registration has ended, in the owner's words.
+    pub fn why(&self, id: &Id, until: Instant) -> Failure {
+        match self.call(&Request::Why { id: *id }, until.min(Instant::now() + SHORT)) {
+            Err(f) if f.kind != Kind::TimedOut => f,
+            _ => Failure::new(Kind::Released, "it was dropped"),
+        }
+    }
+
+    /// None: the registration has ended.
+    pub fn claim(self: &Arc<Self>, slot: u32, epoch: u64, mapped: bool) -> Outcome<Option<Hazard>> {
+        let cell = {
+            let mut cells = lock(&self.cells);
+            match cells.free.pop() {
+                Some(Reverse(cell)) => cell,
+                None if cells.high + 1 < HAZARDS => {
+                    cells.high += 1;
+                    self.hazards.store(0, cells.high as u64);
+                    cells.high
+                }
+                None => return Err(Failure::new(Kind::Transfer, format!("{} buffers of one owner are in use here already", HAZARDS - 1))),
+            }
+        };
+        self.hazards.store(cell, shared::hazard(slot, mapped));
+        let hazard = Hazard { connection: self.clone(), cell, slot, epoch };
+        Ok(hazard.is_current().then_some(hazard))
+    }
+
+    /// Maps the segment that a buffer is in; once for all buffers there.
+    pub fn view(&self, id: &Id, place: Place, writable: bool, until: Instant) -> Outcome<Arc<View>> {
+        if let Some(view) = lock(&self.views).get(&(place.segment, writable)).and_then(Weak::upgrade) {
+            return Ok(view);
+        }
+        let (reply, mut fds) = self.line.call(&Request::Segment { id: *id }, until)?;
+        let (Reply::Segment, Some(fd)) = (reply, fds.pop_front()) else {
+            return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
+        };
+        if !sys::is_sealed(fd.as_raw_fd(), place.len) {
+            return Err(Failure::new(Kind::Transfer, "the owner's segment could shrink"));
+        }
+        let share = if writable { Share::Shared } else { Share::SharedReadOnly };
+        let len = place.len as usize;
+        let base = base::map(fd.as_raw_fd(), 0, len, &share).map_err(|e| Failure::system("cannot map the owner's memory", &e))?;
+        let view = Arc::new(View { base, len });
+        let mut views = lock(&self.views);
+        views.retain(|_, v| v.strong_count() > 0);
+        views.insert((place.segment, writable), Arc::downgrade(&view));
+        Ok(view)
+    }
+
+    /// A ring to copy through.
+    pub fn stage(&self, until: Instant) -> Outcome<Stage> {
+        if let Some(stage) = lock(&self.stages).pop() {
+            return Ok(stage);
+        }
+        let (line, _, _) = greet(self.owner, self.me, until)?;
+        let (reply, mut fds) = line.call(&Request::Stage, until)?;
+        match (reply, fds.pop_front()) {
+            (Reply::Ring, Some(fd)) => Stage::new(line, fd).map_err(|e| Failure::system("cannot map the owner's ring", &e)),
+            _ => Err(Failure::new(Kind::Transfer, "the owner answers nonsense")),
+        }
+    }
+
+    pub fn keep_stage(&self, stage: Stage) {
+        let mut stages = lock(&self.stages);
+        if stages.len() < STAGES {
+            stages.push(stage);
+        }
+    }
+}

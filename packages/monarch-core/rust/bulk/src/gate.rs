@@ -1,0 +1,34 @@
+//! One at a time, but not longer than one's own time: a lock with a deadline.
+
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Instant;
+
+use net::lock::lock;
+
+#[derive(Default)]
+pub struct Gate {
+    taken: Mutex<bool>,
+    freed: Condvar,
+}
+
+pub struct Passed<'a>(&'a Gate);
+
+impl Gate {
+    /// None when time is up.
+    pub fn enter(&self, until: Instant) -> Option<Passed<'_>> {
+        let mut taken = lock(&self.taken);
+        while *taken {
+            let left = until.checked_duration_since(Instant::now()).filter(|d| !d.is_zero())?;
+            taken = self.freed.wait_timeout(taken, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *taken = true;
+        Some(Passed(self))
+    }
+}
+
+impl Drop for Passed<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.taken) = false;
+        self.0.freed.notify_one();
+    }
+}

@@ -1,0 +1,119 @@
+//! The threads that copy.
+//!
+//! As many as bring anything, started on demand and gone when idle. A job that waits for its owner counts as no thread: another is started,
+//! so that owners who do not answer delay nobody else.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use net::lock::lock;
+
+/// More threads copy no faster: memory does not.
+const COPYING: usize = 4;
+/// Threads in all, with those that wait for owners.
+const MOST: usize = 64;
+/// How long an idle thread stays.
+const IDLE: Duration = Duration::from_secs(5);
+
+type Task = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct State {
+    tasks: VecDeque<Task>,
+    threads: usize,
+    idle: usize,
+    waiting: usize,
+}
+
+pub struct Pool {
+    state: Mutex<State>,
+    more: Condvar,
+    /// How many copy at the same time.
+    pub width: usize,
+}
+
+/// A thread that takes no signals: those are for the interpreter's main thread.
+pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // SAFETY: sigset operations on a local set; the mask is inherited by the new thread and then restored.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+        let made = std::thread::Builder::new().name(name.to_owned()).stack_size(256 << 10).spawn(body);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut());
+        made.map(drop)
+    }
+}
+
+impl Pool {
+    pub fn new() -> Arc<Pool> {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Arc::new(Pool { state: Mutex::default(), more: Condvar::new(), width: cores.min(COPYING) })
+    }
+
+    /// Runs the task on a thread; here, if there can be none.
+    pub fn run(self: &Arc<Self>, task: Task) {
+        let mut state = lock(&self.state);
+        state.tasks.push_back(task);
+        let wanted = state.idle < state.tasks.len() && state.threads.saturating_sub(state.waiting) < self.width && state.threads < MOST;
+        if !wanted {
+            drop(state);
+            self.more.notify_one();
+            return;
+        }
+        state.threads += 1;
+        drop(state);
+        let pool = self.clone();
+        if spawn("monarch-copy", move || pool.work()).is_err() {
+            let mut state = lock(&self.state);
+            state.threads -= 1;
+            // Others will take it if there are any.
+            let task = if state.threads == 0 { state.tasks.pop_front() } else { None };
+            drop(state);
+            if let Some(task) = task {
+                task();
+            }
+        }
+    }
+
+    /// Runs something that may wait for another process.
+    pub fn wait<T>(self: &Arc<Self>, f: impl FnOnce() -> T) -> T {
+        {
+            let mut state = lock(&self.state);
+            state.waiting += 1;
+            if !state.tasks.is_empty() && state.idle == 0 && state.threads < MOST {
+                state.threads += 1;
+                let pool = self.clone();
+                if spawn("monarch-copy", move || pool.work()).is_err() {
+                    state.threads -= 1;
+                }
+            }
+        }
+        let r = f();
+        lock(&self.state).waiting -= 1;
+        r
+    }
+
+    fn work(&self) {
+        let mut state = lock(&self.state);
+        loop {
+            if let Some(task) = state.tasks.pop_front() {
+                drop(state);
+                task();
+                state = lock(&self.state);
+                continue;
+            }
+            state.idle += 1;
+            let (next, timeout) = self.more.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            state = next;
+            state.idle -= 1;
+            if timeout.timed_out() && state.tasks.is_empty() {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}

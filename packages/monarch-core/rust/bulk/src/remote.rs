@@ -1,0 +1,385 @@
+//! Memory of any owner, by its id.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use crate::bulk::Bulk;
+use crate::connection::{Connection, Hazard, STAGES, View};
+use crate::copy;
+use crate::failure::{Failure, Kind, Outcome, Path};
+use crate::frames::{Reply, Request};
+use crate::registry::{Id, Pin, compare_swap, fetch_add};
+use crate::sys;
+
+/// More than are kept: at least one of them is new.
+const RINGS_TRIED: usize = STAGES + 2;
+
+/// A buffer as this process sees it; where it is, is found out on first use.
+pub struct Remote {
+    pub bulk: Arc<Bulk>,
+    pub id: Id,
+    pub epoch: u64,
+    pub owner: u64,
+    pub size: u64,
+    pub readonly: bool,
+    target: OnceLock<Target>,
+    /// This process has dropped it.
+    dropped: AtomicBool,
+}
+
+/// Memory of another process.
+pub struct Theirs {
+    pub connection: Arc<Connection>,
+    slot: u32,
+    epoch: u64,
+    address: u64,
+    /// Where the segment that it is in is mapped here, and its place there.
+    view: Option<(Arc<View>, u64)>,
+}
+
+pub enum Target {
+    /// At this address.
+    Own(usize),
+    Theirs(Theirs),
+}
+
+/// What is to be copied between local memory and a buffer; a write goes from here to there.
+#[derive(Clone, Copy)]
+pub struct Span {
+    pub write: bool,
+    /// An address.
+    pub local: usize,
+    /// In the buffer.
+    pub offset: u64,
+    pub len: usize,
+}
+
+/// Held while bytes move.
+pub enum Hold {
+    Own(Pin),
+    Theirs(Hazard),
+}
+
+impl Hold {
+    pub fn is_current(&self) -> bool {
+        match self {
+            Hold::Own(pin) => pin.is_current(),
+            Hold::Theirs(hazard) => hazard.is_current(),
+        }
+    }
+}
+
+/// A buffer's memory, mapped into this process.
+pub struct Mapping {
+    pub address: usize,
+    pub len: usize,
+    pub readonly: bool,
+    _keep: Box<dyn Any + Send + Sync>,
+}
+
+impl Remote {
+    pub fn new(bulk: Arc<Bulk>, id: Id, epoch: u64, owner: u64, size: u64, readonly: bool) -> Arc<Remote> {
+        Arc::new(Remote { bulk, id, epoch, owner, size, readonly, target: OnceLock::new(), dropped: AtomicBool::new(false) })
+    }
+
+    /// Where it is; asks its owner the first time.
+    pub fn resolve(&self, until: Instant) -> Outcome<&Target> {
+        if let Some(target) = self.target.get() {
+            return Ok(target);
+        }
+        let target = match self.is_own() {
+            true => Target::Own(self.find()?),
+            false => Target::Theirs(self.ask(until)?),
+        };
+        Ok(self.target.get_or_init(|| target))
+    }
+
+    fn find(&self) -> Outcome<usize> {
+        let found = self.bulk.registry.find(&self.id)?;
+        self.compare(found.epoch, found.range.len as u64, found.range.readonly)?;
+        Ok(found.range.address)
+    }
+
+    /// What a handle says is checked against what its owner says.
+    fn compare(&self, epoch: u64, len: u64, readonly: bool) -> Outcome<()> {
+        if epoch != self.epoch || len != self.size || readonly && !self.readonly {
+            return Err(Failure::new(Kind::Access, "the handle is not as its owner made it"));
+        }
+        Ok(())
+    }
+
+    fn ask(&self, until: Instant) -> Outcome<Theirs> {
+        let connection = self.bulk.connection(self.owner, until)?;
+        let reply = connection.call(&self.opening(), until);
+        let reply = reply.inspect_err(|f| self.bulk.note(self.owner, f))?;
+        self.accept(connection, reply, until)
+    }
+
+    fn opening(&self) -> Request {
+        Request::Open { id: self.id, epoch: self.epoch }
+    }
+
+    fn accept(&self, connection: Arc<Connection>, reply: Reply, until: Instant) -> Outcome<Theirs> {
+        let Reply::Opened { slot, epoch, address, len, readonly, segment } = reply else {
+            return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
+        };
+        self.compare(epoch, len, readonly)?;
+        let view = match segment.filter(|p| p.offset.checked_add(len).is_some_and(|end| end <= p.len)) {
+            Some(place) => Some((connection.view(&self.id, place, !self.readonly, until)?, place.offset)),
+            None => None,
+        };
+        Ok(Theirs { connection, slot, epoch, address, view })
+    }
+
+    /// Asks each owner for all of its buffers at once. What cannot be opened says so when it is used.
+    pub fn resolve_all(remotes: &[Arc<Remote>], until: Instant) {
+        let mut by_owner: HashMap<u64, Vec<&Arc<Remote>>> = HashMap::new();
+        for remote in remotes.iter().filter(|r| !r.is_own() && r.target().is_none()) {
+            by_owner.entry(remote.owner).or_default().push(remote);
+        }
+        for (owner, theirs) in by_owner {
+            let Ok(connection) = theirs[0].bulk.connection(owner, until) else { continue };
+            let requests: Vec<Request> = theirs.iter().map(|r| r.opening()).collect();
+            let Ok(replies) = connection.call_many(&requests, until) else { continue };
+            for (remote, reply) in theirs.into_iter().zip(replies) {
+                if let Ok(target) = reply.and_then(|reply| remote.accept(connection.clone(), reply, until)) {
+                    remote.target.get_or_init(|| Target::Theirs(target));
+                }
+            }
+        }
+    }
+
+    /// If it is known already.
+    pub fn target(&self) -> Option<&Target> {
+        self.target.get()
+    }
+
+    pub fn path(&self) -> Path {
+        match self.target() {
+            None => Path::None,
+            Some(Target::Own(_)) => Path::Local,
+            Some(Target::Theirs(t)) if t.view.is_some() => Path::Shm,
+            Some(Target::Theirs(t)) if t.connection.is_direct() => Path::Cma,
+            Some(Target::Theirs(_)) => Path::Staged,
+        }
+    }
+
+    /// The process that the memory belongs to, 0 if it is not known.
+    pub fn pid(&self) -> i32 {
+        match self.target() {
+            Some(Target::Own(_)) => std::process::id() as i32,
+            Some(Target::Theirs(t)) => t.connection.pid(),
+            None => 0,
+        }
+    }
+
+    /// May these bytes be read, or written?
+    pub fn admit(&self, offset: u64, len: u64, write: bool) -> Outcome<()> {
+        if offset.checked_add(len).is_none_or(|end| end > self.size) {
+            return Err(Failure::new(Kind::Access, format!("bytes from {offset}, {len} of them, of a buffer of {}", self.size)));
+        }
+        if write && self.readonly {
+            return Err(Failure::new(Kind::Access, "the handle is read-only"));
+        }
+        Ok(())
+    }
+
+    /// Its memory stays for as long as the hold does.
+    pub fn hold(&self, target: &Target) -> Outcome<Hold> {
+        if self.dropped.load(Ordering::Acquire) {
+            return Err(self.ended(target));
+        }
+        match target {
+            Target::Own(_) => self.bulk.registry.pin(&self.id, 0, self.size, false).map(Hold::Own),
+            Target::Theirs(t) => match t.connection.claim(t.slot, t.epoch, false)? {
+                Some(hazard) => Ok(Hold::Theirs(hazard)),
+                None => Err(self.ended(target)),
+            },
+        }
+    }
+
+    /// Why the registration is over.
+    fn ended(&self, target: &Target) -> Failure {
+        match target {
+            _ if self.dropped.load(Ordering::Acquire) => Failure::new(Kind::Released, "it was dropped by this process"),
+            Target::Own(_) => Failure::new(Kind::Released, self.bulk.registry.why(&self.id)),
+            Target::Theirs(t) => t.connection.why(&self.id, sys::deadline(1.0)),
+        }
+    }
+
+    /// Moves bytes of a buffer that is held. `moved` is told how many, as they move.
+    ///
+    /// # Safety
+    /// The local range is valid, and for writing unless `write`.
+    pub unsafe fn copy(&self, target: &Target, span: Span, until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
+        let Span { write, local, offset, len } = span;
+        let within = |start: usize| {
+            let there = start + offset as usize;
+            // SAFETY: the caller's promise, and a part of a range that was checked and is held, writable if that is wanted.
+            unsafe { if write { copy::memory(local, there, len) } else { copy::memory(there, local, len) } };
+        };
+        if let Target::Theirs(t) = target {
+            // Between two slices: the number of a process that is gone may be another one's soon.
+            t.connection.check()?;
+        }
+        match target {
+            Target::Own(address) => within(*address),
+            Target::Theirs(Theirs { view: Some((view, at)), .. }) => within(view.address(*at)),
+            Target::Theirs(t) if t.connection.is_direct() => {
+                // SAFETY: the caller's promise.
+                match unsafe { copy::process(t.connection.pid(), write, local, t.address + offset, len) } {
+                    Ok(()) => {}
+                    Err((_, e)) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
+                        t.connection.not_direct();
+                        // SAFETY: the caller's promise. All of it once more: what was moved is moved again.
+                        return unsafe { self.copy(target, span, until, moved) };
+                    }
+                    Err((_, e)) if e.raw_os_error() == Some(libc::ESRCH) => {
+                        t.connection.check()?;
+                        return Err(Failure::lost());
+                    }
+                    Err((done, e)) => {
+                        moved(done);
+                        // The memory of a process that is going goes first.
+                        t.connection.check()?;
+                        return Err(Failure::system(&format!("at byte {}", offset + done as u64), &e));
+                    }
+                }
+            }
+            Target::Theirs(t) => {
+                let request = Request::Copy { id: self.id, epoch: t.epoch, offset, len: len as u64, write };
+                let mut done = 0;
+                let staged = || {
+                    let stage = t.connection.stage(until)?;
+                    done = 0;
+                    // SAFETY: the caller's promise.
+                    unsafe { stage.copy(&request, local, until, |n| done += n) }?;
+                    t.connection.keep_stage(stage);
+                    Ok(())
+                };
+                let outcome = again(&t.connection, staged);
+                moved(done);
+                return outcome;
+            }
+        }
+        moved(len);
+        Ok(())
+    }
+
+    /// After a copy: the buffer has not ended meanwhile, and its owner lives.
+    pub fn check(&self, target: &Target, hold: &Hold) -> Outcome<()> {
+        if let Target::Theirs(t) = target {
+            t.connection.check().inspect_err(|f| self.bulk.note(self.owner, f))?;
+        }
+        if hold.is_current() { Ok(()) } else { Err(self.ended(target)) }
+    }
+
+    pub fn fetch_add(&self, offset: u64, add: u64, until: Instant) -> Outcome<u64> {
+        match self.resolve(until)? {
+            Target::Own(_) => self.bulk.registry.atomic(&self.id, offset, fetch_add(add)),
+            Target::Theirs(t) => value(t.connection.call(&Request::FetchAdd { id: self.id, offset, add }, until)?),
+        }
+    }
+
+    pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64, until: Instant) -> Outcome<u64> {
+        match self.resolve(until)? {
+            Target::Own(_) => self.bulk.registry.atomic(&self.id, offset, compare_swap(compare, swap)),
+            Target::Theirs(t) => value(t.connection.call(&Request::CompareSwap { id: self.id, offset, compare, swap }, until)?),
+        }
+    }
+
+    /// A handle of a part of it.
+    pub fn restrict(&self, offset: u64, len: u64, readonly: bool, until: Instant) -> Outcome<Arc<Remote>> {
+        let (id, epoch) = match self.is_own() {
+            true => self.bulk.registry.restrict(&self.id, offset, len, readonly, 0)?,
+            false => {
+                let connection = self.bulk.connection(self.owner, until)?;
+                match connection.call(&Request::Restrict { id: self.id, offset, len, readonly }, until)? {
+                    Reply::Restricted { id, epoch } => (id, epoch),
+                    _ => return Err(Failure::new(Kind::Transfer, "the owner answers nonsense")),
+                }
+            }
+        };
+        Ok(Remote::new(self.bulk.clone(), id, epoch, self.owner, len, readonly))
+    }
+
+    /// Ends it for everybody: to this process at once, to all others when this returns. An owner that is gone has ended it itself.
+    pub fn end(&self, until: Instant) -> Outcome<()> {
+        self.mark_dropped();
+        let asked = self.bulk.connection(self.owner, until).and_then(|c| c.call(&Request::Drop { id: self.id }, until));
+        match asked {
+            Ok(_) => Ok(()),
+            Err(f) if matches!(f.kind, Kind::PeerLost | Kind::Released) => Ok(()),
+            Err(f) => Err(f),
+        }
+    }
+
+    /// To this process it is over; false if it was already.
+    pub fn mark_dropped(&self) -> bool {
+        !self.dropped.swap(true, Ordering::AcqRel)
+    }
+
+    pub fn is_own(&self) -> bool {
+        self.owner == self.bulk.me.uid
+    }
+
+    /// The only handle of a part that this process had asked for is gone.
+    pub fn forget(&self) {
+        if self.is_own() {
+            self.bulk.registry.end(&self.id, "its handle is gone", None);
+        } else if let Some(c) = self.bulk.known(self.owner) {
+            c.tell(&Request::Forget { id: self.id });
+        }
+    }
+
+    /// Its memory, without a copy.
+    pub fn map(&self, until: Instant) -> Outcome<Mapping> {
+        let target = self.resolve(until)?;
+        if self.dropped.load(Ordering::Acquire) {
+            return Err(self.ended(target));
+        }
+        let (len, readonly) = (self.size as usize, self.readonly);
+        match target {
+            Target::Own(_) => {
+                let found = self.bulk.registry.find(&self.id)?;
+                if found.memory.block().is_none() {
+                    return Err(not_of_an_arena());
+                }
+                let keep: Box<dyn Any + Send + Sync> = Box::new(found.memory);
+                Ok(Mapping { address: found.range.address, len, readonly, _keep: keep })
+            }
+            Target::Theirs(Theirs { connection, slot, epoch, view: Some((view, at)), .. }) => {
+                connection.check()?;
+                let Some(hazard) = connection.claim(*slot, *epoch, true)? else { return Err(self.ended(target)) };
+                let address = view.address(*at);
+                Ok(Mapping { address, len, readonly, _keep: Box::new((view.clone(), hazard)) })
+            }
+            Target::Theirs(_) => Err(not_of_an_arena()),
+        }
+    }
+}
+
+/// The end of a ring is not the end of its owner, who closes it when a buffer ends in the middle of a copy: another one is tried then.
+fn again(connection: &Arc<Connection>, mut staged: impl FnMut() -> Outcome<()>) -> Outcome<()> {
+    for _ in 0..RINGS_TRIED {
+        match staged() {
+            Err(f) if matches!(f.kind, Kind::PeerLost) => connection.check()?,
+            outcome => return outcome,
+        }
+    }
+    Err(Failure::new(Kind::Transfer, format!("{RINGS_TRIED} rings ended, one after the other")))
+}
+
+fn value(reply: Reply) -> Outcome<u64> {
+    match reply {
+        Reply::Value(v) => Ok(v),
+        _ => Err(Failure::new(Kind::Transfer, "the owner answers nonsense")),
+    }
+}
+
+fn not_of_an_arena() -> Failure {
+    Failure::new(Kind::Unsupported, "the memory is not of allocate(), so it cannot be mapped")
+}

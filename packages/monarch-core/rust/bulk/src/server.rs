@@ -1,0 +1,325 @@
+//! The owner's thread: answers those who come with an id.
+//!
+//! It never takes the GIL and copies nothing, so it answers at once whatever Python does. Who comes in is of the same user, says first
+//! which job it belongs to, and may hold one page of hazards. Copies by way of a ring have threads of their own (`staging`).
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Instant;
+
+use net::lock::lock;
+use net::sys as base;
+
+use crate::failure::{Failure, Kind, Outcome};
+use crate::frames::{self, Reply, Request};
+use crate::registry::{Registry, compare_swap, fetch_add};
+use crate::shared::{HAZARDS, Words};
+use crate::staging;
+use crate::sys;
+
+const LISTENER: u64 = 0;
+const WAKE: u64 = 1;
+/// Connections at a time; a process has one to each owner, and some for rings.
+const CONNECTIONS: usize = 8192;
+/// Threads that copy by way of rings.
+const RINGS: usize = 32;
+/// Messages of one connection that are handled before others get their turn.
+const TURN: usize = 64;
+
+/// Who this process is.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    pub uid: u64,
+    pub job: u64,
+}
+
+pub fn address(uid: u64) -> Vec<u8> {
+    format!("monarch-bulk-{uid:016x}").into_bytes()
+}
+
+struct Connection {
+    fd: OwnedFd,
+    pid: i32,
+    uid: u64,
+    greeted: bool,
+}
+
+/// What others of this process hold of it.
+pub struct Server {
+    wake: OwnedFd,
+    closing: AtomicBool,
+    closed: Mutex<bool>,
+    has_closed: Condvar,
+}
+
+impl Server {
+    pub fn start(me: Identity, registry: Arc<Registry>) -> io::Result<Arc<Server>> {
+        let listener = sys::listen(&address(me.uid))?;
+        let (epoll, wake) = (base::epoll_create()?, base::eventfd()?);
+        base::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, listener.as_raw_fd(), libc::EPOLLIN as u32, LISTENER)?;
+        base::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, wake.as_raw_fd(), libc::EPOLLIN as u32, WAKE)?;
+        let server = Arc::new(Server { wake, closing: AtomicBool::new(false), closed: Mutex::new(false), has_closed: Condvar::new() });
+        let spare = std::fs::File::open("/dev/null").ok().map(OwnedFd::from);
+        let nonce: Box<[u8; 16]> = Box::new(sys::random()?);
+        let thread = Thread {
+            server: server.clone(),
+            me,
+            registry,
+            epoll,
+            listener,
+            spare,
+            nonce,
+            connections: HashMap::new(),
+            next: WAKE + 1,
+            rings: Arc::default(),
+        };
+        crate::pool::spawn("monarch-bulk", move || thread.run())?;
+        Ok(server)
+    }
+
+    /// Has it look at the leases again.
+    pub fn wake(&self) {
+        base::eventfd_signal(self.wake.as_raw_fd());
+    }
+
+    /// Says goodbye to everybody; returns when that is done.
+    pub fn close(&self, until: Instant) {
+        self.closing.store(true, Ordering::Release);
+        self.wake();
+        let left = until.saturating_duration_since(Instant::now());
+        // A thread that does not answer in time is left behind with the process.
+        drop(self.has_closed.wait_timeout_while(lock(&self.closed), left, |closed| !*closed));
+    }
+}
+
+struct Thread {
+    server: Arc<Server>,
+    me: Identity,
+    registry: Arc<Registry>,
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    /// A descriptor to give up when none is left, so that who comes in can be sent away.
+    spare: Option<OwnedFd>,
+    nonce: Box<[u8; 16]>,
+    connections: HashMap<u64, Connection>,
+    next: u64,
+    rings: Arc<AtomicUsize>,
+}
+
+impl Thread {
+    fn run(mut self) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        loop {
+            let timeout = self.registry.next_lease().map(|at| at.saturating_duration_since(Instant::now()));
+            let n = base::epoll_wait(self.epoll.as_raw_fd(), &mut events, timeout).unwrap_or(0);
+            for event in &events[..n] {
+                match event.u64 {
+                    LISTENER => self.accept(),
+                    WAKE => base::eventfd_drain(self.server.wake.as_raw_fd()),
+                    number => self.ready(number),
+                }
+            }
+            self.registry.expire(Instant::now());
+            if self.server.closing.load(Ordering::Acquire) {
+                for c in self.connections.values() {
+                    // Whoever does not read it sees the end of the stream.
+                    let _ = base::send(c.fd.as_raw_fd(), &[&frames::encode(0, &Reply::Goodbye)], &[]);
+                }
+                *lock(&self.server.closed) = true;
+                self.server.has_closed.notify_all();
+                return;
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            match sys::accept(self.listener.as_raw_fd()) {
+                // Who is refused sees the end of the stream, and no more.
+                Ok(fd) => drop(self.admit(fd)),
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) && self.spare.is_some() => {
+                    self.spare = None;
+                    drop(sys::accept(self.listener.as_raw_fd()));
+                    self.spare = std::fs::File::open("/dev/null").ok().map(OwnedFd::from);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted || e.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn admit(&mut self, fd: OwnedFd) -> io::Result<()> {
+        let (pid, user) = sys::peer(fd.as_raw_fd())?;
+        if user != base::user() || self.connections.len() >= CONNECTIONS {
+            return Ok(());
+        }
+        let number = self.next;
+        self.next += 1;
+        base::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), libc::EPOLLIN as u32, number)?;
+        self.connections.insert(number, Connection { fd, pid, uid: 0, greeted: false });
+        Ok(())
+    }
+
+    fn ready(&mut self, number: u64) {
+        for _ in 0..TURN {
+            let Some(c) = self.connections.get(&number) else { return };
+            let mut fds = VecDeque::new();
+            let message = match sys::receive(c.fd.as_raw_fd(), &mut fds) {
+                Ok(message) => message,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(_) => return self.leave(number),
+            };
+            // Who sends nonsense, or nothing any more, is gone.
+            let Some((n, request)) = frames::decode::<Request>(&message) else { return self.leave(number) };
+            if !self.handle(number, n, request) {
+                return self.leave(number);
+            }
+        }
+    }
+
+    fn leave(&mut self, number: u64) {
+        if let Some(c) = self.connections.remove(&number) {
+            let _ = base::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, c.fd.as_raw_fd(), 0, number);
+        }
+        self.registry.remove_peer(number);
+    }
+
+    /// False: the connection ends.
+    fn handle(&mut self, number: u64, n: u32, request: Request) -> bool {
+        let Some(c) = self.connections.get_mut(&number) else { return false };
+        let fd = c.fd.as_raw_fd();
+        if !c.greeted {
+            let Request::Hello { version, job, uid } = request else { return false };
+            if version != frames::VERSION || job != self.me.job {
+                let what = if version == frames::VERSION { "the handle is of another job" } else { "the owner has another version" };
+                answer(fd, n, &Reply::refused(&Failure::new(Kind::Access, what)), &[]);
+                return false;
+            }
+            (c.greeted, c.uid) = (true, uid);
+            return self.welcome(number, n).unwrap_or(false);
+        }
+        let (pid, uid) = (c.pid, c.uid);
+        let reply = match request {
+            // Not answered.
+            Request::LetGo => {
+                self.registry.settle();
+                return true;
+            }
+            Request::Forget { id } => {
+                self.registry.forget(&id, number);
+                return true;
+            }
+            Request::Segment { id } => return self.send_segment(fd, n, &id),
+            Request::Stage => return self.stage(number, n),
+            Request::Open { id, epoch } => self.open(&id, epoch),
+            Request::Restrict { id, offset, len, readonly } => {
+                self.registry.restrict(&id, offset, len, readonly, number).map(|(id, epoch)| Reply::Restricted { id, epoch })
+            }
+            Request::Drop { id } => self.end(&id, number, pid, uid),
+            Request::Why { id } => Err(Failure::new(Kind::Released, self.registry.why(&id))),
+            Request::FetchAdd { id, offset, add } => self.registry.atomic(&id, offset, fetch_add(add)).map(Reply::Value),
+            Request::CompareSwap { id, offset, compare, swap } => {
+                self.registry.atomic(&id, offset, compare_swap(compare, swap)).map(Reply::Value)
+            }
+            Request::Hello { .. } | Request::Copy { .. } => return false,
+        };
+        answer(fd, n, &reply.unwrap_or_else(|f| Reply::refused(&f)), &[])
+    }
+
+    fn welcome(&mut self, number: u64, n: u32) -> io::Result<bool> {
+        let hazards = Arc::new(Words::new(c"monarch-rdma-hazards", HAZARDS)?);
+        let epochs = sys::read_only(self.registry.epochs().fd().as_raw_fd())?;
+        let canary = self.nonce.as_ptr() as u64;
+        let reply = Reply::Welcome { owner: self.me.uid, pid: std::process::id() as i32, canary, nonce: *self.nonce };
+        let Some(c) = self.connections.get(&number) else { return Ok(false) };
+        let fds = [epochs.as_raw_fd(), hazards.fd().as_raw_fd()];
+        self.registry.add_peer(number, hazards.clone());
+        Ok(answer(c.fd.as_raw_fd(), n, &reply, &fds))
+    }
+
+    fn open(&self, id: &crate::registry::Id, epoch: u64) -> Outcome<Reply> {
+        let found = self.registry.find(id)?;
+        if found.epoch != epoch {
+            return Err(Failure::new(Kind::Access, "the handle has another epoch than the buffer"));
+        }
+        let (address, len) = (found.range.address as u64, found.range.len as u64);
+        Ok(Reply::Opened { slot: found.slot, epoch, address, len, readonly: found.range.readonly, segment: found.place() })
+    }
+
+    fn end(&self, id: &crate::registry::Id, number: u64, pid: i32, uid: u64) -> Outcome<Reply> {
+        match self.registry.find(id) {
+            Ok(found) if found.range.readonly && found.creator != number => {
+                Err(Failure::new(Kind::Access, "a read-only handle cannot drop the buffer"))
+            }
+            Ok(_) => {
+                self.registry.end(id, &format!("dropped by process {pid} ({uid:x})"), None);
+                Ok(Reply::Done)
+            }
+            // A second drop does nothing.
+            Err(_) => Ok(Reply::Done),
+        }
+    }
+
+    fn send_segment(&self, fd: RawFd, n: u32, id: &crate::registry::Id) -> bool {
+        let found = self.registry.find(id);
+        let reply = found.and_then(|found| {
+            let Some(block) = found.memory.block() else { return Err(Failure::new(Kind::Unsupported, "the memory is not of an arena")) };
+            if !found.range.readonly {
+                return Ok((None, found.memory.clone()));
+            }
+            let copy = sys::read_only(block.fd().as_raw_fd()).map_err(|e| Failure::system("no read-only descriptor", &e))?;
+            Ok((Some(copy), found.memory.clone()))
+        });
+        match reply {
+            Ok((copy, memory)) => {
+                let own = memory.block().map(|b| b.fd().as_raw_fd());
+                let passed = copy.as_ref().map(AsRawFd::as_raw_fd).or(own);
+                answer(fd, n, &Reply::Segment, passed.as_slice())
+            }
+            Err(f) => answer(fd, n, &Reply::refused(&f), &[]),
+        }
+    }
+
+    /// The connection goes to a thread that copies; as a connection it has ended.
+    fn stage(&mut self, number: u64, n: u32) -> bool {
+        let Some(c) = self.connections.get(&number) else { return false };
+        if self.rings.fetch_add(1, Ordering::AcqRel) >= RINGS {
+            self.rings.fetch_sub(1, Ordering::AcqRel);
+            let full = Failure::new(Kind::Transfer, format!("{RINGS} processes copy through rings already"));
+            return answer(c.fd.as_raw_fd(), n, &Reply::refused(&full), &[]);
+        }
+        let rings = self.rings.clone();
+        let ring = match staging::Ring::new() {
+            Ok(ring) => ring,
+            Err(e) => {
+                rings.fetch_sub(1, Ordering::AcqRel);
+                return answer(c.fd.as_raw_fd(), n, &Reply::refused(&Failure::system("no memory for a ring", &e)), &[]);
+            }
+        };
+        let sent = answer(c.fd.as_raw_fd(), n, &Reply::Ring, &[ring.fd()]);
+        let _ = base::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, c.fd.as_raw_fd(), 0, number);
+        let taken = self.connections.remove(&number);
+        self.registry.remove_peer(number);
+        if let (true, Some(c)) = (sent, taken) {
+            let (registry, counted) = (self.registry.clone(), rings.clone());
+            let run = move || {
+                staging::serve(&c.fd, &ring, &registry);
+                counted.fetch_sub(1, Ordering::AcqRel);
+            };
+            if crate::pool::spawn("monarch-ring", run).is_ok() {
+                return true;
+            }
+        }
+        rings.fetch_sub(1, Ordering::AcqRel);
+        true
+    }
+}
+
+fn answer(fd: RawFd, number: u32, reply: &Reply, fds: &[RawFd]) -> bool {
+    // One who does not read what it has asked for is not waited for.
+    base::send(fd, &[&frames::encode(number, reply)], fds).is_ok()
+}

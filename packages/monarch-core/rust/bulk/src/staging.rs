@@ -1,0 +1,191 @@
+//! Copies by way of a ring, where the kernel refuses direct ones.
+//!
+//! The ring is memory that both sides map. One fills a piece of it and says so, the other empties it and says so; with several pieces both
+//! copy at the same time. The owner's part is done by a thread of its own for each ring.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use net::sys::{self as base, Share};
+
+use crate::connection::Line;
+use crate::copy;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::frames::{self, Reply, Request};
+use crate::registry::{Pin, Registry};
+use crate::sys;
+
+const PIECE: usize = 1 << 20;
+const PIECES: usize = 4;
+
+pub struct Ring {
+    fd: OwnedFd,
+    base: *mut u8,
+}
+
+// SAFETY: a shared mapping, which lives as long as the value; which piece is whose is agreed on by messages.
+unsafe impl Send for Ring {}
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    pub fn new() -> io::Result<Ring> {
+        Ring::of(sys::sealed_memfd(c"monarch-rdma-ring", (PIECE * PIECES) as u64, false)?)
+    }
+
+    fn of(fd: OwnedFd) -> io::Result<Ring> {
+        if !sys::is_sealed(fd.as_raw_fd(), (PIECE * PIECES) as u64) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a ring that could shrink"));
+        }
+        let base = base::map(fd.as_raw_fd(), 0, PIECE * PIECES, &Share::Shared)?;
+        Ok(Ring { fd, base })
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    fn piece(&self, number: usize) -> usize {
+        self.base as usize + number % PIECES * PIECE
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping.
+        unsafe { base::unmap(self.base, PIECE * PIECES) };
+    }
+}
+
+/// The n-th piece of so many bytes.
+fn piece_len(len: u64, number: usize) -> usize {
+    (len - (number * PIECE) as u64).min(PIECE as u64) as usize
+}
+
+fn pieces(len: u64) -> usize {
+    len.div_ceil(PIECE as u64) as usize
+}
+
+fn nonsense() -> Failure {
+    Failure::new(Kind::Transfer, "the other side of a ring says nonsense")
+}
+
+/// The reader's or writer's end.
+pub struct Stage {
+    line: Line,
+    ring: Ring,
+}
+
+impl Stage {
+    pub fn new(line: Line, fd: OwnedFd) -> io::Result<Stage> {
+        Ok(Stage { line, ring: Ring::of(fd)? })
+    }
+
+    /// Copies; after an error the stage is of no use any more. `moved` is told of each piece.
+    ///
+    /// # Safety
+    /// The local range is valid, and for writing unless the request is a write.
+    pub unsafe fn copy(&self, request: &Request, local: usize, until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
+        let Request::Copy { len, write, .. } = *request else { return Err(nonsense()) };
+        self.line.call(request, until)?;
+        let (count, mut filled, mut emptied) = (pieces(len), 0, 0);
+        while emptied < count {
+            if write && filled < count && filled - emptied < PIECES {
+                let n = piece_len(len, filled);
+                // SAFETY: the caller's promise; the piece is ours until we say that it is full.
+                unsafe { copy::memory(local + filled * PIECE, self.ring.piece(filled), n) };
+                self.line.send_reply(&Reply::Value(n as u64), until)?;
+                filled += 1;
+                continue;
+            }
+            let n = piece_len(len, emptied);
+            match self.line.receive(&mut VecDeque::new(), until)?.1 {
+                Reply::Value(said) if said == n as u64 => {}
+                Reply::Refused { kind, detail } => return Err(frames::refusal(kind, detail)),
+                _ => return Err(nonsense()),
+            }
+            if !write {
+                // SAFETY: the caller's promise; the owner has filled the piece and waits until we say that it is empty.
+                unsafe { copy::memory(self.ring.piece(emptied), local + emptied * PIECE, n) };
+                self.line.send_reply(&Reply::Value(n as u64), until)?;
+            }
+            emptied += 1;
+            moved(n);
+        }
+        Ok(())
+    }
+}
+
+/// The owner's end, until the other one goes.
+pub fn serve(fd: &OwnedFd, ring: &Ring, registry: &Arc<Registry>) {
+    while let Some(message) = next(fd) {
+        let Some((number, Request::Copy { id, epoch, offset, len, write })) = frames::decode(&message) else { return };
+        let pinned = registry.pin(&id, offset, len, write).and_then(|pin| match registry.find(&id) {
+            Ok(found) if found.epoch == epoch => Ok(pin),
+            Ok(_) => Err(Failure::new(Kind::Access, "the handle has another epoch than the buffer")),
+            Err(f) => Err(f),
+        });
+        let served = match pinned {
+            Ok(pin) => say(fd, number, &Reply::Done) && copy(fd, ring, &pin, len, write, || registry.why(&id)),
+            Err(f) => say(fd, number, &Reply::refused(&f)),
+        };
+        if !served {
+            return;
+        }
+    }
+}
+
+fn copy(fd: &OwnedFd, ring: &Ring, pin: &Pin, len: u64, write: bool, why: impl Fn() -> String) -> bool {
+    let (count, mut filled, mut emptied) = (pieces(len), 0, 0);
+    while emptied < count {
+        // What has been filled is the reader's, who looks for himself whether the buffer has ended.
+        if (write || filled < count) && !pin.is_current() {
+            say(fd, 0, &Reply::refused(&Failure::new(Kind::Released, why())));
+            return false;
+        }
+        let memory = pin.range.address;
+        if !write && filled < count && filled - emptied < PIECES {
+            let n = piece_len(len, filled);
+            // SAFETY: pinned memory, in range; the piece is ours until we say that it is full.
+            unsafe { copy::memory(memory + filled * PIECE, ring.piece(filled), n) };
+            if !say(fd, 0, &Reply::Value(n as u64)) {
+                return false;
+            }
+            filled += 1;
+            continue;
+        }
+        let n = piece_len(len, emptied);
+        let Some((_, Reply::Value(said))) = next(fd).and_then(|m| frames::decode::<Reply>(&m)) else { return false };
+        if said != n as u64 {
+            return false;
+        }
+        if write {
+            // SAFETY: pinned memory, in range and writable; the other side waits until we say that the piece is empty.
+            unsafe { copy::memory(ring.piece(emptied), memory + emptied * PIECE, n) };
+            if !say(fd, 0, &Reply::Value(n as u64)) {
+                return false;
+            }
+        }
+        emptied += 1;
+    }
+    true
+}
+
+fn say(fd: &OwnedFd, number: u32, reply: &Reply) -> bool {
+    // There is always room: no more is said than there are pieces.
+    base::send(fd.as_raw_fd(), &[&frames::encode(number, reply)], &[]).is_ok()
+}
+
+/// The next message; none at the end.
+fn next(fd: &OwnedFd) -> Option<Vec<u8>> {
+    loop {
+        match sys::receive(fd.as_raw_fd(), &mut VecDeque::new()) {
+            Ok(message) => return (!message.is_empty()).then_some(message),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => drop(sys::poll(&[(fd.as_raw_fd(), libc::POLLIN)], None).ok()?),
+            Err(_) => return None,
+        }
+    }
+}

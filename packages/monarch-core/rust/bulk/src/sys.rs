@@ -1,0 +1,173 @@
+//! The system calls that only bulk copies need, as safe functions that return `io::Result`.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use net::sys as base;
+
+pub const HUGE_PAGE: usize = 2 << 20;
+
+fn check(r: libc::c_int) -> io::Result<libc::c_int> {
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(r) }
+}
+
+fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
+    let fd = check(fd)?;
+    // SAFETY: the kernel has just handed us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Bytes from the kernel's generator, which cannot be guessed.
+pub fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    // SAFETY: writes at most N bytes. Up to 256 bytes are never cut short.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), N, 0) };
+    if got == N as isize { Ok(bytes) } else { Err(io::Error::last_os_error()) }
+}
+
+/// An address in the abstract namespace, which needs no file.
+fn abstract_address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+    // SAFETY: an all-zero address is valid.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    if name.len() >= address.sun_path.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in address.sun_path[1..].iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
+    Ok((address, len as libc::socklen_t))
+}
+
+fn packet_socket() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })
+}
+
+/// A socket where others come in; messages keep their boundaries.
+pub fn listen(name: &[u8]) -> io::Result<OwnedFd> {
+    let fd = packet_socket()?;
+    let (address, len) = abstract_address(name)?;
+    // SAFETY: `address` outlives the call and is `len` bytes long at least.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::listen(fd.as_raw_fd(), 1024) })?;
+    Ok(fd)
+}
+
+pub fn connect(name: &[u8]) -> io::Result<OwnedFd> {
+    let fd = packet_socket()?;
+    let (address, len) = abstract_address(name)?;
+    // SAFETY: as in `listen`.
+    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(fd)
+}
+
+pub fn accept(listener: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: null pointers mean that the address is not wanted.
+    owned(unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) })
+}
+
+/// Process and user at the other end; of a connected socket, those who called `listen`. The pid is 0 where it is not visible here.
+pub fn peer(fd: RawFd) -> io::Result<(i32, u32)> {
+    let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes.
+    check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &mut len) })?;
+    Ok((cred.pid, cred.uid))
+}
+
+/// Readable once the process has ended.
+pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as libc::c_int)
+}
+
+/// What is true of each descriptor of those asked for; an empty answer when time is up.
+pub fn poll(fds: &[(RawFd, libc::c_short)], until: Option<Instant>) -> io::Result<Vec<libc::c_short>> {
+    let mut list: Vec<libc::pollfd> = fds.iter().map(|(fd, events)| libc::pollfd { fd: *fd, events: *events, revents: 0 }).collect();
+    loop {
+        let left = until.map(|t| t.saturating_duration_since(Instant::now()));
+        // SAFETY: the kernel writes into the entries of `list`.
+        let n = unsafe { libc::poll(list.as_mut_ptr(), list.len() as libc::nfds_t, base::millis(left)) };
+        match check(n) {
+            Ok(0) if left.is_none_or(|t| !t.is_zero()) => continue,
+            Ok(0) => return Ok(vec![]),
+            Ok(_) => return Ok(list.iter().map(|p| p.revents).collect()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// The longest message on a control connection.
+pub const LONGEST: usize = 2048;
+
+/// The next message, without waiting; empty at the end of the stream.
+pub fn receive(fd: RawFd, fds: &mut VecDeque<OwnedFd>) -> io::Result<Vec<u8>> {
+    let mut buf = Vec::with_capacity(LONGEST);
+    base::recv_into(fd, &mut buf, fds, libc::MSG_DONTWAIT)?;
+    Ok(buf)
+}
+
+/// Shared memory whose size nobody can change any more, so that whoever maps it never meets its end.
+pub fn sealed_memfd(name: &std::ffi::CStr, len: u64, huge: bool) -> io::Result<OwnedFd> {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | if huge { libc::MFD_HUGETLB } else { 0 };
+    // SAFETY: a terminated name.
+    let fd = owned(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) })?;
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL) })?;
+    Ok(fd)
+}
+
+/// Shared memory of this length that cannot shrink? What others send is mapped only then.
+pub fn is_sealed(fd: RawFd, len: u64) -> bool {
+    // SAFETY: an all-zero `stat` is valid, and the kernel fills it in.
+    let (seals, size) = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        let size = if libc::fstat(fd, &mut stat) == 0 { stat.st_size as u64 } else { 0 };
+        (libc::fcntl(fd, libc::F_GET_SEALS), size)
+    };
+    seals >= 0 && seals & libc::F_SEAL_SHRINK != 0 && size >= len
+}
+
+/// The same file, but nothing can be written by this descriptor, nor by a mapping of it.
+pub fn read_only(fd: RawFd) -> io::Result<OwnedFd> {
+    Ok(std::fs::File::open(format!("/proc/self/fd/{fd}"))?.into())
+}
+
+/// Copies between this process and another one; gives how much, which may be less than asked for.
+///
+/// # Safety
+/// The local range is valid for as long as the call takes, and for writing unless `write`.
+pub unsafe fn process_vm(pid: i32, write: bool, local: usize, remote: u64, len: usize) -> io::Result<usize> {
+    let here = libc::iovec { iov_base: local as *mut libc::c_void, iov_len: len };
+    let there = libc::iovec { iov_base: remote as usize as *mut libc::c_void, iov_len: len };
+    // SAFETY: the caller's promise for the local side; the kernel checks the other one.
+    let n = unsafe {
+        if write { libc::process_vm_writev(pid, &here, 1, &there, 1, 0) } else { libc::process_vm_readv(pid, &here, 1, &there, 1, 0) }
+    };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Lets a process, and those it has started, read the memory of this one, where Yama asks for that.
+pub fn name_tracer(pid: i32) {
+    // SAFETY: no pointers. Without Yama it fails, and is not needed.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, pid as libc::c_ulong, 0, 0, 0) };
+}
+
+/// What Yama asks for: 0 nothing, 1 to be named or be an ancestor, 2 and 3 more than we can have.
+pub fn yama_scope() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+/// `Instant` of a time-out in seconds, bounded by a century.
+pub fn deadline(seconds: f64) -> Instant {
+    Instant::now() + Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).min(Duration::from_secs(100 * 365 * 86_400))
+}

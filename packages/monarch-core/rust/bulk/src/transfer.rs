@@ -1,0 +1,319 @@
+//! Operations, and their life from submit to the end.
+//!
+//! One thread opens what has to be opened, holds what is going to be used and cuts it into slices; then it and its helpers take slices
+//! until none is left. The last of them looks whether all that was used still stands, and tells the outcome. Nobody touches local memory
+//! after that: who takes a slice is counted.
+
+use std::any::Any;
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+
+use net::lock::lock;
+
+use crate::bulk::Bulk;
+use crate::failure::{Failure, Outcome, Path};
+use crate::registry::Completion;
+use crate::remote::{Hold, Remote, Span};
+
+/// What one thread copies between two looks at the clock; a quarter of a millisecond.
+const SLICE: u64 = 4 << 20;
+/// Copies up to this size are done by the calling thread: waking another one takes as long as they do.
+const AT_ONCE: u64 = 1 << 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// From there to here.
+    Read,
+    Write,
+    /// The word that was there goes to the local memory.
+    FetchAdd {
+        add: u64,
+    },
+    CompareSwap {
+        compare: u64,
+        swap: u64,
+    },
+}
+
+/// One operation: the local range is valid for as long as the job keeps what was given with it.
+#[derive(Clone)]
+pub struct Op {
+    pub remote: Arc<Remote>,
+    pub what: Operation,
+    pub local: usize,
+    pub len: u64,
+    pub offset: u64,
+}
+
+struct Slice {
+    op: usize,
+    start: u64,
+    len: u64,
+}
+
+/// What a submit needs: what keeps its local memory is let go when it is over.
+pub struct Job {
+    ops: Arc<Vec<Op>>,
+    until: Instant,
+    /// Upper bound of a slice.
+    most: u64,
+    slices: OnceLock<Vec<Slice>>,
+    next: AtomicUsize,
+    active: AtomicUsize,
+    moved: AtomicU64,
+    stop: AtomicBool,
+    failed: Mutex<Option<Failure>>,
+    holds: Mutex<Vec<(usize, Hold)>>,
+    end: Mutex<Option<(Completion, Box<dyn Any + Send>)>>,
+}
+
+impl Job {
+    pub fn new(ops: Arc<Vec<Op>>, until: Instant, most: u64, keep: Box<dyn Any + Send>, done: Completion) -> Arc<Job> {
+        Arc::new(Job {
+            ops,
+            until,
+            most: most.max(1),
+            slices: OnceLock::new(),
+            next: AtomicUsize::new(0),
+            active: AtomicUsize::new(1),
+            moved: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            failed: Mutex::new(None),
+            holds: Mutex::default(),
+            end: Mutex::new(Some((done, keep))),
+        })
+    }
+
+    pub fn start(self: Arc<Self>, bulk: &Arc<Bulk>) {
+        let of = bulk.clone();
+        bulk.pool.run(Box::new(move || {
+            match of.pool.wait(|| self.prepare()) {
+                Ok(slices) => self.spread(&of, slices),
+                Err((op, f)) => self.fail(op, f, false),
+            }
+            self.leave();
+        }));
+    }
+
+    /// Opens, holds and cuts.
+    fn prepare(&self) -> Result<Vec<Slice>, (usize, Failure)> {
+        let mut slices = Vec::with_capacity(self.ops.len());
+        if self.ops.len() > 1 {
+            open_all(&self.ops, self.until);
+        }
+        // A buffer is held once, however many operations use it.
+        let mut held = HashSet::new();
+        for (i, op) in self.ops.iter().enumerate() {
+            if Instant::now() >= self.until {
+                return Err((i, Failure::timed_out()));
+            }
+            let target = op.remote.resolve(self.until).map_err(|f| (i, f))?;
+            if matches!(op.what, Operation::FetchAdd { .. } | Operation::CompareSwap { .. }) {
+                slices.push(Slice { op: i, start: 0, len: 8 });
+                continue;
+            }
+            op.remote.admit(op.offset, op.len, op.what == Operation::Write).map_err(|f| (i, f))?;
+            if held.insert(Arc::as_ptr(&op.remote)) {
+                let hold = op.remote.hold(target).map_err(|f| (i, f))?;
+                lock(&self.holds).push((i, hold));
+            }
+            // A ring has pieces of its own.
+            let most = if op.remote.path() == Path::Staged { self.most } else { SLICE.min(self.most) };
+            let mut start = 0;
+            while start < op.len {
+                let len = most.min(op.len - start);
+                slices.push(Slice { op: i, start, len });
+                start += len;
+            }
+        }
+        Ok(slices)
+    }
+
+    fn spread(self: &Arc<Self>, bulk: &Arc<Bulk>, slices: Vec<Slice>) {
+        let bytes: u64 = slices.iter().map(|s| s.len).sum();
+        let helpers = bulk.pool.width.min(bytes.div_ceil(SLICE) as usize).min(slices.len()).saturating_sub(1);
+        let _ = self.slices.set(slices);
+        for _ in 0..helpers {
+            let job = self.clone();
+            bulk.pool.run(Box::new(move || {
+                // One that gets its turn when all is over has nothing to do with it any more.
+                if job.join() {
+                    job.work();
+                    job.leave();
+                }
+            }));
+        }
+        self.work();
+    }
+
+    fn join(&self) -> bool {
+        self.active.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| (n > 0).then_some(n + 1)).is_ok()
+    }
+
+    fn work(&self) {
+        let slices = self.slices.get().map_or(&[][..], Vec::as_slice);
+        while !self.stop.load(Ordering::Acquire) {
+            let Some(slice) = slices.get(self.next.fetch_add(1, Ordering::AcqRel)) else { return };
+            if Instant::now() >= self.until {
+                return self.fail(slice.op, Failure::timed_out(), true);
+            }
+            if let Err(f) = self.run(slice) {
+                return self.fail(slice.op, f, true);
+            }
+        }
+    }
+
+    fn run(&self, slice: &Slice) -> Outcome<()> {
+        let op = &self.ops[slice.op];
+        let pool = &op.remote.bulk.pool;
+        // Where the owner takes part it may keep us waiting, and others need threads meanwhile.
+        let word = match op.what {
+            Operation::FetchAdd { add } => pool.wait(|| op.remote.fetch_add(op.offset, add, self.until))?,
+            Operation::CompareSwap { compare, swap } => pool.wait(|| op.remote.compare_swap(op.offset, compare, swap, self.until))?,
+            Operation::Read | Operation::Write => {
+                let target = op.remote.resolve(self.until)?;
+                let (local, offset) = (op.local + slice.start as usize, op.offset + slice.start);
+                let moved = |n: usize| {
+                    self.moved.fetch_add(n as u64, Ordering::AcqRel);
+                };
+                let span = Span { write: op.what == Operation::Write, local, offset, len: slice.len as usize };
+                // SAFETY: a part of the operation's local range, which whoever made it keeps; held in `prepare`.
+                let copy = || unsafe { op.remote.copy(target, span, self.until, moved) };
+                return if op.remote.path() == Path::Staged { pool.wait(copy) } else { copy() };
+            }
+        };
+        // SAFETY: eight bytes of local memory, of any alignment, which whoever made the operation keeps.
+        unsafe { (op.local as *mut u64).write_unaligned(word) };
+        self.moved.fetch_add(8, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// The first failure counts.
+    fn fail(&self, op: usize, mut failure: Failure, opened: bool) {
+        self.stop.store(true, Ordering::Release);
+        let remote = &self.ops[op].remote;
+        remote.bulk.note(remote.owner, &failure);
+        (failure.path, failure.opened, failure.owner, failure.pid) = (remote.path(), opened, remote.owner, remote.pid());
+        lock(&self.failed).get_or_insert(failure);
+    }
+
+    fn leave(&self) {
+        if self.active.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let holds = std::mem::take(&mut *lock(&self.holds));
+        if lock(&self.failed).is_none() {
+            for (i, hold) in &holds {
+                let remote = &self.ops[*i].remote;
+                if let Some(Err(f)) = remote.target().map(|t| remote.check(t, hold)) {
+                    self.fail(*i, f, true);
+                    break;
+                }
+            }
+        }
+        drop(holds);
+        let Some((done, keep)) = lock(&self.end).take() else { return };
+        let failed = lock(&self.failed).take().map(|mut f| {
+            (f.done, f.asked) = (self.moved.load(Ordering::Acquire), self.ops.iter().map(|op| op.len).sum());
+            f
+        });
+        drop(keep);
+        done(failed.map_or(Ok(()), Err));
+    }
+}
+
+/// Each buffer once, in the order of the operations.
+fn open_all(ops: &[Op], until: Instant) {
+    let mut seen = HashSet::new();
+    let remotes: Vec<Arc<Remote>> = ops.iter().map(|op| &op.remote).filter(|r| seen.insert(Arc::as_ptr(r))).cloned().collect();
+    Remote::resolve_all(&remotes, until);
+}
+
+/// Does a small copy to or from a buffer that is open, in the calling thread; none if it is another one.
+///
+/// # Safety
+/// The local range is valid, and for writing if it is a read.
+pub unsafe fn at_once(op: &Op) -> Option<Outcome<()>> {
+    let write = match op.what {
+        Operation::Read => false,
+        Operation::Write => true,
+        _ => return None,
+    };
+    let target = op.remote.target()?;
+    if op.len > AT_ONCE || !matches!(op.remote.path(), Path::Local | Path::Shm | Path::Cma) {
+        return None;
+    }
+    let moved = AtomicU64::new(0);
+    let run = || {
+        op.remote.admit(op.offset, op.len, write)?;
+        let hold = op.remote.hold(target)?;
+        let until = crate::sys::deadline(60.0);
+        let span = Span { write, local: op.local, offset: op.offset, len: op.len as usize };
+        let count = |n: usize| {
+            moved.fetch_add(n as u64, Ordering::Relaxed);
+        };
+        // SAFETY: the caller's promise; held.
+        unsafe { op.remote.copy(target, span, until, count) }?;
+        op.remote.check(target, &hold)
+    };
+    Some(run().map_err(|mut f| {
+        (f.path, f.opened, f.owner, f.pid) = (op.remote.path(), true, op.remote.owner, op.remote.pid());
+        (f.done, f.asked) = (moved.load(Ordering::Relaxed), op.len);
+        f
+    }))
+}
+
+type Submission = (Instant, u64, Box<dyn Any + Send>, Completion);
+
+/// Operations that can be submitted again; one submit runs after the other.
+pub struct Plan {
+    bulk: Arc<Bulk>,
+    pub ops: Arc<Vec<Op>>,
+    /// None while nothing runs; else what waits.
+    queue: Mutex<Option<VecDeque<Submission>>>,
+}
+
+impl Plan {
+    pub fn new(bulk: Arc<Bulk>, ops: Vec<Op>) -> Arc<Plan> {
+        Arc::new(Plan { bulk, ops: Arc::new(ops), queue: Mutex::new(None) })
+    }
+
+    pub fn in_flight(&self) -> bool {
+        lock(&self.queue).is_some()
+    }
+
+    /// Opens what can be opened now; what cannot fails when it is submitted.
+    pub fn open(&self, until: Instant) {
+        open_all(&self.ops, until);
+    }
+
+    pub fn submit(self: &Arc<Self>, until: Instant, most: u64, keep: Box<dyn Any + Send>, done: Completion) {
+        let submission = (until, most, keep, done);
+        match &mut *lock(&self.queue) {
+            Some(waiting) => return waiting.push_back(submission),
+            none => *none = Some(VecDeque::new()),
+        }
+        self.start(submission);
+    }
+
+    fn start(self: &Arc<Self>, (until, most, keep, done): Submission) {
+        let plan = self.clone();
+        let ended = Box::new(move |outcome| {
+            let next = {
+                let mut queue = lock(&plan.queue);
+                let next = queue.as_mut().and_then(VecDeque::pop_front);
+                if next.is_none() {
+                    *queue = None;
+                }
+                next
+            };
+            done(outcome);
+            if let Some(next) = next {
+                plan.start(next);
+            }
+        });
+        Job::new(self.ops.clone(), until, most, keep, ended).start(&self.bulk);
+    }
+}

@@ -1,0 +1,70 @@
+"""Memory of other processes, read and written from one side: the public names. Each is loaded on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from monarch.rdma._action import RDMAAction as RDMAAction
+    from monarch.rdma._allocation import allocate as allocate
+    from monarch.rdma._backend import get_rdma_backend as get_rdma_backend
+    from monarch.rdma._backend import is_ibverbs_available as is_ibverbs_available
+    from monarch.rdma._backend import is_rdma_available as is_rdma_available
+    from monarch.rdma._buffer import RDMABuffer as RDMABuffer
+    from monarch.rdma._buffer_set import RDMABufferSet as RDMABufferSet
+    from monarch.rdma._plan import RDMAPlan as RDMAPlan
+    from monarch.rdma._probe import DeviceReport as DeviceReport
+    from monarch.rdma._probe import probe as probe
+    from monarch.rdma.errors import RDMAAccessError as RDMAAccessError
+    from monarch.rdma.errors import RDMAError as RDMAError
+    from monarch.rdma.errors import RdmaInitError as RdmaInitError
+    from monarch.rdma.errors import RDMAPeerLostError as RDMAPeerLostError
+    from monarch.rdma.errors import RDMAReadTransferWarning as RDMAReadTransferWarning
+    from monarch.rdma.errors import RDMAReleasedError as RDMAReleasedError
+    from monarch.rdma.errors import RDMATcpFallbackWarning as RDMATcpFallbackWarning
+    from monarch.rdma.errors import RDMATimeoutError as RDMATimeoutError
+    from monarch.rdma.errors import RDMATransferError as RDMATransferError
+    from monarch.rdma.errors import RDMAUnsupportedError as RDMAUnsupportedError
+    from monarch.rdma.errors import RDMAWriteTransferWarning as RDMAWriteTransferWarning
+
+# Where each name is implemented.
+_HOMES = {
+    "_action": ("RDMAAction",),
+    "_allocation": ("allocate",),
+    "_backend": ("get_rdma_backend", "is_ibverbs_available", "is_rdma_available"),
+    "_buffer": ("RDMABuffer",),
+    "_buffer_set": ("RDMABufferSet",),
+    "_plan": ("RDMAPlan",),
+    "_probe": ("DeviceReport", "probe"),
+    "errors": (
+        "RDMAAccessError",
+        "RDMAError",
+        "RDMAPeerLostError",
+        "RDMAReadTransferWarning",
+        "RDMAReleasedError",
+        "RDMATcpFallbackWarning",
+        "RDMATimeoutError",
+        "RDMATransferError",
+        "RDMAUnsupportedError",
+        "RDMAWriteTransferWarning",
+        "RdmaInitError",
+    ),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+if not TYPE_CHECKING:  # type checkers go by the imports above
+    __all__ = [*sorted(_HOME)]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'monarch.rdma' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"monarch.rdma.{home}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME)

@@ -1,0 +1,56 @@
+"""What carries bytes between hosts."""
+
+from __future__ import annotations
+
+from monarch._core import bulk
+from monarch.rdma.errors import RdmaInitError
+
+
+def get_rdma_backend() -> str:
+    """`ibverbs`, `tcp` or `none`: what carries bytes between hosts. Always `none` in this version, which has the paths of one host only."""
+    return "none"
+
+
+def is_ibverbs_available() -> bool:
+    """Whether RDMA devices are used. Always False in this version."""
+    return get_rdma_backend() == "ibverbs"
+
+
+def is_rdma_available() -> bool:
+    """The same as `is_ibverbs_available`, which replaces it."""
+    from warnings import warn
+
+    warn("is_rdma_available is deprecated: use is_ibverbs_available", DeprecationWarning, stacklevel=2)
+    return is_ibverbs_available()
+
+
+def check_backend() -> str:
+    """The backend for a buffer that is being made; `RdmaInitError` where the settings leave none."""
+    backend = get_rdma_backend()
+    _check_target(bulk.setting("rdma_ibverbs_target"))
+    _check_affinity(bulk.setting("rdma_peer_device_affinity"))
+    if backend != "ibverbs" and not bulk.setting("rdma_allow_tcp_fallback"):
+        from monarch.rdma._probe import devices
+
+        tried = "\n".join(f"{found.name}: {found.reason}" for found in devices())
+        raise RdmaInitError(
+            "no device can carry bytes between hosts, and `rdma_allow_tcp_fallback` is False",
+            cause=tried or "no RDMA device in /sys/class/infiniband",
+            hint="leave `rdma_allow_tcp_fallback` at True",
+        )
+    return backend
+
+
+def _check_target(text: str) -> None:
+    kind, colon, which = text.partition(":")
+    if text and not (colon and (kind == "nic" and which or kind in ("cpu", "gpu") and which.isdecimal())):
+        raise RdmaInitError(f"`rdma_ibverbs_target` is '{text}'", hint="`cpu:<numa>`, `gpu:<ordinal>`, `nic:<name>`, or nothing")
+
+
+def _check_affinity(text: str) -> None:
+    if text in ("", "any", "match_name"):
+        return
+    kind, colon, groups = text.partition(":")
+    names = [name for group in groups.split("|") for name in group.split(",")]
+    if kind != "groups" or not colon or not all(names) or len(set(names)) < len(names):
+        raise RdmaInitError(f"`rdma_peer_device_affinity` is '{text}'", hint="`any`, `match_name`, or disjoint `groups:a,b|c,d`")

@@ -1,0 +1,261 @@
+"""A handle of memory of any process."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from monarch._core import bulk
+from monarch._core._native.bulk import BulkFailed, Handle
+from monarch.rdma._arguments import check_lease, check_offset, check_timeout
+from monarch.rdma._capability import CapabilityRecord
+from monarch.rdma._failure import as_error, decoder
+from monarch.rdma._memory import Memory, local_memory
+from monarch.rdma._process import this_process
+from monarch.rdma.errors import RDMAAccessError
+from monarch.rdma.paths.choice import choose
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from monarch.actor import Future
+    from monarch.rdma._memory import LocalMemory
+    from monarch.rdma.paths.path import Path
+
+# Id, epoch, owner, bytes, read-only, job, pid, capability record, backend; then the name of the host.
+_PICKLED = Struct("<16sQQQ?Qi8sB")
+_BACKENDS = ("none", "tcp", "ibverbs")
+# What `path`, `restrict` and `map` wait for an owner that does not answer, seconds.
+OPENING = 2.0
+
+
+class RDMABuffer:
+    """A handle of memory: whoever has it reads and writes that memory, from any process of the job.
+
+    `data` is a 1-D contiguous tensor or memoryview; it stays alive until the buffer ends: by `drop`, at the end of a `with`, after `lease`
+    seconds, with this process, or, if the handle was never pickled, with the handle. A `readonly` handle, and one of read-only memory, can
+    neither write nor drop, but that the process that made it may drop it.
+
+    Raises `ValueError` for other data, and for a lease that is not positive; `RdmaInitError` where nothing can carry the bytes.
+
+    Data is not atomic above 8 aligned bytes.
+
+        with RDMABuffer(memoryview(bytearray(b"weights"))) as buffer:
+            copy = bytearray(buffer.size())
+            buffer.read_into(memoryview(copy)).get()
+    """
+
+    __slots__ = ("__weakref__", "_backend", "_handle", "_host", "_made", "_path", "_pid", "_readonly", "_record", "_size", "_whole")
+    _handle: Handle
+    _size: int
+    _readonly: bool
+    _host: str
+    # Made here: registered, or a part of another one.
+    _made: bool
+    _pid: int
+    _record: CapabilityRecord
+    _backend: str
+    _path: Path | None
+    # Of a part: the buffer ends with its last handle here, and so do its parts.
+    _whole: RDMABuffer | None
+
+    def __init__(self, data: LocalMemory, *, readonly: bool = False, lease: float | None = None) -> None:
+        from monarch.rdma._backend import check_backend
+
+        memory, lease = local_memory(data), check_lease(lease)
+        self._register(memory, bool(readonly) or memory.readonly, lease, check_backend())
+
+    def _register(self, memory: Memory, readonly: bool, lease: float | None, backend: str) -> None:
+        process = this_process()
+        try:
+            handle = process.bulk.register(memory.address, memory.nbytes, readonly, lease, memory.keep)
+        except BulkFailed as e:
+            raise as_error(e.args[0], "share", "this process") from None
+        member = process.member
+        self._set(handle, memory.nbytes, readonly, member.host, member.pid, process.record, backend, True)
+
+    def _set(
+        self, handle: Handle, size: int, readonly: bool, host: str, pid: int, record: CapabilityRecord, backend: str, made: bool
+    ) -> None:
+        self._handle = handle
+        self._size = size
+        self._readonly = readonly
+        self._host = host
+        self._pid = pid
+        self._record = record
+        self._backend = backend
+        self._path = None
+        self._made = made
+        self._whole = None
+
+    @property
+    def backend(self) -> str:
+        """What `get_rdma_backend()` said in the owner's process when the buffer was made: what carries bytes between hosts."""
+        return self._backend
+
+    @property
+    def path(self) -> str:
+        """How this process reaches the memory: `local`, `shm`, `cma` or `shm-staged`; asks the owner the first time, for 2 s at most."""
+        way = self._way()
+        try:
+            return way.open(self._handle, OPENING)
+        except BulkFailed as e:
+            raise as_error(e.args[0], "open", self._peer(), OPENING) from None
+
+    @property
+    def owner(self) -> str:
+        """The process that the memory belongs to, for people."""
+        return bulk.display(self._handle.parts()[2], self._host, self._pid)
+
+    @property
+    def readonly(self) -> bool:
+        return self._readonly
+
+    def size(self) -> int:
+        """Bytes."""
+        return self._size
+
+    def read_into(self, dst: LocalMemory, *, timeout: float = 60, offset: int = 0) -> Future[None]:
+        """Copies the buffer from `offset` to its end into a prefix of `dst`, which must be long enough and writable.
+
+        `ValueError` at the call if it is not; the future raises an `RDMAError`. `timeout` bounds set-up and transfer, in seconds.
+        """
+        memory, offset, nbytes = self._reading(dst, offset)
+        return self._start(False, memory, offset, nbytes, check_timeout(timeout))
+
+    def write_from(self, src: LocalMemory, *, timeout: float = 60, offset: int = 0) -> Future[None]:
+        """Copies all of `src` to the buffer, from `offset` on; the rest of the buffer stays as it is.
+
+        `ValueError` at the call if it does not fit, `RDMAAccessError` if the handle is read-only; the future raises an `RDMAError`.
+        `timeout` bounds set-up and transfer, in seconds.
+        """
+        memory, offset = self._writing(src, offset)
+        return self._start(True, memory, offset, memory.nbytes, check_timeout(timeout))
+
+    def _reading(self, dst: Any, offset: Any) -> tuple[Memory, int, int]:
+        memory = local_memory(dst)
+        if memory.readonly:
+            raise ValueError("the local memory is read-only: it cannot be read into")
+        offset = check_offset(offset, self._size) if offset else 0
+        nbytes = self._size - offset
+        if memory.nbytes < nbytes:
+            raise ValueError(
+                f"the local memory has {memory.nbytes:,} bytes, the buffer {nbytes:,} from offset {offset:,} on: it does not fit"
+            )
+        return memory, offset, nbytes
+
+    def _writing(self, src: Any, offset: Any) -> tuple[Memory, int]:
+        memory = local_memory(src)
+        offset = check_offset(offset, self._size) if offset else 0
+        if memory.nbytes > self._size - offset:
+            raise ValueError(
+                f"the local memory has {memory.nbytes:,} bytes, the buffer {self._size - offset:,} from offset {offset:,} on: "
+                "it does not fit"
+            )
+        if self._readonly:
+            raise RDMAAccessError(f"write of {memory.nbytes:,} bytes, {self._peer()}: the handle is read-only")
+        return memory, offset
+
+    def _start(self, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> Future[None]:
+        operation = "write" if write else "read"
+        try:
+            cell = self._way().copy(self._handle, write, memory, offset, nbytes, timeout)
+        except BulkFailed as e:
+            return bulk.failed(as_error(e.args[0], operation, self._peer(), timeout))
+        return bulk.done() if cell is None else bulk.pending(cell, decoder(operation, {self._handle.parts()[2]: self._peer()}, timeout))
+
+    def restrict(self, *, offset: int = 0, length: int | None = None, readonly: bool = True) -> RDMABuffer:
+        """A handle of `length` bytes from `offset` on, by default of the rest, and read-only. It ends with this buffer, or by itself.
+
+        Asks the owner, for 2 s at most. `ValueError` for a range outside the buffer; `RDMAAccessError` for a writable part of a read-only
+        handle.
+        """
+        offset = check_offset(offset, self._size)
+        length = self._size - offset if length is None else length
+        if not 0 < length <= self._size - offset:
+            raise ValueError(f"length {length:,} from offset {offset:,} on is outside the buffer of {self._size:,} bytes")
+        if self._readonly and not readonly:
+            raise RDMAAccessError(f"restriction to {length:,} bytes, {self._peer()}: a read-only handle has read-only parts")
+        self._way()
+        try:
+            handle = self._handle.restrict(offset, length, bool(readonly), OPENING)
+        except BulkFailed as e:
+            raise as_error(e.args[0], "restriction", self._peer(), OPENING) from None
+        part = RDMABuffer.__new__(RDMABuffer)
+        part._set(handle, length, bool(readonly), self._host, self._pid, self._record, self._backend, True)
+        part._whole = self
+        return part
+
+    def map(self) -> memoryview:
+        """The memory itself, as long as the view lives, also after a drop: no copy. Read-only for a read-only handle.
+
+        `RDMAUnsupportedError` unless it is memory of `allocate` of this host.
+        """
+        self._way()
+        try:
+            return memoryview(self._handle.map(OPENING))  # pyright: ignore[reportArgumentType]
+        except BulkFailed as e:
+            raise as_error(e.args[0], "map", self._peer(), OPENING) from None
+
+    def drop(self) -> Future[None]:
+        """Ends the buffer, for everybody; at the call, the future only reports that nobody copies any more. A second drop does nothing.
+
+        `RDMAAccessError` for a read-only handle that this process was given.
+        """
+        if self._readonly and not self._made:
+            raise RDMAAccessError(f"drop of {self._size:,} bytes, {self._peer()}: the handle is read-only")
+        cell = self._handle.drop(60.0)
+        return bulk.done() if cell is None else bulk.pending(cell, decoder("drop", {self._handle.parts()[2]: self._peer()}, 60.0))
+
+    def _way(self) -> Path:
+        way = self._path
+        if way is None:
+            way = self._path = choose(this_process().record, self._record, self._host)
+        return way
+
+    def _peer(self) -> str:
+        return f"process {self._pid} on {self._host}"
+
+    def __enter__(self) -> RDMABuffer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
+        self.drop().get()
+
+    async def __aenter__(self) -> RDMABuffer:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
+        await self.drop()
+
+    def _packed(self) -> bytes:
+        id, epoch, owner, size, readonly = self._handle.parts()
+        given: RDMABuffer | None = self
+        while given is not None:
+            try:
+                given._handle.give()
+            except BulkFailed as e:
+                raise as_error(e.args[0], "share", self._peer()) from None
+            given = given._whole
+        job, backend = this_process().member.job, _BACKENDS.index(self._backend)
+        return _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend) + self._host.encode()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_received, (self._packed(),))
+
+    def __repr__(self) -> str:
+        mode = ", read-only" if self._readonly else ""
+        return f"<RDMABuffer of {self._size:,} bytes, {self._peer()}{mode}>"
+
+
+def _received(packed: bytes) -> RDMABuffer:
+    """A handle that somebody was given."""
+    id, epoch, owner, size, readonly, job, pid, host, backend = _PICKLED.unpack_from(packed)
+    process = this_process()
+    buffer = RDMABuffer.__new__(RDMABuffer)
+    name = packed[_PICKLED.size :].decode()
+    if job != process.member.job:
+        raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
+    handle = process.bulk.handle(id, epoch, owner, size, readonly)
+    buffer._set(handle, size, readonly, name, pid, CapabilityRecord(host), _BACKENDS[int(backend)], False)
+    return buffer

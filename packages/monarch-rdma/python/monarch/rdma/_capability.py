@@ -1,0 +1,31 @@
+"""What two processes must know of each other to choose a path: on which host each is, and what it can be reached by."""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+from typing import NamedTuple
+
+
+class CapabilityRecord(NamedTuple):
+    """`host` is equal for processes that can share memory: of one boot of one kernel, in one namespace of networks, of one user."""
+
+    host: bytes
+
+
+def own_record() -> CapabilityRecord:
+    return CapabilityRecord(blake2b("|".join(_facts()).encode(), digest_size=8).digest())
+
+
+def _facts() -> list[str]:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as f:
+            boot = f.read().strip()
+    except OSError:  # not mounted: hosts are told apart by their names then
+        boot = os.uname().nodename
+    try:
+        # Owners are found by abstract sockets, which each namespace of networks has of its own.
+        network = os.stat("/proc/self/ns/net").st_ino
+    except OSError:
+        network = 0
+    return [boot, str(network), str(os.geteuid())]

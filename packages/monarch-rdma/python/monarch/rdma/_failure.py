@@ -1,0 +1,92 @@
+"""What became of an operation, from the record that native code makes of it to the exception."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from monarch._core import bulk
+from monarch.rdma.errors import (
+    RDMAAccessError,
+    RDMAError,
+    RdmaInitError,
+    RDMAPeerLostError,
+    RDMAReleasedError,
+    RDMATimeoutError,
+    RDMATransferError,
+    RDMAUnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from monarch._core._native import CallCell
+
+# rust/bulk/src/failure.rs
+_RECORD = Struct("<BB?QQQi")
+_PATHS = ("none", "local", "shm", "cma", "shm-staged")
+_RELEASED, _PEER_LOST, _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED, _INIT = range(1, 8)
+# How long the news of a death may take to arrive here, seconds: the connection to the dead is often the first to tell.
+_NEWS = 0.05
+# Kinds of the end of a process that is none of those that somebody has to be told of.
+_IN_ORDER = ("returned", "stopped")
+_GONE = "actors that share memory must live as long as it is used; a handle of another process can replace this one"
+
+
+class Failure(NamedTuple):
+    kind: int
+    path: str
+    opened: bool
+    done: int
+    asked: int
+    owner: int
+    pid: int
+    detail: str
+
+
+def parse(record: bytes) -> Failure:
+    kind, path, opened, done, asked, owner, pid = _RECORD.unpack_from(record)
+    return Failure(kind, _PATHS[path], opened, done, asked, owner, pid, record[_RECORD.size :].decode(errors="replace"))
+
+
+def decoder(operation: str, peers: Mapping[int, str], timeout: float | None) -> Callable[[CallCell], None]:
+    """For a future: raises what its cell says, if it is an error. `peers` has owners by uid, as texts show them."""
+
+    def decode(cell: CallCell) -> None:
+        error = cell.error()
+        if error is not None:
+            raw = error.raw()
+            raise as_error(raw, operation, peers.get(parse(raw).owner, "an unknown process"), timeout)
+
+    return decode
+
+
+def as_error(record: bytes, operation: str, peer: str, timeout: float | None = None) -> RDMAError:
+    """The exception of a record; `peer` is the owner."""
+    f = parse(record)
+    head = f"{operation} of {f.asked:,} bytes, {peer}, path {f.path}"
+    if f.kind == _TIMED_OUT:
+        phase = "transfer" if f.opened else "opening"
+        bound = "" if timeout is None else f" of {timeout:g} s"
+        error = RDMATimeoutError(
+            f"{head}: time-out{bound} during {phase}: {f.done:,} of {f.asked:,} bytes",
+            hint="the owner's process may be stopped, or the machine short of processors: `monarch ps` tells" if not f.opened else None,
+        )
+        error.done, error.asked, error.phase = f.done, f.asked, phase
+        return error
+    if f.kind == _PEER_LOST:
+        reason = bulk.exit_reason(f.owner, _NEWS)
+        if reason is not None and reason[0] in _IN_ORDER:
+            return RDMAReleasedError(f"{head}: its process has exited", cause=reason[1], hint=_GONE)
+        lost = RDMAPeerLostError(f"{head}: the owner's process is gone", cause="" if reason is None else reason[1], hint=_GONE)
+        lost.reason = None if reason is None else reason[0]
+        return lost
+    if f.kind == _RELEASED:
+        return RDMAReleasedError(f"{head}: {f.detail}")
+    if f.kind == _ACCESS:
+        return RDMAAccessError(f"{head}: {f.detail}")
+    if f.kind == _UNSUPPORTED:
+        return RDMAUnsupportedError(f"{head}: {f.detail}")
+    if f.kind == _INIT:
+        return RdmaInitError(f"{head}: {f.detail}")
+    return RDMATransferError(f"{head}: {f.detail}", cause=f"{f.path}: {f.done:,} of {f.asked:,} bytes, then {f.detail}")

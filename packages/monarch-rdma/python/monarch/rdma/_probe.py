@@ -1,0 +1,101 @@
+"""Which paths and devices there are on this machine, and what is in the way of the others."""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import NamedTuple
+
+_DEVICES = "/sys/class/infiniband"
+_YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+
+
+class DeviceReport(NamedTuple):
+    """A path, or a device of one: `rails` is how many ports it has, `numa` the node it is on, None where it has none."""
+
+    name: str
+    kind: str
+    rails: int
+    numa: int | None
+    usable: bool
+    reason: str
+
+
+def probe() -> list[DeviceReport]:
+    """One row for each path and device, best first; `reason` says what is in the way of one that is not usable."""
+    return [*same_host(), *_absent("cuda-ipc"), *devices(), *_absent("tcp"), *_absent("routed")]
+
+
+def same_host() -> list[DeviceReport]:
+    shared, direct = shared_memory(), direct_copies()
+    staged = shared or ("" if direct else "not needed while cma works")
+    return [
+        DeviceReport("local", "host", 0, None, True, ""),
+        DeviceReport("shm", "host", 0, None, not shared, shared),
+        DeviceReport("cma", "host", 0, None, not direct, direct),
+        DeviceReport("shm-staged", "host", 0, None, not shared, staged),
+    ]
+
+
+def shared_memory() -> str:
+    """What is wrong with shared memory; empty if it works."""
+    try:
+        os.close(os.memfd_create("monarch-probe", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    except OSError as e:
+        return f"memfd_create: {e.strerror}"
+    return ""
+
+
+def direct_copies(scope_file: str = _YAMA) -> str:
+    """What is in the way of copies from process to process by the kernel; empty if nothing is known to be."""
+    import ctypes
+
+    class Range(ctypes.Structure):
+        _fields_ = (("address", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+    source, target = ctypes.create_string_buffer(b"monarch", 8), ctypes.create_string_buffer(8)
+    ranges = [Range(ctypes.addressof(memory), 8) for memory in (target, source)]
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.process_vm_readv(os.getpid(), ctypes.byref(ranges[0]), 1, ctypes.byref(ranges[1]), 1, 0) != 8:
+        return f"process_vm_readv: {os.strerror(ctypes.get_errno())}; the seccomp profile of a container may forbid it"
+    try:
+        with open(scope_file) as f:
+            scope = int(f.read())
+    except (OSError, ValueError):  # no Yama
+        return ""
+    if scope >= 2 and os.geteuid() != 0:
+        return f"kernel.yama.ptrace_scope is {scope}: only root may; `sysctl kernel.yama.ptrace_scope=1` permits it"
+    return ""
+
+
+def devices(folder: str = _DEVICES) -> list[DeviceReport]:
+    """The RDMA devices that the kernel shows."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        names = []
+    if not names:
+        return [DeviceReport("verbs", "verbs", 0, None, False, "no RDMA device; and the path verbs is not in this version")]
+    return [_device(f"{folder}/{name}", name) for name in names]
+
+
+def _device(folder: str, name: str) -> DeviceReport:
+    try:
+        rails = len(os.listdir(f"{folder}/ports"))
+    except OSError:
+        rails = 0
+    try:
+        with open(f"{folder}/device/numa_node") as f:
+            node = int(f.read())
+    except (OSError, ValueError):
+        node = -1
+    return DeviceReport(f"verbs:{name}", "verbs", rails, None if node < 0 else node, False, "the path verbs is not in this version")
+
+
+def _absent(name: str) -> list[DeviceReport]:
+    return [DeviceReport(name, "device" if name == "cuda-ipc" else "network", 0, None, False, f"the path {name} is not in this version")]
+
+
+def locked_memory() -> str:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return "unlimited" if soft == resource.RLIM_INFINITY else f"{soft >> 10:,} KiB"

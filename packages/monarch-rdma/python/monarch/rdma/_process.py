@@ -1,0 +1,51 @@
+"""The memory that this process shares with others, opened on first use and closed at exit."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from _thread import RLock
+from typing import NamedTuple
+
+from monarch._core import bulk
+from monarch._core._native.bulk import Bulk
+from monarch.rdma._capability import CapabilityRecord, own_record
+from monarch.rdma.errors import RDMAUnsupportedError
+
+# Set for tests and for machines where direct copies are permitted and bad: connections copy through rings.
+FORCE_STAGED = "MONARCH_RDMA_FORCE_STAGED"
+
+
+class Process(NamedTuple):
+    """This process: its memory, who it is, and what it can do."""
+
+    bulk: Bulk
+    member: bulk.Member
+    record: CapabilityRecord
+
+
+_lock = RLock()
+_process: Process | None = None
+
+
+def this_process() -> Process:
+    process = _process
+    if process is not None and process.member.pid == os.getpid() and not bulk.is_simulated():
+        return process
+    return _open()
+
+
+def _open() -> Process:
+    global _process
+    if bulk.is_simulated():
+        raise RDMAUnsupportedError("the processes of a Universe share one memory: buffers are for real processes")
+    with _lock:
+        if _process is None or _process.member.pid != os.getpid():
+            # Of a process that was forked from one that uses Monarch this raises.
+            member = bulk.member()
+            native = bulk.open_bulk()
+            if os.environ.get(FORCE_STAGED) == "1":
+                native.refuse_direct()
+            _process = Process(native, member, own_record())
+            atexit.register(native.close)
+        return _process

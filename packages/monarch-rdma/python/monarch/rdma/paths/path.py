@@ -1,0 +1,44 @@
+"""What a path is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monarch._core._native import CallCell
+    from monarch._core._native.bulk import Handle, Plan
+    from monarch._core.bulk import Notify
+    from monarch.rdma._capability import CapabilityRecord
+    from monarch.rdma._memory import Memory
+    from monarch.rdma._operation import Operation
+    from monarch.rdma._probe import DeviceReport
+
+
+class Path(Protocol):
+    """A family of paths. All of it is native code without the GIL but for the choice."""
+
+    def reaches(self, mine: CapabilityRecord, theirs: CapabilityRecord) -> bool:
+        """Can a process with the one record reach the memory of one with the other?"""
+        ...
+
+    def probe(self) -> list[DeviceReport]:
+        """What of it works here."""
+        ...
+
+    def open(self, handle: Handle, timeout: float) -> str:
+        """Finds out where a buffer is; the name that `RDMABuffer.path` shows."""
+        ...
+
+    def copy(self, handle: Handle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> CallCell | None:
+        """Starts one copy; None: it is done already."""
+        ...
+
+    def plan(self, operations: Sequence[Operation]) -> Plan:
+        """Operations that are submitted together."""
+        ...
+
+    def submit(self, plan: Plan, timeout: float, notify: Notify | None) -> CallCell:
+        """Starts the operations of a plan."""
+        ...

@@ -1,0 +1,55 @@
+"""The paths of one host: `local`, `shm`, `cma` and `shm-staged`.
+
+Which of them it is, native code decides when it opens a buffer, from what the kernel permits; it may go down the list later, without an
+error, where a permission is withdrawn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monarch._core import bulk
+from monarch._core._native.bulk import Plan
+from monarch.rdma._process import this_process
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monarch._core._native import CallCell
+    from monarch._core._native.bulk import Handle
+    from monarch._core.bulk import Notify
+    from monarch.rdma._capability import CapabilityRecord
+    from monarch.rdma._memory import Memory
+    from monarch.rdma._operation import Operation
+    from monarch.rdma._probe import DeviceReport
+
+
+def largest_slice() -> int:
+    """Upper bound of a slice, bytes; a setting of nothing or less counts as 1 MiB."""
+    return max(int(bulk.setting("rdma_max_chunk_size_mb")), 1) << 20
+
+
+class SameHost:
+    def reaches(self, mine: CapabilityRecord, theirs: CapabilityRecord) -> bool:
+        return mine.host == theirs.host
+
+    def probe(self) -> list[DeviceReport]:
+        from monarch.rdma._probe import same_host
+
+        return same_host()
+
+    def open(self, handle: Handle, timeout: float) -> str:
+        return handle.path(timeout)
+
+    def copy(self, handle: Handle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> CallCell | None:
+        return handle.transfer(write, memory.address, nbytes, memory.keep, offset, timeout, largest_slice())
+
+    def plan(self, operations: Sequence[Operation]) -> Plan:
+        rows = [(op.buffer._handle, op.kind, op.memory.address, op.nbytes, op.offset, op.first, op.second) for op in operations]
+        return Plan(this_process().bulk, rows, [op.memory.keep for op in operations])
+
+    def submit(self, plan: Plan, timeout: float, notify: Notify | None) -> CallCell:
+        return plan.submit(timeout, largest_slice(), notify)
+
+
+SAME_HOST = SameHost()

@@ -1,0 +1,321 @@
+"""Actors that own memory, and that read that of others. Free of imports of the test framework, which every process would pay for."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import threading
+
+from monarch.actor import Actor, endpoint
+from monarch.rdma import RDMAAction, RDMABuffer, RDMABufferSet, RDMAError, allocate
+from monarch.rdma._process import this_process
+
+
+def pattern(nbytes: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(nbytes)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def resident() -> int:
+    """Kilobytes, without what is shared with others."""
+    with open("/proc/self/smaps_rollup") as f:
+        return sum(int(line.split()[1]) for line in f if line.startswith(("Private_Dirty", "Private_Clean")))
+
+
+def bulk_connections() -> int:
+    """Sockets that others have opened to this process's memory, and that are still open."""
+    name = f"@monarch-bulk-{this_process().member.uid:016x}"
+    with open("/proc/net/unix") as f:
+        # The seventh word is the number of the socket; a listener has the flag that it accepts.
+        rows = [line.split() for line in f if line.rstrip().endswith(name)]
+    own = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")}
+    return sum(f"socket:[{row[6]}]" in own and row[3] != "00010000" for row in rows)
+
+
+def outcome(future):
+    """None, or the error as others can see it."""
+    try:
+        future.get(timeout=25)
+    except RDMAError as e:
+        return type(e).__name__, str(e), getattr(e, "reason", None)
+    return None
+
+
+class Owner(Actor):
+    """Owns memory: `arena` says of which kind."""
+
+    def __init__(self, arena=False):
+        self.arena = arena
+        self.memories = []
+        self.buffers = []
+
+    @endpoint
+    def share(self, nbytes, seed=1, **options):
+        memory = allocate(nbytes) if self.arena else memoryview(bytearray(nbytes))
+        memory[:] = pattern(nbytes, seed)
+        self.memories.append(memory)
+        self.buffers.append(RDMABuffer(memory, **options))
+        return self.buffers[-1]
+
+    @endpoint
+    def share_and_forget(self, nbytes):
+        memory = memoryview(bytearray(pattern(nbytes)))
+        return RDMABuffer(memory)
+
+    @endpoint
+    def content(self, index=-1):
+        return bytes(self.memories[index])
+
+    @endpoint
+    def word(self, index=-1):
+        return int.from_bytes(self.memories[index][:8], "little")
+
+    @endpoint
+    def drop(self, index=-1):
+        self.buffers[index].drop().get()
+
+    @endpoint
+    def counts(self):
+        return this_process().bulk.counts()
+
+    @endpoint
+    def settled(self, wanted):
+        """Returns when the counts are these: others have let go, or died, and this process has heard of it."""
+        while this_process().bulk.counts() != wanted:
+            gc.collect()
+        return True
+
+    @endpoint
+    def forget(self):
+        self.buffers.clear()
+        self.memories.clear()
+
+    @endpoint
+    def settled_descriptors(self):
+        """When no other process has a connection here any more."""
+        while bulk_connections():
+            gc.collect()
+        gc.collect()
+        return descriptors()
+
+    @endpoint
+    def share_set(self, tensors, **options):
+        self.tensors = {key: memoryview(bytearray(value)) for key, value in tensors.items()}
+        return RDMABufferSet(self.tensors, **options)
+
+    @endpoint
+    def tensor_content(self, key):
+        return bytes(self.tensors[key])
+
+    @endpoint
+    def hold_the_gil(self, ready, until):
+        """Until a byte comes; says first that it is about to."""
+        import ctypes
+
+        library = ctypes.PyDLL(None)  # unlike CDLL, it keeps the GIL
+        taken = ctypes.create_string_buffer(1)
+        wait, tell = os.open(until, os.O_RDWR), os.open(ready, os.O_RDWR)
+        try:
+            library.write(tell, b"x", 1)
+            library.read(wait, taken, 1)
+        finally:
+            os.close(wait)
+            os.close(tell)
+
+    @endpoint
+    def pid(self):
+        return os.getpid()
+
+
+class Reader(Actor):
+    """Reads, and writes, memory of others."""
+
+    def __init__(self, seccomp=False):
+        if seccomp:
+            from seccomp import refuse_direct_copies
+
+            refuse_direct_copies()
+        self.kept = {}
+
+    @endpoint
+    def path(self, buffer):
+        return buffer.path
+
+    @endpoint
+    def read(self, buffer, nbytes=None, offset=0, timeout=60):
+        got = bytearray(b"\xee" * (buffer.size() if nbytes is None else nbytes))
+        buffer.read_into(memoryview(got), offset=offset, timeout=timeout).get()
+        return bytes(got)
+
+    @endpoint
+    def write(self, buffer, data, offset=0):
+        buffer.write_from(memoryview(data), offset=offset).get()
+
+    @endpoint
+    def keep(self, buffer):
+        """And open it, so that later uses find it known."""
+        self.kept["buffer"] = buffer
+        return buffer.path
+
+    @endpoint
+    def read_kept(self, timeout=60):
+        buffer = self.kept["buffer"]
+        return outcome(buffer.read_into(memoryview(bytearray(buffer.size())), timeout=timeout))
+
+    @endpoint
+    def read_outcome(self, buffer, timeout=60):
+        return outcome(buffer.read_into(memoryview(bytearray(buffer.size())), timeout=timeout))
+
+    @endpoint
+    def read_until_it_fails(self, buffer, port):
+        """Tells when the first read is done, and goes on until one fails."""
+        memory = memoryview(bytearray(buffer.size()))
+        failed, reads = None, 0
+        while failed is None:
+            failed = outcome(buffer.read_into(memory))
+            reads += 1
+            if reads == 1:
+                port.send(failed)
+        return failed
+
+    @endpoint
+    def many(self, buffer, threads, times):
+        """Several threads read at the same time; True if all of them saw the same."""
+        seen = []
+
+        def run():
+            memory = bytearray(buffer.size())
+            for _ in range(times):
+                buffer.read_into(memoryview(memory)).get()
+            seen.append(bytes(memory))
+
+        running = [threading.Thread(target=run) for _ in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        return len(seen) == threads and set(seen) == {seen[0]} and seen[0]
+
+    @endpoint
+    def batch(self, buffers, data):
+        """Reads the first, writes to the second, both twice."""
+        got = bytearray(buffers[0].size())
+        action = RDMAAction().read_remote(memoryview(got), buffers[0]).write_remote(buffers[1], memoryview(data))
+        plan = action.prepare()
+        for future in [plan.submit(), action.submit(), plan.submit(), action.submit()]:
+            future.get()
+        return bytes(got), plan.nbytes, plan.ops
+
+    @endpoint
+    def add(self, buffer, values):
+        before = bytearray(8)
+        seen = []
+        for value in values:
+            RDMAAction().fetch_add(buffer, memoryview(before), value).submit().get()
+            seen.append(int.from_bytes(before, "little"))
+        return seen
+
+    @endpoint
+    def add_and_read(self, buffer, other):
+        """Starts additions to a buffer whose owner does not answer, and reads another one meanwhile; `added` waits for the additions."""
+        self.kept["added"] = [RDMAAction().fetch_add(buffer, memoryview(bytearray(8)), 1).submit() for _ in range(20)]
+        return outcome(other.read_into(memoryview(bytearray(other.size()))))
+
+    @endpoint
+    def added(self):
+        return [outcome(future) for future in self.kept["added"]]
+
+    @endpoint
+    def swap(self, buffer, compare, swap):
+        before = bytearray(8)
+        RDMAAction().compare_and_swap(buffer, memoryview(before), compare, swap).submit().get()
+        return int.from_bytes(before, "little")
+
+    @endpoint
+    def notify(self, buffer, data, port, value):
+        action = RDMAAction().write_remote(buffer, memoryview(data))
+        return outcome(action.submit(notify=(port, value)))
+
+    @endpoint
+    def map(self, buffer):
+        self.kept["map"] = buffer.map()
+        view = self.kept["map"]
+        return bytes(view), view.readonly
+
+    @endpoint
+    def mapped(self, write=b""):
+        self.kept["map"][: len(write)] = write
+        return bytes(self.kept["map"])
+
+    @endpoint
+    def unmap(self):
+        self.kept.clear()
+
+    @endpoint
+    def restrict(self, buffer, **options):
+        return buffer.restrict(**options)
+
+    @endpoint
+    def parts_that_end_at_once(self, buffer, times):
+        """What reads a part, and drops it, leaves nothing in the way of the next."""
+        seen = set()
+        for i in range(times):
+            with buffer.restrict(offset=i, length=100) as part:
+                got = bytearray(100)
+                part.read_into(memoryview(got)).get()
+            seen.add((i, bytes(got)))
+        return seen
+
+    @endpoint
+    def drop(self, buffer):
+        buffer.drop().get()
+        return outcome(buffer.read_into(memoryview(bytearray(buffer.size()))))
+
+    @endpoint
+    def read_set(self, buffers, sizes):
+        local = {key: memoryview(bytearray(size)) for key, size in sizes.items()}
+        plan = buffers.plan_read(local)
+        plan.submit().get()
+        buffers.read_into(local).get()
+        return {key: bytes(value) for key, value in local.items()}, plan.nbytes
+
+    @endpoint
+    def write_set(self, buffers, tensors):
+        buffers.write_from({key: memoryview(value) for key, value in tensors.items()}).get()
+
+    @endpoint
+    def raising(self, name, buffer, *args, **options):
+        """What a call raises, before there is a future; bytes stand for memory."""
+        args = [memoryview(bytearray(arg)) if isinstance(arg, bytes) else arg for arg in args]
+        try:
+            getattr(buffer, name)(*args, **options)
+        except Exception as e:
+            return type(e).__name__, str(e)
+        return None
+
+    @endpoint
+    def read_async(self, buffer):
+        import asyncio
+
+        got = bytearray(buffer.size())
+
+        async def read():
+            async with buffer.restrict() as part:
+                await part.read_into(memoryview(got))
+
+        asyncio.run(read())
+        return bytes(got)
+
+    @endpoint
+    def pid(self):
+        return os.getpid()
+
+    @endpoint
+    def refuse_direct_copies(self):
+        from seccomp import refuse_direct_copies
+
+        refuse_direct_copies()
