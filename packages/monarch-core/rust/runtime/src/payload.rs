@@ -20,6 +20,11 @@ const COPY_INTO_HEAD: usize = 4 << 10;
 /// How many parts this process has sent ahead of their frames: their numbers.
 static AHEAD: AtomicU64 = AtomicU64::new(0);
 
+/// Numbers for so many parts that go ahead of their frames; the first of them.
+pub(crate) fn number_ahead(parts: usize) -> u64 {
+    AHEAD.fetch_add(parts as u64, Ordering::Relaxed)
+}
+
 pub struct OutPart<'a> {
     pub bytes: &'a [u8],
     pub readonly: bool,
@@ -95,7 +100,7 @@ impl<'a> Payload<'a> {
         let mut cuts: Vec<(usize, &[u8])> = Vec::new();
         let mut outside = 0;
         // To another host they go ahead, and are named by their numbers.
-        let first = (!self.blocks.is_empty() && link.is_carried()).then(|| AHEAD.fetch_add(self.blocks.len() as u64, Ordering::Relaxed));
+        let first = (!self.blocks.is_empty() && link.is_carried()).then(|| number_ahead(self.blocks.len()));
         let mut number = first.unwrap_or_default();
         for part in &self.parts {
             match part {

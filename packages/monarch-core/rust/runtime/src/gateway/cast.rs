@@ -19,6 +19,7 @@ use super::{Gateway, Job};
 use crate::cast::{Delivery, Effect, InOrder, Relay};
 use crate::caster::{tree_place, tree_slot};
 use crate::node::Node;
+use crate::payload::number_ahead;
 
 /// Children of a node of the tree: for tests, to have interior hosts with few of them.
 const FAN_OUT: &str = "MONARCH_CAST_FAN_OUT";
@@ -181,7 +182,6 @@ impl Gateway {
         };
         let node = self.node()?;
         node.route(to, to_host, job.here);
-        let numbers = node.peer_unlinked(to).0;
         let route = Route { from: job.here, from_host: job.here, to, to_host, seq: 0 };
         let mut frame = Vec::with_capacity(1024);
         let at = begin(&mut frame, REPLY);
@@ -190,7 +190,7 @@ impl Gateway {
             match part {
                 Part::Inline { data, readonly } => put_part(&mut frame, &data, readonly),
                 shared => {
-                    let (number, len, readonly) = (numbers.link.number_ahead(1), shared.len(), shared.readonly());
+                    let (number, len, readonly) = (number_ahead(1), shared.len(), shared.readonly());
                     Part::put_ahead(&mut frame, number, len, readonly);
                     self.forward_part(&route, number, RecvPart::adopt(shared, Some(link))?);
                 }
