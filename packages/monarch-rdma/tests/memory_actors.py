@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 import threading
 
 from monarch.actor import Actor, endpoint
@@ -17,7 +18,24 @@ def pattern(nbytes: int, seed: int = 1) -> bytes:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    """Of shared memory of ours: epochs, hazards, segments, rings. Others come and go on their own."""
+    count = 0
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            count += os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:monarch-rdma")
+        except FileNotFoundError:  # that of the listing, or closed meanwhile
+            continue
+    return count
+
+
+def stop(pid: int) -> None:
+    """Returns when none of its threads runs any more: the signal alone takes its time to reach all of them."""
+    os.kill(pid, signal.SIGSTOP)
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        while True:
+            with open(f"/proc/{pid}/task/{thread}/stat") as f:
+                if f.read().rpartition(")")[2].split()[0] == "T":
+                    break
 
 
 def resident() -> int:
@@ -32,7 +50,12 @@ def bulk_connections() -> int:
     with open("/proc/net/unix") as f:
         # The seventh word is the number of the socket; a listener has the flag that it accepts.
         rows = [line.split() for line in f if line.rstrip().endswith(name)]
-    own = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.islink(f"/proc/self/fd/{fd}")}
+    own: set[str] = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            own.add(os.readlink(f"/proc/self/fd/{fd}"))
+        except FileNotFoundError:
+            continue
     return sum(f"socket:[{row[6]}]" in own and row[3] != "00010000" for row in rows)
 
 
@@ -95,12 +118,11 @@ class Owner(Actor):
         self.memories.clear()
 
     @endpoint
-    def settled_descriptors(self):
-        """When no other process has a connection here any more."""
-        while bulk_connections():
+    def settled_descriptors(self, wanted):
+        """Returns when no other process has a connection here any more, and what they needed is closed."""
+        while bulk_connections() or descriptors() != wanted:
             gc.collect()
-        gc.collect()
-        return descriptors()
+        return True
 
     @endpoint
     def share_set(self, tensors, **options):
