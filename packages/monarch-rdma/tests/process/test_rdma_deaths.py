@@ -18,13 +18,22 @@ def test_owner_killed_in_the_middle(mortals):
     reading = mortals.reader.read_until_it_fails.call_one(buffer, sending)
     assert receiving.recv().get() is None
     os.kill(pid, signal.SIGKILL)
-    kind, text, reason = reading.get()
-    assert (kind, reason) == ("RDMAPeerLostError", "signal"), text
-    first, second, *_ = text.splitlines()
+    kind, text, _ = reading.get()
+    assert kind == "RDMAPeerLostError"
+    first = text.splitlines()[0]
     assert first.startswith("read of 33,554,432 bytes, process ") and f"path {mortals.path}: the owner's process is gone" in first
-    assert "Killed(sig=9)" in second
-    # And so it stays, also for one who has never used it.
-    assert mortals.reader.read_outcome.call_one(buffer).get()[0] == "RDMAPeerLostError"
+    # And so it stays, also for one who has never used it; with how it ended, once that is known.
+    assert "Killed(sig=9)" in _text_with_reason(mortals.reader, buffer).splitlines()[1]
+
+
+def _text_with_reason(reader, buffer) -> str:
+    """The news of a death may be a moment behind the error."""
+    reason = None
+    while reason is None:
+        kind, text, reason = reader.read_outcome.call_one(buffer).get()
+        assert kind == "RDMAPeerLostError"
+    assert reason == "signal"
+    return text
 
 
 def test_owner_killed_before_the_first_use(mortals):
@@ -32,8 +41,7 @@ def test_owner_killed_before_the_first_use(mortals):
     os.kill(mortals.owner.pid.call_one().get(), signal.SIGKILL)
     with pytest.raises(Exception, match="Killed"):
         mortals.owner.pid.call_one().get()
-    kind, _, reason = mortals.reader.read_outcome.call_one(buffer).get()
-    assert (kind, reason) == ("RDMAPeerLostError", "signal")
+    assert "Killed(sig=9)" in _text_with_reason(mortals.reader, buffer)
 
 
 def test_owner_that_exits(mortals):

@@ -52,7 +52,7 @@ class RDMAReleasedError(RDMAError, LookupError):
 
 
 class RDMAPeerLostError(_SystemError, ConnectionError):
-    """The owner's process died; `reason` is the kind of its `ExitReason`, None where that is not known."""
+    """The owner's process died; `reason` is the kind of its `ExitReason`, None where that is not known yet."""
 
     __module__ = "monarch.rdma"
     _default_code = "rdma_peer_lost"
