@@ -4,8 +4,9 @@
     python bench/host_loss.py --quiet-hours 2 [--hogs 4]
 
 Hosts are network namespaces with `monarch worker` each, the script runs on another one (`tools/netns`; needs root). The time is from the
-moment at which the port of the bridge goes down until a waiting call raises, and until the `__supervise__` of who owns what ran there;
-milliseconds, on the one clock of the machine. All hosts but one are cut off, one after the other, at random times; then all begins anew.
+moment at which the bridge drops all that is to or from a host until a waiting call raises, and until the `__supervise__` of who owns what
+ran there; milliseconds, on the one clock of the machine. All hosts but one are cut off, one after the other, at random times; then all
+begins anew.
 
 With `--quiet-hours` nothing is cut off: `--hogs` processes keep all processors busy, and hosts that are taken for lost are counted. Prints
 a JSON line; exits 1 if there was a false alarm, or one was told in another way than it should.

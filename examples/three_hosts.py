@@ -180,7 +180,7 @@ def this_machine() -> Iterator[Places]:
 
 @contextlib.contextmanager
 def namespaces() -> Iterator[Places]:
-    """Each has a network of its own; a host is cut off by taking down its port of the bridge."""
+    """Each has a network of its own; a host is cut off when the bridge drops all that is to or from it."""
     sys.path.insert(0, str(HERE.parent))
     from tools.netns import Network
 

@@ -4,7 +4,7 @@
         a, b, c = network.hosts
         server = a.popen("python", "-m", "http.server", "8000")
         b.run("curl", "http://h1:8000/")
-        a.cut()            # the port of the bridge is down
+        a.cut()            # nothing goes to it, nothing comes from it
         a.heal()
 
 From a terminal: `python -m tools.netns up 3`, and in another one `python -m tools.netns exec h1 bash`.

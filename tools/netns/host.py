@@ -2,13 +2,14 @@
 
 | call | does | others see |
 |---|---|---|
-| `cut()` | the port of the bridge is down | silence, both ways |
-| `cut(inbound=False)`, `cut(outbound=False)` | the bridge drops what comes from it, or goes to it | silence, one way |
+| `cut()` | the bridge drops what goes to it, and what comes from it | silence, both ways |
+| `cut(inbound=False)`, `cut(outbound=False)` | one of these | silence, one way |
 | `reset()` | destroys its established connections | resets, then all is as before |
 | `refuse(port)` | answers what comes to the port with a reset | resets, then refused connections |
 | `heal()` | ends all of these | |
 
-A cut of the link between two hosts alone is `Network.cut_link`.
+A cut of the link between two hosts alone is `Network.cut_link`. No cut takes a port down: the kernel looks at carriers once a second, so
+the way back would be open a second or two late.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class Host(NamedTuple):
 
     def cut(self, *, inbound: bool = True, outbound: bool = True) -> None:
         """Nothing goes to it (`inbound`), nothing comes from it (`outbound`)."""
-        if inbound and outbound:
-            self.switch.configure("ip", "link", "set", self.name, "down")
-        elif inbound or outbound:
-            self.drop("oifname" if inbound else "iifname", self.name)
+        if inbound:
+            self.drop("oifname", self.name)
+        if outbound:
+            self.drop("iifname", self.name)
 
     def drop(self, *match: str) -> None:
         """The bridge drops the frames that match, until `heal` of this host."""
@@ -62,4 +63,3 @@ class Host(NamedTuple):
         # A table that is there can be added, so that it can be deleted whether it was there or not.
         self.switch.configure("nft", f"add table bridge {self.name}; delete table bridge {self.name}")
         self.namespace.configure("nft", "add table inet refuse; delete table inet refuse")
-        self.switch.configure("ip", "link", "set", self.name, "up")

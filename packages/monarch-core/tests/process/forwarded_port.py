@@ -7,9 +7,12 @@ import socket
 import struct
 import threading
 
+# Bytes of each connection.
+KEPT = 1 << 20
+
 
 class ForwardedPort:
-    """Leads to an address of this machine until the block is left."""
+    """Leads to an address of this machine until the block is left; `heard` is what was said to it, by connections."""
 
     def __init__(self, address: str) -> None:
         host, _, port = address.removeprefix("tcp://").rpartition(":")
@@ -18,6 +21,7 @@ class ForwardedPort:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._threads: list[threading.Thread] = []
         self.count = 0
+        self.heard: list[bytearray] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._start(self._accept)
@@ -45,12 +49,15 @@ class ForwardedPort:
             with self._lock:
                 self.count += 1
                 self._pairs.append((near, far))
-            self._start(self._copy, near, far)
-            self._start(self._copy, far, near)
+                self.heard.append(heard := bytearray())
+            self._start(self._copy, near, far, heard)
+            self._start(self._copy, far, near, None)
 
-    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+    def _copy(self, source: socket.socket, sink: socket.socket, heard: bytearray | None) -> None:
         try:
             while data := source.recv(1 << 16):
+                if heard is not None:
+                    heard += data[: max(0, KEPT - len(heard))]
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
         except OSError:

@@ -109,54 +109,6 @@ def server(handle: Callable[[socket.socket], None]) -> Iterator[str]:
             thread.join()
 
 
-class Recorder:
-    """Stands between a client and a worker, and keeps what the client says on each connection."""
-
-    def __init__(self, worker: str) -> None:
-        self.worker = worker
-        self.heard: list[bytearray] = []
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self._listening.getsockname()[1]}"
-        self._connections: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._serve)]
-        self._threads[0].start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                ours, _ = self._listening.accept()
-            except OSError:
-                return
-            theirs, kept = connect(self.worker), bytearray()
-            self._connections += [ours, theirs]
-            self.heard.append(kept)
-            for way in ((ours, theirs, kept), (theirs, ours, None)):
-                self._threads.append(threading.Thread(target=self._pass, args=way))
-                self._threads[-1].start()
-
-    def _pass(self, source: socket.socket, to: socket.socket, kept: bytearray | None) -> None:
-        try:
-            while piece := source.recv(65536):
-                if kept is not None:
-                    kept += piece
-                to.sendall(piece)
-        except OSError:
-            pass
-        for end in (source, to):
-            try:
-                end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
-
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        for thread in self._threads:
-            thread.join()
-        for connection in self._connections:
-            connection.close()
-
-
 def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 

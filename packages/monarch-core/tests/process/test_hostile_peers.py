@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forwarded_port import ForwardedPort
 from fresh_script import run
-from hostile_peers import Recorder, ask, channel, connect, descriptors, join, memory, opening, release, rest, routed, said, server
+from hostile_peers import ask, channel, connect, descriptors, join, memory, opening, release, rest, routed, said, server
 from mesh_actors import Probe
 from worker_processes import Workers, children
 
@@ -251,13 +252,10 @@ def test_a_certificate_of_somebody_else(secured: Agent, tmp_path: Path):
 
 
 def test_a_conversation_that_is_said_again(secured: Agent):
-    recorder = Recorder(secured.address)
-    try:
-        secured.serves(recorder.address)
-    finally:
-        recorder.close()
-    assert len(secured.events("host.joined")) == 1 and len(recorder.heard) >= 3
-    for words in recorder.heard:
+    with ForwardedPort(secured.address) as port:
+        secured.serves(port.address)
+    assert len(secured.events("host.joined")) == 1 and len(port.heard) >= 3
+    for words in port.heard:
         ask(secured.address, bytes(words))
     secured.serves()
     assert len(secured.events("host.joined")) == 2

@@ -1,5 +1,6 @@
 //! Leader and followers: whoever waits is woken.
 
+mod running;
 mod side;
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,30 +11,11 @@ use std::time::{Duration, Instant};
 
 use net::timers::Timers;
 use net::{Poller, Source, WaitEnd, Waiter, sys};
+use running::Running;
 use side::HANG;
 
-/// A poller whose I/O thread runs.
-struct Running(Arc<Poller>, Option<std::thread::JoinHandle<()>>);
-
-impl Running {
-    fn new() -> Self {
-        let poller = Poller::new().unwrap();
-        let p = poller.clone();
-        Running(poller, Some(std::thread::spawn(move || p.run())))
-    }
-
-    fn wait(&self, w: &Waiter, ready: impl FnMut() -> bool) -> WaitEnd {
-        self.0.wait(w, Some(Instant::now() + HANG), ready)
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.stop();
-        if let Some(t) = self.1.take() {
-            t.join().unwrap();
-        }
-    }
+fn wait(running: &Running, w: &Waiter, ready: impl FnMut() -> bool) -> WaitEnd {
+    running.0.wait(w, Some(Instant::now() + HANG), ready)
 }
 
 /// Counts, and notifies whoever waits for it.
@@ -109,7 +91,7 @@ fn the_lead_is_handed_on() {
         .map(|b| {
             let r = running.clone();
             std::thread::spawn(move || {
-                (1..=100).for_each(|n| assert_eq!(r.wait(&b.waiter, || b.rung.load(Ordering::Relaxed) >= n), WaitEnd::Ready))
+                (1..=100).for_each(|n| assert_eq!(wait(&r, &b.waiter, || b.rung.load(Ordering::Relaxed) >= n), WaitEnd::Ready))
             })
         })
         .collect();
@@ -129,7 +111,7 @@ fn a_notification_before_the_wait_counts() {
     let w = running.0.waiter();
     let flag = AtomicBool::new(true);
     w.notify();
-    assert_eq!(running.wait(&w, || flag.load(Ordering::Relaxed)), WaitEnd::Ready);
+    assert_eq!(wait(&running, &w, || flag.load(Ordering::Relaxed)), WaitEnd::Ready);
 }
 
 /// The notification comes after the look and before the sleep.
@@ -208,7 +190,7 @@ fn tasks_run_on_the_io_thread_in_order() {
         let tx = tx.clone();
         running.0.spawn(Box::new(move || tx.send((n, std::thread::current().id())).unwrap()));
     }
-    let io = running.1.as_ref().unwrap().thread().id();
+    let io = running.io();
     (0..50).for_each(|n| assert_eq!(rx.recv_timeout(HANG).unwrap(), (n, io)));
 }
 

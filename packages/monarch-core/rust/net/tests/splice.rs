@@ -1,6 +1,7 @@
 //! Tunnels: what goes through arrives, is bounded on its way, and ends as it would without one.
 
 mod ends;
+mod running;
 
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -9,25 +10,8 @@ use std::sync::Arc;
 use ends::{Pair, Wire, connect, drive, poll, secret, target};
 use net::splice::Splice;
 use net::trust::{Kind, Opening, Policy};
-use net::{Poller, Stream, sys};
-
-/// A poller whose I/O thread runs.
-struct Running(Arc<Poller>, Option<std::thread::JoinHandle<()>>);
-
-impl Running {
-    fn new() -> Self {
-        let poller = Poller::new().unwrap();
-        let p = poller.clone();
-        Running(poller, Some(std::thread::spawn(move || p.run())))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.stop();
-        self.1.take().unwrap().join().unwrap();
-    }
-}
+use net::{Stream, sys};
+use running::Running;
 
 struct Tunnel {
     _running: Running,
