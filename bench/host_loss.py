@@ -102,7 +102,7 @@ class Job:
     def __init__(self, client: Host, workers: list[str], env: dict[str, str], script: Path) -> None:
         argv = (sys.executable, str(script), str(PROCS), *workers)
         self.process: Process = client.popen(*argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
-        self.until("up")
+        self.until(up=1)
 
     def line(self) -> list[str]:
         assert self.process.stdout is not None
@@ -111,14 +111,17 @@ class Job:
             raise SystemExit(f"the client ended with {self.process.wait()}")
         return words
 
-    def until(self, *wanted: str) -> dict[str, list[str]]:
-        """The first lines that begin with these words; another one is an alarm that nobody has cause for."""
+    def until(self, **wanted: int) -> dict[str, list[str]]:
+        """So many lines with these first words, the first of each; another one is an alarm that nobody has cause for."""
         found: dict[str, list[str]] = {}
-        while len(found) < len(wanted):
+        while wanted:
             words = self.line()
             if words[0] not in wanted:
                 raise SystemExit(f"said out of turn: {' '.join(words)}")
             found.setdefault(words[0], words)
+            wanted[words[0]] -= 1
+            if not wanted[words[0]]:
+                del wanted[words[0]]
         return found
 
     def send(self, *words: object) -> None:
@@ -164,12 +167,10 @@ def cuts(network: Network, env: dict[str, str], script: Path, count: int) -> dic
             start = time.monotonic_ns()
             host.cut()
             # Of two actors for each proc of the host; the first counts.
-            said = job.until("raised", "supervise")
+            said = job.until(raised=1, supervise=2 * PROCS)
             raised.append((int(said["raised"][1]) - start) / 1e6)
             told.append((int(said["supervise"][1]) - start) / 1e6)
             wrong += said["raised"][2:] != [str(n), "host_lost"] or said["supervise"][2] != host.name
-            for _ in range(2 * PROCS - 1):
-                job.until("supervise")
         job.end()
         for host in hosts:
             host.heal()
