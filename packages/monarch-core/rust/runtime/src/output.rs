@@ -133,6 +133,15 @@ impl Group {
         write_reports(reports, self.viewer.as_ref());
     }
 
+    /// Reports to the viewer what was counted; that is still to be written here.
+    fn report_now(&self) -> Vec<Report> {
+        let reports = lock(&self.counted).aggregation.take();
+        if let Some(send) = &self.viewer {
+            reports.iter().for_each(|(console, text)| send(if *console == 2 { 2 } else { 1 }, text.clone(), false));
+        }
+        reports
+    }
+
     /// On the output thread.
     fn flush(&self) {
         let reports = lock(&self.counted).aggregation.take();
@@ -355,12 +364,11 @@ impl Output {
         if let Some(p) = parcel {
             p.go(false);
         }
+        let reports = last.map_or(vec![], |g| g.report_now());
         let s = stream.clone();
         self.poller.spawn(Box::new(move || {
             s.write();
-            if let Some(g) = last {
-                g.flush();
-            }
+            write_reports(reports, None);
         }));
     }
 
@@ -394,6 +402,8 @@ impl Output {
             let group = window.map(|w| Group::new(w, &poller, reports));
             let mut before: Vec<Arc<Group>> = Vec::new();
             for (s, viewer) in streams {
+                // What was printed before is shown as it was to be then.
+                s.read(PIPE, true);
                 let (old, parcel) = s.regroup(group.clone(), viewer);
                 // Those that were read before the change.
                 s.write();
