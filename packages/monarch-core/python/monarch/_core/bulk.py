@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monarch._core import config
+from monarch._core import config, mesh_info
 from monarch._core._native.bulk import Bulk
 from monarch._core.future import Future
 from monarch._core.identity import to_base58
@@ -30,6 +30,8 @@ class Member(NamedTuple):
     job: int
     host: str
     pid: int
+    # What its host is called in the job.
+    agent: int
 
 
 def is_simulated() -> bool:
@@ -40,13 +42,20 @@ def is_simulated() -> bool:
 def member() -> Member:
     """This process; the client is started in a script that has none."""
     process = current_process()
-    return Member(process.uid, process.job, process.host, process.pid)
+    return Member(process.uid, process.job, process.host, process.pid, process.agent_uid)
 
 
 def open_bulk() -> Bulk:
     """The memory that this process shares with others."""
     process = current_process()
-    return Bulk(process.native, process.job, _tracer(process), config.seconds("rdma_qp_init_timeout") or 0.0)
+    opening, streams = config.seconds("rdma_qp_init_timeout") or 0.0, int(config.value("rdma_tcp_fallback_parallelism"))
+    return Bulk(process.native, process.job, _tracer(process), opening, max(streams, 1))
+
+
+def reach(uid: int, agent: int) -> None:
+    """The process with this uid is on the host with that agent: from now on it can be asked."""
+    process = current_process()
+    mesh_info.reach(process, process.job, [(uid, agent)])
 
 
 def _tracer(process: LocalProcess) -> int:

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use net::lock::lock;
 use crate::arena::{Arena, Block};
 use crate::connection::Connection;
 use crate::failure::{Failure, Kind, Outcome};
+use crate::far::{Fabric, Far, Line, Opened, answering};
 use crate::gate::Gate;
 use crate::pool::Pool;
 use crate::registry::{Memory, Range, Registry};
@@ -22,6 +23,10 @@ use crate::sys;
 
 /// How long the end waits for the thread that says goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
+/// Streams over which others ask.
+const STREAMS: usize = 4096;
+/// Streams to one owner, if nobody says how many.
+const WIDEST: usize = 4;
 
 /// An owner, from the first use on: connected, or gone.
 #[derive(Default)]
@@ -37,6 +42,13 @@ pub struct Bulk {
     pub pool: Arc<Pool>,
     server: OnceLock<io::Result<Arc<Server>>>,
     peers: Mutex<HashMap<u64, Arc<Peer>>>,
+    /// Owners on other hosts, and how to reach them.
+    fars: Mutex<HashMap<u64, Arc<Far>>>,
+    fabric: OnceLock<Arc<dyn Fabric>>,
+    /// Streams to one owner.
+    streams: AtomicUsize,
+    /// Threads that answer over streams; they end when this process does.
+    answering: Arc<AtomicUsize>,
     /// The kernel may copy between processes, if it wants to.
     direct: AtomicBool,
     /// Whom Yama has to be told of; 0 if nobody.
@@ -54,6 +66,10 @@ impl Bulk {
             pool: Pool::new(),
             server: OnceLock::new(),
             peers: Mutex::default(),
+            fars: Mutex::default(),
+            fabric: OnceLock::new(),
+            streams: AtomicUsize::new(1),
+            answering: Arc::default(),
             direct: AtomicBool::new(true),
             tracer,
             opening,
@@ -89,16 +105,56 @@ impl Bulk {
                 server.wake();
             }
         }
-        Ok(Remote::new(self.clone(), id, epoch, self.me.uid, range.len as u64, range.readonly))
+        Ok(Remote::new(self.clone(), id, epoch, self.me.uid, range.len as u64, range.readonly, false))
     }
 
     pub fn allocate(&self, len: usize, huge: Option<bool>) -> io::Result<Arc<Block>> {
         self.arena.allocate(len, huge)
     }
 
+    /// How processes of other hosts are reached. `streams`: to each of them; 1: as many as there are cores for, each end taking one.
+    pub fn reach_by(&self, fabric: Arc<dyn Fabric>, streams: usize) {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let streams = if streams > 1 { streams } else { (cores / 2).clamp(1, WIDEST) };
+        self.streams.store(streams, Ordering::Release);
+        let _ = self.fabric.set(fabric);
+    }
+
+    /// An owner on another host.
+    pub fn far(&self, owner: u64) -> Outcome<Arc<Far>> {
+        let Some(fabric) = self.fabric.get() else {
+            return Err(Failure::new(Kind::Unsupported, "this process reaches no other hosts"));
+        };
+        let width = self.streams.load(Ordering::Acquire);
+        Ok(lock(&self.fars).entry(owner).or_insert_with(|| Far::new(owner, fabric.clone(), width)).clone())
+    }
+
+    /// Until when an owner may take to answer the first question.
+    pub fn opening_by(&self, until: Instant) -> Instant {
+        Instant::now().checked_add(self.opening).map_or(until, |bound| until.min(bound))
+    }
+
+    /// Answers what comes over a stream, until it ends; `peer` is the process at its other end.
+    pub fn answer(&self, peer: u64, opened: Opened) {
+        let Some(line) = Line::new(opened.fd, opened.keys.as_ref()) else { return };
+        if self.answering.fetch_add(1, Ordering::AcqRel) >= STREAMS {
+            self.answering.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let (registry, answering) = (self.registry.clone(), self.answering.clone());
+        let run = move || {
+            answering::serve(line, peer, &registry);
+            answering.fetch_sub(1, Ordering::AcqRel);
+        };
+        // Without a thread the other side sees the stream's end.
+        if crate::pool::spawn("monarch-far", run).is_err() {
+            self.answering.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
     /// The connection to an owner, opened if there is none.
     pub fn connection(&self, owner: u64, until: Instant) -> Outcome<Arc<Connection>> {
-        let until = Instant::now().checked_add(self.opening).map_or(until, |bound| until.min(bound));
+        let until = self.opening_by(until);
         let peer = lock(&self.peers).entry(owner).or_default().clone();
         if let Some(known) = lock(&peer.known).clone() {
             return known;

@@ -25,6 +25,7 @@ pub enum Path {
     Shm = 2,
     Cma = 3,
     Staged = 4,
+    Tcp = 5,
 }
 
 impl Path {
@@ -35,6 +36,7 @@ impl Path {
             Path::Shm => "shm",
             Path::Cma => "cma",
             Path::Staged => "shm-staged",
+            Path::Tcp => "tcp",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One-sided copies between the memories of processes of one host. No Python here.
+//! One-sided copies between the memories of processes. No Python here.
 //!
 //! The owner of memory registers a range of it and gives away the id, which is random: who has it may read, or write. A thread of the
 //! owner answers those who come with an id, whatever its Python does. From then on the owner takes no part: each side sees a table of
@@ -20,13 +20,17 @@
 //! | `staging` | copies by way of a ring, where the kernel refuses direct ones |
 //! | `transfer` | operations, and their life from submit to the end |
 //! | `pool` | the threads that copy |
+//! | `answers` | what the owner says of its memory |
+//! | `far` | memory of processes of other hosts |
 //! | `bulk` | all of it, for one process |
 
+mod answers;
 pub mod arena;
 pub mod bulk;
 pub mod connection;
 pub mod copy;
 pub mod failure;
+pub mod far;
 pub mod frames;
 mod gate;
 pub mod pool;

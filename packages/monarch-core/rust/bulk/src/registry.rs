@@ -111,6 +111,10 @@ pub struct Pin {
 }
 
 impl Pin {
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
     /// The registration has not ended.
     pub fn is_current(&self) -> bool {
         self.registry.epochs.load(self.slot as usize) == self.epoch

@@ -10,6 +10,7 @@ use crate::bulk::Bulk;
 use crate::connection::{Connection, Hazard, STAGES, View};
 use crate::copy;
 use crate::failure::{Failure, Kind, Outcome, Path};
+use crate::far::{Far, Piece};
 use crate::frames::{Reply, Request};
 use crate::registry::{Id, Pin, compare_swap, fetch_add};
 use crate::sys;
@@ -25,6 +26,8 @@ pub struct Remote {
     pub owner: u64,
     pub size: u64,
     pub readonly: bool,
+    /// Its owner is on another host.
+    pub is_far: bool,
     target: OnceLock<Target>,
     /// This process has dropped it.
     dropped: AtomicBool,
@@ -44,6 +47,7 @@ pub enum Target {
     /// At this address.
     Own(usize),
     Theirs(Theirs),
+    Far(Arc<Far>),
 }
 
 /// What is to be copied between local memory and a buffer; a write goes from here to there.
@@ -61,6 +65,8 @@ pub struct Span {
 pub enum Hold {
     Own(Pin),
     Theirs(Hazard),
+    /// Its owner looks.
+    Far,
 }
 
 impl Hold {
@@ -68,6 +74,7 @@ impl Hold {
         match self {
             Hold::Own(pin) => pin.is_current(),
             Hold::Theirs(hazard) => hazard.is_current(),
+            Hold::Far => true,
         }
     }
 }
@@ -81,8 +88,9 @@ pub struct Mapping {
 }
 
 impl Remote {
-    pub fn new(bulk: Arc<Bulk>, id: Id, epoch: u64, owner: u64, size: u64, readonly: bool) -> Arc<Remote> {
-        Arc::new(Remote { bulk, id, epoch, owner, size, readonly, target: OnceLock::new(), dropped: AtomicBool::new(false) })
+    pub fn new(bulk: Arc<Bulk>, id: Id, epoch: u64, owner: u64, size: u64, readonly: bool, is_far: bool) -> Arc<Remote> {
+        let is_far = is_far && owner != bulk.me.uid;
+        Arc::new(Remote { bulk, id, epoch, owner, size, readonly, is_far, target: OnceLock::new(), dropped: AtomicBool::new(false) })
     }
 
     /// Where it is; asks its owner the first time.
@@ -92,6 +100,7 @@ impl Remote {
         }
         let target = match self.is_own() {
             true => Target::Own(self.find()?),
+            false if self.is_far => Target::Far(self.ask_far(until)?),
             false => Target::Theirs(self.ask(until)?),
         };
         Ok(self.target.get_or_init(|| target))
@@ -118,6 +127,28 @@ impl Remote {
         self.accept(connection, reply, until)
     }
 
+    fn ask_far(&self, until: Instant) -> Outcome<Arc<Far>> {
+        let far = self.bulk.far(self.owner)?;
+        let reply = far.call(&self.opening(), self.bulk.opening_by(until))?;
+        self.accept_far(far, reply)
+    }
+
+    fn accept_far(&self, far: Arc<Far>, reply: Reply) -> Outcome<Arc<Far>> {
+        let Reply::Opened { epoch, len, readonly, .. } = reply else {
+            return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
+        };
+        self.compare(epoch, len, readonly)?;
+        Ok(far)
+    }
+
+    /// A question to the owner.
+    fn call(&self, request: &Request, until: Instant) -> Outcome<Reply> {
+        match self.is_far {
+            true => self.bulk.far(self.owner)?.call(request, until),
+            false => self.bulk.connection(self.owner, until)?.call(request, until),
+        }
+    }
+
     fn opening(&self) -> Request {
         Request::Open { id: self.id, epoch: self.epoch }
     }
@@ -141,8 +172,18 @@ impl Remote {
             by_owner.entry(remote.owner).or_default().push(remote);
         }
         for (owner, theirs) in by_owner {
-            let Ok(connection) = theirs[0].bulk.connection(owner, until) else { continue };
             let requests: Vec<Request> = theirs.iter().map(|r| r.opening()).collect();
+            if theirs[0].is_far {
+                let Ok(far) = theirs[0].bulk.far(owner) else { continue };
+                let Ok(replies) = far.call_many(&requests, theirs[0].bulk.opening_by(until)) else { continue };
+                for (remote, reply) in theirs.into_iter().zip(replies) {
+                    if let Ok(target) = reply.and_then(|reply| remote.accept_far(far.clone(), reply)) {
+                        remote.target.get_or_init(|| Target::Far(target));
+                    }
+                }
+                continue;
+            }
+            let Ok(connection) = theirs[0].bulk.connection(owner, until) else { continue };
             let Ok(replies) = connection.call_many(&requests, until) else { continue };
             for (remote, reply) in theirs.into_iter().zip(replies) {
                 if let Ok(target) = reply.and_then(|reply| remote.accept(connection.clone(), reply, until)) {
@@ -164,6 +205,7 @@ impl Remote {
             Some(Target::Theirs(t)) if t.view.is_some() => Path::Shm,
             Some(Target::Theirs(t)) if t.connection.is_direct() => Path::Cma,
             Some(Target::Theirs(_)) => Path::Staged,
+            Some(Target::Far(_)) => Path::Tcp,
         }
     }
 
@@ -172,7 +214,8 @@ impl Remote {
         match self.target() {
             Some(Target::Own(_)) => std::process::id() as i32,
             Some(Target::Theirs(t)) => t.connection.pid(),
-            None => 0,
+            // Its number there means another process here.
+            Some(Target::Far(_)) | None => 0,
         }
     }
 
@@ -198,6 +241,7 @@ impl Remote {
                 Some(hazard) => Ok(Hold::Theirs(hazard)),
                 None => Err(self.ended(target)),
             },
+            Target::Far(_) => Ok(Hold::Far),
         }
     }
 
@@ -207,6 +251,7 @@ impl Remote {
             _ if self.dropped.load(Ordering::Acquire) => Failure::new(Kind::Released, "it was dropped by this process"),
             Target::Own(_) => Failure::new(Kind::Released, self.bulk.registry.why(&self.id)),
             Target::Theirs(t) => t.connection.why(&self.id, sys::deadline(1.0)),
+            Target::Far(_) => Failure::new(Kind::Released, "it was dropped"),
         }
     }
 
@@ -249,6 +294,11 @@ impl Remote {
                     }
                 }
             }
+            Target::Far(far) => {
+                let piece = self.piece(write, offset, local, len);
+                // SAFETY: the caller's promise.
+                return unsafe { far.copy(&mut [piece], until, moved) };
+            }
             Target::Theirs(t) => {
                 let request = Request::Copy { id: self.id, epoch: t.epoch, offset, len: len as u64, write };
                 let mut done = 0;
@@ -269,6 +319,11 @@ impl Remote {
         Ok(())
     }
 
+    /// For the streams of a far owner.
+    pub fn piece(&self, write: bool, offset: u64, local: usize, len: usize) -> Piece {
+        Piece { id: self.id, epoch: self.epoch, write, offset, local, len, done: 0 }
+    }
+
     /// After a copy: the buffer has not ended meanwhile, and its owner lives.
     pub fn check(&self, target: &Target, hold: &Hold) -> Outcome<()> {
         if let Target::Theirs(t) = target {
@@ -280,14 +335,14 @@ impl Remote {
     pub fn fetch_add(&self, offset: u64, add: u64, until: Instant) -> Outcome<u64> {
         match self.resolve(until)? {
             Target::Own(_) => self.bulk.registry.atomic(&self.id, offset, fetch_add(add)),
-            Target::Theirs(t) => value(t.connection.call(&Request::FetchAdd { id: self.id, offset, add }, until)?),
+            Target::Theirs(_) | Target::Far(_) => value(self.call(&Request::FetchAdd { id: self.id, offset, add }, until)?),
         }
     }
 
     pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64, until: Instant) -> Outcome<u64> {
         match self.resolve(until)? {
             Target::Own(_) => self.bulk.registry.atomic(&self.id, offset, compare_swap(compare, swap)),
-            Target::Theirs(t) => value(t.connection.call(&Request::CompareSwap { id: self.id, offset, compare, swap }, until)?),
+            Target::Theirs(_) | Target::Far(_) => value(self.call(&Request::CompareSwap { id: self.id, offset, compare, swap }, until)?),
         }
     }
 
@@ -295,22 +350,18 @@ impl Remote {
     pub fn restrict(&self, offset: u64, len: u64, readonly: bool, until: Instant) -> Outcome<Arc<Remote>> {
         let (id, epoch) = match self.is_own() {
             true => self.bulk.registry.restrict(&self.id, offset, len, readonly, 0)?,
-            false => {
-                let connection = self.bulk.connection(self.owner, until)?;
-                match connection.call(&Request::Restrict { id: self.id, offset, len, readonly }, until)? {
-                    Reply::Restricted { id, epoch } => (id, epoch),
-                    _ => return Err(Failure::new(Kind::Transfer, "the owner answers nonsense")),
-                }
-            }
+            false => match self.call(&Request::Restrict { id: self.id, offset, len, readonly }, until)? {
+                Reply::Restricted { id, epoch } => (id, epoch),
+                _ => return Err(Failure::new(Kind::Transfer, "the owner answers nonsense")),
+            },
         };
-        Ok(Remote::new(self.bulk.clone(), id, epoch, self.owner, len, readonly))
+        Ok(Remote::new(self.bulk.clone(), id, epoch, self.owner, len, readonly, self.is_far))
     }
 
     /// Ends it for everybody: to this process at once, to all others when this returns. An owner that is gone has ended it itself.
     pub fn end(&self, until: Instant) -> Outcome<()> {
         self.mark_dropped();
-        let asked = self.bulk.connection(self.owner, until).and_then(|c| c.call(&Request::Drop { id: self.id }, until));
-        match asked {
+        match self.call(&Request::Drop { id: self.id }, until) {
             Ok(_) => Ok(()),
             Err(f) if matches!(f.kind, Kind::PeerLost | Kind::Released) => Ok(()),
             Err(f) => Err(f),
@@ -330,6 +381,14 @@ impl Remote {
     pub fn forget(&self) {
         if self.is_own() {
             self.bulk.registry.end(&self.id, "its handle is gone", None);
+        } else if self.is_far {
+            // Not by whoever lets go of the handle, who may hold the interpreter.
+            let (bulk, owner, id) = (self.bulk.clone(), self.owner, self.id);
+            self.bulk.pool.run(Box::new(move || {
+                if let Ok(far) = bulk.far(owner) {
+                    bulk.pool.wait(|| far.tell(&Request::Forget { id }, sys::deadline(5.0)));
+                }
+            }));
         } else if let Some(c) = self.bulk.known(self.owner) {
             c.tell(&Request::Forget { id: self.id });
         }
@@ -358,6 +417,7 @@ impl Remote {
                 Ok(Mapping { address, len, readonly, _keep: Box::new((view.clone(), hazard)) })
             }
             Target::Theirs(_) => Err(not_of_an_arena()),
+            Target::Far(_) => Err(Failure::new(Kind::Unsupported, "the memory is of another host, so it cannot be mapped")),
         }
     }
 }

@@ -13,9 +13,10 @@ use std::time::Instant;
 use net::lock::lock;
 use net::sys as base;
 
-use crate::failure::{Failure, Kind, Outcome};
+use crate::answers;
+use crate::failure::{Failure, Kind};
 use crate::frames::{self, Reply, Request};
-use crate::registry::{Registry, compare_swap, fetch_add};
+use crate::registry::Registry;
 use crate::shared::{HAZARDS, Words};
 use crate::staging;
 use crate::sys;
@@ -215,18 +216,9 @@ impl Thread {
             }
             Request::Segment { id } => return self.send_segment(fd, n, &id),
             Request::Stage => return self.stage(number, n),
-            Request::Open { id, epoch } => self.open(&id, epoch),
-            Request::Restrict { id, offset, len, readonly } => {
-                self.registry.restrict(&id, offset, len, readonly, number).map(|(id, epoch)| Reply::Restricted { id, epoch })
-            }
-            Request::Drop { id } => self.end(&id, number, pid, uid),
-            Request::Why { id } => Err(Failure::new(Kind::Released, self.registry.why(&id))),
-            Request::FetchAdd { id, offset, add } => self.registry.atomic(&id, offset, fetch_add(add)).map(Reply::Value),
-            Request::CompareSwap { id, offset, compare, swap } => {
-                self.registry.atomic(&id, offset, compare_swap(compare, swap)).map(Reply::Value)
-            }
-            Request::Hello { .. } | Request::Copy { .. } => return false,
+            request => answers::answer(&self.registry, &request, number, || format!("process {pid} ({uid:x})")),
         };
+        let Some(reply) = reply else { return false };
         answer(fd, n, &reply.unwrap_or_else(|f| Reply::refused(&f)), &[])
     }
 
@@ -239,29 +231,6 @@ impl Thread {
         let fds = [epochs.as_raw_fd(), hazards.fd().as_raw_fd()];
         self.registry.add_peer(number, hazards.clone());
         Ok(answer(c.fd.as_raw_fd(), n, &reply, &fds))
-    }
-
-    fn open(&self, id: &crate::registry::Id, epoch: u64) -> Outcome<Reply> {
-        let found = self.registry.find(id)?;
-        if found.epoch != epoch {
-            return Err(Failure::new(Kind::Access, "the handle has another epoch than the buffer"));
-        }
-        let (address, len) = (found.range.address as u64, found.range.len as u64);
-        Ok(Reply::Opened { slot: found.slot, epoch, address, len, readonly: found.range.readonly, segment: found.place() })
-    }
-
-    fn end(&self, id: &crate::registry::Id, number: u64, pid: i32, uid: u64) -> Outcome<Reply> {
-        match self.registry.find(id) {
-            Ok(found) if found.range.readonly && found.creator != number => {
-                Err(Failure::new(Kind::Access, "a read-only handle cannot drop the buffer"))
-            }
-            Ok(_) => {
-                self.registry.end(id, &format!("dropped by process {pid} ({uid:x})"), None);
-                Ok(Reply::Done)
-            }
-            // A second drop does nothing.
-            Err(_) => Ok(Reply::Done),
-        }
     }
 
     fn send_segment(&self, fd: RawFd, n: u32, id: &crate::registry::Id) -> bool {

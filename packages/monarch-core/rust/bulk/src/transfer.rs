@@ -15,12 +15,15 @@ use net::lock::lock;
 use crate::bulk::Bulk;
 use crate::failure::{Failure, Outcome, Path};
 use crate::registry::Completion;
-use crate::remote::{Hold, Remote, Span};
+use crate::remote::{Hold, Remote, Span, Target};
 
 /// What one thread copies between two looks at the clock; a quarter of a millisecond.
 const SLICE: u64 = 4 << 20;
 /// Copies up to this size are done by the calling thread: waking another one takes as long as they do.
 const AT_ONCE: u64 = 1 << 20;
+/// To and from other hosts, operations of this size at most go together, so many: what takes time there is the way there and back.
+const SMALL: u64 = 256 << 10;
+const TOGETHER: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -51,6 +54,8 @@ struct Slice {
     op: usize,
     start: u64,
     len: u64,
+    /// So many operations more that follow, whole, and go with it.
+    more: usize,
 }
 
 /// What a submit needs: what keeps its local memory is let go when it is over.
@@ -111,7 +116,7 @@ impl Job {
             }
             let target = op.remote.resolve(self.until).map_err(|f| (i, f))?;
             if matches!(op.what, Operation::FetchAdd { .. } | Operation::CompareSwap { .. }) {
-                slices.push(Slice { op: i, start: 0, len: 8 });
+                slices.push(Slice { op: i, start: 0, len: 8, more: 0 });
                 continue;
             }
             op.remote.admit(op.offset, op.len, op.what == Operation::Write).map_err(|f| (i, f))?;
@@ -119,16 +124,39 @@ impl Job {
                 let hold = op.remote.hold(target).map_err(|f| (i, f))?;
                 lock(&self.holds).push((i, hold));
             }
-            // A ring has pieces of its own.
-            let most = if op.remote.path() == Path::Staged { self.most } else { SLICE.min(self.most) };
+            if let (Target::Far(_), Some(before)) = (target, slices.last_mut())
+                && self.go_together(before, i)
+            {
+                before.more += 1;
+                continue;
+            }
+            let most = match target {
+                // A stream each.
+                Target::Far(far) => op.len.div_ceil(far.width as u64).max(SLICE).min(self.most),
+                // A ring has pieces of its own.
+                _ if op.remote.path() == Path::Staged => self.most,
+                _ => SLICE.min(self.most),
+            };
             let mut start = 0;
             while start < op.len {
                 let len = most.min(op.len - start);
-                slices.push(Slice { op: i, start, len });
+                slices.push(Slice { op: i, start, len, more: 0 });
                 start += len;
             }
         }
         Ok(slices)
+    }
+
+    /// The operation goes with those of the slice.
+    fn go_together(&self, slice: &Slice, op: usize) -> bool {
+        let (first, next) = (&self.ops[slice.op], &self.ops[op]);
+        let is_small = |op: &Op| op.remote.is_far && op.len <= SMALL && matches!(op.what, Operation::Read | Operation::Write);
+        slice.op + slice.more + 1 == op
+            && slice.more + 1 < TOGETHER
+            && is_small(first)
+            && is_small(next)
+            && first.what == next.what
+            && first.remote.owner == next.remote.owner
     }
 
     fn spread(self: &Arc<Self>, bulk: &Arc<Bulk>, slices: Vec<Slice>) {
@@ -178,10 +206,16 @@ impl Job {
                 let moved = |n: usize| {
                     self.moved.fetch_add(n as u64, Ordering::AcqRel);
                 };
+                if let (Target::Far(far), true) = (target, slice.more > 0) {
+                    let piece = |op: &Op| op.remote.piece(op.what == Operation::Write, op.offset, op.local, op.len as usize);
+                    let mut pieces: Vec<_> = self.ops[slice.op..=slice.op + slice.more].iter().map(piece).collect();
+                    // SAFETY: the operations' local ranges, which whoever made them keeps.
+                    return pool.wait(|| unsafe { far.copy(&mut pieces, self.until, moved) });
+                }
                 let span = Span { write: op.what == Operation::Write, local, offset, len: slice.len as usize };
                 // SAFETY: a part of the operation's local range, which whoever made it keeps; held in `prepare`.
                 let copy = || unsafe { op.remote.copy(target, span, self.until, moved) };
-                return if op.remote.path() == Path::Staged { pool.wait(copy) } else { copy() };
+                return if matches!(op.remote.path(), Path::Staged | Path::Tcp) { pool.wait(copy) } else { copy() };
             }
         };
         // SAFETY: eight bytes of local memory, of any alignment, which whoever made the operation keeps.

@@ -40,7 +40,7 @@ fn share(bytes: &mut [u8], readonly: bool, staged: bool) -> Shared {
 }
 
 fn handle(at: &Arc<Bulk>, own: &Arc<Remote>) -> Arc<Remote> {
-    Remote::new(at.clone(), own.id, own.epoch, own.owner, own.size, own.readonly)
+    Remote::new(at.clone(), own.id, own.epoch, own.owner, own.size, own.readonly, false)
 }
 
 fn run(remote: &Arc<Remote>, what: Operation, local: &mut [u8], offset: u64, seconds: f64) -> Outcome<()> {
@@ -192,7 +192,7 @@ fn what_a_handle_does_not_allow() {
     denied(read(&s.theirs, 8, u64::MAX - 3), Kind::Access);
     assert_eq!(s.theirs.end(sys::deadline(5.0)).unwrap_err().kind, Kind::Access);
     // Handles that claim more than their owner gave.
-    let forged = |id, epoch, size, readonly| Remote::new(s.reader.clone(), id, epoch, s.own.owner, size, readonly);
+    let forged = |id, epoch, size, readonly| Remote::new(s.reader.clone(), id, epoch, s.own.owner, size, readonly, false);
     denied(run(&forged(s.own.id, s.own.epoch, 4096, false), Operation::Write, &mut [0; 8], 0, 5.0), Kind::Access);
     denied(read(&forged(s.own.id, s.own.epoch, 1 << 40, true), 8, 0), Kind::Access);
     denied(read(&forged(s.own.id, s.own.epoch + 2, 4096, true), 8, 0), Kind::Access);
@@ -256,7 +256,7 @@ fn no_time_at_all() {
 #[test]
 fn an_owner_that_is_not_there() {
     let reader = member(7);
-    let nobody = Remote::new(reader, [1; 16], 1, 1, 64, false);
+    let nobody = Remote::new(reader, [1; 16], 1, 1, 64, false, false);
     assert_eq!(run(&nobody, Operation::Read, &mut [0; 64], 0, 5.0).unwrap_err().kind, Kind::PeerLost);
 }
 

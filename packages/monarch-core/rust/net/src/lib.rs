@@ -22,6 +22,7 @@
 //! | `trust` | who may open a stream: secrets, certificates, the exchange that proves them |
 //! | `channel` | frames that survive the end of their stream: numbers, acknowledgements, replay |
 //! | `lanes` | large parts that wait for their turn, and what must not overtake them |
+//! | `records` | TLS records by themselves, for a process that gets a stream which another one has opened |
 //! | `trunk` | what two agents have between them |
 //! | `heart` | the heartbeat stream of a trunk |
 //! | `arena` | the sender's shared memory for large parts |
@@ -41,6 +42,7 @@ pub mod listener;
 pub mod lock;
 pub mod poller;
 pub mod segment;
+pub mod records;
 mod socket;
 pub mod splice;
 pub mod stream;

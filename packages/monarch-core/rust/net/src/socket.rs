@@ -23,6 +23,10 @@ impl Socket {
         self.fd.as_raw_fd()
     }
 
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// Without SIGPIPE.
     pub fn send(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         sys::send_slices(self.fd(), slices).inspect_err(|e| self.note(e))

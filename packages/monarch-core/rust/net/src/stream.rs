@@ -10,6 +10,7 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{OwnedFd, RawFd};
 
+use crate::records::Keys;
 use crate::socket::Socket;
 use crate::sys;
 use crate::tls::Tls;
@@ -152,6 +153,18 @@ impl Stream {
             (None, mut below) => below.read(buf, limit.max(1)),
             (Some(tls), mut below) => tls.read(&mut below, buf, limit),
         }
+    }
+
+    /// The socket, and what protects it if it is encrypted; none while something is on its way, and of a stream through a gateway.
+    pub fn into_parts(self) -> Option<(OwnedFd, Option<Keys>)> {
+        if self.gateway.is_some() {
+            return None;
+        }
+        let keys = match self.tls {
+            Some(tls) => Some(tls.into_keys()?),
+            None => None,
+        };
+        Some((self.socket.into_fd(), keys))
     }
 
     /// Announces the end and sends nothing more; what has been written before arrives. Flush first: what does not fit now is

@@ -8,6 +8,7 @@ use std::io::{self, BufRead, ErrorKind, IoSlice, Write};
 
 use rustls::Connection;
 
+use crate::records::Keys;
 use crate::stream::Below;
 
 /// Ciphertext that one read brings at least, and at most: one record, and sixteen.
@@ -110,6 +111,14 @@ impl Tls {
                 Err(e) => return Err(e),
             }
         }
+    }
+
+    /// What protects the stream from here on; none if something is on its way, in or out.
+    pub fn into_keys(self) -> Option<Keys> {
+        if self.taken < self.incoming.len() || self.connection.is_handshaking() || self.connection.wants_write() {
+            return None;
+        }
+        Keys::new(&self.connection.dangerous_extract_secrets().ok()?)
     }
 
     pub fn close(&mut self, below: &mut Below<'_>) {

@@ -185,6 +185,11 @@ impl Agent {
             Control::Pong { .. } => self.ponged(from),
             Control::Inspect { id, what } => self.inspect_all(Asker::Peer(from, id), what),
             Control::Watch { target } => self.watch_proc(from, target),
+            Control::BulkDial { number, from: ours, to, to_host } => {
+                if let Some(node) = self.node.upgrade() {
+                    node.bulk_dial(from, number, ours, (to, to_host));
+                }
+            }
             Control::Extend { grace_ms } => self.spare(from, Duration::from_millis(grace_ms)),
             _ => {}
         }

@@ -132,6 +132,27 @@ pub enum Control {
     },
     /// The agent ends.
     Leaving,
+    /// A proc wants a stream for bulk data to a process on another host. To a client: one of its own processes is wanted by a proc that
+    /// cannot dial it.
+    BulkDial {
+        number: u64,
+        from: ProcUid,
+        to: ProcUid,
+        to_host: ProcUid,
+    },
+    /// The answer, or a stream that somebody else has opened: its descriptor rides along. `keys` protect it; empty: nothing does.
+    BulkStream {
+        number: u64,
+        peer: ProcUid,
+        /// The other side answers.
+        serves: bool,
+        keys: Vec<u8>,
+    },
+    /// There is none.
+    BulkRefused {
+        number: u64,
+        why: String,
+    },
 }
 
 impl Control {

@@ -38,6 +38,9 @@ pub enum Greeting {
     /// A client wants to reach the host at this address through this one, within so many milliseconds. `places` is what the name was
     /// resolved to before; empty: it is to be resolved here.
     Tunnel { host: String, port: u16, places: Vec<SocketAddr>, within_ms: u64 },
+    /// A stream between two processes, for bytes from memory to memory: it is handed to the one that is `to`. `serves`: the dialling
+    /// side's process answers; else it asks. `number` is that of a call for this stream.
+    Bulk { number: u64, from: ProcUid, from_host: ProcUid, to: ProcUid, to_host: ProcUid, serves: bool },
 }
 
 /// Why a stream is not taken.
@@ -78,6 +81,8 @@ pub enum Welcome {
     Unreached {
         why: String,
     },
+    /// The stream is the other process's from here on.
+    Bulk,
 }
 
 /// What is said on a trunk's heartbeat stream. Lost ones are not sent again.

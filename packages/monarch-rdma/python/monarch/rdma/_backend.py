@@ -7,8 +7,8 @@ from monarch.rdma.errors import RdmaInitError
 
 
 def get_rdma_backend() -> str:
-    """`ibverbs`, `tcp` or `none`: what carries bytes between hosts. Always `none` in this version, which has the paths of one host only."""
-    return "none"
+    """`ibverbs`, `tcp` or `none`: what carries bytes between hosts; in this version `tcp`, unless `rdma_allow_tcp_fallback` is False."""
+    return "tcp" if bulk.setting("rdma_allow_tcp_fallback") else "none"
 
 
 def is_ibverbs_available() -> bool:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from monarch.rdma._memory import LocalMemory
     from monarch.rdma.paths.path import Path
 
-# Id, epoch, owner, bytes, read-only, job, pid, capability record, backend; then the name of the host.
-_PICKLED = Struct("<16sQQQ?Qi8sB")
+# Id, epoch, owner, bytes, read-only, job, pid, capability record, backend, agent; then the name of the host.
+_PICKLED = Struct("<16sQQQ?Qi8sBQ")
 _BACKENDS = ("none", "tcp", "ibverbs")
 # What `path`, `restrict` and `map` wait for an owner that does not answer, seconds.
 OPENING = 2.0
@@ -45,11 +45,13 @@ class RDMABuffer:
             buffer.read_into(memoryview(copy)).get()
     """
 
-    __slots__ = ("__weakref__", "_backend", "_handle", "_host", "_made", "_path", "_pid", "_readonly", "_record", "_size", "_whole")
+    __slots__ = ("__weakref__", "_agent", "_backend", "_handle", "_host", "_made", "_path", "_pid", "_readonly", "_record", "_size", "_whole")
     _handle: Handle
     _size: int
     _readonly: bool
     _host: str
+    # Of its owner's host.
+    _agent: int
     # Made here: registered, or a part of another one.
     _made: bool
     _pid: int
@@ -72,15 +74,15 @@ class RDMABuffer:
         except BulkFailed as e:
             raise as_error(e.args[0], "share", "this process") from None
         member = process.member
-        self._set(handle, memory.nbytes, readonly, member.host, member.pid, process.record, backend, True)
+        self._set(handle, memory.nbytes, readonly, (member.host, member.agent), member.pid, process.record, backend, True)
 
     def _set(
-        self, handle: Handle, size: int, readonly: bool, host: str, pid: int, record: CapabilityRecord, backend: str, made: bool
+        self, handle: Handle, size: int, readonly: bool, host: tuple[str, int], pid: int, record: CapabilityRecord, backend: str, made: bool
     ) -> None:
         self._handle = handle
         self._size = size
         self._readonly = readonly
-        self._host = host
+        self._host, self._agent = host
         self._pid = pid
         self._record = record
         self._backend = backend
@@ -95,7 +97,7 @@ class RDMABuffer:
 
     @property
     def path(self) -> str:
-        """How this process reaches the memory: `local`, `shm`, `cma` or `shm-staged`; asks the owner the first time, for 2 s at most."""
+        """How this process reaches the memory: `local`, `shm`, `cma`, `shm-staged` or `tcp`; asks the owner the first time, for 2 s at most."""
         way = self._way()
         try:
             return way.open(self._handle, OPENING)
@@ -182,7 +184,7 @@ class RDMABuffer:
         except BulkFailed as e:
             raise as_error(e.args[0], "restriction", self._peer(), OPENING) from None
         part = RDMABuffer.__new__(RDMABuffer)
-        part._set(handle, length, bool(readonly), self._host, self._pid, self._record, self._backend, True)
+        part._set(handle, length, bool(readonly), (self._host, self._agent), self._pid, self._record, self._backend, True)
         part._whole = self
         return part
 
@@ -238,7 +240,8 @@ class RDMABuffer:
                 raise as_error(e.args[0], "share", self._peer()) from None
             given = given._whole
         job, backend = this_process().member.job, _BACKENDS.index(self._backend)
-        return _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend) + self._host.encode()
+        packed = _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend, self._agent)
+        return packed + self._host.encode()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_received, (self._packed(),))
@@ -250,12 +253,16 @@ class RDMABuffer:
 
 def _received(packed: bytes) -> RDMABuffer:
     """A handle that somebody was given."""
-    id, epoch, owner, size, readonly, job, pid, host, backend = _PICKLED.unpack_from(packed)
+    id, epoch, owner, size, readonly, job, pid, host, backend, agent = _PICKLED.unpack_from(packed)
     process = this_process()
     buffer = RDMABuffer.__new__(RDMABuffer)
     name = packed[_PICKLED.size :].decode()
     if job != process.member.job:
         raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
-    handle = process.bulk.handle(id, epoch, owner, size, readonly)
-    buffer._set(handle, size, readonly, name, pid, CapabilityRecord(host), _BACKENDS[int(backend)], False)
+    record = CapabilityRecord(host)
+    is_far = record.host != process.record.host
+    if is_far:
+        bulk.reach(owner, agent)
+    handle = process.bulk.handle(id, epoch, owner, size, readonly, is_far)
+    buffer._set(handle, size, readonly, (name, agent), pid, record, _BACKENDS[int(backend)], False)
     return buffer

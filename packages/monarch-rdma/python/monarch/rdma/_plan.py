@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from monarch._core import bulk
 from monarch.rdma._arguments import check_timeout
 from monarch.rdma._failure import decoder
-from monarch.rdma.paths.same_host import SAME_HOST
+from monarch.rdma.paths.host_memory import HOST_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ class RDMAPlan:
         for buffer in buffers:
             buffer._way()
         self._peers = {buffer._handle.parts()[2]: buffer._peer() for buffer in buffers}
-        self._plan = SAME_HOST.plan(operations)
+        self._plan = HOST_MEMORY.plan(operations)
 
     def _open(self) -> RDMAPlan:
         self._plan.open(_OPENING)
@@ -53,7 +53,7 @@ class RDMAPlan:
         the `RDMAError` of the first operation that failed; others may have been done. `timeout` bounds all of it, in seconds.
         """
         seconds = check_timeout(timeout)
-        cell = SAME_HOST.submit(self._plan, seconds, None if notify is None else bulk.notify(*notify))
+        cell = HOST_MEMORY.submit(self._plan, seconds, None if notify is None else bulk.notify(*notify))
         operation = f"batch of {self.ops:,} operation{'s' * (self.ops != 1)}"
         return bulk.pending(cell, decoder(operation, self._peers, seconds))
 

@@ -6,6 +6,8 @@ import os
 import resource
 from typing import NamedTuple
 
+from monarch._core import bulk
+
 _DEVICES = "/sys/class/infiniband"
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
@@ -23,7 +25,7 @@ class DeviceReport(NamedTuple):
 
 def probe() -> list[DeviceReport]:
     """One row for each path and device, best first; `reason` says what is in the way of one that is not usable."""
-    return [*same_host(), *_absent("cuda-ipc"), *devices(), *_absent("tcp"), *_absent("routed")]
+    return [*same_host(), *_absent("cuda-ipc"), *devices(), *other_hosts(), *_absent("routed")]
 
 
 def same_host() -> list[DeviceReport]:
@@ -35,6 +37,11 @@ def same_host() -> list[DeviceReport]:
         DeviceReport("cma", "host", 0, None, not direct, direct),
         DeviceReport("shm-staged", "host", 0, None, not shared, staged),
     ]
+
+
+def other_hosts() -> list[DeviceReport]:
+    allowed = bool(bulk.setting("rdma_allow_tcp_fallback"))
+    return [DeviceReport("tcp", "network", 0, None, allowed, "" if allowed else "`rdma_allow_tcp_fallback` is False")]
 
 
 def shared_memory() -> str:

@@ -5,10 +5,12 @@
 //! | `memory` | memory of this process: lent by an object, or of an arena |
 //! | `registry` | all of it, for this process |
 //! | `handle` | a buffer of any process |
+//! | `fabric` | streams to processes of other hosts |
 //! | `plan` | operations that are submitted together |
 //! | `ending` | what becomes of an outcome: a cell, an exception, a message |
 
 mod ending;
+mod fabric;
 mod handle;
 mod memory;
 mod plan;

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use runtime::Node;
 
 use super::ending::failed;
+use super::fabric;
 use super::handle::Handle;
 use super::memory::SharedMemory;
 use crate::gil;
@@ -24,14 +25,15 @@ pub struct Bulk {
 #[pymethods]
 impl Bulk {
     /// `tracer`: the process that Yama is told of, which others descend from; 0 if there is none. `opening`: bound
-    /// for opening a connection, seconds.
+    /// for opening a connection, seconds. `streams`: to each process of another host; 1: as many as bring anything.
     #[new]
-    fn new(process: &Process, job: u64, tracer: i32, opening: f64) -> PyResult<Self> {
+    fn new(process: &Process, job: u64, tracer: i32, opening: f64, streams: usize) -> PyResult<Self> {
         gil::check_not_forked()?;
         let node = process.node.clone();
         let me = Identity { uid: node.uid.0, job };
         let inner = bulk::Bulk::new(me, tracer, Duration::try_from_secs_f64(opening).unwrap_or(Duration::MAX))
             .map_err(|e| PyOSError::new_err(format!("cannot share memory: {e}")))?;
+        fabric::connect(&inner, &node, streams);
         Ok(Bulk { node, inner })
     }
 
@@ -46,9 +48,9 @@ impl Bulk {
         Ok(Handle::new(self.node.clone(), remote, true))
     }
 
-    /// A handle that somebody was given.
-    fn handle(&self, id: [u8; 16], epoch: u64, owner: u64, nbytes: u64, readonly: bool) -> Handle {
-        Handle::new(self.node.clone(), Remote::new(self.inner.clone(), id, epoch, owner, nbytes, readonly), false)
+    /// A handle that somebody was given. `is_far`: the owner is on another host.
+    fn handle(&self, id: [u8; 16], epoch: u64, owner: u64, nbytes: u64, readonly: bool, is_far: bool) -> Handle {
+        Handle::new(self.node.clone(), Remote::new(self.inner.clone(), id, epoch, owner, nbytes, readonly, is_far), false)
     }
 
     /// Memory that others can map. `huge`: with huge pages, without, or as the system likes.

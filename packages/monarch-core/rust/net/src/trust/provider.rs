@@ -61,6 +61,8 @@ pub fn client_config(
         None => builder.with_no_client_auth(),
     };
     config.resumption = Resumption::disabled();
+    // Streams may be handed to a proc.
+    config.enable_secret_extraction = true;
     config.alpn_protocols = vec![protocol.to_vec()];
     Ok(Arc::new(config))
 }
@@ -78,6 +80,7 @@ pub fn server_config(
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
+    config.enable_secret_extraction = true;
     config.alpn_protocols = vec![protocol.to_vec()];
     Ok(Arc::new(config))
 }

@@ -36,6 +36,7 @@ impl Gateway {
             (Kind::Channel, Some(Greeting::Tunnel { host, port, places, within_ms })) => {
                 self.tunnel_asked(peer, opened, host, port, places, Duration::from_millis(within_ms))
             }
+            (Kind::Channel, Some(bulk @ Greeting::Bulk { .. })) => self.bulk_asked(opened, bulk),
             _ => {
                 self.audit("refused", peer, "its greeting makes no sense".to_owned());
                 opened.stream.close();
@@ -73,13 +74,18 @@ impl Gateway {
         let _ = opened.stream.flush();
     }
 
-    fn channel_asked(&self, mut opened: Opened, session: u64, number: u8, received: u64, from: ProcUid, to: ProcUid) {
-        let is_himself = match opened.who {
+    /// The other end is the host that it says it is.
+    pub(super) fn is_himself(opened: &Opened, from: ProcUid) -> bool {
+        match opened.who {
             Who::Host(host) => host == from.0,
             Who::Client => from.0 == opened.job.0,
             // The site's certificates name machines, and a socket's user is that of all: any member of the job may speak.
             Who::Site(_) | Who::Unnamed => true,
-        };
+        }
+    }
+
+    fn channel_asked(&self, mut opened: Opened, session: u64, number: u8, received: u64, from: ProcUid, to: ProcUid) {
+        let is_himself = Gateway::is_himself(&opened, from);
         let job = self.job(ProcUid(opened.job.0)).filter(|j| j.here == to && from != to && is_himself);
         let admitted = match &job {
             Some(job) => self.admit(job, session, number, received, from),

@@ -133,7 +133,7 @@ impl Gateway {
         self.dial(job, host, Kind::Join, hello, left.min(ATTEMPT), Box::new(done));
     }
 
-    fn dial(&self, job: &Arc<Job>, host: &Arc<Host>, kind: Kind, hello: Vec<u8>, bound: Duration, done: dial::Done) {
+    pub(super) fn dial(&self, job: &Arc<Job>, host: &Arc<Host>, kind: Kind, hello: Vec<u8>, bound: Duration, done: dial::Done) {
         let place = host.place();
         let Some(address) = place.address else { return done(Err(NoStream::Network("its address is not known".to_owned()))) };
         let name = match &address {

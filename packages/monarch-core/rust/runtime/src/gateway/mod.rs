@@ -13,10 +13,12 @@
 //! | `large` | large parts of frames, ahead of them |
 //! | `join` | streams that this process opens |
 //! | `arrive` | streams that come in |
+//! | `bulk` | streams for bulk data, which are handed to processes |
 //! | `tunnel` | hosts that are reached through the agent of another one |
 //! | `loss` | who is silent, who has left, and what becomes of their work |
 
 mod arrive;
+mod bulk;
 mod cast;
 mod forward;
 mod job;

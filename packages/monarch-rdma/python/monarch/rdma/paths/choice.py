@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monarch.rdma.errors import RDMAUnsupportedError
-from monarch.rdma.paths.same_host import SAME_HOST
+from monarch.rdma.errors import RDMATcpFallbackWarning, RDMAUnsupportedError
+from monarch.rdma.paths.host_memory import HOST_MEMORY
 
 if TYPE_CHECKING:
     from monarch.rdma._capability import CapabilityRecord
     from monarch.rdma.paths.path import Path
 
-PATHS: tuple[Path, ...] = (SAME_HOST,)
+PATHS: tuple[Path, ...] = (HOST_MEMORY,)
 # Name, and what it will be for.
 ABSENT = (
     ("cuda-ipc", "memory of GPUs of one host"),
     ("verbs", "other hosts, through InfiniBand, RoCE or EFA devices"),
-    ("tcp", "other hosts, through the job's TLS streams"),
     ("routed", "other hosts of which only a gateway can be reached"),
 )
 
@@ -29,9 +28,37 @@ def choose(mine: CapabilityRecord, theirs: CapabilityRecord, host: str) -> Path:
     """The best path to a process on `host`; `RDMAUnsupportedError` where none of this version reaches it."""
     for path in PATHS:
         if path.reaches(mine, theirs):
+            if mine.host != theirs.host:
+                _warn_once(host)
             return path
     missing = ", ".join(name for name, _ in ABSENT if name != "cuda-ipc")
     raise RDMAUnsupportedError(
-        f"the buffer is on another host, {host}: the paths {missing} are not in this version",
-        hint="send the bytes as an argument of an actor's endpoint, or have both processes on one host",
+        f"the buffer is on another host, {host}: the paths {missing} are not in this version, and `rdma_allow_tcp_fallback` is False",
+        hint="leave `rdma_allow_tcp_fallback` at True",
     )
+
+
+_warned = False
+
+
+def _warn_once(host: str) -> None:
+    global _warned
+    if not _warned:
+        from warnings import warn
+
+        _warned = True
+        warn(
+            f"no RDMA device is used: bytes to and from {host} and other hosts go over the job's TCP streams (`monarch rdma probe` says why)",
+            RDMATcpFallbackWarning,
+            stacklevel=_user_frame(),
+        )
+
+
+def _user_frame() -> int:
+    """How many frames up the first is that is not of this package."""
+    import sys
+
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("monarch.rdma"):
+        level, frame = level + 1, frame.f_back
+    return level

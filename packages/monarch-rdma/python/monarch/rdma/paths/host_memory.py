@@ -1,7 +1,7 @@
-"""The paths of one host: `local`, `shm`, `cma` and `shm-staged`.
+"""The paths between memories of hosts: `local`, `shm`, `cma` and `shm-staged` on one host, `tcp` between two.
 
-Which of them it is, native code decides when it opens a buffer, from what the kernel permits; it may go down the list later, without an
-error, where a permission is withdrawn.
+Which of them it is, native code decides when it opens a buffer, from where the owner is and what the kernel permits; on one host it may go
+down the list later, without an error, where a permission is withdrawn.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def largest_slice() -> int:
     return max(int(bulk.setting("rdma_max_chunk_size_mb")), 1) << 20
 
 
-class SameHost:
+class HostMemory:
     def reaches(self, mine: CapabilityRecord, theirs: CapabilityRecord) -> bool:
-        return mine.host == theirs.host
+        return mine.host == theirs.host or bool(bulk.setting("rdma_allow_tcp_fallback"))
 
     def probe(self) -> list[DeviceReport]:
-        from monarch.rdma._probe import same_host
+        from monarch.rdma._probe import other_hosts, same_host
 
-        return same_host()
+        return [*same_host(), *other_hosts()]
 
     def open(self, handle: Handle, timeout: float) -> str:
         return handle.path(timeout)
@@ -52,4 +52,4 @@ class SameHost:
         return plan.submit(timeout, largest_slice(), notify)
 
 
-SAME_HOST = SameHost()
+HOST_MEMORY = HostMemory()

@@ -1,0 +1,38 @@
+//! What the owner answers to questions about its memory, whoever brings them.
+
+use std::sync::Arc;
+
+use crate::failure::{Failure, Kind, Outcome};
+use crate::frames::{Reply, Request};
+use crate::registry::{Registry, compare_swap, fetch_add};
+
+/// The answer to a request of the asker with this number; `who` names it. None: it is no such question.
+pub fn answer(registry: &Arc<Registry>, request: &Request, number: u64, who: impl FnOnce() -> String) -> Option<Outcome<Reply>> {
+    Some(match *request {
+        Request::Open { id, epoch } => registry.find(&id).and_then(|found| {
+            if found.epoch != epoch {
+                return Err(Failure::new(Kind::Access, "the handle has another epoch than the buffer"));
+            }
+            let (address, len) = (found.range.address as u64, found.range.len as u64);
+            Ok(Reply::Opened { slot: found.slot, epoch, address, len, readonly: found.range.readonly, segment: found.place() })
+        }),
+        Request::Restrict { id, offset, len, readonly } => {
+            registry.restrict(&id, offset, len, readonly, number).map(|(id, epoch)| Reply::Restricted { id, epoch })
+        }
+        Request::Drop { id } => match registry.find(&id) {
+            Ok(found) if found.range.readonly && found.creator != number => {
+                Err(Failure::new(Kind::Access, "a read-only handle cannot drop the buffer"))
+            }
+            Ok(_) => {
+                registry.end(&id, &format!("dropped by {}", who()), None);
+                Ok(Reply::Done)
+            }
+            // A second drop does nothing.
+            Err(_) => Ok(Reply::Done),
+        },
+        Request::Why { id } => Err(Failure::new(Kind::Released, registry.why(&id))),
+        Request::FetchAdd { id, offset, add } => registry.atomic(&id, offset, fetch_add(add)).map(Reply::Value),
+        Request::CompareSwap { id, offset, compare, swap } => registry.atomic(&id, offset, compare_swap(compare, swap)).map(Reply::Value),
+        _ => return None,
+    })
+}

@@ -1,0 +1,127 @@
+//! The owner's side of one stream: answers what is asked, from and into its registered memory.
+//!
+//! On a thread of its own, without the interpreter. What is asked for is bounded by what is registered, and memory that ends while bytes
+//! of it are on their way is not sent any further: the reader is told instead.
+
+use std::sync::Arc;
+
+use super::line::{Broken, Line, Wait};
+use crate::answers;
+use crate::failure::{Failure, Kind, Outcome};
+use crate::frames::{self, Reply, Request};
+use crate::registry::{Id, Registry};
+
+/// Bytes between two looks at whether the memory is still to be read; each such piece is announced by its length, 0 is the end.
+const CHUNK: usize = 512 << 10;
+/// What is written to nobody goes through as much.
+const WASTE: usize = 64 << 10;
+
+/// Answers until the stream ends. `peer` is the process at its other end.
+pub fn serve(mut line: Line, peer: u64, registry: &Arc<Registry>) {
+    // It ends with the other side, with this process, or with nonsense: in either case there is nobody to tell.
+    let _ = run(&mut line, peer, registry);
+}
+
+fn run(line: &mut Line, peer: u64, registry: &Arc<Registry>) -> Result<(), Broken> {
+    // Connections of this host have small numbers.
+    let asker = peer | 1 << 63;
+    let wait = Wait { until: None, stop: &|| false };
+    let nonsense = || Broken::Failed("what came makes no sense".to_owned());
+    loop {
+        let (number, request) = frames::decode::<Request>(&line.receive_frame(wait)?).ok_or_else(nonsense)?;
+        let reply = match request {
+            Request::Forget { id } => {
+                registry.forget(&id, asker);
+                continue;
+            }
+            Request::Copy { id, epoch, offset, len, write: false } => send(line, registry, (&id, epoch), offset, len, wait)?,
+            Request::Copy { id, epoch, offset, len, write: true } => take(line, registry, (&id, epoch), offset, len, wait)?,
+            request => {
+                let who = || format!("process {peer:x} of another host");
+                let answer = answers::answer(registry, &request, asker, who).ok_or_else(nonsense)?;
+                answer.map(|reply| match reply {
+                    // Where it is, is nobody's business.
+                    Reply::Opened { slot, epoch, len, readonly, .. } => {
+                        Reply::Opened { slot, epoch, address: 0, len, readonly, segment: None }
+                    }
+                    reply => reply,
+                })
+            }
+        };
+        line.send_frame(&frames::encode(number, &reply.unwrap_or_else(|f| Reply::refused(&f))), wait)?;
+    }
+}
+
+fn pin(registry: &Arc<Registry>, (id, epoch): (&Id, u64), offset: u64, len: u64, write: bool) -> Outcome<crate::registry::Pin> {
+    let pin = registry.pin(id, offset, len, write)?;
+    if pin.epoch() != epoch {
+        return Err(Failure::new(Kind::Access, "the handle has another epoch than the buffer"));
+    }
+    Ok(pin)
+}
+
+/// Sends bytes of a buffer in pieces, and an end.
+fn send(
+    line: &mut Line,
+    registry: &Arc<Registry>,
+    buffer: (&Id, u64),
+    offset: u64,
+    len: u64,
+    wait: Wait<'_>,
+) -> Result<Outcome<Reply>, Broken> {
+    let outcome = match pin(registry, buffer, offset, len, false) {
+        Err(f) => Err(f),
+        Ok(pin) => {
+            // A reader that does not read keeps nobody from ending the buffer.
+            let stop = || (wait.stop)() || !pin.is_current();
+            let wait = Wait { until: wait.until, stop: &stop };
+            let mut done = 0;
+            while done < pin.range.len && pin.is_current() {
+                let n = CHUNK.min(pin.range.len - done);
+                // SAFETY: a part of registered memory, which the pin keeps. Its owner may write to it meanwhile, as during any one-sided
+                // read: the bytes are passed on and not looked at.
+                let bytes = unsafe { std::slice::from_raw_parts((pin.range.address + done) as *const u8, n) };
+                line.send(&[&(n as u32).to_le_bytes(), bytes], wait)?;
+                done += n;
+            }
+            if pin.is_current() { Ok(Reply::Done) } else { Err(Failure::new(Kind::Released, registry.why(buffer.0))) }
+        }
+    };
+    line.send(&[&0u32.to_le_bytes()], wait)?;
+    Ok(outcome)
+}
+
+/// Takes bytes into a buffer; those that nobody may write are taken and thrown away.
+fn take(
+    line: &mut Line,
+    registry: &Arc<Registry>,
+    buffer: (&Id, u64),
+    offset: u64,
+    len: u64,
+    wait: Wait<'_>,
+) -> Result<Outcome<Reply>, Broken> {
+    let mut left = len;
+    let outcome = match pin(registry, buffer, offset, len, true) {
+        Err(f) => Err(f),
+        Ok(pin) => {
+            let stop = || (wait.stop)() || !pin.is_current();
+            let within = Wait { until: wait.until, stop: &stop };
+            while left > 0 && pin.is_current() {
+                let n = (CHUNK as u64).min(left) as usize;
+                let to = pin.range.address + (len - left) as usize;
+                // SAFETY: a part of registered, writable memory, which the pin keeps.
+                unsafe { line.receive(to as *mut u8, n, within) }?;
+                left -= n as u64;
+            }
+            if pin.is_current() { Ok(Reply::Done) } else { Err(Failure::new(Kind::Released, registry.why(buffer.0))) }
+        }
+    };
+    let mut waste = if left > 0 { vec![0u8; WASTE] } else { Vec::new() };
+    while left > 0 {
+        let n = (waste.len() as u64).min(left) as usize;
+        // SAFETY: our own buffer.
+        unsafe { line.receive(waste.as_mut_ptr(), n, wait) }?;
+        left -= n as u64;
+    }
+    Ok(outcome)
+}

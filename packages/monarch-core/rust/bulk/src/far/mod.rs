@@ -1,0 +1,21 @@
+//! Memory of processes of other hosts: streams from process to process, which their agents have opened.
+//!
+//! A stream has one side that asks and one that answers, each on a thread of its own that does nothing else meanwhile: bytes go from
+//! memory to memory with nothing in between but the encryption, and no event loop, agent or interpreter is asked. Requests are answered
+//! in order, so several can be under way.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `line` | bytes over one stream, encrypted or not |
+//! | `fabric` | where streams come from, and who has ended |
+//! | `owner` | the asking side: one owner, and the streams to it |
+//! | `answering` | the owner's side of one stream |
+
+pub mod answering;
+pub mod fabric;
+pub mod line;
+pub mod owner;
+
+pub use fabric::{Fabric, NoStream, Opened};
+pub use line::{Broken, Line, Wait};
+pub use owner::{Far, Piece};

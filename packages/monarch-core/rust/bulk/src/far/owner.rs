@@ -1,0 +1,260 @@
+//! The asking side: one owner of another host, and the streams to it.
+//!
+//! A stream that breaks is opened anew, and what was under way goes on where it was: three times, as long as the owner is not known to
+//! have ended. Who asks has a stream to himself meanwhile; there are as many as bring anything.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use net::lock::lock;
+
+use super::fabric::{Fabric, NoStream};
+use super::line::{Broken, Line, Wait};
+use crate::failure::{Failure, Kind, Outcome};
+use crate::frames::{self, Reply, Request};
+use crate::registry::Id;
+
+/// Attempts in all, and what is waited before another one: also for the news that the owner has ended.
+const PAUSES: [Duration; 3] = [Duration::from_millis(3), Duration::from_millis(15), Duration::from_millis(40)];
+/// Questions under way on one stream.
+const WINDOW: usize = 64;
+
+/// Bytes that are to be copied between local memory and a buffer.
+pub struct Piece {
+    pub id: Id,
+    pub epoch: u64,
+    pub write: bool,
+    /// In the buffer.
+    pub offset: u64,
+    /// An address.
+    pub local: usize,
+    pub len: usize,
+    /// So much has been moved.
+    pub done: usize,
+}
+
+impl Piece {
+    fn request(&self) -> Request {
+        let (offset, len) = (self.offset + self.done as u64, (self.len - self.done) as u64);
+        Request::Copy { id: self.id, epoch: self.epoch, offset, len, write: self.write }
+    }
+}
+
+#[derive(Default)]
+struct Lines {
+    idle: Vec<Line>,
+    open: usize,
+}
+
+pub struct Far {
+    pub owner: u64,
+    fabric: Arc<dyn Fabric>,
+    /// Streams at a time.
+    pub width: usize,
+    lines: Mutex<Lines>,
+    freed: Condvar,
+}
+
+/// What ended an attempt: the stream, or the operation itself.
+enum Ended {
+    Line(Broken),
+    /// With the stream, if nothing else is on its way there.
+    Operation(Failure, bool),
+}
+
+impl From<Broken> for Ended {
+    fn from(b: Broken) -> Ended {
+        Ended::Line(b)
+    }
+}
+
+impl Far {
+    pub fn new(owner: u64, fabric: Arc<dyn Fabric>, width: usize) -> Arc<Far> {
+        Arc::new(Far { owner, fabric, width: width.max(1), lines: Mutex::default(), freed: Condvar::new() })
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.fabric.has_ended(self.owner)
+    }
+
+    fn take(&self, until: Instant) -> Outcome<Line> {
+        {
+            let mut lines = lock(&self.lines);
+            loop {
+                while let Some(line) = lines.idle.pop() {
+                    if !line.is_stale() {
+                        return Ok(line);
+                    }
+                    lines.open -= 1;
+                }
+                if lines.open < self.width {
+                    break;
+                }
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(Failure::timed_out());
+                }
+                lines = self.freed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            lines.open += 1;
+        }
+        let opened = self.fabric.open(self.owner, until);
+        let line = match opened {
+            Ok(opened) => Line::new(opened.fd, opened.keys.as_ref()).ok_or_else(|| Failure::new(Kind::Transfer, "the stream is no stream")),
+            Err(NoStream::Ended) => Err(Failure::lost()),
+            Err(NoStream::TimedOut) => Err(Failure::timed_out()),
+            Err(NoStream::Unreachable(why)) => Err(Failure::new(Kind::Transfer, format!("no stream to the owner: {why}"))),
+        };
+        if line.is_err() {
+            self.gone();
+        }
+        line
+    }
+
+    fn gone(&self) {
+        lock(&self.lines).open -= 1;
+        self.freed.notify_one();
+    }
+
+    fn give_back(&self, line: Line) {
+        if line.is_tired() {
+            return self.gone();
+        }
+        lock(&self.lines).idle.push(line);
+        self.freed.notify_one();
+    }
+
+    /// Runs something on a stream; again on another one if that breaks, where that makes no difference.
+    fn with<T>(&self, until: Instant, again: bool, mut run: impl FnMut(&mut Line, Wait<'_>) -> Result<T, Ended>) -> Outcome<T> {
+        let mut pauses = PAUSES.iter();
+        loop {
+            let broken = match self.take(until) {
+                Err(f) if f.kind == Kind::Transfer => f.detail,
+                Err(f) => return Err(f),
+                Ok(mut line) => {
+                    let stop = || self.has_ended();
+                    match run(&mut line, Wait { until: Some(until), stop: &stop }) {
+                        Ok(value) => {
+                            self.give_back(line);
+                            return Ok(value);
+                        }
+                        Err(Ended::Operation(f, in_step)) => {
+                            if in_step {
+                                self.give_back(line);
+                            } else {
+                                drop(line);
+                                self.gone();
+                            }
+                            return Err(f);
+                        }
+                        Err(Ended::Line(broken)) => {
+                            drop(line);
+                            self.gone();
+                            match broken {
+                                Broken::TimedOut => return Err(Failure::timed_out()),
+                                Broken::Stopped => return Err(Failure::lost()),
+                                Broken::Ended => "the stream was closed".to_owned(),
+                                Broken::Failed(why) => why,
+                            }
+                        }
+                    }
+                }
+            };
+            let pause = pauses.next();
+            std::thread::sleep(pause.copied().unwrap_or_default().min(until.saturating_duration_since(Instant::now())));
+            if self.has_ended() {
+                return Err(Failure::lost());
+            }
+            if Instant::now() >= until {
+                return Err(Failure::timed_out());
+            }
+            if pause.is_none() || !again {
+                return Err(Failure::new(Kind::Transfer, broken));
+            }
+        }
+    }
+
+    pub fn call(&self, request: &Request, until: Instant) -> Outcome<Reply> {
+        let again = !matches!(request, Request::FetchAdd { .. } | Request::CompareSwap { .. } | Request::Restrict { .. });
+        self.with(until, again, |line, wait| {
+            line.send_frame(&frames::encode(0, request), wait)?;
+            reply(line, wait)?.map_err(|f| Ended::Operation(f, true))
+        })
+    }
+
+    /// The same for several at once. An error of one is no error of the others.
+    pub fn call_many(&self, requests: &[Request], until: Instant) -> Outcome<Vec<Outcome<Reply>>> {
+        let mut replies = Vec::with_capacity(requests.len());
+        for batch in requests.chunks(WINDOW) {
+            replies.extend(self.with(until, true, |line, wait| {
+                batch.iter().try_for_each(|r| line.send_frame(&frames::encode(0, r), wait))?;
+                batch.iter().map(|_| Ok(reply(line, wait)?)).collect::<Result<Vec<_>, Ended>>()
+            })?);
+        }
+        Ok(replies)
+    }
+
+    /// For what does not matter to an owner that is gone.
+    pub fn tell(&self, request: &Request, until: Instant) {
+        let _ = self.with(until, true, |line, wait| Ok(line.send_frame(&frames::encode(0, request), wait)?));
+    }
+
+    /// Copies; all of the pieces are read, or all are written. `moved` is told how many bytes, as they move.
+    ///
+    /// # Safety
+    /// The local ranges are valid, and for writing where bytes are read.
+    pub unsafe fn copy(&self, pieces: &mut [Piece], until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
+        for batch in pieces.chunks_mut(WINDOW) {
+            self.with(until, true, |line, wait| {
+                let mut left: Vec<&mut Piece> = batch.iter_mut().filter(|p| p.done < p.len).collect();
+                for piece in &left {
+                    line.send_frame(&frames::encode(0, &piece.request()), wait)?;
+                    if piece.write {
+                        // SAFETY: the caller's promise.
+                        let bytes = unsafe { std::slice::from_raw_parts((piece.local + piece.done) as *const u8, piece.len - piece.done) };
+                        line.send(&[bytes], wait)?;
+                    }
+                }
+                let last = left.len().saturating_sub(1);
+                for (i, piece) in left.iter_mut().enumerate() {
+                    if !piece.write {
+                        loop {
+                            let n = line.receive_number(wait)? as usize;
+                            if n == 0 {
+                                break;
+                            }
+                            if n > piece.len - piece.done {
+                                return Err(Broken::Failed("the owner sends more than was asked for".to_owned()).into());
+                            }
+                            // SAFETY: the caller's promise, and within the range.
+                            unsafe { line.receive((piece.local + piece.done) as *mut u8, n, wait) }?;
+                            piece.done += n;
+                            moved(n);
+                        }
+                    }
+                    match reply(line, wait)? {
+                        Ok(_) if piece.write => {
+                            moved(piece.len - piece.done);
+                            piece.done = piece.len;
+                        }
+                        Ok(_) if piece.done == piece.len => {}
+                        Ok(_) => return Err(Broken::Failed("the owner sends less than was asked for".to_owned()).into()),
+                        Err(f) => return Err(Ended::Operation(f, i == last)),
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn reply(line: &mut Line, wait: Wait<'_>) -> Result<Outcome<Reply>, Broken> {
+    let Some((_, reply)) = frames::decode::<Reply>(&line.receive_frame(wait)?) else {
+        return Err(Broken::Failed("the owner answers nonsense".to_owned()));
+    };
+    Ok(match reply {
+        Reply::Refused { kind, detail } => Err(frames::refusal(kind, detail)),
+        reply => Ok(reply),
+    })
+}

@@ -1,0 +1,286 @@
+//! Memory of other hosts: what is read, written and refused over streams, with and without encryption, and when streams break.
+
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bulk::bulk::Identity;
+use bulk::far::{Fabric, NoStream, Opened};
+use bulk::transfer::{Job, Op, Operation};
+use bulk::{Bulk, Failure, Kind, Path, Range, Remote};
+use net::records::Keys;
+
+const HANG: Duration = Duration::from_secs(20);
+
+/// Keys of two ends, as a handshake leaves them: suite, number, iv, key; first those that seal.
+fn keys() -> (Keys, Keys) {
+    let secret = |byte: u8| [&[1u8][..], &0u64.to_le_bytes(), &[byte; 12], &[byte; 16]].concat();
+    let of = |a, b| Keys::from_bytes(&[secret(a), secret(b)].concat()).unwrap();
+    (of(1, 2), of(2, 1))
+}
+
+/// Gives streams to an owner in this process.
+struct Cable {
+    owner: Arc<Bulk>,
+    encrypted: bool,
+    opened: AtomicUsize,
+    ended: AtomicBool,
+    /// For each stream that is opened: after so many bytes to the reader it breaks.
+    breaks: Mutex<VecDeque<usize>>,
+}
+
+impl Cable {
+    /// A stream through a thread that passes on so many bytes, and then no more.
+    fn cut_after(bytes: usize) -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
+        let ((near, a), (b, far)) = (pair(), pair());
+        let pass = |from: Arc<std::os::fd::OwnedFd>, to: Arc<std::os::fd::OwnedFd>, most: usize| {
+            std::thread::spawn(move || {
+                let (mut left, mut buf) = (most, vec![0u8; 64 << 10]);
+                while left > 0 {
+                    let most = buf.len().min(left);
+                    let n = unsafe { libc::recv(from.as_raw_fd(), buf.as_mut_ptr().cast(), most, 0) };
+                    if n <= 0 {
+                        break;
+                    }
+                    let sent = unsafe { libc::send(to.as_raw_fd(), buf.as_ptr().cast(), n as usize, libc::MSG_NOSIGNAL) };
+                    if sent != n {
+                        break;
+                    }
+                    left -= n as usize;
+                }
+                for fd in [&from, &to] {
+                    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+                }
+            });
+        };
+        let (a, b) = (Arc::new(a), Arc::new(b));
+        pass(b.clone(), a.clone(), bytes);
+        pass(a, b, usize::MAX);
+        (near, far)
+    }
+}
+
+fn pair() -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
+    let (a, b) = std::os::unix::net::UnixStream::pair().unwrap();
+    (a.into(), b.into())
+}
+
+impl Fabric for Cable {
+    fn open(&self, _: u64, _: Instant) -> Result<Opened, NoStream> {
+        if self.ended.load(Ordering::Acquire) {
+            return Err(NoStream::Ended);
+        }
+        self.opened.fetch_add(1, Ordering::AcqRel);
+        let (near, far) = match self.breaks.lock().unwrap().pop_front() {
+            Some(bytes) => Cable::cut_after(bytes),
+            None => pair(),
+        };
+        let (ours, theirs) = keys();
+        let keys = |k| if self.encrypted { Some(k) } else { None };
+        self.owner.answer(7, Opened { fd: far, keys: keys(theirs) });
+        Ok(Opened { fd: near, keys: keys(ours) })
+    }
+
+    fn has_ended(&self, _: u64) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+struct Setup {
+    reader: Arc<Bulk>,
+    cable: Arc<Cable>,
+    own: Arc<Remote>,
+    memory: Arc<Vec<u8>>,
+}
+
+fn setup(len: usize, readonly: bool, encrypted: bool) -> Setup {
+    let bulk = |uid| Bulk::new(Identity { uid, job: 1 }, 0, HANG).unwrap();
+    let (owner, reader) = (bulk(10), bulk(7));
+    let memory = Arc::new((0..len).map(|i| (i % 251) as u8).collect::<Vec<u8>>());
+    let range = Range { address: memory.as_ptr() as usize, len, readonly };
+    let own = owner.register(range, None, Box::new(memory.clone())).unwrap();
+    let cable = Arc::new(Cable { owner, encrypted, opened: AtomicUsize::new(0), ended: AtomicBool::new(false), breaks: Mutex::default() });
+    reader.reach_by(cable.clone(), 2);
+    Setup { reader, cable, own, memory }
+}
+
+impl Setup {
+    fn remote(&self) -> Arc<Remote> {
+        let own = &self.own;
+        Remote::new(self.reader.clone(), own.id, own.epoch, own.owner, own.size, own.readonly, true)
+    }
+}
+
+fn run(ops: Vec<Op>, seconds: f64) -> Result<(), Failure> {
+    let bulk = ops[0].remote.bulk.clone();
+    let (told, done) = std::sync::mpsc::channel();
+    let until = Instant::now() + Duration::from_secs_f64(seconds);
+    Job::new(Arc::new(ops), until, 64 << 20, Box::new(()), Box::new(move |o| told.send(o).unwrap())).start(&bulk);
+    done.recv_timeout(HANG).unwrap()
+}
+
+fn op(remote: &Arc<Remote>, what: Operation, local: &mut [u8], offset: u64) -> Op {
+    Op { remote: remote.clone(), what, local: local.as_mut_ptr() as usize, len: local.len() as u64, offset }
+}
+
+#[test]
+fn reads_and_writes_are_exact() {
+    for encrypted in [false, true] {
+        for len in [1, 7, 4096, 16 << 10, (16 << 10) + 1, 300_000, 9_000_001] {
+            let s = setup(len, false, encrypted);
+            let remote = s.remote();
+            let mut got = vec![0u8; len];
+            run(vec![op(&remote, Operation::Read, &mut got, 0)], 10.0).unwrap();
+            assert!(got == *s.memory, "{len} bytes");
+            assert_eq!(remote.path(), Path::Tcp);
+            let mut news: Vec<u8> = got.iter().map(|b| b ^ 0xff).collect();
+            run(vec![op(&remote, Operation::Write, &mut news, 0)], 10.0).unwrap();
+            run(vec![op(&remote, Operation::Read, &mut got, 0)], 10.0).unwrap();
+            assert!(got == news, "{len} bytes");
+        }
+    }
+}
+
+#[test]
+fn many_small_operations_go_together() {
+    let s = setup(1 << 20, false, true);
+    let remote = s.remote();
+    let mut locals: Vec<Vec<u8>> = (0..1000).map(|_| vec![0u8; 1000]).collect();
+    let ops = locals.iter_mut().enumerate().map(|(i, l)| op(&remote, Operation::Read, l, 1000 * i as u64)).collect();
+    run(ops, 10.0).unwrap();
+    assert!(locals.concat() == s.memory[..1_000_000]);
+}
+
+#[test]
+fn words_change_at_the_owner() {
+    let s = setup(64, false, true);
+    let before = u64::from_le_bytes(s.memory[8..16].try_into().unwrap());
+    let remote = s.remote();
+    let until = || Instant::now() + HANG;
+    assert_eq!(remote.fetch_add(8, 5, until()).unwrap(), before);
+    assert_eq!(remote.compare_swap(8, before + 5, 3, until()).unwrap(), before + 5);
+    assert_eq!(remote.fetch_add(8, 0, until()).unwrap(), 3);
+    assert_eq!(remote.fetch_add(9, 1, until()).unwrap_err().kind, Kind::Unsupported);
+    assert_eq!(s.cable.opened.load(Ordering::Acquire), 1, "streams are used again");
+}
+
+#[test]
+fn refusals_keep_the_stream() {
+    let s = setup(4096, true, true);
+    let remote = s.remote();
+    let mut local = vec![0u8; 4096];
+    let forged = |id, epoch, size, readonly| Remote::new(s.reader.clone(), id, epoch, s.own.owner, size, readonly, true);
+    let kinds = [
+        (remote.clone(), Operation::Write, Kind::Access),
+        (forged([9; 16], s.own.epoch, 4096, true), Operation::Read, Kind::Released),
+        (forged(s.own.id, s.own.epoch + 2, 4096, true), Operation::Read, Kind::Access),
+        (forged(s.own.id, s.own.epoch, 1 << 40, true), Operation::Read, Kind::Access),
+        (forged(s.own.id, s.own.epoch, 4096, false), Operation::Write, Kind::Access),
+    ];
+    for (remote, what, kind) in kinds {
+        assert_eq!(run(vec![op(&remote, what, &mut local, 0)], 5.0).unwrap_err().kind, kind);
+    }
+    run(vec![op(&remote, Operation::Read, &mut local, 0)], 5.0).unwrap();
+    assert!(local == *s.memory);
+    assert_eq!(s.cable.opened.load(Ordering::Acquire), 1);
+}
+
+#[test]
+fn what_is_dropped_is_not_read() {
+    let s = setup(1 << 20, false, false);
+    let remote = s.remote();
+    let mut local = vec![0u8; 1 << 20];
+    run(vec![op(&remote, Operation::Read, &mut local, 0)], 5.0).unwrap();
+    s.own.bulk.registry.end(&s.own.id, "dropped by a test", None);
+    let f = run(vec![op(&remote, Operation::Read, &mut local, 0)], 5.0).unwrap_err();
+    assert_eq!(f.kind, Kind::Released);
+    assert!(f.detail.starts_with("dropped by a test"), "{}", f.detail);
+    let part = s.remote().restrict(0, 1, true, Instant::now() + HANG).err().unwrap();
+    assert_eq!(part.kind, Kind::Released);
+}
+
+#[test]
+fn parts_and_drops_of_others() {
+    let s = setup(1 << 16, false, true);
+    let part = s.remote().restrict(100, 50, true, Instant::now() + HANG).unwrap();
+    let mut local = vec![0u8; 50];
+    run(vec![op(&part, Operation::Read, &mut local, 0)], 5.0).unwrap();
+    assert!(local == s.memory[100..150]);
+    assert_eq!(part.admit(0, 1, true).unwrap_err().kind, Kind::Access);
+    s.remote().end(Instant::now() + HANG).unwrap();
+    assert_eq!(run(vec![op(&part, Operation::Read, &mut local, 0)], 5.0).unwrap_err().kind, Kind::Released);
+    assert_eq!(s.own.bulk.registry.counts(), (0, 0));
+}
+
+#[test]
+fn a_stream_that_breaks_goes_on_on_another_one() {
+    for encrypted in [false, true] {
+        let s = setup(3_000_000, false, encrypted);
+        s.cable.breaks.lock().unwrap().extend([700_000, 5, 1_500_000]);
+        let mut local = vec![0u8; 3_000_000];
+        run(vec![op(&s.remote(), Operation::Read, &mut local, 0)], 10.0).unwrap();
+        assert!(local == *s.memory);
+        assert_eq!(s.cable.opened.load(Ordering::Acquire), 4);
+    }
+}
+
+#[test]
+fn a_way_that_stays_broken_is_an_error_that_says_how_far_it_got() {
+    let s = setup(3_000_000, false, false);
+    s.cable.breaks.lock().unwrap().extend([1_000_000; 1].into_iter().chain([10; 100]));
+    let mut local = vec![0u8; 3_000_000];
+    let f = run(vec![op(&s.remote(), Operation::Read, &mut local, 0)], 10.0).unwrap_err();
+    assert_eq!((f.kind, f.path), (Kind::Transfer, Path::Tcp));
+    assert!(f.done > 0 && f.done < 1_000_000, "{}", f.done);
+}
+
+#[test]
+fn an_owner_that_has_ended_is_lost() {
+    let s = setup(3_000_000, false, false);
+    let remote = s.remote();
+    let mut local = vec![0u8; 3_000_000];
+    run(vec![op(&remote, Operation::Read, &mut local, 0)], 10.0).unwrap();
+    s.cable.ended.store(true, Ordering::Release);
+    assert_eq!(run(vec![op(&remote, Operation::Read, &mut local, 0)], 10.0).unwrap_err().kind, Kind::PeerLost);
+}
+
+#[test]
+fn time_runs_out_at_a_reader_and_frees_the_owner() {
+    struct Mute;
+    impl Fabric for Mute {
+        fn open(&self, _: u64, _: Instant) -> Result<Opened, NoStream> {
+            let (near, far) = pair();
+            // Open, and nobody answers.
+            std::mem::forget(far);
+            Ok(Opened { fd: near, keys: None })
+        }
+        fn has_ended(&self, _: u64) -> bool {
+            false
+        }
+    }
+    let reader = Bulk::new(Identity { uid: 7, job: 1 }, 0, HANG).unwrap();
+    reader.reach_by(Arc::new(Mute), 1);
+    let remote = Remote::new(reader, [1; 16], 1, 10, 64, false, true);
+    let mut local = vec![0u8; 64];
+    let f = run(vec![op(&remote, Operation::Read, &mut local, 0)], 0.2).unwrap_err();
+    assert_eq!((f.kind, f.opened), (Kind::TimedOut, false));
+}
+
+#[test]
+fn a_reader_that_does_not_read_keeps_nobody_from_ending_the_buffer() {
+    let s = setup(64 << 20, false, false);
+    // Asks for all, and reads nothing.
+    let (near, far) = pair();
+    s.own.bulk.answer(7, Opened { fd: far, keys: None });
+    let mut line = bulk::far::Line::new(near, None).unwrap();
+    let wait = bulk::far::Wait { until: Some(Instant::now() + HANG), stop: &|| false };
+    let request = bulk::frames::Request::Copy { id: s.own.id, epoch: s.own.epoch, offset: 0, len: 64 << 20, write: false };
+    line.send_frame(&bulk::frames::encode(1, &request), wait).unwrap();
+    // It has begun.
+    assert!(line.receive_number(wait).unwrap() > 0);
+    let (told, done) = std::sync::mpsc::channel();
+    s.own.bulk.registry.end(&s.own.id, "dropped", Some(Box::new(move |o| told.send(o).unwrap())));
+    done.recv_timeout(HANG).unwrap().unwrap();
+}

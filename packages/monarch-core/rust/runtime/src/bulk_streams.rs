@@ -1,0 +1,131 @@
+//! Streams between two processes of different hosts, for bytes from memory to memory.
+//!
+//! Processes listen on nothing. A stream is opened and authenticated by the agents, the way of all streams between hosts, and its socket
+//! then handed to the two processes with the keys of its session: no agent sees the bytes.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Instant;
+
+use net::lock::lock;
+use net::records::Keys;
+use wire::{Control, Frame, ProcUid};
+
+use crate::node::Node;
+
+pub(crate) const UNKNOWN: &str = "it is not known on which host the process is";
+
+/// A stream that is this process's own from now on.
+pub struct Handed {
+    pub fd: OwnedFd,
+    /// None where streams are not encrypted.
+    pub keys: Option<Keys>,
+}
+
+/// Why there is no stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NoBulk {
+    /// The process has ended, or its host is lost.
+    Ended,
+    TimedOut,
+    /// No stream can be opened to where it is.
+    Unreachable(String),
+}
+
+type Answer = Result<Handed, NoBulk>;
+/// Gets the streams over which others ask.
+pub type Taker = Box<dyn Fn(ProcUid, Handed) + Send + Sync>;
+
+#[derive(Default)]
+pub struct BulkStreams {
+    next: AtomicU64,
+    waiting: Mutex<HashMap<u64, SyncSender<Answer>>>,
+    taker: OnceLock<Taker>,
+}
+
+impl BulkStreams {
+    /// From now on streams over which others ask are taken.
+    pub fn take_by(&self, taker: Taker) {
+        let _ = self.taker.set(taker);
+    }
+
+    fn answer(&self, number: u64, answer: Answer) {
+        if let Some(waiting) = lock(&self.waiting).remove(&number) {
+            // Whoever gave up waiting lets go of the stream.
+            let _ = waiting.try_send(answer);
+        }
+    }
+}
+
+impl Node {
+    /// A stream over which this process asks one on another host. Not on the I/O thread.
+    pub fn open_bulk(&self, to: ProcUid, until: Instant) -> Answer {
+        if self.has_ended(to) {
+            return Err(NoBulk::Ended);
+        }
+        let Some(place) = self.routes.place(to) else { return Err(NoBulk::Unreachable(UNKNOWN.to_owned())) };
+        let number = self.bulk_streams.next.fetch_add(1, Ordering::Relaxed) + 1;
+        let (answer, answered) = sync_channel(1);
+        lock(&self.bulk_streams.waiting).insert(number, answer);
+        self.to_agent(Control::BulkDial { number, from: self.uid, to, to_host: place.host });
+        let got = answered.recv_timeout(until.saturating_duration_since(Instant::now()));
+        lock(&self.bulk_streams.waiting).remove(&number);
+        match got {
+            Ok(Err(_)) if self.has_ended(to) => Err(NoBulk::Ended),
+            Ok(answer) => answer,
+            Err(_) => Err(if self.has_ended(to) { NoBulk::Ended } else { NoBulk::TimedOut }),
+        }
+    }
+
+    /// What an agent is asked for.
+    pub(crate) fn bulk_dial(self: &Arc<Self>, by: ProcUid, number: u64, from: ProcUid, to: (ProcUid, ProcUid)) {
+        match self.gateway() {
+            Some(gateway) => gateway.bulk_dial(by, number, from, to),
+            None => self.refuse_bulk(from, number, UNKNOWN.to_owned()),
+        }
+    }
+
+    /// As far as this process has heard.
+    pub fn has_ended(&self, uid: ProcUid) -> bool {
+        self.routes.place(uid).is_some_and(|p| self.routes.lost(p.host).is_some())
+            || self.known_peer(uid).is_some_and(|p| p.ended().is_some())
+    }
+
+    /// What the agent says.
+    pub(crate) fn on_bulk_stream(&self, number: u64, peer: ProcUid, serves: bool, keys: &[u8], fd: Option<OwnedFd>) {
+        let (Some(fd), keys) = (fd, Keys::from_bytes(keys)) else {
+            return self.bulk_streams.answer(number, Err(NoBulk::Unreachable("no descriptors are left".to_owned())));
+        };
+        self.take_bulk(number, peer, serves, Handed { fd, keys });
+    }
+
+    pub(crate) fn take_bulk(&self, number: u64, peer: ProcUid, serves: bool, handed: Handed) {
+        if serves {
+            self.bulk_streams.answer(number, Ok(handed));
+        } else if let Some(taker) = self.bulk_streams.taker.get() {
+            taker(peer, handed);
+        }
+    }
+
+    pub(crate) fn on_bulk_refused(&self, number: u64, why: String) {
+        self.bulk_streams.answer(number, Err(NoBulk::Unreachable(why)));
+    }
+
+    /// Hands a stream to a process of this host, or to this one.
+    pub(crate) fn hand_bulk(&self, to: ProcUid, number: u64, peer: ProcUid, serves: bool, handed: Handed) {
+        if to == self.uid {
+            return self.take_bulk(number, peer, serves, handed);
+        }
+        let keys = handed.keys.map_or(vec![], |k| k.to_bytes());
+        let frame = Frame::Control(Control::BulkStream { number, peer, serves, keys }).encode();
+        let _ = self.peer_unlinked(to).0.link.send(&[&frame], vec![handed.fd]);
+    }
+
+    /// The same for bad news, also to another host.
+    pub(crate) fn refuse_bulk(self: &Arc<Self>, to: ProcUid, number: u64, why: String) {
+        if to == self.uid { self.on_bulk_refused(number, why) } else { self.peer(to).send_control(Control::BulkRefused { number, why }) }
+    }
+}

@@ -1,0 +1,134 @@
+//! Streams for bulk data between two processes: opened here, then handed to them.
+//!
+//! A client is never dialled: who wants a stream to it, or to a proc of its machine, has the client dial.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use net::dial::{NoStream, Ready, greeting_frame};
+use net::trust::{Kind, Opened};
+use wire::greeting::{self, Greeting, No, Welcome};
+use wire::{Control, ProcUid};
+
+use super::{Gateway, Job};
+use crate::bulk_streams::{Handed, UNKNOWN};
+
+const ATTEMPT: Duration = Duration::from_secs(5);
+
+/// The two processes, and the call that the stream answers.
+#[derive(Clone, Copy)]
+pub(super) struct Pair {
+    pub number: u64,
+    /// On this host.
+    pub ours: ProcUid,
+    pub theirs: ProcUid,
+    /// Ours answers; else it asks.
+    pub serves: bool,
+}
+
+impl Gateway {
+    /// A process of this host wants to ask one of another host; or, from another host, somebody wants to ask one of this one.
+    pub(crate) fn bulk_dial(&self, by: ProcUid, number: u64, from: ProcUid, (to, to_host): (ProcUid, ProcUid)) {
+        let Some(node) = self.node() else { return };
+        let is_ours = |uid: ProcUid, job: &Job| uid == job.here || node.agent().is_some_and(|a| a.is_in_job(uid, job.here));
+        if by == from {
+            // Of this process, or of a proc of this host.
+            let here = node.agent().and_then(|a| a.job_of(from));
+            let Some(job) = here.and_then(|here| self.job_here(here)).filter(|job| is_ours(from, job)) else {
+                return node.refuse_bulk(from, number, UNKNOWN.to_owned());
+            };
+            node.route(to, to_host, job.here);
+            if to_host == job.id {
+                return node.peer(job.id).send_control(Control::BulkDial { number, from, to, to_host });
+            }
+            return self.bulk_open(&job, to_host, Pair { number, ours: from, theirs: to, serves: false });
+        }
+        // An agent asks the client.
+        let Some(job) = self.job(node.uid).filter(|j| j.is_clients() && j.host(by).is_some()) else { return };
+        if is_ours(to, &job) {
+            node.route(from, by, job.here);
+            self.bulk_open(&job, by, Pair { number, ours: to, theirs: from, serves: true });
+        } else {
+            node.refuse_bulk(from, number, "the process is not there any more".to_owned());
+        }
+    }
+
+    fn bulk_open(&self, job: &Arc<Job>, host: ProcUid, pair: Pair) {
+        let (me, job) = (self.me.clone(), job.clone());
+        // All that happens to a host happens on the I/O thread.
+        self.poller.spawn(Box::new(move || {
+            let Some(g) = me.upgrade() else { return };
+            let Some(host) = job.host(host).filter(|h| h.lost().is_none()) else {
+                return g.bulk_failed(&pair, "its host is lost".to_owned());
+            };
+            if g.way_of(&job).is_some() {
+                return g.bulk_failed(&pair, "its host is behind a gateway".to_owned());
+            }
+            let Pair { number, ours, theirs, serves } = pair;
+            let hello = Greeting::Bulk { number, from: ours, from_host: job.here, to: theirs, to_host: host.id, serves };
+            let me = g.me.clone();
+            let done = move |result: Result<Ready, NoStream>| {
+                if let Some(g) = me.upgrade() {
+                    g.bulk_opened(&pair, result);
+                }
+            };
+            g.dial(&job, &host, Kind::Channel, greeting::encode(&hello), ATTEMPT, Box::new(done));
+        }));
+    }
+
+    fn bulk_opened(&self, pair: &Pair, result: Result<Ready, NoStream>) {
+        let ready = match result {
+            Ok(ready) => ready,
+            Err(why) => return self.bulk_failed(pair, why.to_string()),
+        };
+        match greeting::decode(&ready.answer) {
+            Some(Welcome::Bulk) if ready.early.is_empty() => match ready.opened.stream.into_parts() {
+                Some((fd, keys)) => self.bulk_hand(pair, Handed { fd, keys }),
+                None => self.bulk_failed(pair, "the stream cannot be handed on".to_owned()),
+            },
+            Some(Welcome::Unreached { why }) => self.bulk_failed(pair, why),
+            Some(Welcome::Refused(no)) => self.bulk_failed(pair, super::join::refusal(no).to_owned()),
+            _ => self.bulk_failed(pair, "the answer makes no sense".to_owned()),
+        }
+    }
+
+    fn bulk_hand(&self, pair: &Pair, handed: Handed) {
+        let Some(node) = self.node() else { return };
+        if let Some(agent) = node.agent() {
+            // Each is told of the other's end.
+            agent.talked(pair.ours, pair.theirs);
+        }
+        node.hand_bulk(pair.ours, pair.number, pair.theirs, !pair.serves, handed);
+    }
+
+    /// Whoever waits for the stream is told.
+    fn bulk_failed(&self, pair: &Pair, why: String) {
+        if let Some(node) = self.node() {
+            node.refuse_bulk(if pair.serves { pair.theirs } else { pair.ours }, pair.number, why);
+        }
+    }
+
+    /// A stream has come in for a process of this host.
+    pub(super) fn bulk_asked(&self, mut opened: Opened, hello: Greeting) {
+        let Greeting::Bulk { number, from, from_host, to, to_host, serves } = hello else { return };
+        let Some(node) = self.node() else { return };
+        let is_himself = Gateway::is_himself(&opened, from_host);
+        let found = self.job(ProcUid(opened.job.0)).filter(|j| j.here == to_host && from_host != to_host && is_himself);
+        let ours = |job: &Job| node.agent().is_some_and(|a| a.is_in_job(to, job.here));
+        let welcome = match &found {
+            _ if self.is_closing() => Welcome::Refused(No::Closing),
+            None => Welcome::Refused(No::NoSession),
+            Some(job) if job.host(from_host).is_some_and(|h| h.lost().is_some()) => Welcome::Refused(No::Lost),
+            Some(job) if !ours(job) => Welcome::Unreached { why: "the process is not there any more".to_owned() },
+            Some(_) => Welcome::Bulk,
+        };
+        let frame = greeting_frame(&greeting::encode(&welcome));
+        // So small an answer fits what the kernel takes at once; a stream with something left cannot be handed on.
+        let sent = opened.stream.write(&[&frame]).is_ok_and(|n| n == frame.len()) && opened.stream.flush().is_ok_and(|all| all);
+        let (Welcome::Bulk, Some(job), true) = (welcome, found, sent) else { return };
+        node.route(from, from_host, job.here);
+        if let Some((fd, keys)) = opened.stream.into_parts() {
+            self.bulk_hand(&Pair { number, ours: to, theirs: from, serves: !serves }, Handed { fd, keys });
+        }
+    }
+}
