@@ -14,6 +14,7 @@ From a terminal: `python -m tools.netns up 3`, and in another one `python -m too
 | `namespace` | namespaces, and the process that they live and die with |
 | `process`, `enter` | a process in them, and how it comes there |
 | `network` | the hosts and the bridge between them |
+| `cluster` | hosts with a worker each, and clients that do what a test tells them |
 | `host` | one host, and what can be done to its network |
 """
 

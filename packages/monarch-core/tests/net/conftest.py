@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
+from client_script import PRELUDE
 
 from tools.netns import unavailable
+from tools.netns.cluster import Cluster
 
 
 @pytest.fixture
@@ -19,5 +20,5 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
-    with Cluster(3, tmp_path) as made:
+    with Cluster(3, tmp_path, PRELUDE) as made:
         yield made

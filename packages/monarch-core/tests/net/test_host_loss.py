@@ -6,7 +6,8 @@ import signal
 import time
 
 import pytest
-from cluster import Cluster
+
+from tools.netns.cluster import Cluster
 
 
 def pause(seconds: float) -> None:

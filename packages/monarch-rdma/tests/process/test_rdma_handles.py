@@ -12,6 +12,7 @@ import threading
 
 import pytest
 
+from monarch.config import configured
 from monarch.rdma import (
     RDMAAccessError,
     RDMAAction,
@@ -39,7 +40,7 @@ def test_a_pickled_handle_is_small():
     data = pickle.dumps(buffer)
     assert len(data) <= 200
     again = pickle.loads(data)
-    assert (again.size(), again.readonly, again.owner, again.backend) == (100, False, buffer.owner, "none")
+    assert (again.size(), again.readonly, again.owner, again.backend) == (100, False, buffer.owner, "tcp")
     assert again.path == "local"
     assert repr(again) == f"<RDMABuffer of 100 bytes, process {os.getpid()} on {os.uname().nodename}>"
     buffer.drop().get()
@@ -82,9 +83,10 @@ def test_another_host():
     buffer = RDMABuffer(memory())
     away = pickle.loads(pickle.dumps(buffer))
     away._record = CapabilityRecord(b"elsewhere")
-    for call in (lambda: away.path, lambda: away.read_into(memory()), away.map, away.restrict):
-        with pytest.raises(RDMAUnsupportedError, match="verbs, tcp, routed are not in this version"):
-            call()
+    with configured(rdma_allow_tcp_fallback=False):
+        for call in (lambda: away.path, lambda: away.read_into(memory()), away.map, away.restrict):
+            with pytest.raises(RDMAUnsupportedError, match="`rdma_allow_tcp_fallback` is False"):
+                call()
 
 
 def test_a_handle_that_was_never_pickled_ends_its_buffer():

@@ -9,6 +9,7 @@ import pytest
 
 import monarch.rdma
 from monarch.actor import MonarchError
+from monarch.config import configured
 
 # The first eight are those of torchmonarch 0.7.
 CONTRACT = """
@@ -62,7 +63,9 @@ assert not {"torch", "numpy", "ctypes", "asyncio", "click"} & set(sys.modules), 
 
 
 def test_backend(monkeypatch):
-    assert monarch.rdma.get_rdma_backend() == "none"
+    assert monarch.rdma.get_rdma_backend() == "tcp"
+    with configured(rdma_allow_tcp_fallback=False):
+        assert monarch.rdma.get_rdma_backend() == "none"
     assert monarch.rdma.is_ibverbs_available() is False
     with pytest.warns(DeprecationWarning, match="is_ibverbs_available"):
         assert monarch.rdma.is_rdma_available() is False

@@ -45,7 +45,20 @@ class RDMABuffer:
             buffer.read_into(memoryview(copy)).get()
     """
 
-    __slots__ = ("__weakref__", "_agent", "_backend", "_handle", "_host", "_made", "_path", "_pid", "_readonly", "_record", "_size", "_whole")
+    __slots__ = (
+        "__weakref__",
+        "_agent",
+        "_backend",
+        "_handle",
+        "_host",
+        "_made",
+        "_path",
+        "_pid",
+        "_readonly",
+        "_record",
+        "_size",
+        "_whole",
+    )
     _handle: Handle
     _size: int
     _readonly: bool
@@ -97,7 +110,7 @@ class RDMABuffer:
 
     @property
     def path(self) -> str:
-        """How this process reaches the memory: `local`, `shm`, `cma`, `shm-staged` or `tcp`; asks the owner the first time, for 2 s at most."""
+        """How this process reaches the memory: `local`, `shm`, `cma`, `shm-staged` or `tcp`; asks the owner at first, for 2 s at most."""
         way = self._way()
         try:
             return way.open(self._handle, OPENING)

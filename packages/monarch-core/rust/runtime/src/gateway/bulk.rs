@@ -14,6 +14,7 @@ use super::{Gateway, Job};
 use crate::bulk_streams::{Handed, UNKNOWN};
 
 const ATTEMPT: Duration = Duration::from_secs(5);
+const GONE: &str = "the process is not there any more";
 
 /// The two processes, and the call that the stream answers.
 #[derive(Clone, Copy)]
@@ -49,7 +50,8 @@ impl Gateway {
             node.route(from, by, job.here);
             self.bulk_open(&job, by, Pair { number, ours: to, theirs: from, serves: true });
         } else {
-            node.refuse_bulk(from, number, "the process is not there any more".to_owned());
+            self.bulk_gone(to, from);
+            node.refuse_bulk(from, number, GONE.to_owned());
         }
     }
 
@@ -108,6 +110,14 @@ impl Gateway {
         }
     }
 
+    /// A process that was to be reached is not there: who wanted to hears how it ended.
+    fn bulk_gone(&self, uid: ProcUid, asker: ProcUid) {
+        let Some(node) = self.node() else { return };
+        if let Some(end) = node.agent().and_then(|a| a.end_of(uid)) {
+            node.peer(asker).send_control(Control::ProcsEnded { ends: vec![(uid, end)] });
+        }
+    }
+
     /// A stream has come in for a process of this host.
     pub(super) fn bulk_asked(&self, mut opened: Opened, hello: Greeting) {
         let Greeting::Bulk { number, from, from_host, to, to_host, serves } = hello else { return };
@@ -119,9 +129,13 @@ impl Gateway {
             _ if self.is_closing() => Welcome::Refused(No::Closing),
             None => Welcome::Refused(No::NoSession),
             Some(job) if job.host(from_host).is_some_and(|h| h.lost().is_some()) => Welcome::Refused(No::Lost),
-            Some(job) if !ours(job) => Welcome::Unreached { why: "the process is not there any more".to_owned() },
+            Some(job) if !ours(job) => Welcome::Unreached { why: GONE.to_owned() },
             Some(_) => Welcome::Bulk,
         };
+        if let (Welcome::Unreached { .. }, Some(job)) = (&welcome, &found) {
+            node.route(from, from_host, job.here);
+            self.bulk_gone(to, from);
+        }
         let frame = greeting_frame(&greeting::encode(&welcome));
         // So small an answer fits what the kernel takes at once; a stream with something left cannot be handed on.
         let sent = opened.stream.write(&[&frame]).is_ok_and(|n| n == frame.len()) && opened.stream.flush().is_ok_and(|all| all);

@@ -48,7 +48,7 @@ def _warn_once(host: str) -> None:
 
         _warned = True
         warn(
-            f"no RDMA device is used: bytes to and from {host} and other hosts go over the job's TCP streams (`monarch rdma probe` says why)",
+            f"no RDMA device is used: bytes to and from {host} and other hosts go over TCP streams (`monarch rdma probe` says why)",
             RDMATcpFallbackWarning,
             stacklevel=_user_frame(),
         )

@@ -1,0 +1,23 @@
+"""Two hosts and a client's in network namespaces; where there can be none these tests are left out, but not in CI."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from memory_script import SCRIPT
+
+from tools.netns import unavailable
+from tools.netns.cluster import Cluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    if reason := unavailable():
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with Cluster(2, tmp_path, SCRIPT) as made:
+        yield made

@@ -1,0 +1,114 @@
+"""Memory of other hosts, and networks that fail in the middle."""
+
+from __future__ import annotations
+
+import time
+
+from tools.netns.cluster import Cluster
+
+MIB = 1 << 20
+
+
+def pause(seconds: float) -> None:
+    time.sleep(seconds)  # sleeps: so long the network is to be out of order
+
+
+def test_every_pair_of_hosts(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert client.say("share", 0, 0, 20 * MIB + 3, 1) == str(20 * MIB + 3)
+    assert client.say("read", 2) == "tcp"
+    assert client.say("read_by", 1, 0, 2) == "tcp"
+    assert client.say("read_by", 0, 1, 2) == "cma"
+    assert client.say("read_by", 0, 0, 1) == "local"
+    assert client.say("write", 2) == "True"
+    assert client.say("notify", 3) == "True"
+    assert client.say("words") == "True"
+    assert client.say("map").startswith("RDMAUnsupportedError None map of ")
+    # A client listens on nothing: it is asked to dial.
+    assert client.say("share_here", 3 * MIB + 1, 5) == str(3 * MIB + 1)
+    assert client.say("read_by", 1, 1, 2) == "tcp"
+    assert client.say("read_by", 0, 0, 2) == "tcp"
+    assert client.end() == 0
+
+
+def test_no_port_is_opened(cluster: Cluster) -> None:
+    client = cluster.client()
+    client.say("share", 0, 0, MIB, 1)
+    assert client.say("read", 1) == client.say("read_by", 1, 0, 1) == "tcp"
+    for host, ports in [(cluster.client_host, 0), (cluster.hosts[0], 1), (cluster.hosts[1], 1)]:
+        listening = host.run("ss", "-Hltn", capture_output=True).stdout.splitlines()
+        assert len(listening) == ports, listening
+    assert client.end() == 0
+
+
+def test_a_cut_that_heals_is_waited_for(cluster: Cluster) -> None:
+    client = cluster.client()
+    client.say("share", 0, 0, 16 * MIB, 1)
+    assert client.say("read", 1) == "tcp"
+    client.say("begin", 20)
+    for seconds in (0.3, 1.2):
+        cluster.hosts[0].cut()
+        pause(seconds)
+        cluster.hosts[0].heal()
+        pause(0.2)
+    assert client.say("outcome") == "tcp"
+    assert client.end() == 0
+
+
+def test_streams_that_are_reset_go_on_on_others(cluster: Cluster) -> None:
+    client = cluster.client()
+    client.say("share", 0, 0, 16 * MIB, 1)
+    assert client.say("read", 1) == "tcp"
+    client.say("begin", 20)
+    for _ in range(3):
+        cluster.hosts[0].reset()
+        pause(0.3)
+    assert client.say("outcome") == "tcp"
+    assert client.end() == 0
+
+
+def test_a_time_out_during_a_cut_says_how_far_it_got(cluster: Cluster) -> None:
+    client = cluster.client()
+    client.say("share", 0, 0, 64 * MIB, 1)
+    assert client.say("read", 1) == "tcp"
+    cluster.hosts[0].cut()
+    said = client.say("read_within", 300)
+    assert said.startswith("RDMATimeoutError None read of 67,108,864 bytes, process "), said
+    assert "path tcp: time-out of 0.3 s during transfer" in said
+    cluster.hosts[0].heal()
+    assert client.say("read", 1) == "tcp"
+    assert client.end() == 0
+
+
+def test_a_host_that_is_lost(cluster: Cluster) -> None:
+    client = cluster.client()
+    client.say("share", 0, 0, 16 * MIB, 1)
+    assert client.say("read", 1) == "tcp"
+    client.say("begin", 1000)
+    cluster.hosts[0].cut()
+    said = client.say("outcome")
+    assert said.startswith("RDMAPeerLostError host_lost read of 16,777,216 bytes, process "), said
+    client.kill()
+
+
+def test_an_owner_that_is_killed(cluster: Cluster) -> None:
+    client = cluster.client()
+    client.say("share", 0, 1, 16 * MIB, 1)
+    assert client.say("read_by", 1, 0, 1) == "tcp"
+    client.say("begin", 1000)
+    client.say("kill", 0, 1)
+    said = client.say("outcome")
+    assert said.startswith("RDMAPeerLostError ") and "the owner's process is gone" in said, said
+    # Also for who has not used it before.
+    assert client.say("read_by", 1, 1, 1).startswith("RDMAPeerLostError ")
+    client.kill()
+
+
+def test_dropped_by_its_owner(cluster: Cluster) -> None:
+    client = cluster.client()
+    client.say("share", 0, 0, MIB, 1)
+    assert client.say("read", 1) == "tcp"
+    client.say("drop")
+    said = client.say("read", 1)
+    assert said.startswith("RDMAReleasedError None read of 1,048,576 bytes") and "dropped by its owner" in said, said
+    assert client.end() == 0
