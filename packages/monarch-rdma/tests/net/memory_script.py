@@ -5,7 +5,7 @@
 SCRIPT = """
 import json, os, random, signal, sys, threading, time, warnings
 import monarch.actor
-from monarch.actor import Actor, Channel, attach_to_workers, endpoint
+from monarch.actor import Actor, Channel, attach, attach_to_workers, endpoint
 from monarch.rdma import RDMAAction, RDMABuffer, RDMABufferSet, RDMAError, RDMATcpFallbackWarning
 
 warnings.simplefilter("ignore", RDMATcpFallbackWarning)
@@ -57,6 +57,8 @@ def failed(error):
 
 class Job:
     def __init__(self, workers):
+        if gateway := os.environ.get("TEST_GATEWAY"):
+            attach(gateway, secret=os.environ["TEST_SECRET"])
         self.hosts = attach_to_workers(workers=workers, secret=os.environ["TEST_SECRET"])
         self.memory = self.hosts.spawn_procs({"procs": 2}).spawn("memory", Memory)
         self.pids = list(self.memory.pid.call().get().values())

@@ -112,3 +112,24 @@ def test_dropped_by_its_owner(cluster: Cluster) -> None:
     said = client.say("read", 1)
     assert said.startswith("RDMAReleasedError None read of 1,048,576 bytes") and "dropped by its owner" in said, said
     assert client.end() == 0
+
+
+def test_behind_a_gateway_bytes_go_by_messages(cluster: Cluster) -> None:
+    """The client reaches the first host only, and the second through that."""
+    gateway, behind = cluster.hosts
+    cluster.network.cut_link(cluster.client_host, behind)
+    client = cluster.client(TEST_GATEWAY=f"tcp://{gateway.name}:22222")
+    client.say("share", 1, 0, 9 * MIB + 5, 1)
+    assert client.say("read", 3) == "routed"
+    assert client.say("words") == "True"
+    assert client.say("write", 2) == "True"
+    # The hosts reach each other.
+    assert client.say("read_by", 0, 0, 1) == "tcp"
+    client.say("share_here", 5 * MIB, 3)
+    assert client.say("read_by", 1, 1, 2) == "routed"
+    # An end is news here, too.
+    client.say("share", 1, 1, 9 * MIB, 4)
+    client.say("begin", 1000)
+    client.say("kill", 1, 1)
+    assert client.say("outcome").startswith("RDMAPeerLostError ")
+    assert client.end() == 0

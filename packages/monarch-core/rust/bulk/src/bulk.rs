@@ -143,7 +143,7 @@ impl Bulk {
         }
         let (registry, answering) = (self.registry.clone(), self.answering.clone());
         let run = move || {
-            answering::serve(line, peer, &registry);
+            answering::serve(line, opened.dialled, peer, &registry);
             answering.fetch_sub(1, Ordering::AcqRel);
         };
         // Without a thread the other side sees the stream's end.

@@ -26,6 +26,7 @@ pub enum Path {
     Cma = 3,
     Staged = 4,
     Tcp = 5,
+    Routed = 6,
 }
 
 impl Path {
@@ -37,6 +38,7 @@ impl Path {
             Path::Cma => "cma",
             Path::Staged => "shm-staged",
             Path::Tcp => "tcp",
+            Path::Routed => "routed",
         }
     }
 }

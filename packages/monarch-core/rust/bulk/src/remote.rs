@@ -205,6 +205,7 @@ impl Remote {
             Some(Target::Theirs(t)) if t.view.is_some() => Path::Shm,
             Some(Target::Theirs(t)) if t.connection.is_direct() => Path::Cma,
             Some(Target::Theirs(_)) => Path::Staged,
+            Some(Target::Far(far)) if far.is_routed() => Path::Routed,
             Some(Target::Far(_)) => Path::Tcp,
         }
     }

@@ -215,7 +215,7 @@ impl Job {
                 let span = Span { write: op.what == Operation::Write, local, offset, len: slice.len as usize };
                 // SAFETY: a part of the operation's local range, which whoever made it keeps; held in `prepare`.
                 let copy = || unsafe { op.remote.copy(target, span, self.until, moved) };
-                return if matches!(op.remote.path(), Path::Staged | Path::Tcp) { pool.wait(copy) } else { copy() };
+                return if matches!(op.remote.path(), Path::Staged | Path::Tcp | Path::Routed) { pool.wait(copy) } else { copy() };
             }
         };
         // SAFETY: eight bytes of local memory, of any alignment, which whoever made the operation keeps.

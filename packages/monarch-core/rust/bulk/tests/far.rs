@@ -79,8 +79,8 @@ impl Fabric for Cable {
         };
         let (ours, theirs) = keys();
         let keys = |k| if self.encrypted { Some(k) } else { None };
-        self.owner.answer(7, Opened { fd: far, keys: keys(theirs) });
-        Ok(Opened { fd: near, keys: keys(ours) })
+        self.owner.answer(7, Opened { fd: far, keys: keys(theirs), dialled: false, is_routed: false });
+        Ok(Opened { fd: near, keys: keys(ours), dialled: true, is_routed: false })
     }
 
     fn has_ended(&self, _: u64) -> bool {
@@ -254,7 +254,7 @@ fn time_runs_out_at_a_reader_and_frees_the_owner() {
             let (near, far) = pair();
             // Open, and nobody answers.
             std::mem::forget(far);
-            Ok(Opened { fd: near, keys: None })
+            Ok(Opened { fd: near, keys: None, dialled: true, is_routed: false })
         }
         fn has_ended(&self, _: u64) -> bool {
             false
@@ -273,9 +273,10 @@ fn a_reader_that_does_not_read_keeps_nobody_from_ending_the_buffer() {
     let s = setup(64 << 20, false, false);
     // Asks for all, and reads nothing.
     let (near, far) = pair();
-    s.own.bulk.answer(7, Opened { fd: far, keys: None });
+    s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false });
     let mut line = bulk::far::Line::new(near, None).unwrap();
     let wait = bulk::far::Wait { until: Some(Instant::now() + HANG), stop: &|| false };
+    line.begin(true, wait).unwrap();
     let request = bulk::frames::Request::Copy { id: s.own.id, epoch: s.own.epoch, offset: 0, len: 64 << 20, write: false };
     line.send_frame(&bulk::frames::encode(1, &request), wait).unwrap();
     // It has begun.

@@ -113,9 +113,11 @@ impl Tls {
         }
     }
 
-    /// What protects the stream from here on; none if something is on its way, in or out.
-    pub fn into_keys(self) -> Option<Keys> {
-        if self.taken < self.incoming.len() || self.connection.is_handshaking() || self.connection.wants_write() {
+    /// What protects the stream from here on; none if something is on its way, in or out. Of a record that has come in part nobody can
+    /// tell: the other side must not send before it knows that this side is ready.
+    pub fn into_keys(mut self) -> Option<Keys> {
+        let unread = self.connection.process_new_packets().ok()?.plaintext_bytes_to_read();
+        if unread > 0 || self.taken < self.incoming.len() || self.connection.is_handshaking() || self.connection.wants_write() {
             return None;
         }
         Keys::new(&self.connection.dangerous_extract_secrets().ok()?)

@@ -23,6 +23,10 @@ pub struct Handed {
     pub fd: OwnedFd,
     /// None where streams are not encrypted.
     pub keys: Option<Keys>,
+    /// It was opened from this side, which speaks first.
+    pub dialled: bool,
+    /// It goes by messages.
+    pub is_routed: bool,
 }
 
 /// Why there is no stream.
@@ -75,6 +79,7 @@ impl Node {
         lock(&self.bulk_streams.waiting).remove(&number);
         match got {
             Ok(Err(_)) if self.has_ended(to) => Err(NoBulk::Ended),
+            Ok(Err(NoBulk::Unreachable(why))) => self.open_pipe(to).map_err(|e| NoBulk::Unreachable(format!("{why}; by messages: {e}"))),
             Ok(answer) => answer,
             Err(_) => Err(if self.has_ended(to) { NoBulk::Ended } else { NoBulk::TimedOut }),
         }
@@ -95,11 +100,15 @@ impl Node {
     }
 
     /// What the agent says.
-    pub(crate) fn on_bulk_stream(&self, number: u64, peer: ProcUid, serves: bool, keys: &[u8], fd: Option<OwnedFd>) {
+    pub(crate) fn on_bulk_stream(&self, number: u64, peer: ProcUid, (serves, dialled): (bool, bool), keys: &[u8], fd: Option<OwnedFd>) {
         let (Some(fd), keys) = (fd, Keys::from_bytes(keys)) else {
             return self.bulk_streams.answer(number, Err(NoBulk::Unreachable("no descriptors are left".to_owned())));
         };
-        self.take_bulk(number, peer, serves, Handed { fd, keys });
+        self.take_bulk(number, peer, serves, Handed { fd, keys, dialled, is_routed: false });
+    }
+
+    pub(crate) fn has_bulk(&self) -> bool {
+        self.bulk_streams.taker.get().is_some()
     }
 
     pub(crate) fn take_bulk(&self, number: u64, peer: ProcUid, serves: bool, handed: Handed) {
@@ -120,7 +129,7 @@ impl Node {
             return self.take_bulk(number, peer, serves, handed);
         }
         let keys = handed.keys.map_or(vec![], |k| k.to_bytes());
-        let frame = Frame::Control(Control::BulkStream { number, peer, serves, keys }).encode();
+        let frame = Frame::Control(Control::BulkStream { number, peer, serves, dialled: handed.dialled, keys }).encode();
         let _ = self.peer_unlinked(to).0.link.send(&[&frame], vec![handed.fd]);
     }
 

@@ -31,12 +31,14 @@
 //! | `census` | what an agent tells about its procs |
 //! | `pulse` | is Python running in a proc? |
 //! | `watch` | the agent looks after its procs |
+//! | `bulk_pipes` | such streams where none can be opened, by messages |
 //! | `bulk_streams` | streams between processes of different hosts, handed to them by their agents |
 //! | `detector` | which hosts are lost: decisions only |
 //! | `clock` | time, real or simulated |
 
 pub mod agent;
 pub mod aggregation;
+mod bulk_pipes;
 pub mod bulk_streams;
 pub mod capture;
 pub mod cast;

@@ -32,6 +32,7 @@ impl Node {
         if let Some(gateway) = self.gateway() {
             gateway.procs_ended(&known);
         }
+        self.pipes_ended(|uid| known.iter().any(|(gone, _)| *gone == uid));
         self.system.push(SystemEvent::ProcsEnded { ends: known });
         for (peer, _, waiting) in fresh {
             peer.link.close();

@@ -12,6 +12,7 @@ use wire::frame::{RETURN, STOP, TO_PORT};
 use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, Route, SlotId, Status};
 
 use crate::agent::Agent;
+use crate::bulk_pipes::BulkPipes;
 use crate::bulk_streams::BulkStreams;
 use crate::caster::{BY_TREE, Caster};
 use crate::cell::{Cell, Mode, Outcome};
@@ -54,6 +55,7 @@ pub struct Node {
     pub system: SystemQueue,
     pub inspections: Inspections,
     pub bulk_streams: BulkStreams,
+    pub(crate) bulk_pipes: BulkPipes,
     /// The process that is our agent: ourselves in the client.
     pub agent_uid: ProcUid,
     agent: OnceLock<Arc<Agent>>,
@@ -98,6 +100,7 @@ impl Node {
             system: SystemQueue::default(),
             inspections: Inspections::default(),
             bulk_streams: BulkStreams::default(),
+            bulk_pipes: BulkPipes::default(),
             agent_uid,
             agent: OnceLock::new(),
             peers: RwLock::default(),
@@ -536,9 +539,10 @@ impl Node {
             Control::Inspect { id, what } if self.agent().is_none() => self.inspect(link.peer, id, what),
             Control::Inspected { id, body } => self.on_inspected(link.peer, id, body),
             Control::StopProc { uid, grace_ms, reason } if uid == self.uid => self.system.push(SystemEvent::StopProc { grace_ms, reason }),
-            Control::BulkStream { number, peer, serves, keys } if link.peer == self.agent_uid => {
-                self.on_bulk_stream(number, peer, serves, &keys, fds.pop_front())
+            Control::BulkStream { number, peer, serves, dialled, keys } if link.peer == self.agent_uid => {
+                self.on_bulk_stream(number, peer, (serves, dialled), &keys, fds.pop_front())
             }
+            Control::BulkPipe { number, by_sender, what } => self.on_bulk_pipe(link.peer, number, by_sender, what),
             Control::BulkRefused { number, why } => self.on_bulk_refused(number, why),
             c @ (Control::Hosts { .. } | Control::HostsLost { .. } | Control::JobOver | Control::Shutdown { .. } | Control::Leaving) => {
                 if let Some(gateway) = self.gateway() {

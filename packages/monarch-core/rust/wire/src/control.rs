@@ -36,6 +36,16 @@ pub struct HostEntry {
     pub places: Vec<std::net::SocketAddr>,
 }
 
+/// What is said on a stream for bulk data that goes by messages.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PipeWord {
+    Open,
+    Bytes(Vec<u8>),
+    /// So many bytes of the receiver's have been taken.
+    Room(u32),
+    Close,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Control {
     /// First frame on a link: who speaks.
@@ -146,12 +156,20 @@ pub enum Control {
         peer: ProcUid,
         /// The other side answers.
         serves: bool,
+        /// It was opened from this side, which speaks first: the other side has its end by then.
+        dialled: bool,
         keys: Vec<u8>,
     },
     /// There is none.
     BulkRefused {
         number: u64,
         why: String,
+    },
+    /// `by_sender`: the number is one of the sender's, who has opened it.
+    BulkPipe {
+        number: u64,
+        by_sender: bool,
+        what: PipeWord,
     },
 }
 

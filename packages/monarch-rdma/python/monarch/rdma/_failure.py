@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # rust/bulk/src/failure.rs
 _RECORD = Struct("<BB?QQQi")
-_PATHS = ("none", "local", "shm", "cma", "shm-staged", "tcp")
+_PATHS = ("none", "local", "shm", "cma", "shm-staged", "tcp", "routed")
 _RELEASED, _PEER_LOST, _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED, _INIT = range(1, 8)
 # How long the news of a death may take to arrive here, seconds: the connection to the dead is often the first to tell. The agent knows how
 # it ended when the kernel has taken its memory back, which takes 0.1 s for each GiB; the error is not to wait for that.

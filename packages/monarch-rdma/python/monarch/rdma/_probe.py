@@ -25,7 +25,7 @@ class DeviceReport(NamedTuple):
 
 def probe() -> list[DeviceReport]:
     """One row for each path and device, best first; `reason` says what is in the way of one that is not usable."""
-    return [*same_host(), *_absent("cuda-ipc"), *devices(), *other_hosts(), *_absent("routed")]
+    return [*same_host(), *_absent("cuda-ipc"), *devices(), *other_hosts()]
 
 
 def same_host() -> list[DeviceReport]:
@@ -41,7 +41,8 @@ def same_host() -> list[DeviceReport]:
 
 def other_hosts() -> list[DeviceReport]:
     allowed = bool(bulk.setting("rdma_allow_tcp_fallback"))
-    return [DeviceReport("tcp", "network", 0, None, allowed, "" if allowed else "`rdma_allow_tcp_fallback` is False")]
+    reason = "" if allowed else "`rdma_allow_tcp_fallback` is False"
+    return [DeviceReport(name, "network", 0, None, allowed, reason) for name in ("tcp", "routed")]
 
 
 def shared_memory() -> str:

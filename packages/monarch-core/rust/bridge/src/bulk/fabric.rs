@@ -14,7 +14,7 @@ impl Fabric for Streams {
     fn open(&self, owner: u64, until: Instant) -> Result<Opened, NoStream> {
         let Some(node) = self.0.upgrade() else { return Err(NoStream::Ended) };
         match node.open_bulk(ProcUid(owner), until) {
-            Ok(Handed { fd, keys }) => Ok(Opened { fd, keys }),
+            Ok(Handed { fd, keys, dialled, is_routed }) => Ok(Opened { fd, keys, dialled, is_routed }),
             Err(NoBulk::Ended) => Err(NoStream::Ended),
             Err(NoBulk::TimedOut) => Err(NoStream::TimedOut),
             Err(NoBulk::Unreachable(why)) => Err(NoStream::Unreachable(why)),
@@ -30,9 +30,9 @@ impl Fabric for Streams {
 pub fn connect(bulk: &Arc<bulk::Bulk>, node: &Arc<Node>, streams: usize) {
     bulk.reach_by(Arc::new(Streams(Arc::downgrade(node))), streams);
     let answers = Arc::downgrade(bulk);
-    node.bulk_streams.take_by(Box::new(move |peer, Handed { fd, keys }| {
+    node.bulk_streams.take_by(Box::new(move |peer, Handed { fd, keys, dialled, is_routed }| {
         if let Some(bulk) = answers.upgrade() {
-            bulk.answer(peer.0, Opened { fd, keys });
+            bulk.answer(peer.0, Opened { fd, keys, dialled, is_routed });
         }
     }));
 }

@@ -17,15 +17,16 @@ const CHUNK: usize = 512 << 10;
 const WASTE: usize = 64 << 10;
 
 /// Answers until the stream ends. `peer` is the process at its other end.
-pub fn serve(mut line: Line, peer: u64, registry: &Arc<Registry>) {
+pub fn serve(mut line: Line, dialled: bool, peer: u64, registry: &Arc<Registry>) {
     // It ends with the other side, with this process, or with nonsense: in either case there is nobody to tell.
-    let _ = run(&mut line, peer, registry);
+    let _ = run(&mut line, dialled, peer, registry);
 }
 
-fn run(line: &mut Line, peer: u64, registry: &Arc<Registry>) -> Result<(), Broken> {
+fn run(line: &mut Line, dialled: bool, peer: u64, registry: &Arc<Registry>) -> Result<(), Broken> {
     // Connections of this host have small numbers.
     let asker = peer | 1 << 63;
     let wait = Wait { until: None, stop: &|| false };
+    line.begin(dialled, wait)?;
     let nonsense = || Broken::Failed("what came makes no sense".to_owned());
     loop {
         let (number, request) = frames::decode::<Request>(&line.receive_frame(wait)?).ok_or_else(nonsense)?;

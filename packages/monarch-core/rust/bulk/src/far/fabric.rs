@@ -10,6 +10,10 @@ pub struct Opened {
     pub fd: OwnedFd,
     /// None where streams are not encrypted.
     pub keys: Option<Keys>,
+    /// It was opened from this side, which speaks first: whoever opened the stream for the other side is done with it then.
+    pub dialled: bool,
+    /// It goes by messages, because no other one can be opened.
+    pub is_routed: bool,
 }
 
 pub enum NoStream {

@@ -15,6 +15,8 @@ const RECORDS: usize = 16;
 const BUFFER: usize = RECORDS * (HEAD + MOST + TAIL);
 /// How often it is looked whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
+/// The first byte of all.
+const BEGIN: u8 = 1;
 /// Of one frame.
 const LONGEST: usize = 16 << 10;
 
@@ -203,6 +205,17 @@ impl Line {
                 Err(e) => return Err(e.into()),
             }
         }
+    }
+
+    /// The side that opened the stream says that it has its end, and the other side waits for that.
+    pub fn begin(&mut self, dialled: bool, wait: Wait<'_>) -> Result<(), Broken> {
+        if dialled {
+            return self.send(&[&[BEGIN]], wait);
+        }
+        let mut first = 0u8;
+        // SAFETY: one byte of ours.
+        unsafe { self.receive(&raw mut first, 1, wait) }?;
+        if first == BEGIN { Ok(()) } else { Err(Broken::Failed("what came makes no sense".to_owned())) }
     }
 
     /// A message of its own: its length, then its bytes.

@@ -3,6 +3,7 @@
 //! A stream that breaks is opened anew, and what was under way goes on where it was: three times, as long as the owner is not known to
 //! have ended. Who asks has a stream to himself meanwhile; there are as many as bring anything.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use crate::registry::Id;
 
 /// Attempts in all, and what is waited before another one: also for the news that the owner has ended.
 const PAUSES: [Duration; 3] = [Duration::from_millis(3), Duration::from_millis(15), Duration::from_millis(40)];
+const CLOSED: &str = "the stream was closed";
 /// Questions under way on one stream.
 const WINDOW: usize = 64;
 
@@ -53,6 +55,7 @@ pub struct Far {
     pub width: usize,
     lines: Mutex<Lines>,
     freed: Condvar,
+    is_routed: AtomicBool,
 }
 
 /// What ended an attempt: the stream, or the operation itself.
@@ -70,7 +73,19 @@ impl From<Broken> for Ended {
 
 impl Far {
     pub fn new(owner: u64, fabric: Arc<dyn Fabric>, width: usize) -> Arc<Far> {
-        Arc::new(Far { owner, fabric, width: width.max(1), lines: Mutex::default(), freed: Condvar::new() })
+        Arc::new(Far {
+            owner,
+            fabric,
+            width: width.max(1),
+            lines: Mutex::default(),
+            freed: Condvar::new(),
+            is_routed: AtomicBool::new(false),
+        })
+    }
+
+    /// The last stream that was opened goes by messages.
+    pub fn is_routed(&self) -> bool {
+        self.is_routed.load(Ordering::Acquire)
     }
 
     pub fn has_ended(&self) -> bool {
@@ -98,17 +113,30 @@ impl Far {
             }
             lines.open += 1;
         }
-        let opened = self.fabric.open(self.owner, until);
-        let line = match opened {
-            Ok(opened) => Line::new(opened.fd, opened.keys.as_ref()).ok_or_else(|| Failure::new(Kind::Transfer, "the stream is no stream")),
-            Err(NoStream::Ended) => Err(Failure::lost()),
-            Err(NoStream::TimedOut) => Err(Failure::timed_out()),
-            Err(NoStream::Unreachable(why)) => Err(Failure::new(Kind::Transfer, format!("no stream to the owner: {why}"))),
-        };
+        let line = self.open(until);
         if line.is_err() {
             self.gone();
         }
         line
+    }
+
+    fn open(&self, until: Instant) -> Outcome<Line> {
+        let opened = self.fabric.open(self.owner, until).map_err(|why| match why {
+            NoStream::Ended => Failure::lost(),
+            NoStream::TimedOut => Failure::timed_out(),
+            NoStream::Unreachable(why) => Failure::new(Kind::Transfer, format!("no stream to the owner: {why}")),
+        })?;
+        self.is_routed.store(opened.is_routed, Ordering::Release);
+        let none = || Failure::new(Kind::Transfer, "the stream is no stream");
+        let mut line = Line::new(opened.fd, opened.keys.as_ref()).ok_or_else(none)?;
+        let stop = || self.has_ended();
+        line.begin(opened.dialled, Wait { until: Some(until), stop: &stop }).map_err(|broken| match broken {
+            Broken::TimedOut => Failure::timed_out(),
+            Broken::Stopped => Failure::lost(),
+            Broken::Ended => Failure::new(Kind::Transfer, CLOSED),
+            Broken::Failed(why) => Failure::new(Kind::Transfer, why),
+        })?;
+        Ok(line)
     }
 
     fn gone(&self) {
@@ -153,7 +181,7 @@ impl Far {
                             match broken {
                                 Broken::TimedOut => return Err(Failure::timed_out()),
                                 Broken::Stopped => return Err(Failure::lost()),
-                                Broken::Ended => "the stream was closed".to_owned(),
+                                Broken::Ended => CLOSED.to_owned(),
                                 Broken::Failed(why) => why,
                             }
                         }

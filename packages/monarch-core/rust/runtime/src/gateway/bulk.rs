@@ -85,7 +85,7 @@ impl Gateway {
         };
         match greeting::decode(&ready.answer) {
             Some(Welcome::Bulk) if ready.early.is_empty() => match ready.opened.stream.into_parts() {
-                Some((fd, keys)) => self.bulk_hand(pair, Handed { fd, keys }),
+                Some((fd, keys)) => self.bulk_hand(pair, Handed { fd, keys, dialled: true, is_routed: false }),
                 None => self.bulk_failed(pair, "the stream cannot be handed on".to_owned()),
             },
             Some(Welcome::Unreached { why }) => self.bulk_failed(pair, why),
@@ -142,7 +142,10 @@ impl Gateway {
         let (Welcome::Bulk, Some(job), true) = (welcome, found, sent) else { return };
         node.route(from, from_host, job.here);
         if let Some((fd, keys)) = opened.stream.into_parts() {
-            self.bulk_hand(&Pair { number, ours: to, theirs: from, serves: !serves }, Handed { fd, keys });
+            self.bulk_hand(
+                &Pair { number, ours: to, theirs: from, serves: !serves },
+                Handed { fd, keys, dialled: false, is_routed: false },
+            );
         }
     }
 }

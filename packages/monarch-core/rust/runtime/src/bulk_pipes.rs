@@ -1,0 +1,202 @@
+//! Streams for bulk data where none can be opened: what goes through them are ordinary messages to the other process.
+//!
+//! Each end is a socket pair, of which one socket is given away as the stream, and two threads that pass on what comes from it and what is
+//! for it. Neither side sends more than the other has room for, so a slow reader slows its writer down and agents hold little.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+
+use net::lock::lock;
+use wire::control::PipeWord;
+use wire::{Control, ProcUid};
+
+use crate::bulk_streams::Handed;
+use crate::node::{Node, spawn_joinable};
+
+/// Bytes that are under way in one direction at most, and in one message.
+const WINDOW: usize = 4 << 20;
+const CHUNK: usize = 128 << 10;
+
+/// The other process, the number, and whether that was given here.
+type Key = (ProcUid, u64, bool);
+
+#[derive(Default)]
+pub struct BulkPipes {
+    next: AtomicU64,
+    pipes: Mutex<HashMap<Key, Arc<Pipe>>>,
+}
+
+struct Pipe {
+    node: Weak<Node>,
+    key: Key,
+    fd: OwnedFd,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    incoming: VecDeque<Vec<u8>>,
+    /// Bytes in it.
+    waiting: usize,
+    /// Bytes that may be sent.
+    room: usize,
+    /// Nothing more comes; nothing more goes.
+    ended: bool,
+    over: bool,
+}
+
+impl Pipe {
+    fn say(&self, what: PipeWord) {
+        if let Some(node) = self.node.upgrade() {
+            let (peer, number, by_sender) = self.key;
+            node.peer(peer).send_control(Control::BulkPipe { number, by_sender, what });
+        }
+    }
+
+    /// Passes on what comes from this side.
+    fn read(&self) {
+        let mut buf = vec![0u8; CHUNK];
+        loop {
+            let most = {
+                let mut state = lock(&self.state);
+                while state.room == 0 && !state.over {
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+                if state.over {
+                    return;
+                }
+                state.room.min(CHUNK)
+            };
+            // SAFETY: a buffer of that length.
+            let n = unsafe { libc::read(self.fd.as_raw_fd(), buf.as_mut_ptr().cast(), most) };
+            if n < 0 && io::Error::last_os_error().kind() == ErrorKind::Interrupted {
+                continue;
+            }
+            if n <= 0 {
+                return self.end(true);
+            }
+            lock(&self.state).room -= n as usize;
+            self.say(PipeWord::Bytes(buf[..n as usize].to_vec()));
+        }
+    }
+
+    /// Passes on what comes from the other side.
+    fn write(&self) {
+        loop {
+            let bytes = {
+                let mut state = lock(&self.state);
+                loop {
+                    if let Some(bytes) = state.incoming.pop_front() {
+                        state.waiting -= bytes.len();
+                        break bytes;
+                    }
+                    if state.ended || state.over {
+                        drop(state);
+                        return self.end(false);
+                    }
+                    state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                }
+            };
+            let mut left = &bytes[..];
+            while !left.is_empty() {
+                // SAFETY: a buffer of that length; without SIGPIPE.
+                let n = unsafe { libc::send(self.fd.as_raw_fd(), left.as_ptr().cast(), left.len(), libc::MSG_NOSIGNAL) };
+                if n < 0 && io::Error::last_os_error().kind() == ErrorKind::Interrupted {
+                    continue;
+                }
+                if n <= 0 {
+                    return self.end(true);
+                }
+                left = &left[n as usize..];
+            }
+            self.say(PipeWord::Room(bytes.len() as u32));
+        }
+    }
+
+    /// Whoever has the stream sees its end; the other side too, if it is told.
+    fn end(&self, tell: bool) {
+        if std::mem::replace(&mut lock(&self.state).over, true) {
+            return;
+        }
+        self.changed.notify_all();
+        // SAFETY: our own descriptor. The thread that reads from it finds an end.
+        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+        if let Some(node) = self.node.upgrade() {
+            lock(&node.bulk_pipes.pipes).remove(&self.key);
+        }
+        if tell {
+            self.say(PipeWord::Close);
+        }
+    }
+}
+
+impl Node {
+    /// A stream to a process that is reached by messages only.
+    pub(crate) fn open_pipe(&self, to: ProcUid) -> io::Result<Handed> {
+        let number = self.bulk_pipes.next.fetch_add(1, Ordering::Relaxed);
+        let (pipe, handed) = self.make_pipe((to, number, true))?;
+        pipe.say(PipeWord::Open);
+        Ok(handed)
+    }
+
+    fn make_pipe(&self, key: Key) -> io::Result<(Arc<Pipe>, Handed)> {
+        let mut fds = [-1; 2];
+        // SAFETY: room for two descriptors.
+        if unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just handed us these.
+        let [fd, theirs] = fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        let state = State { incoming: VecDeque::new(), waiting: 0, room: WINDOW, ended: false, over: false };
+        let node = Arc::downgrade(&self.arc());
+        let pipe = Arc::new(Pipe { node, key, fd, state: Mutex::new(state), changed: Condvar::new() });
+        let (reads, writes) = (pipe.clone(), pipe.clone());
+        lock(&self.bulk_pipes.pipes).insert(key, pipe.clone());
+        let started = spawn_joinable("monarch-routed", move || reads.read()).and(spawn_joinable("monarch-routed", move || writes.write()));
+        if let Err(e) = started {
+            pipe.end(false);
+            return Err(e);
+        }
+        Ok((pipe, Handed { fd: theirs, keys: None, dialled: key.2, is_routed: true }))
+    }
+
+    pub(crate) fn on_bulk_pipe(&self, from: ProcUid, number: u64, by_sender: bool, what: PipeWord) {
+        let key = (from, number, !by_sender);
+        let found = lock(&self.bulk_pipes.pipes).get(&key).cloned();
+        let Some(pipe) = found else {
+            if matches!(what, PipeWord::Open) && by_sender {
+                match self.has_bulk().then(|| self.make_pipe(key)) {
+                    Some(Ok((_, handed))) => self.take_bulk(0, from, false, handed),
+                    _ => self.peer(from).send_control(Control::BulkPipe { number, by_sender: false, what: PipeWord::Close }),
+                }
+            }
+            return;
+        };
+        let mut state = lock(&pipe.state);
+        match what {
+            PipeWord::Open => {}
+            PipeWord::Bytes(bytes) => {
+                state.waiting += bytes.len();
+                if state.waiting > WINDOW {
+                    // It does not keep to what it was told.
+                    drop(state);
+                    return pipe.end(true);
+                }
+                state.incoming.push_back(bytes);
+            }
+            PipeWord::Room(n) => state.room = (state.room + n as usize).min(WINDOW),
+            PipeWord::Close => state.ended = true,
+        }
+        drop(state);
+        pipe.changed.notify_all();
+    }
+
+    /// Nothing more comes from these.
+    pub(crate) fn pipes_ended(&self, gone: impl Fn(ProcUid) -> bool) {
+        let ended: Vec<Arc<Pipe>> = lock(&self.bulk_pipes.pipes).values().filter(|p| gone(p.key.0)).cloned().collect();
+        ended.iter().for_each(|p| p.end(false));
+    }
+}
