@@ -285,3 +285,43 @@ fn a_reader_that_does_not_read_keeps_nobody_from_ending_the_buffer() {
     s.own.bulk.registry.end(&s.own.id, "dropped", Some(Box::new(move |o| told.send(o).unwrap())));
     done.recv_timeout(HANG).unwrap().unwrap();
 }
+
+#[test]
+fn what_is_small_waits_for_nothing_that_is_large() {
+    /// The first stream is not answered, the others are.
+    struct First(Arc<Bulk>, Mutex<Vec<std::os::fd::OwnedFd>>);
+    impl Fabric for First {
+        fn open(&self, _: u64, _: Instant) -> Result<Opened, NoStream> {
+            let (near, far) = pair();
+            let mut mute = self.1.lock().unwrap();
+            if mute.is_empty() {
+                mute.push(far);
+            } else {
+                self.0.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false });
+            }
+            Ok(Opened { fd: near, keys: None, dialled: true, is_routed: false })
+        }
+        fn has_ended(&self, _: u64) -> bool {
+            false
+        }
+    }
+    let s = setup(1 << 20, false, false);
+    let fabric = Arc::new(First(s.cable.owner.clone(), Mutex::default()));
+    let far = bulk::far::Far::new(s.own.owner, fabric.clone(), 1);
+    let (stop, mut memory) = (Instant::now() + HANG, vec![0u8; 1 << 20]);
+    let mut pieces = [s.own.piece(false, 0, memory.as_mut_ptr() as usize, 1 << 20)];
+    std::thread::scope(|scope| {
+        let large = scope.spawn(|| unsafe { far.copy(&mut pieces, stop, |_| ()) });
+        while fabric.1.lock().unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        let asked = far.call(&bulk::frames::Request::Open { id: s.own.id, epoch: s.own.epoch }, stop);
+        assert!(matches!(asked, Ok(bulk::frames::Reply::Opened { len: 1_048_576, .. })));
+        assert!(!large.is_finished());
+        // The stream of the large one ends, and it goes on on the other one.
+        fabric.1.lock().unwrap().truncate(0);
+        fabric.1.lock().unwrap().push(pair().0);
+        large.join().unwrap().unwrap();
+    });
+    assert!(memory == *s.memory);
+}

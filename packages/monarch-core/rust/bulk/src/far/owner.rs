@@ -20,6 +20,8 @@ const PAUSES: [Duration; 3] = [Duration::from_millis(3), Duration::from_millis(1
 const CLOSED: &str = "the stream was closed";
 /// Questions under way on one stream.
 const WINDOW: usize = 64;
+/// Bytes that are small.
+const SMALL: usize = 64 << 10;
 
 /// Bytes that are to be copied between local memory and a buffer.
 pub struct Piece {
@@ -46,6 +48,8 @@ impl Piece {
 struct Lines {
     idle: Vec<Line>,
     open: usize,
+    /// Streams that something large is on.
+    large: usize,
 }
 
 pub struct Far {
@@ -92,17 +96,20 @@ impl Far {
         self.fabric.has_ended(self.owner)
     }
 
-    fn take(&self, until: Instant) -> Outcome<Line> {
+    fn take(&self, until: Instant, is_small: bool) -> Outcome<Line> {
         {
             let mut lines = lock(&self.lines);
             loop {
-                while let Some(line) = lines.idle.pop() {
+                let may = is_small || lines.large < self.width;
+                while let Some(line) = if may { lines.idle.pop() } else { None } {
                     if !line.is_stale() {
+                        lines.large += usize::from(!is_small);
                         return Ok(line);
                     }
                     lines.open -= 1;
                 }
-                if lines.open < self.width {
+                // One stream more than there are for what is large.
+                if lines.open <= self.width && may {
                     break;
                 }
                 let left = until.saturating_duration_since(Instant::now());
@@ -112,10 +119,11 @@ impl Far {
                 lines = self.freed.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
             }
             lines.open += 1;
+            lines.large += usize::from(!is_small);
         }
         let line = self.open(until);
         if line.is_err() {
-            self.gone();
+            self.leave(None, is_small);
         }
         line
     }
@@ -139,45 +147,45 @@ impl Far {
         Ok(line)
     }
 
-    fn gone(&self) {
-        lock(&self.lines).open -= 1;
-        self.freed.notify_one();
-    }
-
-    fn give_back(&self, line: Line) {
-        if line.is_tired() {
-            return self.gone();
+    /// Gives back a stream, or says that it is no more.
+    fn leave(&self, line: Option<Line>, is_small: bool) {
+        let mut lines = lock(&self.lines);
+        lines.large -= usize::from(!is_small);
+        match line.filter(|line| !line.is_tired()) {
+            Some(line) => lines.idle.push(line),
+            None => lines.open -= 1,
         }
-        lock(&self.lines).idle.push(line);
-        self.freed.notify_one();
+        drop(lines);
+        self.freed.notify_all();
     }
 
-    /// Runs something on a stream; again on another one if that breaks, where that makes no difference.
-    fn with<T>(&self, until: Instant, again: bool, mut run: impl FnMut(&mut Line, Wait<'_>) -> Result<T, Ended>) -> Outcome<T> {
+    /// Runs something on a stream; again on another one if that breaks, where that makes no difference. What is small has one stream more,
+    /// so that it waits for nothing that is large.
+    fn with<T>(
+        &self,
+        until: Instant,
+        (is_small, again): (bool, bool),
+        mut run: impl FnMut(&mut Line, Wait<'_>) -> Result<T, Ended>,
+    ) -> Outcome<T> {
         let mut pauses = PAUSES.iter();
         loop {
-            let broken = match self.take(until) {
+            let broken = match self.take(until, is_small) {
                 Err(f) if f.kind == Kind::Transfer => f.detail,
                 Err(f) => return Err(f),
                 Ok(mut line) => {
                     let stop = || self.has_ended();
                     match run(&mut line, Wait { until: Some(until), stop: &stop }) {
                         Ok(value) => {
-                            self.give_back(line);
+                            self.leave(Some(line), is_small);
                             return Ok(value);
                         }
                         Err(Ended::Operation(f, in_step)) => {
-                            if in_step {
-                                self.give_back(line);
-                            } else {
-                                drop(line);
-                                self.gone();
-                            }
+                            self.leave(in_step.then_some(line), is_small);
                             return Err(f);
                         }
                         Err(Ended::Line(broken)) => {
                             drop(line);
-                            self.gone();
+                            self.leave(None, is_small);
                             match broken {
                                 Broken::TimedOut => return Err(Failure::timed_out()),
                                 Broken::Stopped => return Err(Failure::lost()),
@@ -204,7 +212,7 @@ impl Far {
 
     pub fn call(&self, request: &Request, until: Instant) -> Outcome<Reply> {
         let again = !matches!(request, Request::FetchAdd { .. } | Request::CompareSwap { .. } | Request::Restrict { .. });
-        self.with(until, again, |line, wait| {
+        self.with(until, (true, again), |line, wait| {
             line.send_frame(&frames::encode(0, request), wait)?;
             reply(line, wait)?.map_err(|f| Ended::Operation(f, true))
         })
@@ -214,7 +222,7 @@ impl Far {
     pub fn call_many(&self, requests: &[Request], until: Instant) -> Outcome<Vec<Outcome<Reply>>> {
         let mut replies = Vec::with_capacity(requests.len());
         for batch in requests.chunks(WINDOW) {
-            replies.extend(self.with(until, true, |line, wait| {
+            replies.extend(self.with(until, (true, true), |line, wait| {
                 batch.iter().try_for_each(|r| line.send_frame(&frames::encode(0, r), wait))?;
                 batch.iter().map(|_| Ok(reply(line, wait)?)).collect::<Result<Vec<_>, Ended>>()
             })?);
@@ -224,7 +232,7 @@ impl Far {
 
     /// For what does not matter to an owner that is gone.
     pub fn tell(&self, request: &Request, until: Instant) {
-        let _ = self.with(until, true, |line, wait| Ok(line.send_frame(&frames::encode(0, request), wait)?));
+        let _ = self.with(until, (true, true), |line, wait| Ok(line.send_frame(&frames::encode(0, request), wait)?));
     }
 
     /// Copies; all of the pieces are read, or all are written. `moved` is told how many bytes, as they move.
@@ -233,7 +241,8 @@ impl Far {
     /// The local ranges are valid, and for writing where bytes are read.
     pub unsafe fn copy(&self, pieces: &mut [Piece], until: Instant, mut moved: impl FnMut(usize)) -> Outcome<()> {
         for batch in pieces.chunks_mut(WINDOW) {
-            self.with(until, true, |line, wait| {
+            let is_small = batch.iter().map(|p| p.len).sum::<usize>() <= SMALL;
+            self.with(until, (is_small, true), |line, wait| {
                 let mut left: Vec<&mut Piece> = batch.iter_mut().filter(|p| p.done < p.len).collect();
                 for piece in &left {
                     line.send_frame(&frames::encode(0, &piece.request()), wait)?;
