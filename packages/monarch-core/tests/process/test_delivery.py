@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from pathlib import Path
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any
 
@@ -117,6 +118,52 @@ def test_without_memory_for_the_message():
     assert list(holders.take.call(large).get().values()) == [len(large)] * 2
     assert list(holders.all_seen.call().get().values()) == [[5, 5, len(large)]] * 2
     procs.stop().get()
+
+
+def test_what_is_there_can_be_lent_without_another_descriptor():
+    procs = this_host().spawn_procs({"gpus": 2})
+    holders = procs.spawn("holder", Holder)
+    holders.take.call(b"first").get()
+    large = bytes(1 << 20)
+    one, other = holders.slice(gpus=0), holders.slice(gpus=1)
+    assert one.take.call_one(large).get() == len(large)
+    with no_descriptors():
+        assert one.take.call_one(large).get() == len(large)
+        # This one has not seen the memory that it is in.
+        assert other.take.call_one(large).get() == len(large)
+    procs.stop().get()
+
+
+@contextlib.contextmanager
+def no_memory(pid: int, spare: int) -> Iterator[None]:
+    """The process gets so many bytes more, and no others."""
+    import resource
+
+    limits = resource.prlimit(pid, resource.RLIMIT_AS)
+    used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (used + spare, limits[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_AS, limits)
+
+
+def test_without_memory_at_an_agent_on_the_way():
+    with Workers(2) as workers, workers.attach() as hosts:
+        holders = hosts.spawn_procs().spawn("holder", Holder)
+        one, other = holders.slice(hosts=0), holders.slice(hosts=1)
+        assert list(holders.take.call(b"first").get().values()) == [5, 5]
+        large = bytes(256 << 20)
+        with no_memory(workers.processes[0].pid, 64 << 20):
+            with pytest.raises(DeliveryError, match=r"from client to .*: parts of it were lost on the way"):
+                one.take.call_one(large).get()
+            with pytest.raises(DeliveryError, match="parts of the answer were lost on the way"):
+                one.make.call_one(len(large)).get()
+            assert other.take.call_one(large).get() == len(large)
+            assert one.take.call_one(b"small").get() == 5
+        assert one.take.call_one(large).get() == len(large)
+        assert one.make.call_one(len(large)).get() == large
+        assert one.all_seen.call_one().get() == [5, 5, len(large)]
 
 
 def test_without_memory_for_the_answer():

@@ -24,6 +24,8 @@
 //! | `lanes` | large parts that wait for their turn, and what must not overtake them |
 //! | `trunk` | what two agents have between them |
 //! | `heart` | the heartbeat stream of a trunk |
+//! | `chunk` | what a link has still to write |
+//! | `readdressed` | frames that were made for a socket, and go to another host |
 //! | `arena` | the sender's shared memory for large parts |
 //! | `segment` | the receiver's view of a sender's arena |
 
@@ -31,6 +33,7 @@ pub mod address;
 pub mod arena;
 pub mod carrier;
 pub mod channel;
+mod chunk;
 pub mod connect;
 pub mod delay;
 pub mod dial;
@@ -40,6 +43,7 @@ pub mod link;
 pub mod listener;
 pub mod lock;
 pub mod poller;
+mod readdressed;
 pub mod segment;
 mod socket;
 pub mod splice;

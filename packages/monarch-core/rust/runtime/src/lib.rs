@@ -3,6 +3,7 @@
 //! | file | noun |
 //! |---|---|
 //! | `node` | this process: its peers, mailboxes and calls in flight |
+//! | `incomplete` | messages and answers whose large parts have not come with them |
 //! | `loss` | what becomes of calls when others are gone |
 //! | `peer` | another process, and what may be sent to it |
 //! | `credit` | how far a sender may run ahead of a mailbox |
@@ -49,6 +50,7 @@ pub mod detector;
 pub mod gateway;
 mod graves;
 pub mod guest;
+mod incomplete;
 pub mod inspection;
 mod loss;
 pub mod mailbox;

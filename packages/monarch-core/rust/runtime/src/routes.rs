@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use net::{Link, RecvPart};
 use wire::exit::ProcEnd;
 use wire::frame::PIECE;
-use wire::{Frame, Part, ProcUid, Route, stretch};
+use wire::{Frame, ProcUid, Route, stretch};
 
 use crate::gateway::Via;
 use crate::node::Node;
@@ -99,14 +99,6 @@ impl Node {
                 self.on_frame(&peer.link, frame, &mut VecDeque::new());
             }
         }
-    }
-
-    /// The parts of a frame; none if they make no sense.
-    pub(crate) fn adopt(&self, parts: Vec<Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
-        if parts.iter().any(|p| matches!(p, Part::Ahead { .. })) {
-            return self.known_peer(link.peer)?.adopt(parts);
-        }
-        parts.into_iter().map(|p| RecvPart::adopt(p, Some(link))).collect()
     }
 
     /// Frames that came in pieces.

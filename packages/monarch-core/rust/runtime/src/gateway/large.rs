@@ -39,6 +39,8 @@ enum Memory {
     Shared(Block),
     /// There is no shared memory: the limit of open files, most likely.
     Own(Vec<u8>),
+    /// No memory at all: the frame that it belongs to is told to be incomplete.
+    None,
 }
 
 impl Arriving {
@@ -46,14 +48,16 @@ impl Arriving {
         match &mut self.memory {
             Memory::Shared(block) => block.fill_at(self.at, bytes),
             Memory::Own(own) => own.extend_from_slice(bytes),
+            Memory::None => {}
         }
         self.at += bytes.len();
     }
 
-    fn whole(self) -> RecvPart {
+    fn whole(self) -> Option<RecvPart> {
         match self.memory {
-            Memory::Shared(block) => RecvPart::Own { block: Arc::new(block), readonly: true },
-            Memory::Own(bytes) => RecvPart::Inline { data: bytes.into(), readonly: true },
+            Memory::Shared(block) => Some(RecvPart::Own { block: Arc::new(block), readonly: true }),
+            Memory::Own(bytes) => Some(RecvPart::Inline { data: bytes.into(), readonly: true }),
+            Memory::None => None,
         }
     }
 }
@@ -112,17 +116,13 @@ impl Gateway {
         }
         let memory = match self.node()?.arena.alloc(len) {
             Ok(block) => Memory::Shared(block),
-            Err(_) => {
-                let mut own = Vec::new();
-                own.try_reserve_exact(len).ok()?;
-                Memory::Own(own)
-            }
+            Err(_) => room(len).map_or(Memory::None, Memory::Own),
         };
         Some(Arriving { number, memory, at: 0, len })
     }
 
-    fn hand_part(&self, job: &Arc<Job>, head: &Route, number: u64, part: RecvPart) {
-        let Some(node) = self.node() else { return };
+    fn hand_part(&self, job: &Arc<Job>, head: &Route, number: u64, part: Option<RecvPart>) {
+        let (Some(node), Some(part)) = (self.node(), part) else { return };
         node.route(head.from, head.from_host, job.here);
         if head.to == job.here {
             return node.peer_unlinked(head.from).0.part_came(number, part);
@@ -137,11 +137,18 @@ impl Gateway {
         let _ = match part {
             RecvPart::Own { block, .. } => send_parts(link, head, &[block], number),
             RecvPart::Inline { data, readonly } => {
-                let mut frame = Vec::with_capacity(data.len() + 32 + Route::LEN);
+                let Some(mut frame) = room(data.len() + 32 + Route::LEN) else { return };
                 put_part(&mut frame, head, number, &Part::Inline { data, readonly });
                 link.send(&[&frame], Vec::new())
             }
             RecvPart::Shared { .. } => Ok(()),
         };
     }
+}
+
+/// Memory of this process, if there is so much.
+fn room(bytes: usize) -> Option<Vec<u8>> {
+    let mut own = Vec::new();
+    own.try_reserve_exact(bytes).ok()?;
+    Some(own)
 }
