@@ -14,6 +14,7 @@ from worker_processes import Workers
 
 from monarch._core.errors import undeliverable
 from monarch.actor import Actor, ActorError, DeliveryError, SupervisionError, endpoint, send, this_host
+from monarch.config import configured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +70,11 @@ class Holder(Actor):
         return too_large()
 
     @endpoint
-    def fail(self) -> None:
+    def fail_without_descriptors(self) -> None:
+        import resource
+
+        self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, self.limits[1]))
         raise ValueError("for once")
 
     @endpoint
@@ -169,14 +174,42 @@ def test_without_memory_at_an_agent_on_the_way():
 def test_without_memory_for_the_answer():
     procs = this_host().spawn_procs()
     holder = procs.spawn("holder", Holder)
-    with pytest.raises(ActorError, match="for once"):
-        holder.fail.call_one().get()
     with pytest.raises(ActorError, match="no shared memory") as caught:
         holder.make_without_descriptors.call_one(80 << 20).get()
     assert isinstance(caught.value.exception, DeliveryError)
     holder.restore.call_one().get()
     assert holder.make.call_one(80 << 20).get() == bytes(80 << 20)
     procs.stop().get()
+
+
+class Boom(Actor):
+    def __init__(self) -> None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        raise ValueError("in the beginning")
+
+    @endpoint
+    def ping(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("method", ["auto", "exec"])
+def test_failures_of_actors_without_descriptors(method: str):
+    # The first thing that happens in its process.
+    with configured(spawn_method=method):
+        procs = this_host().spawn_procs()
+        holder = procs.spawn("holder", Holder)
+        with pytest.raises(ActorError, match="ValueError: for once"):
+            holder.fail_without_descriptors.call_one().get()
+        holder.restore.call_one().get()
+        assert holder.take.call_one(b"alive").get() == 5
+        procs.stop().get()
+        procs = this_host().spawn_procs()
+        boom = procs.spawn("boom", Boom)
+        with pytest.raises(SupervisionError, match="ValueError: in the beginning"):
+            boom.ping.call_one().get()
+        procs.stop().get()
 
 
 def test_too_large_for_another_host():
