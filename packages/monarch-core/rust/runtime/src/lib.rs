@@ -13,6 +13,7 @@
 //! | `cell` | what a call is waiting for |
 //! | `payload` | the parts of one outgoing message |
 //! | `system` | events for the process's own housekeeping thread |
+//! | `assembly` | frames of a process of another host, and the large parts that they name |
 //! | `agent` | the host agent: starts, links, watches and ends procs |
 //! | `cgroup` | which procs the kernel killed because memory had run out |
 //! | `graves` | actors that are gone |
@@ -37,6 +38,7 @@
 
 pub mod agent;
 pub mod aggregation;
+pub mod assembly;
 pub mod capture;
 pub mod cast;
 pub mod caster;

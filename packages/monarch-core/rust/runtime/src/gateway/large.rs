@@ -1,8 +1,9 @@
-//! Large parts of frames, ahead of them: by reference on a host, in stretches between hosts.
+//! Large parts of frames, beside them: by reference on a host, in stretches between hosts.
 //!
 //! A process lends its agent the block that a part is in. The agent writes the trunk from there, and gives it back when the other side has
 //! all of it. There the agent puts the stretches into its own arena, and lends that block to the process that it is for. So a byte is
 //! copied into the arena of its sender, to and from the sockets between the hosts, and into the arena of the receiving agent.
+//! The frame does not wait for its parts on the way, its receiver does: so a part that cannot be passed on must be told to be lost.
 
 use std::sync::Arc;
 
@@ -10,12 +11,12 @@ use net::lock::lock;
 use net::{Block, Link, LinkDown, RecvPart};
 use wire::cursor::DecodeError;
 use wire::stretch::{Stretch, put_part};
-use wire::{Part, ProcUid, Route};
+use wire::{Bytes, Part, ProcUid, Route};
 
 use super::{Gateway, Job};
 use crate::peer::MOST_BETWEEN_HOSTS;
 
-/// Lends the blocks to the process at the other end of the link, as parts of the frame that comes next.
+/// Lends the blocks to the process at the other end of the link, as parts of one frame.
 pub(super) fn send_parts(link: &Link, route: &Route, blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
     if blocks.is_empty() {
         return Ok(());
@@ -39,7 +40,7 @@ enum Memory {
     Shared(Block),
     /// There is no shared memory: the limit of open files, most likely.
     Own(Vec<u8>),
-    /// No memory at all: the frame that it belongs to is told to be incomplete.
+    /// There is none: it is lost.
     None,
 }
 
@@ -53,11 +54,11 @@ impl Arriving {
         self.at += bytes.len();
     }
 
-    fn whole(self) -> Option<RecvPart> {
+    fn whole(self) -> RecvPart {
         match self.memory {
-            Memory::Shared(block) => Some(RecvPart::Own { block: Arc::new(block), readonly: true }),
-            Memory::Own(bytes) => Some(RecvPart::Inline { data: bytes.into(), readonly: true }),
-            Memory::None => None,
+            Memory::Shared(block) => RecvPart::Own { block: Arc::new(block), readonly: true },
+            Memory::Own(bytes) => RecvPart::Inline { data: bytes.into(), readonly: true },
+            Memory::None => RecvPart::lost(),
         }
     }
 }
@@ -66,17 +67,17 @@ impl Gateway {
     /// A part that a proc of this host lends.
     pub(crate) fn send_part_for(&self, link: &Arc<Link>, head: &Route, part: Result<(u64, Part), DecodeError>) {
         if let Ok((number, part)) = part
-            && let Some(part) = RecvPart::adopt(part, Some(link))
             && self.may_send(link.peer, head)
         {
-            self.forward_part(head, number, part);
+            self.forward_part(head, number, RecvPart::adopt(part, Some(link)).unwrap_or_else(RecvPart::lost));
         }
     }
 
-    /// Sends a part on its way; what cannot be sent is told with the frame that follows.
+    /// Sends a part on its way; to a host that is lost its frame cannot be sent either.
     pub(super) fn forward_part(&self, head: &Route, number: u64, part: RecvPart) {
         let Some(job) = self.job_here(head.from_host) else { return };
         // From here on they are there.
+        let part = if part.bytes().is_ok() { part } else { RecvPart::lost() };
         let Ok(bytes) = part.bytes() else { return };
         if head.to_host == job.here {
             // What another process has lent cannot be lent on.
@@ -115,17 +116,19 @@ impl Gateway {
             return None;
         }
         let memory = match self.node()?.arena.alloc(len) {
+            // Lost before it came here.
+            _ if len == 0 => Memory::None,
             Ok(block) => Memory::Shared(block),
             Err(_) => room(len).map_or(Memory::None, Memory::Own),
         };
         Some(Arriving { number, memory, at: 0, len })
     }
 
-    fn hand_part(&self, job: &Arc<Job>, head: &Route, number: u64, part: Option<RecvPart>) {
-        let (Some(node), Some(part)) = (self.node(), part) else { return };
+    fn hand_part(&self, job: &Arc<Job>, head: &Route, number: u64, part: RecvPart) {
+        let Some(node) = self.node() else { return };
         node.route(head.from, head.from_host, job.here);
         if head.to == job.here {
-            return node.peer_unlinked(head.from).0.part_came(number, part);
+            return node.on_part(head.from, number, part);
         }
         let Some(agent) = node.agent() else { return };
         // The sender is told of its end by the frame that follows.
@@ -137,7 +140,9 @@ impl Gateway {
         let _ = match part {
             RecvPart::Own { block, .. } => send_parts(link, head, &[block], number),
             RecvPart::Inline { data, readonly } => {
-                let Some(mut frame) = room(data.len() + 32 + Route::LEN) else { return };
+                let frame = room(data.len() + 32 + Route::LEN);
+                let data = if frame.is_some() { data } else { Bytes::Own(Box::default()) };
+                let mut frame = frame.unwrap_or_default();
                 put_part(&mut frame, head, number, &Part::Inline { data, readonly });
                 link.send(&[&frame], Vec::new())
             }
