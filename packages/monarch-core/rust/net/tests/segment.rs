@@ -39,9 +39,11 @@ fn one(side: &Side) -> RecvPart {
     parts.remove(0).expect("the block was refused")
 }
 
-/// What a carrier was given: frames, and the parts that go ahead of each.
+/// A frame that a carrier was given, the parts that go with it, and the number of the first.
+type Given = (Frame, Vec<Vec<u8>>, u64);
+
 #[derive(Default)]
-struct Carried(Mutex<Vec<(Frame, Vec<Vec<u8>>, u64)>>);
+struct Carried(Mutex<Vec<Given>>);
 
 impl Carrier for Carried {
     fn carry(&self, _to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
