@@ -23,6 +23,7 @@
 //! | `channel` | frames that survive the end of their stream: numbers, acknowledgements, replay |
 //! | `lanes` | large parts that wait for their turn, and what must not overtake them |
 //! | `trunk` | what two agents have between them |
+//! | `still` | a connection that a test has cut |
 //! | `heart` | the heartbeat stream of a trunk |
 //! | `chunk` | what a link has still to write |
 //! | `readdressed` | frames that were made for a socket, and go to another host |
@@ -47,6 +48,7 @@ mod readdressed;
 pub mod segment;
 mod socket;
 pub mod splice;
+mod still;
 pub mod stream;
 pub mod sys;
 pub mod timeline;

@@ -25,16 +25,22 @@ fn number(f: &Frame) -> u64 {
     }
 }
 
+/// How many large parts each of them has.
+fn frames() -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec(prop_oneof![2 => Just(0u64), 1 => 1u64..4], 1..30)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn order_stays_and_nothing_waits_without_need(frames in prop::collection::vec(prop_oneof![2 => Just(0u64), 1 => 1u64..4], 1..30), ways in any::<u64>()) {
+    fn order_stays_and_nothing_waits_without_need(frames in frames(), ways in any::<u64>()) {
         let mut first = 0;
-        let all: Vec<Frame> = frames.iter().zip(1..).map(|(parts, n)| {
+        let mut numbered = |(parts, n): (&u64, u64)| {
             first += parts;
             frame(n, first - parts, *parts)
-        }).collect();
+        };
+        let all: Vec<Frame> = frames.iter().zip(1..).map(&mut numbered).collect();
         // The last part that each of them needs, and all before it.
         let needs: Vec<u64> = frames.iter().scan(0, |sum, parts| { *sum += parts; Some(*sum) }).collect();
         let total = *needs.last().unwrap();
