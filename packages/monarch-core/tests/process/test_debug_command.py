@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from debugged_actors import PDB, PROMPT, DebugLine
 from fresh_script import Script
+from worker_processes import Workers
 
 from monarch._core.debug_address import find_servers
 
@@ -126,6 +127,67 @@ def test_finds_the_job_without_a_port(start: Start) -> None:
         done = debug("--port", str(port), lines="list\nc\n")
     assert "two    0     gpus=0" in done.stdout
     assert script.end().code == 0
+
+
+HOSTS = (
+    STOP
+    + """
+from monarch.actor import attach_to_workers
+import monarch.actor
+monarch.actor.unhandled_fault_hook = lambda failure: None
+hosts = attach_to_workers(workers=os.environ["TEST_HOSTS"].split(), secret=os.environ["TEST_SECRET"])
+far = hosts.spawn_procs().spawn("far", Stop)
+result = far.step.call(1)
+stand(2)
+print(list(result.get().values()), flush=True)
+far.step.call(5)
+stand(2)
+while len(debug_controller().list.call_one(print_output=False).get()) > 1:
+    pass
+say("one left")
+signal.sigwait([signal.SIGUSR1])
+"""
+)
+
+
+def test_actors_on_other_hosts(start: Start) -> None:
+    with Workers(2, "tls") as workers:
+        variables = {**ANY_PORT, "TEST_HOSTS": " ".join(workers.addresses), "TEST_SECRET": str(workers.secret)}
+        script, port = start(HOSTS, env=variables)
+        done = debug("--port", str(port), lines="list\nattach far 1\np y\ndetach\ncast far ranks(hosts=0:2) p y * 10\nc\n")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "far    0     hosts=0" in done.stdout
+        assert "far    1     hosts=1" in done.stdout
+        assert "(Pdb) p y\n2\n" in done.stdout
+        assert "[0] 20\n[1] 20\n" in done.stdout
+        script.until("[2, 2]")
+        # A host that is lost takes its sessions along, the other one's stay.
+        script.until("port")
+        workers.processes[0].kill()
+        workers.processes[0].wait()
+        script.until("one left")
+        said = debug("--port", str(port), lines="list\nattach far 1\np y\ndetach\nc\n").stdout
+        assert "hosts=0" not in said
+        assert "(Pdb) p y\n6\n" in said
+        script.send(signal.SIGUSR1)
+        ended = script.end()
+        assert (ended.code, ended.left) == (0, []), ended
+
+
+def test_says_on_which_host_it_is_reached(start: Start) -> None:
+    code = """
+from monarch.actor import DebugSessionInfo
+from monarch._core.process import current_process
+here, controller = current_process().host, debug_controller()
+for number, host in ((1, here), (2, "elsewhere")):
+    info = DebugSessionInfo("x", number, {}, host, "step", 1)
+    how, _ = controller.open_session.call_one(number, info, current_process().uid).get()
+    say(str([how == f"monarch debug --port {controller.serve.call_one().get()[1]}" + end for end in ("", f", on {here}")]))
+say("port 0")
+"""
+    script, _ = start(STOP + code)
+    done = script.end()
+    assert done.out.splitlines()[:2] == ["[True, False]", "[False, True]"], done
 
 
 @pytest.mark.parametrize("arguments", [["--port", "none"], ["--port", "0"], ["--port", "65536"], ["extra"], ["--host"]])

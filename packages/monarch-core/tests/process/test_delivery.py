@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+from pathlib import Path
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from worker_processes import Workers
 
 from monarch._core.errors import undeliverable
 from monarch.actor import Actor, ActorError, DeliveryError, SupervisionError, endpoint, send, this_host
+from monarch.config import configured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +70,11 @@ class Holder(Actor):
         return too_large()
 
     @endpoint
-    def fail(self) -> None:
+    def fail_without_descriptors(self) -> None:
+        import resource
+
+        self.limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, self.limits[1]))
         raise ValueError("for once")
 
     @endpoint
@@ -119,17 +125,91 @@ def test_without_memory_for_the_message():
     procs.stop().get()
 
 
+def test_what_is_there_can_be_lent_without_another_descriptor():
+    procs = this_host().spawn_procs({"gpus": 2})
+    holders = procs.spawn("holder", Holder)
+    holders.take.call(b"first").get()
+    large = bytes(1 << 20)
+    one, other = holders.slice(gpus=0), holders.slice(gpus=1)
+    assert one.take.call_one(large).get() == len(large)
+    with no_descriptors():
+        assert one.take.call_one(large).get() == len(large)
+        # This one has not seen the memory that it is in.
+        assert other.take.call_one(large).get() == len(large)
+    procs.stop().get()
+
+
+@contextlib.contextmanager
+def no_memory(pid: int, spare: int) -> Iterator[None]:
+    """The process gets so many bytes more, and no others."""
+    import resource
+
+    limits = resource.prlimit(pid, resource.RLIMIT_AS)
+    used = int(Path(f"/proc/{pid}/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.prlimit(pid, resource.RLIMIT_AS, (used + spare, limits[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_AS, limits)
+
+
+def test_without_memory_at_an_agent_on_the_way():
+    with Workers(2) as workers, workers.attach() as hosts:
+        holders = hosts.spawn_procs().spawn("holder", Holder)
+        one, other = holders.slice(hosts=0), holders.slice(hosts=1)
+        assert list(holders.take.call(b"first").get().values()) == [5, 5]
+        large = bytes(256 << 20)
+        with no_memory(workers.processes[0].pid, 64 << 20):
+            with pytest.raises(DeliveryError, match=r"from client to .*: parts of it were lost on the way"):
+                one.take.call_one(large).get()
+            with pytest.raises(DeliveryError, match="parts of the answer were lost on the way"):
+                one.make.call_one(len(large)).get()
+            assert other.take.call_one(large).get() == len(large)
+            assert one.take.call_one(b"small").get() == 5
+        assert one.take.call_one(large).get() == len(large)
+        assert one.make.call_one(len(large)).get() == large
+        assert one.all_seen.call_one().get() == [5, 5, len(large)]
+
+
 def test_without_memory_for_the_answer():
     procs = this_host().spawn_procs()
     holder = procs.spawn("holder", Holder)
-    with pytest.raises(ActorError, match="for once"):
-        holder.fail.call_one().get()
     with pytest.raises(ActorError, match="no shared memory") as caught:
         holder.make_without_descriptors.call_one(80 << 20).get()
     assert isinstance(caught.value.exception, DeliveryError)
     holder.restore.call_one().get()
     assert holder.make.call_one(80 << 20).get() == bytes(80 << 20)
     procs.stop().get()
+
+
+class Boom(Actor):
+    def __init__(self) -> None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        raise ValueError("in the beginning")
+
+    @endpoint
+    def ping(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("method", ["auto", "exec"])
+def test_failures_of_actors_without_descriptors(method: str):
+    # The first thing that happens in its process.
+    with configured(spawn_method=method):
+        procs = this_host().spawn_procs()
+        holder = procs.spawn("holder", Holder)
+        with pytest.raises(ActorError, match="ValueError: for once"):
+            holder.fail_without_descriptors.call_one().get()
+        holder.restore.call_one().get()
+        assert holder.take.call_one(b"alive").get() == 5
+        procs.stop().get()
+        procs = this_host().spawn_procs()
+        boom = procs.spawn("boom", Boom)
+        with pytest.raises(SupervisionError, match="ValueError: in the beginning"):
+            boom.ping.call_one().get()
+        procs.stop().get()
 
 
 def test_too_large_for_another_host():

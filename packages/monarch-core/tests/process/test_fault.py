@@ -170,8 +170,11 @@ class TestRefusals:
             fault(procs, "melt")  # pyright: ignore
 
     def test_cut_needs_hosts(self, procs):
-        with pytest.raises(NotImplementedError, match="several hosts"):
+        with pytest.raises(ValueError, match="give it a mesh of hosts"):
             fault(procs, "cut")
+        for kind in ("cut", "kill"):
+            with pytest.raises(ValueError, match="is the client's own machine"):
+                fault(this_host(), kind)
 
     def test_duration(self, procs):
         with pytest.raises(ValueError, match="Invalid duration format"):

@@ -147,6 +147,46 @@ def test_order_across_broken_connections(kind: str):
         assert list(stores.noted.call().get().values()) == [sent, sent]
 
 
+class Teller(Actor):
+    """Sends from a proc of another host."""
+
+    @endpoint
+    def tell(self, stores: Any, rounds: int) -> bool:
+        # Its own call comes behind what it has sent.
+        return tell(stores, rounds) == list(stores.noted.call().get().values())
+
+
+def tell(stores: Any, rounds: int) -> list[list[Any]]:
+    """Large ones to one of four, and casts to all of them and to some; what each of them is to see."""
+    wanted: list[list[Any]] = [[], [], [], []]
+    for n in range(rounds):
+        size = 2 * MIB + n
+        host, gpu = n % 2, n // 2 % 2
+        stores.slice(hosts=host, gpus=gpu).note.broadcast(pattern(size, n))
+        wanted[2 * host + gpu].append(sum_of(size, n))
+        stores.note.broadcast(n)
+        for seen in wanted:
+            seen.append(n)
+        if n % 3 == 0:
+            stores.slice(gpus=1).note.broadcast(-n)
+            wanted[1].append(-n)
+            wanted[3].append(-n)
+            assert len(stores.slice(hosts=host).pid.call().get()) == 2
+    return wanted
+
+
+def test_order_of_large_ones_and_casts():
+    with Workers(3, "tls") as workers, workers.attach() as hosts:
+        stores = hosts.slice(hosts=slice(0, 2)).spawn_procs({"gpus": 2}).spawn("store", Store)
+        wanted = tell(stores, 24)
+        cut(hosts)
+        more = tell(stores, 12)
+        assert list(stores.noted.call().get().values()) == [a + b for a, b in zip(wanted, more, strict=True)]
+        others = hosts.slice(hosts=slice(0, 2)).spawn_procs({"gpus": 2}).spawn("other", Store)
+        teller = hosts.slice(hosts=2).spawn_procs().spawn("teller", Teller)
+        assert teller.tell.call_one(others, 24).get()
+
+
 def test_several_senders_at_once():
     with Workers(2, "tls") as workers, workers.attach() as hosts:
         procs = hosts.spawn_procs({"procs": 3})

@@ -16,7 +16,7 @@ from file_job import FileJob
 from test_cli_exec import monarch
 
 from monarch.actor import this_host, this_proc
-from monarch.job import LocalJob, PortForwarder, ProcessJob, SubmitError, _audit, exec_command, job_load
+from monarch.job import ExecError, LocalJob, PortForwarder, ProcessJob, SubmitError, _audit, exec_command, job_load
 
 
 def rows(**wanted: str) -> list[dict[str, Any]]:
@@ -105,3 +105,32 @@ def test_it_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(path.name for path in home.iterdir()) == ["audit.jsonl", "audit.jsonl.1"]
     assert all(path.stat().st_size < 2500 for path in home.iterdir())
     assert rows()[-1]["target"] == "host 99"
+
+
+def test_hosts_write_down_who_had_what_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = ProcessJob({"hosts": 2})
+    try:
+        hosts = job.state(cached_path=None)["hosts"]
+        # What the workers do not have: they are to write down what they are told.
+        monkeypatch.setenv("SSH_CONNECTION", "192.0.2.7 50000 192.0.2.1 22")
+        words = ["sh", "-c", "exit $MONARCH_RANK_HOSTS"]
+        assert exec_command(hosts, words, {"TOKEN": "not to be seen"}, workdir="/").get() == 1
+        with pytest.raises(ExecError):
+            exec_command(hosts, ["no-such-program"], rank=0).get()
+    finally:
+        job.kill()
+    me = f"{pwd.getpwuid(os.geteuid()).pw_name} (uid {os.geteuid()})"
+    found = sorted(rows(action="host.exec"), key=lambda row: (row["command"] != "sh -c 'exit $MONARCH_RANK_HOSTS'", row["point"]["hosts"]))
+    assert [(row["point"]["hosts"], row["outcome"]) for row in found] == [
+        (0, "begun"),
+        (0, "ended with 0"),
+        (1, "begun"),
+        (1, "ended with 1"),
+        (0, "cannot start 'no-such-program': No such file or directory"),
+    ]
+    for row in found:
+        assert (row["who"], row["runs_as"], row["target"]) == (me, me, os.uname().nodename)
+        assert row["source"] == f"{os.uname().nodename} pid {os.getpid()} from 192.0.2.7"
+    assert [row["workdir"] for row in found[:4]] == ["/"] * 4
+    assert found[0]["pid"] > 0 and found[0]["time"] <= found[1]["time"]
+    assert "not to be seen" not in Path(os.environ["MONARCH_HOME"], "audit.jsonl").read_text()

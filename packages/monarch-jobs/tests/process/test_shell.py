@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -62,6 +63,13 @@ def test_commands_and_exit_code(tmp_path: Path) -> None:
         assert asked(session, "tty | tr / :", "(:dev:pts:[0-9]+)")
         session.sendline("exit 7")
         assert ended(session) == 7
+    # The host has written it down, for its client.
+    rows = [json.loads(line) for line in Path(os.environ["MONARCH_HOME"], "audit.jsonl").read_text().splitlines()]
+    (asked_for,) = [row for row in rows if row["action"] == "shell"]
+    begun, over = [row for row in rows if row["action"] == "host.shell"]
+    assert (begun["outcome"], begun["command"], over["outcome"]) == ("begun", "/bin/sh", "ended with 7")
+    assert begun["source"] == over["source"] == asked_for["source"]
+    assert begun["pid"] == over["pid"]
 
 
 def test_a_signal_counts_as_128_and_its_number(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from monarch._core.actor import Actor, concurrent_endpoint, endpoint
 from monarch._core.debug_session_info import DebugSessionInfo, table
 from monarch._core.future import Future
+from monarch._core.process import current_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,7 +130,9 @@ class DebugController(Actor):
         taken = self.find(info.actor_name, info.rank) is not None
         session = self.sessions[id] = PendingSession(id, info)
         self._watch(session, proc)
-        return server.how(), taken
+        # Its word appears where the session is.
+        here = current_process().host
+        return server.how() + (f", on {here}" if info.hostname != here else ""), taken
 
     @concurrent_endpoint
     async def prompt(self, id: int, place: tuple[str | None, int | None], text: str, prompt: str) -> str | None:
@@ -205,7 +208,7 @@ class DebugController(Actor):
 
     def _watch(self, session: PendingSession, proc: int) -> None:
         """Ends the session with its process, which cannot say so itself."""
-        from monarch._core.process import FIRST_ERROR, current_process
+        from monarch._core.process import FIRST_ERROR
 
         process = current_process()
         if proc == process.uid:

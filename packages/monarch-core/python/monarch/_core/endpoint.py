@@ -5,7 +5,7 @@ from __future__ import annotations
 from monarch._core.actor import EndpointProperty, NotAnEndpoint, check_arguments
 from monarch._core.future import Future
 from monarch._core.generic import Generic
-from monarch._core.process import CLOSED, ERROR, FIRST_ERROR, NO_ANSWER, OK, PROC_ENDED, STREAM, current_process
+from monarch._core.process import CLOSED, ERROR, FIRST_ERROR, NO_ANSWER, OK, PROC_ENDED, STREAM, UNDELIVERED, current_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,6 +200,10 @@ class Endpoint(Generic[P, R]):
             return actor_error(result, self._mesh._info.name, self._name)
         if result.status == CLOSED:
             return EOFError(f"Port closed: {self._endpoint_name} ended without an answer")
+        if result.status == UNDELIVERED:
+            from monarch._core.errors import DeliveryError
+
+            return self._undelivered(DeliveryError(result.raw().decode()), rank)
         # What has failed must be with its owner before a call of the owner shows it.
         current_process().native.settle()
         base_rank = self._mesh._base_ranks()[rank]

@@ -148,7 +148,7 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
     ErrorRow(
         "undeliverable",
         "DeliveryError",
-        "a call that could not be sent to its receivers, who live, or a message that came back",
+        "a call that could not be sent to its receivers, who live, or has not come whole, or a message that came back",
         "undeliverable message for {target} from {sender} to {dest}: {why}",
     ),
     ErrorRow(

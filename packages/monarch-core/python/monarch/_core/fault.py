@@ -1,7 +1,8 @@
 """Faults that a test makes: real signals to real processes, and frames held back on real links.
 
-The agent's process knows the processes, so it makes and heals all faults of the job; a proc asks it to. What is still frozen when the
+The agent of a host knows the processes there, so it makes and heals their faults; others ask it to. What is still frozen when the
 client ends is woken first, so that it can end as usual. A delay is kept by the proc itself, for all its links, in both directions.
+Faults of whole hosts are those of `host_fault`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from monarch._core.process import DELAY, ERROR, FAULT, FIRST_ERROR, GATHER, OK, 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, Literal, Self
 
     from monarch._core.actor_mesh import ActorMesh
+    from monarch._core.host_mesh import HostMesh
     from monarch._core.proc_mesh import ProcMesh
 
     Kind = Literal["kill", "freeze", "cut", "delay"]
@@ -33,16 +36,19 @@ _POLL = 0.0005
 class Fault:
     """A fault that has begun; `heal()` ends it, as does leaving it as a context."""
 
-    __slots__ = ("_id", "_process", "kind")
+    __slots__ = ("_id", "_process", "_where", "kind")
 
-    def __init__(self, process: LocalProcess, id: int, kind: str) -> None:
+    def __init__(self, process: LocalProcess, id: int, kind: str, where: Iterable[int]) -> None:
         self._process = process
         self._id = id
         self.kind = kind
+        # The agents that have made it.
+        self._where = tuple(where)
 
     def heal(self) -> None:
-        """Ends the fault: frozen processes go on, links are as fast as before. Again: nothing. A kill stays."""
-        _ask(self._process, ("heal", self._id))
+        """Ends the fault: frozen processes go on, links are as fast as before. Again: nothing. A kill stays, and so does a frozen host."""
+        for agent in self._where:
+            _ask(self._process, agent, ("heal", self._id))
 
     def __enter__(self) -> Self:
         return self
@@ -57,15 +63,17 @@ class Fault:
         self.heal()
 
 
-def fault(mesh: ProcMesh | ActorMesh | Any, kind: Kind, *, duration: str | None = None, by: str = "10ms") -> Fault:
-    """Makes a fault in exactly the processes of `mesh`, a slice of processes or of actors, and gives a handle with `heal()`.
+def fault(mesh: HostMesh | ProcMesh | ActorMesh | Any, kind: Kind, *, duration: str | None = None, by: str = "10ms") -> Fault:
+    """Makes a fault in exactly the hosts or processes of `mesh`, a slice of hosts, processes or actors; gives a handle with `heal()`.
 
     `kill` sends SIGKILL. `freeze` sends SIGSTOP, `heal()` SIGCONT. `delay` holds everything that the processes send and receive
     for `by`, in order. `duration`, such as `"2s"`, heals by itself. A process that is starting gets the fault when it is there, one that is
     gone none. Returns when signals have taken effect, and delays are in place.
 
-    `ValueError` for another kind, a duration of a kill, a process that is not the job's, or the client. `NotImplementedError` for `cut`,
-    which needs several hosts.
+    Of hosts that were attached: `cut` lets nothing pass between them and all others of the job, the client included, and closes nothing;
+    `kill` kills their agents, and with them all procs there; `freeze` stops both, for a `duration` that has to be given.
+
+    `ValueError` for another kind or one that does not fit, a duration of a kill, what is not the job's, or the client.
 
     ```python
     from monarch.actor import this_host
@@ -78,46 +86,69 @@ def fault(mesh: ProcMesh | ActorMesh | Any, kind: Kind, *, duration: str | None 
     """
     if kind not in KINDS:
         raise ValueError(f"unknown fault {kind!r}: expected one of {', '.join(KINDS)}")
-    if kind == "cut":
-        raise NotImplementedError("fault 'cut' cuts hosts off from each other: it needs a mesh of several hosts, and there is one")
     length = None if duration is None else parse_duration(duration) / 1e9
     if kind == "kill" and length is not None:
         raise ValueError("fault 'kill' cannot be healed, so it takes no duration")
     held = parse_duration(by)
-    process = current_process()
+    from monarch._core.host_mesh import HostMesh
+
+    process, id = current_process(), new_uid()
+    if isinstance(mesh, HostMesh):
+        _ask(process, process.job, ("begin hosts", id, kind, _hosts_of(process, mesh, kind, length), length))
+        return Fault(process, id, kind, [process.job])
+    if kind == "cut":
+        raise ValueError("fault 'cut' cuts hosts off: give it a mesh of hosts")
     procs = _procs_of(process, mesh)
-    id = new_uid()
-    _ask(process, ("begin", id, kind, procs, length, held))
-    return Fault(process, id, kind)
+    for agent, there in procs.items():
+        _ask(process, agent, ("begin", id, kind, there, length, held))
+    return Fault(process, id, kind, procs)
 
 
-def _procs_of(process: LocalProcess, mesh: Any) -> list[int]:
+def _hosts_of(process: LocalProcess, mesh: HostMesh, kind: str, length: float | None) -> list[int]:
+    hosts = list(dict.fromkeys(mesh._agent_ids()))
+    if process.job in hosts:
+        raise ValueError(f"{mesh!r} is the client's own machine, which a fault cannot be made in")
+    if kind == "delay":
+        raise ValueError("fault 'delay' is one of processes: give it those of the hosts")
+    if kind == "freeze" and length is None:
+        raise ValueError("fault 'freeze' of hosts needs a duration: nobody could wake them")
+    return hosts
+
+
+def _procs_of(process: LocalProcess, mesh: Any) -> dict[int, list[int]]:
+    """By the agents of their hosts."""
     from monarch._core.actor_mesh import ActorMesh
+    from monarch._core.mesh_info import each_of, reach
     from monarch._core.proc_mesh import ProcMesh
 
-    if isinstance(mesh, ProcMesh):
-        procs = mesh._procs()
-    elif isinstance(mesh, ActorMesh):
-        procs = [mesh._info.procs[r] for r in mesh._base_ranks()]
-    else:
-        raise TypeError(f"fault takes a mesh of processes or actors, not {type(mesh).__name__}")
-    if mesh._info.job != process.job:
+    if not isinstance(mesh, (ProcMesh, ActorMesh)):
+        raise TypeError(f"fault takes a mesh of hosts, processes or actors, not {type(mesh).__name__}")
+    info = mesh._info
+    if info.job != process.job:
         raise ValueError(f"{mesh!r} belongs to another client: only its own can make faults there")
-    if process.agent_uid in procs:
-        raise ValueError(f"{mesh!r} is in the client's own process, which a fault cannot be made in")
-    return list(dict.fromkeys(procs))
+    agents = each_of(info.agents) or [process.agent_uid] * len(info.procs)
+    found: dict[int, list[int]] = {}
+    for rank in mesh._shape.ranks():
+        there, proc = found.setdefault(agents[rank], []), info.procs[rank]
+        if proc == agents[rank]:
+            raise ValueError(f"{mesh!r} is in the client's own process, which a fault cannot be made in")
+        if proc not in there:
+            there.append(proc)
+    reach(process, info.job, [(agent, agent) for agent in found])
+    return found
 
 
-def _ask(process: LocalProcess, request: tuple[Any, ...]) -> None:
-    """Has the agent's process do it."""
-    if process.is_client:
+def _ask(process: LocalProcess, agent: int, request: tuple[Any, ...]) -> None:
+    """Has an agent's process do it."""
+    if process.is_client and agent == process.agent_uid:
         _do(process, request)
         return
-    cell = process.native.cell(FIRST_ERROR, 1, [process.agent_uid])
-    process.native.request(process.agent_uid, FAULT, marshal.dumps(request), cell.slot)
+    cell = process.native.cell(FIRST_ERROR, 1, [agent])
+    process.native.request(agent, FAULT, marshal.dumps((*request, 0)), cell.slot)
     cell.wait()
     error = cell.error()
-    if error is not None:
+    # If the host is gone there is nobody left for a fault.
+    if error is not None and error.status == ERROR:
         raise RuntimeError(error.raw().decode())
 
 
@@ -128,12 +159,13 @@ def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -
         from monarch._core._native import set_runtime_thread
 
         set_runtime_thread()
+        *request, rank = marshal.loads(body)
         try:
-            _do(process, marshal.loads(body))
+            _do(process, tuple(request))
         except Exception as e:
-            process.native.reply(sender, slot, 0, ERROR, str(e).encode())
+            process.native.reply(sender, slot, rank, ERROR, str(e).encode())
         else:
-            process.native.reply(sender, slot, 0, OK, b"")
+            process.native.reply(sender, slot, rank, OK, b"")
 
     process.start_thread(run)
 
@@ -148,6 +180,14 @@ _active: dict[int, tuple[str, list[int], int]] = {}
 def _do(process: LocalProcess, request: tuple[Any, ...]) -> None:
     if request[0] == "heal":
         _heal(process, request[1])
+        return
+    if request[0] != "begin":
+        from monarch._core import host_fault
+
+        if request[0] == "begin hosts":
+            host_fault.begin(process, *request[1:])
+        else:
+            host_fault.carry_out(process, request)
         return
     _, id, kind, procs, length, held = request
     if kind == "kill":
@@ -174,6 +214,9 @@ def _heal(process: LocalProcess, id: int) -> None:
     with _lock:
         found = _active.pop(id, None)
         if found is None:
+            from monarch._core import host_fault
+
+            host_fault.heal(process, id)
             return
         kind, procs, _ = found
         if kind == "freeze":
@@ -186,8 +229,11 @@ def _heal(process: LocalProcess, id: int) -> None:
 
 def heal_all(process: LocalProcess) -> None:
     """The client ends: nothing frozen may be left, and what is to end should hear of it."""
+    from monarch._core import host_fault
+
     for id in list(_active):
         _heal(process, id)
+    host_fault.heal_all(process)
 
 
 def _frozen() -> set[int]:

@@ -580,8 +580,10 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
         return
     process.actors[mailbox] = actor
     process.supervision.actor_started(mailbox, owner_proc)
-    from monarch._core import actor_logging, debug_hook
+    # The last two are for its failures: there may be no descriptor left then to read them from their files.
+    from monarch._core import actor_logging, debug_hook, error_table, remote_exception
 
+    del error_table, remote_exception
     actor_logging.install()
     debug_hook.install()
     event("actor.start", actor=actor.display, mesh=info.unique_name, rank=rank)

@@ -11,6 +11,9 @@ from monarch._core.identity import new_uid, to_base58
 from monarch._core.mesh_info import reach
 from monarch._core.process import CLOSED, ERROR, LocalProcess, current_process
 
+# Why a message came back that the receiver would have taken; the native side's text.
+LOST_PARTS = "parts of it were lost on the way"
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
@@ -246,7 +249,9 @@ def envelope_of(actor: LocalActor | None, body: bytes) -> UndeliverableMessageEn
 
     sender = "client" if actor is None else actor.display
     dest = f"port<{to_base58(int.from_bytes(body[8:16], 'little'))}>"
-    return UndeliverableMessageEnvelope(sender, dest, undeliverable(dest, sender, dest, "the port is closed"))
+    # What else stands there says how the receiver has ended.
+    why = LOST_PARTS if body[16:] == LOST_PARTS.encode() else "the port is closed"
+    return UndeliverableMessageEnvelope(sender, dest, undeliverable(dest, sender, dest, why))
 
 
 def undelivered(process: LocalProcess, body: bytes) -> None:
@@ -255,7 +260,18 @@ def undelivered(process: LocalProcess, body: bytes) -> None:
     actor = process.actors.get(sender)
     if actor is not None:
         actor.mailbox.push_event(b"U" + body)
-    elif process.is_client and not process.closed:
-        import logging
+    elif not sender:
+        from monarch._core.errors import undeliverable
 
-        logging.getLogger("monarch").warning("%s", envelope_of(None, body).error_msg())
+        # A broadcast: its sender is not known any more, and nobody waits for it.
+        info = process.infos.get(int.from_bytes(body[8:16], "little"))
+        dest, ours = "an actor" if info is None else info.name, f"pid {process.pid} on {process.host}"
+        _warn(undeliverable(f"{dest}: a broadcast", ours, dest, LOST_PARTS))
+    elif process.is_client and not process.closed:
+        _warn(envelope_of(None, body).error_msg())
+
+
+def _warn(text: str) -> None:
+    import logging
+
+    logging.getLogger("monarch").warning("%s", text)

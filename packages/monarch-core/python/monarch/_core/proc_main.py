@@ -26,12 +26,14 @@ _FIRST = (
     "monarch._core.by_value",
     "monarch._core.class_cache",
     "monarch._core.debug_hook",
+    "monarch._core.error_table",
     "monarch._core.housekeeping",
     "monarch._core.local_actor",
     "monarch._core.module_reload",
     "monarch._core.port",
     "monarch._core.post_import",
     "monarch._core.proc_mesh",
+    "monarch._core.remote_exception",
     "monarch._core.stacks",
     "monarch._core.value_mesh",
     "monarch._core.workspace_path",
@@ -49,8 +51,6 @@ REST = (
     "traceback",
     "asyncio",
     "monarch._core.async_actor",
-    "monarch._core.remote_exception",
-    "monarch._core.error_table",
     "monarch._core.spawn",
 )
 

@@ -41,7 +41,7 @@ WORKSPACE = 50
 FIRST_ERROR, GATHER, STREAM, NO_ANSWER = 0, 1, 2, -1
 
 # What an answer is; the native side's numbers.
-OK, ERROR, FAILED, PROC_ENDED, CLOSED = 0, 1, 2, 3, 4
+OK, ERROR, FAILED, PROC_ENDED, CLOSED, UNDELIVERED = 0, 1, 2, 3, 4, 5
 
 
 class LocalProcess:

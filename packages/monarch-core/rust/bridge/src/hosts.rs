@@ -213,6 +213,12 @@ impl Hosts {
         }
     }
 
+    /// Nothing goes between these hosts and this process from now on, or does again: for tests.
+    fn cut_off(&self, py: Python<'_>, hosts: Vec<u64>, yes: bool) {
+        let hosts: Vec<ProcUid> = hosts.into_iter().map(ProcUid).collect();
+        py.detach(|| self.gateway.cut_off(&hosts, yes));
+    }
+
     /// Breaks the connection to a host, as a network does now and then: for tests.
     fn cut(&self, host: u64) {
         for job in self.gateway.jobs() {

@@ -1,6 +1,7 @@
 //! How frames get to a process that this one has no socket to.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use wire::ProcUid;
 
@@ -15,4 +16,12 @@ pub trait Carrier: Send + Sync {
     /// Whole frames, in order. What cannot be delivered is reported by whoever reports the end of the process.
     /// The blocks go first: they are large parts of these frames, and the first of them has this number.
     fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown>;
+}
+
+/// How many parts this process has sent ahead of their frames: their numbers.
+static AHEAD: AtomicU64 = AtomicU64::new(0);
+
+/// Numbers for so many parts that go ahead of their frames; the first of them.
+pub fn number_ahead(parts: usize) -> u64 {
+    AHEAD.fetch_add(parts as u64, Ordering::Relaxed)
 }

@@ -1,9 +1,9 @@
 //! Large parts on their way into a channel, and what must not overtake them.
 //!
-//! What goes to another host goes into the channel at once, but for large parts: of those only as much as keeps the stream busy. Between
-//! two processes nothing overtakes a part, so what follows it waits behind it, in the lane of these two. Lanes take turns, a stretch each;
-//! what has no lane goes past them all. What a process sends to an agent is about other processes, too: it is behind all that this process
-//! has sent before, and before all that it sends then. No I/O here.
+//! What goes to another host goes into the channel at once, but for large parts: of those only as much as keeps the stream busy. Those from
+//! one process to another are a lane, and come in their order; lanes take turns, a stretch each. Frames go past them all, for their
+//! receiver keeps them until it has their parts. But what a process sends to an agent is about other processes, too: it is behind all
+//! that this process has sent before, and before all that it sends then. No I/O here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Lanes {
 
     /// A frame that goes this way must wait here.
     pub fn is_behind(&self, route: &Route) -> bool {
-        self.lanes.iter().any(|l| l.from == route.from && (l.to.is_none_or(|to| to == route.to) || route.to == route.to_host))
+        self.lanes.iter().any(|l| l.from == route.from && (l.to.is_none() || route.to == route.to_host))
     }
 
     pub fn put_frame(&mut self, route: &Route, frame: Box<[u8]>) {

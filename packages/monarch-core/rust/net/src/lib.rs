@@ -24,7 +24,10 @@
 //! | `lanes` | large parts that wait for their turn, and what must not overtake them |
 //! | `records` | TLS records by themselves, for a process that gets a stream which another one has opened |
 //! | `trunk` | what two agents have between them |
+//! | `still` | a connection that a test has cut |
 //! | `heart` | the heartbeat stream of a trunk |
+//! | `chunk` | what a link has still to write |
+//! | `readdressed` | frames that were made for a socket, and go to another host |
 //! | `arena` | the sender's shared memory for large parts |
 //! | `segment` | the receiver's view of a sender's arena |
 
@@ -32,6 +35,7 @@ pub mod address;
 pub mod arena;
 pub mod carrier;
 pub mod channel;
+mod chunk;
 pub mod connect;
 pub mod delay;
 pub mod dial;
@@ -41,10 +45,12 @@ pub mod link;
 pub mod listener;
 pub mod lock;
 pub mod poller;
+mod readdressed;
 pub mod records;
 pub mod segment;
 mod socket;
 pub mod splice;
+mod still;
 pub mod stream;
 pub mod sys;
 pub mod timeline;

@@ -17,8 +17,10 @@ use wire::{BlockId, Frame, ProcUid, Route, Routed};
 
 use crate::arena::{Block, Segment};
 use crate::carrier::{Carrier, LinkDown};
+use crate::chunk::{Chunk, Passed, enqueue};
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
+use crate::readdressed;
 use crate::segment::RecvSegment;
 use crate::sys;
 
@@ -35,8 +37,6 @@ const RELEASE_LAZILY: usize = 8 << 20;
 const BURST: Duration = Duration::from_micros(8);
 /// Held-back bytes that go out at once.
 const HOLD: usize = 32 << 10;
-/// Queued frames are merged into pieces of about this size.
-const MERGE: usize = 256 << 10;
 
 pub trait LinkHandler: Send + Sync {
     /// One whole frame; descriptors that came with it are at the front of `fds`.
@@ -62,21 +62,6 @@ struct Out {
     down: bool,
     released: Vec<BlockId>,
     released_bytes: usize,
-}
-
-#[derive(Default)]
-struct Chunk {
-    bytes: Vec<u8>,
-    at: usize,
-    fds: Vec<OwnedFd>,
-    /// Not before this.
-    due: Option<Instant>,
-}
-
-impl Chunk {
-    fn is_due(&self) -> bool {
-        self.due.is_none_or(|due| due <= Instant::now())
-    }
 }
 
 #[derive(Default)]
@@ -144,8 +129,10 @@ impl Link {
         let mut out = lock(&self.out);
         let queue = std::mem::take(&mut out.queue);
         self.queued.store(0, Ordering::Relaxed);
+        // Nobody has seen what was to be lent.
+        let Shared { lent, .. } = std::mem::take(&mut *lock(&self.shared));
         for chunk in queue {
-            let _ = carrier.carry(self.peer, &[&chunk.bytes], &[], 0);
+            let _ = readdressed::carry(&*carrier, self.peer, &chunk.bytes, |id| lent.get(&id).map(|l| l.0.clone()));
         }
         let _ = self.carrier.set(carrier);
     }
@@ -198,7 +185,7 @@ impl Link {
     /// Sends the pieces as one contiguous run of whole frames. Blocks that the frames name must be lent first.
     pub fn send(&self, pieces: &[&[u8]], fds: Vec<OwnedFd>) -> Result<(), LinkDown> {
         let mut out = lock(&self.out);
-        self.send_locked(&mut out, pieces, fds)
+        self.send_locked(&mut out, pieces, fds.into_iter().map(Passed::Own).collect())
     }
 
     /// As `send`, but a small message that follows another one closely is held back for those that follow it: one
@@ -214,7 +201,7 @@ impl Link {
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
         let release = take_release(&mut out);
-        enqueue(&mut out, &self.queued, &release, pieces, 0, Vec::new(), None);
+        enqueue(&mut out.queue, &self.queued, &release, pieces, 0, Vec::new(), None);
         if self.queued() >= HOLD {
             self.flush_out(&mut out);
         } else {
@@ -252,6 +239,12 @@ impl Link {
         if out.down {
             return Err(LinkDown);
         }
+        if let Some(carrier) = self.carrier.get() {
+            // Since just now.
+            self.sent.fetch_add(1, Ordering::Relaxed);
+            let lent = |id| blocks.iter().find(|b| b.id() == id).cloned();
+            return readdressed::carry(&**carrier, self.peer, &pieces.concat(), lent);
+        }
         let mut fresh = Vec::new();
         {
             let mut shared = lock(&self.shared);
@@ -264,14 +257,12 @@ impl Link {
         }
         for s in fresh {
             let control = Control::Segment { segment: s.id, len: s.len };
-            if let Ok(fd) = s.fd().try_clone_to_owned() {
-                self.send_locked(&mut out, &[&Frame::Control(control).encode()], vec![fd])?;
-            }
+            self.send_locked(&mut out, &[&Frame::Control(control).encode()], vec![Passed::Segment(s)])?;
         }
         self.send_locked(&mut out, pieces, Vec::new())
     }
 
-    fn send_locked(&self, out: &mut Out, pieces: &[&[u8]], fds: Vec<OwnedFd>) -> Result<(), LinkDown> {
+    fn send_locked(&self, out: &mut Out, pieces: &[&[u8]], fds: Vec<Passed>) -> Result<(), LinkDown> {
         if out.down {
             return Err(LinkDown);
         }
@@ -281,13 +272,13 @@ impl Link {
         }
         let release = take_release(out);
         let Some(raw) = out.fd.as_ref().map(|fd| fd.as_raw_fd()) else {
-            enqueue(out, &self.queued, &release, pieces, 0, fds, None);
+            enqueue(&mut out.queue, &self.queued, &release, pieces, 0, fds, None);
             return Ok(());
         };
         let delay = self.poller.delay.get();
         if !out.queue.is_empty() || delay.is_some() {
             let due = delay.map(|d| self.later(d, |link| link.flush_out(&mut lock(&link.out))));
-            enqueue(out, &self.queued, &release, pieces, 0, fds, due);
+            enqueue(&mut out.queue, &self.queued, &release, pieces, 0, fds, due);
             if !out.want_write {
                 self.flush(out, raw);
             }
@@ -313,7 +304,7 @@ impl Link {
             }
         }
         let fds = if wrote > 0 { Vec::new() } else { fds };
-        enqueue(out, &self.queued, &release, pieces, wrote, fds, None);
+        enqueue(&mut out.queue, &self.queued, &release, pieces, wrote, fds, None);
         self.flush(out, raw);
         Ok(())
     }
@@ -570,31 +561,4 @@ fn take_release(out: &mut Out) -> Vec<u8> {
     }
     out.released_bytes = 0;
     Frame::Control(Control::Release { blocks: std::mem::take(&mut out.released) }).encode()
-}
-
-/// Queues what lies behind the first `skip` bytes.
-fn enqueue(
-    out: &mut Out,
-    queued: &AtomicUsize,
-    release: &[u8],
-    pieces: &[&[u8]],
-    mut skip: usize,
-    fds: Vec<OwnedFd>,
-    due: Option<Instant>,
-) {
-    let merge = fds.is_empty() && due.is_none() && out.queue.back().is_some_and(|c| c.bytes.len() < MERGE);
-    if !merge {
-        out.queue.push_back(Chunk { fds, due, ..Chunk::default() });
-    }
-    let Some(chunk) = out.queue.back_mut() else { return };
-    let before = chunk.bytes.len();
-    for piece in std::iter::once(&release).chain(pieces) {
-        let cut = skip.min(piece.len());
-        skip -= cut;
-        chunk.bytes.extend_from_slice(&piece[cut..]);
-    }
-    queued.fetch_add(chunk.bytes.len() - before, Ordering::Relaxed);
-    if chunk.bytes.is_empty() {
-        out.queue.pop_back();
-    }
 }

@@ -102,6 +102,11 @@ impl RecvPart {
         }
     }
 
+    /// Stands for a part that does not come: the frame that names it finds that it is not what it should be.
+    pub fn lost() -> RecvPart {
+        RecvPart::Inline { data: Bytes::Own(Box::default()), readonly: true }
+    }
+
     /// The same part, as the frame that it belongs to describes it.
     pub fn described(self, as_readonly: bool) -> RecvPart {
         match self {

@@ -21,6 +21,7 @@ use crate::lanes::Lanes;
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
 use crate::segment::RecvPart;
+use crate::still::Still;
 use crate::stream::Stream;
 use crate::sys;
 
@@ -113,6 +114,7 @@ pub struct Trunk {
     input: Mutex<In>,
     heart: Mutex<Option<Heart>>,
     is_closed: AtomicBool,
+    still: Still,
     /// Frames.
     pub sent: AtomicU64,
 }
@@ -130,6 +132,7 @@ impl Trunk {
             input: Mutex::default(),
             heart: Mutex::default(),
             is_closed: AtomicBool::new(false),
+            still: Still::default(),
             sent: AtomicU64::new(0),
         })
     }
@@ -168,7 +171,7 @@ impl Trunk {
     pub fn attach(self: &Arc<Self>, stream: Stream, peer_received: u64, prologue: &[u8], early: Vec<u8>) -> Result<(), Disagree> {
         let mut input = lock(&self.input);
         let mut pipe = lock(&self.pipe);
-        if pipe.closed {
+        if pipe.closed || self.is_still() {
             return Ok(());
         }
         if let Some((old, token)) = pipe.stream.take() {
@@ -196,7 +199,7 @@ impl Trunk {
     /// Gives the trunk a heartbeat stream.
     pub fn attach_heart(self: &Arc<Self>, stream: Stream, prologue: &[u8], early: Vec<u8>) {
         let mut heart = lock(&self.heart);
-        if self.is_closed() {
+        if self.is_closed() || self.is_still() {
             return;
         }
         if let Some(old) = heart.take() {
@@ -215,7 +218,7 @@ impl Trunk {
     }
 
     fn flush_heart(&self, token: u64) {
-        if let Some(h) = lock(&self.heart).as_mut().filter(|h| h.token == token) {
+        if let Some(h) = lock(&self.heart).as_mut().filter(|h| h.token == token && !self.is_still()) {
             // The reader is told the same, and reports it.
             let _ = h.flush();
             self.poller.want_write(h.token, h.stream.fd(), h.want_write);
@@ -228,7 +231,7 @@ impl Trunk {
 
     pub fn beat(&self, beat: &Beat) {
         let mut heart = lock(&self.heart);
-        let Some(h) = heart.as_mut() else { return };
+        let Some(h) = heart.as_mut().filter(|_| !self.is_still()) else { return };
         let before = h.want_write;
         // The reader is told the same, and reports it.
         let _ = h.send(beat);
@@ -293,7 +296,7 @@ impl Trunk {
     }
 
     fn flush(&self, pipe: &mut Pipe) {
-        let Some((stream, token)) = pipe.stream.as_mut() else { return };
+        let Some((stream, token)) = pipe.stream.as_mut().filter(|_| !self.is_still()) else { return };
         let mut row = 0;
         while row < WRITE_IN_A_ROW {
             while pipe.outbox.unwritten() < AHEAD && may_go_on(&pipe.lanes, &pipe.outbox) && pipe.lanes.next(&mut pipe.outbox) {}
@@ -340,7 +343,7 @@ impl Trunk {
             let got = {
                 let mut pipe = lock(&self.pipe);
                 match pipe.stream.as_mut() {
-                    Some((stream, current)) if *current == token => stream.read(&mut input.buf, limit),
+                    Some((stream, current)) if *current == token && !self.is_still() => stream.read(&mut input.buf, limit),
                     _ => return,
                 }
             };
@@ -443,7 +446,7 @@ impl Trunk {
         let mut beats = Vec::new();
         let end = {
             let mut heart = lock(&self.heart);
-            let Some(h) = heart.as_mut().filter(|h| h.token == token) else { return };
+            let Some(h) = heart.as_mut().filter(|h| h.token == token && !self.is_still()) else { return };
             let end = h.read(&mut beats);
             if end.is_some()
                 && let Some(old) = heart.take()
@@ -486,15 +489,56 @@ impl Trunk {
             pipe.lanes = Lanes::default();
             pipe.stream.take()
         };
-        if let Some((mut stream, token)) = stream {
+        let heart = lock(&self.heart).take().map(|h| (h.stream, h.token));
+        for (mut stream, token) in stream.into_iter().chain(heart) {
             self.poller.remove(token, stream.fd());
-            how(&mut stream);
+            if self.is_still() {
+                self.still.keep(stream);
+            } else {
+                how(&mut stream);
+            }
         }
-        let heart = lock(&self.heart).take();
-        if let Some(mut h) = heart {
-            self.poller.remove(h.token, h.stream.fd());
-            how(&mut h.stream);
+    }
+
+    /// For tests: neither side hears the other from now on, and neither is told. Streams stay open, and wait.
+    pub fn stand_still(&self) {
+        let _input = lock(&self.input);
+        let pipe = lock(&self.pipe);
+        let heart = lock(&self.heart);
+        self.still.begin();
+        for (token, fd) in pipe.stream.iter().map(|(s, token)| (*token, s.fd())).chain(heart.iter().map(|h| (h.token, h.stream.fd()))) {
+            self.poller.remove(token, fd);
         }
+    }
+
+    pub fn is_still(&self) -> bool {
+        self.still.get()
+    }
+
+    /// What was standing still goes on.
+    pub fn go_on(self: &Arc<Self>) {
+        self.still.end();
+        let frames = {
+            let mut pipe = lock(&self.pipe);
+            pipe.want_write = false;
+            let found = pipe.stream.as_ref().map(|(s, token)| (*token, s.fd()));
+            found.inspect(|(token, fd)| drop(self.poller.add(*token, *fd, Arc::new(Frames(self.clone(), *token)))));
+            self.flush(&mut pipe);
+            found
+        };
+        let heart = lock(&self.heart).as_ref().map(|h| (h.token, h.stream.fd()));
+        heart.inspect(|(token, fd)| drop(self.poller.add(*token, *fd, Arc::new(Beats(self.clone(), *token)))));
+        let me = self.clone();
+        self.poller.spawn(Box::new(move || {
+            // What the streams have decrypted already does not show at their descriptors.
+            if let Some((token, _)) = heart {
+                me.flush_heart(token);
+                me.read_heart(token);
+            }
+            if let Some((token, _)) = frames {
+                me.read(token);
+            }
+        }));
     }
 
     /// Breaks the stream for frames, as a network does now and then: for tests.

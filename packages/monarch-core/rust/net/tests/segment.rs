@@ -2,12 +2,12 @@
 
 mod side;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use net::arena::SEGMENT;
-use net::{Arena, Block, RecvPart};
+use net::{Arena, Block, Carrier, LinkDown, RecvPart};
 use side::{Side, connected, settle};
-use wire::{BlockId, Frame, MailboxId, Message, Part, SlotId};
+use wire::{BlockId, Frame, MailboxId, Message, Part, ProcUid, SlotId};
 
 fn message(parts: Vec<Part>) -> Vec<u8> {
     let empty: Box<[u8]> = Box::default();
@@ -37,6 +37,52 @@ fn one(side: &Side) -> RecvPart {
     let mut parts = side.next_parts();
     assert_eq!(parts.len(), 1);
     parts.remove(0).expect("the block was refused")
+}
+
+/// A frame that a carrier was given, the parts that go with it, and the number of the first.
+type Given = (Frame, Vec<Vec<u8>>, u64);
+
+#[derive(Default)]
+struct Carried(Mutex<Vec<Given>>);
+
+impl Carrier for Carried {
+    fn carry(&self, _to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
+        let frame = Frame::decode(&pieces.concat()[4..]).unwrap();
+        self.0.lock().unwrap().push((frame, blocks.iter().map(|b| b.bytes().to_vec()).collect(), first));
+        Ok(())
+    }
+}
+
+#[test]
+fn what_waits_for_a_process_of_another_host_goes_there_whole() {
+    let side = Side::new();
+    let (arena, carried) = (Arena::new(), Arc::new(Carried::default()));
+    let blocks: Vec<_> = [3u8, 4].iter().map(|n| lend(&arena, &side, &[*n; 100_000])).collect();
+    side.send_raw(b"between", Vec::new());
+    let both = blocks.iter().map(|b| Part::Shared { block: b.id(), len: 100_000, readonly: true }).collect();
+    side.link.send_with_blocks(&[&message(both)], &blocks).unwrap();
+    side.link.carry_by(carried.clone());
+    // Whoever began to send before it was known.
+    let late = lend(&arena, &side, &[5; 70_000]);
+    let all = std::mem::take(&mut *carried.0.lock().unwrap());
+    let numbers = |m: &Message| {
+        m.parts.iter().map(|p| if let Part::Ahead { number, .. } = p { *number } else { panic!("{p:?}") }).collect::<Vec<_>>()
+    };
+    let mut parts: Vec<Vec<u8>> = Vec::new();
+    for (frame, ahead, first) in all {
+        match frame {
+            Frame::Message(m) => {
+                assert_eq!(numbers(&m), (first..first + ahead.len() as u64).collect::<Vec<_>>());
+                assert!(m.parts.iter().zip(&ahead).all(|(p, a)| p.len() == a.len() as u64));
+                parts.push(ahead.iter().map(|a| a[0]).collect());
+            }
+            Frame::Raw(body) => parts.push(body.into()),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(parts, [vec![3], vec![4], b"between".to_vec(), vec![3, 4], vec![5]]);
+    // Nothing is lent to anybody any more.
+    assert!(blocks.iter().chain([&late]).all(|b| Arc::strong_count(b) == 1));
 }
 
 #[test]

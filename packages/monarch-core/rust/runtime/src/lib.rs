@@ -3,6 +3,7 @@
 //! | file | noun |
 //! |---|---|
 //! | `node` | this process: its peers, mailboxes and calls in flight |
+//! | `incomplete` | messages and answers whose large parts have not come with them |
 //! | `loss` | what becomes of calls when others are gone |
 //! | `peer` | another process, and what may be sent to it |
 //! | `credit` | how far a sender may run ahead of a mailbox |
@@ -12,6 +13,7 @@
 //! | `cell` | what a call is waiting for |
 //! | `payload` | the parts of one outgoing message |
 //! | `system` | events for the process's own housekeeping thread |
+//! | `assembly` | frames of a process of another host, and the large parts that they name |
 //! | `agent` | the host agent: starts, links, watches and ends procs |
 //! | `cgroup` | which procs the kernel killed because memory had run out |
 //! | `graves` | actors that are gone |
@@ -38,6 +40,7 @@
 
 pub mod agent;
 pub mod aggregation;
+pub mod assembly;
 mod bulk_pipes;
 pub mod bulk_streams;
 pub mod capture;
@@ -53,6 +56,7 @@ pub mod detector;
 pub mod gateway;
 mod graves;
 pub mod guest;
+mod incomplete;
 pub mod inspection;
 mod loss;
 pub mod mailbox;

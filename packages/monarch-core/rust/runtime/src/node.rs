@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use net::lock::lock;
 use net::{Arena, Link, LinkHandler, Poller};
 use wire::frame::{RETURN, STOP, TO_PORT};
-use wire::{Control, Frame, MailboxId, Message, ProcUid, Reply, Route, SlotId, Status};
+use wire::{Control, Frame, MailboxId, ProcUid, Route, SlotId, Status};
 
 use crate::agent::Agent;
 use crate::bulk_pipes::BulkPipes;
@@ -427,7 +427,7 @@ impl Node {
         }
     }
 
-    fn deliver(&self, m: Incoming) {
+    pub(crate) fn deliver(&self, m: Incoming) {
         let id = m.dest;
         let mailbox = if m.flags & TO_PORT != 0 { self.known_mailbox(id) } else { self.mailbox(id) };
         let refused = match mailbox {
@@ -486,27 +486,6 @@ impl Node {
             Frame::Raw(_) => {}
             Frame::Cast(frame) => self.on_cast(link.peer, &frame),
             Frame::Routed(r) => self.on_carried(link, &r.head, &r.body),
-        }
-    }
-
-    fn on_message(&self, link: &Arc<Link>, m: Message) {
-        let Some(parts) = self.adopt(m.parts, link) else { return };
-        self.deliver(Incoming {
-            from: link.peer,
-            dest: m.dest,
-            sender: m.sender,
-            slot: m.slot,
-            rank: m.rank,
-            flags: m.flags,
-            method: m.method,
-            extent: m.extent,
-            parts,
-        });
-    }
-
-    fn on_reply(&self, link: &Arc<Link>, r: Reply) {
-        if let Some(parts) = self.adopt(r.parts, link) {
-            self.complete(r.slot, Arc::new(Outcome { rank: r.rank, sender_rank: None, status: r.status, parts }));
         }
     }
 

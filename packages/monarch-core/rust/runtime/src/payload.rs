@@ -5,8 +5,8 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use net::carrier::number_ahead;
 use net::{Arena, Block, Link, LinkDown, RecvPart};
 use wire::Part;
 
@@ -16,14 +16,6 @@ pub const SHARE: usize = 64 << 10;
 const INLINE_TOTAL: usize = 256 << 10;
 /// Inline parts up to this size are copied into the frame's head, which saves a piece of the gather write.
 const COPY_INTO_HEAD: usize = 4 << 10;
-
-/// How many parts this process has sent ahead of their frames: their numbers.
-static AHEAD: AtomicU64 = AtomicU64::new(0);
-
-/// Numbers for so many parts that go ahead of their frames; the first of them.
-pub(crate) fn number_ahead(parts: usize) -> u64 {
-    AHEAD.fetch_add(parts as u64, Ordering::Relaxed)
-}
 
 pub struct OutPart<'a> {
     pub bytes: &'a [u8],

@@ -1,6 +1,7 @@
 //! Another process, and what may be sent to it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use net::{Link, RecvPart, Waiter};
@@ -9,6 +10,7 @@ use wire::frame::{MESSAGE, REPLY, RETURN, begin, put_message_head, put_reply_hea
 use wire::piece::Gathering;
 use wire::{Frame, MailboxId, Part, ProcUid, SlotId, Status};
 
+use crate::assembly::{Assembly, last_part};
 use crate::credit::{OVERHEAD, Window};
 use crate::mailbox::Incoming;
 use crate::payload::{OwnedPayload, Payload};
@@ -73,8 +75,9 @@ pub struct Peer {
     waiting: Mutex<Vec<Arc<Waiter>>>,
     ended: OnceLock<Ended>,
     gathering: Mutex<Gathering>,
-    /// Large parts that have come ahead of their frames, by their numbers.
-    ahead: Mutex<VecDeque<(u64, RecvPart)>>,
+    assembly: Mutex<Assembly>,
+    /// Frames are held there: those that follow are to join them.
+    holds: AtomicBool,
 }
 
 impl Peer {
@@ -86,7 +89,8 @@ impl Peer {
             waiting: Mutex::default(),
             ended: OnceLock::new(),
             gathering: Mutex::default(),
-            ahead: Mutex::default(),
+            assembly: Mutex::default(),
+            holds: AtomicBool::new(false),
         })
     }
 
@@ -105,7 +109,8 @@ impl Peer {
         let first = self.ended.set(Ended { end, bytes }).is_ok();
         let windows = std::mem::take(&mut *lock(&self.windows));
         *lock(&self.gathering) = Gathering::default();
-        lock(&self.ahead).clear();
+        *lock(&self.assembly) = Assembly::default();
+        self.holds.store(false, Ordering::Release);
         self.wake_waiting();
         let left = windows.into_values().flat_map(|mut w| w.take_queue());
         first.then(|| left.filter_map(Queued::returned).collect())
@@ -117,23 +122,39 @@ impl Peer {
         lock(&self.gathering).take(piece, net::sys::advise_huge).ok().flatten()
     }
 
-    /// A large part of a frame that is to come.
-    pub(crate) fn part_came(&self, number: u64, part: RecvPart) {
-        let mut ahead = lock(&self.ahead);
-        // Of one that is gone no frame comes any more; in this order with `set_ended`.
-        if self.ended.get().is_none() {
-            ahead.push_back((number, part));
+    /// A frame has come from another host: it is given back if it is to be handled now.
+    pub(crate) fn frame_came(&self, frame: Frame) -> Option<Frame> {
+        if last_part(&frame).is_none() && !self.holds.load(Ordering::Acquire) {
+            return Some(frame);
         }
+        let mut assembly = lock(&self.assembly);
+        // Of one that is gone nothing comes any more; in this order with `set_ended`.
+        if self.ended.get().is_some() {
+            return Some(frame);
+        }
+        let now = assembly.frame(frame);
+        self.holds.store(!assembly.is_empty(), Ordering::Release);
+        now
+    }
+
+    /// A large part of a frame; true if the caller is to handle what `next_whole` gives, until there is none.
+    pub(crate) fn part_came(&self, number: u64, part: RecvPart) -> bool {
+        let mut assembly = lock(&self.assembly);
+        self.ended.get().is_none() && assembly.part(number, part)
+    }
+
+    pub(crate) fn next_whole(&self) -> Option<Frame> {
+        let mut assembly = lock(&self.assembly);
+        let next = assembly.next_whole();
+        self.holds.store(!assembly.is_empty(), Ordering::Release);
+        next
     }
 
     /// The parts of a frame that has come by this peer's link; none if they make no sense.
     pub(crate) fn adopt(&self, parts: Vec<Part>) -> Option<Vec<RecvPart>> {
         let adopt = |part| match part {
             Part::Ahead { number, len, readonly } => {
-                let mut ahead = lock(&self.ahead);
-                // The first, but for senders that have taken their numbers at once.
-                let place = ahead.iter().position(|(n, _)| *n == number)?;
-                let (_, part) = ahead.remove(place)?;
+                let part = lock(&self.assembly).take(number)?;
                 (part.len() as u64 == len).then(|| part.described(readonly))
             }
             part => RecvPart::adopt(part, Some(&self.link)),

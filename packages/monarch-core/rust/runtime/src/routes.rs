@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use net::{Link, RecvPart};
 use wire::exit::ProcEnd;
 use wire::frame::PIECE;
-use wire::{Frame, Part, ProcUid, Route, stretch};
+use wire::{Frame, ProcUid, Route, stretch};
 
 use crate::gateway::Via;
 use crate::node::Node;
@@ -72,12 +72,9 @@ impl Node {
             None => {
                 self.route(head.from, head.from_host, head.to_host);
                 match stretch::read_part(body) {
-                    // What makes no sense is missed by the frame that it belongs to.
                     Some(part) => {
-                        if let Ok((number, part)) = part
-                            && let Some(part) = RecvPart::adopt(part, Some(link))
-                        {
-                            self.peer_unlinked(head.from).0.part_came(number, part);
+                        if let Ok((number, part)) = part {
+                            self.on_part(head.from, number, RecvPart::adopt(part, Some(link)).unwrap_or_else(RecvPart::lost));
                         }
                     }
                     None => self.on_routed(head, body),
@@ -95,18 +92,22 @@ impl Node {
                 if let Some(run) = peer.gather(&frame[1..]) {
                     self.on_run(&peer, Arc::new(run));
                 }
-            } else if let Ok(frame) = Frame::decode(frame) {
+            } else if let Ok(frame) = Frame::decode(frame)
+                && let Some(frame) = peer.frame_came(frame)
+            {
                 self.on_frame(&peer.link, frame, &mut VecDeque::new());
             }
         }
     }
 
-    /// The parts of a frame; none if they make no sense.
-    pub(crate) fn adopt(&self, parts: Vec<Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
-        if parts.iter().any(|p| matches!(p, Part::Ahead { .. })) {
-            return self.known_peer(link.peer)?.adopt(parts);
+    /// A large part from a process on another host.
+    pub(crate) fn on_part(&self, from: ProcUid, number: u64, part: RecvPart) {
+        let peer = self.peer_unlinked(from).0;
+        if peer.part_came(number, part) {
+            while let Some(frame) = peer.next_whole() {
+                self.on_frame(&peer.link, frame, &mut VecDeque::new());
+            }
         }
-        parts.into_iter().map(|p| RecvPart::adopt(p, Some(link))).collect()
     }
 
     /// Frames that came in pieces.
@@ -114,7 +115,9 @@ impl Node {
         let mut at = 0;
         for frame in wire::routed::Frames::of(&run) {
             at += 4 + frame.len();
-            if let Ok(frame) = Frame::decode_within(&run, at - frame.len()..at) {
+            if let Ok(frame) = Frame::decode_within(&run, at - frame.len()..at)
+                && let Some(frame) = peer.frame_came(frame)
+            {
                 self.on_frame(&peer.link, frame, &mut VecDeque::new());
             }
         }

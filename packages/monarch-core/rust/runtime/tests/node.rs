@@ -15,7 +15,7 @@ use runtime::peer::{Head, Sent};
 use runtime::{Cell, Incoming, Mailbox, Mode, Node, Payload, SystemEvent};
 use wire::exit::ProcEnd;
 use wire::frame::{RETURN, TO_PORT};
-use wire::{ExitReason, MailboxId, ProcUid, SlotId, Status};
+use wire::{BlockId, ExitReason, Frame, MailboxId, Message, Part, ProcUid, Reply, SlotId, Status};
 
 const HANG: Duration = Duration::from_secs(30);
 const BOX: MailboxId = MailboxId(10);
@@ -227,6 +227,45 @@ fn a_buried_actor_refuses_what_it_had_and_what_comes() {
     let events = a.settle(&b);
     let [SystemEvent::Request { kind: UNDELIVERABLE, body, .. }] = &events[..] else { panic!("{} events", events.len()) };
     assert_eq!(*body, [&5u64.to_le_bytes()[..], &BOX.0.to_le_bytes(), b"dead"].concat());
+}
+
+/// A frame that names a block which its sender has never lent.
+fn names_nothing(from: &Running, to: &Running, frame: impl FnOnce(Vec<Part>) -> Frame) {
+    let part = Part::Shared { block: BlockId { segment: 99, offset: 0 }, len: 1 << 20, readonly: true };
+    let small = Part::Inline { data: vec![1, 2, 3].into(), readonly: true };
+    from.0.peer(to.0.uid).link.send(&[&frame(vec![small, part]).encode()], vec![]).unwrap();
+}
+
+fn message(slot: SlotId, flags: u8, parts: Vec<Part>) -> Frame {
+    let (method, extent) = (b"go"[..].into(), b""[..].into());
+    Frame::Message(Message { dest: BOX, sender: MailboxId(5), slot, rank: 0, flags, method, extent, parts })
+}
+
+#[test]
+fn who_waits_for_what_came_without_its_parts_is_told() {
+    let (a, b) = two();
+    let actor = Actor::start(&b);
+    let cell = a.call(&b);
+    names_nothing(&a, &b, |parts| message(cell.slot, 0, parts));
+    let got = a.answer(&cell);
+    assert_eq!((got.status, bytes(&got.parts)), (Status::Undelivered, b"parts of it were lost on the way".to_vec()));
+    // An answer.
+    let cell = a.call(&b);
+    names_nothing(&b, &a, |parts| Frame::Reply(Reply { slot: cell.slot, rank: 0, status: Status::Ok, parts }));
+    let got = a.answer(&cell);
+    assert_eq!((got.status, bytes(&got.parts)), (Status::Undelivered, b"parts of the answer were lost on the way".to_vec()));
+    // Of what nobody waits for the sender hears, or its process.
+    names_nothing(&a, &b, |parts| message(SlotId::NONE, RETURN, parts));
+    names_nothing(&a, &b, |parts| message(SlotId::NONE, 0, parts));
+    for sender in [5u64, 0] {
+        let SystemEvent::Request { kind: UNDELIVERABLE, body, .. } = a.event() else { panic!("not that it came back") };
+        assert_eq!(body, [&sender.to_le_bytes()[..], &BOX.0.to_le_bytes(), b"parts of it were lost on the way"].concat());
+    }
+    // What follows comes, and the sender has all its credit.
+    a.send(&b, SlotId::NONE, b"next");
+    assert_eq!(bytes(&actor.next().parts), b"next");
+    b.settle(&a);
+    assert!(a.0.peer(ProcUid(2)).has_credit(BOX));
 }
 
 #[test]

@@ -74,6 +74,8 @@ pub enum Status {
     ProcEnded = 3,
     /// A port was closed or dropped unanswered.
     Closed = 4,
+    /// The payload is a text: the message or its answer has not come whole, and all who take part in it live.
+    Undelivered = 5,
 }
 
 impl Status {
@@ -84,6 +86,7 @@ impl Status {
             2 => Status::Failed,
             3 => Status::ProcEnded,
             4 => Status::Closed,
+            5 => Status::Undelivered,
             other => return Err(DecodeError::Tag(other)),
         })
     }

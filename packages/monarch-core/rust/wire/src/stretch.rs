@@ -1,8 +1,8 @@
 //! A large part on its way between hosts, in stretches, each a routed frame of its own.
 //!
 //! Who passes them on holds none of it, and gives others their turn in between; who receives them puts them into its arena. A stretch is
-//! `u64 number, u64 bytes that follow in later stretches`, and bytes. The frame that the part belongs to comes after the last one, and
-//! names the part by its number, which its sender has not given to another part.
+//! `u64 number, u64 bytes that follow in later stretches`, and bytes. The frame that the part belongs to names it by its number, which its
+//! sender has not given to another part, and may come before it.
 
 use crate::cursor::{Cursor, DecodeError};
 use crate::frame::{PART, ROUTED, STRETCH, begin, finish};

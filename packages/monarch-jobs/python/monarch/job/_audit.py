@@ -1,7 +1,8 @@
 """What was done with jobs and hosts, and by whom: one line of JSON each in `MONARCH_HOME/audit.jsonl`, for its owner alone.
 
 A line is written by one append, so those of several processes never mix. That it cannot be written is said once and stops nothing. Values
-of environment variables are never in it. Who has come to a host is in the log of its agent (`host.joined`, `host.refused`).
+of environment variables are never in it. Hosts have one too, with the commands and shells that were started there, and for whom. Who has
+come to a host is in the log of its agent (`host.joined`, `host.refused`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch.job import _credentials
 
@@ -25,9 +26,26 @@ _LONGEST_DETAIL = 4096
 _told = False
 
 
+class Origin(NamedTuple):
+    """Who did something, and from where: as the process says that did it."""
+
+    who: str
+    source: str
+
+
+def origin() -> Origin:
+    """The user of this process."""
+    return Origin(_user(), _source())
+
+
 def record(action: str, target: str, outcome: str = "done", **detail: object) -> None:
     """`target` is what it was done to; fields of `detail` that are None are left out."""
-    _write(_line(action, target, outcome, detail))
+    _write(_line(origin(), action, target, outcome, detail))
+
+
+def record_here(asked: Origin, action: str, outcome: str, **detail: object) -> None:
+    """Somebody has done this to the host that this process is on; `runs_as` is this process's own user."""
+    _write(_line(asked, action, os.uname().nodename, outcome, {"runs_as": _user(), **detail}))
 
 
 def _write(line: bytes) -> None:
@@ -54,18 +72,18 @@ def recorded(action: str, target: str, **detail: object) -> Generator[None]:
     try:
         yield
     except BaseException as e:
-        _write(_line(action, target, f"{type(e).__name__}: {e}".partition("\n")[0][:_LONGEST_DETAIL], detail))
+        _write(_line(origin(), action, target, f"{type(e).__name__}: {e}".partition("\n")[0][:_LONGEST_DETAIL], detail))
         raise
-    _write(_line(action, target, "done", detail))
+    _write(_line(origin(), action, target, "done", detail))
 
 
-def _line(action: str, target: str, outcome: str, detail: dict[str, object]) -> bytes:
+def _line(by: Origin, action: str, target: str, outcome: str, detail: dict[str, object]) -> bytes:
     now = time.time_ns()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 1_000_000_000))
     row: dict[str, Any] = {
         "time": f"{stamp}.{now // 1000 % 1_000_000:06}Z",
-        "who": _user(),
-        "source": _source(),
+        "who": by.who,
+        "source": by.source,
         "action": action,
         "target": target,
         "outcome": outcome,

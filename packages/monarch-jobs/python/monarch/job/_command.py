@@ -9,10 +9,11 @@ import signal
 import socket
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from monarch.actor import Actor, concurrent_endpoint, context
+from monarch.job import _audit
 from monarch.job._guarded_process import CannotStart, CommandLine, GuardedProcess, exit_code
 from monarch.job._output_pipe import OutputBuffer, OutputPipe
 
@@ -47,6 +48,7 @@ class Order:
     timeout: float | None = None
     script: tuple[str, bytes] | None = None
     grace: float = GRACE
+    asked: _audit.Origin = field(default_factory=_audit.origin)
 
     def coordinates(self, own: dict[str, int]) -> dict[str, int]:
         return {label: self.fixed.get(label, own.get(label, 0)) for label in self.sizes}
@@ -88,6 +90,7 @@ class Command(Actor):
             return self._refusal(argv, e.errno, e.word)
         except OSError as e:  # of the files
             return self._refusal(argv, e.errno or errnos.EIO, str(e.filename or order.folder or ""))
+        self._record("begun", argv)
         if order.timeout is not None:
             asyncio.get_running_loop().call_later(order.timeout, self._time_out)
         return None
@@ -188,13 +191,22 @@ class Command(Actor):
                 found[f"MONARCH_SIZE_{name}"] = str(self.order.sizes[label])
         return {**found, **self.order.env}
 
+    def _record(self, outcome: str, argv: tuple[str | None, ...]) -> None:
+        pid = None if self.process is None else self.process.pid
+        point = self._coordinates() or None
+        _audit.record_here(
+            self.order.asked, "host.exec", outcome, command=_audit.command_line(argv), workdir=self.order.workdir, point=point, pid=pid
+        )
+
     def _refusal(self, argv: tuple[str | None, ...], number: int, word: str) -> Refusal:
+        self._record(f"cannot start {word!r}: {os.strerror(number)}", argv)
         return Refusal(socket.gethostname(), tuple(w or "<script>" for w in argv), number, word)
 
     # ---- the end
 
     def _ended(self, ended: asyncio.Future[int]) -> None:
         self.code = TIMED_OUT if self.timed_out else exit_code(ended.result())
+        self._record(f"ended with {self.code}", words(self.order))
         for pipe in self.pipes:
             pipe.drain()
         self.news.set()

@@ -42,7 +42,7 @@ def shell(host_mesh_singleton: HostMesh, *, env: dict[str, str] | None = None, w
     keeper = this_proc().spawn("shell", ShellKeeper)
     variables = {"TERM": os.environ.get("TERM", "dumb"), **(env or {})}
     try:
-        terminal = keeper.open.call_one(host_mesh_singleton, variables, workdir, _window()).get()
+        terminal = keeper.open.call_one(host_mesh_singleton, variables, workdir, _window(), _audit.origin()).get()
         started: Refusal | str = terminal.start.call_one().get()
         if not isinstance(started, str):
             raise cannot_start(started)
@@ -61,8 +61,8 @@ class ShellKeeper(Actor):
         return True
 
     @endpoint
-    def open(self, host: HostMesh, env: dict[str, str], workdir: str | None, size: tuple[int, int]) -> Terminal:
-        return host.spawn_procs(name="shell").spawn("terminal", Terminal, env, workdir, size)
+    def open(self, host: HostMesh, env: dict[str, str], workdir: str | None, size: tuple[int, int], asked: _audit.Origin) -> Terminal:
+        return host.spawn_procs(name="shell").spawn("terminal", Terminal, env, workdir, size, asked)
 
 
 class _Session:

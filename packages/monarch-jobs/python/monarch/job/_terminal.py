@@ -13,6 +13,7 @@ import struct
 import termios
 
 from monarch.actor import Actor, concurrent_endpoint
+from monarch.job import _audit
 from monarch.job._command import Refusal
 from monarch.job._guarded_process import CannotStart, CommandLine, GuardedProcess, exit_code
 
@@ -27,7 +28,8 @@ class Terminal(Actor):
 
     _is_system_actor = True
 
-    def __init__(self, env: dict[str, str], workdir: str | None, window: tuple[int, int]) -> None:
+    def __init__(self, env: dict[str, str], workdir: str | None, window: tuple[int, int], asked: _audit.Origin) -> None:
+        self.asked = asked
         self.env = env
         self.workdir = workdir
         self.window = window
@@ -50,12 +52,22 @@ class Terminal(Actor):
             line = CommandLine((program,), environment, self.workdir, program_name=name)
             await process.start(line, (slave, slave, slave), tty=True, farewell=FAREWELL)
         except CannotStart as e:
+            self._record(f"cannot start {e.word!r}: {os.strerror(e.errno)}", program)
             return Refusal(socket.gethostname(), (program,), e.errno, e.word)
         finally:
             os.close(slave)
         self.process = process
-        process.ended.add_done_callback(lambda _: self.readable.set())
+        self._record("begun", program)
+        process.ended.add_done_callback(self._ended)
         return socket.gethostname()
+
+    def _ended(self, ended: asyncio.Future[int]) -> None:
+        self._record(f"ended with {exit_code(ended.result())}", None)
+        self.readable.set()
+
+    def _record(self, outcome: str, program: str | None) -> None:
+        pid = None if self.process is None else self.process.pid
+        _audit.record_here(self.asked, "host.shell", outcome, command=program, workdir=self.workdir, pid=pid)
 
     @concurrent_endpoint
     async def read(self) -> tuple[bytes, int | None]:

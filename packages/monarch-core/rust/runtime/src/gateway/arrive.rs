@@ -99,6 +99,9 @@ impl Gateway {
             return;
         };
         let host = job.host_or_new(from, &self.me, &self.poller);
+        if host.trunk.is_still() {
+            return;
+        }
         self.watch(job, from);
         self.heard(job, from);
         lock(&host.state).closed = false;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use net::carrier::number_ahead;
 use net::lock::lock;
 use net::{Link, RecvPart};
 use wire::cast::{CastBody, CastFrame};
@@ -19,7 +20,10 @@ use super::{Gateway, Job};
 use crate::cast::{Delivery, Effect, InOrder, Relay};
 use crate::caster::{tree_place, tree_slot};
 use crate::node::Node;
-use crate::payload::number_ahead;
+use crate::payload::Payload;
+
+/// Why an answer does not come that could not be passed on.
+const LOST: &[u8] = b"parts of the answer were lost on the way";
 
 /// Children of a node of the tree: for tests, to have interior hosts with few of them.
 const FAN_OUT: &str = "MONARCH_CAST_FAN_OUT";
@@ -160,7 +164,11 @@ impl Gateway {
         let Some(job) = self.job_of_member(proc) else { return };
         let (token, index) = tree_place(reply.slot);
         if reply.parts.iter().any(|p| matches!(p, Part::Shared { .. })) {
-            self.answer_there(&job, token, index, reply, link);
+            let slot = reply.slot;
+            if self.answer_there(&job, token, index, reply, link).is_none() {
+                // Too late, or it cannot be passed on.
+                return self.cast_answer(proc, slot, Status::Undelivered, Payload::small(LOST).encode());
+            }
             self.relay(&job, |c, now| c.relay.on_answered_there(now, token, index));
             return self.act(&job, false);
         }

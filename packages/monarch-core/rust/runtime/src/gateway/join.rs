@@ -134,6 +134,9 @@ impl Gateway {
     }
 
     pub(super) fn dial(&self, job: &Arc<Job>, host: &Arc<Host>, kind: Kind, hello: Vec<u8>, bound: Duration, done: dial::Done) {
+        if host.trunk.is_still() {
+            return done(Err(NoStream::Network("a test has cut it off".to_owned())));
+        }
         let place = host.place();
         let Some(address) = place.address else { return done(Err(NoStream::Network("its address is not known".to_owned()))) };
         let name = match &address {

@@ -1,8 +1,9 @@
-//! Large parts of frames, ahead of them: by reference on a host, in stretches between hosts.
+//! Large parts of frames, beside them: by reference on a host, in stretches between hosts.
 //!
 //! A process lends its agent the block that a part is in. The agent writes the trunk from there, and gives it back when the other side has
 //! all of it. There the agent puts the stretches into its own arena, and lends that block to the process that it is for. So a byte is
 //! copied into the arena of its sender, to and from the sockets between the hosts, and into the arena of the receiving agent.
+//! The frame does not wait for its parts on the way, its receiver does: so a part that cannot be passed on must be told to be lost.
 
 use std::sync::Arc;
 
@@ -10,12 +11,12 @@ use net::lock::lock;
 use net::{Block, Link, LinkDown, RecvPart};
 use wire::cursor::DecodeError;
 use wire::stretch::{Stretch, put_part};
-use wire::{Part, ProcUid, Route};
+use wire::{Bytes, Part, ProcUid, Route};
 
 use super::{Gateway, Job};
 use crate::peer::MOST_BETWEEN_HOSTS;
 
-/// Lends the blocks to the process at the other end of the link, as parts of the frame that comes next.
+/// Lends the blocks to the process at the other end of the link, as parts of one frame.
 pub(super) fn send_parts(link: &Link, route: &Route, blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
     if blocks.is_empty() {
         return Ok(());
@@ -39,6 +40,8 @@ enum Memory {
     Shared(Block),
     /// There is no shared memory: the limit of open files, most likely.
     Own(Vec<u8>),
+    /// There is none: it is lost.
+    None,
 }
 
 impl Arriving {
@@ -46,6 +49,7 @@ impl Arriving {
         match &mut self.memory {
             Memory::Shared(block) => block.fill_at(self.at, bytes),
             Memory::Own(own) => own.extend_from_slice(bytes),
+            Memory::None => {}
         }
         self.at += bytes.len();
     }
@@ -54,6 +58,7 @@ impl Arriving {
         match self.memory {
             Memory::Shared(block) => RecvPart::Own { block: Arc::new(block), readonly: true },
             Memory::Own(bytes) => RecvPart::Inline { data: bytes.into(), readonly: true },
+            Memory::None => RecvPart::lost(),
         }
     }
 }
@@ -62,17 +67,17 @@ impl Gateway {
     /// A part that a proc of this host lends.
     pub(crate) fn send_part_for(&self, link: &Arc<Link>, head: &Route, part: Result<(u64, Part), DecodeError>) {
         if let Ok((number, part)) = part
-            && let Some(part) = RecvPart::adopt(part, Some(link))
             && self.may_send(link.peer, head)
         {
-            self.forward_part(head, number, part);
+            self.forward_part(head, number, RecvPart::adopt(part, Some(link)).unwrap_or_else(RecvPart::lost));
         }
     }
 
-    /// Sends a part on its way; what cannot be sent is told with the frame that follows.
+    /// Sends a part on its way; to a host that is lost its frame cannot be sent either.
     pub(super) fn forward_part(&self, head: &Route, number: u64, part: RecvPart) {
         let Some(job) = self.job_here(head.from_host) else { return };
         // From here on they are there.
+        let part = if part.bytes().is_ok() { part } else { RecvPart::lost() };
         let Ok(bytes) = part.bytes() else { return };
         if head.to_host == job.here {
             // What another process has lent cannot be lent on.
@@ -111,12 +116,10 @@ impl Gateway {
             return None;
         }
         let memory = match self.node()?.arena.alloc(len) {
+            // Lost before it came here.
+            _ if len == 0 => Memory::None,
             Ok(block) => Memory::Shared(block),
-            Err(_) => {
-                let mut own = Vec::new();
-                own.try_reserve_exact(len).ok()?;
-                Memory::Own(own)
-            }
+            Err(_) => room(len).map_or(Memory::None, Memory::Own),
         };
         Some(Arriving { number, memory, at: 0, len })
     }
@@ -125,7 +128,7 @@ impl Gateway {
         let Some(node) = self.node() else { return };
         node.route(head.from, head.from_host, job.here);
         if head.to == job.here {
-            return node.peer_unlinked(head.from).0.part_came(number, part);
+            return node.on_part(head.from, number, part);
         }
         let Some(agent) = node.agent() else { return };
         // The sender is told of its end by the frame that follows.
@@ -137,11 +140,20 @@ impl Gateway {
         let _ = match part {
             RecvPart::Own { block, .. } => send_parts(link, head, &[block], number),
             RecvPart::Inline { data, readonly } => {
-                let mut frame = Vec::with_capacity(data.len() + 32 + Route::LEN);
+                let frame = room(data.len() + 32 + Route::LEN);
+                let data = if frame.is_some() { data } else { Bytes::Own(Box::default()) };
+                let mut frame = frame.unwrap_or_default();
                 put_part(&mut frame, head, number, &Part::Inline { data, readonly });
                 link.send(&[&frame], Vec::new())
             }
             RecvPart::Shared { .. } => Ok(()),
         };
     }
+}
+
+/// Memory of this process, if there is so much.
+fn room(bytes: usize) -> Option<Vec<u8>> {
+    let mut own = Vec::new();
+    own.try_reserve_exact(bytes).ok()?;
+    Some(own)
 }

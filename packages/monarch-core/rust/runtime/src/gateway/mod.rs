@@ -150,6 +150,20 @@ impl Gateway {
         all
     }
 
+    /// For tests: nothing goes between these hosts and this process, or does again.
+    pub fn cut_off(&self, hosts: &[ProcUid], yes: bool) {
+        for (job, host) in
+            self.jobs().into_iter().flat_map(|j| hosts.iter().filter_map(|h| Some((j.clone(), j.host(*h)?))).collect::<Vec<_>>())
+        {
+            if yes {
+                host.trunk.stand_still();
+            } else if host.trunk.is_still() {
+                host.trunk.go_on();
+                self.open_soon(&job, &host);
+            }
+        }
+    }
+
     fn add_job(&self, job: Arc<Job>) {
         self.here.write().unwrap_or_else(PoisonError::into_inner).insert(job.here, job.clone());
         self.jobs.write().unwrap_or_else(PoisonError::into_inner).insert(job.id, job);

@@ -1,0 +1,81 @@
+//! Messages and answers whose large parts have not come with them.
+//!
+//! A frame names its large parts: blocks of its sender's shared memory, or what has come ahead of it from another host. What is named and
+//! is not there was lost on its way: no memory for it at an agent, most likely. Who waits is told; nobody has failed.
+
+use std::sync::Arc;
+
+use net::{Link, RecvPart};
+use wire::frame::RETURN;
+use wire::{MailboxId, Message, Part, ProcUid, Reply, SlotId, Status};
+
+use crate::cell::Outcome;
+use crate::credit::OVERHEAD;
+use crate::mailbox::{Incoming, answer_rank};
+use crate::node::{Node, UNDELIVERABLE};
+
+const MESSAGE: &str = "parts of it were lost on the way";
+const ANSWER: &str = "parts of the answer were lost on the way";
+
+impl Node {
+    /// The parts of a frame; none if they make no sense.
+    fn adopt(&self, parts: Vec<Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
+        if parts.iter().any(|p| matches!(p, Part::Ahead { .. })) {
+            return self.known_peer(link.peer)?.adopt(parts);
+        }
+        let mut adopted = Some(Vec::with_capacity(parts.len()));
+        for part in parts {
+            let lent = if let Part::Shared { block, len, .. } = &part { Some((*block, *len as usize)) } else { None };
+            match (RecvPart::adopt(part, Some(link)), &mut adopted) {
+                (Some(part), Some(all)) => all.push(part),
+                // Given back on drop.
+                (Some(_), None) => {}
+                (None, _) => {
+                    lent.into_iter().for_each(|(block, len)| link.release(block, len));
+                    adopted = None;
+                }
+            }
+        }
+        adopted
+    }
+
+    pub(crate) fn on_message(&self, link: &Arc<Link>, m: Message) {
+        let cost = m.parts.iter().map(Part::len).fold(OVERHEAD, u64::saturating_add);
+        match self.adopt(m.parts, link) {
+            Some(parts) => self.deliver(Incoming {
+                from: link.peer,
+                dest: m.dest,
+                sender: m.sender,
+                slot: m.slot,
+                rank: m.rank,
+                flags: m.flags,
+                method: m.method,
+                extent: m.extent,
+                parts,
+            }),
+            None => {
+                self.return_incomplete(link.peer, m.dest, if m.flags & RETURN == 0 { MailboxId(0) } else { m.sender }, m.slot, m.rank);
+                self.give_credit(link.peer, m.dest, cost);
+            }
+        }
+    }
+
+    /// Without a sender to be told it is its process that says so.
+    fn return_incomplete(&self, from: ProcUid, dest: MailboxId, sender: MailboxId, slot: SlotId, rank: u32) {
+        if !slot.is_none() {
+            return self.reply_bytes(from, slot, answer_rank(rank), Status::Undelivered, MESSAGE.as_bytes());
+        }
+        let mut body = sender.0.to_le_bytes().to_vec();
+        body.extend_from_slice(&dest.0.to_le_bytes());
+        body.extend_from_slice(MESSAGE.as_bytes());
+        self.send_system(from, UNDELIVERABLE, SlotId::NONE, body);
+    }
+
+    pub(crate) fn on_reply(&self, link: &Arc<Link>, r: Reply) {
+        let outcome = match self.adopt(r.parts, link) {
+            Some(parts) => Arc::new(Outcome { rank: r.rank, sender_rank: None, status: r.status, parts }),
+            None => Outcome::new(r.rank, Status::Undelivered, ANSWER.as_bytes()),
+        };
+        self.complete(r.slot, outcome);
+    }
+}

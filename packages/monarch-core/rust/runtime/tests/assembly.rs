@@ -1,0 +1,87 @@
+//! Frames of another host's process wait for their parts, in order, and for nothing else.
+#![cfg(not(feature = "shuttle"))]
+
+use net::RecvPart;
+use proptest::prelude::*;
+use runtime::assembly::Assembly;
+use wire::{Frame, MailboxId, Part, Reply, SlotId, Status};
+
+/// With so many large parts, the first of which has this number; 0: small ones only.
+fn frame(n: u64, first: u64, parts: u64) -> Frame {
+    if n.is_multiple_of(5) && parts == 0 {
+        return Frame::Credit { mailbox: MailboxId(n), bytes: 1 };
+    }
+    let mut all = vec![Part::Inline { data: vec![1].into(), readonly: true }];
+    all.extend((0..parts).map(|i| Part::Ahead { number: first + i, len: 1, readonly: true }));
+    all.push(Part::Inline { data: vec![2].into(), readonly: true });
+    Frame::Reply(Reply { slot: SlotId(n), rank: 0, status: Status::Ok, parts: all })
+}
+
+fn number(f: &Frame) -> u64 {
+    match f {
+        Frame::Reply(r) => r.slot.0,
+        Frame::Credit { mailbox, .. } => mailbox.0,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// How many large parts each of them has.
+fn frames() -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec(prop_oneof![2 => Just(0u64), 1 => 1u64..4], 1..30)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn order_stays_and_nothing_waits_without_need(frames in frames(), ways in any::<u64>()) {
+        let mut first = 0;
+        let mut numbered = |(parts, n): (&u64, u64)| {
+            first += parts;
+            frame(n, first - parts, *parts)
+        };
+        let all: Vec<Frame> = frames.iter().zip(1..).map(&mut numbered).collect();
+        // The last part that each of them needs, and all before it.
+        let needs: Vec<u64> = frames.iter().scan(0, |sum, parts| { *sum += parts; Some(*sum) }).collect();
+        let total = *needs.last().unwrap();
+        let (mut assembly, mut got, mut came, mut parts) = (Assembly::default(), Vec::new(), 0, 0);
+        for step in 0.. {
+            if came == all.len() && parts == total {
+                break;
+            }
+            let is_frame = parts == total || came < all.len() && ways.rotate_right(step) & 1 == 0;
+            if is_frame {
+                if let Some(f) = assembly.frame(all[came].clone()) {
+                    got.push(number(&f));
+                    take(&mut assembly, &f);
+                }
+                came += 1;
+            } else {
+                let part = RecvPart::Inline { data: vec![parts as u8].into(), readonly: true };
+                if assembly.part(parts, part) {
+                    while let Some(f) = assembly.next_whole() {
+                        // Whoever comes meanwhile does not overtake it.
+                        prop_assert!(!assembly.is_empty());
+                        got.push(number(&f));
+                        take(&mut assembly, &f);
+                    }
+                }
+                parts += 1;
+            }
+            // All that are here, up to the first that lacks a part.
+            let here = needs[..came].iter().zip(&frames).take_while(|(need, own)| **own == 0 || **need <= parts).count();
+            prop_assert_eq!(&got, &(1..=here as u64).collect::<Vec<_>>());
+            prop_assert_eq!(assembly.is_empty(), here == came);
+        }
+    }
+}
+
+fn take(assembly: &mut Assembly, frame: &Frame) {
+    if let Frame::Reply(r) = frame {
+        for part in &r.parts {
+            if let Part::Ahead { number, .. } = part {
+                assert_eq!(assembly.take(*number).unwrap().bytes().unwrap(), [*number as u8]);
+            }
+        }
+    }
+}
