@@ -12,7 +12,7 @@ from monarch._core import config
 from monarch._core._native.bulk import Bulk
 from monarch._core.future import Future
 from monarch._core.identity import to_base58
-from monarch._core.process import GATHER, LocalProcess, current_process, simulated_process
+from monarch._core.process import GATHER, LocalProcess, current_process, known_process, simulated_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +41,12 @@ def member() -> Member:
     """This process; the client is started in a script that has none."""
     process = current_process()
     return Member(process.uid, process.job, process.host, process.pid)
+
+
+def is_ending() -> bool:
+    """This process is being stopped, or the script has ended."""
+    process = known_process()
+    return process is None or process.closed
 
 
 def open_bulk() -> Bulk:

@@ -45,7 +45,22 @@ class RDMABuffer:
             buffer.read_into(memoryview(copy)).get()
     """
 
-    __slots__ = ("__weakref__", "_backend", "_handle", "_host", "_made", "_path", "_pid", "_readonly", "_record", "_size", "_whole")
+    __slots__ = (
+        "__weakref__",
+        "_address",
+        "_backend",
+        "_handle",
+        "_host",
+        "_made",
+        "_path",
+        "_pid",
+        "_readonly",
+        "_record",
+        "_size",
+        "_whole",
+    )
+    # Of one that was registered here and never pickled, where the memory is; else 0.
+    _address: int
     _handle: Handle
     _size: int
     _readonly: bool
@@ -73,10 +88,12 @@ class RDMABuffer:
             raise as_error(e.args[0], "share", "this process") from None
         member = process.member
         self._set(handle, memory.nbytes, readonly, member.host, member.pid, process.record, backend, True)
+        self._address = memory.address
 
     def _set(
         self, handle: Handle, size: int, readonly: bool, host: str, pid: int, record: CapabilityRecord, backend: str, made: bool
     ) -> None:
+        self._address = 0
         self._handle = handle
         self._size = size
         self._readonly = readonly
@@ -158,6 +175,9 @@ class RDMABuffer:
 
     def _start(self, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> Future[None]:
         operation = "write" if write else "read"
+        if self._made:
+            # The last handle of one that was never pickled may be gone before the copy is done.
+            memory = Memory(memory.address, memory.nbytes, memory.readonly, (memory.keep, self))
         try:
             cell = self._way().copy(self._handle, write, memory, offset, nbytes, timeout)
         except BulkFailed as e:
@@ -230,14 +250,19 @@ class RDMABuffer:
 
     def _packed(self) -> bytes:
         id, epoch, owner, size, readonly = self._handle.parts()
+        process = this_process()
         given: RDMABuffer | None = self
         while given is not None:
             try:
                 given._handle.give()
             except BulkFailed as e:
                 raise as_error(e.args[0], "share", self._peer()) from None
+            if given._address:
+                process.forgotten.prune(process.bulk)
+                process.forgotten.give(given, given._address)
+                given._address = 0
             given = given._whole
-        job, backend = this_process().member.job, _BACKENDS.index(self._backend)
+        job, backend = process.member.job, _BACKENDS.index(self._backend)
         return _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend) + self._host.encode()
 
     def __reduce__(self) -> tuple[Any, ...]:

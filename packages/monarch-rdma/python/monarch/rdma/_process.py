@@ -10,6 +10,7 @@ from typing import NamedTuple
 from monarch._core import bulk
 from monarch._core._native.bulk import Bulk
 from monarch.rdma._capability import CapabilityRecord, own_record
+from monarch.rdma._forgotten import Forgotten
 from monarch.rdma.errors import RDMAUnsupportedError
 
 # Set for tests and for machines where direct copies are permitted and bad: connections copy through rings.
@@ -22,6 +23,7 @@ class Process(NamedTuple):
     bulk: Bulk
     member: bulk.Member
     record: CapabilityRecord
+    forgotten: Forgotten
 
 
 _lock = RLock()
@@ -46,6 +48,16 @@ def _open() -> Process:
             native = bulk.open_bulk()
             if os.environ.get(FORCE_STAGED) == "1":
                 native.refuse_direct()
-            _process = Process(native, member, own_record())
-            atexit.register(native.close)
+            _process = Process(native, member, own_record(), Forgotten())
+            atexit.register(_close, _process)
         return _process
+
+
+def _close(process: Process) -> None:
+    if process.member.pid == os.getpid():
+        warning = process.forgotten.warning(process.bulk)
+        if warning:
+            from logging import getLogger
+
+            getLogger("monarch.rdma").warning("%s", warning)
+    process.bulk.close()

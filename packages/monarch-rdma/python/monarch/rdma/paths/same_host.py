@@ -46,7 +46,8 @@ class SameHost:
 
     def plan(self, operations: Sequence[Operation]) -> Plan:
         rows = [(op.buffer._handle, op.kind, op.memory.address, op.nbytes, op.offset, op.first, op.second) for op in operations]
-        return Plan(this_process().bulk, rows, [op.memory.keep for op in operations])
+        # Buffers are kept like the local memory: one that was never pickled would end with its last handle.
+        return Plan(this_process().bulk, rows, tuple(operations))
 
     def submit(self, plan: Plan, timeout: float, notify: Notify | None) -> CallCell:
         return plan.submit(timeout, largest_slice(), notify)
