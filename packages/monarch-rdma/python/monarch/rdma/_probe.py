@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 _DEVICES = "/sys/class/infiniband"
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_CAP_SYS_PTRACE = 19
 
 
 class DeviceReport(NamedTuple):
@@ -63,9 +64,18 @@ def direct_copies(scope_file: str = _YAMA) -> str:
             scope = int(f.read())
     except (OSError, ValueError):  # no Yama
         return ""
-    if scope >= 2 and os.geteuid() != 0:
-        return f"kernel.yama.ptrace_scope is {scope}: only root may; `sysctl kernel.yama.ptrace_scope=1` permits it"
+    if scope >= 3:
+        return f"kernel.yama.ptrace_scope is {scope}: nobody may, until the machine starts again"
+    if scope == 2 and not _may_trace():
+        return "kernel.yama.ptrace_scope is 2: only who has CAP_SYS_PTRACE may; `sysctl kernel.yama.ptrace_scope=1` permits it"
     return ""
+
+
+def _may_trace() -> bool:
+    """CAP_SYS_PTRACE, which root may lack in a container."""
+    with open("/proc/self/status") as f:
+        held = next((int(line.split()[1], 16) for line in f if line.startswith("CapEff:")), 0)
+    return bool(held >> _CAP_SYS_PTRACE & 1)
 
 
 def devices(folder: str = _DEVICES) -> list[DeviceReport]:
