@@ -12,7 +12,7 @@ from monarch._core import config
 from monarch._core._native.bulk import Bulk
 from monarch._core.future import Future
 from monarch._core.identity import to_base58
-from monarch._core.process import GATHER, LocalProcess, current_process, known_process, simulated_process
+from monarch._core.process import ERROR, FIRST_ERROR, GATHER, OK, LocalProcess, current_process, known_process, simulated_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +75,16 @@ def display(uid: int, host: str, pid: int) -> str:
 def setting(key: str) -> Any:
     """The effective value of a setting."""
     return config.value(key)
+
+
+def cell() -> CallCell:
+    """What a future waits for, for `complete`."""
+    return current_process().native.cell(FIRST_ERROR, 1, [])
+
+
+def complete(cell: CallCell, failure: bytes | None) -> None:
+    """Fills a cell, from any thread: with nothing, or with what `decode` finds as the error's bytes."""
+    cell.complete(0, OK if failure is None else ERROR, failure or b"")
 
 
 def pending(cell: CallCell, decode: Callable[[CallCell], None]) -> Future[None]:

@@ -111,7 +111,9 @@ def obstacle(path: str) -> str:
         return "there is no such path here"
     if not row.usable:
         return row.reason
-    return "" if path in _SIDES else "it does not lie between processes of one host"
+    if path in _SIDES:
+        return ""
+    return "only memory of the host is measured" if row.kind == "device" else "it does not lie between processes of one host"
 
 
 def usable_paths() -> list[str]:

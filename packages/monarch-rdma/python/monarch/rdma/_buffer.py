@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
     from monarch.actor import Future
     from monarch.rdma._memory import LocalMemory
+    from monarch.rdma.paths.cuda_ipc import DeviceHandle
     from monarch.rdma.paths.path import Path
 
 # Id, epoch, owner, bytes, read-only, job, pid, capability record, backend; then the name of the host.
 _PICKLED = Struct("<16sQQQ?Qi8sB")
 _BACKENDS = ("none", "tcp", "ibverbs")
+# Added to the backend of a buffer on a GPU; where in its registration it begins follows then, before the host.
+_ON_DEVICE = 0x80
+_DEVICE_OFFSET = Struct("<Q")
 # What `path`, `restrict` and `map` wait for an owner that does not answer, seconds.
 OPENING = 2.0
 
@@ -61,7 +65,7 @@ class RDMABuffer:
     )
     # Of one that was registered here and never pickled, where the memory is; else 0.
     _address: int
-    _handle: Handle
+    _handle: Handle | DeviceHandle
     _size: int
     _readonly: bool
     _host: str
@@ -83,7 +87,12 @@ class RDMABuffer:
     def _register(self, memory: Memory, readonly: bool, lease: float | None, backend: str) -> None:
         process = this_process()
         try:
-            handle = process.bulk.register(memory.address, memory.nbytes, readonly, lease, memory.keep)
+            if memory.device is None:
+                handle = process.bulk.register(memory.address, memory.nbytes, readonly, lease, memory.keep)
+            else:
+                from monarch.rdma.paths import cuda_ipc
+
+                handle = cuda_ipc.register(process.bulk, memory, readonly, lease)
         except BulkFailed as e:
             raise as_error(e.args[0], "share", "this process") from None
         member = process.member
@@ -91,7 +100,15 @@ class RDMABuffer:
         self._address = memory.address
 
     def _set(
-        self, handle: Handle, size: int, readonly: bool, host: str, pid: int, record: CapabilityRecord, backend: str, made: bool
+        self,
+        handle: Handle | DeviceHandle,
+        size: int,
+        readonly: bool,
+        host: str,
+        pid: int,
+        record: CapabilityRecord,
+        backend: str,
+        made: bool,
     ) -> None:
         self._address = 0
         self._handle = handle
@@ -112,7 +129,7 @@ class RDMABuffer:
 
     @property
     def path(self) -> str:
-        """How this process reaches the memory: `local`, `shm`, `cma` or `shm-staged`; asks the owner the first time, for 2 s at most."""
+        """How this process reaches the memory: `local`, `shm`, `cma`, `shm-staged` or `cuda-ipc`. Asks the owner once, for 2 s at most."""
         way = self._way()
         try:
             return way.open(self._handle, OPENING)
@@ -177,7 +194,7 @@ class RDMABuffer:
         operation = "write" if write else "read"
         if self._made:
             # The last handle of one that was never pickled may be gone before the copy is done.
-            memory = Memory(memory.address, memory.nbytes, memory.readonly, (memory.keep, self))
+            memory = Memory(memory.address, memory.nbytes, memory.readonly, (memory.keep, self), memory.device)
         try:
             cell = self._way().copy(self._handle, write, memory, offset, nbytes, timeout)
         except BulkFailed as e:
@@ -233,6 +250,9 @@ class RDMABuffer:
             way = self._path = choose(this_process().record, self._record, self._host)
         return way
 
+    def _on_device(self) -> bool:
+        return not isinstance(self._handle, Handle)
+
     def _peer(self) -> str:
         return f"process {self._pid} on {self._host}"
 
@@ -262,8 +282,10 @@ class RDMABuffer:
                 process.forgotten.give(given, given._address)
                 given._address = 0
             given = given._whole
-        job, backend = process.member.job, _BACKENDS.index(self._backend)
-        return _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend) + self._host.encode()
+        job, backend, rest = process.member.job, _BACKENDS.index(self._backend), self._host.encode()
+        if not isinstance(self._handle, Handle):
+            backend, rest = backend | _ON_DEVICE, _DEVICE_OFFSET.pack(self._handle.offset) + rest
+        return _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend) + rest
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_received, (self._packed(),))
@@ -278,9 +300,15 @@ def _received(packed: bytes) -> RDMABuffer:
     id, epoch, owner, size, readonly, job, pid, host, backend = _PICKLED.unpack_from(packed)
     process = this_process()
     buffer = RDMABuffer.__new__(RDMABuffer)
-    name = packed[_PICKLED.size :].decode()
+    on_device, rest = bool(backend & _ON_DEVICE), packed[_PICKLED.size :]
+    name = rest[_DEVICE_OFFSET.size if on_device else 0 :].decode()
     if job != process.member.job:
         raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
-    handle = process.bulk.handle(id, epoch, owner, size, readonly)
-    buffer._set(handle, size, readonly, name, pid, CapabilityRecord(host), _BACKENDS[int(backend)], False)
+    if on_device:
+        from monarch.rdma.paths import cuda_ipc
+
+        handle = cuda_ipc.received(process.bulk, id, epoch, owner, size, _DEVICE_OFFSET.unpack_from(rest)[0], readonly)
+    else:
+        handle = process.bulk.handle(id, epoch, owner, size, readonly)
+    buffer._set(handle, size, readonly, name, pid, CapabilityRecord(host), _BACKENDS[int(backend) & ~_ON_DEVICE], False)
     return buffer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
 from monarch._core import bulk
-from monarch._core._native.bulk import BulkFailed
+from monarch._core._native.bulk import BulkFailed, Handle
 
 if TYPE_CHECKING:
     from monarch._core._native.bulk import Bulk
@@ -24,13 +24,14 @@ _LEAST = 1024
 
 
 class _Shared(NamedTuple):
-    """A buffer of this process: where it is, and what its handle has."""
+    """A buffer of this process: where it is, and what it is registered as."""
 
     address: int
     nbytes: int
     id: bytes
     epoch: int
     owner: int
+    registered: int
     readonly: bool
 
 
@@ -44,8 +45,9 @@ class Forgotten:
 
     def give(self, buffer: RDMABuffer, address: int) -> None:
         """A handle that was made here is pickled for the first time."""
-        id, epoch, owner, nbytes, readonly = buffer._handle.parts()
-        self._given[ref(buffer, self._gone)] = _Shared(address, nbytes, id, epoch, owner, readonly)
+        handle = buffer._handle
+        native = handle if isinstance(handle, Handle) else handle.block
+        self._given[ref(buffer, self._gone)] = _Shared(address, buffer.size(), *native.parts())
 
     def _gone(self, handle: ref[RDMABuffer]) -> None:
         shared = self._given.pop(handle, None)
@@ -76,7 +78,7 @@ class Forgotten:
 
 def _is_there(native: Bulk, shared: _Shared) -> bool:
     try:
-        native.handle(shared.id, shared.epoch, shared.owner, shared.nbytes, shared.readonly).path(0)
+        native.handle(shared.id, shared.epoch, shared.owner, shared.registered, shared.readonly).path(0)
     except BulkFailed:
         return False
     return True

@@ -12,7 +12,7 @@ _CAP_SYS_PTRACE = 19
 
 
 class DeviceReport(NamedTuple):
-    """A path, or a device of one: `rails` is how many ports it has, `numa` the node it is on, None where it has none."""
+    """A path, or a device of one: `rails` is how many ports or GPUs it has, `numa` the node it is on, None where it has none."""
 
     name: str
     kind: str
@@ -24,7 +24,7 @@ class DeviceReport(NamedTuple):
 
 def probe() -> list[DeviceReport]:
     """One row for each path and device, best first; `reason` says what is in the way of one that is not usable."""
-    return [*same_host(), *_absent("cuda-ipc"), *devices(), *_absent("tcp"), *_absent("routed")]
+    return [*same_host(), *gpus(), *devices(), *_absent("tcp"), *_absent("routed")]
 
 
 def same_host() -> list[DeviceReport]:
@@ -78,6 +78,14 @@ def _may_trace() -> bool:
     return bool(held >> _CAP_SYS_PTRACE & 1)
 
 
+def gpus() -> list[DeviceReport]:
+    """Loads the driver; makes no context on a device."""
+    from monarch.rdma._cuda import driver, obstacle
+
+    reason = obstacle()
+    return [DeviceReport("cuda-ipc", "device", 0 if reason else driver().count, None, not reason, reason)]
+
+
 def devices(folder: str = _DEVICES) -> list[DeviceReport]:
     """The RDMA devices that the kernel shows."""
     try:
@@ -103,7 +111,7 @@ def _device(folder: str, name: str) -> DeviceReport:
 
 
 def _absent(name: str) -> list[DeviceReport]:
-    return [DeviceReport(name, "device" if name == "cuda-ipc" else "network", 0, None, False, f"the path {name} is not in this version")]
+    return [DeviceReport(name, "network", 0, None, False, f"the path {name} is not in this version")]
 
 
 def locked_memory() -> str:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 PATHS: tuple[Path, ...] = (SAME_HOST,)
 # Name, and what it will be for.
 ABSENT = (
-    ("cuda-ipc", "memory of GPUs of one host"),
     ("verbs", "other hosts, through InfiniBand, RoCE or EFA devices"),
     ("tcp", "other hosts, through the job's TLS streams"),
     ("routed", "other hosts of which only a gateway can be reached"),
@@ -30,7 +29,7 @@ def choose(mine: CapabilityRecord, theirs: CapabilityRecord, host: str) -> Path:
     for path in PATHS:
         if path.reaches(mine, theirs):
             return path
-    missing = ", ".join(name for name, _ in ABSENT if name != "cuda-ipc")
+    missing = ", ".join(name for name, _ in ABSENT)
     raise RDMAUnsupportedError(
         f"the buffer is on another host, {host}: the paths {missing} are not in this version",
         hint="send the bytes as an argument of an actor's endpoint, or have both processes on one host",
