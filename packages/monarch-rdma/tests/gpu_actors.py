@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 
 from memory_actors import outcome, pattern
 
@@ -40,13 +41,21 @@ class Owner(Actor):
         os.environ.update(variables)
         self.held = []
         self.buffers = []
+        self.warnings = []
 
     @endpoint
     def share(self, nbytes, seed=1, device="cuda:0", **options):
         data = pattern(nbytes, seed)
         self.held.append(memoryview(bytearray(data)) if device == "host" else tensor(data, device))
-        self.buffers.append(RDMABuffer(self.held[-1], **options))
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            self.buffers.append(RDMABuffer(self.held[-1], **options))
+        self.warnings += [str(warning.message) for warning in seen]
         return self.buffers[-1]
+
+    @endpoint
+    def warned(self):
+        return self.warnings
 
     @endpoint
     def share_set(self, sizes, device="cuda:0"):
@@ -89,6 +98,17 @@ class Owner(Actor):
         return os.getpid()
 
 
+class Both(Owner):
+    """Owns memory, and reads that of another one."""
+
+    @endpoint
+    def read_often(self, buffer, times):
+        got = zeros(buffer.size())
+        for _ in range(times):
+            buffer.read_into(got).get()
+        return content(got)
+
+
 class Reader(Actor):
     def __init__(self, **variables):
         os.environ.update(variables)
@@ -129,6 +149,10 @@ class Reader(Actor):
     def write(self, buffer, data, device="cuda:0", offset=0):
         source = memoryview(data) if device == "host" else tensor(data, device)
         buffer.write_from(source, offset=offset).get()
+
+    @endpoint
+    def write_outcome(self, buffer, data):
+        return outcome(buffer.write_from(tensor(data)))
 
     @endpoint
     def raising(self, what, buffer):

@@ -9,12 +9,12 @@ import os
 import pickle
 import signal
 
-from gpu_actors import Owner, Reader, content, tensor, zeros
+from gpu_actors import Both, Owner, Reader, content, tensor, zeros
 from memory_actors import pattern
 
 import monarch.actor
 from monarch.actor import Channel, this_host
-from monarch.rdma import RDMABuffer, RDMAUnsupportedError, probe
+from monarch.rdma import RDMABuffer, probe
 
 SIZES = (1, 5000, (4 << 20) + 3, (9 << 20) + 1)
 
@@ -155,6 +155,17 @@ def probed():
     assert row.usable and row.rails >= 1 and not row.reason, row
 
 
+def expandable_segments():
+    """What torch is told, and what stands for it."""
+    owner, reader = pair(owner={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "MONARCH_FAKE_NO_EXPORT": "1"})
+    # Of more than one piece of the allocator.
+    nbytes = (60 << 20) + 5
+    buffer = owner.share.call_one(nbytes).get()
+    assert reader.path.call_one(buffer).get() == "cuda-ipc+staged"
+    assert reader.read.call_one(buffer, "cuda:0").get() == pattern(nbytes)
+    assert "expandable_segments:False" in owner.warned.call_one().get()[0]
+
+
 # Of these only what stands for a driver can be had to do it.
 
 
@@ -171,10 +182,46 @@ def two_devices_that_are_seen_in_another_order():
 
 
 def memory_that_is_not_exported():
-    os.environ["MONARCH_FAKE_NO_EXPORT"] = "1"
-    try:
-        RDMABuffer(tensor(b"x"))
-    except RDMAUnsupportedError as e:
-        assert "cuIpcGetMemHandle: CUDA_ERROR_INVALID_VALUE (1)" in str(e) and "expandable_segments:False" in str(e)
-    else:
-        raise AssertionError("it was shared")
+    """The owner copies, when it is asked; its Python takes part."""
+    not_exported = {"MONARCH_FAKE_NO_EXPORT": "1"}
+    owner, reader = pair(owner=not_exported)
+    for nbytes in SIZES:
+        buffer = owner.share.call_one(nbytes, seed=nbytes).get()
+        assert reader.path.call_one(buffer).get() == "cuda-ipc+staged"
+        for here in ("cuda:0", "host"):
+            assert reader.read.call_one(buffer, here).get() == pattern(nbytes, nbytes)
+            reader.write.call_one(buffer, b"!", here, offset=nbytes - 1).get()
+            assert owner.content.call_one().get() == pattern(nbytes, nbytes)[:-1] + b"!"
+            reader.write.call_one(buffer, pattern(nbytes, nbytes), here).get()
+    assert owner.read_own.call_one("cuda:0").get() == ("local", pattern(SIZES[-1], SIZES[-1]))
+    (warned,) = owner.warned.call_one().get()
+    assert "cuIpcGetMemHandle: CUDA_ERROR_INVALID_VALUE (1)" in warned and "expandable_segments:False" in warned
+    part = buffer.restrict(offset=1000, length=100, readonly=False)
+    assert reader.read.call_one(part).get() == pattern(SIZES[-1], SIZES[-1])[1000:1100]
+    reader.write.call_one(part, b"part", "host", offset=50).get()
+    assert owner.content.call_one().get()[1050:1054] == b"part"
+    # A handle that claims to be writable, or longer than it is.
+    frozen = owner.share.call_one(5000, readonly=True).get()
+    frozen._readonly = frozen._handle.readonly = False
+    failed = reader.write_outcome.call_one(frozen, b"x").get()
+    assert failed is not None and owner.content.call_one().get() == pattern(5000), failed
+    longer = owner.share.call_one(5000).get()
+    longer._size = longer._handle.nbytes = 5001
+    kind, text, _ = reader.read_outcome.call_one(longer).get()
+    assert kind == "RDMAUnsupportedError" and "bytes to 5,001 of a tensor of 5,000" in text, text
+    owner.drop.call_one().get()
+    longer._size = longer._handle.nbytes = 5000
+    kind, text, _ = reader.read_outcome.call_one(longer).get()
+    assert kind == "RDMAReleasedError" and "dropped by its owner" in text, text
+    monarch.actor.unhandled_fault_hook = lambda failure: None
+    os.kill(owner.pid.call_one().get(), signal.SIGKILL)
+    assert reader.read_outcome.call_one(buffer).get()[0] == "RDMAPeerLostError"
+
+
+def two_that_copy_for_each_other():
+    variables = {"MONARCH_FAKE_NO_EXPORT": "1"}
+    sides = [this_host().spawn_procs(name=name).spawn(name, Both, **variables) for name in ("one", "other")]
+    nbytes = (9 << 20) + 1
+    buffers = [side.share.call_one(nbytes, seed=i).get() for i, side in enumerate(sides)]
+    reading = [side.read_often.call_one(buffer, 20) for side, buffer in zip(sides, buffers[::-1], strict=True)]
+    assert [future.get() for future in reading] == [pattern(nbytes, 1), pattern(nbytes, 0)]

@@ -20,6 +20,7 @@ SCENARIOS = (
     "killed_owner",
     "killed_reader",
     "probed",
+    "expandable_segments",
 )
 
 

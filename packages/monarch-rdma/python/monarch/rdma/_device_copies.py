@@ -1,4 +1,4 @@
-"""Copies from and to memory of GPUs, by a thread of this process, one after the other.
+"""Copies from and to memory of GPUs, by a thread of this process, one after the other; and, by a second one, for others that ask.
 
 Between two GPUs, or within one, the driver copies. Where one end is memory of the host, here or in another process, chunks go through two
 pinned pieces of memory in turn, so that the GPU and the host's side work at the same time. A copy that fails or is late ends when the GPU
@@ -10,16 +10,18 @@ from __future__ import annotations
 import ctypes
 from _thread import allocate_lock, start_new_thread
 from queue import SimpleQueue
+from struct import Struct
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from monarch._core import bulk
 from monarch._core._native.bulk import BulkFailed, Plan
 from monarch.rdma._cuda import CudaError, driver
-from monarch.rdma._failure import CUDA_IPC, TIMED_OUT, TRANSFER, UNSUPPORTED, pack, resized
+from monarch.rdma._failure import ACCESS, CUDA_IPC, TIMED_OUT, TRANSFER, UNSUPPORTED, pack, resized
+from monarch.rdma._memory import Memory
 from monarch.rdma._operation import WRITE
 from monarch.rdma._process import this_process
-from monarch.rdma.paths.cuda_ipc import DeviceHandle, wait
+from monarch.rdma.paths.cuda_ipc import DeviceHandle, received, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from monarch._core._native.bulk import Handle
     from monarch._core.bulk import Notify
     from monarch.rdma._cuda import Device, Driver, Pointer
-    from monarch.rdma._memory import Memory
     from monarch.rdma._operation import Operation
 
 # Of a pinned piece; and what is copied between two looks at the time.
@@ -36,6 +37,8 @@ _CHUNK = 4 << 20
 _STRETCH = 256 << 20
 # What an owner may take to say that a buffer is there, after a failure; seconds.
 _LOOK = 1.0
+# What copies that nobody waits for any more may take to end; seconds.
+_SETTLING = 60.0
 
 
 class _Late(Exception):
@@ -93,20 +96,13 @@ def _left(until: float) -> float:
 
 
 class _Stage:
-    """Two streams of a device; and two pinned pieces, which all devices share."""
+    """What a thread that copies has of a device: two streams; and two pinned pieces, which are of all devices."""
 
-    _pieces: tuple[int, int] | None = None
-
-    def __init__(self, loaded: Driver) -> None:
+    def __init__(self, loaded: Driver, pieces: tuple[int, int]) -> None:
         """With the context of the device."""
         self.driver = loaded
+        self.pieces = pieces
         self.streams = loaded.stream(), loaded.stream()
-
-    @property
-    def pieces(self) -> tuple[int, int]:
-        if _Stage._pieces is None:
-            _Stage._pieces = self.driver.pinned(_CHUNK), self.driver.pinned(_CHUNK)
-        return _Stage._pieces
 
     def between(self, target: Pointer, source: Pointer, nbytes: int, until: float) -> None:
         for at in range(0, nbytes, _STRETCH):
@@ -141,65 +137,102 @@ class _Stage:
             self.driver.wait(stream)
 
 
-_stages: dict[Device, _Stage] = {}
+class _Copies:
+    """A thread that copies."""
 
+    def __init__(self) -> None:
+        self.tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._stages: dict[Device, _Stage] = {}
+        self._started = False
 
-def _run(copy: Copy, until: float) -> None:
-    """With all that can go wrong; the GPU has finished in any case."""
-    loaded, handle, memory = driver(), copy.handle, copy.memory
-    place = handle.open(_left(until)) if isinstance(handle, DeviceHandle) else None
-    device = memory.device if place is None else place.device
-    assert device is not None
-    with loaded.on(device):
-        stage = _stages.get(device)
-        if stage is None:
-            stage = _stages[device] = _Stage(loaded)
-    if memory.device is not None:
-        with loaded.on(memory.device):
+    def start(self) -> None:
+        with _lock:
+            if not self._started:
+                self._started = True
+                start_new_thread(self._serve, ())
+
+    def _serve(self) -> None:
+        while True:
+            task = self.tasks.get()
+            try:
+                task()
+            except Exception:  # of letting go of what is not needed any more
+                import traceback
+
+                traceback.print_exc()
+            del task
+
+    def _stage(self, device: Device) -> _Stage:
+        """With the context of the device."""
+        found = self._stages.get(device)
+        if found is None:
+            loaded = driver()
+            others = next(iter(self._stages.values()), None)
+            pieces = others.pieces if others else (loaded.pinned(_CHUNK), loaded.pinned(_CHUNK))
+            found = self._stages[device] = _Stage(loaded, pieces)
+        return found
+
+    def attempt(self, copies: Sequence[Copy], until: float) -> bytes | None:
+        """One after the other; the record of the first that failed."""
+        done, asked = 0, sum(copy.nbytes for copy in copies)
+        for copy in copies:
+            handle = copy.handle
+            failure = handle.failure if isinstance(handle, DeviceHandle) else _host_failure(handle)
+            try:
+                self._run(copy, until)
+            except _Late:
+                return resized(failure(TIMED_OUT, ""), done, asked)
+            except BulkFailed as e:
+                return resized(e.args[0], done, asked)
+            except CudaError as e:
+                unreachable = isinstance(handle, DeviceHandle) and not handle.is_open
+                record = _end_of(handle) or failure(UNSUPPORTED if unreachable else TRANSFER, str(e))
+                return resized(record, done, asked)
+            done += copy.nbytes
+        return None
+
+    def _run(self, copy: Copy, until: float) -> None:
+        """With all that can go wrong; the GPU has finished in any case."""
+        handle, memory = copy.handle, copy.memory
+        if memory.device is not None:
             # Work that was queued before may still write it, or read it.
-            loaded.synchronize()
-    if isinstance(handle, DeviceHandle):
+            with driver().on(memory.device):
+                driver().synchronize()
+        if not isinstance(handle, DeviceHandle):
+            assert memory.device is not None
+            self._stage_with(memory.device, memory.address, _RemoteHost(handle, copy.offset, until), copy, copy.write, until)
+            return
+        place = handle.open(_left(until))
         handle.check(_left(until))
         if handle.is_own:
-            with loaded.on(device):
-                loaded.synchronize()
-    with loaded.on(device):
-        try:
-            if place is not None and memory.device is not None:
-                pair = memory.address, place.pointer + copy.offset
-                target, source = pair[::-1] if copy.write else pair
-                stage.between(target, source, copy.nbytes, until)
-            elif place is not None:
-                move = stage.to_device if copy.write else stage.to_host
-                move(place.pointer + copy.offset, _LocalHost(memory.address), copy.nbytes, until)
+            with driver().on(place.device):
+                driver().synchronize()
+        if not place.pointer:
+            owner = _Owner(handle, copy.offset, until)
+            if memory.device is not None:
+                self._stage_with(memory.device, memory.address, owner, copy, copy.write, until)
             else:
-                assert not isinstance(handle, DeviceHandle)
-                move = stage.to_host if copy.write else stage.to_device
-                move(memory.address, _RemoteHost(handle, copy.offset, until), copy.nbytes, until)
-        finally:
-            stage.settle()
-    if isinstance(handle, DeviceHandle):
+                (owner.put if copy.write else owner.get)(0, memory.address, copy.nbytes)
+        elif memory.device is None:
+            self._stage_with(place.device, place.pointer + copy.offset, _LocalHost(memory.address), copy, not copy.write, until)
+        else:
+            pair = memory.address, place.pointer + copy.offset
+            target, source = pair[::-1] if copy.write else pair
+            with driver().on(place.device):
+                stage = self._stage(place.device)
+                try:
+                    stage.between(target, source, copy.nbytes, until)
+                finally:
+                    stage.settle()
         handle.check(_left(until))
 
-
-def _attempt(copies: Sequence[Copy], until: float) -> bytes | None:
-    """One after the other; the record of the first that failed."""
-    done, asked = 0, sum(copy.nbytes for copy in copies)
-    for copy in copies:
-        handle = copy.handle
-        failure = handle.failure if isinstance(handle, DeviceHandle) else _host_failure(handle)
-        try:
-            _run(copy, until)
-        except _Late:
-            return resized(failure(TIMED_OUT, ""), done, asked)
-        except BulkFailed as e:
-            return resized(e.args[0], done, asked)
-        except CudaError as e:
-            unreachable = isinstance(handle, DeviceHandle) and not handle.is_open
-            record = _end_of(handle) or failure(UNSUPPORTED if unreachable else TRANSFER, str(e))
-            return resized(record, done, asked)
-        done += copy.nbytes
-    return None
+    def _stage_with(self, device: Device, pointer: Pointer, host: _Host, copy: Copy, to_host: bool, until: float) -> None:
+        with driver().on(device):
+            stage = self._stage(device)
+            try:
+                (stage.to_host if to_host else stage.to_device)(pointer, host, copy.nbytes, until)
+            finally:
+                stage.settle()
 
 
 def _end_of(handle: Handle | DeviceHandle) -> bytes | None:
@@ -217,41 +250,26 @@ def _host_failure(handle: Handle) -> Callable[[int, str], bytes]:
     return lambda kind, detail: pack(kind, CUDA_IPC, True, 0, 0, owner, detail)
 
 
-_tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
 _lock = allocate_lock()
-_started = False
+_own = _Copies()
+# What others ask for has a thread of its own: two processes may ask each other.
+_asked = _Copies()
+
+
+def start_thread() -> None:
+    _own.start()
 
 
 def later(task: Callable[..., None], *arguments: object) -> None:
     """On the thread that copies, once that is started; may be called by the garbage collector, so without locks."""
-    _tasks.put(lambda: task(*arguments))
-
-
-def start_thread() -> None:
-    global _started
-    with _lock:
-        if not _started:
-            _started = True
-            start_new_thread(_serve, ())
-
-
-def _serve() -> None:
-    while True:
-        task = _tasks.get()
-        try:
-            task()
-        except Exception:  # of letting go of what is not needed any more
-            import traceback
-
-            traceback.print_exc()
-        del task
+    _own.tasks.put(lambda: task(*arguments))
 
 
 def start(copy: Copy, timeout: float) -> CallCell:
     """Begins when what was asked for before has ended."""
     cell, until = bulk.cell(), monotonic() + timeout
-    start_thread()
-    later(lambda: bulk.complete(cell, _guarded(lambda: _attempt([copy], until), copy.handle)))
+    _own.start()
+    later(lambda: bulk.complete(cell, _guarded(lambda: _own.attempt([copy], until), copy.handle)))
     return cell
 
 
@@ -261,6 +279,66 @@ def _guarded(body: Callable[[], bytes | None], handle: Handle | DeviceHandle) ->
         return body()
     except Exception as e:
         return pack(TRANSFER, CUDA_IPC, True, 0, 0, handle.parts()[2], f"{type(e).__name__}: {e}")
+
+
+# The block of the buffer: id, epoch; where in the buffer, how much, is it to be written; what it is registered as at who asks; seconds.
+_QUESTION = Struct("<16sQQQ??16sQQd")
+
+
+class _Owner:
+    """Memory of a GPU that its owner does not export: asked to, it copies from and to memory of the host here."""
+
+    def __init__(self, handle: DeviceHandle, offset: int, until: float) -> None:
+        self.handle = handle
+        self.offset = handle.offset + offset
+        self.until = until
+
+    def get(self, at: int, address: int, nbytes: int) -> None:
+        self._ask(False, at, address, nbytes)
+
+    def put(self, at: int, address: int, nbytes: int) -> None:
+        self._ask(True, at, address, nbytes)
+
+    def _ask(self, write: bool, at: int, address: int, nbytes: int) -> None:
+        left = _left(self.until)
+        # What is only read may be memory that nobody may write.
+        mine = this_process().bulk.register(address, nbytes, write, None, None)
+        mine.give()
+        (id, epoch, owner, _, readonly), (my_id, my_epoch, me, _, _) = self.handle.block.parts(), mine.parts()
+        question = _QUESTION.pack(id, epoch, self.offset + at, nbytes, write, readonly, my_id, my_epoch, me, left)
+        try:
+            cell = bulk.ask(owner, question)
+            if not cell.wait(0, left):
+                raise _Late
+            error = cell.error()
+            if error is not None:
+                raise BulkFailed(_end_of(self.handle) or error.raw() or self.handle.failure(TRANSFER, "the owner does not copy for others"))
+        finally:
+            # Afterwards nobody touches the memory any more, whatever has become of the question.
+            wait(mine.drop(_SETTLING))
+
+
+def answer(body: bytes, reply: Callable[[bytes | None], None]) -> None:
+    """Another process has asked for a copy, on the housekeeping thread."""
+    id, epoch, offset, nbytes, write, readonly, their_id, their_epoch, they, left = _QUESTION.unpack(body)
+    process, until = this_process(), monotonic() + left
+    handle = received(process.bulk, id, epoch, process.member.uid, nbytes, offset, readonly)
+    theirs = process.bulk.handle(their_id, their_epoch, they, nbytes, write)
+
+    def run() -> bytes | None:
+        if write and readonly:
+            return handle.failure(ACCESS, "the handle is read-only")
+        try:
+            place = handle.open(_left(until))
+        except BulkFailed as e:
+            return e.args[0]
+        except (CudaError, _Late) as e:
+            return handle.failure(TRANSFER, str(e) or "no time is left")
+        memory = Memory(place.pointer, nbytes, not write, handle, place.device)
+        return _asked.attempt([Copy(theirs, not write, memory, 0, nbytes)], until)
+
+    _asked.start()
+    _asked.tasks.put(lambda: reply(_guarded(run, handle)))
 
 
 class DevicePlan:
@@ -297,7 +375,7 @@ class DevicePlan:
         cell, until = bulk.cell(), monotonic() + timeout
         with _lock:
             self._running += 1
-        start_thread()
+        _own.start()
 
         def run() -> None:
             record = _guarded(lambda: self._run(until, most, notify), self._copies[0].handle)
@@ -309,7 +387,7 @@ class DevicePlan:
         return cell
 
     def _run(self, until: float, most: int, notify: Notify | None) -> bytes | None:
-        record = _attempt(self._copies, until)
+        record = _own.attempt(self._copies, until)
         if record is None:
             try:
                 # It has none, perhaps; it is what sends the notice.

@@ -29,7 +29,7 @@ LOCAL = _PATHS.index("local")
 # Only `pack` makes records of it.
 CUDA_IPC = 255
 _RELEASED, _PEER_LOST, _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED, _INIT = range(1, 8)
-TIMED_OUT, TRANSFER, UNSUPPORTED = _TIMED_OUT, _TRANSFER, _UNSUPPORTED
+ACCESS, TIMED_OUT, TRANSFER, UNSUPPORTED = _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED
 # How long the news of a death may take to arrive here, seconds: the connection to the dead is often the first to tell. The agent knows how
 # it ended when the kernel has taken its memory back, which takes 0.1 s for each GiB; the error is not to wait for that.
 _NEWS = 0.05

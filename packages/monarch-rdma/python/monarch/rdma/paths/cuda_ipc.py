@@ -23,36 +23,55 @@ from monarch.rdma.errors import RDMAUnsupportedError
 if TYPE_CHECKING:
     from monarch._core._native import CallCell
     from monarch._core._native.bulk import Bulk, Handle, SharedMemory
-    from monarch.rdma._cuda import Device, Pointer
+    from monarch.rdma._cuda import Device, Driver, Pointer
     from monarch.rdma._memory import Memory
 
-# What the allocation is opened with, its device and its bytes, where in it the memory begins, and the address at the owner.
+# What the allocation is opened with, its device, where in it the memory begins, the address at the owner, and how many bytes it has.
 _BLOCK = Struct(f"<8s{HANDLE_BYTES}s{UUID_BYTES}sQQQ16x")
 _MAGIC = b"monarch1"
-# What torch is to be told where its allocator hands out memory that the driver does not export.
-_EXPORT = "memory of expandable segments and of pools is not exported: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False; or tensor.cpu()"
+# In the place of what it is opened with: it is not exported, and the owner copies.
+_NOT_EXPORTED = bytes(HANDLE_BYTES)
+_warned = False
 
 
 def register(native: Bulk, memory: Memory, readonly: bool, lease: float | None) -> DeviceHandle:
-    """Shares memory of a GPU; `RDMAUnsupportedError` where the driver does not export it."""
+    """Shares memory of a GPU; `RDMAUnsupportedError` for what the driver does not know."""
     assert memory.device is not None
     try:
         loaded = driver()
         with loaded.on(memory.device):
-            base, length = loaded.allocation(memory.address)
-            if memory.address + memory.nbytes > base + length:
-                raise CudaError(f"{memory.nbytes:,} bytes go beyond their allocation of {length:,}")
-            exported = loaded.export(base)
+            base, exported = _export(loaded, memory)
             # Work that was queued before may still have to write it.
             loaded.synchronize()
         uuid = loaded.uuid(memory.device)
     except CudaError as e:
-        raise RDMAUnsupportedError(f"share of {memory.nbytes:,} bytes of GPU {memory.device}: {e}", hint=_EXPORT) from None
+        raise RDMAUnsupportedError(f"share of {memory.nbytes:,} bytes of GPU {memory.device}: {e}") from None
     view = allocate(_BLOCK.size)
-    view[:] = _BLOCK.pack(_MAGIC, exported, uuid, length, memory.address - base, memory.address)
+    view[:] = _BLOCK.pack(_MAGIC, exported, uuid, memory.address - base, memory.address, memory.nbytes)
     block = BufferMemory(view)
     handle = native.register(block.address, _BLOCK.size, readonly, lease, (block, memory.keep))
     return DeviceHandle(handle, memory.nbytes, 0, readonly)
+
+
+def _export(loaded: Driver, memory: Memory) -> tuple[Pointer, bytes]:
+    """Where the allocation begins, and what others open it with, if they can."""
+    base, length = loaded.allocation(memory.address)
+    reason = "it lies in several allocations" if memory.address + memory.nbytes > base + length else ""
+    try:
+        exported = _NOT_EXPORTED if reason else loaded.export(base)
+    except CudaError as e:
+        exported, reason = _NOT_EXPORTED, str(e)
+    global _warned
+    if reason and not _warned:
+        from warnings import warn
+
+        _warned = True
+        warn(
+            f"the driver does not export this memory, so this process copies it for others: {reason}. Expandable segments and pools of an "
+            "allocator are not exported; for torch's, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
+            stacklevel=5,
+        )
+    return base, exported
 
 
 def received(native: Bulk, id: bytes, epoch: int, owner: int, nbytes: int, offset: int, readonly: bool) -> DeviceHandle:
@@ -60,7 +79,7 @@ def received(native: Bulk, id: bytes, epoch: int, owner: int, nbytes: int, offse
 
 
 class Place(NamedTuple):
-    """Memory of a GPU as this process sees it."""
+    """Memory of a GPU as this process sees it; at 0 if only its owner does."""
 
     pointer: Pointer
     device: Device
@@ -101,10 +120,10 @@ class DeviceHandle:
 
     def path(self, timeout: float) -> str:
         try:
-            self.open(timeout)
+            place = self.open(timeout)
         except CudaError as e:
             raise BulkFailed(self.failure(UNSUPPORTED, str(e))) from None
-        return "local" if self.is_own else "cuda-ipc"
+        return "local" if self.is_own else "cuda-ipc" if place.pointer else "cuda-ipc+staged"
 
     def failure(self, kind: int, detail: str, done: int = 0) -> bytes:
         path = LOCAL if self.is_own else CUDA_IPC
@@ -127,19 +146,24 @@ class DeviceHandle:
         with self._lock:
             if self._place is None:
                 view = memoryview(self.block.map(timeout))  # pyright: ignore[reportArgumentType]
-                magic, exported, uuid, length, start, pointer = _BLOCK.unpack(view)
-                if magic != _MAGIC:
-                    raise CudaError("the owner describes its memory in another way: it has another version")
-                device = driver().find(uuid)
-                if device is None:
-                    raise CudaError(f"the GPU {uuid.hex()} is not visible to this process")
-                if start + self.offset + self.nbytes > length:
-                    raise CudaError(f"the buffer goes beyond its allocation of {length:,} bytes")
-                if not self.is_own:
-                    pointer = _imports.use(self, device, exported) + start
+                self._place = self._find(_BLOCK.unpack(view))
                 self._view = view
-                self._place = Place(pointer + self.offset, device)
             return self._place
+
+    def _find(self, described: tuple[bytes, bytes, bytes, int, int, int]) -> Place:
+        magic, exported, uuid, start, pointer, nbytes = described
+        if magic != _MAGIC:
+            raise CudaError("the owner describes its memory in another way: it has another version")
+        if self.offset + self.nbytes > nbytes:
+            raise CudaError(f"bytes to {self.offset + self.nbytes:,} of a tensor of {nbytes:,}")
+        device = driver().find(uuid)
+        if self.is_own:
+            return Place(pointer + self.offset, device or 0)
+        if exported == _NOT_EXPORTED:
+            return Place(0, 0)
+        if device is None:
+            raise CudaError(f"the GPU {uuid.hex()} is not visible to this process")
+        return Place(_imports.use(self, device, exported) + start + self.offset, device)
 
     def check(self, timeout: float) -> None:
         """`BulkFailed` if the buffer has ended."""
