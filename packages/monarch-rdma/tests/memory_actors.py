@@ -7,12 +7,14 @@ import os
 import random
 import signal
 import threading
+from functools import lru_cache
 
 from monarch.actor import Actor, endpoint
 from monarch.rdma import RDMAAction, RDMABuffer, RDMABufferSet, RDMAError, allocate
 from monarch.rdma._process import this_process
 
 
+@lru_cache(4)
 def pattern(nbytes: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(nbytes)
 

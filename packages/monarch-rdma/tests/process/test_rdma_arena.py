@@ -133,10 +133,10 @@ def test_ten_thousand_buffers_that_others_use_and_end(pair):
         seen = [side.usage.call_one().get() for side in (pair.owner, pair.reader)]
         return [row[:2] for row in seen], sum(row[2] for row in seen)
 
-    opened, used = usage(4)
+    opened, used = usage(2)
     growths = []
     for _ in range(2):
-        again, more = usage(10)
+        again, more = usage(9)
         assert again == opened
         growths.append(more - used)
         used = more
