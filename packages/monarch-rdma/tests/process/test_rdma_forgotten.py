@@ -138,7 +138,7 @@ def test_it_is_said_in_bytes_that_are_covered():
         assert forgotten.warning(process.bulk) == ""
         buffer = RDMABuffer(part)
         data.append(pickle.dumps(buffer))
-        forgotten.give(buffer, process.bulk.handle(*buffer._handle.parts()) and 4096 * len(data))
+        forgotten.give(buffer, 4096 * len(data))
         del buffer
     assert "1,073,745,920 bytes were held until exit by 2 RDMA buffers" in forgotten.warning(process.bulk)
     for packed in data:
