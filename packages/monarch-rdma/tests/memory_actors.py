@@ -7,12 +7,14 @@ import os
 import random
 import signal
 import threading
+from functools import lru_cache
 
 from monarch.actor import Actor, endpoint
 from monarch.rdma import RDMAAction, RDMABuffer, RDMABufferSet, RDMAError, allocate
 from monarch.rdma._process import this_process
 
 
+@lru_cache(4)
 def pattern(nbytes: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(nbytes)
 
@@ -128,6 +130,18 @@ class Owner(Actor):
     def share_set(self, tensors, **options):
         self.tensors = {key: memoryview(bytearray(value)) for key, value in tensors.items()}
         return RDMABufferSet(self.tensors, **options)
+
+    @endpoint
+    def share_many(self, count, nbytes):
+        """Handles of these are elsewhere only; what they share is not."""
+        self.many = [memoryview(bytearray(nbytes)) for _ in range(count)]
+        return RDMABufferSet({str(i): memory for i, memory in enumerate(self.many)})
+
+    @endpoint
+    def usage(self):
+        """What must not grow: buffers, descriptors; and kilobytes."""
+        gc.collect()
+        return this_process().bulk.counts(), descriptors(), resident()
 
     @endpoint
     def tensor_content(self, key):
@@ -293,6 +307,17 @@ class Reader(Actor):
         return seen
 
     @endpoint
+    def parts_without_a_name(self, buffer, times):
+        """Nobody but the transfer holds the handle."""
+        word, memory = memoryview(bytearray(8)), memoryview(bytearray(buffer.size()))
+        for _ in range(times):
+            buffer.restrict(length=8).read_into(word).get()
+            buffer.restrict().read_into(memory).get()
+            RDMAAction().read_remote(word, buffer.restrict(length=8)).submit().get()
+            RDMAAction().read_remote(memory, buffer.restrict()).prepare().submit().get()
+        return bytes(word), bytes(memory)
+
+    @endpoint
     def drop(self, buffer):
         buffer.drop().get()
         return outcome(buffer.read_into(memoryview(bytearray(buffer.size()))))
@@ -304,6 +329,22 @@ class Reader(Actor):
         plan.submit().get()
         buffers.read_into(local).get()
         return {key: bytes(value) for key, value in local.items()}, plan.nbytes
+
+    @endpoint
+    def read_many(self, buffers, nbytes):
+        """Reads each by itself, and one in ten in part; then ends all of them."""
+        memory = memoryview(bytearray(nbytes))
+        for i, entry in enumerate(buffers._entries.values()):
+            buffer = entry.buffers[0]
+            buffer.read_into(memory).get()
+            if i % 10 == 0:
+                buffer.restrict(length=8).read_into(memory).get()
+        buffers.drop().get()
+
+    @endpoint
+    def usage(self):
+        gc.collect()
+        return this_process().bulk.counts(), descriptors(), resident()
 
     @endpoint
     def write_set(self, buffers, tensors):

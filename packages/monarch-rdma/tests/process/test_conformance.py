@@ -109,6 +109,14 @@ def test_parts_that_end_at_once(pair):
     assert pair.reader.read.call_one(buffer).get() == pattern(1000)
 
 
+def test_handles_that_only_a_transfer_holds(pair):
+    nbytes = (3 << 20) + 1
+    buffer = pair.owner.share.call_one(nbytes).get()
+    assert pair.reader.parts_without_a_name.call_one(buffer, 30).get() == (pattern(nbytes)[:8], pattern(nbytes))
+    pair.owner.drop.call_one().get()
+    pair.owner.forget.call_one().get()
+
+
 def test_words(pair):
     buffer = pair.owner.share.call_one(16).get()
     first = int.from_bytes(pattern(16)[:8], "little")

@@ -1,4 +1,4 @@
-"""`monarch rdma probe`, and what `monarch doctor` says."""
+"""`monarch rdma probe` and `bench`, and what `monarch doctor` says."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from monarch.rdma import probe
 from monarch.rdma._probe import devices, direct_copies
 
 ORDER = ["local", "shm", "cma", "shm-staged", "cuda-ipc"]
+RUN = [sys.executable, "-W", "error", "-c", "import sys; from monarch.rdma._cli import command; command(sys.argv[1:])"]
 
 
 def test_probe():
@@ -22,12 +25,10 @@ def test_probe():
 
 
 def test_command():
-    run = [sys.executable, "-W", "error", "-c"]
-    code = "import sys; from monarch.rdma._cli import command; command(sys.argv[1:])"
-    text = subprocess.run([*run, code, "probe"], capture_output=True, text=True, check=True).stdout
+    text = subprocess.run([*RUN, "probe"], capture_output=True, text=True, check=True).stdout
     assert [line.split()[0] for line in text.splitlines()][:5] == ORDER
     assert text.splitlines()[-1].startswith("locked memory: ")
-    table = json.loads(subprocess.run([*run, code, "probe", "--json"], capture_output=True, text=True, check=True).stdout)
+    table = json.loads(subprocess.run([*RUN, "probe", "--json"], capture_output=True, text=True, check=True).stdout)
     assert [row["name"] for row in table] == [row.name for row in probe()]
 
 
@@ -65,3 +66,71 @@ def test_devices(tmp_path):
     rows = devices(str(tmp_path))
     assert [(row.name, row.rails, row.numa) for row in rows] == [("verbs:mlx5_0", 1, None), ("verbs:mlx5_1", 1, 1)]
     assert all("not in this version" in row.reason for row in rows)
+
+
+def test_bench_measures_every_path_that_is_usable():
+    usable = [row.name for row in probe() if row.usable and row.name in ORDER[:4]]
+    done = subprocess.run([*RUN, "bench", "--json", "--size", "4k", "--size", "100001", "--size", "4096"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = json.loads(done.stdout)
+    copies = [("memcpy", "copy"), *((path, what) for path in usable for what in ("read", "write"))]
+    assert [(row["nbytes"], row["path"], row["operation"]) for row in rows] == [(n, *copy) for n in (4096, 100_001) for copy in copies]
+    for row in rows:
+        assert row["times"] >= 3 and row["seconds"] > 0
+        assert row["bytes_per_second"] == pytest.approx(row["nbytes"] / row["seconds"])
+
+
+def test_bench_of_one_path():
+    done = subprocess.run([*RUN, "bench", "--size", "1MiB", "--path", "local"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    head, *rows = done.stdout.splitlines()
+    assert head.split() == ["size", "path", "copy", "time", "bandwidth"]
+    assert [row.split()[:4] for row in rows] == [
+        ["1", "MiB", "memcpy", "copy"],
+        ["1", "MiB", "local", "read"],
+        ["1", "MiB", "local", "write"],
+    ]
+    assert all(row.endswith(" GB/s") for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "words"),
+    [
+        (["--size", "0"], 2, "'0': expected 1 byte at least"),
+        (["--size", "64 MiBs"], 2, "'64 MiBs' is no number of bytes: write 4096, 4KiB, 64MiB or 1.5GiB"),
+        (["--size", "1EiB"], 2, "no number of bytes"),
+        (["--size", "100TiB"], 1, "copies of 102,400 GiB need 219,902,325,555,200 bytes of memory, "),
+        (
+            ["--path", "carrier-pigeon"],
+            1,
+            "path carrier-pigeon cannot be measured: there is no such path here\nhint: measured can be local, ",
+        ),
+        (["--path", "local", "--path", "routed"], 1, "path routed cannot be measured: "),
+    ],
+)
+def test_bench_of_what_cannot_be_measured(given, code, words):
+    done = subprocess.run([*RUN, "bench", *given], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_bench_says_which_path_it_is_not():
+    """Where a path that looks usable does not come about: the kernel changes its mind between the look and the copy."""
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from seccomp import refuse_direct_copies
+from monarch.rdma import _bench
+from monarch.rdma._cli import command
+real = _bench.measure
+def measure(paths, sizes):
+    refuse_direct_copies()
+    return real(paths, sizes)
+_bench.measure = measure
+command(["bench", "--path", "cma", "--size", "4k"])
+"""
+    from memory_actors import __file__ as here
+
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code, here.rpartition("/")[0]], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "Error: bench of 4,096 bytes: the path to the memory is shm-staged, not cma\n"

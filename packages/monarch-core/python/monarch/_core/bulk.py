@@ -12,7 +12,7 @@ from monarch._core import config, mesh_info
 from monarch._core._native.bulk import Bulk
 from monarch._core.future import Future
 from monarch._core.identity import to_base58
-from monarch._core.process import GATHER, LocalProcess, current_process, simulated_process
+from monarch._core.process import BULK, ERROR, FIRST_ERROR, GATHER, OK, LocalProcess, current_process, known_process, simulated_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +43,12 @@ def member() -> Member:
     """This process; the client is started in a script that has none."""
     process = current_process()
     return Member(process.uid, process.job, process.host, process.pid, process.agent_uid)
+
+
+def is_ending() -> bool:
+    """This process is being stopped, or the script has ended."""
+    process = known_process()
+    return process is None or process.closed
 
 
 def open_bulk() -> Bulk:
@@ -78,6 +84,43 @@ def display(uid: int, host: str, pid: int) -> str:
 def setting(key: str) -> Any:
     """The effective value of a setting."""
     return config.value(key)
+
+
+def cell() -> CallCell:
+    """What a future waits for, for `complete`."""
+    return current_process().native.cell(FIRST_ERROR, 1, [])
+
+
+def complete(cell: CallCell, failure: bytes | None) -> None:
+    """Fills a cell, from any thread: with nothing, or with what `decode` finds as the error's bytes."""
+    cell.complete(0, OK if failure is None else ERROR, failure or b"")
+
+
+def ask(owner: int, body: bytes) -> CallCell:
+    """Asks the Python of another process, or of this one; the answer is a failure as bytes, or nothing."""
+    native = current_process().native
+    cell = native.cell(FIRST_ERROR, 1, [owner])
+    native.request(owner, BULK, body, cell.slot)
+    return cell
+
+
+# Given what was asked, and how to answer; on the housekeeping thread, which must not wait.
+_handler: Callable[[bytes, Callable[[bytes | None], None]], None] | None = None
+
+
+def on_request(handler: Callable[[bytes, Callable[[bytes | None], None]], None]) -> None:
+    global _handler
+    _handler = handler
+
+
+def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
+    def answer(failure: bytes | None) -> None:
+        process.native.reply(sender, slot, 0, OK if failure is None else ERROR, failure or b"")
+
+    if _handler is None:
+        answer(b"")
+    else:
+        _handler(body, answer)
 
 
 def pending(cell: CallCell, decode: Callable[[CallCell], None]) -> Future[None]:

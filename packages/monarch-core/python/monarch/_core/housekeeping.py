@@ -8,6 +8,7 @@ from monarch._core import runtime_log
 from monarch._core._native import set_runtime_thread
 from monarch._core.process import (
     AGGREGATE,
+    BULK,
     CONTROLLER,
     DELAY,
     FAILURE,
@@ -195,6 +196,10 @@ class Housekeeping:
             from monarch._core import workspace_update
 
             workspace_update.handle_request(process, sender, slot, body)
+        elif kind == BULK:
+            from monarch._core import bulk
+
+            bulk.handle_request(process, sender, slot, body)
         elif kind in (FAULT, DELAY):
             from monarch._core import fault
 

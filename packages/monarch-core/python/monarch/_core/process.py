@@ -36,6 +36,8 @@ AGGREGATE, MISSING = 20, 21
 FAULT, DELAY = 30, 31
 # Code has been mirrored, or is to be reloaded.
 WORKSPACE = 50
+# Of the package that moves large memory.
+BULK = 60
 
 # How a call waits for its answers; the native side's numbers.
 FIRST_ERROR, GATHER, STREAM, NO_ANSWER = 0, 1, 2, -1

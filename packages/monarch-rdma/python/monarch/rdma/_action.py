@@ -8,7 +8,7 @@ from monarch.rdma._arguments import check_word
 from monarch.rdma._memory import local_memory
 from monarch.rdma._operation import COMPARE_AND_SWAP, FETCH_ADD, READ, WRITE, Operation
 from monarch.rdma._plan import RDMAPlan
-from monarch.rdma.errors import RDMAAccessError
+from monarch.rdma.errors import RDMAAccessError, RDMAUnsupportedError
 
 if TYPE_CHECKING:
     from monarch.actor import Future, Port
@@ -60,6 +60,8 @@ class RDMAAction:
 
     def _word(self, src: RDMABuffer, dst: Any) -> Memory:
         memory = local_memory(dst)
+        if memory.device is not None or src._on_device():
+            raise RDMAUnsupportedError(f"atomic operation on {_WORD} bytes, {src._peer()}: memory of a GPU has none")
         if memory.readonly:
             raise ValueError("the local memory is read-only: it cannot take the previous value")
         if memory.nbytes < _WORD or src.size() < _WORD:

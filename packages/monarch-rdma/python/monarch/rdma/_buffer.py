@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 
     from monarch.actor import Future
     from monarch.rdma._memory import LocalMemory
+    from monarch.rdma.paths.cuda_ipc import DeviceHandle
     from monarch.rdma.paths.path import Path
 
 # Id, epoch, owner, bytes, read-only, job, pid, capability record, backend, agent; then the name of the host.
 _PICKLED = Struct("<16sQQQ?Qi8sBQ")
 _BACKENDS = ("none", "tcp", "ibverbs")
+# Added to the backend of a buffer on a GPU; where in its registration it begins follows then, before the host.
+_ON_DEVICE = 0x80
+_DEVICE_OFFSET = Struct("<Q")
 # What `path`, `restrict` and `map` wait for an owner that does not answer, seconds.
 OPENING = 2.0
 
@@ -47,6 +51,7 @@ class RDMABuffer:
 
     __slots__ = (
         "__weakref__",
+        "_address",
         "_agent",
         "_backend",
         "_handle",
@@ -59,7 +64,9 @@ class RDMABuffer:
         "_size",
         "_whole",
     )
-    _handle: Handle
+    # Of one that was registered here and never pickled, where the memory is; else 0.
+    _address: int
+    _handle: Handle | DeviceHandle
     _size: int
     _readonly: bool
     _host: str
@@ -83,15 +90,30 @@ class RDMABuffer:
     def _register(self, memory: Memory, readonly: bool, lease: float | None, backend: str) -> None:
         process = this_process()
         try:
-            handle = process.bulk.register(memory.address, memory.nbytes, readonly, lease, memory.keep)
+            if memory.device is None:
+                handle = process.bulk.register(memory.address, memory.nbytes, readonly, lease, memory.keep)
+            else:
+                from monarch.rdma.paths import cuda_ipc
+
+                handle = cuda_ipc.register(process.bulk, memory, readonly, lease)
         except BulkFailed as e:
             raise as_error(e.args[0], "share", "this process") from None
         member = process.member
         self._set(handle, memory.nbytes, readonly, (member.host, member.agent), member.pid, process.record, backend, True)
+        self._address = memory.address
 
     def _set(
-        self, handle: Handle, size: int, readonly: bool, host: tuple[str, int], pid: int, record: CapabilityRecord, backend: str, made: bool
+        self,
+        handle: Handle | DeviceHandle,
+        size: int,
+        readonly: bool,
+        host: tuple[str, int],
+        pid: int,
+        record: CapabilityRecord,
+        backend: str,
+        made: bool,
     ) -> None:
+        self._address = 0
         self._handle = handle
         self._size = size
         self._readonly = readonly
@@ -110,7 +132,10 @@ class RDMABuffer:
 
     @property
     def path(self) -> str:
-        """How this process reaches the memory: `local`, `shm`, `cma`, `shm-staged` or `tcp`; asks the owner at first, for 2 s at most."""
+        """How this process reaches the memory: `local`, `shm`, `cma`, `shm-staged`, `cuda-ipc`, `tcp` or `routed`.
+
+        Asks the owner once, for 2 s at most.
+        """
         way = self._way()
         try:
             return way.open(self._handle, OPENING)
@@ -173,6 +198,9 @@ class RDMABuffer:
 
     def _start(self, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> Future[None]:
         operation = "write" if write else "read"
+        if self._made:
+            # The last handle of one that was never pickled may be gone before the copy is done.
+            memory = Memory(memory.address, memory.nbytes, memory.readonly, (memory.keep, self), memory.device)
         try:
             cell = self._way().copy(self._handle, write, memory, offset, nbytes, timeout)
         except BulkFailed as e:
@@ -225,8 +253,11 @@ class RDMABuffer:
     def _way(self) -> Path:
         way = self._path
         if way is None:
-            way = self._path = choose(this_process().record, self._record, self._host)
+            way = self._path = choose(this_process().record, self._record, self._host, self._on_device())
         return way
+
+    def _on_device(self) -> bool:
+        return not isinstance(self._handle, Handle)
 
     def _peer(self) -> str:
         return f"process {self._pid} on {self._host}"
@@ -245,16 +276,22 @@ class RDMABuffer:
 
     def _packed(self) -> bytes:
         id, epoch, owner, size, readonly = self._handle.parts()
+        process = this_process()
         given: RDMABuffer | None = self
         while given is not None:
             try:
                 given._handle.give()
             except BulkFailed as e:
                 raise as_error(e.args[0], "share", self._peer()) from None
+            if given._address:
+                process.forgotten.prune(process.bulk)
+                process.forgotten.give(given, given._address)
+                given._address = 0
             given = given._whole
-        job, backend = this_process().member.job, _BACKENDS.index(self._backend)
-        packed = _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend, self._agent)
-        return packed + self._host.encode()
+        job, backend, rest = process.member.job, _BACKENDS.index(self._backend), self._host.encode()
+        if not isinstance(self._handle, Handle):
+            backend, rest = backend | _ON_DEVICE, _DEVICE_OFFSET.pack(self._handle.offset) + rest
+        return _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend, self._agent) + rest
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_received, (self._packed(),))
@@ -269,13 +306,19 @@ def _received(packed: bytes) -> RDMABuffer:
     id, epoch, owner, size, readonly, job, pid, host, backend, agent = _PICKLED.unpack_from(packed)
     process = this_process()
     buffer = RDMABuffer.__new__(RDMABuffer)
-    name = packed[_PICKLED.size :].decode()
+    on_device, rest = bool(backend & _ON_DEVICE), packed[_PICKLED.size :]
+    name = rest[_DEVICE_OFFSET.size if on_device else 0 :].decode()
     if job != process.member.job:
         raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
     record = CapabilityRecord(host)
     is_far = record.host != process.record.host
     if is_far:
         bulk.reach(owner, agent)
-    handle = process.bulk.handle(id, epoch, owner, size, readonly, is_far)
-    buffer._set(handle, size, readonly, (name, agent), pid, record, _BACKENDS[int(backend)], False)
+    if on_device:
+        from monarch.rdma.paths import cuda_ipc
+
+        handle = cuda_ipc.received(process.bulk, id, epoch, owner, size, _DEVICE_OFFSET.unpack_from(rest)[0], readonly, is_far)
+    else:
+        handle = process.bulk.handle(id, epoch, owner, size, readonly, is_far)
+    buffer._set(handle, size, readonly, (name, agent), pid, record, _BACKENDS[int(backend) & ~_ON_DEVICE], False)
     return buffer

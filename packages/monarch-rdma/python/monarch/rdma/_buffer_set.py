@@ -132,7 +132,7 @@ def _cut(kind: int, buffers: tuple[RDMABuffer, ...], runs: tuple[Memory, ...]) -
     offset = start = 0
     while True:
         nbytes = min(there.size() - offset, here.nbytes - start)
-        yield Operation(kind, there, Memory(here.address + start, nbytes, here.readonly, here.keep), nbytes, offset)
+        yield Operation(kind, there, Memory(here.address + start, nbytes, here.readonly, here.keep, here.device), nbytes, offset)
         offset, start = offset + nbytes, start + nbytes
         if offset == there.size():
             following = next(remote, None)

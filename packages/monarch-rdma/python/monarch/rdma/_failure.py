@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 # rust/bulk/src/failure.rs
 _RECORD = Struct("<BB?QQQi")
 _PATHS = ("none", "local", "shm", "cma", "shm-staged", "tcp", "routed")
+LOCAL = _PATHS.index("local")
+# Only `pack` makes records of it.
+CUDA_IPC = 255
 _RELEASED, _PEER_LOST, _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED, _INIT = range(1, 8)
+ACCESS, TIMED_OUT, TRANSFER, UNSUPPORTED = _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED
 # How long the news of a death may take to arrive here, seconds: the connection to the dead is often the first to tell. The agent knows how
 # it ended when the kernel has taken its memory back, which takes 0.1 s for each GiB; the error is not to wait for that.
 _NEWS = 0.05
@@ -47,7 +51,19 @@ class Failure(NamedTuple):
 
 def parse(record: bytes) -> Failure:
     kind, path, opened, done, asked, owner, pid = _RECORD.unpack_from(record)
-    return Failure(kind, _PATHS[path], opened, done, asked, owner, pid, record[_RECORD.size :].decode(errors="replace"))
+    name = "cuda-ipc" if path == CUDA_IPC else _PATHS[int(path)]
+    return Failure(kind, name, opened, done, asked, owner, pid, record[_RECORD.size :].decode(errors="replace"))
+
+
+def pack(kind: int, path: int, opened: bool, done: int, asked: int, owner: int, detail: str) -> bytes:
+    """What `parse` takes."""
+    return _RECORD.pack(kind, path, opened, done, asked, owner, 0) + detail.encode()
+
+
+def resized(record: bytes, done: int, asked: int) -> bytes:
+    """The same failure, of a part of a larger operation, before which so many bytes had been moved."""
+    kind, path, opened, _, _, owner, pid = _RECORD.unpack_from(record)
+    return _RECORD.pack(kind, path, opened, done, asked, owner, pid) + record[_RECORD.size :]
 
 
 def decoder(operation: str, peers: Mapping[int, str], timeout: float | None) -> Callable[[CallCell], None]:

@@ -37,6 +37,8 @@ class Memory(NamedTuple):
     nbytes: int
     readonly: bool
     keep: object
+    # The GPU that it is on, as a number of the driver; None: the host.
+    device: int | None = None
 
 
 class Layout(NamedTuple):
@@ -62,13 +64,13 @@ def local_memory(data: Any) -> Memory:
             )
         found = Memory(memory.address, memory.nbytes, memory.readonly, memory)
     elif is_tensor(data):
-        _check_dense(data)
+        device = _dense_on(data)
         if data.dim() != 1 or not data.is_contiguous():
             raise ValueError(
                 f"expected a 1-D contiguous tensor, got one of shape {tuple(data.shape)} and strides {tuple(data.stride())}: "
                 "pass tensor.contiguous().view(-1)"
             )
-        found = Memory(data.data_ptr(), data.numel() * data.element_size(), False, data)
+        found = Memory(data.data_ptr(), data.numel() * data.element_size(), False, data, device)
     else:
         raise ValueError(f"expected a 1-D contiguous tensor or memoryview, got {_other(data)}")
     if not found.nbytes:
@@ -81,12 +83,13 @@ def layout(data: Any) -> Layout:
     if not is_tensor(data):
         memory = local_memory(data)
         return Layout(data.format, data.shape, (memory,))
-    _check_dense(data)
+    device = _dense_on(data)
     size = data.element_size()
     if not data.numel():
         raise ValueError("the tensor has zero bytes: there is nothing to share or to transfer")
     base = data.data_ptr()
-    runs = tuple(Memory(base + start * size, count * size, False, data) for start, count in _runs(tuple(data.shape), tuple(data.stride())))
+    pieces = _runs(tuple(data.shape), tuple(data.stride()))
+    runs = tuple(Memory(base + start * size, count * size, False, data, device) for start, count in pieces)
     return Layout(str(data.dtype).removeprefix("torch."), tuple(data.shape), runs)
 
 
@@ -95,16 +98,25 @@ def is_tensor(data: object) -> bool:
     return kind is not None and isinstance(data, kind)
 
 
-def _check_dense(data: Any) -> None:
-    if data.device.type != "cpu":
+def _dense_on(data: Any) -> int | None:
+    """The GPU of a dense tensor; None for the host. `RDMAUnsupportedError` where it is of no use here, `ValueError` for other tensors."""
+    device: int | None = None
+    reason = "" if data.device.type == "cpu" else "there is no path for it in this version"
+    if data.device.type == "cuda":
+        from monarch.rdma._cuda import obstacle
+
+        reason = obstacle()
+        device = None if reason else data.device.index or 0
+        reason = reason and f"the path cuda-ipc is not usable: {reason}"
+    if reason:
         raise RDMAUnsupportedError(
-            f"memory of device '{data.device}' cannot be shared: the path cuda-ipc, and verbs for such memory, are not in this version",
-            hint="copy it to the host first: tensor.cpu()",
+            f"memory of device '{data.device}' cannot be shared: {reason}", hint="copy it to the host first: tensor.cpu()"
         )
     if "strided" not in str(data.layout):
         raise ValueError(f"expected a dense tensor, got one with layout {data.layout}: pass tensor.to_dense()")
     if data.is_conj() or data.is_neg():
         raise ValueError("the tensor is a lazy conjugate or negative of its memory: pass tensor.resolve_conj().resolve_neg()")
+    return device
 
 
 def _runs(shape: tuple[int, ...], strides: tuple[int, ...]) -> Iterator[tuple[int, int]]:

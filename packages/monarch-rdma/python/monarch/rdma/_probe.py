@@ -10,10 +10,11 @@ from monarch._core import bulk
 
 _DEVICES = "/sys/class/infiniband"
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
+_CAP_SYS_PTRACE = 19
 
 
 class DeviceReport(NamedTuple):
-    """A path, or a device of one: `rails` is how many ports it has, `numa` the node it is on, None where it has none."""
+    """A path, or a device of one: `rails` is how many ports or GPUs it has, `numa` the node it is on, None where it has none."""
 
     name: str
     kind: str
@@ -25,7 +26,7 @@ class DeviceReport(NamedTuple):
 
 def probe() -> list[DeviceReport]:
     """One row for each path and device, best first; `reason` says what is in the way of one that is not usable."""
-    return [*same_host(), *_absent("cuda-ipc"), *devices(), *other_hosts()]
+    return [*same_host(), *gpus(), *devices(), *other_hosts()]
 
 
 def same_host() -> list[DeviceReport]:
@@ -71,9 +72,26 @@ def direct_copies(scope_file: str = _YAMA) -> str:
             scope = int(f.read())
     except (OSError, ValueError):  # no Yama
         return ""
-    if scope >= 2 and os.geteuid() != 0:
-        return f"kernel.yama.ptrace_scope is {scope}: only root may; `sysctl kernel.yama.ptrace_scope=1` permits it"
+    if scope >= 3:
+        return f"kernel.yama.ptrace_scope is {scope}: nobody may, until the machine starts again"
+    if scope == 2 and not _may_trace():
+        return "kernel.yama.ptrace_scope is 2: only who has CAP_SYS_PTRACE may; `sysctl kernel.yama.ptrace_scope=1` permits it"
     return ""
+
+
+def _may_trace() -> bool:
+    """CAP_SYS_PTRACE, which root may lack in a container."""
+    with open("/proc/self/status") as f:
+        held = next((int(line.split()[1], 16) for line in f if line.startswith("CapEff:")), 0)
+    return bool(held >> _CAP_SYS_PTRACE & 1)
+
+
+def gpus() -> list[DeviceReport]:
+    """Loads the driver; makes no context on a device."""
+    from monarch.rdma._cuda import driver, obstacle
+
+    reason = obstacle()
+    return [DeviceReport("cuda-ipc", "device", 0 if reason else driver().count, None, not reason, reason)]
 
 
 def devices(folder: str = _DEVICES) -> list[DeviceReport]:
@@ -101,7 +119,7 @@ def _device(folder: str, name: str) -> DeviceReport:
 
 
 def _absent(name: str) -> list[DeviceReport]:
-    return [DeviceReport(name, "device" if name == "cuda-ipc" else "network", 0, None, False, f"the path {name} is not in this version")]
+    return [DeviceReport(name, "network", 0, None, False, f"the path {name} is not in this version")]
 
 
 def locked_memory() -> str:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import atexit
 import os
 from _thread import RLock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from monarch._core import bulk
 from monarch._core._native.bulk import Bulk
 from monarch.rdma._capability import CapabilityRecord, own_record
+from monarch.rdma._forgotten import Forgotten
 from monarch.rdma.errors import RDMAUnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Set for tests and for machines where direct copies are permitted and bad: connections copy through rings.
 FORCE_STAGED = "MONARCH_RDMA_FORCE_STAGED"
@@ -22,6 +26,7 @@ class Process(NamedTuple):
     bulk: Bulk
     member: bulk.Member
     record: CapabilityRecord
+    forgotten: Forgotten
 
 
 _lock = RLock()
@@ -46,6 +51,24 @@ def _open() -> Process:
             native = bulk.open_bulk()
             if os.environ.get(FORCE_STAGED) == "1":
                 native.refuse_direct()
-            _process = Process(native, member, own_record())
-            atexit.register(native.close)
+            _process = Process(native, member, own_record(), Forgotten())
+            bulk.on_request(_asked)
+            atexit.register(_close, _process)
         return _process
+
+
+def _asked(body: bytes, reply: Callable[[bytes | None], None]) -> None:
+    """Only for memory of GPUs; the rest is answered without Python."""
+    from monarch.rdma._device_copies import answer
+
+    answer(body, reply)
+
+
+def _close(process: Process) -> None:
+    if process.member.pid == os.getpid():
+        warning = process.forgotten.warning(process.bulk)
+        if warning:
+            from logging import getLogger
+
+            getLogger("monarch.rdma").warning("%s", warning)
+    process.bulk.close()

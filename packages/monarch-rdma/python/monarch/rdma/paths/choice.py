@@ -18,20 +18,24 @@ if TYPE_CHECKING:
 PATHS: tuple[Path, ...] = (HOST_MEMORY,)
 # Name, and what it will be for.
 ABSENT = (
-    ("cuda-ipc", "memory of GPUs of one host"),
     ("verbs", "other hosts, through InfiniBand, RoCE or EFA devices"),
     ("routed", "other hosts of which only a gateway can be reached"),
 )
 
 
-def choose(mine: CapabilityRecord, theirs: CapabilityRecord, host: str) -> Path:
+def choose(mine: CapabilityRecord, theirs: CapabilityRecord, host: str, on_device: bool) -> Path:
     """The best path to a process on `host`; `RDMAUnsupportedError` where none of this version reaches it."""
+    if on_device and mine.host != theirs.host:
+        raise RDMAUnsupportedError(
+            f"the buffer is on a GPU of another host, {host}: no path of this version goes there",
+            hint="share a copy in the memory of that host",
+        )
     for path in PATHS:
         if path.reaches(mine, theirs):
             if mine.host != theirs.host:
                 _warn_once(host)
             return path
-    missing = ", ".join(name for name, _ in ABSENT if name != "cuda-ipc")
+    missing = ", ".join(name for name, _ in ABSENT)
     raise RDMAUnsupportedError(
         f"the buffer is on another host, {host}: the paths {missing} are not in this version, and `rdma_allow_tcp_fallback` is False",
         hint="leave `rdma_allow_tcp_fallback` at True",

@@ -1,4 +1,5 @@
-"""The paths between memories of hosts: `local`, `shm`, `cma` and `shm-staged` on one host, `tcp` between two.
+"""The paths between memories of hosts: `local`, `shm`, `cma` and `shm-staged` on one host, `tcp` and `routed` between two; and, where an end
+is on a GPU, what `_device_copies` does.
 
 Which of them it is, native code decides when it opens a buffer, from where the owner is and what the kernel permits; on one host it may go
 down the list later, without an error, where a permission is withdrawn.
@@ -9,19 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monarch._core import bulk
-from monarch._core._native.bulk import Plan
+from monarch._core._native.bulk import Handle, Plan
 from monarch.rdma._process import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monarch._core._native import CallCell
-    from monarch._core._native.bulk import Handle
     from monarch._core.bulk import Notify
     from monarch.rdma._capability import CapabilityRecord
+    from monarch.rdma._device_copies import DevicePlan
     from monarch.rdma._memory import Memory
     from monarch.rdma._operation import Operation
     from monarch.rdma._probe import DeviceReport
+    from monarch.rdma.paths.cuda_ipc import DeviceHandle
 
 
 def largest_slice() -> int:
@@ -38,17 +40,29 @@ class HostMemory:
 
         return [*same_host(), *other_hosts()]
 
-    def open(self, handle: Handle, timeout: float) -> str:
+    def open(self, handle: Handle | DeviceHandle, timeout: float) -> str:
         return handle.path(timeout)
 
-    def copy(self, handle: Handle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> CallCell | None:
+    def copy(self, handle: Handle | DeviceHandle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> CallCell | None:
+        if memory.device is not None or not isinstance(handle, Handle):
+            from monarch.rdma._device_copies import Copy, start
+
+            return start(Copy(handle, write, memory, offset, nbytes), timeout)
         return handle.transfer(write, memory.address, nbytes, memory.keep, offset, timeout, largest_slice())
 
-    def plan(self, operations: Sequence[Operation]) -> Plan:
-        rows = [(op.buffer._handle, op.kind, op.memory.address, op.nbytes, op.offset, op.first, op.second) for op in operations]
-        return Plan(this_process().bulk, rows, [op.memory.keep for op in operations])
+    def plan(self, operations: Sequence[Operation]) -> Plan | DevicePlan:
+        rows: list[tuple[Handle, int, int, int, int, int, int]] = []
+        for op in operations:
+            handle = op.buffer._handle
+            if op.memory.device is not None or not isinstance(handle, Handle):
+                from monarch.rdma._device_copies import DevicePlan
 
-    def submit(self, plan: Plan, timeout: float, notify: Notify | None) -> CallCell:
+                return DevicePlan(operations)
+            rows.append((handle, op.kind, op.memory.address, op.nbytes, op.offset, op.first, op.second))
+        # Buffers are kept like the local memory: one that was never pickled would end with its last handle.
+        return Plan(this_process().bulk, rows, tuple(operations))
+
+    def submit(self, plan: Plan | DevicePlan, timeout: float, notify: Notify | None) -> CallCell:
         return plan.submit(timeout, largest_slice(), notify)
 
 

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from monarch._core._native.bulk import Handle, Plan
     from monarch._core.bulk import Notify
     from monarch.rdma._capability import CapabilityRecord
+    from monarch.rdma._device_copies import DevicePlan
     from monarch.rdma._memory import Memory
     from monarch.rdma._operation import Operation
     from monarch.rdma._probe import DeviceReport
+    from monarch.rdma.paths.cuda_ipc import DeviceHandle
 
 
 class Path(Protocol):
@@ -27,18 +29,18 @@ class Path(Protocol):
         """What of it works here."""
         ...
 
-    def open(self, handle: Handle, timeout: float) -> str:
+    def open(self, handle: Handle | DeviceHandle, timeout: float) -> str:
         """Finds out where a buffer is; the name that `RDMABuffer.path` shows."""
         ...
 
-    def copy(self, handle: Handle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> CallCell | None:
+    def copy(self, handle: Handle | DeviceHandle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> CallCell | None:
         """Starts one copy; None: it is done already."""
         ...
 
-    def plan(self, operations: Sequence[Operation]) -> Plan:
+    def plan(self, operations: Sequence[Operation]) -> Plan | DevicePlan:
         """Operations that are submitted together."""
         ...
 
-    def submit(self, plan: Plan, timeout: float, notify: Notify | None) -> CallCell:
+    def submit(self, plan: Plan | DevicePlan, timeout: float, notify: Notify | None) -> CallCell:
         """Starts the operations of a plan."""
         ...

@@ -1,0 +1,231 @@
+"""The path `cuda-ipc`: memory of GPUs of this host, and of this process.
+
+What is registered is not that memory, which native code could not touch, but a block of shared memory that describes it. Whoever has a
+handle maps the block, without asking the owner's Python, and opens the allocation with what it says; while it is mapped the owner keeps
+the tensor. The block is read before and after each copy, as any buffer of this host: that fails if it has ended. It is all that the owner
+can do: what was opened once cannot be closed from outside, so read-only handles bind those who use this package.
+"""
+
+from __future__ import annotations
+
+import weakref
+from struct import Struct
+from threading import RLock
+from typing import TYPE_CHECKING, NamedTuple
+
+from monarch._core._native.bulk import BufferMemory, BulkFailed
+from monarch.rdma._allocation import allocate
+from monarch.rdma._cuda import HANDLE_BYTES, UUID_BYTES, CudaError, driver
+from monarch.rdma._failure import CUDA_IPC, LOCAL, UNSUPPORTED, pack
+from monarch.rdma._process import this_process
+from monarch.rdma.errors import RDMAUnsupportedError
+
+if TYPE_CHECKING:
+    from monarch._core._native import CallCell
+    from monarch._core._native.bulk import Bulk, Handle, SharedMemory
+    from monarch.rdma._cuda import Device, Driver, Pointer
+    from monarch.rdma._memory import Memory
+
+# What the allocation is opened with, its device, where in it the memory begins, the address at the owner, and how many bytes it has.
+_BLOCK = Struct(f"<8s{HANDLE_BYTES}s{UUID_BYTES}sQQQ16x")
+_MAGIC = b"monarch1"
+# In the place of what it is opened with: it is not exported, and the owner copies.
+_NOT_EXPORTED = bytes(HANDLE_BYTES)
+_warned = False
+
+
+def register(native: Bulk, memory: Memory, readonly: bool, lease: float | None) -> DeviceHandle:
+    """Shares memory of a GPU; `RDMAUnsupportedError` for what the driver does not know."""
+    assert memory.device is not None
+    try:
+        loaded = driver()
+        with loaded.on(memory.device):
+            base, exported = _export(loaded, memory)
+            # Work that was queued before may still have to write it.
+            loaded.synchronize()
+        uuid = loaded.uuid(memory.device)
+    except CudaError as e:
+        raise RDMAUnsupportedError(f"share of {memory.nbytes:,} bytes of GPU {memory.device}: {e}") from None
+    view = allocate(_BLOCK.size)
+    view[:] = _BLOCK.pack(_MAGIC, exported, uuid, memory.address - base, memory.address, memory.nbytes)
+    block = BufferMemory(view)
+    handle = native.register(block.address, _BLOCK.size, readonly, lease, (block, memory.keep))
+    return DeviceHandle(handle, memory.nbytes, 0, readonly)
+
+
+def _export(loaded: Driver, memory: Memory) -> tuple[Pointer, bytes]:
+    """Where the allocation begins, and what others open it with, if they can."""
+    base, length = loaded.allocation(memory.address)
+    reason = "it lies in several allocations" if memory.address + memory.nbytes > base + length else ""
+    try:
+        exported = _NOT_EXPORTED if reason else loaded.export(base)
+    except CudaError as e:
+        exported, reason = _NOT_EXPORTED, str(e)
+    global _warned
+    if reason and not _warned:
+        from warnings import warn
+
+        _warned = True
+        warn(
+            f"the driver does not export this memory, so this process copies it for others: {reason}. Expandable segments and pools of an "
+            "allocator are not exported; for torch's, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
+            stacklevel=5,
+        )
+    return base, exported
+
+
+def received(native: Bulk, id: bytes, epoch: int, owner: int, nbytes: int, offset: int, readonly: bool, is_far: bool) -> DeviceHandle:
+    return DeviceHandle(native.handle(id, epoch, owner, _BLOCK.size, readonly, is_far), nbytes, offset, readonly)
+
+
+class Place(NamedTuple):
+    """Memory of a GPU as this process sees it; at 0 if only its owner does."""
+
+    pointer: Pointer
+    device: Device
+
+
+class DeviceHandle:
+    """Stands where a native handle does; `block` is one, of what describes the memory."""
+
+    __slots__ = ("__weakref__", "_lock", "_place", "_view", "block", "nbytes", "offset", "readonly")
+
+    def __init__(self, block: Handle, nbytes: int, offset: int, readonly: bool) -> None:
+        self.block = block
+        self.nbytes = nbytes
+        self.offset = offset
+        self.readonly = readonly
+        self._lock = RLock()
+        self._place: Place | None = None
+        self._view: memoryview | None = None
+
+    def parts(self) -> tuple[bytes, int, int, int, bool]:
+        id, epoch, owner, _, _ = self.block.parts()
+        return id, epoch, owner, self.nbytes, self.readonly
+
+    @property
+    def owner(self) -> int:
+        return self.block.parts()[2]
+
+    @property
+    def is_own(self) -> bool:
+        return self.owner == this_process().member.uid
+
+    @property
+    def is_open(self) -> bool:
+        return self._place is not None
+
+    def give(self) -> None:
+        self.block.give()
+
+    def path(self, timeout: float) -> str:
+        try:
+            place = self.open(timeout)
+        except CudaError as e:
+            raise BulkFailed(self.failure(UNSUPPORTED, str(e))) from None
+        return "local" if self.is_own else "cuda-ipc" if place.pointer else "cuda-ipc+staged"
+
+    def failure(self, kind: int, detail: str, done: int = 0) -> bytes:
+        path = LOCAL if self.is_own else CUDA_IPC
+        return pack(kind, path, self._place is not None, done, self.nbytes, self.owner, detail)
+
+    def restrict(self, offset: int, nbytes: int, readonly: bool, timeout: float) -> DeviceHandle:
+        """The block of a part is all of the block."""
+        return DeviceHandle(self.block.restrict(0, _BLOCK.size, readonly, timeout), nbytes, self.offset + offset, readonly)
+
+    def map(self, timeout: float) -> SharedMemory:
+        raise BulkFailed(self.failure(UNSUPPORTED, "memory of a GPU cannot be mapped"))
+
+    def drop(self, timeout: float) -> CallCell | None:
+        """The memory is let go of with the last copy and the last handle that has used it."""
+        self._view = None
+        return self.block.drop(timeout)
+
+    def open(self, timeout: float) -> Place:
+        """Where the memory is; `BulkFailed` if it has ended, `CudaError` where it cannot be reached."""
+        with self._lock:
+            if self._place is None:
+                view = memoryview(self.block.map(timeout))  # pyright: ignore[reportArgumentType]
+                self._place = self._find(_BLOCK.unpack(view))
+                self._view = view
+            return self._place
+
+    def _find(self, described: tuple[bytes, bytes, bytes, int, int, int]) -> Place:
+        magic, exported, uuid, start, pointer, nbytes = described
+        if magic != _MAGIC:
+            raise CudaError("the owner describes its memory in another way: it has another version")
+        if self.offset + self.nbytes > nbytes:
+            raise CudaError(f"bytes to {self.offset + self.nbytes:,} of a tensor of {nbytes:,}")
+        device = driver().find(uuid)
+        if self.is_own:
+            return Place(pointer + self.offset, device or 0)
+        if exported == _NOT_EXPORTED:
+            return Place(0, 0)
+        if device is None:
+            raise CudaError(f"the GPU {uuid.hex()} is not visible to this process")
+        return Place(_imports.use(self, device, exported) + start + self.offset, device)
+
+    def check(self, timeout: float) -> None:
+        """`BulkFailed` if the buffer has ended."""
+        seen = bytearray(_BLOCK.size)
+        memory = BufferMemory(seen)
+        wait(self.block.transfer(False, memory.address, _BLOCK.size, memory, 0, timeout, 1 << 20))
+
+
+def wait(cell: CallCell | None) -> None:
+    """Until native code has done it; `BulkFailed` with its record."""
+    if cell is None:
+        return
+    cell.wait(0, None)
+    error = cell.error()
+    if error is not None:
+        raise BulkFailed(error.raw())
+
+
+class _Import:
+    def __init__(self, base: Pointer) -> None:
+        self.base = base
+        self.uses = 0
+
+
+class _Imports:
+    """Allocations of other processes: each is opened once, and closed with the last handle that used it."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._open: dict[tuple[int, bytes, Device], _Import] = {}
+
+    def use(self, handle: DeviceHandle, device: Device, exported: bytes) -> Pointer:
+        """Where the allocation begins here, for as long as the handle lives."""
+        from monarch.rdma._device_copies import later, start_thread
+
+        loaded, key = driver(), (handle.owner, exported, device)
+        start_thread()
+        with self._lock, loaded.on(device):
+            found = self._open.get(key)
+            if found is None:
+                found = self._open[key] = _Import(loaded.open(exported))
+            found.uses += 1
+            # The garbage collector may come at any time, also while this lock is held: another thread closes.
+            weakref.finalize(handle, later, self._let_go, key).atexit = False
+            return found.base
+
+    def _let_go(self, key: tuple[int, bytes, Device]) -> None:
+        with self._lock:
+            found = self._open[key]
+            found.uses -= 1
+            if not found.uses:
+                del self._open[key]
+                with driver().on(key[2]):
+                    driver().close(found.base)
+
+    def count(self) -> int:
+        return len(self._open)
+
+
+_imports = _Imports()
+
+
+def imports() -> int:
+    """Allocations of other processes that are open."""
+    return _imports.count()
