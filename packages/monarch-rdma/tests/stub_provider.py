@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+from queue import SimpleQueue
 
 from monarch.rdma.verbs.connect_record import RC, SRD, QueueRecord
 from monarch.rdma.verbs.devices import ETHERNET, UNKNOWN, Port
@@ -53,8 +54,11 @@ class StubQueue:
         assert len(self.requests) + len(requests) <= self.depth
         if self.rail.refuses_posts:
             return False
-        self.requests += requests
+        self.requests.extend(requests)
         self.rail.posted += len(requests)
+        self.rail.posts.put(len(requests))
+        if self.rail.at_once:
+            self.rail.tell()
         return True
 
     def finish(self, which=0, status=SUCCESS, silent=False):
@@ -99,6 +103,7 @@ class StubRail:
         self.queues = []
         self.completions = []
         self.posted = 0
+        self.posts = SimpleQueue()
         self.refuses_posts = self.refuses_connections = self.refuses_memory = False
         self.dead = None
         self._armed = False
@@ -116,6 +121,9 @@ class StubRail:
 
     def complete(self, completion):
         self.completions.append(completion)
+        self.tell()
+
+    def tell(self):
         if self._armed:
             self._armed = False
             os.eventfd_write(self._event, 1)

@@ -11,7 +11,7 @@ from stub_provider import StubRail
 
 from monarch.rdma._slices import SLICE, SMALL, TRIES
 from monarch.rdma.verbs.acceptor import Acceptor, Export
-from monarch.rdma.verbs.connection import CLOSED, COMPLETE, EXHAUSTED, REFUSED, TIMED_OUT, Connection, Piece
+from monarch.rdma.verbs.connection import CLOSED, COMPLETE, EXHAUSTED, REFUSED, STALLED, TIMED_OUT, Connection, Piece
 
 
 # Of a period that divides no slice.
@@ -225,6 +225,22 @@ def test_time_is_up(pair):
     pair.settle()
     assert other.state == COMPLETE and pair.local[10:] == before[10:]
     assert pair.connection.next_look() is None
+
+
+@unordered(False, False)
+def test_a_device_that_says_nothing(pair):
+    transfer = pair.submit([pair.piece(0, SLICE)])
+    (silent,) = pair.under_way
+    pair.clock.now = STALLED - 0.1
+    pair.connection.look()
+    assert not silent.closed
+    pair.clock.now = STALLED
+    pair.connection.look()
+    assert silent.closed and [one.status for one in transfer.attempts] == ["nothing heard for 5 s"]
+    (other,) = pair.under_way
+    assert other.rail is not silent.rail
+    pair.settle()
+    assert transfer.state == COMPLETE
 
 
 @unordered(False, False)

@@ -35,6 +35,7 @@ class RailState:
         self.bandwidth = bandwidth
         self.ready = True  # there is a connected queue
         self.under_way = 0
+        self.heard = 0.0  # when something arrived, or the first of what is under way was sent
         self.rests_until = float("-inf")
         self._window = window
         self._errors: deque[float] = deque(maxlen=ERRORS)
@@ -60,11 +61,13 @@ class RailState:
     def sent(self, now: float, nbytes: int) -> None:
         if not self.under_way:
             self._progress, self._measured = now, 0
+            self.heard = now
         self.under_way += nbytes
 
     def arrived(self, now: float, nbytes: int) -> None:
         self.under_way -= nbytes
         self._measured += nbytes
+        self.heard = now
         # Short stretches say more of delays than of bandwidth.
         if self._measured >= SLICE and now > self._progress:
             self.bandwidth += _WEIGHT * (self._measured / (now - self._progress) - self.bandwidth)
@@ -168,13 +171,16 @@ class Slices:
 
     def failed(self, cut: Slice, rail: int, status: str, *, final: bool = False) -> None:
         """`final`: no rail would do better, and this one is not to blame."""
-        state = self._rails[rail]
-        self._under_way.remove(cut)
-        state.returned(cut.nbytes)
-        self.attempts.append(Attempt(state.name, status, cut.piece, cut.offset, cut.nbytes))
+        self.returned(cut, rail)
+        self.blame(cut, rail, status)
+        if final:
+            self.stopped = True
+
+    def blame(self, cut: Slice, rail: int, status: str) -> None:
+        """It was returned, but the rail is at fault."""
+        self.attempts.append(Attempt(self._rails[rail].name, status, cut.piece, cut.offset, cut.nbytes))
         cut.tried += (rail,)
-        self._again.append(cut)
-        if final or len(cut.tried) >= TRIES:
+        if len(cut.tried) >= TRIES:
             self.stopped = True
 
     def stop(self) -> None:

@@ -32,6 +32,8 @@ Dial = Callable[[Sequence["QueueRecord"]], Sequence["QueueRecord | None"]]
 DEPTH = 64
 # While transfers are under way: how often rails that show no progress are looked at again, seconds.
 _LOOK = 0.05
+# Devices give up after half a second, by themselves. One from which nothing comes for so long is broken: the slowest wire carries a slice.
+STALLED = 5.0
 # Of queues of this process; never used again, so that late completions of a closed one are nobody's.
 _serials = itertools.count(1)
 
@@ -126,6 +128,7 @@ class Connection:
         self._active: list[Transfer] = []
         self._start = start
         self._dialing = False
+        self._dialed = threading.Condition(self._lock)
         self._closed = False
         self._home = self._ways[0].poller
         self._home.look_for(self)
@@ -165,7 +168,8 @@ class Connection:
         return transfer
 
     def close(self) -> None:
-        """Ends what is under way; on unordered rails that takes until their last completions are there."""
+        """Ends what is under way; on unordered rails that takes until their last completions are there. Waits for a question that is on
+        its way to the other process: devices must not be closed while somebody makes queues of them."""
         with self._lock:
             self._closed = True
             for transfer in self._active:
@@ -175,6 +179,8 @@ class Connection:
             over = self._pump()
         for one in over:
             one.finish()
+        with self._lock:
+            self._dialed.wait_for(lambda: not self._dialing)
         self._home.leave(self)
 
     # What pollers call.
@@ -204,6 +210,9 @@ class Connection:
                 for way in self._ways:
                     if not way.rail.unordered and way.send is not None and way.send.any(lambda item: item[0] in late):
                         self._shut(way)
+            for way in self._ways:
+                if way.state.under_way and now - way.state.heard >= STALLED and not way.rail.unordered:
+                    self._give_up(way)
             over = self._pump()
         for one in over:
             one.finish()
@@ -262,6 +271,15 @@ class Connection:
         index = self._ways.index(way)
         for transfer, cut in send.forsaken():
             transfer.slices.returned(cut, index)
+
+    def _give_up(self, way: _Way) -> None:
+        """It does not even say that it has failed."""
+        send = way.send
+        assert send is not None
+        oldest, cut = send.oldest()
+        way.state.failed(self._clock())
+        self._shut(way)
+        oldest.slices.blame(cut, self._ways.index(way), f"nothing heard for {STALLED:g} s")
 
     def _pump(self) -> list[Transfer]:
         """Posts what there is room for; the transfers that are over."""
@@ -334,6 +352,7 @@ class Connection:
         finally:
             with self._lock:
                 self._dialing = False
+                self._dialed.notify_all()
                 over = self._pump()
             for one in over:
                 one.finish()

@@ -30,8 +30,9 @@ from monarch.rdma.verbs.pyverbs_library import (
 if TYPE_CHECKING:
     from monarch.rdma.verbs.pyverbs_provider import PyverbsRail
 
-# 4.096 us * 2^14 = 67 ms until a packet is sent again where nothing came back, seven times: half a second until a rail is found dead.
-_TIMEOUT, _RETRIES = 14, 7
+# 4.096 us * 2^14 = 67 ms until a packet is sent again where nothing came back, six times: half a second until a rail is found dead.
+# Soft-RoCE takes 7 for endless.
+_TIMEOUT, _RETRIES = 14, 6
 # 0.64 ms; of no consequence without receives.
 _RNR_TIMER = 12
 _HOPS = 64
@@ -141,8 +142,8 @@ class RcQueue:
         return True
 
     def close(self) -> None:
-        self._pair.close()
         self._rail.closed(self)
+        self._pair.close()
 
 
 def _text(gid: bytes) -> str:

@@ -80,6 +80,10 @@ class SendQueue(Generic[T]):
         """Whether something that is wanted is under way."""
         return any(wanted(item) for item in self._under_way.values())
 
+    def oldest(self) -> T:
+        """What has been under way for longest."""
+        return next(iter(self._under_way.values()))
+
     def withdraw(self, count: int) -> list[T]:
         """The last `count`, which the device of an unordered queue has not taken."""
         return [self._under_way.pop(position) for position in range(self._next - count, self._next)]
