@@ -48,7 +48,9 @@ def measure(rails: int, nbytes: int, count: int) -> float:
     connection.open()
     keys, remote = [0] * rails, {rail.port.device: 0 for rail in far}
     # One piece per request where they are small; one piece in slices where not.
-    pieces = [Piece(False, 0, nbytes, keys, 0, remote)] * count if nbytes <= 32 << 10 else [Piece(False, 0, nbytes * count, keys, 0, remote)]
+    pieces = (
+        [Piece(False, 0, nbytes, keys, 0, remote)] * count if nbytes <= 32 << 10 else [Piece(False, 0, nbytes * count, keys, 0, remote)]
+    )
     best = float("inf")
     for _ in range(5):
         ended: queue.SimpleQueue[object] = queue.SimpleQueue()

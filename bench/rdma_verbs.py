@@ -28,7 +28,7 @@ MIB = 1 << 20
 def perftest(program: str, nbytes: int, count: int) -> float:
     """MiB/s, as perftest says."""
     flags = ["-x", "1", "-s", str(nbytes), "-n", str(count), "-F"]
-    server = subprocess.Popen([program, "-d", "rxe1", *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    server = subprocess.Popen(["stdbuf", "-oL", program, "-d", "rxe1", *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert server.stdout is not None
     # It says so when it listens.
     for line in server.stdout:

@@ -55,10 +55,10 @@ def _build(image: Image, cache: Path) -> None:
         _run("dpkg-deb", "-x", str(package), str(unpacked))
         (release,) = [path.name for path in (unpacked / "lib" / "modules").iterdir()]
         _run("depmod", "-b", str(unpacked), release)
-        for folder in ("bin", "dev", "proc", "sys", "exchange", "lower", "ram", "root", "modules"):
+        for folder in ("bin", "dev", "proc", "sys", "exchange", "lower", "ram", "joined", "modules"):
             (files / folder).mkdir(parents=True)
         shutil.copy(_program("busybox"), files / "bin" / "busybox")
-        order = [module for module in _load_order(unpacked, release)]
+        order = _load_order(unpacked, release)
         for module in order:
             shutil.copy(module, files / "modules")
         (files / "modules" / "order").write_text("".join(f"{module.name}\n" for module in order))
@@ -67,7 +67,9 @@ def _build(image: Image, cache: Path) -> None:
         image.folder.mkdir(exist_ok=True)
         shutil.copy(unpacked / "boot" / f"vmlinuz-{release}", image.kernel)
         names = "\n".join(str(path.relative_to(files)) for path in sorted(files.rglob("*")))
-        packed = subprocess.run(("cpio", "-o", "-H", "newc", "--quiet"), cwd=files, input=names.encode(), stdout=subprocess.PIPE, check=True)
+        packed = subprocess.run(
+            ("cpio", "-o", "-H", "newc", "--quiet"), cwd=files, input=names.encode(), stdout=subprocess.PIPE, check=True
+        )
         # Not compressed: the guest would unpack it ten times slower than it is read.
         unfinished = image.folder / "initramfs.new"
         unfinished.write_bytes(packed.stdout)

@@ -14,25 +14,25 @@ share exchange /exchange cache=none
 share root /lower ro,cache=loose
 $b mount -t tmpfs ram /ram
 $b mkdir /ram/upper /ram/work
-$b mount -t overlay -o lowerdir=/lower,upperdir=/ram/upper,workdir=/ram/work overlay /root
-$b mount -t proc proc /root/proc
-$b mount -t sysfs sys /root/sys
-$b mount --move /dev /root/dev
+$b mount -t overlay -o lowerdir=/lower,upperdir=/ram/upper,workdir=/ram/work overlay /joined
+$b mount -t proc proc /joined/proc
+$b mount -t sysfs sys /joined/sys
+$b mount --move /dev /joined/dev
 for folder in dev/shm run; do
-    $b mkdir -p "/root/$folder"
-    $b mount -t tmpfs ram "/root/$folder"
+    $b mkdir -p "/joined/$folder"
+    $b mount -t tmpfs ram "/joined/$folder"
 done
-$b mkdir -p /root/dev/pts
-$b mount -t devpts devpts /root/dev/pts
-$b ln -s /proc/self/fd /root/dev/fd
-$b mkdir /root/run/exchange
-$b mount --bind /exchange /root/run/exchange
+$b mkdir -p /joined/dev/pts
+$b mount -t devpts devpts /joined/dev/pts
+$b ln -s /proc/self/fd /joined/dev/fd
+$b mkdir /joined/run/exchange
+$b mount --bind /exchange /joined/run/exchange
 i=0
 while read -r folder; do
-    $b mkdir -p "/root$folder"
-    share "writable$i" "/root$folder" cache=none
+    $b mkdir -p "/joined$folder"
+    share "writable$i" "/joined$folder" cache=none
     i=$((i + 1))
 done </exchange/writable
-$b chroot /root /bin/bash /run/exchange/command >/root/dev/vport0p1 2>/root/dev/vport0p2 </root/dev/null
+$b chroot /joined /bin/bash /run/exchange/command >/joined/dev/vport0p1 2>/joined/dev/vport0p2 </joined/dev/null
 echo $? >/exchange/code
 $b poweroff -f

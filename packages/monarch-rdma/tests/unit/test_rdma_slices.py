@@ -20,7 +20,7 @@ class Clock:
 
 
 def rails(*bandwidths, penalty=1.0):
-    return [RailState(f"rail{i}", penalty ** i, bandwidth) for i, bandwidth in enumerate(bandwidths)]
+    return [RailState(f"rail{i}", penalty**i, bandwidth) for i, bandwidth in enumerate(bandwidths)]
 
 
 def drain(slices):

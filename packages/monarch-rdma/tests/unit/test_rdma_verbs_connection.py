@@ -13,7 +13,6 @@ from monarch.rdma._slices import SLICE, SMALL, TRIES
 from monarch.rdma.verbs.acceptor import Acceptor, Export
 from monarch.rdma.verbs.connection import CLOSED, COMPLETE, EXHAUSTED, REFUSED, STALLED, TIMED_OUT, Connection, Piece
 
-
 # Of a period that divides no slice.
 PATTERN = bytes(range(251)) * (20 * SLICE // 251 + 1)
 

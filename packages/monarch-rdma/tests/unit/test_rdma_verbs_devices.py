@@ -9,7 +9,7 @@ from stub_provider import StubRail
 
 from monarch.rdma.verbs.acceptor import Acceptor, partner
 from monarch.rdma.verbs.connect_record import MOST_KEYS, RC, SRD, QueueRecord, RegionRecord
-from monarch.rdma.verbs.devices import distance, nearest, ports
+from monarch.rdma.verbs.devices import chosen, distance, nearest, ports
 
 LOCAL = "fe80:0000:0000:0000:0099:00ff:fe00:0001"
 IPV4 = "0000:0000:0000:0000:0000:ffff:0a63:0001"
@@ -23,7 +23,9 @@ class Sysfs:
     def __init__(self, root):
         self.root = root
 
-    def device(self, name, *, link="Ethernet", gids=((IPV4, "RoCE v2"),), state="4: ACTIVE", numa="0", rate="100 Gb/sec (4X EDR)", pci="", count=1):
+    def device(
+        self, name, *, link="Ethernet", gids=((IPV4, "RoCE v2"),), state="4: ACTIVE", numa="0", rate="100 Gb/sec (4X EDR)", pci="", count=1
+    ):
         folder = self.root / "class" / "infiniband" / name
         for number in range(1, count + 1):
             port = folder / "ports" / str(number)
@@ -92,10 +94,31 @@ def test_distance(sysfs):
     found = ports(str(sysfs.root))
     by_name = {port.device: port for port in found}
     gpu = str(sysfs.root / "devices" / "pci0000:00/0000:00:01.0/0000:01:02.0")
-    assert {name: distance(by_name[name], 0, gpu) for name in ("near", "root", "same", "other")} == {"near": 0, "root": 1, "same": 2, "other": 3}
+    assert {name: distance(by_name[name], 0, gpu) for name in ("near", "root", "same", "other")} == {
+        "near": 0,
+        "root": 1,
+        "same": 2,
+        "other": 3,
+    }
     assert [port.device for port in nearest(found, 0, gpu)] == ["near", "root", "same", "other"]
     assert [port.device for port in nearest(found, 1)] == ["other", "same", "near", "root"]
     assert [port.device for port in nearest(found)] == ["same", "near", "other", "root"]
+
+
+def test_what_settings_leave(sysfs):
+    for name, node in (("a", "0"), ("b", "0"), ("c", "1")):
+        sysfs.device(name, pci=f"pci0000:{name}0/0000:{name}0:01.0", numa=node)
+    found = ports(str(sysfs.root))
+
+    def names(*settings, **more):
+        return [(port.device, penalty) for port, penalty in chosen(found, *settings, **more)]
+
+    assert names() == [("a", 1.1), ("b", 1.1), ("c", 1.1)]
+    assert names("cpu:0") == [("a", 1.0), ("b", 1.0)] and names("cpu:1") == [("c", 1.0)]
+    assert names("cpu:1", 2) == [("c", 1.0), ("a", 2.0)]
+    assert names("nic:b") == [("b", 1.1)] and names("nic:x") == []
+    gpu = str(sysfs.root / "devices" / "pci0000:b0/0000:b0:01.0/0000:b1:00.0")
+    assert names("gpu:0", location=gpu)[0] == ("b", 1.0)
 
 
 records = st.builds(
@@ -112,7 +135,9 @@ records = st.builds(
     reads=st.integers(0, 0xFFFF),
 )
 names = st.text("abc_0123", min_size=1, max_size=20)
-regions = st.builds(RegionRecord, st.integers(0, 2**63), st.integers(1, 2**62), st.booleans(), st.dictionaries(names, st.integers(0, 2**32 - 1), max_size=5))
+regions = st.builds(
+    RegionRecord, st.integers(0, 2**63), st.integers(1, 2**62), st.booleans(), st.dictionaries(names, st.integers(0, 2**32 - 1), max_size=5)
+)
 
 
 @given(records, regions)
@@ -153,7 +178,10 @@ def test_partners():
     gids = [bytes(12) + bytes([10, 99, i, 1]) for i in (0, 1)]
     assert partner(offer("a", gids[0]), rails, [0, 0], "") == 0 and partner(offer("a", gids[1]), rails, [0, 0], "") == 1
     assert partner(offer("a", gids[1]), rails, [0, 1], "any") == 0
-    assert partner(offer("far1", gids[0]), rails, [0, 0], "match_name") == 1 and partner(offer("a", gids[0]), rails, [0, 0], "match_name") is None
+    assert (
+        partner(offer("far1", gids[0]), rails, [0, 0], "match_name") == 1
+        and partner(offer("a", gids[0]), rails, [0, 0], "match_name") is None
+    )
     assert partner(offer("a", gids[0]), rails, [0, 0], "groups:a,far1|far0") == 1
     assert partner(offer("a", gids[0], transport=SRD), rails, [0, 0], "") is None
     assert partner(offer("a", gids[0], lid=3), rails, [0, 0], "") is None

@@ -72,6 +72,13 @@ def test_one_thing_after_the_other(tree, monkeypatch):
     assert reason(tree) == ("buffers do not use the path verbs in this version", "")
 
 
+def test_devices_that_are_not_to_be_used(tree):
+    from monarch.config import configured
+
+    with configured(rdma_disable_ibverbs=True):
+        assert reason(tree) == ("`rdma_disable_ibverbs` is set", "")
+
+
 def test_no_device(tmp_path):
     (report,) = devices(str(tmp_path))
     assert report == ("verbs", "verbs", 0, None, False, "no RDMA device") and not device_remedies(str(tmp_path))

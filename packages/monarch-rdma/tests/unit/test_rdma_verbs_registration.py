@@ -100,7 +100,9 @@ def test_model(data):
     for _ in range(data.draw(st.integers(1, 40))):
         what = data.draw(st.sampled_from(["acquire", "acquire", "release", "trim", "forget"]))
         if what == "acquire":
-            allocation = Allocation(data.draw(st.integers(0, 5)) * 1000, data.draw(st.sampled_from([100, 300, 500])), data.draw(st.sampled_from([None, 0, 1])))
+            allocation = Allocation(
+                data.draw(st.integers(0, 5)) * 1000, data.draw(st.sampled_from([100, 300, 500])), data.draw(st.sampled_from([None, 0, 1]))
+            )
             try:
                 held.append((cache.acquire(rail, allocation), allocation))
             except OSError:

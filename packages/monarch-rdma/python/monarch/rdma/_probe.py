@@ -79,6 +79,7 @@ def device_remedies(sysfs: str = "/sys", folder: str = "/dev/infiniband") -> lis
     """Each device, and what would make it usable; empty where this version does not use it anyway."""
     from itertools import groupby
 
+    from monarch._core import bulk
     from monarch.rdma.verbs.devices import ports
     from monarch.rdma.verbs.readiness import obstacle
 
@@ -86,7 +87,7 @@ def device_remedies(sysfs: str = "/sys", folder: str = "/dev/infiniband") -> lis
     for name, own in groupby(ports(sysfs), lambda port: port.device):
         rails = list(own)
         what = obstacle(rails, sysfs, folder)
-        reason, remedy = what or (_NOT_YET, "")
+        reason, remedy = ("`rdma_disable_ibverbs` is set", "") if bulk.setting("rdma_disable_ibverbs") else what or (_NOT_YET, "")
         found.append((DeviceReport(f"verbs:{name}", "verbs", len(rails), rails[0].numa, False, reason), remedy))
     return found
 

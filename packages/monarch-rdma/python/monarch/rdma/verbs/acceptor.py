@@ -22,7 +22,7 @@ class Acceptor:
         self._queues: dict[Hashable, dict[str, Queue]] = {}
 
     def answer(self, peer: Hashable, offers: Sequence[QueueRecord]) -> list[QueueRecord | None]:
-        """A connected queue for each of theirs, None where no rail of ours fits. A new offer of a rail replaces the queue of its last one."""
+        """A connected queue for each of theirs, None where no rail of ours fits. A new offer of a rail replaces its last one."""
         answers: list[QueueRecord | None] = []
         used = [0] * len(self._rails)
         for offer in offers:

@@ -13,6 +13,8 @@ INFINIBAND, ETHERNET, UNKNOWN = "InfiniBand", "Ethernet", "Unspecified"
 # Entries of an address table that are looked at; the kernel's has 1,024 in soft-RoCE, and the useful ones come first.
 _ENTRIES = 64
 _ACTIVE = 4
+# By distance: what is far takes longer, and takes bandwidth between nodes that others need.
+PENALTIES = (1.0, 1.05, 1.1, 2.0)
 
 
 class Port(NamedTuple):
@@ -118,6 +120,26 @@ def nearest(candidates: list[Port], numa: int | None = None, location: str = "")
     """Usable ports, nearest first, then the fastest."""
     usable = [port for port in candidates if port.active and port.gid]
     return sorted(usable, key=lambda port: (distance(port, numa, location), -port.rate, port.device, port.number))
+
+
+def chosen(candidates: list[Port], target: str = "", most: int | None = None, location: str = "") -> list[tuple[Port, float]]:
+    """Usable ports that the settings `rdma_ibverbs_target` and `rdma_max_nics_per_buffer` leave, nearest first, with their penalties.
+
+    Without a number, all that are as near as the nearest: more would have to go through another node's memory. `location` is where the
+    GPU of a target `gpu:N` is, below /sys/devices.
+    """
+    kind, _, which = target.partition(":")
+    if kind == "nic":
+        candidates = [port for port in candidates if which in (port.device, port.name)]
+    numa = int(which) if kind == "cpu" else None
+    ranked = nearest(candidates, numa, location)
+    if not ranked:
+        return []
+    near = distance(ranked[0], numa, location)
+    found = [(port, PENALTIES[distance(port, numa, location)]) for port in ranked]
+    if most is not None:
+        return found[:most]
+    return [(port, penalty) for port, penalty in found if penalty <= PENALTIES[max(near, 2)]]
 
 
 def _rate(text: str) -> float:

@@ -45,7 +45,12 @@ class Poller:
     """Runs from its making until `close`."""
 
     def __init__(
-        self, rail: Rail, *, window: float = BUSY_WINDOW, idle: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic
+        self,
+        rail: Rail,
+        *,
+        window: float = BUSY_WINDOW,
+        idle: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rail = rail
         self._window = window

@@ -66,7 +66,7 @@ class Rail(Protocol):
     """An open port of a device.
 
     Completions of a queue come in the order of its requests, and the first that is none of success is the last but for flushed ones. Not so
-    if the rail is `unordered`: there every request is signaled, and completes by itself, if need be with an error, even if its peer is gone.
+    if the rail is `unordered`: there every request is signaled, and completes by itself, with an error if its peer is gone.
     """
 
     port: Port

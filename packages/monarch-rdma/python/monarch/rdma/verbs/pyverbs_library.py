@@ -51,7 +51,9 @@ USED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "pyverbs.wr": {"SGE": ("addr", "length", "lkey"), "SendWR": ("next_wr", "set_wr_rdma")},
 }
-INSTALL = "Debian's and Ubuntu's python3-pyverbs, or `pip install 'monarch-rdma[verbs]'`, which needs a compiler and the headers of rdma-core"
+INSTALL = (
+    "Debian's and Ubuntu's python3-pyverbs, or `pip install 'monarch-rdma[verbs]'`, which needs a compiler and the headers of rdma-core"
+)
 
 
 def module(name: str) -> Any:
