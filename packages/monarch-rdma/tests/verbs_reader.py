@@ -33,7 +33,10 @@ class Reader:
         self.connection.open()
 
     def dial(self, offers):
-        answers = self.ask("connect", *(offer.pack() for offer in offers))
+        try:
+            answers = self.ask("connect", *(offer.pack() for offer in offers))
+        except EOFError:
+            raise OSError("the owner is gone") from None
         return [None if answer is None else QueueRecord.unpack(answer) for answer in answers]
 
     def start(self, write, *ranges, timeout=60.0):

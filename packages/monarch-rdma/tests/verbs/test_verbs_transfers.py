@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
+import resource
 from contextlib import contextmanager
 
+import pytest
 from verbs_far import Far
 from verbs_owner import pattern
 from verbs_reader import Reader
 
-from monarch.rdma.verbs.connection import COMPLETE, REFUSED, TIMED_OUT
+from monarch.rdma.verbs.connection import COMPLETE, EXHAUSTED, REFUSED, TIMED_OUT
+from monarch.rdma.verbs.readiness import too_little_locked_memory
+from monarch.rdma.verbs.registration import Allocation
 
 MB = 1 << 20
 
@@ -21,6 +25,7 @@ def joined(nbytes, near=("rxe0",), far=("rxe1",), *, writable=True):
     try:
         reader = Reader(owner.ask, near, nbytes, writable=writable)
         try:
+            reader.owner = owner.process
             yield reader
         finally:
             reader.close()
@@ -107,3 +112,37 @@ def test_time_is_up_and_then_it_is_quiet(netem):
         assert reader.digest(0, 4 * MB) == before
         assert reader.move(False, (0, 4 * MB)).state == COMPLETE
         assert reader.memory[:] == pattern(4 * MB)
+
+
+def test_the_owner_is_killed_in_the_middle(netem):
+    with joined(4 * MB) as reader:
+        netem("wire1", "rate", "16mbit", "limit", "100")
+        transfer = reader.start(False, (0, 4 * MB))
+        reader.owner.kill()
+        assert reader.ended.get() is transfer
+        assert transfer.state == EXHAUSTED and sum(n for _, _, n in transfer.left()) == 4 * MB - transfer.done
+        assert reader.connection.troubles
+
+
+def test_registrations_are_kept_and_given_back():
+    with joined(MB) as reader:
+        cache = reader.registrations
+        assert cache.pinned == MB
+        for step in range(3):
+            lease = cache.acquire(reader.rails[0], Allocation(reader.address, MB // 2, step or None))
+            cache.release(lease)
+        cache.trim()
+        assert cache.pinned == 2 * MB
+        cache.forget(reader.address, 1)
+        assert cache.pinned == MB
+
+
+def test_memory_that_cannot_be_registered():
+    with joined(4096) as reader:
+        with pytest.raises(OSError, match="registering 4,096 bytes on rxe0"):
+            reader.rails[0].register(1 << 12, 4096)
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (64 << 10, resource.RLIM_INFINITY))
+        try:
+            assert too_little_locked_memory() is None  # root needs no limit
+        finally:
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))

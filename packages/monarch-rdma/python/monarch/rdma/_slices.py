@@ -210,18 +210,20 @@ class Slices:
         self._offset = cut.offset + cut.nbytes
 
     def _choose(self, cut: Slice, now: float, full: Sequence[bool]) -> int | None:
-        awake = [i for i, rail in enumerate(self._rails) if not rail.resting(now)]
+        small, tried = cut.nbytes <= SMALL, cut.tried
+        awake, best, lowest = False, None, (False, 0.0)
+        for i, rail in enumerate(self._rails):
+            if now < rail.rests_until:
+                continue
+            awake = True
+            if not rail.ready:
+                continue
+            # Rails that it has been tried by come after all others.
+            cost = i in tried, rail.penalty if small else rail.predicted_end(now, cut.nbytes)
+            if best is None or cost < lowest:
+                best, lowest = i, cost
         if not awake:
             self.stopped = True
-            return None
-        ready = [i for i in awake if self._rails[i].ready]
-        fresh = [i for i in ready if i not in cut.tried] or ready
-        if not fresh:
-            return None
-        if cut.nbytes <= SMALL:
-            best = min(fresh, key=lambda i: self._rails[i].penalty)
-        else:
-            best = min(fresh, key=lambda i: self._rails[i].predicted_end(now, cut.nbytes))
-        if (full and full[best]) or not self._rails[best].has_room(cut.nbytes):
+        if best is None or (full and full[best]) or not self._rails[best].has_room(cut.nbytes):
             return None
         return best

@@ -99,6 +99,7 @@ class _Way:
         self.send: SendQueue[tuple[Transfer, Slice]] | None = None
         self.remote = ""  # device
         self.lost = False
+        self.trouble = ""  # why there was no queue to be had, last time
 
 
 def _start(job: Callable[[], None]) -> None:
@@ -142,11 +143,16 @@ class Connection:
     def ready(self) -> list[bool]:
         return [state.ready for state in self._states]
 
+    @property
+    def troubles(self) -> list[str]:
+        """Why rails without a queue have none."""
+        return [f"{way.state.name}: {way.trouble}" for way in self._ways if way.trouble]
+
     def open(self) -> None:
         """Connects all rails in one question; `OSError` where none could be."""
-        failed = self._connect(self._missing())
+        self._connect(self._missing())
         if not any(self.ready):
-            raise OSError("; ".join(failed) or "no rail")
+            raise OSError("; ".join(self.troubles) or "no rail")
 
     def submit(self, pieces: Sequence[Piece], timeout: float, ended: Callable[[Transfer], None]) -> Transfer:
         """Starts a transfer; `ended` is called once, from any thread, maybe before this returns."""
@@ -222,7 +228,7 @@ class Connection:
         with self._lock:
             for way in self._ways:
                 if way.rail is rail:
-                    way.lost = True
+                    way.lost, way.trouble = True, str(error)
                     way.state.rests_until = float("inf")
                     self._shut(way)
             over = self._pump()
@@ -357,43 +363,41 @@ class Connection:
             for one in over:
                 one.finish()
 
-    def _connect(self, ways: Sequence[_Way]) -> list[str]:
-        """What went wrong."""
-        made: list[tuple[_Way, Queue]] = []
-        failed: list[str] = []
+    def _connect(self, ways: Sequence[_Way]) -> None:
+        """Makes their queues, in one question to the other process. What goes wrong is an error of the rail."""
 
         def fails(way: _Way, error: OSError) -> None:
-            failed.append(f"{way.state.name}: {error}")
             with self._lock:
+                way.trouble = str(error)
                 way.state.failed(self._clock())
 
+        made: list[tuple[_Way, Queue]] = []
         for way in ways:
             try:
                 made.append((way, way.rail.queue(self._depth)))
             except OSError as e:
                 fails(way, e)
         if not made:
-            return failed
+            return
+        refused = OSError("the other process has no rail for it")
         try:
             answers = self._dial([queue.record for _, queue in made])
         except OSError as e:
-            answers = [None] * len(made)
-            failed.append(str(e))
+            refused, answers = e, [None] * len(made)
         for (way, queue), answer in zip(made, answers, strict=True):
             try:
                 if answer is None:
-                    raise OSError("the other process has no rail for it")
+                    raise refused
                 queue.connect(answer)
             except OSError as e:
-                fails(way, e)
                 queue.close()
+                fails(way, e)
                 continue
             with self._lock:
                 if self._closed or way.lost:
                     queue.close()
                     continue
-                way.queue, way.remote = queue, answer.device
+                way.queue, way.remote, way.trouble = queue, answer.device, ""
                 way.send = SendQueue(next(_serials), self._depth, way.rail.unordered)
                 way.poller.attach(way.send.serial, self)
                 way.state.ready = True
-        return failed

@@ -18,9 +18,8 @@ from monarch.rdma.verbs.pyverbs_library import INIT_PD, INIT_SEND_OPS, OPS_READ,
 if TYPE_CHECKING:
     from monarch.rdma.verbs.pyverbs_provider import PyverbsRail
 
-# EFADV_QP_DRIVER_TYPE_SRD, EFADV_DEVICE_ATTR_CAPS_RDMA_READ and ..._WRITE
-_DRIVER_TYPE = 0
-_CAN_READ, _CAN_WRITE = 1 << 0, 1 << 5
+# EFADV_DEVICE_ATTR_CAPS_RDMA_READ, ..._WRITE
+_CAN_READ, _CAN_WRITE = 1 << 0, 1 << 3
 _DEPTH = 512
 
 
