@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-CATEGORIES = ("unit", "process", "net", "fuse", "slurm", "ssh", "k8s", "gpu", "bench")
+CATEGORIES = ("unit", "process", "net", "fuse", "slurm", "ssh", "k8s", "gpu", "verbs", "bench")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

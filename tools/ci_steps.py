@@ -17,7 +17,7 @@ import sys
 import time
 from typing import NamedTuple
 
-from tools.project import CORE, ROOT, RUST
+from tools.project import CORE, RDMA, ROOT, RUST
 
 PY = sys.executable
 RUST_TESTED = ("monarch-wire", "monarch-net", "monarch-runtime", "monarch-bulk")
@@ -41,6 +41,8 @@ _TESTED = tuple(word for crate in RUST_TESTED for word in ("-p", crate))
 # The profile of the wheel with two changes: link-time optimisation of every test binary takes seconds each and tests nothing, and
 # assertions and overflow checks belong into tests.
 _PROFILE = tuple(word for change in ("lto=false", "debug-assertions=true") for word in ("--config", f"profile.release.{change}"))
+_READINESS = str((RDMA / "tests" / "unit" / "test_rdma_verbs_readiness.py").relative_to(ROOT))
+_QUICK = "small or dropped or every_name"
 STEPS = (
     Step("ruff", "cheap", ("ruff", "check", ".")),
     Step("format", "cheap", ("ruff", "format", "--check", ".")),
@@ -59,8 +61,29 @@ STEPS = (
     Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels")),
     Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels")),
     # What cannot be installed is missed by single tests, which say so.
-    Step("packages", "tests", ("bash", "-c", "tools/system_packages.sh test slurm ssh || true")),
+    Step("packages", "tests", ("bash", "-c", "tools/system_packages.sh test slurm ssh vm || true")),
     Step("pytest", "tests", (PY, "-m", "pytest", "--durations=10", "-W", "error")),
+    # The quick ones: an emulated machine is slow. All: `-m verbs packages/monarch-rdma`.
+    Step(
+        "verbs",
+        "tests",
+        (
+            PY,
+            "-m",
+            "tools.vm",
+            "run",
+            "python",
+            "-m",
+            "pytest",
+            "-W",
+            "error",
+            "packages/monarch-rdma/tests/verbs",
+            _READINESS,
+            "-k",
+            _QUICK,
+        ),
+        needs="qemu-system-x86_64",
+    ),
     Step("chaos", "tests", (PY, "bench/chaos.py", "--seed", "1", "--seconds", "60", "--procs", "8", "--keep", "bench/.chaos")),
     Step("docs", "tests", (PY, "-m", "tools.check_docs")),
 )

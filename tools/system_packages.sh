@@ -3,8 +3,9 @@
 #
 #     tools/system_packages.sh [--list] CATEGORY...
 #
-# Categories: build (the native module), test (a terminal, hosts in network namespaces), slurm (a scheduler), ssh (a server), bench
-# (profiles). A line of the table is "category | program that must be on PATH | packages". Nothing is done where nothing is missing.
+# Categories: build (the native module), test (a terminal, hosts in network namespaces), slurm (a scheduler), ssh (a server), vm (an
+# emulated machine with RDMA devices), bench (profiles). A line of the table is "category | what must be there | packages", which is a
+# program on PATH, or a path. Nothing is done where nothing is missing.
 # Without root or apt it only says what is missing, and leaves it to the step that needs it to fail, or to be left out with a word.
 set -euo pipefail
 
@@ -18,6 +19,15 @@ test  | ss      | iproute2
 test  | nft     | nftables
 test  | unshare | util-linux
 test  | openssl | openssl
+vm    | qemu-system-x86_64 | qemu-system-x86 seabios
+vm    | busybox | busybox-static
+vm    | cpio    | cpio
+vm    | modprobe | kmod
+vm    | setpriv | util-linux
+vm    | rdma    | iproute2
+vm    | ibv_devices | rdma-core ibverbs-providers ibverbs-utils
+vm    | ib_read_bw | perftest
+vm    | /usr/lib/python3/dist-packages/pyverbs | python3-pyverbs
 bench | perf    | linux-perf
 bench | strace  | strace
 bench | unshare | util-linux
@@ -37,6 +47,7 @@ for category in "$@"; do
         [ "$name" = "$category" ] || continue
         known=true
         PATH="$PATH:/usr/sbin:/sbin" command -v "$program" >/dev/null 2>&1 && continue
+        [ ! -e "$program" ] || continue
         read -ra words <<<"$packages"
         missing+=("${words[@]}")
     done <<<"$table"

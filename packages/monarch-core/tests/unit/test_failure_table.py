@@ -21,6 +21,8 @@ def _folder(file: str, is_python: bool) -> Path:
         return ROOT / "packages/monarch-core"
     if file.startswith("test_rdma_"):
         return ROOT / "packages/monarch-rdma/tests/process"
+    if file.startswith("test_verbs_"):
+        return ROOT / "packages/monarch-rdma/tests/verbs"
     return TESTS if file.startswith("net/") else TESTS / "process"
 
 

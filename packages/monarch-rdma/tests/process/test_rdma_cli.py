@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from monarch.rdma import probe
-from monarch.rdma._probe import devices, direct_copies
+from monarch.rdma._probe import direct_copies
 
 ORDER = ["local", "shm", "cma", "shm-staged", "cuda-ipc"]
 RUN = [sys.executable, "-W", "error", "-c", "import sys; from monarch.rdma._cli import command; command(sys.argv[1:])"]
@@ -55,17 +55,6 @@ for subject, text, todo in lines():
     scope = tmp_path / "ptrace_scope"
     scope.write_text("0\n")
     assert direct_copies(str(scope)) == ""
-
-
-def test_devices(tmp_path):
-    assert [(row.name, row.usable) for row in devices(str(tmp_path / "none"))] == [("verbs", False)]
-    for name in ("mlx5_0", "mlx5_1"):
-        (tmp_path / name / "ports" / "1").mkdir(parents=True)
-        (tmp_path / name / "device").mkdir()
-        (tmp_path / name / "device" / "numa_node").write_text("1\n" if name == "mlx5_1" else "-1\n")
-    rows = devices(str(tmp_path))
-    assert [(row.name, row.rails, row.numa) for row in rows] == [("verbs:mlx5_0", 1, None), ("verbs:mlx5_1", 1, 1)]
-    assert all("not in this version" in row.reason for row in rows)
 
 
 def test_bench_measures_every_path_that_is_usable():

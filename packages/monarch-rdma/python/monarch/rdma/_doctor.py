@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from monarch.rdma._probe import locked_memory, probe, same_host
+from monarch.rdma._probe import device_remedies, locked_memory, probe, same_host
 
 # Without it, copies on one host take twice the time.
 _ADVICE = (
@@ -21,3 +21,6 @@ def lines() -> Iterator[tuple[str, str, str]]:
     for row in same_host():
         if not row.usable:
             yield f"rdma {row.name}", row.reason, _ADVICE
+    for row, remedy in device_remedies():
+        if remedy:
+            yield f"rdma {row.name}", row.reason, remedy

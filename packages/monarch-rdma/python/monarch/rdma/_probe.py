@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from monarch._core import bulk
 
-_DEVICES = "/sys/class/infiniband"
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _CAP_SYS_PTRACE = 19
+# Of devices that have nothing in their way.
+_NOT_YET = "buffers do not use the path verbs in this version"
 
 
 class DeviceReport(NamedTuple):
@@ -94,28 +95,27 @@ def gpus() -> list[DeviceReport]:
     return [DeviceReport("cuda-ipc", "device", 0 if reason else driver().count, None, not reason, reason)]
 
 
-def devices(folder: str = _DEVICES) -> list[DeviceReport]:
+def devices(sysfs: str = "/sys", folder: str = "/dev/infiniband") -> list[DeviceReport]:
     """The RDMA devices that the kernel shows."""
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        names = []
-    if not names:
-        return [DeviceReport("verbs", "verbs", 0, None, False, "no RDMA device; and the path verbs is not in this version")]
-    return [_device(f"{folder}/{name}", name) for name in names]
+    reports = [report for report, _ in device_remedies(sysfs, folder)]
+    return reports or [DeviceReport("verbs", "verbs", 0, None, False, "no RDMA device")]
 
 
-def _device(folder: str, name: str) -> DeviceReport:
-    try:
-        rails = len(os.listdir(f"{folder}/ports"))
-    except OSError:
-        rails = 0
-    try:
-        with open(f"{folder}/device/numa_node") as f:
-            node = int(f.read())
-    except (OSError, ValueError):
-        node = -1
-    return DeviceReport(f"verbs:{name}", "verbs", rails, None if node < 0 else node, False, "the path verbs is not in this version")
+def device_remedies(sysfs: str = "/sys", folder: str = "/dev/infiniband") -> list[tuple[DeviceReport, str]]:
+    """Each device, and what would make it usable; empty where this version does not use it anyway."""
+    from itertools import groupby
+
+    from monarch._core import bulk
+    from monarch.rdma.verbs.devices import ports
+    from monarch.rdma.verbs.readiness import obstacle
+
+    found: list[tuple[DeviceReport, str]] = []
+    for name, own in groupby(ports(sysfs), lambda port: port.device):
+        rails = list(own)
+        what = obstacle(rails, sysfs, folder)
+        reason, remedy = ("`rdma_disable_ibverbs` is set", "") if bulk.setting("rdma_disable_ibverbs") else what or (_NOT_YET, "")
+        found.append((DeviceReport(f"verbs:{name}", "verbs", len(rails), rails[0].numa, False, reason), remedy))
+    return found
 
 
 def _absent(name: str) -> list[DeviceReport]:

@@ -191,8 +191,8 @@ def _body(arguments: SlurmArguments, directory: str, client_script: str | None) 
         "LOGS": shlex.quote(arguments.log_dir or directory),
         "PYTHON": shlex.quote(arguments.python_exe),
         "LISTEN": shlex.quote(listen_address(arguments)),
-        # Whatever ends this. One that may be requeued needs the secret again, and cannot know that it will be: a preemption ends the workers
-        # first, so that the script may be over by itself before SLURM's signal comes.
+        # Whatever ends this. One that may be requeued needs the secret again, and cannot know that it will be: a preemption ends the
+        # workers first, so that the script may be over by itself before SLURM's signal comes.
         "TRAP": "" if arguments.requeue else """trap 'rm -f "$MONARCH_JOB_DIR/secret"' EXIT\n""",
         "SCRIPT": shlex.quote(client_script or ""),
         "AWAITED": ' && [ -s "$MONARCH_JOB_DIR/job.json" ]' if client_script else "",

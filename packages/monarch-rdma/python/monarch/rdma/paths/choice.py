@@ -1,7 +1,6 @@
 """Which path there is to a process.
 
 It is chosen by what the two processes tell of each other (`_capability`), in the order of `PATHS`: the first that reaches the owner.
-Those that are not in this version (`ABSENT`) are named by the error that says so.
 """
 
 from __future__ import annotations
@@ -16,11 +15,6 @@ if TYPE_CHECKING:
     from monarch.rdma.paths.path import Path
 
 PATHS: tuple[Path, ...] = (HOST_MEMORY,)
-# Name, and what it will be for.
-ABSENT = (
-    ("verbs", "other hosts, through InfiniBand, RoCE or EFA devices"),
-    ("routed", "other hosts of which only a gateway can be reached"),
-)
 
 
 def choose(mine: CapabilityRecord, theirs: CapabilityRecord, host: str, on_device: bool) -> Path:
@@ -35,9 +29,8 @@ def choose(mine: CapabilityRecord, theirs: CapabilityRecord, host: str, on_devic
             if mine.host != theirs.host:
                 _warn_once(host)
             return path
-    missing = ", ".join(name for name, _ in ABSENT)
     raise RDMAUnsupportedError(
-        f"the buffer is on another host, {host}: the paths {missing} are not in this version, and `rdma_allow_tcp_fallback` is False",
+        f"the buffer is on another host, {host}: the path verbs is not used in this version, and `rdma_allow_tcp_fallback` is False",
         hint="leave `rdma_allow_tcp_fallback` at True",
     )
 

@@ -1,5 +1,5 @@
-"""The paths between memories of hosts: `local`, `shm`, `cma` and `shm-staged` on one host, `tcp` and `routed` between two; and, where an end
-is on a GPU, what `_device_copies` does.
+"""The paths between memories of hosts: `local`, `shm`, `cma` and `shm-staged` on one host, `tcp` and `routed` between two; and, where
+an end is on a GPU, what `_device_copies` does.
 
 Which of them it is, native code decides when it opens a buffer, from where the owner is and what the kernel permits; on one host it may go
 down the list later, without an error, where a permission is withdrawn.
