@@ -41,10 +41,6 @@ exit $code'
 step() {
     srun --overlap --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mem=0 --export=ALL --input=none "$@"
 }
-finish() {
-    rm -f "$MONARCH_JOB_DIR/secret"
-    exit "$1"
-}
 exec {pause}<> <(:)
 for ((left = 60 * 10; left > 0; left--)); do
     [ -s "$MONARCH_JOB_DIR/secret" ] && break
@@ -52,9 +48,9 @@ for ((left = 60 * 10; left > 0; left--)); do
 done
 if [ $left = 0 ]; then
     echo "monarch: nobody has brought the secret of this job within 60 s: its client is gone" >&2
-    finish 75
+    exit 75
 fi
-cd "$MONARCH_JOB_DIR" && rm -rf hosts wanted nodes restarts published && mkdir hosts wanted || finish 74
+cd "$MONARCH_JOB_DIR" && rm -rf hosts wanted nodes restarts published && mkdir hosts wanted || exit 74
 echo "${SLURM_RESTART_COUNT:-0}" >restarts
 # What concerns the client that submitted this, not what runs here.
 unset MONARCH_JOB MONARCH_JOB_SHRINK MONARCH_BATCH_JOB MONARCH_BATCH_JOB_FILE MONARCH_JOB_SECRET_FILE
@@ -96,7 +92,7 @@ while [ $idle -lt 300 ]; do
     if [ -n "$(jobs -rp)" ]; then
         idle=0
     else
-        worst && finish 0
+        worst && exit 0
         [ -e "$MONARCH_JOB_DIR/published" ] || break
         idle=$((idle + 1))
     fi
@@ -107,4 +103,4 @@ for file in "$MONARCH_JOB_DIR"/hosts/*.exit; do
     rank=${file##*/} rank=${rank%.exit}
     [ -e "$file" ] && tail -n 5 "$MONARCH_JOB_LOGS.$rank.out" | sed "s/^/[worker $rank] /" >&2
 done
-finish $code
+exit $code

@@ -49,10 +49,6 @@ worker='@WORKER@'
 step() {
     srun --overlap --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mem=0 --export=ALL --input=none "$@"
 }
-finish() {
-    rm -f "$MONARCH_JOB_DIR/secret"
-    exit "$1"
-}
 @TRAP@exec {pause}<> <(:)
 for ((left = @SECRET_WAIT@ * 10; left > 0; left--)); do
     [ -s "$MONARCH_JOB_DIR/secret" ]@AWAITED@ && break
@@ -60,9 +56,9 @@ for ((left = @SECRET_WAIT@ * 10; left > 0; left--)); do
 done
 if [ $left = 0 ]; then
     echo "monarch: nobody has brought the secret of this job within @SECRET_WAIT@ s: its client is gone" >&2
-    finish 75
+    exit 75
 fi
-cd "$MONARCH_JOB_DIR" && rm -rf hosts wanted nodes restarts published && mkdir hosts wanted || finish 74
+cd "$MONARCH_JOB_DIR" && rm -rf hosts wanted nodes restarts published && mkdir hosts wanted || exit 74
 echo "${SLURM_RESTART_COUNT:-0}" >restarts
 # What concerns the client that submitted this, not what runs here.
 unset MONARCH_JOB MONARCH_JOB_SHRINK MONARCH_BATCH_JOB MONARCH_BATCH_JOB_FILE MONARCH_JOB_SECRET_FILE
@@ -111,7 +107,7 @@ while [ $idle -lt @RELAUNCH_WAIT@ ]; do
     if [ -n "$(jobs -rp)" ]; then
         idle=0
     else
-        worst && finish 0
+        worst && exit 0
         [ -e "$MONARCH_JOB_DIR/published" ] || break
         idle=$((idle + 1))
     fi
@@ -122,7 +118,7 @@ for file in "$MONARCH_JOB_DIR"/hosts/*.exit; do
     rank=${file##*/} rank=${rank%.exit}
     [ -e "$file" ] && tail -n 5 "$MONARCH_JOB_LOGS.$rank.out" | sed "s/^/[worker $rank] /" >&2
 done
-finish $code
+exit $code
 """
 
 _BATCH = r"""
@@ -130,7 +126,7 @@ MONARCH_BATCH_JOB=1 MONARCH_BATCH_JOB_FILE="$MONARCH_JOB_DIR/job.json" "$MONARCH
 client=$!
 while kill -0 $client 2>/dev/null; do serve; done
 wait $client
-finish $?
+exit $?
 """
 
 
@@ -195,7 +191,8 @@ def _body(arguments: SlurmArguments, directory: str, client_script: str | None) 
         "LOGS": shlex.quote(arguments.log_dir or directory),
         "PYTHON": shlex.quote(arguments.python_exe),
         "LISTEN": shlex.quote(listen_address(arguments)),
-        # Whatever ends this; but one that is requeued needs the secret again.
+        # Whatever ends this. One that may be requeued needs the secret again, and cannot know that it will be: a preemption ends the
+        # workers first, so that the script may be over by itself before SLURM's signal comes.
         "TRAP": "" if arguments.requeue else """trap 'rm -f "$MONARCH_JOB_DIR/secret"' EXIT\n""",
         "SCRIPT": shlex.quote(client_script or ""),
         "AWAITED": ' && [ -s "$MONARCH_JOB_DIR/job.json" ]' if client_script else "",
