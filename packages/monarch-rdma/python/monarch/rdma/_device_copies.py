@@ -325,7 +325,7 @@ def answer(body: bytes, reply: Callable[[bytes | None], None]) -> None:
         return
     id, epoch, offset, nbytes, write, readonly, their_id, their_epoch, they, left = _QUESTION.unpack(body)
     process, until = this_process(), monotonic() + left
-    handle = received(process.bulk, id, epoch, process.member.uid, nbytes, offset, readonly)
+    handle = received(process.bulk, id, epoch, process.member.uid, nbytes, offset, readonly, False)
     theirs = process.bulk.handle(their_id, their_epoch, they, nbytes, write, False)
 
     def run() -> bytes | None:

@@ -118,10 +118,6 @@ def device_remedies(sysfs: str = "/sys", folder: str = "/dev/infiniband") -> lis
     return found
 
 
-def _absent(name: str) -> list[DeviceReport]:
-    return [DeviceReport(name, "network", 0, None, False, f"the path {name} is not in this version")]
-
-
 def locked_memory() -> str:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return "unlimited" if soft == resource.RLIM_INFINITY else f"{soft >> 10:,} KiB"
