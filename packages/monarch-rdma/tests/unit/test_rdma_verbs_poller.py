@@ -92,6 +92,34 @@ def test_a_device_that_fails():
     near.close()
 
 
+def test_a_queue_is_replaced_while_nothing_else_happens():
+    answers = iter([True, False, False, True])
+
+    def dial(offers):
+        if not next(answers):
+            raise OSError("not now")
+        return near.acceptor.answer("peer", offers)
+
+    near = Near(dial=dial)
+    near.connection.open()
+    transfer = near.submit(1000)
+    near.rails[0].posts.get()
+    near.rails[0].queues[0].finish(status=12)
+    # Two more errors: it rests, and there is no other rail.
+    assert near.ended.get() is transfer and transfer.state == EXHAUSTED and near.connection.troubles == ["near0: not now"]
+    near.close()
+    answers = iter([True, False, True])
+    near = Near(dial=dial)
+    near.connection.open()
+    transfer = near.submit(1000)
+    near.rails[0].posts.get()
+    near.rails[0].queues[0].finish(status=12)
+    near.rails[0].posts.get()
+    near.rails[0].queues[0].finish()
+    assert near.ended.get() is transfer and transfer.state == COMPLETE and not near.connection.troubles
+    near.close()
+
+
 def test_idle_time_is_told():
     told = threading.Event()
     near = Near(idle=told.set)
