@@ -38,7 +38,7 @@ class StubQueue:
         self.rail, self.depth = rail, depth
         self.number = next(_numbers)
         self.requests = []
-        self.broken = False
+        self.broken = self.stuck = False
         self.closed = False
         self.peer = None
         transport = SRD if rail.unordered else RC
@@ -133,7 +133,7 @@ class StubRail:
             raise self.dead
         if self.at_once:
             for queue in self.queues:
-                while queue.requests:
+                while queue.requests and not queue.stuck:
                     queue.finish()
         found, self.completions = self.completions[:most], self.completions[most:]
         return found

@@ -75,6 +75,30 @@ def test_a_deadline_wakes_a_sleeper(near):
     assert not any(near.local)
 
 
+def test_a_deadline_beside_completions_without_a_pause(near):
+    rail, (poller,) = near.rails[0], near.pollers
+    other = Connection([(rail, poller, 1.0)], near.dial)
+    other.open()
+    near.rails[0].queues[1].stuck = True
+    rail.at_once = True
+    piece = Piece(False, near.here, 1, near.keys, near.there, near.export.record.keys)
+    over = threading.Event()
+    ended = queue.SimpleQueue()
+
+    def again(transfer):
+        if over.is_set():
+            ended.put(transfer)
+        else:
+            near.connection.submit([piece], 60.0, again)
+
+    near.connection.submit([piece], 60.0, again)
+    stuck = other.submit([piece], 0.1, near.ended.put)
+    assert near.ended.get() is stuck and stuck.state == TIMED_OUT
+    over.set()
+    assert ended.get().state == COMPLETE
+    other.close()
+
+
 def test_a_device_that_fails():
     near = Near(2)
     near.connection.open()
@@ -89,6 +113,34 @@ def test_a_device_that_fails():
     other.break_down(OSError(5, "gone as well"))
     last = near.submit(1000)
     assert near.ended.get() is last and last.state == EXHAUSTED
+    near.close()
+
+
+def test_a_queue_is_replaced_while_nothing_else_happens():
+    answers = iter([True, False, False, True])
+
+    def dial(offers):
+        if not next(answers):
+            raise OSError("not now")
+        return near.acceptor.answer("peer", offers)
+
+    near = Near(dial=dial)
+    near.connection.open()
+    transfer = near.submit(1000)
+    near.rails[0].posts.get()
+    near.rails[0].queues[0].finish(status=12)
+    # Two more errors: it rests, and there is no other rail.
+    assert near.ended.get() is transfer and transfer.state == EXHAUSTED and near.connection.troubles == ["near0: not now"]
+    near.close()
+    answers = iter([True, False, True])
+    near = Near(dial=dial)
+    near.connection.open()
+    transfer = near.submit(1000)
+    near.rails[0].posts.get()
+    near.rails[0].queues[0].finish(status=12)
+    near.rails[0].posts.get()
+    near.rails[0].queues[0].finish()
+    assert near.ended.get() is transfer and transfer.state == COMPLETE and not near.connection.troubles
     near.close()
 
 

@@ -127,6 +127,7 @@ class Connection:
         self._clock = clock
         self._lock = threading.Lock()
         self._active: list[Transfer] = []
+        self._look_at = 0.0
         self._start = start
         self._dialing = False
         self._dialed = threading.Condition(self._lock)
@@ -162,11 +163,12 @@ class Connection:
             if self._closed:
                 transfer.stop(CLOSED)
             if not self._active:
+                self._look_at = self._clock() + _LOOK
                 for way in self._ways:
                     way.poller.begin()
             self._active.append(transfer)
             over = self._pump()
-        self._home.wake(min(transfer.deadline, self._clock() + _LOOK))
+        self._home.wake(min(transfer.deadline, self._look_at))
         for one in over:
             one.finish()
         if not transfer.state and not self._dialing:
@@ -198,16 +200,20 @@ class Connection:
                 return
             self._take(index, completions)
             over = self._pump()
+            broken = self._ways[index].queue is None and bool(self._active)
         for one in over:
             one.finish()
+        if broken:
+            self._repair()
 
     def next_look(self) -> float | None:
         active = self._active
-        return min(min(one.deadline for one in list(active)), self._clock() + _LOOK) if active else None
+        return min(self._look_at, min(one.deadline for one in active)) if active else None
 
     def look(self) -> None:
         """Ends transfers whose time is up, and repairs."""
         now = self._clock()
+        self._look_at = now + _LOOK
         with self._lock:
             late = [one for one in self._active if one.deadline <= now]
             for transfer in late:

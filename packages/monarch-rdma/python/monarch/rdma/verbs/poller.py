@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _BATCH = 64
 BUSY_WINDOW = 50e-6
+# While completions come without a pause: how often clients are asked all the same, seconds.
+_LOOK = 0.02
 
 
 class Client(Protocol):
@@ -62,6 +64,7 @@ class Poller:
         self._armed = False
         self._closing = False
         self._busy = 0
+        self._look_again = 0.0
         self._sleeping_until: float | None = float("-inf")  # None: without a bound
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name=f"rdma {rail.port.name}", daemon=True)
@@ -122,9 +125,12 @@ class Poller:
             client.lost(self.rail, error)
 
     def _turn(self) -> None:
-        while self._take():
-            pass
-        busy_until = self._clock() + self._window
+        now = self._clock()
+        if now >= self._look_again:
+            self._look(now)
+        if self._take():
+            return
+        busy_until = now + self._window
         while self._busy and self._clock() < busy_until:
             if self._take():
                 return
@@ -153,6 +159,7 @@ class Poller:
             at = client.next_look()
             if at is not None and at <= now:
                 client.look()
+        self._look_again = now + _LOOK
         return self._next_look()
 
     def _next_look(self) -> float | None:
