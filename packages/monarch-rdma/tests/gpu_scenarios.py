@@ -137,9 +137,8 @@ def killed_owner():
 
 def killed_reader():
     monarch.actor.unhandled_fault_hook = lambda failure: None
-    readers = this_host().spawn_procs(name="reader")
+    readers = this_host().spawn_procs(name="mortal")
     owner, _ = pair()
-    reader = readers.spawn("mortal", Owner)
     buffer = owner.share.call_one(1000).get()
     reader = readers.spawn("reader", Reader)
     reader.keep.call_one([buffer]).get()

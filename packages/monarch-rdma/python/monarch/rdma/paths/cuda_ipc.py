@@ -55,12 +55,14 @@ def register(native: Bulk, memory: Memory, readonly: bool, lease: float | None) 
 
 def _export(loaded: Driver, memory: Memory) -> tuple[Pointer, bytes]:
     """Where the allocation begins, and what others open it with, if they can."""
-    base, length = loaded.allocation(memory.address)
-    reason = "it lies in several allocations" if memory.address + memory.nbytes > base + length else ""
+    base, exported, reason = memory.address, _NOT_EXPORTED, ""
     try:
-        exported = _NOT_EXPORTED if reason else loaded.export(base)
+        base, length = loaded.allocation(memory.address)
+        if memory.address + memory.nbytes > base + length:
+            raise CudaError("it lies in several allocations")
+        exported = loaded.export(base)
     except CudaError as e:
-        exported, reason = _NOT_EXPORTED, str(e)
+        reason = str(e)
     global _warned
     if reason and not _warned:
         from warnings import warn
