@@ -19,6 +19,8 @@ def rows() -> list[list[str]]:
 def _folder(file: str, is_python: bool) -> Path:
     if not is_python:
         return ROOT / "packages/monarch-core"
+    if file.startswith("monarch-"):
+        return ROOT / "packages"
     if file.startswith("test_rdma_"):
         return ROOT / "packages/monarch-rdma/tests/process"
     if file.startswith("test_verbs_"):
