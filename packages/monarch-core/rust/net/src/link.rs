@@ -35,6 +35,8 @@ const READS_IN_A_ROW: usize = 8;
 const RELEASE_LAZILY: usize = 8 << 20;
 /// Messages closer than this belong together; well below a round trip, so that a caller who waits is never held back.
 const BURST: Duration = Duration::from_micros(8);
+/// When the kernel is short of what a send needs, it is tried again after this time.
+const SHORTAGE: Duration = Duration::from_millis(10);
 /// Held-back bytes that go out at once.
 const HOLD: usize = 32 << 10;
 
@@ -296,7 +298,7 @@ impl Link {
         if pieces.len() <= 15 {
             match sys::send(raw, &gather[first..=count], &raw_fds) {
                 Ok(n) => wrote = n,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock || sys::is_short(&e) => {}
                 Err(_) => return Err(LinkDown),
             }
             if wrote == total {
@@ -335,6 +337,11 @@ impl Link {
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                // The socket lives, and nobody tells when there is more: what is not sent is not lost.
+                Err(e) if sys::is_short(&e) => {
+                    chunk.due = Some(self.later(SHORTAGE, |link| link.flush_out(&mut lock(&link.out))));
+                    break;
+                }
                 // The reading side sees the end of the stream and reports it.
                 Err(_) => {
                     out.queue.clear();

@@ -164,6 +164,11 @@ pub fn shutdown_write(fd: RawFd) {
     unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
 
+/// The kernel is short of memory, or has too many descriptors on their way already.
+pub fn is_short(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOBUFS | libc::ENOMEM | libc::ETOOMANYREFS))
+}
+
 /// One gather write with descriptors attached to its first byte.
 pub fn send(fd: RawFd, bufs: &[&[u8]], fds: &[RawFd]) -> io::Result<usize> {
     const MAX_IOV: usize = 16;

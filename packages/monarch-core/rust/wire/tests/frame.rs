@@ -97,8 +97,8 @@ fn unknown_kinds_are_named() {
 fn an_unknown_status_is_named() {
     let reply = Frame::Reply(wire::Reply { slot: SlotId(7), rank: 0, status: Status::Ok, parts: vec![] });
     let mut bytes = reply.encode();
-    bytes[PREFIX + 12] = 5;
-    assert_eq!(Frame::decode(&bytes[4..]), Err(DecodeError::Tag(5)));
+    bytes[PREFIX + 12] = 6;
+    assert_eq!(Frame::decode(&bytes[4..]), Err(DecodeError::Tag(6)));
 }
 
 #[test]
