@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.project import CORE, JOBS, RDMA, ROOT
-from tools.vm.image import Image
+from tools.vm.image import Image, path
 
 TIMED_OUT, FAILED = 124, 125
 _QEMU = "qemu-system-x86_64"
@@ -26,8 +26,7 @@ _KERNEL = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr tsc=reliable no_
 
 def missing() -> str:
     """What is not installed; empty where all is."""
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    lacking = [name for name in _PROGRAMS if shutil.which(name, path=path) is None]
+    lacking = [name for name in _PROGRAMS if shutil.which(name, path=path()) is None]
     if not os.path.isdir(_PYVERBS):
         lacking.append("python3-pyverbs")
     return f"missing here: {', '.join(lacking)}; `tools/system_packages.sh vm` installs what is needed" if lacking else ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -97,12 +98,18 @@ def _kernel_package(cache: Path) -> Path:
     return found[-1]
 
 
+def path() -> str:
+    """Where programs are, those of the administrator too."""
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
 def _program(name: str) -> str:
-    found = shutil.which(name)
+    found = shutil.which(name, path=path())
     if found is None:
         raise FileNotFoundError(f"there is no '{name}' here")
     return found
 
 
 def _run(*argv: str, folder: Path | None = None) -> str:
+    argv = (_program(argv[0]), *argv[1:])
     return subprocess.run(argv, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True).stdout
