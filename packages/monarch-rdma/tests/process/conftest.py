@@ -1,29 +1,17 @@
-"""Failures that reach the root after a test do not end pytest; and pairs of processes for every path."""
+"""Pairs of processes for every path."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from memory_actors import Owner, Reader
+from other_host import other_host
+from process_fabric import process_fabric
 
-import monarch.actor
-from monarch.actor import attach_to_workers, this_host
-
-
-@pytest.fixture(scope="session", autouse=True)
-def failures_do_not_end_pytest() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)
-        yield
+from monarch.actor import this_host
 
 
 class Pair(NamedTuple):
@@ -32,43 +20,30 @@ class Pair(NamedTuple):
     path: str
     owner: Any
     reader: Any
+    # Where there is room for another reader like it.
+    near: Any
 
 
-PATHS = ("local", "shm", "cma", "shm-staged", "tcp")
-
-
-@contextlib.contextmanager
-def _other_host() -> Iterator[Any]:
-    """A host whose network is another one, and that is reached by a socket which is a file."""
-    folder = tempfile.mkdtemp()
-    address = f"ipc://{folder}/worker"
-    argv = ["-c", "from monarch._core.cli import main; main()", "worker", "--listen", address]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])}
-    worker = subprocess.Popen(["unshare", "--net", sys.executable, *argv], stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert worker.stdout is not None
-        line = worker.stdout.readline()
-        if not line.startswith("listening"):
-            pytest.skip("no network namespaces here") if not os.environ.get("CI") else pytest.fail(line)
-        hosts = attach_to_workers(workers=[address])
-        yield hosts
-        hosts.shutdown().get()
-    finally:
-        worker.kill()
-        worker.communicate()
-        shutil.rmtree(folder)
+PATHS = ("local", "shm", "cma", "shm-staged", "tcp", "verbs:near")
 
 
 @contextlib.contextmanager
 def make_pair(path: str) -> Iterator[Pair]:
     with contextlib.ExitStack() as stack:
-        hosts = stack.enter_context(_other_host()) if path == "tcp" else this_host()
+        fabric = stack.enter_context(process_fabric()) if path.startswith("verbs") else None
+        near = hosts = this_host()
+        if fabric is not None:
+            hosts = stack.enter_context(other_host(**fabric.devices("far")))
+        elif path == "tcp":
+            hosts = stack.enter_context(other_host())
         meshes = [hosts.spawn_procs(name="owner")]
+        if fabric is not None:
+            near = stack.enter_context(other_host(**fabric.devices("near")))
         if path != "local":
-            meshes.append(this_host().spawn_procs(name="reader"))
+            meshes.append(near.spawn_procs(name="reader"))
         owner = meshes[0].spawn("owner", Owner, path == "shm")
         reader = meshes[-1].spawn("reader", Reader, path == "shm-staged")
-        yield Pair(path, owner, reader)
+        yield Pair(path, owner, reader, near)
         for mesh in meshes:
             mesh.stop().get()
 

@@ -14,6 +14,7 @@ from monarch.rdma._probe import device_remedies, devices
 from monarch.rdma.verbs import pyverbs_library, registration
 from monarch.rdma.verbs.pyverbs_library import USED
 from monarch.rdma.verbs.pyverbs_provider import PyverbsProvider
+from monarch.rdma.verbs.usable import Pyverbs
 
 
 @pytest.fixture
@@ -29,9 +30,9 @@ def tree(tmp_path):
 
 
 def reason(tree):
-    ((report, remedy),) = device_remedies(str(tree), str(tree / "dev"))
+    ((report, remedy),) = device_remedies(Pyverbs(str(tree), str(tree / "dev")))
     assert report.name == "verbs:mlx5_0" and report.rails == 1 and not report.usable
-    assert devices(str(tree), str(tree / "dev")) == [report]
+    assert devices(Pyverbs(str(tree), str(tree / "dev"))) == [report]
     return report.reason, remedy
 
 
@@ -67,9 +68,9 @@ def test_one_thing_after_the_other(tree, monkeypatch):
         patch.setattr(registration, "_unlimited", lambda file: False)
         what, remedy = reason(tree)
         assert what.startswith("51 KiB may be registered") and "ulimit -l" in remedy
-    # Nothing is in the way, but for what this version does.
     monkeypatch.setattr(registration, "_unlimited", lambda file: True)
-    assert reason(tree) == ("buffers do not use the path verbs in this version", "")
+    ((report, remedy),) = device_remedies(Pyverbs(str(tree), str(tree / "dev")))
+    assert (report.usable, report.reason, remedy) == (True, "", "")
 
 
 def test_devices_that_are_not_to_be_used(tree):
@@ -80,14 +81,14 @@ def test_devices_that_are_not_to_be_used(tree):
 
 
 def test_no_device(tmp_path):
-    (report,) = devices(str(tmp_path))
-    assert report == ("verbs", "verbs", 0, None, False, "no RDMA device") and not device_remedies(str(tmp_path))
+    (report,) = devices(Pyverbs(str(tmp_path)))
+    assert report == ("verbs", "verbs", 0, None, False, "no RDMA device") and not device_remedies(Pyverbs(str(tmp_path)))
 
 
 def test_doctor_has_a_row_with_a_remedy(tree, monkeypatch):
-    rows = device_remedies(str(tree), str(tree / "dev"))
-    monkeypatch.setattr(_doctor, "device_remedies", lambda: rows)
-    monkeypatch.setattr(_probe, "device_remedies", lambda *folders: rows)
+    rows = device_remedies(Pyverbs(str(tree), str(tree / "dev")))
+    monkeypatch.setattr(_doctor, "device_remedies", lambda *library: rows)
+    monkeypatch.setattr(_probe, "device_remedies", lambda *library: rows)
     found = {subject: (text, remedy) for subject, text, remedy in _doctor.lines()}
     assert found["rdma verbs:mlx5_0"] == ("port 1 is DOWN", rows[0][1])
     assert "verbs:mlx5_0" in found["rdma"][0]

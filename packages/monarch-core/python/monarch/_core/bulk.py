@@ -6,7 +6,7 @@ The memory itself is `monarch._core._native.bulk`.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from monarch._core import config, mesh_info
 from monarch._core._native.bulk import Bulk
@@ -86,6 +86,11 @@ def setting(key: str) -> Any:
     return config.value(key)
 
 
+def seconds(key: str) -> float | None:
+    """The effective value of a setting that is a duration; None where it is not set."""
+    return config.seconds(key)
+
+
 def cell() -> CallCell:
     """What a future waits for, for `complete`."""
     return current_process().native.cell(FIRST_ERROR, 1, [])
@@ -97,30 +102,42 @@ def complete(cell: CallCell, failure: bytes | None) -> None:
 
 
 def ask(owner: int, body: bytes) -> CallCell:
-    """Asks the Python of another process, or of this one; the answer is a failure as bytes, or nothing."""
+    """Asks the Python of another process, or of this one; the answer is a failure as bytes, or a value (`answered`)."""
     native = current_process().native
     cell = native.cell(FIRST_ERROR, 1, [owner])
     native.request(owner, BULK, body, cell.slot)
     return cell
 
 
-# Given what was asked, and how to answer; on the housekeeping thread, which must not wait.
-_handler: Callable[[bytes, Callable[[bytes | None], None]], None] | None = None
+def answered(cell: CallCell) -> bytes | None:
+    """The value of an answer that is there; None if it is a failure, or whoever was asked has ended."""
+    result = None if cell.error() is not None else cell.result(0)
+    return None if result is None else bytes(result.raw())
 
 
-def on_request(handler: Callable[[bytes, Callable[[bytes | None], None]], None]) -> None:
+class Answer(Protocol):
+    """Answers a question, once, from any thread: with a failure, or with a value."""
+
+    def __call__(self, failure: bytes | None, value: bytes = b"") -> None: ...
+
+
+# Given who asks, what was asked, and how to answer; on the housekeeping thread, which must not wait.
+_handler: Callable[[int, bytes, Answer], None] | None = None
+
+
+def on_request(handler: Callable[[int, bytes, Answer], None]) -> None:
     global _handler
     _handler = handler
 
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
-    def answer(failure: bytes | None) -> None:
-        process.native.reply(sender, slot, 0, OK if failure is None else ERROR, failure or b"")
+    def answer(failure: bytes | None, value: bytes = b"") -> None:
+        process.native.reply(sender, slot, 0, OK if failure is None else ERROR, value if failure is None else failure)
 
     if _handler is None:
         answer(b"")
     else:
-        _handler(body, answer)
+        _handler(sender, body, answer)
 
 
 def pending(cell: CallCell, decode: Callable[[CallCell], None]) -> Future[None]:
@@ -142,6 +159,19 @@ def notify(port: Port[Any], value: object) -> Notify:
     return (port._proc, port._to, port._slot, port._rank, port.return_undeliverable, value)
 
 
+def has_ended(uid: int) -> bool:
+    """As far as this process has heard."""
+    return current_process().native.ended(uid) is not None
+
+
+def end_of(uid: int) -> CallCell:
+    """What is filled when that process ends; look at `has_ended` after this."""
+    native = current_process().native
+    cell = native.cell(GATHER, 1, [uid])
+    native.watch_proc(uid, 0)
+    return cell
+
+
 def exit_reason(uid: int, wait: float) -> tuple[str, str] | None:
     """How a process ended, as a kind and a text; waits so many seconds for the news."""
     from monarch._core.errors import ExitReason, cause
@@ -149,9 +179,7 @@ def exit_reason(uid: int, wait: float) -> tuple[str, str] | None:
     process = current_process()
     end = process.native.ended(uid)
     if end is None:
-        cell = process.native.cell(GATHER, 1, [uid])
-        process.native.watch_proc(uid, 0)
-        cell.wait(0, wait)
+        end_of(uid).wait(0, wait)
         end = process.native.ended(uid)
     if end is None:
         return None

@@ -56,7 +56,7 @@ mod _native {
     #[pyo3::pymodule]
     mod bulk {
         #[pymodule_export]
-        use crate::bulk::{BufferMemory, Bulk, BulkFailed, Handle, Plan, SharedMemory};
+        use crate::bulk::{BufferMemory, Bulk, BulkFailed, Handle, Message, Plan, SharedMemory};
     }
 
     #[pymodule_init]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{Reply, Request};
-use crate::registry::{Registry, compare_swap, fetch_add};
+use crate::registry::{Completion, Id, Registry, compare_swap, fetch_add};
 
 /// The answer to a request of the asker with this number; `who` names it. None: it is no such question.
 pub fn answer(registry: &Arc<Registry>, request: &Request, number: u64, who: impl FnOnce() -> String) -> Option<Outcome<Reply>> {
@@ -19,20 +19,27 @@ pub fn answer(registry: &Arc<Registry>, request: &Request, number: u64, who: imp
         Request::Restrict { id, offset, len, readonly } => {
             registry.restrict(&id, offset, len, readonly, number).map(|(id, epoch)| Reply::Restricted { id, epoch })
         }
-        Request::Drop { id } => match registry.find(&id) {
-            Ok(found) if found.range.readonly && found.creator != number => {
-                Err(Failure::new(Kind::Access, "a read-only handle cannot drop the buffer"))
-            }
-            Ok(_) => {
-                registry.end(&id, &format!("dropped by {}", who()), None);
-                Ok(Reply::Done)
-            }
-            // A second drop does nothing.
-            Err(_) => Ok(Reply::Done),
-        },
+        Request::Drop { id } => end(registry, &id, number, who, None).map(|()| Reply::Done),
         Request::Why { id } => Err(Failure::new(Kind::Released, registry.why(&id))),
         Request::FetchAdd { id, offset, add } => registry.atomic(&id, offset, fetch_add(add)).map(Reply::Value),
         Request::CompareSwap { id, offset, compare, swap } => registry.atomic(&id, offset, compare_swap(compare, swap)).map(Reply::Value),
         _ => return None,
     })
+}
+
+/// A drop that has to wait until no device can reach the memory; `done` is told then.
+pub fn drop_exported(registry: &Arc<Registry>, id: &Id, number: u64, who: impl FnOnce() -> String, done: Completion) -> Outcome<()> {
+    end(registry, id, number, who, Some(done))
+}
+
+fn end(registry: &Arc<Registry>, id: &Id, number: u64, who: impl FnOnce() -> String, done: Option<Completion>) -> Outcome<()> {
+    match registry.find(id) {
+        Ok(found) if found.range.readonly && found.creator != number => {
+            return Err(Failure::new(Kind::Access, "a read-only handle cannot drop the buffer"));
+        }
+        Ok(_) => registry.end(id, &format!("dropped by {}", who()), done),
+        // A second drop does nothing.
+        Err(_) => done.into_iter().for_each(|done| done(Ok(()))),
+    }
+    Ok(())
 }

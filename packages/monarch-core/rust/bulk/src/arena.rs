@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use net::arena::FreeList;
 use net::lock::lock;
 use net::sys::{self as base, PAGE, Share};
 
+use crate::exports::Exports;
 use crate::frames::Place;
 use crate::sys::{self, HUGE_PAGE};
 
@@ -60,6 +61,10 @@ pub struct Block {
     offset: usize,
     size: usize,
     len: usize,
+    /// Never that of another one, at whatever address.
+    serial: u64,
+    /// To be told when it is freed.
+    told: OnceLock<Arc<Exports>>,
 }
 
 impl Block {
@@ -80,6 +85,12 @@ impl Block {
         self.segment.fd.as_fd()
     }
 
+    /// Its number among all that there ever were; whoever asks is told when it is freed.
+    pub fn watched(&self, exports: &Arc<Exports>) -> u64 {
+        self.told.get_or_init(|| exports.clone());
+        self.serial
+    }
+
     /// Where an address of this block is.
     pub fn place(&self, address: usize) -> Place {
         let (segment, len) = (self.segment.id, self.segment.len as u64);
@@ -97,6 +108,9 @@ impl Drop for Block {
             unsafe { base::advise(self.address() as *mut u8, self.size, libc::MADV_REMOVE) };
             lock(free).give(self.offset as u64, self.size as u64);
         }
+        if let Some(exports) = self.told.get() {
+            exports.note_freed(self.address(), self.len);
+        }
     }
 }
 
@@ -106,6 +120,7 @@ pub struct Arena {
     /// By address.
     blocks: Mutex<BTreeMap<usize, Weak<Block>>>,
     next: AtomicU64,
+    blocks_made: AtomicU64,
 }
 
 impl Arena {
@@ -122,7 +137,8 @@ impl Arena {
         } else {
             self.cut(size)?
         };
-        let block = Arc::new(Block { arena: Arc::downgrade(self), segment, offset, size, len });
+        let serial = self.blocks_made.fetch_add(1, Ordering::Relaxed);
+        let block = Arc::new(Block { arena: Arc::downgrade(self), segment, offset, size, len, serial, told: OnceLock::new() });
         lock(&self.blocks).insert(block.address(), Arc::downgrade(&block));
         Ok(block)
     }

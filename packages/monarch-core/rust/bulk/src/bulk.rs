@@ -112,6 +112,12 @@ impl Bulk {
         self.arena.allocate(len, huge)
     }
 
+    /// The allocation that this memory is in: address, bytes, and a number that no other ever has. Its end is told by the exports.
+    pub fn allocation(&self, address: usize, len: usize) -> Option<(usize, usize, u64)> {
+        let block = self.arena.find(address, len)?;
+        Some((block.address(), block.len(), block.watched(&self.registry.exports)))
+    }
+
     /// How processes of other hosts are reached. `streams`: to each of them; 1: as many as there are cores for, each end taking one.
     pub fn reach_by(&self, fabric: Arc<dyn Fabric>, streams: usize) {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());

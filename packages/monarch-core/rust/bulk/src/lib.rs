@@ -11,6 +11,7 @@
 //! | `frames` | what is said on a control connection |
 //! | `shared` | words of memory that two processes see: epochs and hazards |
 //! | `registry` | the owner's side: which ids stand for which memory |
+//! | `exports` | memory that devices know |
 //! | `arena` | memory that can be mapped by others |
 //! | `server` | the owner's thread |
 //! | `gate` | one at a time, but not longer than one's own time |
@@ -29,6 +30,7 @@ pub mod arena;
 pub mod bulk;
 pub mod connection;
 pub mod copy;
+pub mod exports;
 pub mod failure;
 pub mod far;
 pub mod frames;

@@ -13,6 +13,7 @@ use std::time::Instant;
 use net::lock::lock;
 
 use crate::arena::Block;
+use crate::exports::Exports;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::Place;
 use crate::shared::{self, SLOTS, Words};
@@ -99,6 +100,8 @@ struct State {
 pub struct Registry {
     epochs: Words,
     state: Mutex<State>,
+    /// What devices know of it.
+    pub exports: Arc<Exports>,
 }
 
 /// The caller uses the memory, which therefore stays.
@@ -141,7 +144,7 @@ impl Drop for Pin {
 impl Registry {
     pub fn new() -> io::Result<Arc<Registry>> {
         let epochs = Words::new(c"monarch-rdma-epochs", SLOTS as usize)?;
-        Ok(Arc::new(Registry { epochs, state: Mutex::default() }))
+        Ok(Arc::new(Registry { epochs, state: Mutex::default(), exports: Arc::new(Exports::new()?) }))
     }
 
     pub fn epochs(&self) -> &Words {
@@ -242,7 +245,7 @@ impl Registry {
     /// Ends a registration, if it has not ended yet; `done` is told when nobody copies any more.
     pub fn end(&self, id: &Id, how: &str, done: Option<Completion>) {
         let mut state = lock(&self.state);
-        let mut ended = vec![];
+        let (mut ended, mut ids) = (vec![], vec![]);
         let mut left = vec![*id];
         while let Some(id) = left.pop() {
             let Some(entry) = state.entries.remove(&id) else { continue };
@@ -259,6 +262,7 @@ impl Registry {
             }
             state.tombs.push_back((id, Instant::now(), how.to_owned()));
             ended.push(Draining { slot: entry.slot, memory: entry.memory, waiting: vec![] });
+            ids.push(id);
         }
         match (done, ended.first_mut()) {
             (Some(done), Some(first)) => first.waiting.push(done),
@@ -272,7 +276,19 @@ impl Registry {
         }
         state.draining.extend(ended);
         drop(state);
+        self.exports.note(&ids);
         self.settle();
+    }
+
+    /// Devices are going to know of it; until they are told that it has ended, its memory stays.
+    pub fn export(self: &Arc<Self>, id: &Id, epoch: u64) -> Outcome<Range> {
+        let found = self.find(id)?;
+        if found.epoch != epoch {
+            return Err(Failure::new(Kind::Access, "the handle has another epoch than the buffer"));
+        }
+        let pin = self.pin(id, 0, found.range.len as u64, false)?;
+        self.exports.hold(*id, pin);
+        Ok(found.range)
     }
 
     /// A part that a connection asked for; nothing if it is somebody else's.

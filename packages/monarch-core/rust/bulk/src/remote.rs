@@ -374,6 +374,10 @@ impl Remote {
         !self.dropped.swap(true, Ordering::AcqRel)
     }
 
+    pub fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
     pub fn is_own(&self) -> bool {
         self.owner == self.bulk.me.uid
     }

@@ -216,6 +216,17 @@ impl Thread {
             }
             Request::Segment { id } => return self.send_segment(fd, n, &id),
             Request::Stage => return self.stage(number, n),
+            Request::Drop { id } if self.registry.exports.has(&id) => {
+                let Ok(to) = c.fd.try_clone() else { return false };
+                // By whoever takes it from the devices.
+                let done = Box::new(move |_| {
+                    answer(to.as_raw_fd(), n, &Reply::Done, &[]);
+                });
+                match answers::drop_exported(&self.registry, &id, number, || format!("process {pid} ({uid:x})"), done) {
+                    Ok(()) => return true,
+                    Err(f) => Some(Err(f)),
+                }
+            }
             request => answers::answer(&self.registry, &request, number, || format!("process {pid} ({uid:x})")),
         };
         let Some(reply) = reply else { return false };

@@ -7,13 +7,17 @@ from monarch.rdma.errors import RdmaInitError
 
 
 def get_rdma_backend() -> str:
-    """`ibverbs`, `tcp` or `none`: what carries bytes between hosts; in this version `tcp`, unless `rdma_allow_tcp_fallback` is False."""
+    """`ibverbs`, `tcp` or `none`: what carries bytes between hosts, as far as is known without opening a device."""
+    if is_ibverbs_available():
+        return "ibverbs"
     return "tcp" if bulk.setting("rdma_allow_tcp_fallback") else "none"
 
 
 def is_ibverbs_available() -> bool:
-    """Whether RDMA devices are used. Always False in this version."""
-    return get_rdma_backend() == "ibverbs"
+    """Whether this process uses RDMA devices: there is one, nothing known is in its way, and the settings permit it."""
+    from monarch.rdma.verbs.usable import usable
+
+    return usable()
 
 
 def is_rdma_available() -> bool:
@@ -26,9 +30,9 @@ def is_rdma_available() -> bool:
 
 def check_backend() -> str:
     """The backend for a buffer that is being made; `RdmaInitError` where the settings leave none."""
-    backend = get_rdma_backend()
     _check_target(bulk.setting("rdma_ibverbs_target"))
     _check_affinity(bulk.setting("rdma_peer_device_affinity"))
+    backend = get_rdma_backend()
     if backend != "ibverbs" and not bulk.setting("rdma_allow_tcp_fallback"):
         from monarch.rdma._probe import devices
 

@@ -132,7 +132,7 @@ class RDMABuffer:
 
     @property
     def path(self) -> str:
-        """How this process reaches the memory: `local`, `shm`, `cma`, `shm-staged`, `cuda-ipc`, `tcp` or `routed`.
+        """How this process reaches the memory: `local`, `shm`, `cma`, `shm-staged`, `cuda-ipc`, `verbs:<device>`, `tcp` or `routed`.
 
         Asks the owner once, for 2 s at most.
         """
@@ -248,6 +248,8 @@ class RDMABuffer:
         if self._readonly and not self._made:
             raise RDMAAccessError(f"drop of {self._size:,} bytes, {self._peer()}: the handle is read-only")
         cell = self._handle.drop(60.0)
+        if self._path is not None:
+            self._path.forget(self._handle)
         return bulk.done() if cell is None else bulk.pending(cell, decoder("drop", {self._handle.parts()[2]: self._peer()}, 60.0))
 
     def _way(self) -> Path:
@@ -310,7 +312,7 @@ def _received(packed: bytes) -> RDMABuffer:
     name = rest[_DEVICE_OFFSET.size if on_device else 0 :].decode()
     if job != process.member.job:
         raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
-    record = CapabilityRecord(host)
+    record = CapabilityRecord(host, _BACKENDS[int(backend) & ~_ON_DEVICE] == "ibverbs")
     is_far = record.host != process.record.host
     if is_far:
         bulk.reach(owner, agent)

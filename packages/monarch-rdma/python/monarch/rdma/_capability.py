@@ -8,9 +8,13 @@ from typing import NamedTuple
 
 
 class CapabilityRecord(NamedTuple):
-    """`host` is equal for processes that can share memory: of one boot of one kernel, in one namespace of networks, of one user."""
+    """`host` is equal for processes that can share memory: of one boot of one kernel, in one namespace of networks, of one user.
+
+    `has_rails`: it has devices that others may reach its memory by, as far as is known without opening one.
+    """
 
     host: bytes
+    has_rails: bool = False
 
 
 def own_record() -> CapabilityRecord:

@@ -20,7 +20,7 @@ from monarch.rdma._cuda import CudaError, driver
 from monarch.rdma._failure import ACCESS, CUDA_IPC, TIMED_OUT, TRANSFER, UNSUPPORTED, pack, resized
 from monarch.rdma._memory import Memory
 from monarch.rdma._operation import WRITE
-from monarch.rdma._process import this_process
+from monarch.rdma._process import COPY, this_process
 from monarch.rdma.paths.cuda_ipc import DeviceHandle, received, wait
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def _guarded(body: Callable[[], bytes | None], handle: Handle | DeviceHandle) ->
 
 
 # The block of the buffer: id, epoch; where in the buffer, how much, is it to be written; what it is registered as at who asks; seconds.
-_QUESTION = Struct("<16sQQQ??16sQQd")
+_QUESTION = Struct("<c16sQQQ??16sQQd")
 
 
 class _Owner:
@@ -305,7 +305,7 @@ class _Owner:
         mine = this_process().bulk.register(address, nbytes, write, None, None)
         mine.give()
         (id, epoch, owner, _, readonly), (my_id, my_epoch, me, _, _) = self.handle.block.parts(), mine.parts()
-        question = _QUESTION.pack(id, epoch, self.offset + at, nbytes, write, readonly, my_id, my_epoch, me, left)
+        question = _QUESTION.pack(COPY, id, epoch, self.offset + at, nbytes, write, readonly, my_id, my_epoch, me, left)
         try:
             cell = bulk.ask(owner, question)
             if not cell.wait(0, left):
@@ -323,7 +323,7 @@ def answer(body: bytes, reply: Callable[[bytes | None], None]) -> None:
     if len(body) != _QUESTION.size:
         reply(b"")
         return
-    id, epoch, offset, nbytes, write, readonly, their_id, their_epoch, they, left = _QUESTION.unpack(body)
+    _, id, epoch, offset, nbytes, write, readonly, their_id, their_epoch, they, left = _QUESTION.unpack(body)
     process, until = this_process(), monotonic() + left
     handle = received(process.bulk, id, epoch, process.member.uid, nbytes, offset, readonly, False)
     theirs = process.bulk.handle(their_id, their_epoch, they, nbytes, write, False)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 _RECORD = Struct("<BB?QQQi")
 _PATHS = ("none", "local", "shm", "cma", "shm-staged", "tcp", "routed")
 LOCAL = _PATHS.index("local")
-# Only `pack` makes records of it.
-CUDA_IPC = 255
+# Only `pack` makes records of these. Of the second, the detail begins with the name of the path and a zero byte.
+CUDA_IPC, VERBS = 255, 254
 _RELEASED, _PEER_LOST, _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED, _INIT = range(1, 8)
-ACCESS, TIMED_OUT, TRANSFER, UNSUPPORTED = _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED
+ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, UNSUPPORTED = _ACCESS, _PEER_LOST, _RELEASED, _TIMED_OUT, _TRANSFER, _UNSUPPORTED
 # How long the news of a death may take to arrive here, seconds: the connection to the dead is often the first to tell. The agent knows how
 # it ended when the kernel has taken its memory back, which takes 0.1 s for each GiB; the error is not to wait for that.
 _NEWS = 0.05
@@ -51,13 +51,29 @@ class Failure(NamedTuple):
 
 def parse(record: bytes) -> Failure:
     kind, path, opened, done, asked, owner, pid = _RECORD.unpack_from(record)
-    name = "cuda-ipc" if path == CUDA_IPC else _PATHS[int(path)]
-    return Failure(kind, name, opened, done, asked, owner, pid, record[_RECORD.size :].decode(errors="replace"))
+    detail = record[_RECORD.size :].decode(errors="replace")
+    if path == VERBS:
+        name, _, detail = detail.partition("\0")
+    else:
+        name = "cuda-ipc" if path == CUDA_IPC else _PATHS[int(path)]
+    return Failure(kind, name, opened, done, asked, owner, pid, detail)
 
 
 def pack(kind: int, path: int, opened: bool, done: int, asked: int, owner: int, detail: str) -> bytes:
     """What `parse` takes."""
     return _RECORD.pack(kind, path, opened, done, asked, owner, 0) + detail.encode()
+
+
+def pack_verbs(kind: int, name: str, opened: bool, done: int, asked: int, owner: int, detail: str) -> bytes:
+    """The same for devices; `name` is that of the path. A detail of several lines has one for each try."""
+    return pack(kind, VERBS, opened, done, asked, owner, f"{name}\0{detail}")
+
+
+def on_verbs(record: bytes, name: str, done: int, asked: int, tries: str = "") -> bytes:
+    """A failure of another path as one of devices, which had been tried before, and had moved so many bytes."""
+    f = parse(record)
+    detail = "\n".join(filter(None, (tries, f"{f.path}: {f.detail}"))) if f.kind == _TRANSFER else f.detail
+    return pack_verbs(f.kind, name, True, done + f.done, asked, f.owner, detail)
 
 
 def resized(record: bytes, done: int, asked: int) -> bytes:
@@ -106,4 +122,7 @@ def as_error(record: bytes, operation: str, peer: str, timeout: float | None = N
         return RDMAUnsupportedError(f"{head}: {f.detail}")
     if f.kind == _INIT:
         return RdmaInitError(f"{head}: {f.detail}")
-    return RDMATransferError(f"{head}: {f.detail}", cause=f"{f.path}: {f.done:,} of {f.asked:,} bytes, then {f.detail}")
+    first, _, others = f.detail.partition("\n")
+    return RDMATransferError(
+        f"{head}: {first}", cause=f"{f.path}: {f.done:,} of {f.asked:,} bytes, then {first}" + ("\n" + others if others else "")
+    )

@@ -25,19 +25,19 @@ class RDMAPlan:
     `nbytes` is how many bytes a submit moves, `ops` how many operations it has.
     """
 
-    __slots__ = ("_peers", "_plan", "nbytes", "ops")
+    __slots__ = ("_peers", "_plan", "_way", "nbytes", "ops")
     nbytes: int
     ops: int
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self.ops = len(operations)
         self.nbytes = sum(op.nbytes for op in operations)
-        # All paths of this version are of one family, and choosing fails where that does not reach.
         buffers = {id(op.buffer): op.buffer for op in operations}.values()
-        for buffer in buffers:
-            buffer._way()
+        # Choosing fails where no path reaches. What a path does not carry, it leaves to that of this host.
+        ways = {buffer._way() for buffer in buffers}
+        self._way = next((way for way in ways if way is not HOST_MEMORY), HOST_MEMORY)
         self._peers = {buffer._handle.parts()[2]: buffer._peer() for buffer in buffers}
-        self._plan = HOST_MEMORY.plan(operations)
+        self._plan = self._way.plan(operations)
 
     def _open(self) -> RDMAPlan:
         self._plan.open(_OPENING)
@@ -53,7 +53,7 @@ class RDMAPlan:
         the `RDMAError` of the first operation that failed; others may have been done. `timeout` bounds all of it, in seconds.
         """
         seconds = check_timeout(timeout)
-        cell = HOST_MEMORY.submit(self._plan, seconds, None if notify is None else bulk.notify(*notify))
+        cell = self._way.submit(self._plan, seconds, None if notify is None else bulk.notify(*notify))
         operation = f"batch of {self.ops:,} operation{'s' * (self.ops != 1)}"
         return bulk.pending(cell, decoder(operation, self._peers, seconds))
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import resource
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from monarch._core import bulk
 
+if TYPE_CHECKING:
+    from monarch.rdma.verbs.usable import Devices
+
 _YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 _CAP_SYS_PTRACE = 19
-# Of devices that have nothing in their way.
-_NOT_YET = "buffers do not use the path verbs in this version"
 
 
 class DeviceReport(NamedTuple):
@@ -95,26 +96,20 @@ def gpus() -> list[DeviceReport]:
     return [DeviceReport("cuda-ipc", "device", 0 if reason else driver().count, None, not reason, reason)]
 
 
-def devices(sysfs: str = "/sys", folder: str = "/dev/infiniband") -> list[DeviceReport]:
-    """The RDMA devices that the kernel shows."""
-    reports = [report for report, _ in device_remedies(sysfs, folder)]
+def devices(library: Devices | None = None) -> list[DeviceReport]:
+    """The RDMA devices of this machine."""
+    reports = [report for report, _ in device_remedies(library)]
     return reports or [DeviceReport("verbs", "verbs", 0, None, False, "no RDMA device")]
 
 
-def device_remedies(sysfs: str = "/sys", folder: str = "/dev/infiniband") -> list[tuple[DeviceReport, str]]:
-    """Each device, and what would make it usable; empty where this version does not use it anyway."""
-    from itertools import groupby
-
-    from monarch._core import bulk
-    from monarch.rdma.verbs.devices import ports
-    from monarch.rdma.verbs.readiness import obstacle
+def device_remedies(library: Devices | None = None) -> list[tuple[DeviceReport, str]]:
+    """Each device, and what would make it usable; empty where nothing is in its way, or a setting is."""
+    from monarch.rdma.verbs import usable
 
     found: list[tuple[DeviceReport, str]] = []
-    for name, own in groupby(ports(sysfs), lambda port: port.device):
-        rails = list(own)
-        what = obstacle(rails, sysfs, folder)
-        reason, remedy = ("`rdma_disable_ibverbs` is set", "") if bulk.setting("rdma_disable_ibverbs") else what or (_NOT_YET, "")
-        found.append((DeviceReport(f"verbs:{name}", "verbs", len(rails), rails[0].numa, False, reason), remedy))
+    for rails, what in usable.by_device(library or usable.library()):
+        reason, remedy = ("`rdma_disable_ibverbs` is set", "") if bulk.setting("rdma_disable_ibverbs") else what or ("", "")
+        found.append((DeviceReport(f"verbs:{rails[0].device}", "verbs", len(rails), rails[0].numa, not reason, reason), remedy))
     return found
 
 

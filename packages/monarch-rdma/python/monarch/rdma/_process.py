@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from _thread import RLock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from monarch._core import bulk
 from monarch._core._native.bulk import Bulk
@@ -13,11 +14,10 @@ from monarch.rdma._capability import CapabilityRecord, own_record
 from monarch.rdma._forgotten import Forgotten
 from monarch.rdma.errors import RDMAUnsupportedError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 # Set for tests and for machines where direct copies are permitted and bad: connections copy through rings.
 FORCE_STAGED = "MONARCH_RDMA_FORCE_STAGED"
+# The first byte of what others ask about memory of GPUs; `verbs.question` has those about devices.
+COPY = b"\0"
 
 
 class Process(NamedTuple):
@@ -57,11 +57,16 @@ def _open() -> Process:
         return _process
 
 
-def _asked(body: bytes, reply: Callable[[bytes | None], None]) -> None:
-    """Only for memory of GPUs; the rest is answered without Python."""
-    from monarch.rdma._device_copies import answer
+def _asked(sender: int, body: bytes, reply: bulk.Answer) -> None:
+    """Only for memory of GPUs, and for devices; the rest is answered without Python."""
+    if body[:1] == COPY:
+        from monarch.rdma._device_copies import answer
 
-    answer(body, reply)
+        answer(body, reply)
+    else:
+        from monarch.rdma.verbs.fabric import fabric
+
+        fabric().answer(sender, body, reply)
 
 
 def _close(process: Process) -> None:
@@ -71,4 +76,7 @@ def _close(process: Process) -> None:
             from logging import getLogger
 
             getLogger("monarch.rdma").warning("%s", warning)
+    fabric = sys.modules.get("monarch.rdma.verbs.fabric")
+    if fabric is not None:
+        fabric.close()
     process.bulk.close()

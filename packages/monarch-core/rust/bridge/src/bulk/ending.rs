@@ -94,3 +94,15 @@ impl Notice {
         Box::new(move |outcome| then(outcome.and_then(|()| self.send())))
     }
 }
+
+/// What a port is told when something has ended.
+#[pyclass(frozen)]
+pub struct Message(pub Notice);
+
+#[pymethods]
+impl Message {
+    fn send(&self) -> PyResult<()> {
+        gil::check_not_forked()?;
+        self.0.send().map_err(|f| failed(&f))
+    }
+}

@@ -111,6 +111,11 @@ impl Handle {
         self.with_place(py, || self.remote.map(sys::deadline(timeout))).map(SharedMemory::of_mapping)
     }
 
+    /// This process has dropped it.
+    fn is_dropped(&self) -> bool {
+        self.remote.is_dropped()
+    }
+
     /// Ends the buffer for everybody; none if this process had done so.
     fn drop(&self, timeout: f64) -> PyResult<Option<CallCell>> {
         gil::check_not_forked()?;

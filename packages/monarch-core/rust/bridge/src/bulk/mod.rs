@@ -16,7 +16,7 @@ mod memory;
 mod plan;
 mod registry;
 
-pub use ending::BulkFailed;
+pub use ending::{BulkFailed, Message};
 pub use handle::Handle;
 pub use memory::{BufferMemory, SharedMemory};
 pub use plan::Plan;

@@ -1,15 +1,17 @@
 //! All of it, for this process.
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bulk::bulk::Identity;
+use bulk::exports::Ended;
 use bulk::{Range, Remote, sys};
 use pyo3::exceptions::{PyMemoryError, PyOSError};
 use pyo3::prelude::*;
 use runtime::Node;
 
-use super::ending::failed;
+use super::ending::{Message, Notice, Notify, failed};
 use super::fabric;
 use super::handle::Handle;
 use super::memory::SharedMemory;
@@ -69,6 +71,39 @@ impl Bulk {
     /// Connections from now on copy through rings, as where the kernel refuses direct copies.
     fn refuse_direct(&self) {
         self.inner.refuse_direct();
+    }
+
+    /// Address, bytes and mode of a buffer of this process that devices are going to know. Its memory stays until `unexport`, which is to
+    /// follow when `ended` names it.
+    fn export(&self, id: [u8; 16], epoch: u64) -> PyResult<(usize, usize, bool)> {
+        gil::check_not_forked()?;
+        let range = self.inner.registry.export(&id, epoch).map_err(|f| failed(&f))?;
+        Ok((range.address, range.len, range.readonly))
+    }
+
+    /// Devices do not know it any more.
+    fn unexport(&self, py: Python<'_>, id: [u8; 16]) {
+        py.detach(|| self.inner.registry.exports.let_go(&id));
+    }
+
+    /// Becomes readable when `ended` has something to tell.
+    fn fileno(&self) -> i32 {
+        self.inner.registry.exports.fd().as_raw_fd()
+    }
+
+    /// Exported buffers that have ended since the last time, and memory of `allocation` that was freed: address, bytes.
+    fn ended(&self) -> Ended {
+        self.inner.registry.exports.take()
+    }
+
+    /// The memory of `allocate` that this range is in: address, bytes, and a number that no other memory ever has. None: it is other memory.
+    fn allocation(&self, address: usize, nbytes: usize) -> Option<(usize, usize, u64)> {
+        self.inner.allocation(address, nbytes)
+    }
+
+    /// A message to a port, pickled now and sent later.
+    fn notice(&self, notify: Notify<'_>) -> PyResult<Message> {
+        Ok(Message(Notice::new(&self.node, notify)?))
     }
 
     /// Buffers of this process, and those that have ended and are still in use.

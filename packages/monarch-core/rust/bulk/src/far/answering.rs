@@ -3,7 +3,8 @@
 //! On a thread of its own, without the interpreter. What is asked for is bounded by what is registered, and memory that ends while bytes
 //! of it are on their way is not sent any further: the reader is told instead.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use super::line::{Broken, Line, Wait};
 use crate::answers;
@@ -13,6 +14,8 @@ use crate::registry::{Id, Registry};
 
 /// Bytes between two looks at whether the memory is still to be read; each such piece is announced by its length, 0 is the end.
 const CHUNK: usize = 512 << 10;
+/// What taking memory from devices may take.
+const DROPPING: Duration = Duration::from_secs(30);
 /// What is written to nobody goes through as much.
 const WASTE: usize = 64 << 10;
 
@@ -37,8 +40,9 @@ fn run(line: &mut Line, dialled: bool, peer: u64, registry: &Arc<Registry>) -> R
             }
             Request::Copy { id, epoch, offset, len, write: false } => send(line, registry, (&id, epoch), offset, len, wait)?,
             Request::Copy { id, epoch, offset, len, write: true } => take(line, registry, (&id, epoch), offset, len, wait)?,
+            Request::Drop { id } if registry.exports.has(&id) => drop_exported(registry, &id, asker, || who(peer)),
             request => {
-                let who = || format!("process {peer:x} of another host");
+                let who = || who(peer);
                 let answer = answers::answer(registry, &request, asker, who).ok_or_else(nonsense)?;
                 answer.map(|reply| match reply {
                     // Where it is, is nobody's business.
@@ -50,6 +54,29 @@ fn run(line: &mut Line, dialled: bool, peer: u64, registry: &Arc<Registry>) -> R
             }
         };
         line.send_frame(&frames::encode(number, &reply.unwrap_or_else(|f| Reply::refused(&f))), wait)?;
+    }
+}
+
+fn who(peer: u64) -> String {
+    format!("process {peer:x} of another host")
+}
+
+/// Waits until no device can reach the memory, which takes the owner's interpreter.
+fn drop_exported(registry: &Arc<Registry>, id: &Id, asker: u64, who: impl FnOnce() -> String) -> Outcome<Reply> {
+    let (told, ended) = mpsc::channel();
+    answers::drop_exported(
+        registry,
+        id,
+        asker,
+        who,
+        Box::new(move |_| {
+            // Who waited may have given up.
+            let _ = told.send(());
+        }),
+    )?;
+    match ended.recv_timeout(DROPPING) {
+        Ok(()) => Ok(Reply::Done),
+        Err(_) => Err(Failure::new(Kind::Transfer, "it was dropped, but devices can still reach it: the owner's Python is busy")),
     }
 }
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from monarch._core._native import CallCell
     from monarch._core.bulk import Notify
     from monarch.rdma._capability import CapabilityRecord
-    from monarch.rdma._device_copies import DevicePlan
     from monarch.rdma._memory import Memory
     from monarch.rdma._operation import Operation
     from monarch.rdma._probe import DeviceReport
     from monarch.rdma.paths.cuda_ipc import DeviceHandle
+    from monarch.rdma.paths.path import Prepared
 
 
 def largest_slice() -> int:
@@ -50,7 +50,10 @@ class HostMemory:
             return start(Copy(handle, write, memory, offset, nbytes), timeout)
         return handle.transfer(write, memory.address, nbytes, memory.keep, offset, timeout, largest_slice())
 
-    def plan(self, operations: Sequence[Operation]) -> Plan | DevicePlan:
+    def forget(self, handle: Handle | DeviceHandle) -> None:
+        """Native code knows."""
+
+    def plan(self, operations: Sequence[Operation]) -> Prepared:
         rows: list[tuple[Handle, int, int, int, int, int, int]] = []
         for op in operations:
             handle = op.buffer._handle
@@ -62,7 +65,7 @@ class HostMemory:
         # Buffers are kept like the local memory: one that was never pickled would end with its last handle.
         return Plan(this_process().bulk, rows, tuple(operations))
 
-    def submit(self, plan: Plan | DevicePlan, timeout: float, notify: Notify | None) -> CallCell:
+    def submit(self, plan: Prepared, timeout: float, notify: Notify | None) -> CallCell:
         return plan.submit(timeout, largest_slice(), notify)
 
 

@@ -8,18 +8,33 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monarch._core._native import CallCell
-    from monarch._core._native.bulk import Handle, Plan
+    from monarch._core._native.bulk import Handle
     from monarch._core.bulk import Notify
     from monarch.rdma._capability import CapabilityRecord
-    from monarch.rdma._device_copies import DevicePlan
     from monarch.rdma._memory import Memory
     from monarch.rdma._operation import Operation
     from monarch.rdma._probe import DeviceReport
     from monarch.rdma.paths.cuda_ipc import DeviceHandle
 
 
+class Prepared(Protocol):
+    """Operations that are submitted together."""
+
+    def open(self, timeout: float) -> None:
+        """Finds out where the buffers are, as far as that can be done within so many seconds."""
+        ...
+
+    def in_flight(self) -> bool:
+        """A submit has not ended."""
+        ...
+
+    def submit(self, timeout: float, most: int, notify: Notify | None) -> CallCell:
+        """Starts all operations, after those of an earlier submit; `most` is the upper bound of a slice."""
+        ...
+
+
 class Path(Protocol):
-    """A family of paths. All of it is native code without the GIL but for the choice."""
+    """A family of paths."""
 
     def reaches(self, mine: CapabilityRecord, theirs: CapabilityRecord) -> bool:
         """Can a process with the one record reach the memory of one with the other?"""
@@ -37,10 +52,14 @@ class Path(Protocol):
         """Starts one copy; None: it is done already."""
         ...
 
-    def plan(self, operations: Sequence[Operation]) -> Plan | DevicePlan:
-        """Operations that are submitted together."""
+    def forget(self, handle: Handle | DeviceHandle) -> None:
+        """This process has dropped the buffer."""
         ...
 
-    def submit(self, plan: Plan | DevicePlan, timeout: float, notify: Notify | None) -> CallCell:
+    def plan(self, operations: Sequence[Operation]) -> Prepared:
+        """Operations that are submitted together, of which some go by this path."""
+        ...
+
+    def submit(self, plan: Prepared, timeout: float, notify: Notify | None) -> CallCell:
         """Starts the operations of a plan."""
         ...

@@ -1,0 +1,384 @@
+"""The path `verbs:<device>`: memory of other hosts, by devices of both. What they cannot carry goes by the streams of `host_memory`.
+
+Here is what becomes of one submit; rails, queues and slices are the business of `monarch.rdma.verbs`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+from monarch._core import bulk
+from monarch._core._native.bulk import BulkFailed, Handle, Plan
+from monarch.rdma._failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_verbs, pack_verbs
+from monarch.rdma._operation import READ, WRITE
+from monarch.rdma._process import this_process
+from monarch.rdma.paths.choice import warn_once
+from monarch.rdma.paths.host_memory import HOST_MEMORY, largest_slice
+from monarch.rdma.verbs.connection import COMPLETE, REFUSED, Piece
+from monarch.rdma.verbs.connection import TIMED_OUT as LATE
+from monarch.rdma.verbs.fabric import fabric
+from monarch.rdma.verbs.peer import Ended, Late
+from monarch.rdma.verbs.service import in_thread
+from monarch.rdma.verbs.usable import usable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from monarch._core._native import CallCell
+    from monarch._core._native.bulk import Message
+    from monarch._core.bulk import Notify
+    from monarch.rdma._capability import CapabilityRecord
+    from monarch.rdma._memory import Memory
+    from monarch.rdma._operation import Operation
+    from monarch.rdma._probe import DeviceReport
+    from monarch.rdma.paths.cuda_ipc import DeviceHandle
+    from monarch.rdma.paths.path import Prepared
+    from monarch.rdma.verbs.connection import Transfer
+    from monarch.rdma.verbs.rails import Known
+
+
+# What a transfer waits for an owner that has to be asked first, before it goes over streams this time; seconds.
+PATIENCE = 0.1
+
+
+class Row(NamedTuple):
+    """Bytes between local memory and a buffer."""
+
+    handle: Handle
+    id: bytes
+    epoch: int
+    write: bool
+    address: int
+    nbytes: int
+    offset: int
+
+
+def _row(handle: Handle, write: bool, address: int, nbytes: int, offset: int) -> Row:
+    id, epoch, _, _, _ = handle.parts()
+    return Row(handle, id, epoch, write, address, nbytes, offset)
+
+
+class Run:
+    """Rows with one owner, from the start to the end; `done` is given the record of a failure, or nothing, by any thread.
+
+    `known` has the local memory, if somebody has it ready. `keep` keeps it.
+    """
+
+    def __init__(
+        self, owner: int, rows: Sequence[Row], keep: object, until: float, done: Callable[[bytes | None], None], known: Known | None = None
+    ) -> None:
+        self._fabric = fabric()
+        self._peer = self._fabric.peer(owner)
+        self._rows = rows
+        self._keep = keep
+        self._until = until
+        self._done = done
+        self._known = known
+        self._own: Known | None = None
+        self._asked = sum(row.nbytes for row in rows)
+        self._name = "verbs"
+        self._tried = False
+
+    def start(self) -> None:
+        if any(row.handle.is_dropped() for row in self._rows):
+            self._end(self._failure(RELEASED, "it was dropped by this process"))
+        elif self._peer.is_open([row.id for row in self._rows]):
+            self._guarded(self._submit)
+        elif self._peer.rests:
+            self._guarded(lambda: self._by_streams([(i, 0, row.nbytes) for i, row in enumerate(self._rows)]))
+        else:
+            in_thread(lambda: self._guarded(self._open), "rdma opening")
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Nobody waits for ever: what is a bug of ours is an error, too."""
+        try:
+            step()
+        except Exception as e:
+            self._end(self._failure(TRANSFER, f"{type(e).__name__}: {e}"))
+
+    def _open(self) -> None:
+        everything = [(i, 0, row.nbytes) for i, row in enumerate(self._rows)]
+        allowed = bool(bulk.setting("rdma_allow_tcp_fallback"))
+        # It takes the owner's Python, which may be busy; streams do not.
+        until = min(self._until, monotonic() + PATIENCE) if allowed else self._until
+        try:
+            self._peer.open(list(dict.fromkeys((row.id, row.epoch) for row in self._rows)), until)
+        except Late:
+            if allowed:
+                self._by_streams(everything)
+            else:
+                self._end(self._failure(TIMED_OUT, "", opened=False))
+        except Ended:
+            self._end(self._failure(PEER_LOST, ""))
+        except BulkFailed as e:
+            self._end(on_verbs(e.args[0], self._name, 0, self._asked))
+        except OSError as e:
+            self._by_streams(everything, str(e))
+        else:
+            self._submit()
+
+    def _submit(self) -> None:
+        connection = self._peer.connection
+        assert connection is not None
+        self._name = self._peer.name
+        known = self._known
+        if known is None:
+            try:
+                known = self._own = self._fabric.rails().know([(row.address, row.nbytes) for row in self._rows])
+            except OSError as e:
+                self._by_streams([(i, 0, row.nbytes) for i, row in enumerate(self._rows)], str(e))
+                return
+        pieces: list[Piece] = []
+        for row in self._rows:
+            region = self._peer.region(row.id)
+            if region is None:  # there are more than are kept
+                self._own_over()
+                in_thread(lambda: self._guarded(self._open), "rdma opening")
+                return
+            size, readonly = row.handle.parts()[3:]
+            if region.nbytes != size or not (region.writable or readonly):
+                self._end(self._failure(ACCESS, "the handle is not as its owner made it"))
+                return
+            keys = known.keys(row.address)
+            pieces.append(Piece(row.write, row.address, row.nbytes, keys, region.address + row.offset, region.keys))
+        connection.submit(pieces, max(0.0, self._until - monotonic()), lambda transfer: self._guarded(lambda: self._ended(transfer)))
+
+    def _ended(self, transfer: Transfer) -> None:
+        self._own_over()
+        if transfer.state == COMPLETE:
+            self._end(None)
+        elif transfer.state == LATE:
+            self._end(self._failure(TIMED_OUT, "", done=transfer.done))
+        elif bulk.has_ended(self._peer.uid):
+            self._end(self._failure(PEER_LOST, "", done=transfer.done))
+        else:
+            if transfer.state == REFUSED:
+                # The key may be that of a buffer that has ended: its owner is asked the next time.
+                for attempt in transfer.attempts:
+                    self._peer.forget(self._rows[attempt.piece].id)
+            tries = [
+                f"{self._name}, {one.rail}: {one.status}, bytes {one.offset:,} to {one.offset + one.nbytes:,}" for one in transfer.attempts
+            ]
+            troubles = self._peer.connection.troubles if self._peer.connection is not None else []
+            self._tried = True
+            self._by_streams(list(transfer.left()), "\n".join(tries or troubles), transfer.done)
+
+    def _by_streams(self, left: list[tuple[int, int, int]], why: str = "", done: int = 0) -> None:
+        """What devices have not carried: row, offset in it, bytes. Where settings forbid streams, they only say what the buffers are."""
+        if not left:
+            self._end(None)
+            return
+        allowed = bool(bulk.setting("rdma_allow_tcp_fallback"))
+        rows = [(self._rows[i].handle, self._rows[i].write, *_part(self._rows[i], at, n)) for i, at, n in left]
+        scratch = bytearray(1)
+        if not allowed:
+            from monarch._core._native.bulk import BufferMemory
+
+            memory = BufferMemory(scratch)
+            first = {id(self._rows[i].handle): self._rows[i].handle for i, _, _ in left}.values()
+            rows = [(handle, False, memory.address, 1, 0) for handle in first]
+            self._keep = (self._keep, memory)
+        operations = [(handle, WRITE if write else READ, address, n, at, 0, 0) for handle, write, address, n, at in rows]
+        plan = Plan(this_process().bulk, operations, self._keep)
+        cell = plan.submit(max(0.0, self._until - monotonic()), largest_slice(), None)
+
+        def ended() -> None:
+            error = cell.error()
+            if error is None:
+                self._end(None if allowed else self._failure(TRANSFER, why or self._peer.trouble or "devices do not reach it", done=done))
+            else:
+                record = bytes(error.raw())
+                self._end(on_verbs(record, self._name, done, self._asked, why) if self._tried or not allowed else record)
+
+        self._fabric.service.when_done(cell, ended)
+
+    def _own_over(self) -> None:
+        own, self._own = self._own, None
+        if own is not None:
+            own.release()
+
+    def _end(self, record: bytes | None) -> None:
+        self._own_over()
+        self._keep = None
+        self._done(record)
+
+    def _failure(self, kind: int, detail: str, *, opened: bool = True, done: int = 0) -> bytes:
+        return pack_verbs(kind, self._name, opened, done, self._asked, self._peer.uid, detail)
+
+
+def _part(row: Row, at: int, nbytes: int) -> tuple[int, int, int]:
+    return row.address + at, nbytes, row.offset + at
+
+
+class VerbsPlan:
+    """Operations of which some go by devices; the others are a plan of `host_memory`. Submits run one after the other."""
+
+    def __init__(self, operations: Sequence[Operation], by_devices: Sequence[Operation]) -> None:
+        self._operations = tuple(operations)
+        self._groups: dict[int, list[Row]] = {}
+        chosen = {id(op) for op in by_devices}
+        rest: list[Operation] = []
+        for op in operations:
+            handle = op.buffer._handle
+            if id(op) in chosen and isinstance(handle, Handle):
+                row = _row(handle, op.kind == WRITE, op.memory.address, op.nbytes, op.offset)
+                self._groups.setdefault(handle.parts()[2], []).append(row)
+            else:
+                rest.append(op)
+        self._rest = HOST_MEMORY.plan(rest) if rest else None
+        self._known: Known | None = None
+        self._lock = threading.Lock()
+        self._submits: deque[_Submit] = deque()
+
+    def open(self, timeout: float) -> None:
+        """What cannot be opened says so when it is submitted."""
+        until = monotonic() + timeout
+        for owner, rows in self._groups.items():
+            try:
+                fabric().peer(owner).open(list(dict.fromkeys((row.id, row.epoch) for row in rows)), until)
+            except (OSError, BulkFailed, Late, Ended):
+                continue
+        try:
+            rails = fabric().rails()
+            self._known = rails.know([(row.address, row.nbytes) for rows in self._groups.values() for row in rows])
+        except OSError:
+            pass
+        if self._rest is not None:
+            self._rest.open(max(0.0, until - monotonic()))
+
+    def __del__(self) -> None:
+        # A submit keeps the plan. The garbage collector may come at any time, also while a lock is held that this takes.
+        if self._known is not None:
+            fabric().service.run(self._known.release)
+
+    def one_of_each_owner(self) -> list[Handle]:
+        return [rows[0].handle for rows in self._groups.values()]
+
+    def in_flight(self) -> bool:
+        return bool(self._submits)
+
+    def submit(self, timeout: float, most: int, notify: Notify | None) -> CallCell:
+        message = None if notify is None else this_process().bulk.notice(notify)
+        submit = _Submit(self, bulk.cell(), monotonic() + timeout, most, message)
+        with self._lock:
+            self._submits.append(submit)
+            first = len(self._submits) == 1
+        if first:
+            submit.start()
+        return submit.cell
+
+    def _over(self) -> None:
+        with self._lock:
+            self._submits.popleft()
+            following = self._submits[0] if self._submits else None
+        if following is not None:
+            following.start()
+
+
+class _Submit:
+    """All runs of one submit of a plan."""
+
+    def __init__(self, plan: VerbsPlan, cell: CallCell, until: float, most: int, message: Message | None) -> None:
+        self.cell = cell
+        self._plan = plan
+        self._until = until
+        self._most = most
+        self._message = message
+        self._lock = threading.Lock()
+        self._left = len(plan._groups) + (plan._rest is not None)
+        self._record: bytes | None = None
+
+    def start(self) -> None:
+        plan = self._plan
+        runs = [Run(owner, rows, plan._operations, self._until, self._ended, plan._known) for owner, rows in plan._groups.items()]
+        if plan._rest is not None:
+            rest = plan._rest.submit(max(0.0, self._until - monotonic()), self._most, None)
+            fabric().service.when_done(rest, lambda: self._ended(_record_of(rest)))
+        for run in runs:
+            run.start()
+
+    def _ended(self, record: bytes | None) -> None:
+        with self._lock:
+            self._left -= 1
+            self._record = self._record or record
+            if self._left:
+                return
+        record = self._record
+        if record is None and self._message is not None:
+            try:
+                self._message.send()
+            except BulkFailed as e:
+                record = e.args[0]
+        self._plan._over()
+        bulk.complete(self.cell, record)
+
+
+def _record_of(cell: CallCell) -> bytes | None:
+    error = cell.error()
+    return None if error is None else bytes(error.raw())
+
+
+class Verbs:
+    """The path of buffers on other hosts, where both sides have devices."""
+
+    def reaches(self, mine: CapabilityRecord, theirs: CapabilityRecord) -> bool:
+        return mine.host != theirs.host and theirs.has_rails and usable()
+
+    def probe(self) -> list[DeviceReport]:
+        from monarch.rdma._probe import devices
+
+        return devices()
+
+    def open(self, handle: Handle | DeviceHandle, timeout: float) -> str:
+        assert isinstance(handle, Handle)
+        id, epoch, owner, _, _ = handle.parts()
+        peer = fabric().peer(owner)
+        size = handle.parts()[3]
+        if not peer.rests:
+            try:
+                peer.open([(id, epoch)], monotonic() + timeout)
+            except Late:
+                raise BulkFailed(pack_verbs(TIMED_OUT, "verbs", False, 0, size, owner, "")) from None
+            except Ended:
+                raise BulkFailed(pack_verbs(PEER_LOST, "verbs", False, 0, size, owner, "")) from None
+            except OSError:
+                pass
+            if peer.has_queue:
+                return peer.name
+        return HOST_MEMORY.open(handle, timeout)
+
+    def _warn_if_rests(self, handle: Handle) -> None:
+        """Devices do not reach its owner: bytes go over streams for a while, which is not to be a silent surprise."""
+        if fabric().peer(handle.parts()[2]).rests:
+            warn_once("of a process that devices do not reach")
+
+    def copy(self, handle: Handle | DeviceHandle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> CallCell | None:
+        if memory.device is not None or not isinstance(handle, Handle):
+            return HOST_MEMORY.copy(handle, write, memory, offset, nbytes, timeout)
+        self._warn_if_rests(handle)
+        cell = bulk.cell()
+        row = _row(handle, write, memory.address, nbytes, offset)
+        run = Run(handle.parts()[2], [row], memory.keep, monotonic() + timeout, lambda record: bulk.complete(cell, record))
+        run.start()
+        return cell
+
+    def forget(self, handle: Handle | DeviceHandle) -> None:
+        """The buffer was dropped by this process."""
+        id, _, owner, _, _ = handle.parts()
+        fabric().peer(owner).forget(id)
+
+    def plan(self, operations: Sequence[Operation]) -> Prepared:
+        by_devices = [op for op in operations if op.buffer._way() is self and op.kind in (READ, WRITE) and op.memory.device is None]
+        return VerbsPlan(operations, by_devices) if by_devices else HOST_MEMORY.plan(operations)
+
+    def submit(self, plan: Prepared, timeout: float, notify: Notify | None) -> CallCell:
+        if isinstance(plan, VerbsPlan):
+            for handle in plan.one_of_each_owner():
+                self._warn_if_rests(handle)
+        return plan.submit(timeout, largest_slice(), notify)
+
+
+VERBS = Verbs()

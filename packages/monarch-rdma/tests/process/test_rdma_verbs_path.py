@@ -1,0 +1,209 @@
+"""Buffers over devices that fail, refuse, and forget. The devices stand for real ones (`process_fabric`); those are in `tests/verbs`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+from memory_actors import pattern
+from other_host import other_host
+from process_fabric import Fabric, process_fabric
+from verbs_actors import VerbsOwner, VerbsReader
+
+from monarch.actor import Channel
+
+MB = 1 << 20
+
+
+class Setting(NamedTuple):
+    fabric: Fabric
+    owner: Any
+    reader: Any
+
+
+@contextlib.contextmanager
+def setting(near=("near",), far=("far",), *, arena=False, **environment: str) -> Iterator[Setting]:
+    """Two hosts that have these devices; none: not even in name."""
+    with contextlib.ExitStack() as stack:
+        fabric = stack.enter_context(process_fabric())
+        hosts = [stack.enter_context(other_host(**(fabric.devices(*names) if names else {}), **environment)) for names in (far, near)]
+        owners, readers = [host.spawn_procs(name="procs") for host in hosts]
+        yield Setting(fabric, owners.spawn("owner", VerbsOwner, arena), readers.spawn("reader", VerbsReader))
+        for procs in (owners, readers):
+            procs.stop().get()
+
+
+@pytest.fixture
+def two_rails() -> Iterator[Setting]:
+    with setting(("near0", "near1"), ("far0", "far1")) as made:
+        yield made
+
+
+def test_two_rails_carry_a_read(two_rails):
+    buffer = two_rails.owner.share.call_one(20 * MB + 7).get()
+    assert two_rails.reader.read.call_one(buffer).get() == pattern(20 * MB + 7)
+    assert two_rails.reader.ready.call_one(buffer).get() == [True, True]
+
+
+def test_a_rail_that_is_cut_in_the_middle_is_no_error(two_rails):
+    buffer = two_rails.owner.share.call_one(20 * MB).get()
+    assert two_rails.reader.read.call_one(buffer).get() == pattern(20 * MB)
+    two_rails.fabric.begin("slow", "near0")
+    sending, receiving = Channel.open()
+    reading = two_rails.reader.read_telling.call_one(buffer, sending)
+    receiving.recv().get()
+    two_rails.fabric.begin("cut", "near0")
+    two_rails.fabric.end("slow", "near0")
+    assert reading.get() == pattern(20 * MB)
+    assert two_rails.reader.path.call_one(buffer).get() in ("verbs:near0", "verbs:near1")
+
+
+def test_when_all_rails_are_cut_streams_carry_the_rest(two_rails):
+    buffer = two_rails.owner.share.call_one(20 * MB).get()
+    assert two_rails.reader.read.call_one(buffer).get() == pattern(20 * MB)
+    two_rails.fabric.begin("cut", "near0")
+    two_rails.fabric.begin("cut", "near1")
+    data = pattern(20 * MB, 2)
+    two_rails.reader.write.call_one(buffer, data).get()
+    assert two_rails.owner.content.call_one().get() == data
+    assert two_rails.reader.read.call_one(buffer).get() == data
+
+
+def test_where_streams_are_forbidden_each_try_is_told():
+    with setting(MONARCH_RDMA_ALLOW_TCP_FALLBACK="false") as s:
+        buffer = s.owner.share.call_one(4 * MB).get()
+        assert buffer.backend == "ibverbs"
+        assert s.reader.path.call_one(buffer).get() == "verbs:near"
+        s.fabric.begin("cut", "near")
+        kind, text, _ = s.reader.read_outcome.call_one(buffer, timeout=5).get()
+        assert kind == "RDMATransferError"
+        first, *others = text.splitlines()
+        assert first.startswith("read of 4,194,304 bytes, process ") and "path verbs" in first
+        assert "near: no answer after all retries" in text and "bytes 0 to 1,048,576" in text
+        # A buffer that has ended says so, whatever else is wrong.
+        s.owner.drop.call_one().get()
+        assert s.reader.read_outcome.call_one(buffer, timeout=5).get()[0] == "RDMAReleasedError"
+
+
+@pytest.mark.parametrize("trouble", ["none", "full"])
+def test_devices_that_refuse_leave_it_to_streams(trouble):
+    """A queue pair, or the memory of the owner."""
+    with setting() as s:
+        s.fabric.begin(trouble, "far")
+        buffer = s.owner.share.call_one(3 * MB).get()
+        assert s.reader.read.call_one(buffer).get() == pattern(3 * MB)
+        if trouble == "none":
+            assert s.reader.path.call_one(buffer).get() == "tcp"
+        assert s.reader.warned.call_one(buffer).get() == (["RDMATcpFallbackWarning"] if trouble == "none" else [])
+
+
+def test_memory_of_the_reader_that_devices_refuse():
+    with setting() as s:
+        buffer = s.owner.share.call_one(3 * MB).get()
+        assert s.reader.path.call_one(buffer).get() == "verbs:near"
+        s.fabric.begin("full", "near")
+        assert s.reader.read.call_one(buffer).get() == pattern(3 * MB)
+
+
+def test_a_process_without_devices_reads_one_that_has_some():
+    with setting(near=()) as s:
+        buffer = s.owner.share.call_one(MB).get()
+        assert buffer.backend == "ibverbs"
+        assert s.reader.warned.call_one(buffer).get() == ["RDMATcpFallbackWarning"]
+        assert s.reader.path.call_one(buffer).get() == "tcp"
+
+
+def test_devices_that_settings_forbid():
+    with setting(MONARCH_RDMA_DISABLE_IBVERBS="true") as s:
+        buffer = s.owner.share.call_one(MB).get()
+        assert buffer.backend == "tcp" and s.reader.path.call_one(buffer).get() == "tcp"
+
+
+def test_only_the_device_of_the_setting():
+    with setting(("near0", "near1"), ("far0", "far1"), MONARCH_RDMA_IBVERBS_TARGET="nic:near1") as s:
+        buffer = s.owner.share.call_one(MB).get()
+        # The owner has no device of that name.
+        assert buffer.backend == "tcp"
+    with setting(("a", "b"), ("a", "b"), MONARCH_RDMA_IBVERBS_TARGET="nic:b") as s:
+        buffer = s.owner.share.call_one(MB).get()
+        assert s.reader.path.call_one(buffer).get() == "verbs:b" and s.reader.ready.call_one(buffer).get() == [True]
+
+
+def test_a_drop_is_over_when_no_device_can_reach_the_memory():
+    with setting() as s:
+        before = s.fabric.keys()
+        buffers = [s.owner.share.call_one(5000).get() for _ in range(3)]
+        for buffer in buffers:
+            assert s.reader.read.call_one(buffer).get() == pattern(5000)
+        # What is read once is known to the reader's devices for as long; the owner's are.
+        assert s.fabric.keys() >= before + 3
+        s.owner.drop.call_one(0).get()
+        s.owner.drop.call_one(1).get()
+        assert s.reader.drop.call_one(buffers[2]).get()[0] == "RDMAReleasedError"
+        assert s.owner.known_to_devices.call_one().get() == (0, 1)
+        s.reader.trim.call_one().get()
+        assert s.fabric.keys() == before
+        s.owner.forget.call_one().get()
+        assert s.owner.settled.call_one((0, 0)).get()
+
+
+def test_many_buffers_leave_nothing():
+    with setting() as s:
+        buffers = s.owner.share_many.call_one(300, 64).get()
+        s.reader.read_many.call_one(buffers, 64).get()
+        s.reader.trim.call_one().get()
+        assert s.owner.settled.call_one((0, 0)).get()
+        assert s.fabric.keys() == 0
+
+
+def test_a_plan_keeps_its_memory_known():
+    with setting() as s:
+        source, target = s.owner.share.call_one(100_000).get(), s.owner.share.call_one(9 * MB).get()
+        assert s.reader.prepare.call_one(source, target).get() == 9 * MB + 100_000
+        keys = s.fabric.keys()
+        assert s.reader.submit.call_one(5).get() == pattern(100_000)
+        assert s.fabric.keys() == keys
+        assert s.owner.content.call_one().get() == bytes(9 * MB)
+        s.reader.forget_plan.call_one().get()
+        while s.fabric.keys() > 2:
+            s.reader.trim.call_one().get()
+
+
+def test_a_batch_over_devices_and_in_one_host():
+    with setting() as s:
+        far = s.owner.share.call_one(50_000).get()
+        assert s.reader.mixed.call_one(far).get() == (pattern(50_000), b"near" * 1000, pattern(50_000)[:8])
+
+
+def test_memory_of_an_allocation_stays_known_until_it_is_freed():
+    with setting(arena=True) as s:
+        buffer = s.owner.share.call_one(2 * MB).get()
+        s.reader.read_into_allocation.call_one(buffer, 3).get()
+        s.reader.trim.call_one().get()
+        # The owner's export, and all of the reader's allocation, once.
+        assert s.fabric.keys() == 2
+        s.reader.free.call_one().get()
+        while s.fabric.keys() > 1:
+            s.reader.trim.call_one().get()
+
+
+def test_a_reader_that_is_killed_is_forgotten():
+    with setting() as s:
+        buffer = s.owner.share.call_one(MB).get()
+        assert s.reader.read.call_one(buffer).get() == pattern(MB)
+        assert s.owner.known_to_devices.call_one().get() == (1, 1)
+        os.kill(s.reader.pid.call_one().get(), signal.SIGKILL)
+        while s.owner.known_to_devices.call_one().get() != (1, 0):
+            pass
+
+
+def test_questions_that_make_no_sense(two_rails):
+    buffer = two_rails.owner.share.call_one(100).get()
+    for body in (b"", b"\0", b"\1", b"\2\xff\xff\xff\xff", b"\1\1\0\0\0\3\0\0\0abc", b"\2\1\0\0\0\1\0\0\0x", b"\7nonsense" * 50):
+        assert two_rails.reader.ask_owner.call_one(buffer, body).get() is None
+    assert two_rails.reader.forged.call_one(buffer).get() == "RDMAReleasedError"
+    assert two_rails.reader.read.call_one(buffer).get() == pattern(100)

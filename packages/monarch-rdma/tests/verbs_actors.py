@@ -1,0 +1,111 @@
+"""An owner and a reader that look at what devices do for them."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+
+from memory_actors import Owner, Reader, outcome
+
+from monarch._core import bulk
+from monarch.actor import endpoint
+from monarch.rdma import RDMAAction, RDMABuffer, allocate
+from monarch.rdma._buffer import _received
+from monarch.rdma.verbs.fabric import fabric
+
+
+class VerbsOwner(Owner):
+    @endpoint
+    def known_to_devices(self):
+        """Buffers, and processes that may reach them."""
+        return fabric().owner.count()
+
+
+class VerbsReader(Reader):
+    @endpoint
+    def ready(self, buffer):
+        connection = fabric().peer(buffer._handle.parts()[2]).connection
+        return connection.ready
+
+    @endpoint
+    def read_telling(self, buffer, port):
+        """Says so when it has been started."""
+        got = bytearray(buffer.size())
+        future = buffer.read_into(memoryview(got))
+        port.send(None)
+        future.get()
+        return bytes(got)
+
+    @endpoint
+    def failing(self, buffer, port):
+        """The same with what becomes of it."""
+        future = buffer.read_into(memoryview(bytearray(buffer.size())))
+        port.send(None)
+        return outcome(future)
+
+    @endpoint
+    def warned(self, buffer):
+        """The warnings of two reads."""
+        got = memoryview(bytearray(buffer.size()))
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            buffer.read_into(got).get()
+            buffer.read_into(got).get()
+        return [one.category.__name__ for one in seen]
+
+    @endpoint
+    def trim(self):
+        """Registrations that nobody uses go."""
+        gc.collect()
+        for _, poller, _ in fabric().rails().ways:
+            poller.wake(0.0)
+        fabric().rails().registrations.trim()
+
+    @endpoint
+    def prepare(self, source, target):
+        self.got, self.zeros = bytearray(source.size()), bytearray(target.size())
+        self.plan = RDMAAction().read_remote(memoryview(self.got), source).write_remote(target, memoryview(self.zeros)).prepare()
+        return self.plan.nbytes
+
+    @endpoint
+    def submit(self, times):
+        for future in [self.plan.submit() for _ in range(times)]:
+            future.get()
+        return bytes(self.got)
+
+    @endpoint
+    def forget_plan(self):
+        self.plan = None
+
+    @endpoint
+    def mixed(self, far):
+        near = RDMABuffer(memoryview(bytearray(b"near" * 1000)))
+        got, own, before = bytearray(far.size()), bytearray(4000), bytearray(8)
+        action = RDMAAction().read_remote(memoryview(got), far).read_remote(memoryview(own), near)
+        action.submit().get()
+        RDMAAction().fetch_add(far, memoryview(before), 1).submit().get()
+        return bytes(got), bytes(own), bytes(before)
+
+    @endpoint
+    def read_into_allocation(self, buffer, times):
+        self.memory = allocate(buffer.size())
+        for _ in range(times):
+            buffer.read_into(self.memory).get()
+
+    @endpoint
+    def free(self):
+        self.memory = None
+        gc.collect()
+
+    @endpoint
+    def ask_owner(self, buffer, body):
+        cell = bulk.ask(buffer._handle.parts()[2], body)
+        cell.wait(0, 20)
+        return bulk.answered(cell)
+
+    @endpoint
+    def forged(self, buffer):
+        packed = bytearray(buffer._packed())
+        packed[0] ^= 1
+        other = _received(bytes(packed))
+        return outcome(other.read_into(memoryview(bytearray(other.size()))))[0]
