@@ -96,7 +96,7 @@ impl Bulk {
         self.inner.registry.exports.take()
     }
 
-    /// The memory of `allocate` that this range is in: address, bytes, and a number that no other memory ever has. None: it is other memory.
+    /// The memory of `allocate` that this range is in: address, bytes, and a number that no other memory ever has; else none.
     fn allocation(&self, address: usize, nbytes: usize) -> Option<(usize, usize, u64)> {
         self.inner.allocation(address, nbytes)
     }

@@ -13,13 +13,19 @@
 | `connection`, `status` | all rails to one process, and the transfers on them; how requests end |
 | `acceptor` | the other end of connections, and memory that others may reach |
 | `readiness` | what is in the way of using a device |
+| `usable` | whether this process uses devices, and which |
+| `rails` | those that it has open, and local memory that they know |
+| `question` | what processes ask each other, as bytes |
+| `owner` | the side that is asked: queues, keys, and their end |
+| `peer` | the side that asks: a process, the connection to it, keys of its buffers |
+| `service` | the thread for all that is no transfer |
+| `fabric` | all of it, for this process |
 
-An owner opens its rails once (`chosen(ports(), ...)`, `PyverbsProvider().open`), registers what it shares (`Export`, whose `record` goes
-with the answer to whoever opens the buffer), and answers offers of queues (`Acceptor.answer`); it takes no part in transfers. A reader
-has a `Poller` per rail and a `Connection` per process, which asks for queues by its `Dial`, and submits `Piece`s of memory that
-`Registrations` knows. What a `Transfer` that is not complete has `left()` goes by another path; its `attempts`, and `troubles` of the
-connection, are what an error says. The death of a peer is learnt elsewhere: `Connection.close` then ends what is under way at once, and
-`Acceptor.forget` its reach.
+An owner registers what it shares when it is asked for the key (`Export`), and answers offers of queues (`Acceptor.answer`); it takes no
+part in transfers. A reader has a `Poller` per rail and a `Connection` per process, which asks for queues by its `Dial`, and submits
+`Piece`s of memory that `Registrations` knows. What a `Transfer` that is not complete has `left()` goes by another path
+(`monarch.rdma.paths.verbs`); its `attempts`, and `troubles` of the connection, are what an error says. The agents tell of the death of a
+peer: `Connection.close` then ends what is under way at once, and `Acceptor.forget` its reach.
 
 Slices and rails are chosen by `monarch.rdma._slices`, which knows nothing of devices. A *rail* is a port of a device. Verbs are clear text
 on the fabric: who may read a fabric may read what is transferred.
