@@ -6,7 +6,7 @@ from typing import Any, final
 
 from monarch._core._native import CallCell, Process
 
-__all__ = ["BufferMemory", "Bulk", "BulkFailed", "Handle", "Plan", "SharedMemory"]
+__all__ = ["BufferMemory", "Bulk", "BulkFailed", "Handle", "Message", "Plan", "SharedMemory"]
 
 class BulkFailed(Exception):
     """An operation failed; the only argument is a record of it, as bytes."""
