@@ -1,12 +1,14 @@
 """Reads and writes by verbs beside perftest, in one run, as ratios: `python -m tools.vm run python bench/rdma_verbs.py`.
 
-Two processes, one wire, two soft-RoCE devices. Rounds of both take turns, because an emulated machine is as fast as its host has time for
-it. What it prints is JSON lines: MB/s of each, medians of the rounds, and the ratio.
+Two processes, one wire, two soft-RoCE devices. Rounds of all take turns, because an emulated machine is as fast as its host has time for
+it. `rails` is a transfer by `monarch.rdma.verbs` alone; `buffer` is `RDMABuffer.read_into` and `write_from` of as many bytes, between
+actors of two hosts. What it prints is JSON lines: MiB/s of each, and ratios of medians to perftest.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import statistics
@@ -18,11 +20,37 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "packages" / "monarch-rdma" / "tests"), str(ROOT / "packages" / "monarch-rdma" / "python")]
 
+from other_host import other_host  # noqa: E402
 from verbs_far import Far  # noqa: E402
 from verbs_reader import Reader  # noqa: E402
 
+from monarch.actor import Actor, endpoint  # noqa: E402
+from monarch.rdma import RDMABuffer, allocate  # noqa: E402
+
 _AVERAGE = re.compile(r"^\s*\d+\s+\d+\s+[\d.]+\s+([\d.]+)\s", re.MULTILINE)
 MIB = 1 << 20
+
+
+class Side(Actor):
+    """Owns memory, or copies from and to that of the other one."""
+
+    @endpoint
+    def share(self, nbytes: int) -> RDMABuffer:
+        self.memory = memoryview(bytearray(nbytes))
+        return RDMABuffer(self.memory)
+
+    @endpoint
+    def open(self, buffer: RDMABuffer) -> str:
+        self.buffer, self.memory = buffer, allocate(buffer.size())
+        self.buffer.read_into(self.memory).get()
+        return buffer.path
+
+    @endpoint
+    def copy(self, write: bool) -> float:
+        """MiB/s."""
+        start = time.perf_counter()
+        (self.buffer.write_from if write else self.buffer.read_into)(self.memory, timeout=300).get()
+        return self.buffer.size() / MIB / (time.perf_counter() - start)
 
 
 def perftest(program: str, nbytes: int, count: int) -> float:
@@ -53,23 +81,34 @@ def ours(reader: Reader, write: bool, nbytes: int, count: int) -> float:
 
 
 def main() -> None:
+    with contextlib.ExitStack() as stack:
+        run(stack)
+
+
+def run(stack: contextlib.ExitStack) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--sizes", type=int, nargs="+", default=[MIB])
     options = parser.parse_args()
+    near, far = [stack.enter_context(other_host(MONARCH_RDMA_IBVERBS_TARGET=f"nic:{name}")) for name in ("rxe0", "rxe1")]
+    buffers = near.spawn_procs(name="near").spawn("near", Side)
+    memory = far.spawn_procs(name="far").spawn("far", Side).share.call_one(options.count * MIB).get()
+    assert buffers.open.call_one(memory).get() == "verbs:rxe0"
     owner = Far("rxe1")
     reader = Reader(owner.ask, ("rxe0",), 8 * MIB)
     ours(reader, False, MIB, 8)
     for nbytes in options.sizes:
         for name, write in (("read", False), ("write", True)):
-            theirs, mine = [], []
+            seen: dict[str, list[float]] = {"perftest": [], "rails": [], "buffer": []}
             for _ in range(options.rounds):
-                theirs.append(perftest(f"ib_{name}_bw", nbytes, options.count))
-                mine.append(ours(reader, write, nbytes, options.count))
-            ratio = statistics.median(mine) / statistics.median(theirs)
-            row = {"what": name, "bytes": nbytes, "perftest": theirs, "ours": [round(one, 2) for one in mine], "ratio": round(ratio, 3)}
-            print(json.dumps(row), flush=True)
+                seen["perftest"].append(perftest(f"ib_{name}_bw", nbytes, options.count))
+                seen["rails"].append(ours(reader, write, nbytes, options.count))
+                seen["buffer"].append(buffers.copy.call_one(write).get())
+            medians = {key: statistics.median(values) for key, values in seen.items()}
+            ratios = {key: round(medians[key] / medians["perftest"], 3) for key in ("rails", "buffer")}
+            rounded = {key: [round(one, 2) for one in values] for key, values in seen.items()}
+            print(json.dumps({"what": name, "bytes": nbytes, **rounded, "ratios": ratios}), flush=True)
     reader.close()
     owner.end()
 
