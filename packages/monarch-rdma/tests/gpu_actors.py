@@ -9,7 +9,7 @@ import warnings
 from memory_actors import outcome, pattern
 
 from monarch.actor import Actor, endpoint
-from monarch.rdma import RDMAAction, RDMABuffer, RDMABufferSet
+from monarch.rdma import RDMAAction, RDMABuffer, RDMABufferSet, RDMATcpFallbackWarning
 from monarch.rdma._process import this_process
 
 
@@ -112,6 +112,8 @@ class Both(Owner):
 class Reader(Actor):
     def __init__(self, **variables):
         os.environ.update(variables)
+        # Of no interest here, and standard error is looked at.
+        warnings.simplefilter("ignore", RDMATcpFallbackWarning)
         self.kept = []
 
     @endpoint

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import warnings
 
 from gpu_actors import Both, Owner, Reader, content, tensor, zeros
 from memory_actors import pattern
 
 import monarch.actor
 from monarch.actor import Channel, this_host
-from monarch.rdma import RDMABuffer, probe
+from monarch.rdma import RDMABuffer, RDMATcpFallbackWarning, probe
 
 # Less than a pinned piece, and more than two.
 SIZES = (1, 5000, (9 << 20) + 1)
@@ -164,6 +165,36 @@ def expandable_segments():
     assert reader.path.call_one(buffer).get() == "cuda-ipc+staged"
     assert reader.read.call_one(buffer, "cuda:0").get() == pattern(nbytes)
     assert "expandable_segments:False" in owner.warned.call_one().get()[0]
+
+
+def another_host():
+    """The owner's Python copies between its GPU and memory of the other host, whoever owns that."""
+    from other_host import other_host
+
+    monarch.actor.unhandled_fault_hook = lambda failure: None
+    with other_host() as far, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RDMATcpFallbackWarning)
+        owners, readers = far.spawn_procs(name="owner"), this_host().spawn_procs(name="reader")
+        owner, reader = owners.spawn("owner", Owner), readers.spawn("reader", Reader)
+        for nbytes in SIZES:
+            for there, here in (("cuda:0", "cuda:0"), ("cuda:0", "host"), ("host", "cuda:0")):
+                buffer = owner.share.call_one(nbytes, seed=nbytes, device=there).get()
+                assert reader.path.call_one(buffer).get() == ("tcp" if there == "host" else "tcp+staged")
+                assert reader.read.call_one(buffer, here).get() == pattern(nbytes, nbytes), (nbytes, there, here)
+                reader.write.call_one(buffer, b"!", here, offset=nbytes - 1).get()
+                assert owner.content.call_one().get() == pattern(nbytes, nbytes)[:-1] + b"!"
+        # The client, which nobody can dial.
+        buffer = owner.share.call_one(nbytes).get()
+        got = memoryview(bytearray(nbytes))
+        buffer.read_into(got).get()
+        assert bytes(got) == pattern(nbytes)
+        owner.drop.call_one().get()
+        kind, text, _ = reader.read_outcome.call_one(buffer).get()
+        assert kind == "RDMAReleasedError" and "dropped by its owner" in text, text
+        buffer = owner.share.call_one(nbytes).get()
+        assert reader.path.call_one(buffer).get() == "tcp+staged"
+        os.kill(owner.pid.call_one().get(), signal.SIGKILL)
+        assert reader.read_outcome.call_one(buffer).get()[0] == "RDMAPeerLostError"
 
 
 # Of these only what stands for a driver can be had to do it.

@@ -21,6 +21,7 @@ SCENARIOS = (
     "killed_reader",
     "probed",
     "expandable_segments",
+    "another_host",
 )
 
 

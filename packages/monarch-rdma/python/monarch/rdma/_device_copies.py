@@ -281,8 +281,9 @@ def _guarded(body: Callable[[], bytes | None], handle: Handle | DeviceHandle) ->
         return pack(TRANSFER, CUDA_IPC, True, 0, 0, handle.parts()[2], f"{type(e).__name__}: {e}")
 
 
-# The block of the buffer: id, epoch; where in the buffer, how much, is it to be written; what it is registered as at who asks; seconds.
-_QUESTION = Struct("<c16sQQQ??16sQQd")
+# The block of the buffer: id, epoch; where in the buffer, how much, is it to be written; what it is registered as at who asks, the host of
+# that one by its capability record and by its agent; seconds.
+_QUESTION = Struct("<c16sQQQ??16sQQ8sQd")
 
 
 class _Owner:
@@ -302,10 +303,12 @@ class _Owner:
     def _ask(self, write: bool, at: int, address: int, nbytes: int) -> None:
         left = _left(self.until)
         # What is only read may be memory that nobody may write.
-        mine = this_process().bulk.register(address, nbytes, write, None, None)
+        process = this_process()
+        mine = process.bulk.register(address, nbytes, write, None, None)
         mine.give()
         (id, epoch, owner, _, readonly), (my_id, my_epoch, me, _, _) = self.handle.block.parts(), mine.parts()
-        question = _QUESTION.pack(COPY, id, epoch, self.offset + at, nbytes, write, readonly, my_id, my_epoch, me, left)
+        there = process.record.host, process.member.agent
+        question = _QUESTION.pack(COPY, id, epoch, self.offset + at, nbytes, write, readonly, my_id, my_epoch, me, *there, left)
         try:
             cell = bulk.ask(owner, question)
             if not cell.wait(0, left):
@@ -323,10 +326,13 @@ def answer(body: bytes, reply: Callable[[bytes | None], None]) -> None:
     if len(body) != _QUESTION.size:
         reply(b"")
         return
-    _, id, epoch, offset, nbytes, write, readonly, their_id, their_epoch, they, left = _QUESTION.unpack(body)
+    _, id, epoch, offset, nbytes, write, readonly, their_id, their_epoch, they, host, agent, left = _QUESTION.unpack(body)
     process, until = this_process(), monotonic() + left
     handle = received(process.bulk, id, epoch, process.member.uid, nbytes, offset, readonly, False)
-    theirs = process.bulk.handle(their_id, their_epoch, they, nbytes, write, False)
+    is_far = host != process.record.host
+    if is_far:
+        bulk.reach(they, agent)
+    theirs = process.bulk.handle(their_id, their_epoch, they, nbytes, write, is_far)
 
     def run() -> bytes | None:
         if write and readonly:

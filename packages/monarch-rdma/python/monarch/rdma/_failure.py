@@ -27,7 +27,7 @@ _RECORD = Struct("<BB?QQQi")
 _PATHS = ("none", "local", "shm", "cma", "shm-staged", "tcp", "routed")
 LOCAL = _PATHS.index("local")
 # Only `pack` makes records of these. Of the second, the detail begins with the name of the path and a zero byte.
-CUDA_IPC, VERBS = 255, 254
+CUDA_IPC, NAMED = 255, 254
 _RELEASED, _PEER_LOST, _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED, _INIT = range(1, 8)
 ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, UNSUPPORTED = _ACCESS, _PEER_LOST, _RELEASED, _TIMED_OUT, _TRANSFER, _UNSUPPORTED
 # How long the news of a death may take to arrive here, seconds: the connection to the dead is often the first to tell. The agent knows how
@@ -52,7 +52,7 @@ class Failure(NamedTuple):
 def parse(record: bytes) -> Failure:
     kind, path, opened, done, asked, owner, pid = _RECORD.unpack_from(record)
     detail = record[_RECORD.size :].decode(errors="replace")
-    if path == VERBS:
+    if path == NAMED:
         name, _, detail = detail.partition("\0")
     else:
         name = "cuda-ipc" if path == CUDA_IPC else _PATHS[int(path)]
@@ -64,16 +64,16 @@ def pack(kind: int, path: int, opened: bool, done: int, asked: int, owner: int, 
     return _RECORD.pack(kind, path, opened, done, asked, owner, 0) + detail.encode()
 
 
-def pack_verbs(kind: int, name: str, opened: bool, done: int, asked: int, owner: int, detail: str) -> bytes:
-    """The same for devices; `name` is that of the path. A detail of several lines has one for each try."""
-    return pack(kind, VERBS, opened, done, asked, owner, f"{name}\0{detail}")
+def pack_named(kind: int, path: str, opened: bool, done: int, asked: int, owner: int, detail: str) -> bytes:
+    """The same for a path that native code does not know, by its name. A detail of several lines has one for each try."""
+    return pack(kind, NAMED, opened, done, asked, owner, f"{path}\0{detail}")
 
 
-def on_verbs(record: bytes, name: str, done: int, asked: int, tries: str = "") -> bytes:
-    """A failure of another path as one of devices, which had been tried before, and had moved so many bytes."""
+def on_path(record: bytes, path: str, done: int, asked: int, tries: str = "") -> bytes:
+    """A failure of another path as one of this one, which had been tried before, and had moved so many bytes."""
     f = parse(record)
     detail = "\n".join(filter(None, (tries, f"{f.path}: {f.detail}"))) if f.kind == _TRANSFER else f.detail
-    return pack_verbs(f.kind, name, True, done + f.done, asked, f.owner, detail)
+    return pack_named(f.kind, path, True, done + f.done, asked, f.owner, detail)
 
 
 def resized(record: bytes, done: int, asked: int) -> bytes:

@@ -28,13 +28,9 @@ def paths(theirs: CapabilityRecord) -> Iterator[Path]:
 
 def choose(mine: CapabilityRecord, theirs: CapabilityRecord, host: str, on_device: bool) -> Path:
     """The best path to a process on `host`; `RDMAUnsupportedError` where none reaches it."""
-    if on_device and mine.host != theirs.host:
-        raise RDMAUnsupportedError(
-            f"the buffer is on a GPU of another host, {host}: no path of this version goes there",
-            hint="share a copy in the memory of that host",
-        )
     for path in paths(theirs):
-        if path.reaches(mine, theirs):
+        # Devices do not reach memory of GPUs in this version: its owner copies, and streams carry that.
+        if (path is HOST_MEMORY or not on_device) and path.reaches(mine, theirs):
             if path is HOST_MEMORY and mine.host != theirs.host:
                 warn_once(f"to and from {host} and other hosts")
             return path

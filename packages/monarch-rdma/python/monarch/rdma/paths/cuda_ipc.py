@@ -1,4 +1,4 @@
-"""The path `cuda-ipc`: memory of GPUs of this host, and of this process.
+"""The path `cuda-ipc`: memory of GPUs of this host, and of this process; and of other hosts, whose owners copy (`+staged`).
 
 What is registered is not that memory, which native code could not touch, but a block of shared memory that describes it. Whoever has a
 handle maps the block, without asking the owner's Python, and opens the allocation with what it says; while it is mapped the owner keeps
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from monarch._core._native.bulk import BufferMemory, BulkFailed
 from monarch.rdma._allocation import allocate
 from monarch.rdma._cuda import HANDLE_BYTES, UUID_BYTES, CudaError, driver
-from monarch.rdma._failure import CUDA_IPC, LOCAL, UNSUPPORTED, pack
+from monarch.rdma._failure import CUDA_IPC, LOCAL, UNSUPPORTED, pack, pack_named
 from monarch.rdma._process import this_process
 from monarch.rdma.errors import RDMAUnsupportedError
 
@@ -31,6 +31,8 @@ _BLOCK = Struct(f"<8s{HANDLE_BYTES}s{UUID_BYTES}sQQQ16x")
 _MAGIC = b"monarch1"
 # In the place of what it is opened with: it is not exported, and the owner copies.
 _NOT_EXPORTED = bytes(HANDLE_BYTES)
+# Of a path that goes through memory of the owner's host.
+_STAGED = "+staged"
 _warned = False
 
 
@@ -77,7 +79,7 @@ def _export(loaded: Driver, memory: Memory) -> tuple[Pointer, bytes]:
 
 
 def received(native: Bulk, id: bytes, epoch: int, owner: int, nbytes: int, offset: int, readonly: bool, is_far: bool) -> DeviceHandle:
-    return DeviceHandle(native.handle(id, epoch, owner, _BLOCK.size, readonly, is_far), nbytes, offset, readonly)
+    return DeviceHandle(native.handle(id, epoch, owner, _BLOCK.size, readonly, is_far), nbytes, offset, readonly, is_far)
 
 
 class Place(NamedTuple):
@@ -90,13 +92,15 @@ class Place(NamedTuple):
 class DeviceHandle:
     """Stands where a native handle does; `block` is one, of what describes the memory."""
 
-    __slots__ = ("__weakref__", "_lock", "_place", "_view", "block", "nbytes", "offset", "readonly")
+    __slots__ = ("__weakref__", "_lock", "_place", "_view", "block", "is_far", "nbytes", "offset", "readonly")
 
-    def __init__(self, block: Handle, nbytes: int, offset: int, readonly: bool) -> None:
+    def __init__(self, block: Handle, nbytes: int, offset: int, readonly: bool, is_far: bool = False) -> None:
         self.block = block
         self.nbytes = nbytes
         self.offset = offset
         self.readonly = readonly
+        # Its owner is on another host.
+        self.is_far = is_far
         self._lock = RLock()
         self._place: Place | None = None
         self._view: memoryview | None = None
@@ -125,15 +129,21 @@ class DeviceHandle:
             place = self.open(timeout)
         except CudaError as e:
             raise BulkFailed(self.failure(UNSUPPORTED, str(e))) from None
-        return "local" if self.is_own else "cuda-ipc" if place.pointer else "cuda-ipc+staged"
+        if self.is_far:
+            return f"{self.block.path(timeout)}{_STAGED}"
+        return "local" if self.is_own else "cuda-ipc" if place.pointer else f"cuda-ipc{_STAGED}"
 
     def failure(self, kind: int, detail: str, done: int = 0) -> bytes:
+        if self.is_far:
+            # What is known is known without waiting.
+            path = self.block.path(0.0) if self.is_open else "none"
+            return pack_named(kind, f"{path}{_STAGED}", self.is_open, done, self.nbytes, self.owner, detail)
         path = LOCAL if self.is_own else CUDA_IPC
         return pack(kind, path, self._place is not None, done, self.nbytes, self.owner, detail)
 
     def restrict(self, offset: int, nbytes: int, readonly: bool, timeout: float) -> DeviceHandle:
         """The block of a part is all of the block."""
-        return DeviceHandle(self.block.restrict(0, _BLOCK.size, readonly, timeout), nbytes, self.offset + offset, readonly)
+        return DeviceHandle(self.block.restrict(0, _BLOCK.size, readonly, timeout), nbytes, self.offset + offset, readonly, self.is_far)
 
     def map(self, timeout: float) -> SharedMemory:
         raise BulkFailed(self.failure(UNSUPPORTED, "memory of a GPU cannot be mapped"))
@@ -146,6 +156,9 @@ class DeviceHandle:
     def open(self, timeout: float) -> Place:
         """Where the memory is; `BulkFailed` if it has ended, `CudaError` where it cannot be reached."""
         with self._lock:
+            if self._place is None and self.is_far:
+                self.check(timeout)
+                self._place = Place(0, 0)
             if self._place is None:
                 view = memoryview(self.block.map(timeout))  # pyright: ignore[reportArgumentType]
                 self._place = self._find(_BLOCK.unpack(view))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monarch._core import bulk
 from monarch._core._native.bulk import BulkFailed, Handle, Plan
-from monarch.rdma._failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_verbs, pack_verbs
+from monarch.rdma._failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_path, pack_named
 from monarch.rdma._operation import READ, WRITE
 from monarch.rdma._process import this_process
 from monarch.rdma.paths.choice import warn_once
@@ -114,7 +114,7 @@ class Run:
         except Ended:
             self._end(self._failure(PEER_LOST, ""))
         except BulkFailed as e:
-            self._end(on_verbs(e.args[0], self._name, 0, self._asked))
+            self._end(on_path(e.args[0], self._name, 0, self._asked))
         except OSError as e:
             self._by_streams(everything, str(e))
         else:
@@ -191,7 +191,7 @@ class Run:
                 self._end(None if allowed else self._failure(TRANSFER, why or self._peer.trouble or "devices do not reach it", done=done))
             else:
                 record = bytes(error.raw())
-                self._end(on_verbs(record, self._name, done, self._asked, why) if self._tried or not allowed else record)
+                self._end(on_path(record, self._name, done, self._asked, why) if self._tried or not allowed else record)
 
         self._fabric.service.when_done(cell, ended)
 
@@ -206,7 +206,7 @@ class Run:
         self._done(record)
 
     def _failure(self, kind: int, detail: str, *, opened: bool = True, done: int = 0) -> bytes:
-        return pack_verbs(kind, self._name, opened, done, self._asked, self._peer.uid, detail)
+        return pack_named(kind, self._name, opened, done, self._asked, self._peer.uid, detail)
 
 
 def _part(row: Row, at: int, nbytes: int) -> tuple[int, int, int]:
@@ -341,9 +341,9 @@ class Verbs:
             try:
                 peer.open([(id, epoch)], monotonic() + timeout)
             except Late:
-                raise BulkFailed(pack_verbs(TIMED_OUT, "verbs", False, 0, size, owner, "")) from None
+                raise BulkFailed(pack_named(TIMED_OUT, "verbs", False, 0, size, owner, "")) from None
             except Ended:
-                raise BulkFailed(pack_verbs(PEER_LOST, "verbs", False, 0, size, owner, "")) from None
+                raise BulkFailed(pack_named(PEER_LOST, "verbs", False, 0, size, owner, "")) from None
             except OSError:
                 pass
             if peer.has_queue:
