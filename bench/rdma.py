@@ -1,8 +1,9 @@
 """Copies between the memories of two processes of one host, by every path, beside the reference and a memcpy.
 
-    python bench/rdma.py [--rounds 3] [--reference PYTHON] [--largest 1GiB]
+    python bench/rdma.py [--rounds 3] [--reference PYTHON] [--ray PYTHON] [--largest 1GiB]
 
-`--reference` is an interpreter with torchmonarch 0.7.0 (bench/make_venvs.sh makes one); without it only ours is measured. Peers run in
+`--reference` is an interpreter with torchmonarch 0.7.0 (bench/make_venvs.sh makes one), `--ray` one with Ray and numpy, whose object store takes the
+place of memory; without them only ours is measured. Peers run in
 turn, so that ratios are of the same minutes. A round measures copies of warm memory, 4 KiB to 1 GiB; a memcpy of one thread inside one
 process; the hand-over of a mapping; a plan of 1,000 operations; a set of 300 tensors; and the time from the end of an owner to the error.
 Prints a table: the median of the rounds, and the best one.
@@ -147,19 +148,19 @@ def run_ours(largest: int) -> dict[str, float]:
     return found
 
 
-def run_reference(python: str) -> dict[str, float]:
-    """What the peers' script prints of the group `bulk`."""
+def run_peer(name: str, python: str, script: str) -> dict[str, float]:
+    """What the script of a peer prints of the group `bulk`."""
     with tempfile.TemporaryDirectory() as home:
         env = {**os.environ, "HOME": home}
         env.pop("PYTHONPATH", None)
-        argv = [python, str(HERE / "peers" / "monarch_bench.py"), "--bench", "bulk"]
+        argv = [python, str(HERE / "peers" / script), "--bench", "bulk"]
         done = subprocess.run(argv, cwd=HERE / "peers", env=env, check=True, capture_output=True, text=True)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     found: dict[str, float] = {}
     for row in rows:
-        what, _, name = row["bench"].partition("/")
-        if name in SIZES and what.startswith("bulk_"):
-            found[f"torchmonarch {what[5:]} {name}"] = row["value"] * 1e9
+        what, _, size = row["bench"].partition("/")
+        if size in SIZES and what.startswith("bulk_"):
+            found[f"{name} {what[5:]} {size}"] = row["value"] * 1e9
     return found
 
 
@@ -171,6 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--reference", metavar="PYTHON")
+    parser.add_argument("--ray", metavar="PYTHON")
     parser.add_argument("--largest", choices=list(SIZES), default="1GiB")
     parser.add_argument("--ours", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -181,7 +183,9 @@ def main() -> None:
     for number in range(given.rounds):
         found = run_ours(SIZES[given.largest])
         if given.reference:
-            found |= run_reference(given.reference)
+            found |= run_peer("torchmonarch", given.reference, "monarch_bench.py")
+        if given.ray:
+            found |= run_peer("ray", given.ray, "ray_store.py")
         rounds.append(found)
         print(f"# round {number + 1} of {given.rounds}", file=sys.stderr, flush=True)
     print(f"{'':<42} {'median':>12} {'best':>12}   of memcpy in the same round, median")
