@@ -2,8 +2,8 @@
 
     python bench/rdma.py [--rounds 3] [--reference PYTHON] [--ray PYTHON] [--largest 1GiB]
 
-`--reference` is an interpreter with torchmonarch 0.7.0 (bench/make_venvs.sh makes one), `--ray` one with Ray and numpy, whose object store takes the
-place of memory; without them only ours is measured. Peers run in
+`--reference` is an interpreter with torchmonarch 0.7.0 (bench/make_venvs.sh makes one), `--ray` one with Ray and numpy, whose object store
+takes the place of memory; without them only ours is measured. Peers run in
 turn, so that ratios are of the same minutes. A round measures copies of warm memory, 4 KiB to 1 GiB; a memcpy of one thread inside one
 process; the hand-over of a mapping; a plan of 1,000 operations; a set of 300 tensors; and the time from the end of an owner to the error.
 Prints a table: the median of the rounds, and the best one.
