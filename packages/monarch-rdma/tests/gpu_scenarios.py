@@ -5,6 +5,7 @@ They run with torch and a GPU where there is one (tests/gpu), and with what stan
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -195,6 +196,59 @@ def another_host():
         assert reader.path.call_one(buffer).get() == "tcp+staged"
         os.kill(owner.pid.call_one().get(), signal.SIGKILL)
         assert reader.read_outcome.call_one(buffer).get()[0] == "RDMAPeerLostError"
+
+
+@contextlib.contextmanager
+def _between_hosts(path, owner=None, reader=None, **devices):
+    """Reads and writes between a GPU of one host and both kinds of memory of another, by devices in name only."""
+    from other_host import other_host
+    from process_fabric import process_fabric
+
+    monarch.actor.unhandled_fault_hook = lambda failure: None
+    with contextlib.ExitStack() as stack:
+        fabric = stack.enter_context(process_fabric())
+        for what, device in devices.items():
+            fabric.begin(what, device)
+        far, near = (stack.enter_context(other_host(**fabric.devices(name))) for name in ("far", "near"))
+        owners, readers = far.spawn_procs(name="owner"), near.spawn_procs(name="reader")
+        the_owner, the_reader = owners.spawn("owner", Owner, **(owner or {})), readers.spawn("reader", Reader, **(reader or {}))
+        for nbytes in SIZES:
+            buffer = the_owner.share.call_one(nbytes, seed=nbytes).get()
+            assert the_reader.path.call_one(buffer).get() == path
+            for here in ("cuda:0", "host"):
+                assert the_reader.read.call_one(buffer, here).get() == pattern(nbytes, nbytes), (nbytes, here)
+                the_reader.write.call_one(buffer, b"!", here, offset=nbytes - 1).get()
+                assert the_owner.content.call_one().get() == pattern(nbytes, nbytes)[:-1] + b"!"
+                the_reader.write.call_one(buffer, pattern(nbytes, nbytes), here).get()
+        part = buffer.restrict(offset=1000, length=100)
+        assert the_reader.read.call_one(part).get() == pattern(nbytes, nbytes)[1000:1100]
+        assert the_reader.raising.call_one("write", part).get()[0] == "RDMAAccessError"
+        buffers = [the_owner.share.call_one(5000 + i, seed=i, device=device).get() for i, device in enumerate(("cuda:0", "cuda:0", "host"))]
+        sending, receiving = Channel.open()
+        data = pattern(3000, 9)
+        assert the_reader.batch.call_one(buffers, data, sending, "done").get() == (None, pattern(5000, 0), pattern(5001, 1))
+        assert receiving.recv().get() == "done"
+        assert the_owner.content.call_one().get()[:3000] == data
+        yield the_owner, the_reader
+
+
+def devices_between_hosts():
+    with _between_hosts("verbs:near") as (owner, reader):
+        buffer = owner.share.call_one(100_000).get()
+        assert reader.read.call_one(buffer).get() == pattern(100_000)
+        owner.drop.call_one().get()
+        kind, text, _ = reader.read_outcome.call_one(buffer).get()
+        assert kind == "RDMAReleasedError" and "dropped by its owner" in text, text
+
+
+def devices_that_cannot_reach_the_owners_gpu():
+    with _between_hosts("tcp+staged", owner={"MONARCH_FAKE_NO_DMA": "1"}):
+        pass
+
+
+def devices_that_cannot_reach_the_readers_gpu():
+    with _between_hosts("verbs:near", nodma="near"):
+        pass
 
 
 # Of these only what stands for a driver can be had to do it.

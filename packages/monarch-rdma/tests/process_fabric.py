@@ -1,5 +1,7 @@
 """A fabric between the processes of this machine, for `MONARCH_RDMA_PROVIDER`: the kernel copies from memory to memory, as a device would.
 
+Memory of GPUs comes by descriptors, as `fake_gpu/driver.c` gives them, and addresses in it count from 0.
+
 Keys are files of a directory that all processes know, FABRIC: whoever has the key of a region reads where it is, and a region that is
 closed has no file any more. A file `cut.DEVICE` there cuts a rail: nothing comes back, and after all retries its device says so.
 `slow.DEVICE` holds requests until it is gone. `none.DEVICE` refuses connections, `full.DEVICE` memory.
@@ -11,11 +13,13 @@ import contextlib
 import ctypes
 import itertools
 import json
+import mmap
 import os
 import random
 import tempfile
 import threading
 from collections.abc import Iterator
+from ctypes import addressof
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,13 +42,25 @@ def folder():
     return Path(os.environ[FABRIC])
 
 
+def _is_of_a_gpu(address):
+    """It is a file of the stand-in for a driver."""
+    with open("/proc/self/maps") as f:
+        for line in f:
+            start, end = (int(one, 16) for one in line.split()[0].split("-"))
+            if start <= address < end:
+                return "MONARCH_FAKE_GPU" in os.environ and os.environ["MONARCH_FAKE_GPU"] in line
+    return False
+
+
 class Region:
-    def __init__(self, address, nbytes, read, write):
-        self.address, self.nbytes = address, nbytes
+    def __init__(self, address, nbytes, read, write, mapped=None):
+        """`mapped` is where it is in this process, if addresses do not say that."""
+        self.mapped = mapped
         self.key = self.remote_key = random.getrandbits(32)
         self.file = folder() / f"key.{self.key}"
         fresh = folder() / f"new.{self.key}"
-        fresh.write_text(json.dumps([os.getpid(), address, nbytes, read, write]))
+        shift = 0 if mapped is None else addressof(mapped) - address
+        fresh.write_text(json.dumps([os.getpid(), address, nbytes, read, write, shift]))
         fresh.rename(self.file)
 
     def close(self):
@@ -81,8 +97,8 @@ class Queue:
         if (folder() / f"cut.{self.rail.port.device}").exists():
             return _NO_ANSWER
         try:
-            pid, address, nbytes, read, write = json.loads((folder() / f"key.{request.remote_key}").read_text())
-            mine, start, size, _, _ = json.loads((folder() / f"key.{request.key}").read_text())
+            pid, address, nbytes, read, write, shift = json.loads((folder() / f"key.{request.remote_key}").read_text())
+            mine, start, size, _, _, own_shift = json.loads((folder() / f"key.{request.key}").read_text())
         except OSError:
             return _REMOTE_ACCESS
         if mine != os.getpid() or not (start <= request.address and request.address + request.nbytes <= start + size):
@@ -90,7 +106,7 @@ class Queue:
         inside = address <= request.remote_address and request.remote_address + request.nbytes <= address + nbytes
         if pid != self.peer or not inside or not (write if request.write else read):
             return _REMOTE_ACCESS
-        here, there = _Range(request.address, request.nbytes), _Range(request.remote_address, request.nbytes)
+        here, there = _Range(request.address + own_shift, request.nbytes), _Range(request.remote_address + shift, request.nbytes)
         copy = _libc.process_vm_writev if request.write else _libc.process_vm_readv
         moved = copy(pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
         return SUCCESS if moved == request.nbytes else _NO_ANSWER
@@ -143,7 +159,18 @@ class Rail:
     def register(self, address, nbytes, *, remote_read=False, remote_write=False):
         if (folder() / f"full.{self.port.device}").exists():
             raise OSError(12, "cannot allocate memory")
+        if _is_of_a_gpu(address):
+            raise OSError(14, "bad address")
         return Region(address, nbytes, remote_read, remote_write)
+
+    def register_dma_buffer(self, descriptor, offset, nbytes, *, remote_read=False, remote_write=False):
+        if (folder() / f"nodma.{self.port.device}").exists():
+            raise OSError(95, "not supported")
+        # The stand-in for a driver says by the position where in its file the memory begins.
+        start = os.lseek(descriptor, 0, os.SEEK_CUR)
+        length = min(nbytes, os.fstat(descriptor).st_size - start)
+        mapped = (ctypes.c_char * length).from_buffer(mmap.mmap(descriptor, length, offset=start))
+        return Region(offset, nbytes, remote_read, remote_write, mapped)
 
     def queue(self, depth):
         if (folder() / f"none.{self.port.device}").exists():

@@ -54,6 +54,10 @@ class VerbsReader(Reader):
         return [one.category.__name__ for one in seen]
 
     @endpoint
+    def open_all(self, buffers):
+        return {buffer.path for entry in buffers._entries.values() for buffer in entry.buffers}
+
+    @endpoint
     def trim(self):
         """Registrations that nobody uses go."""
         gc.collect()

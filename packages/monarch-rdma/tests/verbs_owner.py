@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from monarch.rdma.verbs.acceptor import Acceptor, Export
 from monarch.rdma.verbs.connect_record import QueueRecord
 from monarch.rdma.verbs.devices import ports
+from monarch.rdma.verbs.memory import Range
 from monarch.rdma.verbs.pyverbs_provider import PyverbsProvider
 
 
@@ -29,7 +30,7 @@ class Owner:
         """Memory with a pattern, as a packed record."""
         self.memory = mmap.mmap(-1, nbytes)
         self.memory[:] = pattern(nbytes)
-        self.export = Export(self.rails, addressof(c_char.from_buffer(self.memory)), nbytes, writable=writable)
+        self.export = Export(self.rails, Range(addressof(c_char.from_buffer(self.memory)), nbytes), writable=writable)
         return self.export.record.pack()
 
     def digest(self, offset, nbytes):

@@ -169,6 +169,24 @@ int cuMemGetAddressRange_v2(ptr *base, size_t *nbytes, ptr p) {
     return a ? OK : INVALID_VALUE;
 }
 
+// A descriptor of the file, whose position says where in it the range begins.
+int cuMemGetHandleForAddressRange(int *out, ptr p, size_t nbytes, int type, unsigned long long flags) {
+    if (current() < 0) return INVALID_CONTEXT;
+    if (p % 4096 || nbytes % 4096 || type != 1 || flags) return INVALID_VALUE;
+    if (getenv("MONARCH_FAKE_NO_DMA")) return NOT_SUPPORTED;
+    pthread_mutex_lock(&lock);
+    struct allocation *a = find(p, 0);
+    int error = a && p + nbytes <= (ptr)a->base + (a->nbytes + 4095) / 4096 * 4096 ? OK : INVALID_VALUE;
+    if (!error) {
+        char file[256];
+        path(file, sizeof file, a->name);
+        *out = open(file, O_RDWR | O_CLOEXEC);
+        lseek(*out, p - (ptr)a->base, SEEK_SET);
+    }
+    pthread_mutex_unlock(&lock);
+    return error;
+}
+
 int cuIpcGetMemHandle(struct handle *out, ptr p) {
     pthread_mutex_lock(&lock);
     struct allocation *a = find(p, 0);

@@ -13,7 +13,11 @@ import pytest
 
 FOLDER = Path(gpu_scenarios.__file__).parent
 FAKE = FOLDER / "fake_gpu"
-SCENARIOS = [name for name, value in vars(gpu_scenarios).items() if getattr(value, "__module__", "") == "gpu_scenarios" and name != "pair"]
+SCENARIOS = [
+    name
+    for name, value in vars(gpu_scenarios).items()
+    if getattr(value, "__module__", "") == "gpu_scenarios" and name != "pair" and name[0] != "_"
+]
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,7 @@ def test_another_host():
     away = pickle.loads(pickle.dumps(buffer))
     away._record = CapabilityRecord(b"elsewhere")
     with configured(rdma_allow_tcp_fallback=False):
-        for call in (lambda: away.path, lambda: away.read_into(memory()), away.map, away.restrict):
+        for call in (lambda: away.path, lambda: away.read_into(memory()), away.map):
             with pytest.raises(RDMAUnsupportedError, match="`rdma_allow_tcp_fallback` is False"):
                 call()
 

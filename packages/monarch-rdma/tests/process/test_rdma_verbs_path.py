@@ -138,6 +138,7 @@ def test_a_drop_is_over_when_no_device_can_reach_the_memory():
         before = s.fabric.keys()
         buffers = [s.owner.share.call_one(5000).get() for _ in range(3)]
         for buffer in buffers:
+            assert s.reader.path.call_one(buffer).get() == "verbs:near"
             assert s.reader.read.call_one(buffer).get() == pattern(5000)
         # What is read once is known to the reader's devices for as long; the owner's are.
         assert s.fabric.keys() >= before + 3
@@ -154,10 +155,20 @@ def test_a_drop_is_over_when_no_device_can_reach_the_memory():
 def test_many_buffers_leave_nothing():
     with setting() as s:
         buffers = s.owner.share_many.call_one(300, 64).get()
+        assert s.reader.open_all.call_one(buffers).get() == {"verbs:near"}
         s.reader.read_many.call_one(buffers, 64).get()
         s.reader.trim.call_one().get()
         assert s.owner.settled.call_one((0, 0)).get()
         assert s.fabric.keys() == 0
+
+
+def test_what_is_small_and_used_once_needs_no_key():
+    with setting() as s:
+        buffer = s.owner.share.call_one(5000).get()
+        assert s.reader.read.call_one(buffer).get() == pattern(5000) and s.fabric.keys() == 0
+        assert s.reader.read.call_one(buffer).get() == pattern(5000) and s.fabric.keys() >= 1
+        large = s.owner.share.call_one(100_000).get()
+        assert s.reader.read.call_one(large).get() == pattern(100_000) and s.fabric.keys() >= 2
 
 
 def test_a_plan_keeps_its_memory_known():

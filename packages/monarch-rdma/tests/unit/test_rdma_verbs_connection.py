@@ -12,6 +12,7 @@ from stub_provider import StubRail
 from monarch.rdma._slices import SLICE, SMALL, TRIES
 from monarch.rdma.verbs.acceptor import Acceptor, Export
 from monarch.rdma.verbs.connection import CLOSED, COMPLETE, EXHAUSTED, REFUSED, STALLED, TIMED_OUT, Connection, Piece
+from monarch.rdma.verbs.memory import Range
 
 # Of a period that divides no slice.
 PATTERN = bytes(range(251)) * (20 * SLICE // 251 + 1)
@@ -75,7 +76,7 @@ class Pair:
         self.original = bytes(self.remote)
         self.here = ctypes.addressof(ctypes.c_char.from_buffer(self.local))
         self.there = ctypes.addressof(ctypes.c_char.from_buffer(self.remote))
-        self.export = Export(self.far, self.there, size, writable=True)
+        self.export = Export(self.far, Range(self.there, size), writable=True)
         self.regions = [rail.register(self.here, size) for rail in self.rails]
         self.ended = []
 
@@ -203,7 +204,7 @@ def test_memory_that_is_not_there_any_more(pair):
     pair.settle()
     assert transfer.state == REFUSED and "remote access error" in transfer.attempts[0].status
     assert not any(pair.local)
-    pair.export = Export(pair.far, pair.there, len(pair.remote), writable=False)
+    pair.export = Export(pair.far, Range(pair.there, len(pair.remote)), writable=False)
     pair.connection.look()
     write = pair.submit([pair.piece(0, 10, write=True)])
     pair.connection.look()

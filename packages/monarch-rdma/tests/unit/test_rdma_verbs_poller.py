@@ -11,6 +11,7 @@ from stub_provider import StubRail
 
 from monarch.rdma.verbs.acceptor import Acceptor, Export
 from monarch.rdma.verbs.connection import COMPLETE, EXHAUSTED, TIMED_OUT, Connection, Piece
+from monarch.rdma.verbs.memory import Range
 from monarch.rdma.verbs.poller import Poller
 
 
@@ -27,7 +28,7 @@ class Near:
         self.connection = Connection(ways, dial or self.dial)
         self.local, self.remote = bytearray(1 << 20), bytearray(b"r" * (1 << 20))
         self.here, self.there = (ctypes.addressof(ctypes.c_char.from_buffer(memory)) for memory in (self.local, self.remote))
-        self.export = Export(self.far, self.there, 1 << 20, writable=True)
+        self.export = Export(self.far, Range(self.there, 1 << 20), writable=True)
         self.keys = [rail.register(self.here, 1 << 20).key for rail in self.rails]
         self.ended = queue.SimpleQueue()
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from stub_provider import StubRail
 
 from monarch.rdma.verbs.acceptor import Export
+from monarch.rdma.verbs.memory import Range
 from monarch.rdma.verbs.registration import Allocation, Registrations, budget
 
 
@@ -81,13 +82,13 @@ def test_a_limit_that_others_have_used_up(rail):
 
 def test_exports_are_all_or_nothing(rail):
     other = StubRail("other", rail.fabric)
-    export = Export([rail, other], 4096, 100, writable=False)
+    export = Export([rail, other], Range(4096, 100), writable=False)
     assert export.record.keys.keys() == {"near", "other"} and not any(region.write for region in rail.fabric.values())
     export.close()
     assert not rail.fabric
     other.refuses_memory = True
     with pytest.raises(OSError, match="cannot allocate"):
-        Export([rail, other], 4096, 100, writable=True)
+        Export([rail, other], Range(4096, 100), writable=True)
     assert not rail.fabric
     other.close()
 

@@ -219,7 +219,6 @@ class RDMABuffer:
             raise ValueError(f"length {length:,} from offset {offset:,} on is outside the buffer of {self._size:,} bytes")
         if self._readonly and not readonly:
             raise RDMAAccessError(f"restriction to {length:,} bytes, {self._peer()}: a read-only handle has read-only parts")
-        self._way()
         try:
             handle = self._handle.restrict(offset, length, bool(readonly), OPENING)
         except BulkFailed as e:
@@ -255,7 +254,7 @@ class RDMABuffer:
     def _way(self) -> Path:
         way = self._path
         if way is None:
-            way = self._path = choose(this_process().record, self._record, self._host, self._on_device())
+            way = self._path = choose(this_process().record, self._record, self._host)
         return way
 
     def _on_device(self) -> bool:

@@ -55,6 +55,12 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuIpcOpenMemHandle_v2": (c_void_p, _IpcHandle, c_uint),
     "cuIpcCloseMemHandle": (c_uint64,),
 }
+# Of later drivers: what needs them is not to be had without.
+_OPTIONAL: dict[str, tuple[Any, ...]] = {
+    "cuMemGetHandleForAddressRange": (c_void_p, c_uint64, c_size_t, c_int, c_uint64),
+}
+# CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD
+_DMA_BUFFER = 1
 
 
 class CudaError(Exception):
@@ -69,9 +75,11 @@ class Driver:
         except OSError:
             raise CudaError(f"{_LIBRARY} cannot be loaded: no NVIDIA driver") from None
         self._functions: dict[str, Any] = {}
-        for name, types in _FUNCTIONS.items():
+        for name, types in (*_FUNCTIONS.items(), *_OPTIONAL.items()):
             function = getattr(library, name, None)
             if function is None:
+                if name in _OPTIONAL:
+                    continue
                 raise CudaError(f"{_LIBRARY} has no {name}: the driver is too old")
             function.argtypes, function.restype = types, c_int
             self._functions[name] = function
@@ -84,6 +92,8 @@ class Driver:
             raise CudaError("the driver shows no device")
 
     def _call(self, name: str, *arguments: Any) -> None:
+        if name not in self._functions:
+            raise CudaError(f"{_LIBRARY} has no {name}: the driver is too old")
         code = self._functions[name](*arguments)
         if code:
             text = c_char_p()
@@ -163,6 +173,12 @@ class Driver:
         base = c_uint64()
         self._call("cuIpcOpenMemHandle_v2", byref(base), _IpcHandle.from_buffer_copy(exported), _PEERS)
         return base.value
+
+    def dma_buffer(self, pointer: Pointer, nbytes: int) -> int:
+        """A descriptor by which other devices reach this memory: whole pages of the host, in one allocation. To be closed by the caller."""
+        descriptor = c_int(-1)
+        self._call("cuMemGetHandleForAddressRange", byref(descriptor), pointer, nbytes, _DMA_BUFFER, 0)
+        return descriptor.value
 
     def close(self, base: Pointer) -> None:
         self._call("cuIpcCloseMemHandle", base)

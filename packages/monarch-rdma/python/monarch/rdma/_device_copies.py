@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from monarch._core._native.bulk import Handle
     from monarch._core.bulk import Notify
     from monarch.rdma._cuda import Device, Driver, Pointer
-    from monarch.rdma._operation import Operation
+    from monarch.rdma._operation import Step
 
 # Of a pinned piece; and what is copied between two looks at the time.
 _CHUNK = 4 << 20
@@ -353,17 +353,15 @@ def answer(body: bytes, reply: Callable[[bytes | None], None]) -> None:
 class DevicePlan:
     """Operations of which some have an end on a GPU: those first, then the others, by a plan of native code."""
 
-    def __init__(self, operations: Sequence[Operation]) -> None:
-        on_devices = [op for op in operations if is_on_device(op)]
-        self._copies = [Copy(op.buffer._handle, op.kind == WRITE, op.memory, op.offset, op.nbytes) for op in on_devices]
+    def __init__(self, steps: Sequence[Step], keep: object) -> None:
+        self._copies = [Copy(step.handle, step.kind == WRITE, step.memory, step.offset, step.nbytes) for step in steps if step.on_device]
         # The buffers, and with them what their last handles keep.
-        self._operations = tuple(operations)
+        self._keep = keep
         rows: list[tuple[Handle, int, int, int, int, int, int]] = []
-        for op in operations:
-            handle = op.buffer._handle
-            if not is_on_device(op) and not isinstance(handle, DeviceHandle):
-                rows.append((handle, op.kind, op.memory.address, op.nbytes, op.offset, op.first, op.second))
-        self._rest = Plan(this_process().bulk, rows, self._operations)
+        for handle, kind, memory, nbytes, offset, first, second in steps:
+            if memory.device is None and not isinstance(handle, DeviceHandle):
+                rows.append((handle, kind, memory.address, nbytes, offset, first, second))
+        self._rest = Plan(this_process().bulk, rows, keep)
         self._running = 0
 
     def open(self, timeout: float) -> None:
@@ -404,7 +402,3 @@ class DevicePlan:
             except BulkFailed as e:
                 record = e.args[0]
         return record
-
-
-def is_on_device(op: Operation) -> bool:
-    return op.memory.device is not None or isinstance(op.buffer._handle, DeviceHandle)

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from monarch._core._native.bulk import Handle
+
 if TYPE_CHECKING:
     from monarch.rdma._buffer import RDMABuffer
     from monarch.rdma._memory import Memory
+    from monarch.rdma.paths.cuda_ipc import DeviceHandle
 
 # rust/bridge/src/bulk/plan.rs
 READ, WRITE, FETCH_ADD, COMPARE_AND_SWAP = range(4)
+
+
+class Step(NamedTuple):
+    """What is to be done with the memory that a handle names."""
+
+    handle: Handle | DeviceHandle
+    kind: int
+    memory: Memory
+    nbytes: int
+    offset: int = 0
+    first: int = 0
+    second: int = 0
+
+    @property
+    def on_device(self) -> bool:
+        """One of its ends is on a GPU."""
+        return self.memory.device is not None or not isinstance(self.handle, Handle)
 
 
 class Operation(NamedTuple):
@@ -22,3 +42,7 @@ class Operation(NamedTuple):
     offset: int = 0
     first: int = 0
     second: int = 0
+
+    @property
+    def step(self) -> Step:
+        return Step(self.buffer._handle, self.kind, self.memory, self.nbytes, self.offset, self.first, self.second)

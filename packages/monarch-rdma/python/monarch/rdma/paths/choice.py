@@ -26,11 +26,10 @@ def paths(theirs: CapabilityRecord) -> Iterator[Path]:
     yield HOST_MEMORY
 
 
-def choose(mine: CapabilityRecord, theirs: CapabilityRecord, host: str, on_device: bool) -> Path:
+def choose(mine: CapabilityRecord, theirs: CapabilityRecord, host: str) -> Path:
     """The best path to a process on `host`; `RDMAUnsupportedError` where none reaches it."""
     for path in paths(theirs):
-        # Devices do not reach memory of GPUs in this version: its owner copies, and streams carry that.
-        if (path is HOST_MEMORY or not on_device) and path.reaches(mine, theirs):
+        if path.reaches(mine, theirs):
             if path is HOST_MEMORY and mine.host != theirs.host:
                 warn_once(f"to and from {host} and other hosts")
             return path

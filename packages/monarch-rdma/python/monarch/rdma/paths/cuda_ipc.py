@@ -51,8 +51,27 @@ def register(native: Bulk, memory: Memory, readonly: bool, lease: float | None) 
     view = allocate(_BLOCK.size)
     view[:] = _BLOCK.pack(_MAGIC, exported, uuid, memory.address - base, memory.address, memory.nbytes)
     block = BufferMemory(view)
-    handle = native.register(block.address, _BLOCK.size, readonly, lease, (block, memory.keep))
+    handle = native.register(block.address, _BLOCK.size, readonly, lease, (_Described(block, memory), memory.keep))
     return DeviceHandle(handle, memory.nbytes, 0, readonly)
+
+
+class _Described:
+    """As long as it lives, this process goes by what it knows of the memory itself: who may write the buffer may write the block."""
+
+    def __init__(self, block: BufferMemory, memory: Memory) -> None:
+        self._block = block
+        _described[block.address] = memory._replace(keep=None)
+
+    def __del__(self) -> None:
+        _described.pop(self._block.address, None)
+
+
+_described: dict[int, Memory] = {}
+
+
+def described(address: int) -> Memory | None:
+    """The memory of a GPU that a block of this process at that address describes."""
+    return _described.get(address)
 
 
 def _export(loaded: Driver, memory: Memory) -> tuple[Pointer, bytes]:
@@ -161,19 +180,25 @@ class DeviceHandle:
                 self._place = Place(0, 0)
             if self._place is None:
                 view = memoryview(self.block.map(timeout))  # pyright: ignore[reportArgumentType]
-                self._place = self._find(_BLOCK.unpack(view))
+                self._place = self._find_own(BufferMemory(view).address) if self.is_own else self._find(_BLOCK.unpack(view))
                 self._view = view
             return self._place
 
+    def _find_own(self, address: int) -> Place:
+        memory = described(address)
+        if memory is None or memory.device is None:
+            raise CudaError("what is registered there describes no memory of a GPU")
+        if self.offset + self.nbytes > memory.nbytes:
+            raise CudaError(f"bytes to {self.offset + self.nbytes:,} of a tensor of {memory.nbytes:,}")
+        return Place(memory.address + self.offset, memory.device)
+
     def _find(self, described: tuple[bytes, bytes, bytes, int, int, int]) -> Place:
-        magic, exported, uuid, start, pointer, nbytes = described
+        magic, exported, uuid, start, _, nbytes = described
         if magic != _MAGIC:
             raise CudaError("the owner describes its memory in another way: it has another version")
         if self.offset + self.nbytes > nbytes:
             raise CudaError(f"bytes to {self.offset + self.nbytes:,} of a tensor of {nbytes:,}")
         device = driver().find(uuid)
-        if self.is_own:
-            return Place(pointer + self.offset, device or 0)
         if exported == _NOT_EXPORTED:
             return Place(0, 0)
         if device is None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from monarch._core.bulk import Notify
     from monarch.rdma._capability import CapabilityRecord
     from monarch.rdma._memory import Memory
-    from monarch.rdma._operation import Operation
+    from monarch.rdma._operation import Operation, Step
     from monarch.rdma._probe import DeviceReport
     from monarch.rdma.paths.cuda_ipc import DeviceHandle
     from monarch.rdma.paths.path import Prepared
@@ -29,6 +29,18 @@ if TYPE_CHECKING:
 def largest_slice() -> int:
     """Upper bound of a slice, bytes; a setting of nothing or less counts as 1 MiB."""
     return max(int(bulk.setting("rdma_max_chunk_size_mb")), 1) << 20
+
+
+def prepared(steps: Sequence[Step], keep: object) -> Prepared:
+    """A plan of these; `keep` keeps local memory and handles."""
+    rows: list[tuple[Handle, int, int, int, int, int, int]] = []
+    for handle, kind, memory, nbytes, offset, first, second in steps:
+        if memory.device is not None or not isinstance(handle, Handle):
+            from monarch.rdma._device_copies import DevicePlan
+
+            return DevicePlan(steps, keep)
+        rows.append((handle, kind, memory.address, nbytes, offset, first, second))
+    return Plan(this_process().bulk, rows, keep)
 
 
 class HostMemory:
@@ -54,16 +66,8 @@ class HostMemory:
         """Native code knows."""
 
     def plan(self, operations: Sequence[Operation]) -> Prepared:
-        rows: list[tuple[Handle, int, int, int, int, int, int]] = []
-        for op in operations:
-            handle = op.buffer._handle
-            if op.memory.device is not None or not isinstance(handle, Handle):
-                from monarch.rdma._device_copies import DevicePlan
-
-                return DevicePlan(operations)
-            rows.append((handle, op.kind, op.memory.address, op.nbytes, op.offset, op.first, op.second))
         # Buffers are kept like the local memory: one that was never pickled would end with its last handle.
-        return Plan(this_process().bulk, rows, tuple(operations))
+        return prepared([op.step for op in operations], tuple(operations))
 
     def submit(self, plan: Prepared, timeout: float, notify: Notify | None) -> CallCell:
         return plan.submit(timeout, largest_slice(), notify)

@@ -11,16 +11,20 @@ from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
 from monarch._core import bulk
-from monarch._core._native.bulk import BulkFailed, Handle, Plan
+from monarch._core._native.bulk import BufferMemory, BulkFailed, Handle
+from monarch.rdma._cuda import driver
 from monarch.rdma._failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_path, pack_named
-from monarch.rdma._operation import READ, WRITE
+from monarch.rdma._memory import Memory
+from monarch.rdma._operation import READ, WRITE, Step
 from monarch.rdma._process import this_process
 from monarch.rdma.paths.choice import warn_once
-from monarch.rdma.paths.host_memory import HOST_MEMORY, largest_slice
+from monarch.rdma.paths.host_memory import HOST_MEMORY, largest_slice, prepared
 from monarch.rdma.verbs.connection import COMPLETE, REFUSED, Piece
 from monarch.rdma.verbs.connection import TIMED_OUT as LATE
 from monarch.rdma.verbs.fabric import fabric
+from monarch.rdma.verbs.memory import Range
 from monarch.rdma.verbs.peer import Ended, Late
+from monarch.rdma.verbs.question import Wanted
 from monarch.rdma.verbs.service import in_thread
 from monarch.rdma.verbs.usable import usable
 
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
     from monarch._core._native.bulk import Message
     from monarch._core.bulk import Notify
     from monarch.rdma._capability import CapabilityRecord
-    from monarch.rdma._memory import Memory
     from monarch.rdma._operation import Operation
     from monarch.rdma._probe import DeviceReport
     from monarch.rdma.paths.cuda_ipc import DeviceHandle
@@ -40,25 +43,32 @@ if TYPE_CHECKING:
     from monarch.rdma.verbs.rails import Known
 
 
+# What is copied once, and is no more than this, has come over a stream before a key for it would be here; bytes.
+ONCE = 64 << 10
 # What a transfer waits for an owner that has to be asked first, before it goes over streams this time; seconds.
 PATIENCE = 0.1
 
 
 class Row(NamedTuple):
-    """Bytes between local memory and a buffer."""
+    """Bytes between local memory and a buffer, from `offset` on; `start` is where the buffer begins in what has the key."""
 
-    handle: Handle
-    id: bytes
-    epoch: int
+    handle: Handle | DeviceHandle
+    wanted: Wanted
     write: bool
-    address: int
+    memory: Memory
     nbytes: int
     offset: int
+    start: int
 
 
-def _row(handle: Handle, write: bool, address: int, nbytes: int, offset: int) -> Row:
+def _row(handle: Handle | DeviceHandle, write: bool, memory: Memory, nbytes: int, offset: int) -> Row:
     id, epoch, _, _, _ = handle.parts()
-    return Row(handle, id, epoch, write, address, nbytes, offset)
+    on_device = not isinstance(handle, Handle)
+    return Row(handle, Wanted(id, epoch, on_device), write, memory, nbytes, offset, 0 if isinstance(handle, Handle) else handle.offset)
+
+
+def _range(row: Row) -> Range:
+    return Range(row.memory.address, row.nbytes, row.memory.device)
 
 
 class Run:
@@ -79,16 +89,19 @@ class Run:
         self._known = known
         self._own: Known | None = None
         self._asked = sum(row.nbytes for row in rows)
-        self._name = "verbs"
+        self._name = self._peer.name
         self._tried = False
 
     def start(self) -> None:
-        if any(row.handle.is_dropped() for row in self._rows):
+        allowed = bool(bulk.setting("rdma_allow_tcp_fallback"))
+        if any(_is_dropped(row.handle) for row in self._rows):
             self._end(self._failure(RELEASED, "it was dropped by this process"))
-        elif self._peer.is_open([row.id for row in self._rows]):
-            self._guarded(self._submit)
         elif self._peer.rests:
             self._guarded(lambda: self._by_streams([(i, 0, row.nbytes) for i, row in enumerate(self._rows)]))
+        elif self._asked <= ONCE and allowed and self._peer.is_first_use([row.wanted.id for row in self._rows]):
+            self._guarded(lambda: self._by_streams([(i, 0, row.nbytes) for i, row in enumerate(self._rows)]))
+        elif self._peer.is_open([row.wanted.id for row in self._rows]) and all(row.memory.device is None for row in self._rows):
+            self._guarded(self._submit)
         else:
             in_thread(lambda: self._guarded(self._open), "rdma opening")
 
@@ -101,11 +114,15 @@ class Run:
 
     def _open(self) -> None:
         everything = [(i, 0, row.nbytes) for i, row in enumerate(self._rows)]
+        for device in {row.memory.device for row in self._rows if row.memory.device is not None}:
+            # Work that was queued before may still write it, or read it.
+            with driver().on(device):
+                driver().synchronize()
         allowed = bool(bulk.setting("rdma_allow_tcp_fallback"))
         # It takes the owner's Python, which may be busy; streams do not.
         until = min(self._until, monotonic() + PATIENCE) if allowed else self._until
         try:
-            self._peer.open(list(dict.fromkeys((row.id, row.epoch) for row in self._rows)), until)
+            self._peer.open(list(dict.fromkeys(row.wanted for row in self._rows)), until)
         except Late:
             if allowed:
                 self._by_streams(everything)
@@ -127,23 +144,25 @@ class Run:
         known = self._known
         if known is None:
             try:
-                known = self._own = self._fabric.rails().know([(row.address, row.nbytes) for row in self._rows])
+                known = self._own = self._fabric.rails().know([_range(row) for row in self._rows])
             except OSError as e:
                 self._by_streams([(i, 0, row.nbytes) for i, row in enumerate(self._rows)], str(e))
                 return
         pieces: list[Piece] = []
         for row in self._rows:
-            region = self._peer.region(row.id)
+            region = self._peer.region(row.wanted.id)
             if region is None:  # there are more than are kept
                 self._own_over()
                 in_thread(lambda: self._guarded(self._open), "rdma opening")
                 return
             size, readonly = row.handle.parts()[3:]
-            if region.nbytes != size or not (region.writable or readonly):
+            # The key of memory of a GPU is for the tensor, of which the buffer may be a part.
+            fits = region.nbytes >= row.start + size if row.wanted.on_device else region.nbytes == size
+            if not fits or not (region.writable or readonly):
                 self._end(self._failure(ACCESS, "the handle is not as its owner made it"))
                 return
-            keys = known.keys(row.address)
-            pieces.append(Piece(row.write, row.address, row.nbytes, keys, region.address + row.offset, region.keys))
+            keys, address = known.place(row.memory.address)
+            pieces.append(Piece(row.write, address, row.nbytes, keys, region.address + row.start + row.offset, region.keys))
         connection.submit(pieces, max(0.0, self._until - monotonic()), lambda transfer: self._guarded(lambda: self._ended(transfer)))
 
     def _ended(self, transfer: Transfer) -> None:
@@ -158,7 +177,7 @@ class Run:
             if transfer.state == REFUSED:
                 # The key may be that of a buffer that has ended: its owner is asked the next time.
                 for attempt in transfer.attempts:
-                    self._peer.forget(self._rows[attempt.piece].id)
+                    self._peer.forget(self._rows[attempt.piece].wanted.id)
             tries = [
                 f"{self._name}, {one.rail}: {one.status}, bytes {one.offset:,} to {one.offset + one.nbytes:,}" for one in transfer.attempts
             ]
@@ -172,18 +191,13 @@ class Run:
             self._end(None)
             return
         allowed = bool(bulk.setting("rdma_allow_tcp_fallback"))
-        rows = [(self._rows[i].handle, self._rows[i].write, *_part(self._rows[i], at, n)) for i, at, n in left]
-        scratch = bytearray(1)
+        steps = [_part(self._rows[i], at, n) for i, at, n in left]
         if not allowed:
-            from monarch._core._native.bulk import BufferMemory
-
-            memory = BufferMemory(scratch)
-            first = {id(self._rows[i].handle): self._rows[i].handle for i, _, _ in left}.values()
-            rows = [(handle, False, memory.address, 1, 0) for handle in first]
-            self._keep = (self._keep, memory)
-        operations = [(handle, WRITE if write else READ, address, n, at, 0, 0) for handle, write, address, n, at in rows]
-        plan = Plan(this_process().bulk, operations, self._keep)
-        cell = plan.submit(max(0.0, self._until - monotonic()), largest_slice(), None)
+            memory = BufferMemory(bytearray(1))
+            scratch = Memory(memory.address, 1, False, memory)
+            steps = [step._replace(kind=READ, memory=scratch, nbytes=1, offset=0) for step in steps]
+        # Also what is on a GPU.
+        cell = prepared(steps, self._keep).submit(max(0.0, self._until - monotonic()), largest_slice(), None)
 
         def ended() -> None:
             error = cell.error()
@@ -209,8 +223,13 @@ class Run:
         return pack_named(kind, self._name, opened, done, self._asked, self._peer.uid, detail)
 
 
-def _part(row: Row, at: int, nbytes: int) -> tuple[int, int, int]:
-    return row.address + at, nbytes, row.offset + at
+def _part(row: Row, at: int, nbytes: int) -> Step:
+    memory = row.memory._replace(address=row.memory.address + at, nbytes=nbytes)
+    return Step(row.handle, WRITE if row.write else READ, memory, nbytes, row.offset + at)
+
+
+def _is_dropped(handle: Handle | DeviceHandle) -> bool:
+    return (handle if isinstance(handle, Handle) else handle.block).is_dropped()
 
 
 class VerbsPlan:
@@ -223,8 +242,8 @@ class VerbsPlan:
         rest: list[Operation] = []
         for op in operations:
             handle = op.buffer._handle
-            if id(op) in chosen and isinstance(handle, Handle):
-                row = _row(handle, op.kind == WRITE, op.memory.address, op.nbytes, op.offset)
+            if id(op) in chosen:
+                row = _row(handle, op.kind == WRITE, op.memory, op.nbytes, op.offset)
                 self._groups.setdefault(handle.parts()[2], []).append(row)
             else:
                 rest.append(op)
@@ -238,12 +257,12 @@ class VerbsPlan:
         until = monotonic() + timeout
         for owner, rows in self._groups.items():
             try:
-                fabric().peer(owner).open(list(dict.fromkeys((row.id, row.epoch) for row in rows)), until)
+                fabric().peer(owner).open(list(dict.fromkeys(row.wanted for row in rows)), until)
             except (OSError, BulkFailed, Late, Ended):
                 continue
         try:
             rails = fabric().rails()
-            self._known = rails.know([(row.address, row.nbytes) for rows in self._groups.values() for row in rows])
+            self._known = rails.know([_range(row) for rows in self._groups.values() for row in rows])
         except OSError:
             pass
         if self._rest is not None:
@@ -254,7 +273,7 @@ class VerbsPlan:
         if self._known is not None:
             fabric().service.run(self._known.release)
 
-    def one_of_each_owner(self) -> list[Handle]:
+    def one_of_each_owner(self) -> list[Handle | DeviceHandle]:
         return [rows[0].handle for rows in self._groups.values()]
 
     def in_flight(self) -> bool:
@@ -333,34 +352,30 @@ class Verbs:
         return devices()
 
     def open(self, handle: Handle | DeviceHandle, timeout: float) -> str:
-        assert isinstance(handle, Handle)
-        id, epoch, owner, _, _ = handle.parts()
+        id, epoch, owner, size, _ = handle.parts()
         peer = fabric().peer(owner)
-        size = handle.parts()[3]
         if not peer.rests:
             try:
-                peer.open([(id, epoch)], monotonic() + timeout)
+                peer.open([Wanted(id, epoch, not isinstance(handle, Handle))], monotonic() + timeout)
             except Late:
-                raise BulkFailed(pack_named(TIMED_OUT, "verbs", False, 0, size, owner, "")) from None
+                raise BulkFailed(pack_named(TIMED_OUT, peer.name, False, 0, size, owner, "")) from None
             except Ended:
-                raise BulkFailed(pack_named(PEER_LOST, "verbs", False, 0, size, owner, "")) from None
+                raise BulkFailed(pack_named(PEER_LOST, peer.name, False, 0, size, owner, "")) from None
             except OSError:
-                pass
+                return HOST_MEMORY.open(handle, timeout)
             if peer.has_queue:
                 return peer.name
         return HOST_MEMORY.open(handle, timeout)
 
-    def _warn_if_rests(self, handle: Handle) -> None:
+    def _warn_if_rests(self, handle: Handle | DeviceHandle) -> None:
         """Devices do not reach its owner: bytes go over streams for a while, which is not to be a silent surprise."""
         if fabric().peer(handle.parts()[2]).rests:
             warn_once("of a process that devices do not reach")
 
     def copy(self, handle: Handle | DeviceHandle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> CallCell | None:
-        if memory.device is not None or not isinstance(handle, Handle):
-            return HOST_MEMORY.copy(handle, write, memory, offset, nbytes, timeout)
         self._warn_if_rests(handle)
         cell = bulk.cell()
-        row = _row(handle, write, memory.address, nbytes, offset)
+        row = _row(handle, write, memory, nbytes, offset)
         run = Run(handle.parts()[2], [row], memory.keep, monotonic() + timeout, lambda record: bulk.complete(cell, record))
         run.start()
         return cell
@@ -371,7 +386,7 @@ class Verbs:
         fabric().peer(owner).forget(id)
 
     def plan(self, operations: Sequence[Operation]) -> Prepared:
-        by_devices = [op for op in operations if op.buffer._way() is self and op.kind in (READ, WRITE) and op.memory.device is None]
+        by_devices = [op for op in operations if op.buffer._way() is self and op.kind in (READ, WRITE)]
         return VerbsPlan(operations, by_devices) if by_devices else HOST_MEMORY.plan(operations)
 
     def submit(self, plan: Prepared, timeout: float, notify: Notify | None) -> CallCell:

@@ -7,9 +7,11 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from monarch.rdma.verbs.connect_record import QueueRecord, RegionRecord
+from monarch.rdma.verbs.memory import register
 
 if TYPE_CHECKING:
-    from monarch.rdma.verbs.provider import Queue, Rail, Region
+    from monarch.rdma.verbs.memory import Range
+    from monarch.rdma.verbs.provider import Queue, Rail
 
 
 class Acceptor:
@@ -58,25 +60,16 @@ class Acceptor:
 
 
 class Export:
-    """Memory that others may reach, registered on all rails, for that range and no more, until `close`."""
+    """Memory that others may reach, registered on all rails, for that range and no more (of a GPU: for its pages), until `close`."""
 
-    def __init__(self, rails: Sequence[Rail], address: int, nbytes: int, *, writable: bool) -> None:
-        self._regions: list[Region] = []
-        keys: dict[str, int] = {}
-        try:
-            for rail in rails:
-                region = rail.register(address, nbytes, remote_read=True, remote_write=writable)
-                self._regions.append(region)
-                keys[rail.port.device] = region.remote_key
-        except OSError:
-            self.close()
-            raise
-        self.record = RegionRecord(address, nbytes, writable, keys)
+    def __init__(self, rails: Sequence[Rail], memory: Range, *, writable: bool) -> None:
+        self._registered = register(rails, memory, remote_read=True, remote_write=writable)
+        keys = {rail.port.device: region.remote_key for rail, region in zip(rails, self._registered.regions, strict=True)}
+        self.record = RegionRecord(memory.address - self._registered.origin, memory.nbytes, writable, keys)
 
     def close(self) -> None:
         """The keys are good for nothing when this returns."""
-        while self._regions:
-            self._regions.pop().close()
+        self._registered.close()
 
 
 def partner(offer: QueueRecord, rails: Sequence[Rail], used: Sequence[int], affinity: str) -> int | None:

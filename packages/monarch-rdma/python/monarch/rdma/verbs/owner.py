@@ -8,12 +8,23 @@ from monarch._core._native.bulk import BulkFailed
 from monarch.rdma.verbs import question
 from monarch.rdma.verbs.acceptor import Acceptor, Export
 from monarch.rdma.verbs.connect_record import RegionRecord
+from monarch.rdma.verbs.memory import Range
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monarch._core._native.bulk import Bulk
     from monarch.rdma.verbs.rails import Rails
+
+
+def _described(address: int) -> Range:
+    """Memory of a GPU, by what is registered in its place."""
+    from monarch.rdma.paths.cuda_ipc import described
+
+    memory = described(address)
+    if memory is None:
+        raise OSError("what is registered there describes no memory of a GPU")
+    return Range(memory.address, memory.nbytes, memory.device)
 
 
 class Owner:
@@ -32,7 +43,7 @@ class Owner:
         """`ValueError` for what is no question, `OSError` where devices cannot be used."""
         if body[:1] == bytes([question.CONNECT]):
             return self._connect(sender, body)
-        return question.pack_keys([self._export(id, epoch) for id, epoch in question.buffers(body)])
+        return question.pack_keys([self._export(wanted) for wanted in question.buffers(body)])
 
     def forget(self, peer: int) -> None:
         """It has ended."""
@@ -61,7 +72,8 @@ class Owner:
             self._watch(sender)
         return question.pack_accepted(self._acceptor.answer(sender, offers))
 
-    def _export(self, id: bytes, epoch: int) -> RegionRecord | question.Refusal:
+    def _export(self, wanted: question.Wanted) -> RegionRecord | question.Refusal:
+        id, epoch, on_device = wanted
         try:
             # Asked each time, since it may have ended, and the news of that not have come here.
             address, nbytes, readonly = self._native.export(id, epoch)
@@ -70,7 +82,8 @@ class Owner:
         export = self._exports.get(id)
         if export is None:
             try:
-                export = self._exports[id] = Export(self._rails().rails, address, nbytes, writable=not readonly)
+                memory = _described(address) if on_device else Range(address, nbytes)
+                export = self._exports[id] = Export(self._rails().rails, memory, writable=not readonly)
             except OSError as e:
                 self._native.unexport(id)
                 return question.Refusal(question.UNKNOWN, str(e).encode())

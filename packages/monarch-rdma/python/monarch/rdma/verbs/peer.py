@@ -44,6 +44,9 @@ class Peer:
         self._connected = threading.Condition(self._lock)
         self._connecting = False
         self._regions: OrderedDict[bytes, RegionRecord] = OrderedDict()
+        # Buffers that there have been small transfers of.
+        self._used: dict[bytes, None] = {}
+        self._name = "verbs"
         self._ended = False
         self._rests_until = 0.0
         self._rest = REST
@@ -63,6 +66,16 @@ class Peer:
                 self._regions.move_to_end(id)
             return found
 
+    def is_first_use(self, ids: Sequence[bytes]) -> bool:
+        """None of these buffers is known, nor has been asked for here before."""
+        with self._lock:
+            first = all(id not in self._regions and id not in self._used for id in ids)
+            for id in ids:
+                self._used[id] = None
+            while len(self._used) > _KEPT:
+                self._used.pop(next(iter(self._used)))
+        return first
+
     def forget(self, id: bytes) -> None:
         """What was known of a buffer is not so any more."""
         with self._lock:
@@ -79,18 +92,20 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """Of the path: the nearest rail that there is a queue on."""
+        """Of the path: the nearest rail that there is a queue on, or was."""
         connection = self.connection
-        names = [] if connection is None else [name for name, ready in zip(connection.names, connection.ready, strict=True) if ready]
-        return f"verbs:{names[0]}" if names else "verbs"
+        if connection is not None:
+            names = [name for name, ready in zip(connection.names, connection.ready, strict=True) if ready]
+            self._name = f"verbs:{names[0]}" if names else self._name
+        return self._name
 
-    def open(self, buffers: Sequence[tuple[bytes, int]], until: float) -> None:
-        """Connects, and asks for the keys of buffers, ids with epochs. It waits.
+    def open(self, buffers: Sequence[question.Wanted], until: float) -> None:
+        """Connects, and asks for the keys of buffers. It waits.
 
         `OSError` where devices do not reach it, or cannot know that memory; `BulkFailed` for a buffer that has ended; `Late`; `Ended`.
         """
         self._connect(until)
-        missing = [buffer for buffer in buffers if self.region(buffer[0]) is None]
+        missing = [buffer for buffer in buffers if self.region(buffer.id) is None]
         if missing:
             self._take(missing, question.keys(self._ask(question.pack_buffers(missing), until)))
 
@@ -167,11 +182,11 @@ class Peer:
             raise OSError(f"the other process uses no devices: {text.decode(errors='replace') or 'it does not say why'}")
         return value
 
-    def _take(self, asked: Sequence[tuple[bytes, int]], keys: Sequence[RegionRecord | question.Refusal]) -> None:
+    def _take(self, asked: Sequence[question.Wanted], keys: Sequence[RegionRecord | question.Refusal]) -> None:
         if len(keys) != len(asked):
             raise OSError(f"the other process answers for {len(keys)} of {len(asked)} buffers")
         unknown: list[str] = []
-        for (id, _), key in zip(asked, keys, strict=True):
+        for (id, _, _), key in zip(asked, keys, strict=True):
             if isinstance(key, RegionRecord):
                 with self._lock:
                     self._regions[id] = key

@@ -76,6 +76,12 @@ class Rail(Protocol):
         """Pins memory; `OSError` where the device or the limit of locked memory is in the way."""
         ...
 
+    def register_dma_buffer(
+        self, descriptor: int, offset: int, nbytes: int, *, remote_read: bool = False, remote_write: bool = False
+    ) -> Region:
+        """The same for memory of another device, by a descriptor of its driver; addresses in requests count from `offset`."""
+        ...
+
     def queue(self, depth: int) -> Queue:
         """A queue pair for `depth` requests at a time; 0: for the end that is read and written only."""
         ...

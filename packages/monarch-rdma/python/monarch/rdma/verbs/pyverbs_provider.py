@@ -70,7 +70,7 @@ class PyverbsRail:
     def register_dma_buffer(
         self, descriptor: int, offset: int, nbytes: int, *, remote_read: bool = False, remote_write: bool = False
     ) -> PyverbsRegion:
-        """Memory of a GPU, which its driver has exported; addresses in work requests count from 0."""
+        """Memory of a GPU, which its driver has exported; addresses in work requests count from `offset`."""
         access = LOCAL_WRITE | (REMOTE_READ if remote_read else 0) | (REMOTE_WRITE if remote_write else 0)
         try:
             return PyverbsRegion(module("mr").DmaBufMR(self.domain, nbytes, access, descriptor, offset))

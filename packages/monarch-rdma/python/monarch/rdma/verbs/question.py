@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 # The first byte of a question; 0 is one about memory of a GPU (`_device_copies`).
 CONNECT, EXPORT = 1, 2
 _HEAD = Struct("<BI")
-_BUFFER = Struct("<16sQ")
+_BUFFER = Struct("<16sQ?")
 _LENGTH = Struct("<I")
 _NONE = b"\xff"
 
@@ -34,8 +34,15 @@ def pack_accepted(accepted: Sequence[QueueRecord | None]) -> bytes:
     return _pack(CONNECT, [_NONE if one is None else one.pack() for one in accepted])
 
 
-def pack_buffers(buffers: Sequence[tuple[bytes, int]]) -> bytes:
-    """Ids with epochs."""
+class Wanted(NamedTuple):
+    """A buffer whose key is wanted; `on_device`: it describes memory of a GPU, which is what is meant."""
+
+    id: bytes
+    epoch: int
+    on_device: bool = False
+
+
+def pack_buffers(buffers: Sequence[Wanted]) -> bytes:
     return _pack(EXPORT, [_BUFFER.pack(*buffer) for buffer in buffers])
 
 
@@ -52,9 +59,9 @@ def accepted(body: bytes) -> list[QueueRecord | None]:
     return [None if row == _NONE else QueueRecord.unpack(row) for row in _unpack(CONNECT, body)]
 
 
-def buffers(body: bytes) -> list[tuple[bytes, int]]:
+def buffers(body: bytes) -> list[Wanted]:
     try:
-        return [_BUFFER.unpack(row) for row in _unpack(EXPORT, body)]
+        return [Wanted(*_BUFFER.unpack(row)) for row in _unpack(EXPORT, body)]
     except error as e:
         raise ValueError(f"no buffer: {e}") from None
 

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from monarch._core import bulk
+from monarch.rdma.verbs.memory import Range, register
 from monarch.rdma.verbs.poller import BUSY_WINDOW, Poller
 from monarch.rdma.verbs.registration import Allocation, Registrations, budget
 from monarch.rdma.verbs.usable import library, rails_to_open
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monarch._core._native.bulk import Bulk
+    from monarch.rdma.verbs.memory import Registered
     from monarch.rdma.verbs.provider import Rail
     from monarch.rdma.verbs.registration import Lease
 
@@ -42,8 +44,8 @@ class Rails:
         if not self.rails:
             raise OSError("; ".join(troubles) or "no RDMA device that is to be used")
 
-    def know(self, ranges: Sequence[tuple[int, int]]) -> Known:
-        """Has all rails know this memory: addresses and bytes. `OSError` where one cannot."""
+    def know(self, ranges: Sequence[Range]) -> Known:
+        """Has all rails know this memory. `OSError` where one cannot."""
         return Known(self, self._native, ranges)
 
     def close(self) -> None:
@@ -57,42 +59,57 @@ class Rails:
 class Known:
     """Local memory that all rails know, until `release`."""
 
-    def __init__(self, rails: Rails, native: Bulk, ranges: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, rails: Rails, native: Bulk, ranges: Sequence[Range]) -> None:
         self._registrations = rails.registrations
+        self._leases: list[Lease] = []
+        # Of GPUs: their drivers do not tell when memory is freed, so it is known for as long as this only.
+        self._registered: list[Registered] = []
         self._starts: list[int] = []
-        self._leases: list[list[Lease]] = []
+        self._keys: list[tuple[list[int], int]] = []
         try:
-            for address, nbytes in merged(ranges):
+            for memory in merged([one for one in ranges if one.device is None]):
                 # Memory of an allocation is known as a whole and kept, since we are told when it is freed.
-                whole = native.allocation(address, nbytes)
-                allocation = Allocation(address, nbytes) if whole is None else Allocation(*whole)
-                self._starts.append(address)
-                self._leases.append([])
+                whole = native.allocation(memory.address, memory.nbytes)
+                allocation = Allocation(memory.address, memory.nbytes) if whole is None else Allocation(*whole)
+                leases: list[Lease] = []
                 for rail in rails.rails:
-                    self._leases[-1].append(self._registrations.acquire(rail, allocation))
+                    leases.append(self._registrations.acquire(rail, allocation))
+                    self._leases.append(leases[-1])
+                self._add(memory.address, [lease.region.key for lease in leases], 0)
+            for memory in [one for one in ranges if one.device is not None]:
+                registered = register(rails.rails, memory)
+                self._registered.append(registered)
+                self._add(memory.address, [region.key for region in registered.regions], registered.origin)
         except OSError:
             self.release()
             raise
 
-    def keys(self, address: int) -> list[int]:
-        """By rail, of the memory that this address is in."""
-        return [lease.region.key for lease in self._leases[bisect_right(self._starts, address) - 1]]
+    def _add(self, address: int, keys: list[int], origin: int) -> None:
+        at = bisect_right(self._starts, address)
+        self._starts.insert(at, address)
+        self._keys.insert(at, (keys, origin))
+
+    def place(self, address: int) -> tuple[list[int], int]:
+        """The key on each rail of the memory that this address is in, and the address as requests have it."""
+        keys, origin = self._keys[bisect_right(self._starts, address) - 1]
+        return keys, address - origin
 
     def release(self) -> None:
         leases, self._leases = self._leases, []
-        for row in leases:
-            for lease in row:
-                self._registrations.release(lease)
+        for lease in leases:
+            self._registrations.release(lease)
+        while self._registered:
+            self._registered.pop().close()
 
 
-def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same memory in fewer pieces: those that share a page, or whose pages touch, are one. Pages are what devices know."""
-    found: list[tuple[int, int]] = []
-    for address, nbytes in sorted(ranges):
+def merged(ranges: Sequence[Range]) -> list[Range]:
+    """The same memory of the host in fewer pieces: those that share a page, or whose pages touch, are one. Pages are what devices know."""
+    found: list[Range] = []
+    for memory in sorted(ranges, key=lambda one: one.address):
         if found:
-            start, length = found[-1]
-            if address // _PAGE <= (start + length - 1) // _PAGE + 1:
-                found[-1] = start, max(start + length, address + nbytes) - start
+            start, length, _ = found[-1]
+            if memory.address // _PAGE <= (start + length - 1) // _PAGE + 1:
+                found[-1] = Range(start, max(start + length, memory.address + memory.nbytes) - start)
                 continue
-        found.append((address, nbytes))
+        found.append(memory)
     return found
