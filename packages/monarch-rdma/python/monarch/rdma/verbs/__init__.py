@@ -8,6 +8,7 @@
 | `connect_record` | what two processes tell each other before they can transfer |
 | `endpoint_rc`, `endpoint_srd` | queue pairs of connected devices; of EFA |
 | `send_queue` | which requests of a queue pair are under way: decisions only |
+| `memory` | what is registered: of the host, or of a GPU |
 | `registration` | local memory that devices know, within a budget |
 | `poller` | the thread of a device that takes completions |
 | `connection`, `status` | all rails to one process, and the transfers on them; how requests end |
