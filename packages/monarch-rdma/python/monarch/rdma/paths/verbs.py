@@ -354,16 +354,17 @@ class Verbs:
     def open(self, handle: Handle | DeviceHandle, timeout: float) -> str:
         id, epoch, owner, size, _ = handle.parts()
         peer = fabric().peer(owner)
+        until = monotonic() + timeout
         if not peer.rests:
             try:
-                peer.open([Wanted(id, epoch, not isinstance(handle, Handle))], monotonic() + timeout)
+                peer.open([Wanted(id, epoch, not isinstance(handle, Handle))], until)
             except Late:
                 raise BulkFailed(pack_named(TIMED_OUT, peer.name, False, 0, size, owner, "")) from None
             except Ended:
                 raise BulkFailed(pack_named(PEER_LOST, peer.name, False, 0, size, owner, "")) from None
             except OSError:
                 return HOST_MEMORY.open(handle, timeout)
-            if peer.has_queue:
+            if peer.repair(until):
                 return peer.name
         return HOST_MEMORY.open(handle, timeout)
 

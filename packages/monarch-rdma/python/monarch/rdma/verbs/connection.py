@@ -155,6 +155,13 @@ class Connection:
         if not any(self.ready):
             raise OSError("; ".join(self.troubles) or "no rail")
 
+    def repair(self, timeout: float) -> bool:
+        """Connects rails that have no queue, if that is not being done; waits so long for it. Whether there is one then."""
+        self._repair()
+        with self._lock:
+            self._dialed.wait_for(lambda: any(self.ready) or not self._dialing, timeout)
+        return any(self.ready)
+
     def submit(self, pieces: Sequence[Piece], timeout: float, ended: Callable[[Transfer], None]) -> Transfer:
         """Starts a transfer; `ended` is called once, from any thread, maybe before this returns."""
         slices = Slices(self._states, [piece.nbytes for piece in pieces], self._clock, self._largest)

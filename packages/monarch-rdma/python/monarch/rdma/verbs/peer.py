@@ -90,6 +90,11 @@ class Peer:
         connection = self.connection
         return connection is not None and any(connection.ready)
 
+    def repair(self, until: float) -> bool:
+        """Queues that have failed are replaced by the next transfer, or by this; whether there is one."""
+        connection = self.connection
+        return connection is not None and (any(connection.ready) or connection.repair(max(0.0, until - monotonic())))
+
     @property
     def name(self) -> str:
         """Of the path: the nearest rail that there is a queue on, or was."""
