@@ -255,6 +255,8 @@ pub struct Connection {
     direct: AtomicBool,
     views: Mutex<HashMap<(u64, bool), Weak<View>>>,
     stages: Mutex<Vec<Stage>>,
+    /// A test cuts off the owner's host.
+    pub still: Arc<AtomicBool>,
 }
 
 /// The owner's memory does not go while this is held.
@@ -285,7 +287,7 @@ impl Drop for Hazard {
 
 impl Connection {
     /// Opens a connection to the process with this uid. `direct`: copies by the kernel may be used where it permits them.
-    pub fn open(owner: u64, me: Identity, direct: bool, until: Instant) -> Outcome<Arc<Connection>> {
+    pub fn open(owner: u64, me: Identity, direct: bool, still: Arc<AtomicBool>, until: Instant) -> Outcome<Arc<Connection>> {
         let (line, reply, mut fds) = greet(owner, me, until)?;
         let Reply::Welcome { owner: said, pid, canary, nonce } = reply else {
             return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
@@ -308,6 +310,7 @@ impl Connection {
             direct: AtomicBool::new(direct),
             views: Mutex::default(),
             stages: Mutex::default(),
+            still,
         }))
     }
 

@@ -268,6 +268,7 @@ impl Remote {
             unsafe { if write { copy::memory(local, there, len) } else { copy::memory(there, local, len) } };
         };
         if let Target::Theirs(t) = target {
+            self.bulk.go(self.owner, &t.connection.still, until)?;
             // Between two slices: the number of a process that is gone may be another one's soon.
             t.connection.check()?;
         }
