@@ -15,7 +15,7 @@ use net::lock::lock;
 use crate::arena::Block;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::Place;
-use crate::shared::{self, SLOTS, Words};
+use crate::shared::{self, EPOCHS, SLOTS, Words};
 use crate::sys;
 
 /// Random: whoever has it may use what it stands for.
@@ -140,7 +140,7 @@ impl Drop for Pin {
 
 impl Registry {
     pub fn new() -> io::Result<Arc<Registry>> {
-        let epochs = Words::new(c"monarch-rdma-epochs", SLOTS as usize)?;
+        let epochs = Words::new(c"monarch-rdma-epochs", EPOCHS)?;
         Ok(Arc::new(Registry { epochs, state: Mutex::default() }))
     }
 
