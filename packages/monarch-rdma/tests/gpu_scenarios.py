@@ -170,10 +170,10 @@ def expandable_segments():
 
 def another_host():
     """The owner's Python copies between its GPU and memory of the other host, whoever owns that."""
-    from other_host import other_host
+    from other_hosts import other_hosts
 
     monarch.actor.unhandled_fault_hook = lambda failure: None
-    with other_host() as far, warnings.catch_warnings():
+    with other_hosts() as far, warnings.catch_warnings():
         warnings.simplefilter("ignore", RDMATcpFallbackWarning)
         owners, readers = far.spawn_procs(name="owner"), this_host().spawn_procs(name="reader")
         owner, reader = owners.spawn("owner", Owner), readers.spawn("reader", Reader)
@@ -201,7 +201,7 @@ def another_host():
 @contextlib.contextmanager
 def _between_hosts(path, owner=None, reader=None, **devices):
     """Reads and writes between a GPU of one host and both kinds of memory of another, by devices in name only."""
-    from other_host import other_host
+    from other_hosts import other_hosts
     from process_fabric import process_fabric
 
     monarch.actor.unhandled_fault_hook = lambda failure: None
@@ -209,7 +209,7 @@ def _between_hosts(path, owner=None, reader=None, **devices):
         fabric = stack.enter_context(process_fabric())
         for what, device in devices.items():
             fabric.begin(what, device)
-        far, near = (stack.enter_context(other_host(**fabric.devices(name))) for name in ("far", "near"))
+        far, near = (stack.enter_context(other_hosts(**fabric.devices(name))) for name in ("far", "near"))
         owners, readers = far.spawn_procs(name="owner"), near.spawn_procs(name="reader")
         the_owner, the_reader = owners.spawn("owner", Owner, **(owner or {})), readers.spawn("reader", Reader, **(reader or {}))
         for nbytes in SIZES:

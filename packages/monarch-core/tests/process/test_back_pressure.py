@@ -192,19 +192,19 @@ def test_waiting_is_interruptible():
         slow = this_host().spawn_procs().spawn("slow", Slow, port)
         gate = receiver.recv().get()
         slow.wait.broadcast()
-        main = threading.get_ident()
+        main, status = threading.get_ident(), f"/proc/self/task/{threading.get_native_id()}/syscall"
+        # How many have gone out, and where in the kernel the main thread is. To look lets it run.
+        def look():
+            with open(status) as f:
+                where = f.read()
+            return len(sent), where, sys._current_frames()[main].f_code.co_name
         def interrupt():
-            while True:
-                frame = sys._current_frames()[main]
-                if len(sent) > 100 and frame.f_code.co_name == "broadcast":
-                    before = len(sent)
-                    for _ in range(1000):
-                        if len(sent) != before:
-                            break
-                        os.sched_yield()
-                    else:
-                        os.kill(os.getpid(), signal.SIGINT)
-                        return
+            before, same = look(), 0
+            while same < 20:
+                now = look()
+                waits = now == before and now[0] > 100 and now[1] != "running\\n" and now[2] == "broadcast"
+                before, same = now, same + 1 if waits else 0
+            os.kill(os.getpid(), signal.SIGINT)
         sent = []
         threading.Thread(target=interrupt, daemon=True).start()
         try:

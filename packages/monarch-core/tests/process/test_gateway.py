@@ -191,6 +191,40 @@ def test_the_gateway_is_lost(how: signal.Signals):
             assert port.address in why, said
 
 
+def test_a_test_cuts_off_the_gateway_or_a_host_behind_it():
+    with Workers(3, "tls") as workers, ForwardedPort(workers.addresses[0]) as port:
+        said = run(
+            """
+from monarch.actor.testing import fault
+configure(host_loss_timeout="60s")
+attach(gateway, **trust)
+hosts = attach_to_workers(workers=workers, **trust)
+echoes = hosts.spawn_procs().spawn("echo", Echo)
+procs = this_host().spawn_procs()
+here, asking = procs.spawn("here", Echo), procs.spawn("asking", Echo)
+assert list(echoes.echo.call(0).get().values()) == [0] * 3
+def waits(call):
+    try:
+        call.get(timeout=0)
+    except TimeoutError:
+        return True
+for n in range(3):
+    for cut, others in ((1, [0, 2]), (0, [])):
+        with fault(hosts.slice(hosts=cut), "cut"):
+            late = [echoes.slice(hosts=host).echo.call_one(n) for host in range(3)]
+            asked = asking.call.call_one(echoes, n)
+            assert [late[host].get() for host in others] == [n for _ in others]
+            assert here.echo.call_one(n).get() == n
+            assert waits(asked) and all(waits(late[host]) for host in range(3) if host not in others)
+        assert [call.get() for call in late] == asked.get() == [n] * 3
+hosts.shutdown().get()
+say("over")
+""",
+            hosts(workers, port.address),
+        )
+        assert said == "over\n"
+
+
 def test_what_is_not_there_behind_the_gateway():
     with Workers(1, "tls") as workers:
         said = run(

@@ -78,6 +78,22 @@ def test_two_cuts_of_one_host_and_a_duration():
 
 
 @isolated
+def test_cuts_that_overlap():
+    with configured(host_loss_timeout="60s"), local_hosts(3) as hosts:
+        procs = hosts.spawn_procs()
+        probes, callers = procs.spawn("probe", Probe), procs.spawn("caller", Caller)
+        one, both = fault(hosts.slice(hosts=1), "cut"), fault(hosts.slice(hosts=slice(0, 2)), "cut")
+        assert probes.slice(hosts=2).echo.call_one(0).get() == 0
+        for cut in (one, both):
+            late = probes.echo.call(1)
+            assert waiting(late)
+            cut.heal()
+        assert list(late.get().values()) == [1] * 3
+        # Those of one slice too, which another one has cut off from each other.
+        assert callers.slice(hosts=0).ask.call_one(probes.slice(hosts=1), 2).get() == 2
+
+
+@isolated
 def test_cut_off_for_longer_than_is_tolerated():
     monarch.actor.unhandled_fault_hook = lambda failure: None
     with local_hosts(3) as hosts:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from memory_actors import Owner, Reader
-from other_host import other_host
+from other_hosts import other_hosts
 from process_fabric import process_fabric
 
 from monarch.actor import this_host
@@ -33,12 +33,12 @@ def make_pair(path: str) -> Iterator[Pair]:
         fabric = stack.enter_context(process_fabric()) if path.startswith("verbs") else None
         near = hosts = this_host()
         if fabric is not None:
-            hosts = stack.enter_context(other_host(**fabric.devices("far")))
+            hosts = stack.enter_context(other_hosts(**fabric.devices("far")))
         elif path == "tcp":
-            hosts = stack.enter_context(other_host())
+            hosts = stack.enter_context(other_hosts())
         meshes = [hosts.spawn_procs(name="owner")]
         if fabric is not None:
-            near = stack.enter_context(other_host(**fabric.devices("near")))
+            near = stack.enter_context(other_hosts(**fabric.devices("near")))
         if path != "local":
             meshes.append(near.spawn_procs(name="reader"))
         owner = meshes[0].spawn("owner", Owner, path == "shm")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from memory_actors import pattern
-from other_host import other_host
+from other_hosts import other_hosts
 from process_fabric import Fabric, process_fabric
 from verbs_actors import VerbsOwner, VerbsReader
 
@@ -30,7 +30,7 @@ def setting(near=("near",), far=("far",), *, arena=False, **environment: str) ->
     """Two hosts that have these devices; none: not even in name."""
     with contextlib.ExitStack() as stack:
         fabric = stack.enter_context(process_fabric())
-        hosts = [stack.enter_context(other_host(**(fabric.devices(*names) if names else {}), **environment)) for names in (far, near)]
+        hosts = [stack.enter_context(other_hosts(**(fabric.devices(*names) if names else {}), **environment)) for names in (far, near)]
         owners, readers = [host.spawn_procs(name="procs") for host in hosts]
         yield Setting(fabric, owners.spawn("owner", VerbsOwner, arena), readers.spawn("reader", VerbsReader))
         for procs in (owners, readers):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from memory_actors import pattern
-from other_host import other_host
+from other_hosts import other_hosts
 from verbs_actors import VerbsOwner, VerbsReader
 
 from monarch.actor import Channel
@@ -28,7 +28,7 @@ def pair() -> Iterator[Pair]:
     """A wire between them."""
     with contextlib.ExitStack() as stack:
         devices = ({"MONARCH_RDMA_IBVERBS_TARGET": f"nic:{name}"} for name in ("rxe1", "rxe0"))
-        owners, readers = [stack.enter_context(other_host(**one)).spawn_procs(name="procs") for one in devices]
+        owners, readers = [stack.enter_context(other_hosts(**one)).spawn_procs(name="procs") for one in devices]
         yield Pair(owners.spawn("owner", VerbsOwner), readers.spawn("reader", VerbsReader))
         for procs in (owners, readers):
             procs.stop().get()
@@ -96,7 +96,7 @@ def test_a_wire_that_is_cut_leaves_it_to_streams(pair, netem):
 def test_an_owner_that_is_killed_in_the_middle(netem):
     with contextlib.ExitStack() as stack:
         devices = ({"MONARCH_RDMA_IBVERBS_TARGET": f"nic:{name}"} for name in ("rxe1", "rxe0"))
-        owners, readers = [stack.enter_context(other_host(**one)).spawn_procs(name="procs") for one in devices]
+        owners, readers = [stack.enter_context(other_hosts(**one)).spawn_procs(name="procs") for one in devices]
         owner, reader = owners.spawn("owner", VerbsOwner), readers.spawn("reader", VerbsReader)
         buffer = owner.share.call_one(4 * MB).get()
         assert reader.path.call_one(buffer).get() == "verbs:rxe0"

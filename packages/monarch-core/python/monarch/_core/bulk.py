@@ -58,10 +58,18 @@ def open_bulk() -> Bulk:
     return Bulk(process.native, process.job, _tracer(process), opening, max(streams, 1))
 
 
+# Processes of other hosts.
+_reached: set[int] = set()
+
+
 def reach(uid: int, agent: int) -> None:
     """The process with this uid is on the host with that agent: from now on it can be asked."""
     process = current_process()
-    mesh_info.reach(process, process.job, [(uid, agent)])
+    mesh_info.reach(process, process.job, [(agent, agent), (uid, agent)])
+    if uid not in _reached:
+        _reached.add(uid)
+        # What is on the same machine may never be spoken to otherwise, and then nobody would tell that its host is lost.
+        process.native.watch_proc(uid, agent)
 
 
 def _tracer(process: LocalProcess) -> int:

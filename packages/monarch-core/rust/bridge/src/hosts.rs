@@ -213,10 +213,25 @@ impl Hosts {
         }
     }
 
-    /// Nothing goes between these hosts and this process from now on, or does again: for tests.
-    fn cut_off(&self, py: Python<'_>, hosts: Vec<u64>, yes: bool) {
-        let hosts: Vec<ProcUid> = hosts.into_iter().map(ProcUid).collect();
-        py.detach(|| self.gateway.cut_off(&hosts, yes));
+    /// From now on nothing goes between these hosts and this one, and between others again; those `beside` cut themselves off, but for
+    /// memory: for tests. The cell is done when that is so for the procs here too.
+    fn cut_off(&self, py: Python<'_>, hosts: Vec<u64>, beside: Vec<u64>) -> CallCell {
+        let uids = |all: Vec<u64>| all.into_iter().map(ProcUid).collect::<Vec<_>>();
+        let (hosts, beside) = (uids(hosts), uids(beside));
+        let inner = py.detach(|| {
+            let procs = self.gateway.cut_off(&hosts, &beside);
+            let targets = procs.iter().map(|proc| (*proc, wire::MailboxId(0))).collect();
+            let cell = self.node.new_cell(Mode::Gather, procs.len(), targets);
+            for (rank, proc) in (0..).zip(procs) {
+                let peer = self.node.peer_unlinked(proc).0;
+                peer.send_control(Control::CutOff { hosts: [&hosts[..], &beside].concat(), slot: cell.slot, rank });
+                if peer.ended().is_some() {
+                    self.node.fail_rank(&cell, rank, &peer);
+                }
+            }
+            cell
+        });
+        CallCell { node: self.node.clone(), inner }
     }
 
     /// Breaks the connection to a host, as a network does now and then: for tests.

@@ -28,6 +28,9 @@ const STREAMS: usize = 4096;
 /// Streams to one owner, if nobody says how many.
 const WIDEST: usize = 4;
 
+/// How often it is looked whether a test still cuts a host off.
+const LOOK_STILL: Duration = Duration::from_millis(5);
+
 /// An owner, from the first use on: connected, or gone.
 #[derive(Default)]
 struct Peer {
@@ -142,14 +145,15 @@ impl Bulk {
 
     /// Answers what comes over a stream, until it ends; `peer` is the process at its other end.
     pub fn answer(&self, peer: u64, opened: Opened) {
-        let Some(line) = Line::new(opened.fd, opened.keys.as_ref()) else { return };
+        let Some(line) = Line::new(opened.fd, opened.keys.as_ref(), opened.still) else { return };
         if self.answering.fetch_add(1, Ordering::AcqRel) >= STREAMS {
             self.answering.fetch_sub(1, Ordering::AcqRel);
             return;
         }
-        let (registry, answering) = (self.registry.clone(), self.answering.clone());
+        let (registry, answering, fabric) = (self.registry.clone(), self.answering.clone(), self.fabric.get().cloned());
         let run = move || {
-            answering::serve(line, opened.dialled, peer, &registry);
+            let has_ended = || fabric.as_ref().is_some_and(|f| f.has_ended(peer));
+            answering::serve(line, opened.dialled, peer, &registry, &has_ended);
             answering.fetch_sub(1, Ordering::AcqRel);
         };
         // Without a thread the other side sees the stream's end.
@@ -161,6 +165,8 @@ impl Bulk {
     /// The connection to an owner, opened if there is none.
     pub fn connection(&self, owner: u64, until: Instant) -> Outcome<Arc<Connection>> {
         let until = self.opening_by(until);
+        let still = self.fabric.get().map(|f| f.still(owner)).unwrap_or_default();
+        self.go(owner, &still, until)?;
         let peer = lock(&self.peers).entry(owner).or_default().clone();
         if let Some(known) = lock(&peer.known).clone() {
             return known;
@@ -169,13 +175,33 @@ impl Bulk {
         if let Some(known) = lock(&peer.known).clone() {
             return known;
         }
-        let opened = Connection::open(owner, self.me, self.direct.load(Ordering::Acquire), until);
+        let opened = Connection::open(owner, self.me, self.direct.load(Ordering::Acquire), still, until);
         match &opened {
             // These may go better the next time.
             Err(f) if !is_final(f) => {}
             _ => *lock(&peer.known) = Some(opened.clone()),
         }
         opened
+    }
+
+    /// Waits while a test cuts off the host of an owner: memory of one machine may belong to several that only look like hosts.
+    #[inline]
+    pub fn go(&self, owner: u64, still: &AtomicBool, until: Instant) -> Outcome<()> {
+        if still.load(Ordering::Relaxed) { self.stand_still(owner, still, until) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn stand_still(&self, owner: u64, still: &AtomicBool, until: Instant) -> Outcome<()> {
+        while still.load(Ordering::Relaxed) {
+            if Instant::now() >= until {
+                return Err(Failure::timed_out());
+            }
+            if self.fabric.get().is_some_and(|f| f.has_ended(owner)) {
+                return Err(Failure::lost());
+            }
+            std::thread::sleep(LOOK_STILL);
+        }
+        Ok(())
     }
 
     /// The connection to an owner, if there is one.

@@ -7,7 +7,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use net::lock::lock;
@@ -18,12 +18,14 @@ use crate::frames::{self, Place, Reply, Request};
 use crate::gate::Gate;
 use crate::registry::Id;
 use crate::server::{self, Identity};
-use crate::shared::{self, HAZARDS, SLOTS, Words};
+use crate::shared::{self, EPOCHS, HAZARDS, Words};
 use crate::staging::Stage;
 use crate::sys;
 
 /// How long a message that is not answered may wait for room.
 const SHORT: Duration = Duration::from_secs(1);
+/// How often it is looked whether the owner is about to end, while it is waited for.
+const LOOK: Duration = Duration::from_millis(10);
 /// Requests under way at a time: the answers to all of them fit into a socket.
 const WINDOW: usize = 64;
 /// Rings that are kept for the next copies.
@@ -38,6 +40,8 @@ pub struct Line {
     number: AtomicU32,
     /// It has said that it exits.
     goodbye: AtomicBool,
+    /// Its words, which tell of its end first.
+    owner: OnceLock<Arc<Words>>,
 }
 
 impl Line {
@@ -60,7 +64,19 @@ impl Line {
                 _ => Failure::system("cannot watch the owner", &e),
             })?),
         };
-        Ok(Line { fd, pid, pidfd, gate: Gate::default(), number: AtomicU32::new(1), goodbye: AtomicBool::new(false) })
+        Ok(Line {
+            fd,
+            pid,
+            pidfd,
+            gate: Gate::default(),
+            number: AtomicU32::new(1),
+            goodbye: AtomicBool::new(false),
+            owner: OnceLock::new(),
+        })
+    }
+
+    fn is_over(&self) -> bool {
+        self.owner.get().is_some_and(|words| words.is_over())
     }
 
     fn ended(&self) -> Failure {
@@ -75,12 +91,11 @@ impl Line {
             match base::send(self.fd.as_raw_fd(), &[message], &[]) {
                 Ok(_) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let seen = self.poll(libc::POLLOUT, until)?;
-                    if seen.is_none() {
-                        return Err(Failure::timed_out());
-                    }
-                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => match self.poll(libc::POLLOUT, until)? {
+                    Some(true) => {}
+                    Some(false) => return Err(self.ended()),
+                    None => return Err(Failure::timed_out()),
+                },
                 Err(_) => {
                     // A goodbye may lie there unread.
                     if let Some(_in) = self.gate.enter(Instant::now()) {
@@ -96,8 +111,15 @@ impl Line {
     fn poll(&self, events: libc::c_short, until: Instant) -> Outcome<Option<bool>> {
         let mut fds: Vec<(RawFd, libc::c_short)> = vec![(self.fd.as_raw_fd(), events)];
         fds.extend(self.pidfd.as_ref().map(|p| (p.as_raw_fd(), libc::POLLIN)));
-        let seen = sys::poll(&fds, Some(until)).map_err(|e| Failure::system("cannot wait", &e))?;
-        Ok(seen.first().map(|socket| *socket != 0))
+        loop {
+            let now = Instant::now();
+            let seen = sys::poll(&fds, Some(until.min(now + LOOK))).map_err(|e| Failure::system("cannot wait", &e))?;
+            match seen.first() {
+                None if self.is_over() => return Ok(Some(false)),
+                None if now < until => {}
+                _ => return Ok(seen.first().map(|socket| *socket != 0)),
+            }
+        }
     }
 
     /// The next message, if one is there; an error at the end.
@@ -198,10 +220,10 @@ impl Line {
         // Somebody else reads, and meets the end if it is there; or it was an answer that nobody waits for.
         match &self.pidfd {
             Some(p) => match sys::poll(&[(p.as_raw_fd(), libc::POLLIN)], Some(now)) {
-                Ok(seen) if seen.is_empty() && !self.goodbye.load(Ordering::Acquire) => Ok(()),
+                Ok(seen) if seen.is_empty() && !self.goodbye.load(Ordering::Acquire) && !self.is_over() => Ok(()),
                 _ => Err(self.ended()),
             },
-            None if self.goodbye.load(Ordering::Acquire) => Err(self.ended()),
+            None if self.goodbye.load(Ordering::Acquire) || self.is_over() => Err(self.ended()),
             None => Ok(()),
         }
     }
@@ -248,13 +270,15 @@ pub struct Connection {
     pub owner: u64,
     me: Identity,
     line: Line,
-    epochs: Words,
+    epochs: Arc<Words>,
     hazards: Words,
     cells: Mutex<Cells>,
     /// The kernel lets this process copy from and to the owner.
     direct: AtomicBool,
     views: Mutex<HashMap<(u64, bool), Weak<View>>>,
     stages: Mutex<Vec<Stage>>,
+    /// A test cuts off the owner's host.
+    pub still: Arc<AtomicBool>,
 }
 
 /// The owner's memory does not go while this is held.
@@ -285,7 +309,7 @@ impl Drop for Hazard {
 
 impl Connection {
     /// Opens a connection to the process with this uid. `direct`: copies by the kernel may be used where it permits them.
-    pub fn open(owner: u64, me: Identity, direct: bool, until: Instant) -> Outcome<Arc<Connection>> {
+    pub fn open(owner: u64, me: Identity, direct: bool, still: Arc<AtomicBool>, until: Instant) -> Outcome<Arc<Connection>> {
         let (line, reply, mut fds) = greet(owner, me, until)?;
         let Reply::Welcome { owner: said, pid, canary, nonce } = reply else {
             return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
@@ -295,7 +319,8 @@ impl Connection {
         };
         let map =
             |fd, count, writable| Words::received(fd, count, writable).map_err(|e| Failure::system("cannot map the owner's words", &e));
-        let (epochs, hazards) = (map(epochs, SLOTS as usize, false)?, map(hazards, HAZARDS, true)?);
+        let (epochs, hazards) = (Arc::new(map(epochs, EPOCHS, false)?), map(hazards, HAZARDS, true)?);
+        let _ = line.owner.set(epochs.clone());
         // A number that means another process here would make us read that one.
         let direct = direct && pid == line.pid && pid != 0 && Connection::may_copy(pid, canary, nonce);
         Ok(Arc::new(Connection {
@@ -308,6 +333,7 @@ impl Connection {
             direct: AtomicBool::new(direct),
             views: Mutex::default(),
             stages: Mutex::default(),
+            still,
         }))
     }
 
@@ -324,6 +350,11 @@ impl Connection {
 
     pub fn is_direct(&self) -> bool {
         self.direct.load(Ordering::Acquire)
+    }
+
+    /// The owner has ended, or is about to.
+    pub fn is_over(&self) -> bool {
+        self.epochs.is_over()
     }
 
     /// The kernel has refused.
@@ -404,6 +435,7 @@ impl Connection {
             return Ok(stage);
         }
         let (line, _, _) = greet(self.owner, self.me, until)?;
+        let _ = line.owner.set(self.epochs.clone());
         let (reply, mut fds) = line.call(&Request::Stage, until)?;
         match (reply, fds.pop_front()) {
             (Reply::Ring, Some(fd)) => Stage::new(line, fd).map_err(|e| Failure::system("cannot map the owner's ring", &e)),

@@ -14,17 +14,33 @@ pub unsafe fn memory(from: usize, to: usize, len: usize) {
     unsafe { libc::memmove(to as *mut libc::c_void, from as *const libc::c_void, len) };
 }
 
-/// Moves bytes between this process and another one; an error comes with how many were moved before it.
+/// Of one call. Whoever is in one when a process has left its memory takes all of that back for the kernel, 0.1 s for each GiB: it has to be
+/// left before, in the moment between the end of the first thread and that of the last.
+const CALL: usize = 512 << 10;
+
+/// Moves bytes between this process and another one, until that `is_over`; an error comes with how many were moved before it.
 ///
 /// # Safety
 /// The local range is valid, and for writing unless `write`.
-pub unsafe fn process(pid: i32, write: bool, local: usize, remote: u64, len: usize) -> Result<(), (usize, io::Error)> {
+pub unsafe fn process(
+    pid: i32,
+    write: bool,
+    local: usize,
+    remote: u64,
+    len: usize,
+    is_over: impl Fn() -> bool,
+) -> Result<(), (usize, io::Error)> {
     let mut done = 0;
     while done < len {
         // SAFETY: a part of the caller's range.
-        match unsafe { sys::process_vm(pid, write, local + done, remote + done as u64, len - done) } {
+        match unsafe { sys::process_vm(pid, write, local + done, remote + done as u64, CALL.min(len - done)) } {
             // A part that was moved is followed by the error of the rest.
-            Ok(n) if n > 0 => done += n.min(len - done),
+            Ok(n) if n > 0 => {
+                done += n.min(len - done);
+                if done < len && is_over() {
+                    return Err((done, io::Error::from_raw_os_error(libc::ESRCH)));
+                }
+            }
             Ok(_) => return Err((done, io::Error::from_raw_os_error(libc::EFAULT))),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err((done, e)),

@@ -8,7 +8,7 @@ use crate::failure::{Failure, Kind};
 use crate::registry::Id;
 
 /// Of everything in this file, and of the layout of shared words.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub enum Request {

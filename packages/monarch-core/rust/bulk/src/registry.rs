@@ -16,7 +16,7 @@ use crate::arena::Block;
 use crate::exports::Exports;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::Place;
-use crate::shared::{self, SLOTS, Words};
+use crate::shared::{self, EPOCHS, SLOTS, Words};
 use crate::sys;
 
 /// Random: whoever has it may use what it stands for.
@@ -143,7 +143,7 @@ impl Drop for Pin {
 
 impl Registry {
     pub fn new() -> io::Result<Arc<Registry>> {
-        let epochs = Words::new(c"monarch-rdma-epochs", SLOTS as usize)?;
+        let epochs = Words::new(c"monarch-rdma-epochs", EPOCHS)?;
         Ok(Arc::new(Registry { epochs, state: Mutex::default(), exports: Arc::new(Exports::new()?) }))
     }
 

@@ -268,6 +268,7 @@ impl Remote {
             unsafe { if write { copy::memory(local, there, len) } else { copy::memory(there, local, len) } };
         };
         if let Target::Theirs(t) = target {
+            self.bulk.go(self.owner, &t.connection.still, until)?;
             // Between two slices: the number of a process that is gone may be another one's soon.
             t.connection.check()?;
         }
@@ -276,7 +277,7 @@ impl Remote {
             Target::Theirs(Theirs { view: Some((view, at)), .. }) => within(view.address(*at)),
             Target::Theirs(t) if t.connection.is_direct() => {
                 // SAFETY: the caller's promise.
-                match unsafe { copy::process(t.connection.pid(), write, local, t.address + offset, len) } {
+                match unsafe { copy::process(t.connection.pid(), write, local, t.address + offset, len, || t.connection.is_over()) } {
                     Ok(()) => {}
                     Err((_, e)) if matches!(e.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
                         t.connection.not_direct();

@@ -113,6 +113,7 @@ struct Thread {
 impl Thread {
     fn run(mut self) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        self.registry.epochs().live();
         loop {
             let timeout = self.registry.next_lease().map(|at| at.saturating_duration_since(Instant::now()));
             let n = base::epoll_wait(self.epoll.as_raw_fd(), &mut events, timeout).unwrap_or(0);

@@ -86,6 +86,42 @@ pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as libc::c_int)
 }
 
+pub fn thread_id() -> u32 {
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_gettid) as u32 }
+}
+
+/// What the kernel reads when a thread ends: a list of one futex, by its distance from the entry.
+#[repr(C)]
+struct RobustList {
+    first: *const RobustEntry,
+    offset: libc::c_long,
+    pending: *const RobustEntry,
+    entry: RobustEntry,
+}
+
+#[repr(C)]
+struct RobustEntry {
+    next: *const RobustEntry,
+}
+
+/// The kernel marks the futex, which holds the number of the calling thread, when that ends. It must have no robust mutex of the C library.
+pub fn mark_at_end(futex: &std::sync::atomic::AtomicU32) {
+    // The thread may end whenever the process does.
+    let list = Box::leak(Box::new(RobustList {
+        first: std::ptr::null(),
+        offset: 0,
+        pending: std::ptr::null(),
+        entry: RobustEntry { next: std::ptr::null() },
+    }));
+    let head = (&raw const *list).cast::<RobustEntry>();
+    list.entry.next = head;
+    list.first = &raw const list.entry;
+    list.offset = (&raw const *futex as isize - &raw const list.entry as isize) as libc::c_long;
+    // SAFETY: three words, which stay. Where the kernel refuses, the end is noticed later.
+    unsafe { libc::syscall(libc::SYS_set_robust_list, &raw const *list, size_of::<[usize; 3]>()) };
+}
+
 /// What is true of each descriptor of those asked for; an empty answer when time is up.
 pub fn poll(fds: &[(RawFd, libc::c_short)], until: Option<Instant>) -> io::Result<Vec<libc::c_short>> {
     let mut list: Vec<libc::pollfd> = fds.iter().map(|(fd, events)| libc::pollfd { fd: *fd, events: *events, revents: 0 }).collect();

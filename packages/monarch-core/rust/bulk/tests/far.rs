@@ -79,8 +79,8 @@ impl Fabric for Cable {
         };
         let (ours, theirs) = keys();
         let keys = |k| if self.encrypted { Some(k) } else { None };
-        self.owner.answer(7, Opened { fd: far, keys: keys(theirs), dialled: false, is_routed: false });
-        Ok(Opened { fd: near, keys: keys(ours), dialled: true, is_routed: false })
+        self.owner.answer(7, Opened { fd: far, keys: keys(theirs), dialled: false, is_routed: false, still: Arc::default() });
+        Ok(Opened { fd: near, keys: keys(ours), dialled: true, is_routed: false, still: Arc::default() })
     }
 
     fn has_ended(&self, _: u64) -> bool {
@@ -254,7 +254,7 @@ fn time_runs_out_at_a_reader_and_frees_the_owner() {
             let (near, far) = pair();
             // Open, and nobody answers.
             std::mem::forget(far);
-            Ok(Opened { fd: near, keys: None, dialled: true, is_routed: false })
+            Ok(Opened { fd: near, keys: None, dialled: true, is_routed: false, still: Arc::default() })
         }
         fn has_ended(&self, _: u64) -> bool {
             false
@@ -273,8 +273,8 @@ fn a_reader_that_does_not_read_keeps_nobody_from_ending_the_buffer() {
     let s = setup(64 << 20, false, false);
     // Asks for all, and reads nothing.
     let (near, far) = pair();
-    s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false });
-    let mut line = bulk::far::Line::new(near, None).unwrap();
+    s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
+    let mut line = bulk::far::Line::new(near, None, Arc::default()).unwrap();
     let wait = bulk::far::Wait { until: Some(Instant::now() + HANG), stop: &|| false };
     line.begin(true, wait).unwrap();
     let request = bulk::frames::Request::Copy { id: s.own.id, epoch: s.own.epoch, offset: 0, len: 64 << 20, write: false };
@@ -297,9 +297,9 @@ fn what_is_small_waits_for_nothing_that_is_large() {
             if mute.is_empty() {
                 mute.push(far);
             } else {
-                self.0.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false });
+                self.0.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
             }
-            Ok(Opened { fd: near, keys: None, dialled: true, is_routed: false })
+            Ok(Opened { fd: near, keys: None, dialled: true, is_routed: false, still: Arc::default() })
         }
         fn has_ended(&self, _: u64) -> bool {
             false
@@ -324,4 +324,45 @@ fn what_is_small_waits_for_nothing_that_is_large() {
         large.join().unwrap().unwrap();
     });
     assert!(memory == *s.memory);
+}
+
+#[test]
+fn an_asker_that_is_taken_for_lost_is_answered_no_more() {
+    let s = setup(1 << 20, false, false);
+    // The owner's side hears of ends too.
+    s.own.bulk.reach_by(s.cable.clone(), 1);
+    let (near, far) = pair();
+    s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
+    let mut line = bulk::far::Line::new(near, None, Arc::default()).unwrap();
+    let wait = bulk::far::Wait { until: Some(Instant::now() + HANG), stop: &|| false };
+    line.begin(true, wait).unwrap();
+    let open = bulk::frames::encode(1, &bulk::frames::Request::Open { id: s.own.id, epoch: s.own.epoch });
+    line.send_frame(&open, wait).unwrap();
+    line.receive_frame(wait).unwrap();
+    s.cable.ended.store(true, Ordering::Release);
+    assert_eq!(line.receive_number(wait), Err(bulk::far::Broken::Ended));
+}
+
+#[test]
+fn a_line_that_stands_still_moves_nothing() {
+    for encrypted in [false, true] {
+        let ((near, far), (ours, theirs), still) = (pair(), keys(), Arc::new(AtomicBool::new(false)));
+        let mut here = bulk::far::Line::new(near, encrypted.then_some(&ours), still.clone()).unwrap();
+        let mut there = bulk::far::Line::new(far, encrypted.then_some(&theirs), Arc::default()).unwrap();
+        let wait = |ms| bulk::far::Wait { until: Some(Instant::now() + Duration::from_millis(ms)), stop: &|| false };
+        there.send_frame(b"before", wait(10_000)).unwrap();
+        still.store(true, Ordering::Relaxed);
+        assert_eq!(here.receive_number(wait(20)), Err(bulk::far::Broken::TimedOut));
+        assert_eq!(here.send_frame(b"late", wait(20)), Err(bulk::far::Broken::TimedOut));
+        let stopped = bulk::far::Wait { until: None, stop: &|| true };
+        assert_eq!(here.receive_number(stopped), Err(bulk::far::Broken::Stopped));
+        assert_eq!(there.receive_number(wait(20)), Err(bulk::far::Broken::TimedOut));
+        assert!(!here.is_stale());
+        still.store(false, Ordering::Relaxed);
+        assert_eq!(here.receive_frame(wait(10_000)).unwrap(), b"before");
+        if !encrypted {
+            here.send_frame(b"now", wait(10_000)).unwrap();
+            assert_eq!(there.receive_frame(wait(10_000)).unwrap(), b"now");
+        }
+    }
 }

@@ -2,12 +2,15 @@
 //!
 //! What goes to another host goes into the channel at once, but for large parts: of those only as much as keeps the stream busy. Those from
 //! one process to another are a lane, and come in their order; lanes take turns, a stretch each. Frames go past them all, for their
-//! receiver keeps them until it has their parts. But what a process sends to an agent is about other processes, too: it is behind all
-//! that this process has sent before, and before all that it sends then. No I/O here.
+//! receiver keeps them until it has their parts. But what a process has an agent do is about other processes, too: it is behind all
+//! that this process has sent before, and before all that it sends then. Messages, answers and credits are for the receiver alone, which
+//! may be a client, and so an agent. No I/O here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use wire::frame::{CREDIT, MESSAGE, REPLY};
+use wire::routed::Frames;
 use wire::{ProcUid, Route, stretch};
 
 use crate::channel::{Held, Outbox};
@@ -23,6 +26,11 @@ struct Lane {
     /// Of all that the process sends, if none.
     to: Option<ProcUid>,
     items: VecDeque<Item>,
+}
+
+/// Not for an actor, or for whoever waits for an answer: for the one that starts, stops and links processes.
+fn is_for_agent(route: &Route, body: &[u8]) -> bool {
+    route.to == route.to_host && !Frames::of(body).all(|f| matches!(f.first(), Some(&(MESSAGE | REPLY | CREDIT))))
 }
 
 #[derive(Default)]
@@ -41,13 +49,19 @@ impl Lanes {
         self.bytes
     }
 
-    /// A frame that goes this way must wait here.
-    pub fn is_behind(&self, route: &Route) -> bool {
-        self.lanes.iter().any(|l| l.from == route.from && (l.to.is_none() || route.to == route.to_host))
+    /// A frame that goes this way must wait here. `body` is what it carries; it tells that the processes in `ended` have ended, which is
+    /// behind all that they have sent.
+    pub fn is_behind(&self, route: &Route, ended: &[ProcUid], body: &[u8]) -> bool {
+        let mut its = self.lanes.iter().filter(|l| l.from == route.from).peekable();
+        let is_behind_its_own = its.peek().is_some() && (its.any(|l| l.to.is_none()) || is_for_agent(route, body));
+        is_behind_its_own || self.lanes.iter().any(|l| ended.contains(&l.from))
     }
 
-    pub fn put_frame(&mut self, route: &Route, frame: Box<[u8]>) {
+    pub fn put_frame(&mut self, route: &Route, ended: &[ProcUid], frame: Box<[u8]>, body: usize) {
         self.bytes += frame.len();
+        if !ended.is_empty() || is_for_agent(route, &frame[body..]) {
+            self.join(route.from, ended);
+        }
         self.lane(route).items.push_back(Item::Frame(frame));
     }
 
@@ -58,9 +72,6 @@ impl Lanes {
     }
 
     fn lane(&mut self, route: &Route) -> &mut Lane {
-        if route.to == route.to_host && self.is_behind(route) {
-            self.join(route.from);
-        }
         let found = self.lanes.iter().position(|l| l.from == route.from && l.to.is_none_or(|to| to == route.to));
         let i = found.unwrap_or_else(|| {
             self.lanes.push_back(Lane { from: route.from, to: Some(route.to), items: VecDeque::new() });
@@ -69,9 +80,9 @@ impl Lanes {
         &mut self.lanes[i]
     }
 
-    /// Makes one lane of all that a process has.
-    fn join(&mut self, from: ProcUid) {
-        let (its, others) = std::mem::take(&mut self.lanes).into_iter().partition(|l| l.from == from);
+    /// Makes one lane of all that a process has, and others that have ended.
+    fn join(&mut self, from: ProcUid, ended: &[ProcUid]) {
+        let (its, others) = std::mem::take(&mut self.lanes).into_iter().partition(|l| l.from == from || ended.contains(&l.from));
         self.lanes = others;
         let its: VecDeque<Lane> = its;
         let items = its.into_iter().flat_map(|l| l.items).collect();

@@ -50,6 +50,9 @@ const WINDOW: usize = 4 << 20;
 /// Bytes written in a row before others get their turn.
 const WRITE_IN_A_ROW: usize = 512 << 10;
 
+/// Where in a routed frame the body is.
+const BODY: usize = 5 + Route::LEN;
+
 /// How a stream ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamEnd {
@@ -245,20 +248,20 @@ impl Trunk {
         self.send_frame(pieces.concat().into(), None)
     }
 
-    /// The same for a routed frame, which overtakes nothing that is before it on its way.
-    pub fn send_behind(&self, route: &Route, pieces: &[&[u8]]) -> Result<(), LinkDown> {
-        self.send_frame(pieces.concat().into(), Some(route))
+    /// The same for a routed frame, which overtakes nothing that is before it on its way; nor what those have sent that it says have ended.
+    pub fn send_behind(&self, route: &Route, ended: &[ProcUid], pieces: &[&[u8]]) -> Result<(), LinkDown> {
+        self.send_frame(pieces.concat().into(), Some((route, ended)))
     }
 
-    fn send_frame(&self, frame: Box<[u8]>, behind: Option<&Route>) -> Result<(), LinkDown> {
+    fn send_frame(&self, frame: Box<[u8]>, behind: Option<(&Route, &[ProcUid])>) -> Result<(), LinkDown> {
         let mut pipe = lock(&self.pipe);
         if pipe.closed {
             return Err(LinkDown);
         }
         self.sent.fetch_add(1, Ordering::Relaxed);
-        if let Some(route) = behind.filter(|route| pipe.lanes.is_behind(route)) {
+        if let Some((route, ended)) = behind.filter(|(route, ended)| pipe.lanes.is_behind(route, ended, &frame[BODY..])) {
             // It goes when what is before it has gone.
-            pipe.lanes.put_frame(route, frame);
+            pipe.lanes.put_frame(route, ended, frame, BODY);
             return Ok(());
         }
         let small = frame.len() < HOLD / 4;

@@ -7,23 +7,33 @@ use net::channel::Outbox;
 use net::lanes::Lanes;
 use net::{Arena, RecvPart};
 use proptest::prelude::*;
-use wire::frame::ROUTED;
+use wire::frame::{CONTROL, MESSAGE, ROUTED};
 use wire::routed::Frames;
 use wire::stretch::{self, SIZE};
 use wire::{ProcUid, Route};
 
 /// The id of the agents of either side.
 const AGENT: u64 = 0;
+/// The same process, for what is not for it as an agent.
+const CLIENT: u64 = 4;
+const BODY: usize = 5 + Route::LEN;
 
 fn route(from: u64, to: u64) -> Route {
+    let to = if to == CLIENT { AGENT } else { to };
     Route { from: ProcUid(from), from_host: ProcUid(100), to: ProcUid(to), to_host: ProcUid(AGENT), seq: 0 }
 }
 
 fn frame(from: u64, to: u64, n: u64) -> Box<[u8]> {
     let mut body = vec![ROUTED];
     route(from, to).put(&mut body);
+    body.extend_from_slice(&9u32.to_le_bytes());
+    body.push(if to == AGENT { CONTROL } else { MESSAGE });
     body.extend_from_slice(&n.to_le_bytes());
     [&(body.len() as u32).to_le_bytes()[..], &body].concat().into()
+}
+
+fn is_behind(lanes: &Lanes, from: u64, to: u64) -> bool {
+    lanes.is_behind(&route(from, to), &[], &frame(from, to, 0)[BODY..])
 }
 
 fn part(len: usize, n: u64) -> Arc<RecvPart> {
@@ -42,7 +52,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let len = prop_oneof![1 => 0usize..10, 1 => (SIZE - 2)..(SIZE + 2), 1 => (2 * SIZE)..(2 * SIZE + 2)];
-    let send = (1u64..4, 0u64..4, prop::option::of(len));
+    let send = (1u64..4, 0u64..5, prop::option::of(len));
     // Nobody sends parts to an agent.
     let send = send.prop_map(|(from, to, len)| Step::Send((from, to, len.filter(|_| to != AGENT))));
     prop::collection::vec(prop_oneof![3 => send, 2 => (1usize..4).prop_map(Step::Write)], 1..60)
@@ -61,8 +71,8 @@ impl Receiver {
         assert_eq!(frame[0], ROUTED);
         let mut c = wire::cursor::Cursor::new(&frame[1..]);
         let head = Route::read(&mut c).unwrap();
-        let pair = (head.from.0, head.to.0);
         let body = &frame[1 + Route::LEN..];
+        let pair = (head.from.0, if head.to.0 == AGENT && body[4] != CONTROL { CLIENT } else { head.to.0 });
         match stretch::read(body) {
             Some(stretch) => {
                 let stretch = stretch.unwrap();
@@ -80,7 +90,7 @@ impl Receiver {
                 assert!(bytes.iter().enumerate().all(|(i, b)| *b == (i as u64 * 31 + *n) as u8));
             }
             None => {
-                let n = u64::from_le_bytes(body.try_into().unwrap());
+                let n = u64::from_le_bytes(body[5..].try_into().unwrap());
                 if pair.1 == AGENT {
                     // All parts of its sender that were before it, and no other.
                     assert_eq!(n >> 32, self.parts.iter().filter(|((from, _), _)| *from == pair.0).map(|(_, n)| n).sum::<u64>());
@@ -121,7 +131,7 @@ proptest! {
                     let n = parts.iter().filter(|((f, _), _)| *f == from).map(|(_, n)| n).sum::<u64>() << 32 | sent.len() as u64;
                     sent.push((from, to, n));
                     let frame = frame(from, to, n);
-                    if lanes.is_behind(&route(from, to)) { lanes.put_frame(&route(from, to), frame) } else { outbox.push(frame) }
+                    if is_behind(&lanes, from, to) { lanes.put_frame(&route(from, to), &[], frame, BODY) } else { outbox.push(frame) }
                 }
                 Step::Write(n) => write(&mut lanes, &mut outbox, &mut to, n),
             }
@@ -152,18 +162,44 @@ proptest! {
             lanes.put_part(&route(1, 2), n as u64, part(len, n as u64));
         }
         // Others do not wait.
-        for (from, to) in [(1, 2), (1, 3), (2, 2), (2, AGENT)] {
-            prop_assert!(!lanes.is_behind(&route(from, to)));
+        for (from, to) in [(1, 2), (1, 3), (1, CLIENT), (2, 2), (2, AGENT)] {
+            prop_assert!(!is_behind(&lanes, from, to));
         }
         let (own, n) = (route(1, AGENT), (before as u64) << 32);
-        prop_assert_eq!(lanes.is_behind(&own), before > 0);
-        if before > 0 { lanes.put_frame(&own, frame(1, AGENT, n)) } else { outbox.push(frame(1, AGENT, n)) }
-        prop_assert_eq!(lanes.is_behind(&route(1, 3)), before > 0);
+        prop_assert_eq!(is_behind(&lanes, 1, AGENT), before > 0);
+        if before > 0 { lanes.put_frame(&own, &[], frame(1, AGENT, n), BODY) } else { outbox.push(frame(1, AGENT, n)) }
+        prop_assert_eq!(is_behind(&lanes, 1, 3), before > 0);
+        prop_assert_eq!(is_behind(&lanes, 1, CLIENT), before > 0);
         while to.got.is_empty() {
             write(&mut lanes, &mut outbox, &mut to, 1);
         }
         prop_assert_eq!(to.parts.get(&(1, 2)).copied().unwrap_or(0), before as u64);
     }
+}
+
+#[test]
+fn the_news_of_an_end_comes_behind_all_that_was_sent() {
+    let (mut lanes, mut outbox, mut to) = (Lanes::default(), Outbox::default(), Receiver::default());
+    for (from, to) in [(1, 2), (1, 3), (5, 2), (6, 2)] {
+        lanes.put_part(&route(from, to), 1, part(2 * SIZE, 1));
+    }
+    // An agent, 9, tells one of those that were sent to.
+    let ended = [ProcUid(1), ProcUid(5)];
+    let news = |n| frame(9, 2, n);
+    assert!(lanes.is_behind(&route(9, 2), &ended, &news(0)[BODY..]) && !lanes.is_behind(&route(9, 2), &[], &news(0)[BODY..]));
+    lanes.put_frame(&route(9, 2), &ended, news(0), BODY);
+    // What it says then comes then.
+    assert!(lanes.is_behind(&route(9, 3), &[], &frame(9, 3, 1)[BODY..]));
+    lanes.put_frame(&route(9, 3), &[], frame(9, 3, 1), BODY);
+    while to.got.is_empty() {
+        write(&mut lanes, &mut outbox, &mut to, 1);
+    }
+    assert_eq!([(1, 2), (1, 3), (5, 2)].map(|pair| to.parts.get(&pair)), [Some(&1); 3]);
+    while !lanes.is_empty() {
+        write(&mut lanes, &mut outbox, &mut to, 1);
+    }
+    write(&mut lanes, &mut outbox, &mut to, 1);
+    assert_eq!(to.got, [(9, 2, 0), (9, 3, 1)]);
 }
 
 #[test]

@@ -503,6 +503,8 @@ impl Agent {
     /// Tells all who must know, and ends what the procs owned.
     fn ended(&self, ends: Vec<(ProcUid, ProcEnd, ProcUid)>) {
         let Some(node) = self.node.upgrade() else { return };
+        // What they have sent last goes before the news.
+        ends.iter().for_each(|(uid, ..)| node.peer_unlinked(*uid).0.link.drain());
         let mut news: HashMap<ProcUid, Vec<(ProcUid, ProcEnd)>> = HashMap::new();
         let mut orphans: Vec<ProcUid> = vec![];
         {

@@ -160,7 +160,7 @@ impl Node {
             pipe.end(false);
             return Err(e);
         }
-        Ok((pipe, Handed { fd: theirs, keys: None, dialled: key.2, is_routed: true }))
+        Ok((pipe, Handed { is_routed: true, ..Handed::new(theirs, None, key.2) }))
     }
 
     pub(crate) fn on_bulk_pipe(&self, from: ProcUid, number: u64, by_sender: bool, what: PipeWord) {

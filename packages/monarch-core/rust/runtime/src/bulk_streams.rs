@@ -3,9 +3,9 @@
 //! Processes listen on nothing. A stream is opened and authenticated by the agents, the way of all streams between hosts, and its socket
 //! then handed to the two processes with the keys of its session: no agent sees the bytes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
@@ -15,6 +15,7 @@ use net::records::Keys;
 use wire::{Control, Frame, ProcUid};
 
 use crate::node::Node;
+use crate::routes::Place;
 
 pub(crate) const UNKNOWN: &str = "it is not known on which host the process is";
 
@@ -27,6 +28,14 @@ pub struct Handed {
     pub dialled: bool,
     /// It goes by messages.
     pub is_routed: bool,
+    /// Nothing is to be read or written: a test has cut off the host that it leads to.
+    pub still: Arc<AtomicBool>,
+}
+
+impl Handed {
+    pub(crate) fn new(fd: OwnedFd, keys: Option<Keys>, dialled: bool) -> Handed {
+        Handed { fd, keys, dialled, is_routed: false, still: Arc::default() }
+    }
 }
 
 /// Why there is no stream.
@@ -48,12 +57,25 @@ pub struct BulkStreams {
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, SyncSender<Answer>>>,
     taker: OnceLock<Taker>,
+    /// By host, which of them a test has cut off.
+    still: Mutex<HashMap<ProcUid, Arc<AtomicBool>>>,
 }
 
 impl BulkStreams {
     /// From now on streams over which others ask are taken.
     pub fn take_by(&self, taker: Taker) {
         let _ = self.taker.set(taker);
+    }
+
+    /// For tests: what goes to and from those hosts stands still from now on, and all else goes on.
+    pub fn cut_off(&self, hosts: &HashSet<ProcUid>) {
+        let mut still = lock(&self.still);
+        hosts.iter().for_each(|host| still.entry(*host).or_default().store(true, Ordering::Relaxed));
+        still.iter().for_each(|(host, still)| still.store(hosts.contains(host), Ordering::Relaxed));
+    }
+
+    fn still(&self, host: ProcUid) -> Arc<AtomicBool> {
+        lock(&self.still).entry(host).or_default().clone()
     }
 
     fn answer(&self, number: u64, answer: Answer) {
@@ -93,6 +115,11 @@ impl Node {
         }
     }
 
+    /// Set while a test cuts off the host of that process.
+    pub fn still(&self, uid: ProcUid) -> Arc<AtomicBool> {
+        self.routes.place(uid).map(|place| self.bulk_streams.still(place.host)).unwrap_or_default()
+    }
+
     /// As far as this process has heard.
     pub fn has_ended(&self, uid: ProcUid) -> bool {
         self.routes.place(uid).is_some_and(|p| self.routes.lost(p.host).is_some())
@@ -100,18 +127,31 @@ impl Node {
     }
 
     /// What the agent says.
-    pub(crate) fn on_bulk_stream(&self, number: u64, peer: ProcUid, (serves, dialled): (bool, bool), keys: &[u8], fd: Option<OwnedFd>) {
+    pub(crate) fn on_bulk_stream(
+        &self,
+        number: u64,
+        (peer, place): (ProcUid, Place),
+        (serves, dialled): (bool, bool),
+        keys: &[u8],
+        fd: Option<OwnedFd>,
+    ) {
+        // So that it hears of the end of that host.
+        self.route(peer, place.host, place.here);
         let (Some(fd), keys) = (fd, Keys::from_bytes(keys)) else {
             return self.bulk_streams.answer(number, Err(NoBulk::Unreachable("no descriptors are left".to_owned())));
         };
-        self.take_bulk(number, peer, serves, Handed { fd, keys, dialled, is_routed: false });
+        self.take_bulk(number, peer, serves, Handed::new(fd, keys, dialled));
     }
 
     pub(crate) fn has_bulk(&self) -> bool {
         self.bulk_streams.taker.get().is_some()
     }
 
-    pub(crate) fn take_bulk(&self, number: u64, peer: ProcUid, serves: bool, handed: Handed) {
+    pub(crate) fn take_bulk(&self, number: u64, peer: ProcUid, serves: bool, mut handed: Handed) {
+        // Messages stand still by themselves.
+        if !handed.is_routed {
+            handed.still = self.still(peer);
+        }
         if serves {
             self.bulk_streams.answer(number, Ok(handed));
         } else if let Some(taker) = self.bulk_streams.taker.get() {
@@ -128,8 +168,9 @@ impl Node {
         if to == self.uid {
             return self.take_bulk(number, peer, serves, handed);
         }
+        let Some(Place { host, here }) = self.routes.place(peer) else { return };
         let keys = handed.keys.map_or(vec![], |k| k.to_bytes());
-        let frame = Frame::Control(Control::BulkStream { number, peer, serves, dialled: handed.dialled, keys }).encode();
+        let frame = Frame::Control(Control::BulkStream { number, peer, host, here, serves, dialled: handed.dialled, keys }).encode();
         let _ = self.peer_unlinked(to).0.link.send(&[&frame], vec![handed.fd]);
     }
 

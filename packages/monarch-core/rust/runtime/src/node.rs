@@ -23,7 +23,7 @@ use crate::inspection::Inspections;
 use crate::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
 use crate::payload::{OutPart, Payload, keep};
 use crate::peer::{Head, Peer, Returned, Sent};
-use crate::routes::Routes;
+use crate::routes::{Place, Routes};
 use crate::system::{SystemEvent, SystemQueue};
 
 /// The request that tells a sender what could not be delivered: mailbox of the sender, then of the receiver, then why.
@@ -518,8 +518,12 @@ impl Node {
             Control::Inspect { id, what } if self.agent().is_none() => self.inspect(link.peer, id, what),
             Control::Inspected { id, body } => self.on_inspected(link.peer, id, body),
             Control::StopProc { uid, grace_ms, reason } if uid == self.uid => self.system.push(SystemEvent::StopProc { grace_ms, reason }),
-            Control::BulkStream { number, peer, serves, dialled, keys } if link.peer == self.agent_uid => {
-                self.on_bulk_stream(number, peer, (serves, dialled), &keys, fds.pop_front())
+            Control::BulkStream { number, peer, host, here, serves, dialled, keys } if link.peer == self.agent_uid => {
+                self.on_bulk_stream(number, (peer, Place { host, here }), (serves, dialled), &keys, fds.pop_front())
+            }
+            Control::CutOff { hosts, slot, rank } if link.peer == self.agent_uid => {
+                self.bulk_streams.cut_off(&hosts.into_iter().collect());
+                self.reply_bytes(link.peer, slot, rank, Status::Ok, b"");
             }
             Control::BulkPipe { number, by_sender, what } => self.on_bulk_pipe(link.peer, number, by_sender, what),
             Control::BulkRefused { number, why } => self.on_bulk_refused(number, why),

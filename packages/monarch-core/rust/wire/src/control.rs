@@ -154,6 +154,9 @@ pub enum Control {
     BulkStream {
         number: u64,
         peer: ProcUid,
+        /// Where the peer is, and what this host is called in that job.
+        host: ProcUid,
+        here: ProcUid,
         /// The other side answers.
         serves: bool,
         /// It was opened from this side, which speaks first: the other side has its end by then.
@@ -170,6 +173,12 @@ pub enum Control {
         number: u64,
         by_sender: bool,
         what: PipeWord,
+    },
+    /// For tests: from now on nothing goes between those hosts and this process, and between others again. The answer says that it is so.
+    CutOff {
+        hosts: Vec<ProcUid>,
+        slot: SlotId,
+        rank: u32,
     },
 }
 

@@ -313,7 +313,7 @@ def _received(packed: bytes) -> RDMABuffer:
         raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
     record = CapabilityRecord(host, _BACKENDS[int(backend) & ~_ON_DEVICE] == "ibverbs")
     is_far = record.host != process.record.host
-    if is_far:
+    if agent != process.member.agent:
         bulk.reach(owner, agent)
     if on_device:
         from monarch.rdma.paths import cuda_ipc

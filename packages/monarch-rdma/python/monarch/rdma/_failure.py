@@ -30,9 +30,9 @@ LOCAL = _PATHS.index("local")
 CUDA_IPC, NAMED = 255, 254
 _RELEASED, _PEER_LOST, _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED, _INIT = range(1, 8)
 ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, UNSUPPORTED = _ACCESS, _PEER_LOST, _RELEASED, _TIMED_OUT, _TRANSFER, _UNSUPPORTED
-# How long the news of a death may take to arrive here, seconds: the connection to the dead is often the first to tell. The agent knows how
-# it ended when the kernel has taken its memory back, which takes 0.1 s for each GiB; the error is not to wait for that.
-_NEWS = 0.05
+# How long the news of a death may take to arrive here, seconds: shared memory tells first that an owner is about to end. The agent knows
+# how it ended when the kernel has taken its memory back, which takes 0.1 s for each GiB; the error is not to wait for that.
+_NEWS = 0.03
 # Kinds of the end of a process that is none of those that somebody has to be told of.
 _IN_ORDER = ("returned", "stopped")
 _GONE = "actors that share memory must live as long as it is used; a handle of another process can replace this one"

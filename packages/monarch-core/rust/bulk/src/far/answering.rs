@@ -19,16 +19,16 @@ const DROPPING: Duration = Duration::from_secs(30);
 /// What is written to nobody goes through as much.
 const WASTE: usize = 64 << 10;
 
-/// Answers until the stream ends. `peer` is the process at its other end.
-pub fn serve(mut line: Line, dialled: bool, peer: u64, registry: &Arc<Registry>) {
+/// Answers until the stream ends, or the process at its other end, `peer`: one that is taken for lost gets nothing any more.
+pub fn serve(mut line: Line, dialled: bool, peer: u64, registry: &Arc<Registry>, has_ended: &dyn Fn() -> bool) {
     // It ends with the other side, with this process, or with nonsense: in either case there is nobody to tell.
-    let _ = run(&mut line, dialled, peer, registry);
+    let _ = run(&mut line, dialled, peer, registry, has_ended);
 }
 
-fn run(line: &mut Line, dialled: bool, peer: u64, registry: &Arc<Registry>) -> Result<(), Broken> {
+fn run(line: &mut Line, dialled: bool, peer: u64, registry: &Arc<Registry>, has_ended: &dyn Fn() -> bool) -> Result<(), Broken> {
     // Connections of this host have small numbers.
     let asker = peer | 1 << 63;
-    let wait = Wait { until: None, stop: &|| false };
+    let wait = Wait { until: None, stop: has_ended };
     line.begin(dialled, wait)?;
     let nonsense = || Broken::Failed("what came makes no sense".to_owned());
     loop {

@@ -1,6 +1,8 @@
 //! Where streams come from, and who has ended.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use net::records::Keys;
@@ -14,6 +16,8 @@ pub struct Opened {
     pub dialled: bool,
     /// It goes by messages, because no other one can be opened.
     pub is_routed: bool,
+    /// A test has cut it.
+    pub still: Arc<AtomicBool>,
 }
 
 pub enum NoStream {
@@ -28,4 +32,9 @@ pub trait Fabric: Send + Sync {
 
     /// As far as this process has heard.
     fn has_ended(&self, owner: u64) -> bool;
+
+    /// Set while a test cuts off the host of that process.
+    fn still(&self, _owner: u64) -> Arc<AtomicBool> {
+        Arc::default()
+    }
 }

@@ -3,6 +3,8 @@
 use std::io::{self, ErrorKind, IoSlice};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use net::records::{self, HEAD, Keys, MOST, Opener, Sealer, TAIL};
@@ -18,6 +20,8 @@ const BUFFER: usize = RECORDS * (HEAD + MOST + TAIL);
 const AT_ONCE: usize = 512 << 10;
 /// How often it is looked whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
+/// The same, where a test has cut the line.
+const LOOK_STILL: Duration = Duration::from_millis(5);
 /// The first byte of all.
 const BEGIN: u8 = 1;
 /// Of one frame.
@@ -71,11 +75,12 @@ struct Protection {
 pub struct Line {
     fd: OwnedFd,
     protection: Option<Box<Protection>>,
+    still: Arc<AtomicBool>,
 }
 
 impl Line {
-    /// None: the keys are no keys.
-    pub fn new(fd: OwnedFd, keys: Option<&Keys>) -> Option<Line> {
+    /// None: the keys are no keys. While it is `still` nothing is read or written, as if a cable were pulled.
+    pub fn new(fd: OwnedFd, keys: Option<&Keys>, still: Arc<AtomicBool>) -> Option<Line> {
         base::set_nonblocking(fd.as_raw_fd()).ok()?;
         let protection = match keys {
             None => None,
@@ -84,7 +89,7 @@ impl Line {
                 Some(Box::new(Protection { seal, open, out: Vec::new(), cipher: Vec::new(), at: 0, plain: 0..0 }))
             }
         };
-        Some(Line { fd, protection })
+        Some(Line { fd, protection, still })
     }
 
     /// Its keys have protected much already.
@@ -94,10 +99,32 @@ impl Line {
 
     /// The other side has ended it, or says something without being asked.
     pub fn is_stale(&self) -> bool {
+        if self.still.load(Ordering::Relaxed) {
+            return false;
+        }
         let mut byte = [0u8; 1];
         // SAFETY: one byte of ours.
         let n = unsafe { libc::recv(self.fd.as_raw_fd(), byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
         n >= 0 || io::Error::last_os_error().kind() != ErrorKind::WouldBlock
+    }
+
+    #[inline]
+    fn go(&self, wait: Wait<'_>) -> Result<(), Broken> {
+        if self.still.load(Ordering::Relaxed) { self.stand_still(wait) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn stand_still(&self, wait: Wait<'_>) -> Result<(), Broken> {
+        while self.still.load(Ordering::Relaxed) {
+            if wait.until.is_some_and(|until| until <= Instant::now()) {
+                return Err(Broken::TimedOut);
+            }
+            if (wait.stop)() {
+                return Err(Broken::Stopped);
+            }
+            std::thread::sleep(LOOK_STILL);
+        }
+        Ok(())
     }
 
     fn wait(&self, events: libc::c_short, wait: Wait<'_>) -> Result<(), Broken> {
@@ -119,6 +146,7 @@ impl Line {
 
     fn write(&self, mut slices: &mut [IoSlice<'_>], wait: Wait<'_>) -> Result<(), Broken> {
         while slices.iter().any(|s| !s.is_empty()) {
+            self.go(wait)?;
             match base::send_slices(self.fd.as_raw_fd(), slices) {
                 Ok(n) => IoSlice::advance_slices(&mut slices, n),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(libc::POLLOUT, wait)?,
@@ -168,6 +196,7 @@ impl Line {
         while done < len {
             // SAFETY: within the caller's range.
             let to = unsafe { to.add(done) };
+            self.go(wait)?;
             match self.protection.as_deref_mut() {
                 None => match self.read(to, len - done) {
                     Ok(0) => return Err(Broken::Ended),
@@ -203,6 +232,7 @@ impl Line {
     fn fill(&mut self, wait: Wait<'_>) -> Result<(), Broken> {
         let fd = self.fd.as_raw_fd();
         loop {
+            self.go(wait)?;
             let Some(p) = self.protection.as_deref_mut() else { return Ok(()) };
             p.cipher.drain(..p.at);
             (p.at, p.plain) = (0, 0..0);

@@ -136,7 +136,7 @@ impl Far {
         })?;
         self.is_routed.store(opened.is_routed, Ordering::Release);
         let none = || Failure::new(Kind::Transfer, "the stream is no stream");
-        let mut line = Line::new(opened.fd, opened.keys.as_ref()).ok_or_else(none)?;
+        let mut line = Line::new(opened.fd, opened.keys.as_ref(), opened.still).ok_or_else(none)?;
         let stop = || self.has_ended();
         line.begin(opened.dialled, Wait { until: Some(until), stop: &stop }).map_err(|broken| match broken {
             Broken::TimedOut => Failure::timed_out(),

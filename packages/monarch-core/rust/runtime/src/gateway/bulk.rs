@@ -14,6 +14,8 @@ use super::{Gateway, Job};
 use crate::bulk_streams::{Handed, UNKNOWN};
 
 const ATTEMPT: Duration = Duration::from_secs(5);
+/// Between looks at whether a test still cuts the host off.
+const LOOK: Duration = Duration::from_millis(20);
 const GONE: &str = "the process is not there any more";
 
 /// The two processes, and the call that the stream answers.
@@ -56,15 +58,22 @@ impl Gateway {
     }
 
     fn bulk_open(&self, job: &Arc<Job>, host: ProcUid, pair: Pair) {
-        let (me, job) = (self.me.clone(), job.clone());
         // All that happens to a host happens on the I/O thread.
-        self.poller.spawn(Box::new(move || {
+        self.bulk_open_in(Duration::ZERO, job.clone(), host, pair);
+    }
+
+    fn bulk_open_in(&self, delay: Duration, job: Arc<Job>, host: ProcUid, pair: Pair) {
+        let me = self.me.clone();
+        let task = move || {
             let Some(g) = me.upgrade() else { return };
             let Some(host) = job.host(host).filter(|h| h.lost().is_none()) else {
                 return g.bulk_failed(&pair, "its host is lost".to_owned());
             };
             if g.way_of(&job).is_some() {
                 return g.bulk_failed(&pair, "its host is behind a gateway".to_owned());
+            }
+            if host.trunk.is_still() {
+                return g.bulk_open_in(LOOK, job, host.id, pair);
             }
             let Pair { number, ours, theirs, serves } = pair;
             let hello = Greeting::Bulk { number, from: ours, from_host: job.here, to: theirs, to_host: host.id, serves };
@@ -75,7 +84,8 @@ impl Gateway {
                 }
             };
             g.dial(&job, &host, Kind::Channel, greeting::encode(&hello), ATTEMPT, Box::new(done));
-        }));
+        };
+        if delay.is_zero() { self.poller.spawn(Box::new(task)) } else { self.poller.later(delay, Box::new(task)) }
     }
 
     fn bulk_opened(&self, pair: &Pair, result: Result<Ready, NoStream>) {
@@ -85,7 +95,7 @@ impl Gateway {
         };
         match greeting::decode(&ready.answer) {
             Some(Welcome::Bulk) if ready.early.is_empty() => match ready.opened.stream.into_parts() {
-                Some((fd, keys)) => self.bulk_hand(pair, Handed { fd, keys, dialled: true, is_routed: false }),
+                Some((fd, keys)) => self.bulk_hand(pair, Handed::new(fd, keys, true)),
                 None => self.bulk_failed(pair, "the stream cannot be handed on".to_owned()),
             },
             Some(Welcome::Unreached { why }) => self.bulk_failed(pair, why),
@@ -120,10 +130,16 @@ impl Gateway {
 
     /// A stream has come in for a process of this host.
     pub(super) fn bulk_asked(&self, mut opened: Opened, hello: Greeting) {
-        let Greeting::Bulk { number, from, from_host, to, to_host, serves } = hello else { return };
+        let Greeting::Bulk { number, from, from_host, to, to_host, serves } = &hello else { return };
+        let (number, from, from_host, to, to_host, serves) = (*number, *from, *from_host, *to, *to_host, *serves);
         let Some(node) = self.node() else { return };
         let is_himself = Gateway::is_himself(&opened, from_host);
         let found = self.job(ProcUid(opened.job.0)).filter(|j| j.here == to_host && from_host != to_host && is_himself);
+        if found.as_ref().and_then(|job| job.host(from_host)).is_some_and(|h| h.trunk.is_still() && h.lost().is_none()) {
+            let me = self.me.clone();
+            let again = move || drop(me.upgrade().inspect(|g| g.bulk_asked(opened, hello)));
+            return self.poller.later(LOOK, Box::new(again));
+        }
         let ours = |job: &Job| node.agent().is_some_and(|a| a.is_in_job(to, job.here));
         let welcome = match &found {
             _ if self.is_closing() => Welcome::Refused(No::Closing),
@@ -142,10 +158,7 @@ impl Gateway {
         let (Welcome::Bulk, Some(job), true) = (welcome, found, sent) else { return };
         node.route(from, from_host, job.here);
         if let Some((fd, keys)) = opened.stream.into_parts() {
-            self.bulk_hand(
-                &Pair { number, ours: to, theirs: from, serves: !serves },
-                Handed { fd, keys, dialled: false, is_routed: false },
-            );
+            self.bulk_hand(&Pair { number, ours: to, theirs: from, serves: !serves }, Handed::new(fd, keys, false));
         }
     }
 }

@@ -6,7 +6,7 @@ use net::trunk::{StreamEnd, Trunk, TrunkHandler};
 use net::{Block, Carrier, LinkDown, RecvPart};
 use wire::cursor::Cursor;
 use wire::exit::{ExitReason, ProcEnd};
-use wire::frame::{CAST, ROUTED, begin, finish};
+use wire::frame::{CAST, CONTROL, ROUTED, begin, finish};
 use wire::greeting::Beat;
 use wire::{Control, Frame, ProcUid, Route, piece, stretch};
 
@@ -55,6 +55,15 @@ impl Carrier for Via {
     }
 }
 
+/// The processes whose end an agent tells with this.
+fn ended(head: &Route, body: &[&[u8]]) -> Vec<ProcUid> {
+    let is_control = head.from == head.from_host && body.first().is_some_and(|first| first.get(4) == Some(&CONTROL));
+    match is_control.then(|| Frame::decode(body.concat().get(4..).unwrap_or_default())) {
+        Some(Ok(Frame::Control(Control::ProcsEnded { ends }))) => ends.into_iter().map(|(uid, _)| uid).collect(),
+        _ => vec![],
+    }
+}
+
 /// Everything of a routed frame but its body, which has so many bytes.
 pub(super) fn routed_head(head: &Route, body: usize) -> Vec<u8> {
     let mut start = Vec::with_capacity(5 + Route::LEN);
@@ -82,7 +91,7 @@ impl Gateway {
         let mut all: Vec<&[u8]> = Vec::with_capacity(body.len() + 1);
         all.push(&start);
         all.extend_from_slice(body);
-        if host.trunk.send_behind(head, &all).is_err() {
+        if host.trunk.send_behind(head, &ended(head, body), &all).is_err() {
             return self.unreachable(head, host.end().unwrap_or_else(|| host_end(&host.name(), "agent exited")));
         }
         if !host.trunk.is_up() {

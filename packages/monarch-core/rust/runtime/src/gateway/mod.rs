@@ -27,7 +27,7 @@ mod large;
 mod loss;
 mod tunnel;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
@@ -150,18 +150,29 @@ impl Gateway {
         all
     }
 
-    /// For tests: nothing goes between these hosts and this process, or does again.
-    pub fn cut_off(&self, hosts: &[ProcUid], yes: bool) {
-        for (job, host) in
-            self.jobs().into_iter().flat_map(|j| hosts.iter().filter_map(|h| Some((j.clone(), j.host(*h)?))).collect::<Vec<_>>())
-        {
-            if yes {
-                host.trunk.stand_still();
-            } else if host.trunk.is_still() {
-                host.trunk.go_on();
-                self.open_soon(&job, &host);
+    /// For tests: from now on nothing goes between these hosts and this one, and between others again; with a gateway, neither what is
+    /// behind it. Those `beside` are cut off by the other side, but for memory that is shared with them. Procs here are to be told that.
+    pub fn cut_off(&self, hosts: &[ProcUid], beside: &[ProcUid]) -> Vec<ProcUid> {
+        let cut: HashSet<ProcUid> = hosts.iter().copied().collect();
+        let jobs = self.jobs();
+        let way = self.way().filter(|way| {
+            let agent = way.host.place().agent;
+            jobs.iter().flat_map(|job| job.hosts()).any(|h| cut.contains(&h.id) && h.place().agent == agent)
+        });
+        for (job, host) in jobs.iter().flat_map(|j| j.hosts().into_iter().map(move |h| (j, h))) {
+            let by_way = way.as_ref().is_some_and(|way| job.is_clients() || way.job.id == job.id);
+            match (by_way || cut.contains(&host.id), host.trunk.is_still()) {
+                (true, false) => host.trunk.stand_still(),
+                (false, true) => {
+                    host.trunk.go_on();
+                    self.open_soon(job, &host);
+                }
+                _ => {}
             }
         }
+        let Some(node) = self.node() else { return vec![] };
+        node.bulk_streams.cut_off(&cut.into_iter().chain(beside.iter().copied()).collect());
+        node.agent().map_or(vec![], |agent| agent.started())
     }
 
     fn add_job(&self, job: Arc<Job>) {

@@ -1,0 +1,58 @@
+"""What a process has sent to another host comes there, also when it ends at once: its agent has it, and tells of the end behind it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import pytest
+
+import monarch.actor
+from monarch.actor import Actor, SupervisionError, endpoint, this_host
+from monarch.actor.testing import isolated, local_hosts
+
+MIB = 1 << 20
+
+
+class Receiver(Actor):
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @endpoint
+    def note(self, x: bytes) -> None:
+        self.seen.append(len(x))
+
+    @endpoint
+    def noted(self) -> list[int]:
+        return self.seen
+
+
+class Sender(Actor):
+    @endpoint
+    def send(self, other: Any, sizes: list[int]) -> int:
+        for size in sizes:
+            other.note.broadcast(bytes(size))
+        return os.getpid()
+
+
+@isolated
+def test_what_was_sent_before_an_end():
+    monarch.actor.unhandled_fault_hook = lambda failure: None
+    with local_hosts(2) as hosts:
+        sizes = [64 * MIB, 1, 3 * MIB]
+        for place in (this_host(), hosts.slice(hosts=1)):
+            receiver = place.spawn_procs().spawn("receiver", Receiver)
+            for _ in range(2):
+                senders = hosts.slice(hosts=0).spawn_procs()
+                senders.spawn("sender", Sender).send.call_one(receiver, sizes).get()
+                senders.stop().get()
+            # And where this machine is the one of the sender.
+            senders = this_host().spawn_procs()
+            sender = senders.spawn("sender", Sender)
+            os.kill(sender.send.call_one(receiver, sizes).get(), signal.SIGKILL)
+            with pytest.raises(SupervisionError):
+                sender.send.call_one(receiver, []).get()
+            while len(noted := receiver.noted.call_one().get()) < 9:
+                pass
+            assert noted == sizes * 3
