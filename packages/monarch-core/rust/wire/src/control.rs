@@ -171,6 +171,15 @@ pub enum Control {
         by_sender: bool,
         what: PipeWord,
     },
+    /// The sender of this has a part that the receiver had lent it.
+    PartFetched {
+        number: u64,
+    },
+    /// It cannot fetch it, and waits for it to be sent; `no_way`: nor any other, for the time being.
+    PartRefused {
+        number: u64,
+        no_way: bool,
+    },
 }
 
 impl Control {

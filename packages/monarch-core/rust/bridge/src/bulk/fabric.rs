@@ -1,6 +1,6 @@
 //! Streams to processes of other hosts, from this process's agent.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Instant;
 
 use bulk::far::{Fabric, NoStream, Opened};
@@ -8,31 +8,25 @@ use runtime::Node;
 use runtime::bulk_streams::{Handed, NoBulk};
 use wire::ProcUid;
 
-struct Streams(Weak<Node>);
+pub struct Streams {
+    pub node: Weak<Node>,
+    /// Where there is no other way.
+    pub by_messages: bool,
+}
 
 impl Fabric for Streams {
     fn open(&self, owner: u64, until: Instant) -> Result<Opened, NoStream> {
-        let Some(node) = self.0.upgrade() else { return Err(NoStream::Ended) };
-        match node.open_bulk(ProcUid(owner), until) {
+        let Some(node) = self.node.upgrade() else { return Err(NoStream::Ended) };
+        match node.open_bulk(ProcUid(owner), until, self.by_messages) {
             Ok(Handed { fd, keys, dialled, is_routed }) => Ok(Opened { fd, keys, dialled, is_routed }),
             Err(NoBulk::Ended) => Err(NoStream::Ended),
             Err(NoBulk::TimedOut) => Err(NoStream::TimedOut),
+            Err(NoBulk::Unreachable(why)) if !self.by_messages => Err(NoStream::NoWay(why)),
             Err(NoBulk::Unreachable(why)) => Err(NoStream::Unreachable(why)),
         }
     }
 
     fn has_ended(&self, owner: u64) -> bool {
-        self.0.upgrade().is_none_or(|node| node.has_ended(ProcUid(owner)))
+        self.node.upgrade().is_none_or(|node| node.has_ended(ProcUid(owner)))
     }
-}
-
-/// Memory of other hosts can be reached, and that of this process from there.
-pub fn connect(bulk: &Arc<bulk::Bulk>, node: &Arc<Node>, streams: usize) {
-    bulk.reach_by(Arc::new(Streams(Arc::downgrade(node))), streams);
-    let answers = Arc::downgrade(bulk);
-    node.bulk_streams.take_by(Box::new(move |peer, Handed { fd, keys, dialled, is_routed }| {
-        if let Some(bulk) = answers.upgrade() {
-            bulk.answer(peer.0, Opened { fd, keys, dialled, is_routed });
-        }
-    }));
 }

@@ -1,10 +1,13 @@
-//! The owner's side of one stream: answers what is asked, from and into its registered memory.
+//! The owner's side of the streams: answers what is asked, from and into its registered memory.
 //!
-//! On a thread of its own, without the interpreter. What is asked for is bounded by what is registered, and memory that ends while bytes
+//! Each on a thread of its own, without the interpreter. What is asked for is bounded by what is registered, and memory that ends while bytes
 //! of it are on their way is not sent any further: the reader is told instead.
 
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::Opened;
 use super::line::{Broken, Line, Wait};
 use crate::answers;
 use crate::failure::{Failure, Kind, Outcome};
@@ -15,6 +18,38 @@ use crate::registry::{Id, Registry};
 const CHUNK: usize = 512 << 10;
 /// What is written to nobody goes through as much.
 const WASTE: usize = 64 << 10;
+/// Streams over which others ask.
+const STREAMS: usize = 4096;
+
+/// What this process lets those of other hosts have. The threads end when this process does.
+pub struct Answering {
+    pub registry: Arc<Registry>,
+    threads: Arc<AtomicUsize>,
+}
+
+impl Answering {
+    pub fn new() -> io::Result<Arc<Answering>> {
+        Ok(Arc::new(Answering { registry: Registry::new()?, threads: Arc::default() }))
+    }
+
+    /// Answers what comes over a stream, until it ends; `peer` is the process at its other end.
+    pub fn answer(&self, peer: u64, opened: Opened) {
+        let Some(line) = Line::new(opened.fd, opened.keys.as_ref()) else { return };
+        if self.threads.fetch_add(1, Ordering::AcqRel) >= STREAMS {
+            self.threads.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let (registry, threads) = (self.registry.clone(), self.threads.clone());
+        let run = move || {
+            serve(line, opened.dialled, peer, &registry);
+            threads.fetch_sub(1, Ordering::AcqRel);
+        };
+        // Without a thread the other side sees the stream's end.
+        if crate::pool::spawn("monarch-far", run).is_err() {
+            self.threads.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
 
 /// Answers until the stream ends. `peer` is the process at its other end.
 pub fn serve(mut line: Line, dialled: bool, peer: u64, registry: &Arc<Registry>) {
