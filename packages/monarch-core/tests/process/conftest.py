@@ -51,7 +51,7 @@ def fresh(faults):
 @pytest.fixture(params=["sent", "fetched"])
 def moved(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Large messages between hosts go through the agents, or are fetched by their receivers."""
-    import movers
+    from tools import movers
 
     from monarch._core.process import current_process
 

@@ -264,8 +264,9 @@ impl Node {
             // All that comes from others is handled where the sockets are read.
             poller.spawn(Box::new(move || match outcome {
                 Ok(()) => {
-                    node.peer(from).send_control(Control::PartFetched { number });
+                    // In this order: who sees that its sender is done finds that it is here.
                     node.on_part(from, number, RecvPart::Own { block: filled, readonly: true });
+                    node.peer(from).send_control(Control::PartFetched { number });
                 }
                 Err(why) => node.part_refused(from, number, why),
             }));

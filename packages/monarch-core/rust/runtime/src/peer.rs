@@ -130,8 +130,8 @@ impl Peer {
         if !waits(&frame) && !self.holds.load(Ordering::Acquire) {
             return Some(frame);
         }
-        // Not about what was sent before them: memory waits for them.
-        if matches!(frame, Frame::Control(Control::PartFetched { .. } | Control::PartRefused { .. })) {
+        // Not about what was sent before them: parts wait for them.
+        if matches!(frame, Frame::Control(Control::PartFetched { .. } | Control::PartRefused { .. } | Control::BulkRefused { .. })) {
             return Some(frame);
         }
         let mut assembly = lock(&self.assembly);
