@@ -6,7 +6,7 @@ The streams and the copies are core's; this says that they are to be used, and f
 from __future__ import annotations
 
 # Below it the stream is no faster than the agents' connection, which needs no message that tells that the part is there.
-LEAST = 4 << 20
+LEAST = 8 << 20
 
 
 class Mover:
