@@ -27,6 +27,6 @@ def use(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """This process, and those started from now on, see what is installed there."""
     from monarch._core.process import current_process
 
-    patch.syspath_prepend(folder)
+    patch.syspath_prepend(folder)  # pyright: ignore[reportUnknownMemberType]
     patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
     current_process().native.lend_from(-1)

@@ -30,7 +30,9 @@ def mover() -> Mover | None:
         try:
             return entry.load()
         except Exception as e:  # whatever another wheel raises
-            raise ImportError(f"{entry.value}, which moves large messages (entry point '{entry.name}' of {GROUP}), cannot be loaded: {e}") from e
+            raise ImportError(
+                f"{entry.value}, which moves large messages (entry point '{entry.name}' of {GROUP}), cannot be loaded: {e}"
+            ) from e
     return None
 
 

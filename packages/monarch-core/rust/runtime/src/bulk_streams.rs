@@ -80,7 +80,9 @@ impl Node {
         lock(&self.bulk_streams.waiting).remove(&number);
         match got {
             Ok(Err(_)) if self.has_ended(to) => Err(NoBulk::Ended),
-            Ok(Err(NoBulk::Unreachable(why))) if by_messages => self.open_pipe(to).map_err(|e| NoBulk::Unreachable(format!("{why}; by messages: {e}"))),
+            Ok(Err(NoBulk::Unreachable(why))) if by_messages => {
+                self.open_pipe(to).map_err(|e| NoBulk::Unreachable(format!("{why}; by messages: {e}")))
+            }
             Ok(answer) => answer,
             Err(_) => Err(if self.has_ended(to) { NoBulk::Ended } else { NoBulk::TimedOut }),
         }

@@ -1,7 +1,7 @@
 //! The owner's side of the streams: answers what is asked, from and into its registered memory.
 //!
-//! Each on a thread of its own, without the interpreter. What is asked for is bounded by what is registered, and memory that ends while bytes
-//! of it are on their way is not sent any further: the reader is told instead.
+//! Each on a thread of its own, without the interpreter. What is asked for is bounded by what is registered, and memory that ends while
+//! bytes of it are on their way is not sent any further: the reader is told instead.
 
 use std::io;
 use std::sync::Arc;

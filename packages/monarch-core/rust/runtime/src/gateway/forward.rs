@@ -34,7 +34,11 @@ impl Via {
         let parts = Route { from: self.from, from_host: self.here, to, to_host: self.host, seq: 0 };
         let head = || Route { seq: number(), ..parts };
         let mut sent = Ok(());
-        let cut = |each: &mut dyn FnMut(&[&[u8]])| if !pieces.is_empty() { piece::cut(pieces, each) };
+        let cut = |each: &mut dyn FnMut(&[&[u8]])| {
+            if !pieces.is_empty() {
+                piece::cut(pieces, each)
+            }
+        };
         match node.gateway() {
             Some(gateway) => {
                 for (number, block) in (first..).zip(blocks) {
