@@ -15,6 +15,7 @@ from fresh_script import Done, run
 from worker_processes import Workers
 
 from monarch.actor import Actor, endpoint
+from monarch.actor.testing import fault
 
 pytestmark = [pytest.mark.usefixtures("moved"), pytest.mark.parametrize("moved", ["fetched"], indirect=True)]
 MIB = 1 << 20
@@ -117,6 +118,24 @@ def test_a_stop_by_a_proc_is_behind_what_it_sent(tmp_path: Path):
         keeper.stop_there.call_one(hosts.slice(hosts=1), str(tmp_path), 30 * MIB).get()
         (path,) = tmp_path.glob("seen-*")
         assert json.loads(path.read_text()) == [[30 * MIB, 30 * MIB]]
+
+
+def test_who_is_frozen_and_fetches_nothing_can_be_stopped_all_the_same():
+    with Workers(1, "tls") as workers, workers.attach() as hosts:
+        procs = hosts.spawn_procs({"procs": 2})
+        keepers = procs.spawn("keeper", Keeper)
+        frozen, other = keepers.slice(procs=0), keepers.slice(procs=1)
+        assert keepers.noted.call().get() is not None
+        handle = fault(procs.slice(procs=0), "freeze")
+        frozen.note.broadcast(np.ones(30 * MIB, np.uint8))
+        # What is sent to others there is not held up, and their agent hears of a stop.
+        other.note.broadcast(np.ones(30 * MIB, np.uint8))
+        assert other.noted.call_one().get() == [(30 * MIB, 30 * MIB)]
+        assert lent() == 1
+        # Under its bounds it is killed.
+        procs.stop().get()
+        assert lent() == 0
+        del handle
 
 
 def test_a_proc_that_ends_stays_until_what_it_sent_is_fetched():

@@ -405,17 +405,23 @@ impl Process {
         self.node.lending.lent()
     }
 
-    /// Waits until others have fetched what they were lent; false if some is left after `bound` seconds, or the agent is gone.
-    fn wait_fetched(&self, py: Python<'_>, bound: f64) -> bool {
+    /// Waits until others have fetched what they were lent; false if some is left after `bound` seconds, or if nobody gets any of it for
+    /// `pause` seconds, or the agent is gone.
+    fn wait_fetched(&self, py: Python<'_>, bound: f64, pause: f64) -> bool {
         if self.node.lending.lent() == 0 {
             return true;
         }
         let (deadline, agent) = (self.node.poller.now() + Duration::from_secs_f64(bound), self.node.peer_unlinked(self.node.agent_uid).0);
         let waiter = gil::waiter(&self.node.poller);
+        let pause = Duration::from_secs_f64(pause);
         gil::blocking(py, || {
+            let mut seen = (self.node.lending.progress(), self.node.poller.now());
             while self.node.lending.lent() > 0 {
-                let now = self.node.poller.now();
-                if now >= deadline || agent.link.is_down() {
+                let (now, progress) = (self.node.poller.now(), self.node.lending.progress());
+                if progress != seen.0 {
+                    seen = (progress, now);
+                }
+                if now >= deadline || now >= seen.1 + pause || agent.link.is_down() {
                     return false;
                 }
                 self.node.poller.wait(&waiter, Some(deadline.min(now + Duration::from_millis(5))), || self.node.lending.lent() == 0);

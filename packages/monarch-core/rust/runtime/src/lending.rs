@@ -28,6 +28,10 @@ pub const NEVER: usize = usize::MAX;
 /// How long nothing is lent to a process that has no way here.
 const REST: Duration = Duration::from_secs(60);
 
+/// Nothing waits any longer for somebody who gets no byte of it.
+const STALLED: Duration = Duration::from_secs(4);
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Why a part was not fetched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotFetched {
@@ -44,6 +48,8 @@ pub trait Exchange: Send + Sync {
     /// From now on whoever has the record can fetch the block.
     fn lend(&self, block: &Arc<Block>) -> Option<Vec<u8>>;
     fn take_back(&self, record: &[u8]);
+    /// Bytes that the process has fetched so far.
+    fn sent(&self, to: ProcUid) -> u64;
     /// Fills the block with what the record of another process stands for.
     fn fetch(&self, from: ProcUid, record: &[u8], block: Arc<Block>, done: Fetched);
 }
@@ -59,6 +65,8 @@ struct Lent {
     host: ProcUid,
     block: Arc<Block>,
     record: Vec<u8>,
+    /// Whoever it is for does not fetch: nothing waits for that any more.
+    stalled: bool,
 }
 
 /// Frames to an agent, behind parts with lower numbers.
@@ -69,6 +77,8 @@ struct Held {
     frames: Vec<u8>,
     blocks: Vec<Arc<Block>>,
     first: u64,
+    /// When those that it waits for were last seen to get on, and how far they were.
+    seen: (Instant, u64),
 }
 
 #[derive(Default)]
@@ -76,6 +86,8 @@ struct State {
     lent: BTreeMap<u64, Lent>,
     /// By host.
     held: HashMap<ProcUid, VecDeque<Held>>,
+    /// Somebody looks at it again soon.
+    is_watched: bool,
     /// Those that cannot fetch from here, and since when.
     refusing: HashMap<ProcUid, Instant>,
 }
@@ -103,10 +115,16 @@ pub(crate) fn parts_of(frame: &Frame) -> &[Part] {
     }
 }
 
+impl Lent {
+    fn holds(&self, host: ProcUid, to: ProcUid) -> bool {
+        self.host == host && self.to != to && !self.stalled
+    }
+}
+
 impl State {
     /// Somebody else of that host has not fetched what was lent before.
     fn is_behind(&self, host: ProcUid, to: ProcUid, until: u64) -> bool {
-        self.lent.range(..until).any(|(_, l)| l.host == host && l.to != to)
+        self.lent.range(..until).any(|(_, l)| l.holds(host, to))
     }
 
     fn count(&self) -> usize {
@@ -150,7 +168,7 @@ impl Lending {
         let number = number_ahead(1);
         {
             let mut state = lock(&self.state);
-            state.lent.insert(number, Lent { to, host, block: block.clone(), record: record.clone() });
+            state.lent.insert(number, Lent { to, host, block: block.clone(), record: record.clone(), stalled: false });
             self.note(&state);
         }
         // In this order with `procs_ended`.
@@ -170,10 +188,57 @@ impl Lending {
         if state.held.get(&via.host).is_none_or(VecDeque::is_empty) && !state.is_behind(via.host, to, until) {
             return false;
         }
-        let held = Held { until, to, via: via.clone(), frames: pieces.concat(), blocks: blocks.to_vec(), first };
+        let seen = (Instant::now(), u64::MAX);
+        let held = Held { until, to, via: via.clone(), frames: pieces.concat(), blocks: blocks.to_vec(), first, seen };
         state.held.entry(via.host).or_default().push_back(held);
         self.note(&state);
+        if !std::mem::replace(&mut state.is_watched, true) {
+            self.look_later(via);
+        }
         true
+    }
+
+    fn look_later(&self, via: &Via) {
+        let Some(node) = via.node.upgrade() else { return };
+        let via = via.clone();
+        let look = move || {
+            if let Some(node) = via.node.upgrade() {
+                node.lending.look(&via);
+            }
+        };
+        node.poller.later(LOOK, Box::new(look));
+    }
+
+    /// Lets frames go that wait for somebody who fetches nothing: a process that is frozen, most likely, and its stop is among them.
+    fn look(&self, via: &Via) {
+        let Some(exchange) = self.exchange.get() else { return };
+        let mut state = lock(&self.state);
+        let hosts: Vec<ProcUid> = state.held.keys().copied().collect();
+        for host in hosts {
+            let State { lent, held, .. } = &mut *state;
+            let Some(first) = held.get_mut(&host).and_then(VecDeque::front_mut) else { continue };
+            let before = lent.range_mut(..first.until).map(|(_, l)| l).filter(|l| l.holds(host, first.to));
+            let before: Vec<&mut Lent> = before.collect();
+            // Each that is fetched makes it less.
+            let moved = before.iter().map(|l| exchange.sent(l.to) << 16).fold(before.len() as u64, u64::wrapping_add);
+            if moved != first.seen.1 {
+                first.seen = (Instant::now(), moved);
+            } else if first.seen.0.elapsed() >= STALLED {
+                before.into_iter().for_each(|l| l.stalled = true);
+            }
+            self.flush(&mut state, host);
+        }
+        state.is_watched = !state.held.is_empty();
+        if state.is_watched {
+            self.look_later(via);
+        }
+    }
+
+    /// How far others are in fetching what they were lent.
+    pub fn progress(&self) -> (usize, u64) {
+        let state = lock(&self.state);
+        let sent = |l: &Lent| self.exchange.get().map_or(0, |e| e.sent(l.to));
+        (state.lent.len(), state.lent.values().map(sent).fold(0, u64::wrapping_add))
     }
 
     /// Sends what need not be held any more. Under the lock, for the order.

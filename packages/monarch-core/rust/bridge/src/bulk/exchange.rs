@@ -58,6 +58,10 @@ impl Exchange for Blocks {
         }
     }
 
+    fn sent(&self, to: ProcUid) -> u64 {
+        self.0.upgrade().and_then(|e| e.answering()).map_or(0, |a| a.sent(to.0))
+    }
+
     fn fetch(&self, from: ProcUid, record: &[u8], block: Arc<Block>, done: Fetched) {
         let (Some(all), Some(loan)) = (self.0.upgrade(), Loan::from_bytes(record)) else { return done(Err(NotFetched::NoWay)) };
         let done = move |outcome: Result<(), bulk::Failure>| {

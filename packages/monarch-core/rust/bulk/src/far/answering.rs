@@ -3,9 +3,12 @@
 //! Each on a thread of its own, without the interpreter. What is asked for is bounded by what is registered, and memory that ends while
 //! bytes of it are on their way is not sent any further: the reader is told instead.
 
+use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use net::lock::lock;
 
 use super::Opened;
 use super::line::{Broken, Line, Wait};
@@ -25,11 +28,13 @@ const STREAMS: usize = 4096;
 pub struct Answering {
     pub registry: Arc<Registry>,
     threads: Arc<AtomicUsize>,
+    /// Bytes that each process has got.
+    sent: Mutex<HashMap<u64, Arc<AtomicU64>>>,
 }
 
 impl Answering {
     pub fn new() -> io::Result<Arc<Answering>> {
-        Ok(Arc::new(Answering { registry: Registry::new()?, threads: Arc::default() }))
+        Ok(Arc::new(Answering { registry: Registry::new()?, threads: Arc::default(), sent: Mutex::default() }))
     }
 
     /// Answers what comes over a stream, until it ends; `peer` is the process at its other end.
@@ -40,8 +45,9 @@ impl Answering {
             return;
         }
         let (registry, threads) = (self.registry.clone(), self.threads.clone());
+        let sent = lock(&self.sent).entry(peer).or_default().clone();
         let run = move || {
-            serve(line, opened.dialled, peer, &registry);
+            serve(line, opened.dialled, peer, &registry, &sent);
             threads.fetch_sub(1, Ordering::AcqRel);
         };
         // Without a thread the other side sees the stream's end.
@@ -49,15 +55,20 @@ impl Answering {
             self.threads.fetch_sub(1, Ordering::AcqRel);
         }
     }
+
+    /// Bytes that a process has got so far: whether it still gets any.
+    pub fn sent(&self, peer: u64) -> u64 {
+        lock(&self.sent).get(&peer).map_or(0, |n| n.load(Ordering::Relaxed))
+    }
 }
 
 /// Answers until the stream ends. `peer` is the process at its other end.
-pub fn serve(mut line: Line, dialled: bool, peer: u64, registry: &Arc<Registry>) {
+fn serve(mut line: Line, dialled: bool, peer: u64, registry: &Arc<Registry>, sent: &AtomicU64) {
     // It ends with the other side, with this process, or with nonsense: in either case there is nobody to tell.
-    let _ = run(&mut line, dialled, peer, registry);
+    let _ = run(&mut line, dialled, peer, registry, sent);
 }
 
-fn run(line: &mut Line, dialled: bool, peer: u64, registry: &Arc<Registry>) -> Result<(), Broken> {
+fn run(line: &mut Line, dialled: bool, peer: u64, registry: &Arc<Registry>, sent: &AtomicU64) -> Result<(), Broken> {
     // Connections of this host have small numbers.
     let asker = peer | 1 << 63;
     let wait = Wait { until: None, stop: &|| false };
@@ -70,7 +81,7 @@ fn run(line: &mut Line, dialled: bool, peer: u64, registry: &Arc<Registry>) -> R
                 registry.forget(&id, asker);
                 continue;
             }
-            Request::Copy { id, epoch, offset, len, write: false } => send(line, registry, (&id, epoch), offset, len, wait)?,
+            Request::Copy { id, epoch, offset, len, write: false } => send(line, registry, (&id, epoch), (offset, len), sent, wait)?,
             Request::Copy { id, epoch, offset, len, write: true } => take(line, registry, (&id, epoch), offset, len, wait)?,
             request => {
                 let who = || format!("process {peer:x} of another host");
@@ -101,8 +112,8 @@ fn send(
     line: &mut Line,
     registry: &Arc<Registry>,
     buffer: (&Id, u64),
-    offset: u64,
-    len: u64,
+    (offset, len): (u64, u64),
+    sent: &AtomicU64,
     wait: Wait<'_>,
 ) -> Result<Outcome<Reply>, Broken> {
     let outcome = match pin(registry, buffer, offset, len, false) {
@@ -119,6 +130,7 @@ fn send(
                 let bytes = unsafe { std::slice::from_raw_parts((pin.range.address + done) as *const u8, n) };
                 line.send(&[&(n as u32).to_le_bytes(), bytes], wait)?;
                 done += n;
+                sent.fetch_add(n as u64, Ordering::Relaxed);
             }
             if pin.is_current() { Ok(Reply::Done) } else { Err(Failure::new(Kind::Released, registry.why(buffer.0))) }
         }
