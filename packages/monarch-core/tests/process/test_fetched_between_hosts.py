@@ -16,6 +16,7 @@ from worker_processes import Workers
 
 from monarch.actor import Actor, endpoint
 from monarch.actor.testing import fault
+from monarch.config import configured
 
 pytestmark = [pytest.mark.usefixtures("moved"), pytest.mark.parametrize("moved", ["fetched"], indirect=True)]
 MIB = 1 << 20
@@ -133,7 +134,8 @@ def test_who_is_frozen_and_fetches_nothing_can_be_stopped_all_the_same():
         assert other.noted.call_one().get() == [(30 * MIB, 30 * MIB)]
         assert lent() == 1
         # Under its bounds it is killed.
-        procs.stop().get()
+        with configured(stop_grace_period="100ms", stop_actor_timeout="200ms", cleanup_timeout="100ms"):
+            procs.stop().get()
         assert lent() == 0
         del handle
 
