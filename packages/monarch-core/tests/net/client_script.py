@@ -37,6 +37,13 @@ class Worker(Actor):
             time.sleep(0.01)  # sleeps: spreads the messages over the fault
         return other.taken.call_one().get()
     @endpoint
+    def relay_large(self, other, count):
+        for i in range(count):
+            other.take_large.broadcast(i, large(i))
+            other.take.broadcast(i)
+            time.sleep(0.02)  # sleeps: spreads the messages over the fault
+        return other.taken.call_one().get()
+    @endpoint
     def ask(self, other):
         try:
             other.wait.call_one().get()
@@ -129,6 +136,26 @@ class Job:
         self.flow.join()
         want = [x for n in range(self.sent) for x in (("large", n), n)]
         return all(seen == want for seen in self.workers.taken.call().get().values())
+
+    def heavy(self, a, b, count):
+        # Large messages and small ones to one, from here, and from another host to its neighbour; until `weighed`.
+        one, other = self.workers.slice(hosts=b, procs=0), self.workers.slice(hosts=b, procs=1)
+        self.answer = self.workers.slice(hosts=a, procs=0).relay_large.call_one(other, count)
+        self.count = count
+        def run():
+            for i in range(count):
+                one.take_large.broadcast(i, large(i))
+                one.take.broadcast(i)
+                time.sleep(0.02)  # sleeps: spreads the messages over the faults
+            self.seen = one.taken.call_one().get()
+        self.flow = threading.Thread(target=run)
+        self.flow.start()
+        return "on"
+
+    def weighed(self):
+        self.flow.join()
+        want = [x for n in range(self.count) for x in (("large", n), n)]
+        return self.seen == want and self.answer.get() == want
 
     def streamed(self):
         self.over.set()

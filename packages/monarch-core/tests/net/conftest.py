@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from client_script import PRELUDE
 
+from tools import movers
 from tools.netns import unavailable
 from tools.netns.cluster import Cluster
 
@@ -22,3 +23,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         pytest.skip(reason)
     with Cluster(3, tmp_path, PRELUDE) as made:
         yield made
+
+
+@pytest.fixture(params=["sent", "fetched"])
+def moved(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> str:
+    """Large messages between hosts go through the agents, or are fetched by their receivers."""
+    site = tmp_path / "site"
+    site.mkdir()
+    movers.install(site, movers.LEAST if request.param == "fetched" else None)
+    cluster.env["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [cluster.env.get("PYTHONPATH")])])
+    return request.param

@@ -122,6 +122,33 @@ def test_large_parts_survive_resets_and_cuts(cluster: Cluster) -> None:
     assert client.end() == 0
 
 
+@pytest.mark.usefixtures("moved")
+def test_large_parts_to_one_survive_resets_and_cuts(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert client.say("heavy", 0, 1, 100) == "on"
+    for seconds in (0.1, 0.4, 0.8):
+        cluster.hosts[1].reset()
+        pause(0.2)
+        cluster.hosts[1].cut()
+        pause(seconds)
+        cluster.hosts[1].heal()
+        pause(0.5)
+    assert client.say("weighed") == "True"
+    assert client.say("untold") == "0"
+    assert client.end() == 0
+
+
+@pytest.mark.usefixtures("moved")
+def test_agent_killed_with_large_parts_on_the_way(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert client.say("heavy", 0, 1, 150) == "on"
+    pause(0.5)
+    cluster.workers[1].process.kill()
+    assert_lost(cluster, "agent killed")
+    cluster.ended(cluster.hosts[1], client.pids["h3"])
+    client.kill()
+
+
 @pytest.mark.parametrize("back", [True, False], ids=["both ways", "one way"])
 def test_link_that_third_hosts_see_around_loses_nothing(cluster: Cluster, back: bool) -> None:
     client = cluster.client()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +46,17 @@ def fresh(faults):
     this_proc().spawn("last", Last).fail.broadcast()
     while faults.get().name != "last":
         pass
+
+
+@pytest.fixture(params=["sent", "fetched"])
+def moved(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Large messages between hosts go through the agents, or are fetched by their receivers."""
+    from monarch._core.process import current_process
+    from tools import movers
+
+    movers.use(movers.install(tmp_path, movers.LEAST if request.param == "fetched" else None), monkeypatch)
+    yield request.param
+    current_process().native.lend_from(-1)
 
 
 @pytest.fixture(scope="module")

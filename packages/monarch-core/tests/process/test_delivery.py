@@ -153,6 +153,8 @@ def no_memory(pid: int, spare: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_AS, limits)
 
 
+@pytest.mark.usefixtures("moved")
+@pytest.mark.parametrize("moved", ["sent"], indirect=True)
 def test_without_memory_at_an_agent_on_the_way():
     with Workers(2) as workers, workers.attach() as hosts:
         holders = hosts.spawn_procs().spawn("holder", Holder)

@@ -15,6 +15,7 @@ from worker_processes import Workers
 
 from monarch.actor import Actor, ActorError, SupervisionError, endpoint
 
+pytestmark = pytest.mark.usefixtures("moved")
 MIB = 1 << 20
 
 

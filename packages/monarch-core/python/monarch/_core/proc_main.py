@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 # Descriptors of the link and of the setup, for a proc that was started by a command.
 FDS_VARIABLE = "MONARCH_PROC_FDS"
+# How long a proc that ends stays for those who fetch what it has sent, and if they do not, seconds.
+_FETCH_TIMEOUT = 10.0
+_FETCH_PAUSE = 2.0
 FAIL_VARIABLE = "MONARCH_ERROR_DURING_BOOTSTRAP_FOR_TESTING"
 
 # What every proc needs before it can run an actor.
@@ -140,6 +143,11 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
         native.flush_links(0.5)
         os._exit(1)
     native.flush_links(0.5)
+    if native.lent():
+        # Others are fetching what this process has sent them.
+        native.extend_stop(_FETCH_TIMEOUT)
+        native.wait_fetched(_FETCH_TIMEOUT, _FETCH_PAUSE)
+        native.flush_links(0.5)
     stacks.uninstall(process)
     from monarch._core._native import begin_exit
 

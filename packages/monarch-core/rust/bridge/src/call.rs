@@ -9,7 +9,7 @@ use runtime::{Incoming, Mailbox, Node};
 use wire::{ProcUid, SlotId, Status};
 
 use crate::bytes::{Pickled, load};
-use crate::caller::message;
+use crate::caller::{LARGE, message};
 
 #[pyclass(frozen)]
 pub struct Call {
@@ -132,8 +132,8 @@ impl Call {
 pub fn reply(value: &Bound<'_, PyAny>, node: &Node, to: ProcUid, slot: SlotId, rank: u32) -> PyResult<()> {
     let py = value.py();
     let pickled = Pickled::new(value)?;
-    // Only one that may be too large needs a look at who gets it.
-    let peer = (pickled.len(py) >= runtime::peer::MOST_BETWEEN_HOSTS).then(|| node.peer(to));
+    // Only a large one needs a look at who gets it.
+    let peer = (pickled.len(py) >= LARGE as u64 && to != node.uid).then(|| node.peer(to));
     let payload = message(py, node, peer.as_slice(), &pickled)?;
     node.send_reply(to, slot, answer_rank(rank), Status::Ok, &payload, || pickled.parts(py));
     Ok(())

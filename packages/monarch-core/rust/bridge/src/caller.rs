@@ -6,6 +6,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use runtime::caster::Group;
+use runtime::lending::UNDECIDED;
 use runtime::mailbox::CHOSEN;
 use runtime::peer::{Head, Sent};
 use runtime::{Cell, Mode, Node, Payload, Peer};
@@ -15,6 +16,9 @@ use crate::bytes::Pickled;
 use crate::cell::CallCell;
 use crate::gil;
 use crate::process::Process;
+
+/// From this size on it is asked who moves the parts of messages to other hosts.
+pub const LARGE: usize = 1 << 20;
 
 /// The actors that a handle addresses, by rank.
 #[pyclass(frozen)]
@@ -246,7 +250,11 @@ pub fn message<'a>(py: Python<'a>, node: &Node, peers: &[Arc<Peer>], pickled: &'
         let why = format!("a message of {len} bytes is too large for another host: at most {most}, send it in parts");
         return Err(undeliverable(py, why));
     }
-    Payload::new(&node.arena, pickled.parts(py)).map_err(|e| undeliverable(py, format!("no shared memory for it: {e}")))
+    let payload = Payload::new(&node.arena, pickled.parts(py)).map_err(|e| undeliverable(py, format!("no shared memory for it: {e}")))?;
+    if payload.largest() >= LARGE && node.lending.lends_from() == UNDECIDED && peers.iter().any(|p| p.link.is_carried()) {
+        py.import("monarch._core.mover")?.call_method0("choose")?;
+    }
+    Ok(payload)
 }
 
 /// A `DeliveryError`; whoever called says from whom to whom.

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use runtime::agent::AgentOptions;
 use runtime::census::Asker;
+use runtime::lending::{NEVER, UNDECIDED};
 use runtime::simulated::Launcher;
 use runtime::{Agent, Mode, Node, SystemEvent};
 use wire::control::ProcPlan;
@@ -16,6 +17,7 @@ use wire::exit::{ExitReason, ProcEnd};
 use wire::frame::STOP;
 use wire::{Control, MailboxId, ProcUid, SlotId, Status};
 
+use crate::bulk::Exchanging;
 use crate::caller::{Targets, mode};
 use crate::cell::CallCell;
 use crate::gil;
@@ -34,6 +36,7 @@ pub struct Process {
     pub node: Arc<Node>,
     /// Of the housekeeping thread, which never reads the sockets: it would have to wake those it reads for.
     waiter: Arc<net::Waiter>,
+    pub exchanging: Arc<Exchanging>,
 }
 
 pub fn failed(e: std::io::Error) -> PyErr {
@@ -389,6 +392,44 @@ impl Process {
         })
     }
 
+    /// From how many bytes on parts of messages to other hosts are fetched by their receiver; none: they are sent. -1: to be decided.
+    fn lend_from(&self, bytes: Option<i64>) {
+        self.node.lending.lend_from(match bytes {
+            None => NEVER,
+            Some(bytes) => usize::try_from(bytes).map_or(UNDECIDED, |n| n.clamp(runtime::payload::SHARE, UNDECIDED - 1)),
+        });
+    }
+
+    /// Parts of messages that others have not fetched yet.
+    fn lent(&self) -> usize {
+        self.node.lending.lent()
+    }
+
+    /// Waits until others have fetched what they were lent; false if some is left after `bound` seconds, or if nobody gets any of it for
+    /// `pause` seconds, or the agent is gone.
+    fn wait_fetched(&self, py: Python<'_>, bound: f64, pause: f64) -> bool {
+        if self.node.lending.lent() == 0 {
+            return true;
+        }
+        let (deadline, agent) = (self.node.poller.now() + Duration::from_secs_f64(bound), self.node.peer_unlinked(self.node.agent_uid).0);
+        let waiter = gil::waiter(&self.node.poller);
+        let pause = Duration::from_secs_f64(pause);
+        gil::blocking(py, || {
+            let mut seen = (self.node.lending.progress(), self.node.poller.now());
+            while self.node.lending.lent() > 0 {
+                let (now, progress) = (self.node.poller.now(), self.node.lending.progress());
+                if progress != seen.0 {
+                    seen = (progress, now);
+                }
+                if now >= deadline || now >= seen.1 + pause || agent.link.is_down() {
+                    return false;
+                }
+                self.node.poller.wait(&waiter, Some(deadline.min(now + Duration::from_millis(5))), || self.node.lending.lent() == 0);
+            }
+            true
+        })
+    }
+
     /// The agent is to tell when this proc ends.
     fn watch_proc(&self, uid: u64, host: u64) {
         self.to_agent_of(ProcUid(host), Control::Watch { target: ProcUid(uid) });
@@ -459,8 +500,8 @@ impl Process {
     }
 
     fn of(node: Arc<Node>) -> Self {
-        let waiter = node.poller.waiter();
-        Process { node, waiter }
+        let (waiter, exchanging) = (node.poller.waiter(), Exchanging::start(&node));
+        Process { node, waiter, exchanging }
     }
 }
 

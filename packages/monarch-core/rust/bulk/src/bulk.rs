@@ -12,7 +12,7 @@ use net::lock::lock;
 use crate::arena::{Arena, Block};
 use crate::connection::Connection;
 use crate::failure::{Failure, Kind, Outcome};
-use crate::far::{Fabric, Far, Line, Opened, answering};
+use crate::far::{Answering, Fabric, Far, Opened};
 use crate::gate::Gate;
 use crate::pool::Pool;
 use crate::registry::{Memory, Range, Registry};
@@ -23,8 +23,6 @@ use crate::sys;
 
 /// How long the end waits for the thread that says goodbye.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// Streams over which others ask.
-const STREAMS: usize = 4096;
 /// Streams to one owner, if nobody says how many.
 const WIDEST: usize = 4;
 
@@ -36,6 +34,12 @@ const LOOK_STILL: Duration = Duration::from_millis(5);
 struct Peer {
     opening: Gate,
     known: Mutex<Option<Outcome<Arc<Connection>>>>,
+}
+
+/// Streams to one owner that bring anything: each end takes a core for each.
+pub fn width() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    (cores / 2).clamp(1, WIDEST)
 }
 
 pub struct Bulk {
@@ -50,8 +54,8 @@ pub struct Bulk {
     fabric: OnceLock<Arc<dyn Fabric>>,
     /// Streams to one owner.
     streams: AtomicUsize,
-    /// Threads that answer over streams; they end when this process does.
-    answering: Arc<AtomicUsize>,
+    /// Those of other hosts.
+    answering: Arc<Answering>,
     /// The kernel may copy between processes, if it wants to.
     direct: AtomicBool,
     /// Whom Yama has to be told of; 0 if nobody.
@@ -62,9 +66,14 @@ pub struct Bulk {
 
 impl Bulk {
     pub fn new(me: Identity, tracer: i32, opening: Duration) -> io::Result<Arc<Bulk>> {
-        Ok(Arc::new(Bulk {
+        Ok(Bulk::with(Answering::new()?, me, tracer, opening))
+    }
+
+    /// What those of other hosts are answered from is there already.
+    pub fn with(answering: Arc<Answering>, me: Identity, tracer: i32, opening: Duration) -> Arc<Bulk> {
+        Arc::new(Bulk {
             me,
-            registry: Registry::new()?,
+            registry: answering.registry.clone(),
             arena: Arena::new(),
             pool: Pool::new(),
             server: OnceLock::new(),
@@ -72,11 +81,11 @@ impl Bulk {
             fars: Mutex::default(),
             fabric: OnceLock::new(),
             streams: AtomicUsize::new(1),
-            answering: Arc::default(),
+            answering,
             direct: AtomicBool::new(true),
             tracer,
             opening,
-        }))
+        })
     }
 
     /// Connections from now on copy through rings.
@@ -123,9 +132,7 @@ impl Bulk {
 
     /// How processes of other hosts are reached. `streams`: to each of them; 1: as many as there are cores for, each end taking one.
     pub fn reach_by(&self, fabric: Arc<dyn Fabric>, streams: usize) {
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let streams = if streams > 1 { streams } else { (cores / 2).clamp(1, WIDEST) };
-        self.streams.store(streams, Ordering::Release);
+        self.streams.store(if streams > 1 { streams } else { width() }, Ordering::Release);
         let _ = self.fabric.set(fabric);
     }
 
@@ -145,21 +152,8 @@ impl Bulk {
 
     /// Answers what comes over a stream, until it ends; `peer` is the process at its other end.
     pub fn answer(&self, peer: u64, opened: Opened) {
-        let Some(line) = Line::new(opened.fd, opened.keys.as_ref(), opened.still) else { return };
-        if self.answering.fetch_add(1, Ordering::AcqRel) >= STREAMS {
-            self.answering.fetch_sub(1, Ordering::AcqRel);
-            return;
-        }
-        let (registry, answering, fabric) = (self.registry.clone(), self.answering.clone(), self.fabric.get().cloned());
-        let run = move || {
-            let has_ended = || fabric.as_ref().is_some_and(|f| f.has_ended(peer));
-            answering::serve(line, opened.dialled, peer, &registry, &has_ended);
-            answering.fetch_sub(1, Ordering::AcqRel);
-        };
-        // Without a thread the other side sees the stream's end.
-        if crate::pool::spawn("monarch-far", run).is_err() {
-            self.answering.fetch_sub(1, Ordering::AcqRel);
-        }
+        let fabric = self.fabric.get().cloned();
+        self.answering.answer(peer, opened, move || fabric.as_ref().is_some_and(|f| f.has_ended(peer)));
     }
 
     /// The connection to an owner, opened if there is none.

@@ -240,6 +240,20 @@ impl Block {
     /// The same from a place in the block on; what does not fit is left out.
     pub fn fill_at(&mut self, at: usize, src: &[u8]) {
         let n = src.len().min((self.size as usize).saturating_sub(at));
+        self.prepare(at, n);
+        // SAFETY: the block is ours alone until it is sent, and long enough.
+        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), self.address().add(at), n) };
+    }
+
+    /// Where it is, for whoever fills it some other way before anybody else sees it.
+    pub fn address(&self) -> *mut u8 {
+        // SAFETY: inside the mapping of the segment.
+        unsafe { self.segment.base.add(self.offset as usize) }
+    }
+
+    /// Makes pages that do not exist yet: so many bytes are going to be written there.
+    pub fn prepare(&self, at: usize, n: usize) {
+        let n = n.min((self.size as usize).saturating_sub(at));
         let start = self.offset + at as u64;
         let end = start + n as u64;
         let mut touched = lock(&self.segment.touched);
@@ -256,9 +270,6 @@ impl Block {
             }
             *touched = end.next_multiple_of(PAGE as u64);
         }
-        drop(touched);
-        // SAFETY: the block is ours alone until it is sent, and long enough.
-        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), self.segment.base.add(start as usize), n) };
     }
 }
 

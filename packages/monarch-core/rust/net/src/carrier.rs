@@ -13,6 +13,9 @@ pub struct LinkDown;
 
 /// Takes frames to processes on other hosts.
 pub trait Carrier: Send + Sync {
+    /// Where they go, by the name that the host has in the job.
+    fn host(&self) -> ProcUid;
+
     /// Whole frames, in order. What cannot be delivered is reported by whoever reports the end of the process.
     /// The blocks go first: they are large parts of these frames, and the first of them has this number.
     fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown>;

@@ -144,6 +144,11 @@ impl Link {
         self.carrier.get().is_some()
     }
 
+    /// That host.
+    pub fn carried_to(&self) -> Option<ProcUid> {
+        self.carrier.get().map(|c| c.host())
+    }
+
     /// Gives the link its socket; what was sent before goes out first.
     pub fn attach(self: &Arc<Self>, fd: OwnedFd) -> io::Result<()> {
         let fd = Arc::new(fd);

@@ -98,7 +98,7 @@ impl RecvPart {
                 Some(RecvPart::Shared { lease: Arc::new(lease), readonly })
             }
             // Whoever has it knows.
-            Part::Ahead { .. } => None,
+            Part::Ahead { .. } | Part::Lent { .. } => None,
         }
     }
 

@@ -1,12 +1,15 @@
 //! Frames of one process of another host, and the large parts that they name: a frame is handled when its parts are there.
 //!
-//! The parts come beside the frames, in the order of their numbers, and later than what names them as often as not. What follows a frame
+//! The parts come beside the frames, sent in the order of their numbers or fetched by this process in any, and later than what names
+//! them as often as not. What follows a frame
 //! that is not whole waits with it, so the order of what one process sends to another stays. Others are not held up. No I/O here.
 
 use std::collections::VecDeque;
 
 use net::RecvPart;
 use wire::{Frame, Part};
+
+use crate::lending::parts_of;
 
 #[derive(Default)]
 pub struct Assembly {
@@ -16,14 +19,9 @@ pub struct Assembly {
     busy: bool,
 }
 
-/// The number of the last part that the frame waits for.
-pub fn last_part(frame: &Frame) -> Option<u64> {
-    let parts = match frame {
-        Frame::Message(m) => &m.parts,
-        Frame::Reply(r) => &r.parts,
-        _ => return None,
-    };
-    parts.iter().rev().find_map(|p| if let Part::Ahead { number, .. } = p { Some(*number) } else { None })
+/// Parts of the frame come beside it.
+pub fn waits(frame: &Frame) -> bool {
+    parts_of(frame).iter().any(|p| matches!(p, Part::Ahead { .. } | Part::Lent { .. }))
 }
 
 impl Assembly {
@@ -52,7 +50,7 @@ impl Assembly {
 
     /// Takes the part for its frame.
     pub fn take(&mut self, number: u64) -> Option<RecvPart> {
-        // The first, but for senders that have taken their numbers at once.
+        // The first, but for senders that have taken their numbers at once, and for parts that were fetched.
         let place = self.parts.iter().position(|(n, _)| *n == number)?;
         self.parts.remove(place).map(|(_, part)| part)
     }
@@ -63,7 +61,11 @@ impl Assembly {
     }
 
     fn is_whole(&self, frame: &Frame) -> bool {
-        // In their order, and the last of them was the last to come.
-        last_part(frame).is_none_or(|last| self.parts.iter().rev().any(|(n, _)| *n == last))
+        let is_there = |number: u64| self.parts.iter().rev().any(|(n, _)| *n == number);
+        let parts = parts_of(frame);
+        // Those that are sent come in their order, so the last of them was the last to come; each that is fetched comes when it likes.
+        let sent = parts.iter().rev().find_map(|p| if let Part::Ahead { number, .. } = p { Some(*number) } else { None });
+        let mut fetched = parts.iter().filter_map(|p| if let Part::Lent { number, .. } = p { Some(*number) } else { None });
+        sent.is_none_or(is_there) && fetched.all(is_there)
     }
 }

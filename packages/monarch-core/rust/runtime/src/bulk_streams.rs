@@ -87,8 +87,9 @@ impl BulkStreams {
 }
 
 impl Node {
-    /// A stream over which this process asks one on another host. Not on the I/O thread.
-    pub fn open_bulk(&self, to: ProcUid, until: Instant) -> Answer {
+    /// A stream over which this process asks one on another host; by messages where there is no other and it may be. Not on the I/O
+    /// thread.
+    pub fn open_bulk(&self, to: ProcUid, until: Instant, by_messages: bool) -> Answer {
         if self.has_ended(to) {
             return Err(NoBulk::Ended);
         }
@@ -101,7 +102,9 @@ impl Node {
         lock(&self.bulk_streams.waiting).remove(&number);
         match got {
             Ok(Err(_)) if self.has_ended(to) => Err(NoBulk::Ended),
-            Ok(Err(NoBulk::Unreachable(why))) => self.open_pipe(to).map_err(|e| NoBulk::Unreachable(format!("{why}; by messages: {e}"))),
+            Ok(Err(NoBulk::Unreachable(why))) if by_messages => {
+                self.open_pipe(to).map_err(|e| NoBulk::Unreachable(format!("{why}; by messages: {e}")))
+            }
             Ok(answer) => answer,
             Err(_) => Err(if self.has_ended(to) { NoBulk::Ended } else { NoBulk::TimedOut }),
         }

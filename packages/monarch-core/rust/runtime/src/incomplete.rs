@@ -20,7 +20,7 @@ const ANSWER: &str = "parts of the answer were lost on the way";
 impl Node {
     /// The parts of a frame; none if they make no sense.
     fn adopt(&self, parts: Vec<Part>, link: &Arc<Link>) -> Option<Vec<RecvPart>> {
-        if parts.iter().any(|p| matches!(p, Part::Ahead { .. })) {
+        if parts.iter().any(|p| matches!(p, Part::Ahead { .. } | Part::Lent { .. })) {
             return self.known_peer(link.peer)?.adopt(parts);
         }
         let mut adopted = Some(Vec::with_capacity(parts.len()));

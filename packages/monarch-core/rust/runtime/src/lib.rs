@@ -14,6 +14,7 @@
 //! | `payload` | the parts of one outgoing message |
 //! | `system` | events for the process's own housekeeping thread |
 //! | `assembly` | frames of a process of another host, and the large parts that they name |
+//! | `lending` | large parts that their receiver fetches, on another host |
 //! | `agent` | the host agent: starts, links, watches and ends procs |
 //! | `cgroup` | which procs the kernel killed because memory had run out |
 //! | `graves` | actors that are gone |
@@ -58,6 +59,7 @@ mod graves;
 pub mod guest;
 mod incomplete;
 pub mod inspection;
+pub mod lending;
 mod loss;
 pub mod mailbox;
 pub mod node;

@@ -22,6 +22,7 @@ impl Node {
             // The news may overtake what the process sent last: answers count that were given before its end.
             peer.link.drain();
             if let Some(waiting) = peer.set_ended(end.clone()) {
+                self.lending.ended(uid);
                 fresh.push((peer, end, waiting));
             }
         }

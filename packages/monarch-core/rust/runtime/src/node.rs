@@ -20,6 +20,7 @@ use crate::console::LINES;
 use crate::gateway::Gateway;
 use crate::graves::Graves;
 use crate::inspection::Inspections;
+use crate::lending::Lending;
 use crate::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
 use crate::payload::{OutPart, Payload, keep};
 use crate::peer::{Head, Peer, Returned, Sent};
@@ -56,6 +57,7 @@ pub struct Node {
     pub inspections: Inspections,
     pub bulk_streams: BulkStreams,
     pub(crate) bulk_pipes: BulkPipes,
+    pub lending: Arc<Lending>,
     /// The process that is our agent: ourselves in the client.
     pub agent_uid: ProcUid,
     agent: OnceLock<Arc<Agent>>,
@@ -101,6 +103,7 @@ impl Node {
             inspections: Inspections::default(),
             bulk_streams: BulkStreams::default(),
             bulk_pipes: BulkPipes::default(),
+            lending: Arc::default(),
             agent_uid,
             agent: OnceLock::new(),
             peers: RwLock::default(),
@@ -167,7 +170,7 @@ impl Node {
             return (p.clone(), false);
         }
         let link = Link::new(uid, self.poller.clone(), Arc::new(NodeFrames(self.arc())));
-        let peer = Peer::new(uid, link);
+        let peer = Peer::new(uid, link, self.lending.clone());
         if self.over.load(Ordering::Acquire) {
             peer.link.close();
             return (peer, false);
@@ -526,6 +529,7 @@ impl Node {
                 self.reply_bytes(link.peer, slot, rank, Status::Ok, b"");
             }
             Control::BulkPipe { number, by_sender, what } => self.on_bulk_pipe(link.peer, number, by_sender, what),
+            ref c if self.on_loan(link.peer, c) => {}
             Control::BulkRefused { number, why } => self.on_bulk_refused(number, why),
             c @ (Control::Hosts { .. } | Control::HostsLost { .. } | Control::JobOver | Control::Shutdown { .. } | Control::Leaving) => {
                 if let Some(gateway) = self.gateway() {

@@ -10,6 +10,8 @@ use net::carrier::number_ahead;
 use net::{Arena, Block, Link, LinkDown, RecvPart};
 use wire::Part;
 
+use crate::lending::Loan;
+
 /// From this size on a part travels through shared memory (contract: 64 KiB).
 pub const SHARE: usize = 64 << 10;
 /// A frame's inline parts together; beyond it even smaller parts are shared.
@@ -63,6 +65,11 @@ impl<'a> Payload<'a> {
         self.len
     }
 
+    /// Bytes of the largest part that is not in the frame.
+    pub fn largest(&self) -> usize {
+        self.blocks.iter().map(|b| b.len()).max().unwrap_or(0)
+    }
+
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -86,14 +93,19 @@ impl<'a> Payload<'a> {
         out
     }
 
-    /// Sends a frame whose head (up to and including the part count) is in `head`, starting at its length field.
-    pub fn send(&self, link: &Link, head: &mut Vec<u8>) -> Result<(), LinkDown> {
+    /// Sends a frame whose head (up to and including the part count) is in `head`, starting at its length field. Parts may be lent to a
+    /// process of another host.
+    pub fn send(&self, link: &Link, head: &mut Vec<u8>, lend: impl Fn(&Arc<Block>) -> Option<Loan>) -> Result<(), LinkDown> {
         // (end of the stretch of `head`, the piece that follows it)
         let mut cuts: Vec<(usize, &[u8])> = Vec::new();
         let mut outside = 0;
-        // To another host they go ahead, and are named by their numbers.
-        let first = (!self.blocks.is_empty() && link.is_carried()).then(|| number_ahead(self.blocks.len()));
-        let mut number = first.unwrap_or_default();
+        // To another host they go ahead, and are named by their numbers; or are lent.
+        let is_far = !self.blocks.is_empty() && link.is_carried();
+        let mut loans: Vec<Option<Loan>> = if is_far { self.blocks.iter().map(lend).collect() } else { Vec::new() };
+        let lent = loans.iter().flatten().count();
+        let mut ahead: Vec<Arc<Block>> = Vec::new();
+        let mut place = 0;
+        let first = is_far.then(|| number_ahead(self.blocks.len() - lent));
         for part in &self.parts {
             match part {
                 Prepared::Inline(p) => {
@@ -105,16 +117,23 @@ impl<'a> Payload<'a> {
                         outside += p.bytes.len();
                     }
                 }
-                Prepared::Shared { block, readonly, .. } if first.is_some() => {
-                    Part::put_ahead(head, number, block.len() as u64, *readonly);
-                    number += 1;
+                Prepared::Shared { block, readonly, .. } if is_far => {
+                    match loans[place].take() {
+                        Some(Loan { number, record }) => Part::put_lent(head, number, block.len() as u64, &record, *readonly),
+                        None => {
+                            let number = first.unwrap_or_default() + ahead.len() as u64;
+                            Part::put_ahead(head, number, block.len() as u64, *readonly);
+                            ahead.push(block.clone());
+                        }
+                    }
+                    place += 1;
                 }
                 Prepared::Shared { block, len, readonly } => Part::put_shared(head, block.id(), *len, *readonly),
             }
         }
         wire::frame::finish(head, 0, outside);
         if cuts.is_empty() {
-            return self.write(link, &[head], first);
+            return self.write(link, &[head], first.map(|n| (n, &ahead[..])));
         }
         let mut pieces: Vec<&[u8]> = Vec::with_capacity(2 * cuts.len() + 1);
         let mut at = 0;
@@ -124,12 +143,12 @@ impl<'a> Payload<'a> {
             at = end;
         }
         pieces.push(&head[at..]);
-        self.write(link, &pieces, first)
+        self.write(link, &pieces, first.map(|n| (n, &ahead[..])))
     }
 
-    fn write(&self, link: &Link, pieces: &[&[u8]], ahead: Option<u64>) -> Result<(), LinkDown> {
+    fn write(&self, link: &Link, pieces: &[&[u8]], ahead: Option<(u64, &[Arc<Block>])>) -> Result<(), LinkDown> {
         match ahead {
-            Some(first) => link.send_behind(pieces, &self.blocks, first),
+            Some((first, blocks)) => link.send_behind(pieces, blocks, first),
             None if self.blocks.is_empty() => link.send_soon(pieces),
             None => link.send_with_blocks(pieces, &self.blocks),
         }

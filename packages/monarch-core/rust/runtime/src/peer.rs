@@ -4,14 +4,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use net::{Link, RecvPart, Waiter};
+use net::{Block, Link, RecvPart, Waiter};
 use wire::exit::ProcEnd;
 use wire::frame::{MESSAGE, REPLY, RETURN, begin, put_message_head, put_reply_head};
 use wire::piece::Gathering;
-use wire::{Frame, MailboxId, Part, ProcUid, SlotId, Status};
+use wire::{Control, Frame, MailboxId, Part, ProcUid, SlotId, Status};
 
-use crate::assembly::{Assembly, last_part};
+use crate::assembly::{Assembly, waits};
 use crate::credit::{OVERHEAD, Window};
+use crate::lending::{Lending, Loan};
 use crate::mailbox::Incoming;
 use crate::payload::{OwnedPayload, Payload};
 use crate::sync::{Mutex, lock};
@@ -78,10 +79,11 @@ pub struct Peer {
     assembly: Mutex<Assembly>,
     /// Frames are held there: those that follow are to join them.
     holds: AtomicBool,
+    lending: Arc<Lending>,
 }
 
 impl Peer {
-    pub fn new(uid: ProcUid, link: Arc<Link>) -> Arc<Self> {
+    pub fn new(uid: ProcUid, link: Arc<Link>, lending: Arc<Lending>) -> Arc<Self> {
         Arc::new(Peer {
             uid,
             link,
@@ -91,6 +93,7 @@ impl Peer {
             gathering: Mutex::default(),
             assembly: Mutex::default(),
             holds: AtomicBool::new(false),
+            lending,
         })
     }
 
@@ -124,7 +127,11 @@ impl Peer {
 
     /// A frame has come from another host: it is given back if it is to be handled now.
     pub(crate) fn frame_came(&self, frame: Frame) -> Option<Frame> {
-        if last_part(&frame).is_none() && !self.holds.load(Ordering::Acquire) {
+        if !waits(&frame) && !self.holds.load(Ordering::Acquire) {
+            return Some(frame);
+        }
+        // Not about what was sent before them: parts wait for them.
+        if matches!(frame, Frame::Control(Control::PartFetched { .. } | Control::PartRefused { .. } | Control::BulkRefused { .. })) {
             return Some(frame);
         }
         let mut assembly = lock(&self.assembly);
@@ -153,7 +160,7 @@ impl Peer {
     /// The parts of a frame that has come by this peer's link; none if they make no sense.
     pub(crate) fn adopt(&self, parts: Vec<Part>) -> Option<Vec<RecvPart>> {
         let adopt = |part| match part {
-            Part::Ahead { number, len, readonly } => {
+            Part::Ahead { number, len, readonly } | Part::Lent { number, len, readonly, .. } => {
                 let part = lock(&self.assembly).take(number)?;
                 (part.len() as u64 == len).then(|| part.described(readonly))
             }
@@ -195,7 +202,7 @@ impl Peer {
             window.spend(cost);
         }
         // A link that has just gone down is reported by its agent, which fails everything that waits.
-        let _ = payload.send(&self.link, &mut bytes);
+        let _ = payload.send(&self.link, &mut bytes, |block| self.lend(block));
         Sent::Yes
     }
 
@@ -239,7 +246,7 @@ impl Peer {
         let mut given = Some(bytes);
         while let Some(q) = self.next_queued(mailbox, given.take()) {
             match q {
-                Queued::Frame(mut head, payload, _) => drop(payload.borrow().send(&self.link, &mut head)),
+                Queued::Frame(mut head, payload, _) => drop(payload.borrow().send(&self.link, &mut head, |block| self.lend(block))),
                 Queued::Local(m) => deliver(m),
             }
         }
@@ -270,14 +277,18 @@ impl Peer {
         let mut head = Vec::with_capacity(32 + payload.len().min(4096) as usize);
         begin(&mut head, REPLY);
         put_reply_head(&mut head, slot, rank, status, payload.count());
-        let _ = payload.send(&self.link, &mut head);
+        let _ = payload.send(&self.link, &mut head, |block| self.lend(block));
+    }
+
+    fn lend(&self, block: &Arc<Block>) -> Option<Loan> {
+        self.lending.lend(self, block)
     }
 
     pub fn send_frame(&self, f: &Frame) {
         let _ = self.link.send(&[&f.encode()], Vec::new());
     }
 
-    pub fn send_control(&self, c: wire::Control) {
+    pub fn send_control(&self, c: Control) {
         self.send_frame(&Frame::Control(c));
     }
 }

@@ -92,10 +92,8 @@ impl Node {
                 if let Some(run) = peer.gather(&frame[1..]) {
                     self.on_run(&peer, Arc::new(run));
                 }
-            } else if let Ok(frame) = Frame::decode(frame)
-                && let Some(frame) = peer.frame_came(frame)
-            {
-                self.on_frame(&peer.link, frame, &mut VecDeque::new());
+            } else if let Ok(frame) = Frame::decode(frame) {
+                self.frame_came(&peer, frame);
             }
         }
     }
@@ -115,11 +113,16 @@ impl Node {
         let mut at = 0;
         for frame in wire::routed::Frames::of(&run) {
             at += 4 + frame.len();
-            if let Ok(frame) = Frame::decode_within(&run, at - frame.len()..at)
-                && let Some(frame) = peer.frame_came(frame)
-            {
-                self.on_frame(&peer.link, frame, &mut VecDeque::new());
+            if let Ok(frame) = Frame::decode_within(&run, at - frame.len()..at) {
+                self.frame_came(peer, frame);
             }
+        }
+    }
+
+    fn frame_came(&self, peer: &Peer, frame: Frame) {
+        self.fetch_parts(peer.uid, &frame);
+        if let Some(frame) = peer.frame_came(frame) {
+            self.on_frame(&peer.link, frame, &mut VecDeque::new());
         }
     }
 

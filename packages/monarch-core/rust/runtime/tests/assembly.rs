@@ -85,3 +85,36 @@ fn take(assembly: &mut Assembly, frame: &Frame) {
         }
     }
 }
+
+/// With parts of these numbers: those from 100 on are fetched.
+fn mixed(n: u64, numbers: &[u64]) -> Frame {
+    let part = |number: &u64| match number {
+        100.. => Part::Lent { number: *number, len: 1, record: [].into(), readonly: true },
+        _ => Part::Ahead { number: *number, len: 1, readonly: true },
+    };
+    Frame::Reply(Reply { slot: SlotId(n), rank: 0, status: Status::Ok, parts: numbers.iter().map(part).collect() })
+}
+
+#[test]
+fn parts_that_are_fetched_come_when_they_like() {
+    let mut assembly = Assembly::default();
+    let mut got = vec![];
+    for (n, numbers) in [(1, &[100, 0, 101][..]), (2, &[102]), (3, &[1]), (4, &[103, 104])] {
+        assert!(assembly.frame(mixed(n, numbers)).is_none());
+    }
+    for (number, here) in [(104, 0), (102, 0), (0, 0), (101, 0), (100, 2), (103, 2), (1, 4)] {
+        if assembly.part(number, RecvPart::Inline { data: vec![0].into(), readonly: true }) {
+            while let Some(f) = assembly.next_whole() {
+                got.push(self::number(&f));
+                if let Frame::Reply(r) = f {
+                    for part in r.parts {
+                        let (Part::Lent { number, .. } | Part::Ahead { number, .. }) = part else { panic!("{part:?}") };
+                        assert!(assembly.take(number).is_some());
+                    }
+                }
+            }
+        }
+        assert_eq!(got, (1..=here).collect::<Vec<u64>>(), "after part {number}");
+    }
+    assert!(assembly.is_empty());
+}

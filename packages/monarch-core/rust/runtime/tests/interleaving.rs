@@ -189,7 +189,7 @@ impl LinkHandler for Nobody {
 fn stay_in_order(senders: u64, each: u32) {
     static POLLER: std::sync::OnceLock<std::sync::Arc<Poller>> = std::sync::OnceLock::new();
     let poller = POLLER.get_or_init(|| Poller::new().unwrap()).clone();
-    let peer = Peer::new(ProcUid(1), Link::new(ProcUid(1), poller, std::sync::Arc::new(Nobody)));
+    let peer = Peer::new(ProcUid(1), Link::new(ProcUid(1), poller, std::sync::Arc::new(Nobody)), std::sync::Arc::default());
     let (mailbox, bell) = (Mailbox::new(MailboxId(1)), Arc::new(Bell::default()));
     mailbox.set_consumer(bell.consumer());
     let sending: Vec<_> = (0..senders)

@@ -180,6 +180,15 @@ pub enum Control {
         slot: SlotId,
         rank: u32,
     },
+    /// The sender of this has a part that the receiver had lent it.
+    PartFetched {
+        number: u64,
+    },
+    /// It cannot fetch it, and waits for it to be sent; `no_way`: nor any other, for the time being.
+    PartRefused {
+        number: u64,
+        no_way: bool,
+    },
 }
 
 impl Control {

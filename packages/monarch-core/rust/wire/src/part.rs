@@ -12,6 +12,7 @@ use crate::ids::BlockId;
 const INLINE: u8 = 0;
 const SHARED: u8 = 1;
 const AHEAD: u8 = 2;
+const LENT: u8 = 3;
 const READONLY: u8 = 0x80;
 
 /// Bytes of their own, or a stretch of what they came in.
@@ -70,13 +71,20 @@ pub enum Part {
         len: u64,
         readonly: bool,
     },
+    /// Its receiver gets it by itself, by what the record says; if it cannot, it comes with this number after all.
+    Lent {
+        number: u64,
+        len: u64,
+        record: Box<[u8]>,
+        readonly: bool,
+    },
 }
 
 impl Part {
     pub fn len(&self) -> u64 {
         match self {
             Part::Inline { data, .. } => data.len() as u64,
-            Part::Shared { len, .. } | Part::Ahead { len, .. } => *len,
+            Part::Shared { len, .. } | Part::Ahead { len, .. } | Part::Lent { len, .. } => *len,
         }
     }
 
@@ -86,7 +94,8 @@ impl Part {
 
     pub fn readonly(&self) -> bool {
         match self {
-            Part::Inline { readonly, .. } | Part::Shared { readonly, .. } | Part::Ahead { readonly, .. } => *readonly,
+            Part::Inline { readonly, .. } | Part::Shared { readonly, .. } => *readonly,
+            Part::Ahead { readonly, .. } | Part::Lent { readonly, .. } => *readonly,
         }
     }
 
@@ -109,6 +118,14 @@ impl Part {
         out.extend_from_slice(&len.to_le_bytes());
     }
 
+    pub fn put_lent(out: &mut Vec<u8>, number: u64, len: u64, record: &[u8], readonly: bool) {
+        out.push(LENT | if readonly { READONLY } else { 0 });
+        out.extend_from_slice(&number.to_le_bytes());
+        out.extend_from_slice(&len.to_le_bytes());
+        out.extend_from_slice(&(record.len() as u32).to_le_bytes());
+        out.extend_from_slice(record);
+    }
+
     pub fn put(&self, out: &mut Vec<u8>) {
         match self {
             Part::Inline { data, readonly } => {
@@ -117,6 +134,7 @@ impl Part {
             }
             Part::Shared { block, len, readonly } => Part::put_shared(out, *block, *len, *readonly),
             Part::Ahead { number, len, readonly } => Part::put_ahead(out, *number, *len, *readonly),
+            Part::Lent { number, len, record, readonly } => Part::put_lent(out, *number, *len, record, *readonly),
         }
     }
 
@@ -130,6 +148,10 @@ impl Part {
             }
             SHARED => Ok(Part::Shared { block: BlockId { segment: c.u32()?, offset: c.u64()? }, len: c.u64()?, readonly }),
             AHEAD => Ok(Part::Ahead { number: c.u64()?, len: c.u64()?, readonly }),
+            LENT => {
+                let (number, len, bytes) = (c.u64()?, c.u64()?, c.u32()? as usize);
+                Ok(Part::Lent { number, len, record: c.take(bytes)?.into(), readonly })
+            }
             other => Err(DecodeError::Tag(other)),
         }
     }

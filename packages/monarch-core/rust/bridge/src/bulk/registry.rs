@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use runtime::Node;
 
 use super::ending::{Message, Notice, Notify, failed};
-use super::fabric;
+use super::fabric::Streams;
 use super::handle::Handle;
 use super::memory::SharedMemory;
 use crate::gil;
@@ -33,9 +33,10 @@ impl Bulk {
         gil::check_not_forked()?;
         let node = process.node.clone();
         let me = Identity { uid: node.uid.0, job };
-        let inner = bulk::Bulk::new(me, tracer, Duration::try_from_secs_f64(opening).unwrap_or(Duration::MAX))
-            .map_err(|e| PyOSError::new_err(format!("cannot share memory: {e}")))?;
-        fabric::connect(&inner, &node, streams);
+        let none = || PyOSError::new_err("cannot share memory: there is none");
+        let answering = process.exchanging.answering().ok_or_else(none)?;
+        let inner = bulk::Bulk::with(answering, me, tracer, Duration::try_from_secs_f64(opening).unwrap_or(Duration::MAX));
+        inner.reach_by(Arc::new(Streams { node: Arc::downgrade(&node), by_messages: true }), streams);
         Ok(Bulk { node, inner })
     }
 

@@ -1,11 +1,17 @@
-//! The owner's side of one stream: answers what is asked, from and into its registered memory.
+//! The owner's side of the streams: answers what is asked, from and into its registered memory.
 //!
-//! On a thread of its own, without the interpreter. What is asked for is bounded by what is registered, and memory that ends while bytes
-//! of it are on their way is not sent any further: the reader is told instead.
+//! Each on a thread of its own, without the interpreter. What is asked for is bounded by what is registered, and memory that ends while
+//! bytes of it are on their way is not sent any further: the reader is told instead.
 
-use std::sync::{Arc, mpsc};
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use net::lock::lock;
+
+use super::Opened;
 use super::line::{Broken, Line, Wait};
 use crate::answers;
 use crate::failure::{Failure, Kind, Outcome};
@@ -18,14 +24,63 @@ const CHUNK: usize = 512 << 10;
 const DROPPING: Duration = Duration::from_secs(30);
 /// What is written to nobody goes through as much.
 const WASTE: usize = 64 << 10;
+/// Streams over which others ask.
+const STREAMS: usize = 4096;
 
-/// Answers until the stream ends, or the process at its other end, `peer`: one that is taken for lost gets nothing any more.
-pub fn serve(mut line: Line, dialled: bool, peer: u64, registry: &Arc<Registry>, has_ended: &dyn Fn() -> bool) {
-    // It ends with the other side, with this process, or with nonsense: in either case there is nobody to tell.
-    let _ = run(&mut line, dialled, peer, registry, has_ended);
+/// What this process lets those of other hosts have. The threads end when this process does.
+pub struct Answering {
+    pub registry: Arc<Registry>,
+    threads: Arc<AtomicUsize>,
+    /// Bytes that each process has got.
+    sent: Mutex<HashMap<u64, Arc<AtomicU64>>>,
 }
 
-fn run(line: &mut Line, dialled: bool, peer: u64, registry: &Arc<Registry>, has_ended: &dyn Fn() -> bool) -> Result<(), Broken> {
+impl Answering {
+    pub fn new() -> io::Result<Arc<Answering>> {
+        Ok(Arc::new(Answering { registry: Registry::new()?, threads: Arc::default(), sent: Mutex::default() }))
+    }
+
+    /// Answers what comes over a stream, until it ends; `peer` is the process at its other end.
+    ///
+    /// Or until that process is taken for lost, which `has_ended` says: it gets nothing any more.
+    pub fn answer(&self, peer: u64, opened: Opened, has_ended: impl Fn() -> bool + Send + 'static) {
+        let Some(line) = Line::new(opened.fd, opened.keys.as_ref(), opened.still) else { return };
+        if self.threads.fetch_add(1, Ordering::AcqRel) >= STREAMS {
+            self.threads.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let (registry, threads) = (self.registry.clone(), self.threads.clone());
+        let sent = lock(&self.sent).entry(peer).or_default().clone();
+        let run = move || {
+            serve(line, opened.dialled, peer, &registry, &sent, &has_ended);
+            threads.fetch_sub(1, Ordering::AcqRel);
+        };
+        // Without a thread the other side sees the stream's end.
+        if crate::pool::spawn("monarch-far", run).is_err() {
+            self.threads.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Bytes that a process has got so far: whether it still gets any.
+    pub fn sent(&self, peer: u64) -> u64 {
+        lock(&self.sent).get(&peer).map_or(0, |n| n.load(Ordering::Relaxed))
+    }
+}
+
+/// Answers until the stream ends. `peer` is the process at its other end.
+fn serve(mut line: Line, dialled: bool, peer: u64, registry: &Arc<Registry>, sent: &AtomicU64, has_ended: &dyn Fn() -> bool) {
+    // It ends with the other side, with this process, or with nonsense: in either case there is nobody to tell.
+    let _ = run(&mut line, dialled, peer, registry, sent, has_ended);
+}
+
+fn run(
+    line: &mut Line,
+    dialled: bool,
+    peer: u64,
+    registry: &Arc<Registry>,
+    sent: &AtomicU64,
+    has_ended: &dyn Fn() -> bool,
+) -> Result<(), Broken> {
     // Connections of this host have small numbers.
     let asker = peer | 1 << 63;
     let wait = Wait { until: None, stop: has_ended };
@@ -38,7 +93,7 @@ fn run(line: &mut Line, dialled: bool, peer: u64, registry: &Arc<Registry>, has_
                 registry.forget(&id, asker);
                 continue;
             }
-            Request::Copy { id, epoch, offset, len, write: false } => send(line, registry, (&id, epoch), offset, len, wait)?,
+            Request::Copy { id, epoch, offset, len, write: false } => send(line, registry, (&id, epoch), (offset, len), sent, wait)?,
             Request::Copy { id, epoch, offset, len, write: true } => take(line, registry, (&id, epoch), offset, len, wait)?,
             Request::Drop { id } if registry.exports.has(&id) => drop_exported(registry, &id, asker, || who(peer)),
             request => {
@@ -93,8 +148,8 @@ fn send(
     line: &mut Line,
     registry: &Arc<Registry>,
     buffer: (&Id, u64),
-    offset: u64,
-    len: u64,
+    (offset, len): (u64, u64),
+    sent: &AtomicU64,
     wait: Wait<'_>,
 ) -> Result<Outcome<Reply>, Broken> {
     let outcome = match pin(registry, buffer, offset, len, false) {
@@ -111,6 +166,7 @@ fn send(
                 let bytes = unsafe { std::slice::from_raw_parts((pin.range.address + done) as *const u8, n) };
                 line.send(&[&(n as u32).to_le_bytes(), bytes], wait)?;
                 done += n;
+                sent.fetch_add(n as u64, Ordering::Relaxed);
             }
             if pin.is_current() { Ok(Reply::Done) } else { Err(Failure::new(Kind::Released, registry.why(buffer.0))) }
         }

@@ -24,6 +24,8 @@ pub enum NoStream {
     Ended,
     TimedOut,
     Unreachable(String),
+    /// It is of no use to try again.
+    NoWay(String),
 }
 
 pub trait Fabric: Send + Sync {

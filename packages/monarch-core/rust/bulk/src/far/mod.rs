@@ -9,13 +9,20 @@
 //! | `line` | bytes over one stream, encrypted or not |
 //! | `fabric` | where streams come from, and who has ended |
 //! | `owner` | the asking side: one owner, and the streams to it |
-//! | `answering` | the owner's side of one stream |
+//! | `answering` | the owner's side of the streams |
+//! | `loan` | what a message says of a part that is fetched |
+//! | `fetching` | such parts, on their way here |
 
 pub mod answering;
 pub mod fabric;
+pub mod fetching;
 pub mod line;
+pub mod loan;
 pub mod owner;
 
+pub use answering::Answering;
 pub use fabric::{Fabric, NoStream, Opened};
+pub use fetching::Fetching;
 pub use line::{Broken, Line, Wait};
+pub use loan::Loan;
 pub use owner::{Far, Piece};

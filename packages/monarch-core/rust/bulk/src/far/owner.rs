@@ -96,6 +96,15 @@ impl Far {
         self.fabric.has_ended(self.owner)
     }
 
+    /// Closes the streams that nobody uses.
+    pub fn close_idle(&self) {
+        let mut lines = lock(&self.lines);
+        lines.open -= lines.idle.len();
+        let idle = std::mem::take(&mut lines.idle);
+        drop(lines);
+        drop(idle);
+    }
+
     fn take(&self, until: Instant, is_small: bool) -> Outcome<Line> {
         {
             let mut lines = lock(&self.lines);
@@ -132,6 +141,7 @@ impl Far {
         let opened = self.fabric.open(self.owner, until).map_err(|why| match why {
             NoStream::Ended => Failure::lost(),
             NoStream::TimedOut => Failure::timed_out(),
+            NoStream::NoWay(why) => Failure::new(Kind::Unsupported, why),
             NoStream::Unreachable(why) => Failure::new(Kind::Transfer, format!("no stream to the owner: {why}")),
         })?;
         self.is_routed.store(opened.is_routed, Ordering::Release);

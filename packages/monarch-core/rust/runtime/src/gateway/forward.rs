@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use net::trunk::{StreamEnd, Trunk, TrunkHandler};
-use net::{Block, Carrier, LinkDown, RecvPart};
+use net::{Block, LinkDown, RecvPart};
 use wire::cursor::Cursor;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::frame::{CAST, CONTROL, ROUTED, begin, finish};
@@ -15,6 +15,7 @@ use super::{Gateway, Host, Job};
 use crate::node::Node;
 
 /// To the processes of one host, from this one.
+#[derive(Clone)]
 pub struct Via {
     pub node: Weak<Node>,
     pub host: ProcUid,
@@ -23,8 +24,9 @@ pub struct Via {
     pub from: ProcUid,
 }
 
-impl Carrier for Via {
-    fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
+impl Via {
+    /// Whole frames, in order, with parts of them that go first; or parts alone.
+    pub(crate) fn carry_now(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
         let node = self.node.upgrade().ok_or(LinkDown)?;
         // An agent casts nothing, and keeps no order with casts. Each piece of a long frame is numbered by
         // itself; parts have numbers of their own.
@@ -32,17 +34,22 @@ impl Carrier for Via {
         let parts = Route { from: self.from, from_host: self.here, to, to_host: self.host, seq: 0 };
         let head = || Route { seq: number(), ..parts };
         let mut sent = Ok(());
+        let cut = |each: &mut dyn FnMut(&[&[u8]])| {
+            if !pieces.is_empty() {
+                piece::cut(pieces, each)
+            }
+        };
         match node.gateway() {
             Some(gateway) => {
                 for (number, block) in (first..).zip(blocks) {
                     gateway.forward_part(&parts, number, RecvPart::Own { block: block.clone(), readonly: true });
                 }
-                piece::cut(pieces, |p| gateway.forward(&head(), p));
+                cut(&mut |p| gateway.forward(&head(), p));
             }
             None => {
                 let agent = node.peer_unlinked(node.agent_uid).0;
                 sent = send_parts(&agent.link, &parts, blocks, first);
-                piece::cut(pieces, |pieces| {
+                cut(&mut |pieces| {
                     let start = routed_head(&head(), pieces.iter().map(|p| p.len()).sum());
                     let mut all: Vec<&[u8]> = Vec::with_capacity(pieces.len() + 1);
                     all.push(&start);

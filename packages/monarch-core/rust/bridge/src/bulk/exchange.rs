@@ -1,0 +1,72 @@
+//! Large parts of messages: blocks that others fetch, and theirs.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use bulk::Kind;
+use bulk::far::{Answering, Fetching, Loan};
+use bulk::registry::{Memory, Range};
+use net::Block;
+use runtime::Node;
+use runtime::lending::{Exchange, Fetched, NotFetched};
+use wire::ProcUid;
+
+use super::fabric::{Streams, opened};
+
+/// What of it a process has; each made on first use.
+pub struct Exchanging {
+    answering: OnceLock<Option<Arc<Answering>>>,
+    fetching: Fetching,
+}
+
+impl Exchanging {
+    /// From now on this process can fetch, lend, and answer.
+    pub fn start(node: &Arc<Node>) -> Arc<Exchanging> {
+        let streams = Streams { node: Arc::downgrade(node), by_messages: false };
+        let fetching = Fetching::new(Arc::new(streams), bulk::bulk::width());
+        let this = Arc::new(Exchanging { answering: OnceLock::new(), fetching });
+        let (answers, ends) = (Arc::downgrade(&this), Arc::downgrade(node));
+        node.bulk_streams.take_by(Box::new(move |peer, handed| {
+            if let Some(answering) = answers.upgrade().and_then(|a| a.answering()) {
+                let node = ends.clone();
+                answering.answer(peer.0, opened(handed), move || node.upgrade().is_none_or(|node| node.has_ended(peer)));
+            }
+        }));
+        node.lending.exchange_by(Box::new(Blocks(Arc::downgrade(&this))));
+        this
+    }
+
+    /// What is answered from; none if there is no memory for it.
+    pub fn answering(&self) -> Option<Arc<Answering>> {
+        self.answering.get_or_init(|| Answering::new().ok()).clone()
+    }
+}
+
+struct Blocks(Weak<Exchanging>);
+
+impl Exchange for Blocks {
+    fn lend(&self, block: &Arc<Block>) -> Option<Vec<u8>> {
+        let answering = self.0.upgrade()?.answering()?;
+        let range = Range { address: block.address() as usize, len: block.len(), readonly: true };
+        let memory = Memory::new(Box::new(block.clone()), None);
+        let (id, epoch) = answering.registry.register(range, memory, None).ok()?;
+        Some(Loan { id, epoch }.to_bytes())
+    }
+
+    fn take_back(&self, record: &[u8]) {
+        if let (Some(answering), Some(loan)) = (self.0.upgrade().and_then(|e| e.answering()), Loan::from_bytes(record)) {
+            answering.registry.end(&loan.id, "it has been fetched", None);
+        }
+    }
+
+    fn sent(&self, to: ProcUid) -> u64 {
+        self.0.upgrade().and_then(|e| e.answering()).map_or(0, |a| a.sent(to.0))
+    }
+
+    fn fetch(&self, from: ProcUid, record: &[u8], block: Arc<Block>, done: Fetched) {
+        let (Some(all), Some(loan)) = (self.0.upgrade(), Loan::from_bytes(record)) else { return done(Err(NotFetched::NoWay)) };
+        let done = move |outcome: Result<(), bulk::Failure>| {
+            done(outcome.map_err(|f| if f.kind == Kind::Unsupported { NotFetched::NoWay } else { NotFetched::Failed }));
+        };
+        all.fetching.fetch(from.0, loan, block, Box::new(done));
+    }
+}

@@ -1,0 +1,208 @@
+//! Large parts of messages, fetched from the processes that have lent them.
+//!
+//! What comes from one owner comes in the order in which it was asked for, cut so that each stream has a share of it; owners do not wait
+//! for each other. Threads are there while there is something to fetch, and the last one of an owner a little longer: streams that nobody
+//! has used for as long are closed then, for they cost a thread on the other side.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use net::Block;
+use net::lock::lock;
+
+use super::owner::{Far, Piece};
+use super::{Fabric, Loan};
+use crate::failure::{Failure, Kind};
+
+/// What one stream fetches at a time at least.
+const SLICE: usize = 4 << 20;
+/// Memory that is made ahead of the bytes that come.
+const AHEAD: usize = 8 << 20;
+const IDLE: Duration = Duration::from_secs(5);
+/// After this time and the time that a slow network takes, the part is better sent another way.
+const PATIENCE: Duration = Duration::from_secs(20);
+const SLOW: u64 = 4 << 20;
+
+pub type Done = Box<dyn FnOnce(Result<(), Failure>) + Send>;
+
+struct Part {
+    loan: Loan,
+    block: Arc<Block>,
+    until: Instant,
+    next: usize,
+    busy: usize,
+    failed: Option<Failure>,
+    done: Option<Done>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Only the first ones are under way.
+    parts: VecDeque<Part>,
+    /// The number of the first.
+    first: u64,
+    threads: usize,
+}
+
+struct Owner {
+    far: Arc<Far>,
+    queue: Mutex<Queue>,
+    more: Condvar,
+}
+
+/// A piece of a part, for one thread.
+struct Slice {
+    part: u64,
+    loan: Loan,
+    block: Arc<Block>,
+    until: Instant,
+    at: usize,
+    len: usize,
+}
+
+pub struct Fetching {
+    fabric: Arc<dyn Fabric>,
+    width: usize,
+    owners: Mutex<HashMap<u64, Arc<Owner>>>,
+}
+
+impl Fetching {
+    /// `width`: streams to one owner.
+    pub fn new(fabric: Arc<dyn Fabric>, width: usize) -> Fetching {
+        Fetching { fabric, width: width.max(1), owners: Mutex::default() }
+    }
+
+    /// Fills the block, which nobody else sees meanwhile, with what the owner has lent; `done` is told on a thread of its own.
+    pub fn fetch(&self, owner: u64, loan: Loan, block: Arc<Block>, done: Done) {
+        let mut owners = lock(&self.owners);
+        let far = || Far::new(owner, self.fabric.clone(), self.width);
+        let made = || Arc::new(Owner { far: far(), queue: Mutex::default(), more: Condvar::new() });
+        let of = owners.entry(owner).or_insert_with(made).clone();
+        drop(owners);
+        let until = Instant::now() + PATIENCE + Duration::from_secs(block.len() as u64 / SLOW);
+        let wanted = block.len().div_ceil(self.width).max(SLICE);
+        let slices = block.len().div_ceil(wanted).max(1);
+        let mut queue = lock(&of.queue);
+        queue.parts.push_back(Part { loan, block, until, next: 0, busy: 0, failed: None, done: Some(done) });
+        let start = slices.min(self.width.saturating_sub(queue.threads));
+        queue.threads += start;
+        drop(queue);
+        of.more.notify_all();
+        for _ in 0..start {
+            let (of, width) = (of.clone(), self.width);
+            let owner = of.clone();
+            if crate::pool::spawn("monarch-fetch", move || of.work(width)).is_err() {
+                owner.has_no_thread();
+            }
+        }
+    }
+}
+
+impl Queue {
+    /// What is to be fetched next.
+    fn take(&mut self, width: usize) -> Option<Slice> {
+        for (i, part) in self.parts.iter_mut().enumerate() {
+            let len = part.block.len();
+            if part.next >= len || part.failed.is_some() {
+                continue;
+            }
+            let (at, n) = (part.next, len.div_ceil(width).max(SLICE).min(len - part.next));
+            part.next += n;
+            part.busy += 1;
+            let (loan, block, until) = (part.loan, part.block.clone(), part.until);
+            return Some(Slice { part: self.first + i as u64, loan, block, until, at, len: n });
+        }
+        None
+    }
+
+    /// A slice is there, or not; who is to be told.
+    fn put(&mut self, slice: &Slice, outcome: Result<(), Failure>) -> Option<(Done, Result<(), Failure>)> {
+        let part = self.parts.get_mut((slice.part - self.first) as usize)?;
+        part.busy -= 1;
+        if let Err(f) = outcome {
+            part.failed.get_or_insert(f);
+        }
+        let over = part.busy == 0 && (part.next >= part.block.len() || part.failed.is_some());
+        let told = if over { part.done.take() } else { None };
+        let told = told.map(|done| (done, part.failed.take().map_or(Ok(()), Err)));
+        if over {
+            part.next = part.block.len();
+        }
+        while self.parts.front().is_some_and(|p| p.done.is_none()) {
+            self.parts.pop_front();
+            self.first += 1;
+        }
+        told
+    }
+}
+
+impl Owner {
+    fn work(&self, width: usize) {
+        let mut queue = lock(&self.queue);
+        loop {
+            let Some(slice) = queue.take(width) else {
+                let (next, waited) = self.more.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+                queue = next;
+                if waited.timed_out() && queue.parts.is_empty() {
+                    queue.threads -= 1;
+                    if queue.threads == 0 {
+                        drop(queue);
+                        self.far.close_idle();
+                    }
+                    return;
+                }
+                continue;
+            };
+            drop(queue);
+            let outcome = self.copy(&slice);
+            queue = lock(&self.queue);
+            if let Some((done, outcome)) = queue.put(&slice, outcome) {
+                drop(queue);
+                // What is told may let go of the memory.
+                drop(slice);
+                done(outcome);
+                queue = lock(&self.queue);
+            }
+        }
+    }
+
+    fn copy(&self, slice: &Slice) -> Result<(), Failure> {
+        let mut made = slice.at;
+        let end = slice.at + slice.len;
+        let mut done = slice.at;
+        let mut make = |done: usize| {
+            if made < end && made < done + AHEAD / 2 {
+                let n = AHEAD.min(end - made);
+                slice.block.prepare(made, n);
+                made += n;
+            }
+        };
+        make(done);
+        // SAFETY: within the block.
+        let local = unsafe { slice.block.address().add(slice.at) } as usize;
+        let Loan { id, epoch } = slice.loan;
+        let piece = Piece { id, epoch, write: false, offset: slice.at as u64, local, len: slice.len, done: 0 };
+        let moved = |n: usize| {
+            done += n;
+            make(done);
+        };
+        // SAFETY: memory of the block, which stays until the end of the slice and is seen by nobody else.
+        unsafe { self.far.copy(&mut [piece], slice.until, moved) }
+    }
+
+    /// A thread could not be started; if there is none at all, nothing can be fetched.
+    fn has_no_thread(&self) {
+        let mut queue = lock(&self.queue);
+        queue.threads -= 1;
+        if queue.threads > 0 {
+            return;
+        }
+        let parts: Vec<Part> = queue.parts.drain(..).collect();
+        queue.first += parts.len() as u64;
+        drop(queue);
+        for done in parts.into_iter().filter_map(|p| p.done) {
+            done(Err(Failure::new(Kind::Transfer, "no thread can be started")));
+        }
+    }
+}

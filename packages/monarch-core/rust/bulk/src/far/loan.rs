@@ -1,0 +1,43 @@
+//! What a frame says of a block that its receiver fetches: a kind, and by what it is found. Other kinds are for other ways.
+
+use crate::registry::Id;
+
+/// Registered memory, read over a stream.
+const REGISTERED: u8 = 1;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Loan {
+    pub id: Id,
+    pub epoch: u64,
+}
+
+impl Loan {
+    pub fn to_bytes(self) -> Vec<u8> {
+        let mut out = vec![REGISTERED];
+        out.extend_from_slice(&self.id);
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        out
+    }
+
+    /// None: it is of another kind.
+    pub fn from_bytes(record: &[u8]) -> Option<Loan> {
+        let (&REGISTERED, rest) = record.split_first()? else { return None };
+        let (id, epoch) = rest.split_first_chunk()?;
+        Some(Loan { id: *id, epoch: u64::from_le_bytes(epoch.try_into().ok()?) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_and_nothing_else() {
+        let loan = Loan { id: [7; 16], epoch: 41 };
+        let record = loan.to_bytes();
+        assert_eq!(Loan::from_bytes(&record), Some(loan));
+        assert_eq!(Loan::from_bytes(&record[..record.len() - 1]), None);
+        assert_eq!(Loan::from_bytes(&[2; 25]), None);
+        assert_eq!(Loan::from_bytes(&[]), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! Parts of messages that are fetched: exact, in turn, and whoever waits is told what becomes of them.
+
+mod cable;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use bulk::bulk::Identity;
+use bulk::far::{Fabric, Fetching, Loan, NoStream, Opened};
+use bulk::{Bulk, Failure, Kind, Range};
+use cable::Cable;
+use net::{Arena, Block};
+
+const HANG: Duration = Duration::from_secs(20);
+const MIB: usize = 1 << 20;
+
+struct Setup {
+    cable: Arc<Cable>,
+    fetching: Fetching,
+    arena: Arc<Arena>,
+    memory: Arc<Vec<u8>>,
+    loan: Loan,
+}
+
+/// An owner that has lent so many bytes, and so many streams to it.
+fn setup(len: usize, width: usize, encrypted: bool) -> Setup {
+    let owner = Bulk::new(Identity { uid: 10, job: 1 }, 0, HANG).unwrap();
+    let memory = Arc::new((0..len).map(|i| (i % 251) as u8).collect::<Vec<u8>>());
+    let range = Range { address: memory.as_ptr() as usize, len, readonly: true };
+    let own = owner.register(range, None, Box::new(memory.clone())).unwrap();
+    let loan = Loan { id: own.id, epoch: own.epoch };
+    let cable = Arc::new(Cable { owner, encrypted, opened: AtomicUsize::new(0), ended: AtomicBool::new(false), breaks: Mutex::default() });
+    Setup { fetching: Fetching::new(cable.clone(), width), cable, arena: Arena::new(), memory, loan }
+}
+
+impl Setup {
+    fn fetch(&self, len: usize) -> (Arc<Block>, Receiver<Result<(), Failure>>) {
+        let block = Arc::new(self.arena.alloc(len).unwrap());
+        let (told, done) = channel();
+        self.fetching.fetch(10, self.loan, block.clone(), Box::new(move |o| told.send(o).unwrap()));
+        (block, done)
+    }
+}
+
+#[test]
+fn what_is_fetched_is_exact() {
+    for (width, encrypted) in [(1, true), (3, false), (3, true)] {
+        for len in [1, 4096, 4 * MIB, 4 * MIB + 1, 30 * MIB + 77] {
+            let s = setup(len, width, encrypted);
+            let (block, done) = s.fetch(len);
+            done.recv_timeout(HANG).unwrap().unwrap();
+            assert!(block.bytes() == &s.memory[..], "{len} bytes, {width} streams");
+            let opened = s.cable.opened.load(Ordering::Acquire);
+            assert!(opened <= width && (opened > 1) == (width > 1 && len > 4 * MIB), "{opened} streams for {len} bytes");
+        }
+    }
+}
+
+#[test]
+fn many_at_once_share_the_streams() {
+    let s = setup(9 * MIB, 3, true);
+    let all: Vec<_> = (0..20).map(|n| s.fetch((n % 9 + 1) * MIB)).collect();
+    for (block, done) in all {
+        done.recv_timeout(HANG).unwrap().unwrap();
+        assert!(block.bytes() == &s.memory[..block.len()]);
+    }
+    assert!(s.cable.opened.load(Ordering::Acquire) <= 3);
+}
+
+#[test]
+fn streams_that_break_are_replaced() {
+    let s = setup(24 * MIB, 2, false);
+    *s.cable.breaks.lock().unwrap() = VecDeque::from([0, 3 * MIB, 5 * MIB + 123, 1]);
+    let (block, done) = s.fetch(24 * MIB);
+    done.recv_timeout(HANG).unwrap().unwrap();
+    assert!(block.bytes() == &s.memory[..]);
+}
+
+#[test]
+fn what_breaks_too_often_is_told_and_the_next_ones_come() {
+    let s = setup(8 * MIB, 2, false);
+    *s.cable.breaks.lock().unwrap() = std::iter::repeat_n(1000, 8).collect();
+    let (_, done) = s.fetch(8 * MIB);
+    assert_eq!(done.recv_timeout(HANG).unwrap().unwrap_err().kind, Kind::Transfer);
+    s.cable.breaks.lock().unwrap().clear();
+    let (block, done) = s.fetch(8 * MIB);
+    done.recv_timeout(HANG).unwrap().unwrap();
+    assert!(block.bytes() == &s.memory[..]);
+}
+
+#[test]
+fn what_was_taken_back_is_refused() {
+    let s = setup(MIB, 1, false);
+    s.cable.owner.registry.end(&s.loan.id, "it has been fetched", None);
+    let (_, done) = s.fetch(MIB);
+    assert_eq!(done.recv_timeout(HANG).unwrap().unwrap_err().kind, Kind::Released);
+}
+
+#[test]
+fn an_owner_that_is_gone_is_told_at_once() {
+    let s = setup(MIB, 1, false);
+    s.cable.ended.store(true, Ordering::Release);
+    let (_, done) = s.fetch(MIB);
+    assert_eq!(done.recv_timeout(HANG).unwrap().unwrap_err().kind, Kind::PeerLost);
+}
+
+#[test]
+fn without_a_way_nothing_is_tried_twice() {
+    struct Nowhere(AtomicUsize);
+    impl Fabric for Nowhere {
+        fn open(&self, _: u64, _: Instant) -> Result<Opened, NoStream> {
+            self.0.fetch_add(1, Ordering::AcqRel);
+            Err(NoStream::NoWay("its host is behind a gateway".to_owned()))
+        }
+        fn has_ended(&self, _: u64) -> bool {
+            false
+        }
+    }
+    let nowhere = Arc::new(Nowhere(AtomicUsize::new(0)));
+    let (told, done) = channel();
+    let block = Arc::new(Arena::new().alloc(MIB).unwrap());
+    Fetching::new(nowhere.clone(), 2).fetch(10, Loan { id: [1; 16], epoch: 1 }, block, Box::new(move |o| told.send(o).unwrap()));
+    assert_eq!(done.recv_timeout(HANG).unwrap().unwrap_err().kind, Kind::Unsupported);
+    assert_eq!(nowhere.0.load(Ordering::Acquire), 1);
+}

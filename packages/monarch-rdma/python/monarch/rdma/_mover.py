@@ -1,0 +1,19 @@
+"""Large parts of messages between hosts, over the streams of `tcp`: what core's entry point group `monarch.bulk` names.
+
+The streams and the copies are core's; this says that they are to be used, and from when on it pays.
+"""
+
+from __future__ import annotations
+
+# Below it the stream is no faster than the agents' connection, which needs no message that tells that the part is there.
+LEAST = 8 << 20
+
+
+class Mover:
+    """All parts that are large enough."""
+
+    def least(self) -> int | None:
+        return LEAST
+
+
+mover = Mover()
