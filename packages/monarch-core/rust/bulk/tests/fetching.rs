@@ -53,8 +53,8 @@ fn what_is_fetched_is_exact() {
             let (block, done) = s.fetch(len);
             done.recv_timeout(HANG).unwrap().unwrap();
             assert!(block.bytes() == &s.memory[..], "{len} bytes, {width} streams");
-            let opened = s.cable.opened.load(Ordering::Acquire);
-            assert!(opened <= width && (opened > 1) == (width > 1 && len > 4 * MIB), "{opened} streams for {len} bytes");
+            // As many as find something to do.
+            assert!((1..=width).contains(&s.cable.opened.load(Ordering::Acquire)));
         }
     }
 }
