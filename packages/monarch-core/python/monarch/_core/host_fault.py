@@ -124,7 +124,9 @@ def _cut_off(process: LocalProcess, job: int, change: int, hosts: list[int], bes
         if job in _seen and _seen[job][0] > change:
             return
         _seen[job] = (change, hosts, beside)
-        cell = process.hosts.cut_off([host for _, each, _ in _seen.values() for host in each], [h for *_, each in _seen.values() for h in each])
+        cell = process.hosts.cut_off(
+            [host for _, each, _ in _seen.values() for host in each], [h for *_, each in _seen.values() for h in each]
+        )
     cell.wait(0, _PATIENCE_WITH_PROCS)
 
 

@@ -30,8 +30,8 @@ LOCAL = _PATHS.index("local")
 CUDA_IPC = 255
 _RELEASED, _PEER_LOST, _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED, _INIT = range(1, 8)
 ACCESS, TIMED_OUT, TRANSFER, UNSUPPORTED = _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED
-# How long the news of a death may take to arrive here, seconds: shared memory tells first that an owner is about to end. The agent knows how
-# it ended when the kernel has taken its memory back, which takes 0.1 s for each GiB; the error is not to wait for that.
+# How long the news of a death may take to arrive here, seconds: shared memory tells first that an owner is about to end. The agent knows
+# how it ended when the kernel has taken its memory back, which takes 0.1 s for each GiB; the error is not to wait for that.
 _NEWS = 0.03
 # Kinds of the end of a process that is none of those that somebody has to be told of.
 _IN_ORDER = ("returned", "stopped")
