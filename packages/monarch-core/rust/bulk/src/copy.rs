@@ -16,7 +16,7 @@ pub unsafe fn memory(from: usize, to: usize, len: usize) {
 
 /// Of one call. Whoever is in one when a process has left its memory takes all of that back for the kernel, 0.1 s for each GiB: it has
 /// to be left before, in the moment between the end of the first thread and that of the last.
-const CALL: usize = 512 << 10;
+const CALL: usize = 1 << 20;
 
 /// Moves bytes between this process and another one, until that `is_over`; an error comes with how many were moved before it.
 ///
