@@ -9,6 +9,7 @@ end with exit code 0 and an empty stderr.
 
 from __future__ import annotations
 
+import argparse
 import ast
 import os
 import signal
@@ -77,7 +78,12 @@ def _run(argv: list[str], folder: Path) -> str | None:
 
 
 def main(arguments: list[str]) -> int:
-    paths = [Path(name).resolve() for name in arguments] or documents()
+    parser = argparse.ArgumentParser(prog="check_docs", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="default: all of them")
+    paths = [path.resolve() for path in parser.parse_args(arguments).files] or documents()
+    missing = [str(path) for path in paths if not path.is_file()]
+    if missing:
+        parser.error(f"no such file: {', '.join(missing)}")
     failed = 0
     for path in paths:
         start = time.monotonic()

@@ -10,16 +10,20 @@ one line a step with its time, and the closing lines of the test runners once mo
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 from tools.project import CORE, RDMA, ROOT, RUST
 
 PY = sys.executable
+# What is installed beside this interpreter comes first, also where nobody has activated its environment.
+PATH = os.pathsep.join([str(Path(PY).parent), os.environ.get("PATH", os.defpath)])
 RUST_TESTED = ("monarch-wire", "monarch-net", "monarch-runtime", "monarch-bulk")
 # What pytest and cargo test say last.
 CLOSING = re.compile(r"^(?:=+ .*\b(?:passed|failed|errors?|no tests ran)\b.* =+|test result: (?!ok. 0 passed).*)$")
@@ -102,7 +106,7 @@ class Outcome(NamedTuple):
 def run(step: Step) -> Outcome:
     """Runs one step, its output passed through as it comes."""
     print(f"\n=== {step.name}: {' '.join(step.argv).replace(PY, 'python')}", flush=True)
-    if step.needs and shutil.which(step.needs) is None:
+    if step.needs and shutil.which(step.needs, path=PATH) is None:
         print(f"skipped: there is no '{step.needs}' here", flush=True)
         return Outcome(step, None, 0.0, [])
     start = time.monotonic()
@@ -110,6 +114,7 @@ def run(step: Step) -> Outcome:
     with subprocess.Popen(
         step.argv,
         cwd=ROOT / step.folder,
+        env={**os.environ, "PATH": PATH},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

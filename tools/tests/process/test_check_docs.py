@@ -41,5 +41,13 @@ def test_examples_have_a_main_and_run_quickly(tmp_path: Path, capsys: pytest.Cap
     assert "1 files, 0 failed" in capsys.readouterr().out
 
 
+def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, code in ((["--help"], 0), ([str(tmp_path / "nothing.md")], 2)):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == code
+    assert "no such file: " in capsys.readouterr().err
+
+
 def test_the_front_page_is_among_the_documents() -> None:
     assert "README.md" in [path.name for path in documents()]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +32,15 @@ def test_a_failed_step_lets_its_stage_finish_and_ends_the_run(monkeypatch: pytes
     assert "\nran\n" in out
     assert "later          not run" in out
     assert "\nnever\n" not in out
+
+
+def test_programs_beside_the_interpreter_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "tool"
+    program.write_text("#!/bin/sh\necho found it\n")
+    program.chmod(0o755)
+    assert ci_steps.PATH.split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    monkeypatch.setattr(ci_steps, "PATH", str(tmp_path))
+    assert ci_steps.run(Step("tool", "one", ("tool",), needs="tool")).code == 0
 
 
 def test_closing_lines_of_test_runners_stand_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from fresh_script import Script
 from worker_processes import Workers
 
 from monarch._core.debug_address import find_servers
+from monarch._core.debug_client import nothing_here
 
 MAIN = "from monarch._core.cli import main; main()"
 Start = Callable[..., tuple[Script, int]]
@@ -342,6 +343,16 @@ print(s.recv(1000).decode(), s.recv(10))
     assert done.stdout == "refused: not the user of this job\n b''\n"
     assert debug("--port", str(port), lines="c\n").returncode == 0
     assert script.end().code == 0
+
+
+def test_where_only_a_worker_of_the_job_is_the_clients_machine_is_told() -> None:
+    with Workers(1) as workers, workers.attach() as hosts:
+        hosts.spawn_procs().initialized.get()
+        # As the command does where it finds no server: another job on this machine may have one just now.
+        told = nothing_here().splitlines()
+    assert told[0].startswith("no job of yours on this machine is at a breakpoint; jobs with processes here are debugged")
+    assert f"  on {socket.gethostname()}, process {os.getpid()}" in told[1:-1]
+    assert "ssh -L" in told[-1]
 
 
 # ---- hooks

@@ -64,11 +64,27 @@ def _dial(host: str, port: int) -> socket.socket:
 def _only_server() -> debug_address.DebugServerAddress:
     found = debug_address.find_servers()
     if not found:
-        raise OSError("no job of yours on this machine is at a breakpoint; for others, give --host and --port")
+        raise OSError(nothing_here())
     if len(found) > 1:
         jobs = "".join(f"\n  --port {s.port}  process {s.pid}: {_command_line(s.pid)}" for s in found)
         raise OSError(f"several jobs of yours are being debugged; choose one:{jobs}")
     return found[0]
+
+
+def nothing_here() -> str:
+    """What else there is to try: procs of a job may be here whose client, and with it the debugger, is not."""
+    from monarch._core import inspection
+
+    found = inspection.look(inspection.STATE)
+    clients = sorted({client for one in found if one.answer is not None for client in one.answer.get("clients", ())})
+    nothing = "no job of yours on this machine is at a breakpoint"
+    if not clients:
+        return f"{nothing}; for others, give --host and --port"
+    where = "".join(f"\n  on {host}, process {pid}" for host, _, pid, *_ in (client.split() for client in clients))
+    return (
+        f"{nothing}; jobs with processes here are debugged where their client is:{where}\n"
+        "there `monarch debug` finds the job, and --port tells this one where a tunnel ends: ssh -L 27000:localhost:27000 HOST"
+    )
 
 
 def _command_line(pid: int) -> str:

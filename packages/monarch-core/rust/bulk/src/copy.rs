@@ -14,9 +14,9 @@ pub unsafe fn memory(from: usize, to: usize, len: usize) {
     unsafe { libc::memmove(to as *mut libc::c_void, from as *const libc::c_void, len) };
 }
 
-/// Of one call. Whoever is in one when a process has left its memory takes all of that back for the kernel, 0.1 s for each GiB: it has to be
-/// left before, in the moment between the end of the first thread and that of the last.
-const CALL: usize = 512 << 10;
+/// Of one call. Whoever is in one when a process has left its memory takes all of that back for the kernel, 0.1 s for each GiB: it has
+/// to be left before, in the moment between the end of the first thread and that of the last.
+const CALL: usize = 1 << 20;
 
 /// Moves bytes between this process and another one, until that `is_over`; an error comes with how many were moved before it.
 ///

@@ -62,6 +62,8 @@ struct Answer {
     procs: Vec<ProcRow>,
     /// Of a client: its other hosts.
     hosts: Vec<HostRow>,
+    /// Of an agent: clients of other hosts that have work here, in their own words.
+    clients: Vec<String>,
 }
 
 /// What is known of another host of a client.
@@ -176,6 +178,7 @@ impl Agent {
             zygote_pid: self.zygote_pid(),
             procs: rows.into_iter().map(|(_, row)| row).collect(),
             hosts,
+            clients: node.gateway().map_or(vec![], |g| g.clients()),
         };
         let body = serde_json::to_vec(&answer).unwrap_or_default();
         match o.asker {

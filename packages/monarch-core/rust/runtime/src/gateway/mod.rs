@@ -150,6 +150,14 @@ impl Gateway {
         all
     }
 
+    /// Clients of other hosts, as they have described themselves.
+    pub(crate) fn clients(&self) -> Vec<String> {
+        let mut all: Vec<String> = self.jobs().iter().filter(|j| !j.is_clients()).filter_map(|j| Some(j.host(j.id)?.name())).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
     /// For tests: from now on nothing goes between these hosts and this one, and between others again; with a gateway, neither what is
     /// behind it. Those `beside` are cut off by the other side, but for memory that is shared with them. Procs here are to be told that.
     pub fn cut_off(&self, hosts: &[ProcUid], beside: &[ProcUid]) -> Vec<ProcUid> {
