@@ -240,11 +240,10 @@ impl Trunk {
     }
 
     pub fn beat(&self, beat: &Beat) {
-        let mut heart = lock(&self.heart);
-        if heart.is_none() && self.is_routed() {
-            drop(heart);
+        if !self.has_heart() && self.is_routed() {
             return self.handler.carry_beat(self, beat);
         }
+        let mut heart = lock(&self.heart);
         let Some(h) = heart.as_mut().filter(|_| !self.is_still()) else { return };
         let before = h.want_write;
         // The reader is told the same, and reports it.

@@ -13,6 +13,9 @@
 //! | `large` | large parts of frames, ahead of them |
 //! | `join` | streams that this process opens |
 //! | `arrive` | streams that come in |
+//! | `joins` | many hosts that join at once, by a tree |
+//! | `tree` | what goes along that tree, and who is above and below |
+//! | `evidence` | signs of life along it |
 //! | `bulk` | streams for bulk data, which are handed to processes |
 //! | `tunnel` | hosts that are reached through the agent of another one |
 //! | `loss` | who is silent, who has left, and what becomes of their work |
@@ -20,11 +23,14 @@
 mod arrive;
 mod bulk;
 mod cast;
+mod evidence;
 mod forward;
 mod job;
 mod join;
+mod joins;
 mod large;
 mod loss;
+mod tree;
 mod tunnel;
 
 use std::collections::{HashMap, VecDeque};
@@ -43,6 +49,7 @@ pub use self::forward::Via;
 pub(crate) use self::forward::host_end;
 pub use self::job::{Host, Job};
 pub use self::join::{Wanted, random};
+use self::job::lock_state;
 use self::tunnel::Tunnels;
 pub use self::tunnel::Way;
 use crate::node::Node;
@@ -157,6 +164,7 @@ impl Gateway {
         {
             if yes {
                 host.trunk.stand_still();
+                self.leave_tree(&job, &host);
             } else if host.trunk.is_still() {
                 host.trunk.go_on();
                 self.open_soon(&job, &host);
