@@ -10,9 +10,9 @@ import pytest
 from fresh_script import Script, run, wait_for_end
 from worker_processes import Workers
 
-from monarch.actor import Actor, AttachError, AuthenticationError, HostMesh, SupervisionError, attach_to_workers, endpoint
 from monarch._core._native import Hosts
 from monarch._core.process import current_process
+from monarch.actor import Actor, AttachError, AuthenticationError, HostMesh, SupervisionError, attach_to_workers, endpoint
 from monarch.config import configured
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*without encryption")

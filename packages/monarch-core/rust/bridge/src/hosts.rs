@@ -139,29 +139,8 @@ impl Hosts {
         Ok(CallCell { node: self.node.clone(), inner })
     }
 
-    /// Takes one of them in, within `bound` seconds: its place among them, id, address, and the uid of its agent or 0. Looks names up.
-    #[allow(clippy::too_many_arguments)]
-    fn join(
-        &self,
-        py: Python<'_>,
-        cell: &CallCell,
-        rank: u32,
-        host: u64,
-        at: Where,
-        agent: u64,
-        trust: Trust,
-        from_: String,
-        bound: f64,
-    ) -> PyResult<()> {
-        let wanted = Wanted { host: ProcUid(host), address: address(at)?, agent, rank, trust: self.dial_trust(trust)? };
-        let slot = cell.inner.slot;
-        if let Some(job) = self.gateway.job(self.node.uid) {
-            gil::blocking(py, || self.gateway.join(&job, &from_, wanted, slot, seconds(bound)));
-        }
-        Ok(())
-    }
-
-    /// The same for several that are known by the same: rank, id, address and agent of each. Many join by a tree.
+    /// Takes those in that are known by the same, within `bound` seconds: of each its place among them, id, address, and the uid of its
+    /// agent or 0. Looks names up. Many join by a tree.
     #[allow(clippy::type_complexity)]
     fn join_all(
         &self,
@@ -173,9 +152,9 @@ impl Hosts {
         bound: f64,
     ) -> PyResult<()> {
         let trust = self.dial_trust(trust)?;
-        let wanted = workers.into_iter().map(|(rank, host, at, agent)| {
-            Ok(Wanted { host: ProcUid(host), address: address(at)?, agent, rank, trust: trust.clone() })
-        });
+        let wanted = workers
+            .into_iter()
+            .map(|(rank, host, at, agent)| Ok(Wanted { host: ProcUid(host), address: address(at)?, agent, rank, trust: trust.clone() }));
         let wanted = wanted.collect::<PyResult<Vec<_>>>()?;
         let slot = cell.inner.slot;
         if let Some(job) = self.gateway.job(self.node.uid) {

@@ -64,19 +64,43 @@ pub enum Ending {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Word {
     /// Down: these are yours to join, within so many milliseconds, by their place in the list `run`.
-    Part { run: u64, within_ms: u64, fan_out: u32, workers: Vec<(u32, Worker)> },
+    Part {
+        run: u64,
+        within_ms: u64,
+        fan_out: u32,
+        workers: Vec<(u32, Worker)>,
+    },
     /// Up, to the next: what became of some, or why not.
-    Report { run: u64, joined: Vec<(u32, Said)>, failed: Vec<(u32, String)> },
+    Report {
+        run: u64,
+        joined: Vec<(u32, Said)>,
+        failed: Vec<(u32, String)>,
+    },
     /// Up, to the client: a worker's public key; and what the client has made of it.
-    Certify { host: ProcUid, key: Vec<u8> },
-    Certified { host: ProcUid, certificate: Option<Vec<u8>> },
+    Certify {
+        host: ProcUid,
+        key: Vec<u8>,
+    },
+    Certified {
+        host: ProcUid,
+        certificate: Option<Vec<u8>>,
+    },
     /// Down: the client knows that you have joined. What it has to say to you comes this way, in this session of the trunk with it.
-    Begin { session: u64 },
+    Begin {
+        session: u64,
+    },
     /// Up, to the client: the streams to a host below have ended.
-    Ended { host: ProcUid, how: Ending },
+    Ended {
+        host: ProcUid,
+        how: Ending,
+    },
     /// Down, to all: as the words of the same names of `Control`.
-    Hosts { hosts: Vec<HostEntry> },
-    HostsLost { hosts: Vec<(ProcUid, String)> },
+    Hosts {
+        hosts: Vec<HostEntry>,
+    },
+    HostsLost {
+        hosts: Vec<(ProcUid, String)>,
+    },
     JobOver,
     /// Between two that have no stream for it.
     Beat(Beat),

@@ -53,7 +53,15 @@ impl Dialling {
         } else if trust.is_same_user() && sys::peer_user(exchange.stream.fd())? != sys::user() {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the process at the other end belongs to another user"));
         }
-        let dialling = Dialling { trust: Arc::clone(trust), target, hello, step: Step::Handshake, who: Who::Unnamed, to_certify: None, certificate: None };
+        let dialling = Dialling {
+            trust: Arc::clone(trust),
+            target,
+            hello,
+            step: Step::Handshake,
+            who: Who::Unnamed,
+            to_certify: None,
+            certificate: None,
+        };
         Ok((exchange, dialling))
     }
 

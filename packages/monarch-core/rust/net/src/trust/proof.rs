@@ -2,7 +2,7 @@
 //!
 //! The session's exporter differs for every session and for both legs of a man in the middle, so a proof is good for one
 //! session between the two that made it. The label keeps one side from echoing the other's. The digest of the authority's certificate
-//! is in it because a host may be joined by another one on behalf of the client: the worker then takes a certificate of that authority only.
+//! is in it because a host may be joined by another one, on behalf of the client: the worker takes a certificate of that authority only.
 
 use ring::{digest, hmac};
 use rustls::Connection;

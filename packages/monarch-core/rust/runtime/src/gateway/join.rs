@@ -75,7 +75,7 @@ impl Gateway {
     pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
         let deadline = self.poller.now() + bound;
         let (agent, id, ticket) = (wanted.agent, wanted.host, Ticket { cell: Some((slot, wanted.rank)), run: None });
-        let Some(host) = self.expect(job, wanted, slot) else { return };
+        let Some(host) = self.invite(job, wanted, slot) else { return };
         let greeting = Greeting::Join { host: id, agent, from: from.to_owned(), settings: job.settings.clone() };
         let (me, job, hello) = (self.me.clone(), job.clone(), greeting::encode(&greeting));
         // All that happens to a host happens on the I/O thread.
@@ -88,7 +88,7 @@ impl Gateway {
     }
 
     /// A host that is to join, with where it is; or it is known by now that it does not.
-    pub(super) fn expect(&self, job: &Arc<Job>, wanted: Wanted, slot: SlotId) -> Option<Arc<Host>> {
+    pub(super) fn invite(&self, job: &Arc<Job>, wanted: Wanted, slot: SlotId) -> Option<Arc<Host>> {
         let ticket = Ticket { cell: Some((slot, wanted.rank)), run: None };
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);
         lock(&host.state).trust = Some(wanted.trust);

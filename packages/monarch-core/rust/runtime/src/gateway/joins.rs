@@ -75,7 +75,7 @@ impl Gateway {
             }
             let ready = group.into_iter().filter_map(|w| {
                 let (rank, agent) = (w.rank, w.agent);
-                Some((rank, self.expect(job, w, slot)?.id, agent))
+                Some((rank, self.invite(job, w, slot)?.id, agent))
             });
             let ready = ready.collect();
             let deadline = self.poller.now() + bound;
@@ -455,18 +455,6 @@ impl Run {
         let open = if slot.is_some() { workers.iter().map(|(rank, ..)| *rank).collect() } else { HashSet::new() };
         let workers = workers.into_iter().map(|(rank, host, agent)| (rank, (host, agent))).collect();
         let join = Join::with_fan_out(NEVER, fan_out);
-        Run {
-            id,
-            number: random(),
-            join,
-            workers,
-            said: HashMap::new(),
-            born,
-            deadline,
-            fan_out: below as u32,
-            alarm: None,
-            slot,
-            open,
-        }
+        Run { id, number: random(), join, workers, said: HashMap::new(), born, deadline, fan_out: below as u32, alarm: None, slot, open }
     }
 }
