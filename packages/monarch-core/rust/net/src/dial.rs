@@ -240,7 +240,7 @@ impl Handshake {
                 }
                 Phase::Opening(mut opening) => {
                     let progress = opening.drive().map_err(NoStream::Refused)?;
-                    if let Some(key) = opening.to_certify()
+                    if let Some(key) = opening.uncertified()
                         && let Some(certify) = state.certify.take()
                     {
                         certify(key, self.me.clone());

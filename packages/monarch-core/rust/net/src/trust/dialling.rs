@@ -170,7 +170,7 @@ impl Dialling {
     }
 
     /// The key that somebody else is to certify: told once.
-    pub fn to_certify(&mut self) -> Option<Vec<u8>> {
+    pub fn uncertified(&mut self) -> Option<Vec<u8>> {
         self.to_certify.take()
     }
 

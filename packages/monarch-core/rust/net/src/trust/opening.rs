@@ -93,9 +93,9 @@ impl Opening {
     }
 
     /// A key that has to be certified by somebody else before this goes on: told once.
-    pub fn to_certify(&mut self) -> Option<Vec<u8>> {
+    pub fn uncertified(&mut self) -> Option<Vec<u8>> {
         match &mut self.0.as_mut()?.1 {
-            End::Dialling(dialling) => dialling.to_certify(),
+            End::Dialling(dialling) => dialling.uncertified(),
             End::Accepting(_) => None,
         }
     }

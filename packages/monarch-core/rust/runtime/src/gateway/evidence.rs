@@ -75,8 +75,8 @@ impl Gateway {
             return;
         }
         for (id, ago) in hosts {
-            // Not of one that a test has cut off.
-            if job.host(id).is_some_and(|h| h.lost().is_none() && !h.trunk.is_still()) {
+            // Of one that it has streams with, the client asks if it has to: that others hear it is no news from there.
+            if job.is_below(id) {
                 lock(&job.detector).heard_ago(id, Duration::from_millis(ago), now);
             }
         }

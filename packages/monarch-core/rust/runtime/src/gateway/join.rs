@@ -135,6 +135,8 @@ impl Gateway {
             let Some(g) = me.upgrade() else { return };
             match result {
                 Ok(ready) => g.joined(&job2, &host2, ready, ticket, again),
+                // Others have had it join meanwhile.
+                Err(_) if !job2.is_clients() && lock(&host2.state).joined => g.not_joined(&job2, &host2, ticket, "other", "it has joined"),
                 // It may not be there yet: whoever started it has only just done so.
                 Err(why) if why.is_transient() && g.poller.now() + backoff(tries) < deadline && g.is_in(&job2) => {
                     let poller = g.poller.clone();
