@@ -10,7 +10,7 @@ from monarch._core.errors import AttachError, AuthenticationError, VersionMismat
 from monarch._core.future import Future
 from monarch._core.identity import new_uid
 from monarch._core.process import ERROR, LocalProcess, current_process
-from monarch._core.trust import Given
+from monarch._core.trust import Given, Trust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,29 +81,16 @@ class Attachment:
         from monarch._core._native import set_runtime_thread
 
         set_runtime_thread()
-        late: list[tuple[int, Any]] = []
-        for rank, worker in enumerate(self._workers):
-            if rank in self._again:
-                late.append((rank, worker))
-            elif isinstance(worker, str):
-                self._join(rank, worker)
-            else:
-                late.append((rank, worker))
-        for rank, worker in late:
-            if rank in self._again:
-                self._join_again(rank, *self._again[rank])
-                continue
-            try:
-                text = worker.get()
-                self.addresses[rank] = str(text)
-            except AttachError as e:  # it says more than we could
-                self.failure = e
-                self._give_up(rank, str(e))
-                continue
-            except Exception as e:
-                self._give_up(rank, f"its address did not come: {type(e).__name__}: {e}")
-                continue
-            self._join(rank, text)
+        new = [(rank, worker) for rank, worker in enumerate(self._workers) if rank not in self._again]
+        self._join([(rank, worker) for rank, worker in new if isinstance(worker, str)])
+        late = [(rank, worker) for rank, worker in new if not isinstance(worker, str)]
+        while late:
+            # With those whose addresses have come meanwhile.
+            come = [late[0], *(w for w in late[1:] if _has_come(w[1]))]
+            late = [w for w in late if w not in come]
+            self._join([(rank, text) for rank, worker in come if (text := self._address(rank, worker)) is not None])
+        for rank, before in self._again.items():
+            self._join_again(rank, *before)
         if runtime_log.wants(runtime_log.INFO):
             self._write_down()
 
@@ -122,18 +109,39 @@ class Attachment:
                 detail = f"attached {said['host']} at {address}, its agent is pid {said['pid']}"
                 runtime_log.event("host.attached", peer=address, detail=detail)
 
-    def _join(self, rank: int, text: Any) -> None:
+    def _address(self, rank: int, worker: Any) -> Any:
+        """What the Future of an address gives; None if it gives none."""
+        try:
+            text = worker.get()
+            self.addresses[rank] = str(text)
+            return text
+        except AttachError as e:  # it says more than we could
+            self.failure = e
+            self._give_up(rank, str(e))
+        except Exception as e:
+            self._give_up(rank, f"its address did not come: {type(e).__name__}: {e}")
+        return None
+
+    def _join(self, workers: list[tuple[int, Any]]) -> None:
+        """Has these join; many that are known by the same by a tree."""
         hosts = native_hosts(self.process)
         bound = config.seconds("mesh_attach_config_timeout")
-        try:
-            address = ChannelAddr.parse(text)
-            trust = self.given.of(address)
-            uid = agent_uid(address)
-            hosts.join(
-                self.cell, rank, self.ids[rank], where(address), uid, trust, described_by(self.process), 60.0 if bound is None else bound
-            )
-        except (ValueError, TypeError, OSError) as e:
-            self._give_up(rank, str(e))
+        groups: dict[tuple[object, ...], tuple[Trust, list[tuple[int, int, tuple[str, str, int], int]]]] = {}
+        for rank, text in workers:
+            try:
+                address = ChannelAddr.parse(text)
+                trust = self.given.of(address)
+                one = (rank, self.ids[rank], where(address), agent_uid(address))
+            except (ValueError, TypeError, OSError) as e:
+                self._give_up(rank, str(e))
+                continue
+            groups.setdefault(trust.fields(), (trust, []))[1].append(one)
+        for trust, group in groups.values():
+            try:
+                hosts.join_all(self.cell, group, trust, described_by(self.process), 60.0 if bound is None else bound)
+            except (ValueError, TypeError, OSError) as e:
+                for rank, _, _, _ in group:
+                    self._give_up(rank, str(e))
 
     def _join_again(self, rank: int, before: Attachment, its: int) -> None:
         while (result := before.cell.result(its)) is None:
@@ -173,6 +181,11 @@ def _known_address(worker: Any) -> str:
         except Exception:  # it is told where the others are, in `_run`
             pass
     return _TO_COME
+
+
+def _has_come(worker: Any) -> bool:
+    done = getattr(worker, "_done", None)
+    return done is not None and bool(done())
 
 
 def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attachment, int]]:

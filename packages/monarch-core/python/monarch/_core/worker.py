@@ -25,6 +25,7 @@ _SAYS = {
     "joined": "{detail} has joined from {peer}",
     "refused": "refused {peer}: {detail}",
     "tunnel": "tunnel to {detail} for {peer}",
+    "adopted": "connected to {peer}, which others had reached for this client",
     "lost": "host {peer} lost: {detail}",
     "left": "host {peer} left: {detail}",
     "ended": "job of {peer} is over: {detail}",

@@ -139,26 +139,39 @@ impl Hosts {
         Ok(CallCell { node: self.node.clone(), inner })
     }
 
-    /// Takes one of them in, within `bound` seconds: its place among them, id, address, and the uid of its agent or 0. Looks names up.
-    #[allow(clippy::too_many_arguments)]
-    fn join(
+    /// Takes those in that are known by the same, within `bound` seconds: of each its place among them, id, address, and the uid of its
+    /// agent or 0. Looks names up. Many join by a tree.
+    #[allow(clippy::type_complexity)]
+    fn join_all(
         &self,
         py: Python<'_>,
         cell: &CallCell,
-        rank: u32,
-        host: u64,
-        at: Where,
-        agent: u64,
+        workers: Vec<(u32, u64, Where, u64)>,
         trust: Trust,
         from_: String,
         bound: f64,
     ) -> PyResult<()> {
-        let wanted = Wanted { host: ProcUid(host), address: address(at)?, agent, rank, trust: self.dial_trust(trust)? };
+        let trust = self.dial_trust(trust)?;
+        let wanted = workers
+            .into_iter()
+            .map(|(rank, host, at, agent)| Ok(Wanted { host: ProcUid(host), address: address(at)?, agent, rank, trust: trust.clone() }));
+        let wanted = wanted.collect::<PyResult<Vec<_>>>()?;
         let slot = cell.inner.slot;
         if let Some(job) = self.gateway.job(self.node.uid) {
-            gil::blocking(py, || self.gateway.join(&job, &from_, wanted, slot, seconds(bound)));
+            gil::blocking(py, || self.gateway.join_all(&job, &from_, wanted, slot, seconds(bound)));
         }
         Ok(())
+    }
+
+    /// TLS handshakes that this process has completed.
+    #[staticmethod]
+    fn handshakes() -> u64 {
+        net::trust::handshakes()
+    }
+
+    /// Hosts of this client that it has no connection to: what it says to them others carry.
+    fn below(&self) -> Vec<u64> {
+        self.gateway.job(self.node.uid).map_or(vec![], |j| j.hosts_below().into_iter().map(|h| h.0).collect())
     }
 
     /// A host that was expected is not going to join.

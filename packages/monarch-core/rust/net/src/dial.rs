@@ -5,7 +5,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use wire::greeting::LIMIT;
@@ -82,6 +82,9 @@ pub struct Ready {
 
 pub type Done = Box<dyn FnOnce(Result<Ready, NoStream>) + Send>;
 
+/// Has a key certified: whoever does it answers with `Handshake::certified`.
+pub type Certify = Box<dyn FnOnce(Vec<u8>, Weak<Handshake>) + Send>;
+
 enum Phase {
     Connecting(OwnedFd, Box<dyn FnOnce(OwnedFd) -> io::Result<Opening> + Send>),
     Opening(Opening),
@@ -95,6 +98,8 @@ struct State {
     done: Option<Done>,
     writes: bool,
     awaits_answer: bool,
+    /// For those who dial on behalf of the client.
+    certify: Option<Certify>,
 }
 
 /// A frame of a greeting or an answer, with its length.
@@ -106,6 +111,7 @@ pub fn greeting_frame(body: &[u8]) -> Vec<u8> {
 
 /// One stream that is being opened.
 pub struct Handshake {
+    me: Weak<Handshake>,
     poller: Arc<Poller>,
     token: u64,
     fd: RawFd,
@@ -132,6 +138,7 @@ pub fn dial(
     target: Target,
     hello: Vec<u8>,
     bound: Duration,
+    certify: Option<Certify>,
     done: Done,
 ) {
     let fd = match (to.is_unix(), places.first()) {
@@ -145,7 +152,7 @@ pub fn dial(
     };
     let trust = trust.clone();
     let open = Box::new(move |fd| Opening::dial(fd, &trust, target, hello));
-    Handshake::start(poller, Phase::Connecting(fd, open), bound, done, true);
+    Handshake::start(poller, Phase::Connecting(fd, open), bound, certify, done, true);
 }
 
 /// The same over a stream that is open as far as a gateway, which passes everything on.
@@ -159,18 +166,25 @@ pub fn dial_through(
     done: Done,
 ) {
     match Opening::over(Stream::through(gateway), trust, target, hello) {
-        Ok(opening) => drop(Handshake::start(poller, Phase::Opening(opening), bound, done, true)),
+        Ok(opening) => drop(Handshake::start(poller, Phase::Opening(opening), bound, None, done, true)),
         Err(e) => done(Err(network(&e))),
     }
 }
 
 /// Takes in a stream that has been accepted.
 pub fn take_in(poller: &Arc<Poller>, opening: Opening, bound: Duration, done: Done) -> Arc<Handshake> {
-    Handshake::start(poller, Phase::Opening(opening), bound, done, false)
+    Handshake::start(poller, Phase::Opening(opening), bound, None, done, false)
 }
 
 impl Handshake {
-    fn start(poller: &Arc<Poller>, phase: Phase, bound: Duration, done: Done, awaits_answer: bool) -> Arc<Handshake> {
+    fn start(
+        poller: &Arc<Poller>,
+        phase: Phase,
+        bound: Duration,
+        certify: Option<Certify>,
+        done: Done,
+        awaits_answer: bool,
+    ) -> Arc<Handshake> {
         let (fd, writes) = match &phase {
             Phase::Connecting(fd, _) => (fd.as_raw_fd(), true),
             // Who dials speaks first.
@@ -178,11 +192,12 @@ impl Handshake {
             Phase::Answer(..) | Phase::Over => (-1, false),
         };
         let token = poller.token();
-        let me = Arc::new(Handshake {
+        let me = Arc::new_cyclic(|me| Handshake {
+            me: me.clone(),
             poller: poller.clone(),
             token,
             fd,
-            state: Mutex::new(State { phase, done: Some(done), writes, awaits_answer }),
+            state: Mutex::new(State { phase, done: Some(done), writes, awaits_answer, certify }),
         });
         if let Err(e) = poller.add(token, fd, Arc::new(Opens(me.clone()))) {
             me.end(Err(network(&e)));
@@ -225,6 +240,11 @@ impl Handshake {
                 }
                 Phase::Opening(mut opening) => {
                     let progress = opening.drive().map_err(NoStream::Refused)?;
+                    if let Some(key) = opening.uncertified()
+                        && let Some(certify) = state.certify.take()
+                    {
+                        certify(key, self.me.clone());
+                    }
                     let writes = opening.wants_write();
                     match progress {
                         Progress::Done(opened) if state.awaits_answer => state.phase = Phase::Answer(opened, Vec::new()),
@@ -252,6 +272,14 @@ impl Handshake {
                 Phase::Over => return Ok(None),
             }
         }
+    }
+
+    /// The certificate that it waits for.
+    pub fn certified(&self, certificate: Vec<u8>) {
+        if let Phase::Opening(opening) = &mut lock(&self.state).phase {
+            opening.certified(certificate);
+        }
+        self.step();
     }
 
     /// Gives it up, if it is not done.

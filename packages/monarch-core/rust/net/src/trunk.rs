@@ -6,6 +6,9 @@
 //! A stream that gives way to another one is reset: only a process that ends closes all of its streams in the usual way, and the other
 //! side knows it by that.
 
+mod routed;
+mod standstill;
+
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -86,11 +89,16 @@ pub trait TrunkHandler: Send + Sync {
     fn heard(&self, trunk: &Arc<Trunk>);
     /// A stream has ended, of the channel with this number.
     fn broken(&self, trunk: &Arc<Trunk>, number: u8, end: StreamEnd);
+    /// Of a trunk that is routed: bytes for the other side, by way of others, who keep their order. Called under the trunk's lock.
+    fn carry(&self, _trunk: &Trunk, _bytes: Vec<u8>) {}
+    fn carry_beat(&self, _trunk: &Trunk, _beat: &Beat) {}
 }
 
 #[derive(Default)]
 struct Pipe {
     stream: Option<(Stream, u64)>,
+    /// Others carry what would go through a stream.
+    routed: bool,
     outbox: Outbox,
     lanes: Lanes,
     want_write: bool,
@@ -146,7 +154,8 @@ impl Trunk {
     }
 
     pub fn is_up(&self) -> bool {
-        lock(&self.pipe).stream.is_some()
+        let pipe = lock(&self.pipe);
+        pipe.stream.is_some() || pipe.routed
     }
 
     pub fn is_closed(&self) -> bool {
@@ -163,6 +172,7 @@ impl Trunk {
     pub fn detach(&self) {
         let _input = lock(&self.input);
         let mut pipe = lock(&self.pipe);
+        pipe.routed = false;
         if let Some((old, token)) = pipe.stream.take() {
             self.poller.remove(token, old.fd());
             sys::reset(old.fd());
@@ -186,7 +196,7 @@ impl Trunk {
         input.inbox.acknowledged();
         let (fd, token) = (stream.fd(), self.poller.token());
         pipe.outbox.prologue(prologue);
-        pipe.stream = Some((stream, token));
+        (pipe.stream, pipe.routed) = (Some((stream, token)), false);
         pipe.want_write = false;
         // Only the descriptor limit makes this fail; the stream looks broken then to the heartbeat.
         let _ = self.poller.add(token, fd, Arc::new(Frames(self.clone(), token)));
@@ -233,6 +243,9 @@ impl Trunk {
     }
 
     pub fn beat(&self, beat: &Beat) {
+        if !self.has_heart() && self.is_routed() {
+            return self.handler.carry_beat(self, beat);
+        }
         let mut heart = lock(&self.heart);
         let Some(h) = heart.as_mut().filter(|_| !self.is_still()) else { return };
         let before = h.want_write;
@@ -266,7 +279,7 @@ impl Trunk {
         }
         let small = frame.len() < HOLD / 4;
         pipe.outbox.push(frame);
-        if pipe.stream.is_none() || pipe.want_write {
+        if pipe.stream.is_none() && !pipe.routed || pipe.want_write {
             return Ok(());
         }
         let now = Instant::now();
@@ -299,6 +312,9 @@ impl Trunk {
     }
 
     fn flush(&self, pipe: &mut Pipe) {
+        if pipe.routed {
+            return self.flush_routed(pipe);
+        }
         let Some((stream, token)) = pipe.stream.as_mut().filter(|_| !self.is_still()) else { return };
         let mut row = 0;
         while row < WRITE_IN_A_ROW {
@@ -487,7 +503,7 @@ impl Trunk {
         self.is_closed.store(true, Ordering::Release);
         let stream = {
             let mut pipe = lock(&self.pipe);
-            pipe.closed = true;
+            (pipe.closed, pipe.routed) = (true, false);
             pipe.outbox = Outbox::default();
             pipe.lanes = Lanes::default();
             pipe.stream.take()
@@ -500,55 +516,6 @@ impl Trunk {
             } else {
                 how(&mut stream);
             }
-        }
-    }
-
-    /// For tests: neither side hears the other from now on, and neither is told. Streams stay open, and wait.
-    pub fn stand_still(&self) {
-        let _input = lock(&self.input);
-        let pipe = lock(&self.pipe);
-        let heart = lock(&self.heart);
-        self.still.begin();
-        for (token, fd) in pipe.stream.iter().map(|(s, token)| (*token, s.fd())).chain(heart.iter().map(|h| (h.token, h.stream.fd()))) {
-            self.poller.remove(token, fd);
-        }
-    }
-
-    pub fn is_still(&self) -> bool {
-        self.still.get()
-    }
-
-    /// What was standing still goes on.
-    pub fn go_on(self: &Arc<Self>) {
-        self.still.end();
-        let frames = {
-            let mut pipe = lock(&self.pipe);
-            pipe.want_write = false;
-            let found = pipe.stream.as_ref().map(|(s, token)| (*token, s.fd()));
-            found.inspect(|(token, fd)| drop(self.poller.add(*token, *fd, Arc::new(Frames(self.clone(), *token)))));
-            self.flush(&mut pipe);
-            found
-        };
-        let heart = lock(&self.heart).as_ref().map(|h| (h.token, h.stream.fd()));
-        heart.inspect(|(token, fd)| drop(self.poller.add(*token, *fd, Arc::new(Beats(self.clone(), *token)))));
-        let me = self.clone();
-        self.poller.spawn(Box::new(move || {
-            // What the streams have decrypted already does not show at their descriptors.
-            if let Some((token, _)) = heart {
-                me.flush_heart(token);
-                me.read_heart(token);
-            }
-            if let Some((token, _)) = frames {
-                me.read(token);
-            }
-        }));
-    }
-
-    /// Breaks the stream for frames, as a network does now and then: for tests.
-    pub fn cut(&self) {
-        if let Some((stream, _)) = &lock(&self.pipe).stream {
-            // SAFETY: a descriptor that is kept open by the lock held.
-            unsafe { libc::shutdown(stream.fd(), libc::SHUT_RDWR) };
         }
     }
 }

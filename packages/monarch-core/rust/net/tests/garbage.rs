@@ -209,7 +209,8 @@ fn inside_tls(inputs: u64) {
         let (out, label, context) = label(JOB);
         let exporter = tls.export_keying_material(out, label, Some(&context)).unwrap();
         let mut body = JOB.0.to_le_bytes().to_vec();
-        body.extend_from_slice(&proof(&[1; 32], "dialler", JOB, exporter));
+        body.extend_from_slice(&digest(authority.certificate()));
+        body.extend_from_slice(&proof(&[1; 32], "dialler", JOB, authority.certificate(), exporter));
         let proof = frame(PROOF, &body);
         // One in four fails here already.
         let proof = if number % 4 == 0 { random.mutate(&proof) } else { proof };

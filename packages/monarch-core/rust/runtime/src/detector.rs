@@ -247,6 +247,29 @@ impl Detector {
         }
     }
 
+    /// Another member has heard it so long ago, and says so from time to time: as good as having heard it.
+    pub fn heard_ago(&mut self, host: ProcUid, ago: Duration, now: Instant) {
+        let stamp = self.look(now);
+        let beat = self.settings.beat();
+        let (Some(clock), Some(at)) = (&self.clock, now.checked_sub(ago)) else { return };
+        let stamp = Stamp { at, ..stamp };
+        let recent = clock.since(stamp, now) < SUSPECT * beat;
+        let Some(h) = self.hosts.get_mut(&host).filter(|h| !over(h.down) && (!h.known || h.heard.at < at)) else { return };
+        (h.heard, h.known) = (stamp, true);
+        if recent && h.suspicion.as_ref().is_some_and(|s| s.since < at) {
+            (h.suspicion, h.down) = (None, None);
+            let before = self.fresh.len();
+            self.fresh.retain(|f| *f != host);
+            h.recovered |= before == self.fresh.len();
+            self.soon(now, Duration::ZERO);
+        }
+    }
+
+    /// How long ago it was heard, if ever.
+    pub fn ago(&self, host: ProcUid, now: Instant) -> Option<Duration> {
+        self.hosts.get(&host).filter(|h| h.known).map(|h| now.saturating_duration_since(h.heard.at))
+    }
+
     /// All its streams are gone, or new ones cannot be opened.
     pub fn link_down(&mut self, host: ProcUid, cause: LinkEnd, now: Instant) {
         self.look(now);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use runtime::cast::join::{HANDSHAKES, ROOT as FIRST};
 use runtime::cast::{Join, JoinEffect};
 use wire::cast::CastFrame;
 use wire::notice::{Joined, Joining};
@@ -127,7 +128,7 @@ impl World {
                     return true;
                 }
                 let Ok(CastFrame::Joining(joining)) = CastFrame::decode(&bytes) else { panic!("not what was sent") };
-                let mut join = Join::with_fan_out(PATIENCE, 16);
+                let mut join = Join::new(PATIENCE);
                 let out = join.start(self.now, joining);
                 self.joins.insert((worker, by), join);
                 self.effects(worker, by, out);
@@ -174,17 +175,42 @@ proptest! {
 
 #[test]
 fn nobody_does_more_than_sixteen_handshakes() {
-    let world = World::run(vec![Worker::Answers; 1024], 16, &[0]);
+    let world = World::run(vec![Worker::Answers; 1024], FIRST, &[0]);
     assert_eq!(world.joined.len(), 1024);
-    assert!(world.handshakes.values().all(|n| *n <= 16), "{:?}", world.handshakes);
+    // Whoever was joined has done some for that.
+    let all = |(by, n): (&u32, &usize)| (n + usize::from(*by != ROOT)) * HANDSHAKES;
+    assert!(world.handshakes.iter().all(|one| all(one) <= 16), "{:?}", world.handshakes);
     assert_eq!(world.now, Duration::ZERO, "nobody waited for a time to pass");
+}
+
+/// A worker that is slow keeps nobody waiting, and has its time.
+#[test]
+fn one_that_is_slow_keeps_its_place_and_not_its_part() {
+    let mut join = Join::with_fan_out(PATIENCE, 1);
+    let workers = (0..5).map(|w| (w, String::new())).collect();
+    let dials = |out: Vec<JoinEffect>| -> Vec<u32> {
+        out.into_iter().filter_map(|e| if let JoinEffect::Dial { worker, .. } = e { Some(worker) } else { None }).collect()
+    };
+    assert_eq!(dials(join.start(Duration::ZERO, Joining { workers })), [0]);
+    let slow = join.deadline().unwrap();
+    assert!(slow < PATIENCE);
+    assert_eq!(dials(join.on_time(slow)), [1, 3]);
+    let joined = join.on_joined(slow, 0);
+    assert!(!joined.iter().any(|e| matches!(e, JoinEffect::Send { .. })), "its part is with others");
+    // What somebody else reports for a part counts, whoever was given it.
+    join.on_joined(slow, 1);
+    join.on_report(slow, 1, Joined { joined: vec![4], failed: vec![] });
+    join.on_joined(slow, 3);
+    join.on_report(slow, 1, Joined { joined: vec![2], failed: vec![] });
+    let report = join.on_time(join.deadline().unwrap());
+    assert!(join.is_done(), "{report:?}");
 }
 
 #[test]
 fn a_rack_that_is_missing_costs_a_logarithm() {
     let mut workers = vec![Worker::Answers; 1024];
     workers[300..428].fill(Worker::Silent);
-    let world = World::run(workers, 16, &[0]);
+    let world = World::run(workers, FIRST, &[0]);
     assert_eq!((world.joined.len(), world.failed.len()), (896, 128));
     assert!(world.now <= PATIENCE * 10, "{:?}", world.now);
 }

@@ -21,6 +21,9 @@ pub const RAW: u8 = 5;
 pub const ROUTED: u8 = 6;
 /// A `CastFrame`: between agents, and between a proc that casts and its agent.
 pub const CAST: u8 = 7;
+/// Along the tree by which hosts have joined: a `tree::Word`, and bytes of a trunk that has no stream. Both begin with `tree::Along`.
+pub const TREE: u8 = 8;
+pub const CARRIED: u8 = 9;
 /// Of frames that are routed, and long.
 pub const PIECE: u8 = 16;
 /// A large part of the frame that comes next, on a link: a `Part`. Alone in a routed frame.

@@ -104,6 +104,14 @@ pub enum Beat {
         about: ProcUid,
         heard_ms: Option<u64>,
     },
+    /// Up the tree of joins: so many milliseconds ago these were heard, which are below.
+    Heard {
+        hosts: Vec<(ProcUid, u64)>,
+    },
+    /// Down that tree: so long ago the client was.
+    Client {
+        heard_ms: u64,
+    },
 }
 
 pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {

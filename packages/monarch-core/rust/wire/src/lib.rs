@@ -17,6 +17,7 @@ pub mod piece;
 pub mod routed;
 pub mod runs;
 pub mod stretch;
+pub mod tree;
 
 pub use cast::Cast;
 pub use control::Control;

@@ -12,10 +12,10 @@ use crate::sys;
 use crate::trust::exchange::{Exchange, Tag};
 use crate::trust::host::{HostTrust, Membership};
 use crate::trust::identity::{Who, names, new_pair, who};
-use crate::trust::opening::Stepped;
+use crate::trust::opening::{Stepped, count};
 use crate::trust::policy::{JobId, Kind, Policy};
 use crate::trust::preface;
-use crate::trust::proof::{Claim, PROOF, Role};
+use crate::trust::proof::{Claim, DIGEST, PROOF, Role, digest};
 use crate::trust::refused::Refused;
 
 /// Read at once before anything is known of the peer.
@@ -39,6 +39,8 @@ pub(crate) struct Accepting {
     step: Step,
     only: Option<(Kind, Option<JobId>)>,
     pair: Option<KeyPair>,
+    /// Which authority the dialler has named in its proof.
+    authority: Option<[u8; DIGEST]>,
     membership: Option<Membership>,
     pub kind: Kind,
     pub job: JobId,
@@ -58,6 +60,7 @@ impl Accepting {
             step,
             only: None,
             pair: None,
+            authority: None,
             membership: None,
             kind: Kind::Channel,
             job: JobId(0),
@@ -101,6 +104,7 @@ impl Accepting {
                 if !exchange.stream.handshake()? {
                     return Ok(Stepped::Blocked);
                 }
+                count(exchange);
                 self.step = if matches!(self.only, Some((Kind::Join, _))) { Step::Proof } else { Step::Release };
             }
             Step::Proof => {
@@ -150,11 +154,13 @@ impl Accepting {
     /// Checks the dialler's proof, then gives ours with a new key.
     fn prove(&mut self, exchange: &mut Exchange, body: &[u8]) -> Result<(), Refused> {
         let Policy::Secret(secret) = self.trust.policy() else { return Err(Refused::Secret) };
-        let (job, proof) = body.split_first_chunk().ok_or_else(|| Refused::protocol("a short proof"))?;
+        let short = || Refused::protocol("a short proof");
+        let (job, rest) = body.split_first_chunk().ok_or_else(short)?;
+        let (authority, proof) = rest.split_first_chunk().ok_or_else(short)?;
         let job = JobId(u64::from_le_bytes(*job));
         let tls = exchange.stream.tls().ok_or_else(|| Refused::protocol("no encryption"))?;
-        let theirs = Claim::new(Role::Dialler, job, tls.connection())?;
-        let ours = Claim::new(Role::Worker, job, tls.connection())?;
+        let theirs = Claim::new(Role::Dialler, job, authority, tls.connection())?;
+        let ours = Claim::new(Role::Worker, job, authority, tls.connection())?;
         if proof.len() != PROOF || !theirs.holds(secret, proof) {
             return Err(Refused::Secret);
         }
@@ -164,6 +170,7 @@ impl Accepting {
         self.only = Some((Kind::Join, Some(job)));
         self.job = job;
         self.pair = Some(pair);
+        self.authority = Some(*authority);
         Ok(())
     }
 
@@ -172,6 +179,9 @@ impl Accepting {
         let (host, rest) = body.split_first_chunk().ok_or_else(short)?;
         let (length, rest) = rest.split_first_chunk().ok_or_else(short)?;
         let (certificate, authority) = rest.split_at_checked(u16::from_le_bytes(*length) as usize).ok_or_else(short)?;
+        if self.authority != Some(digest(authority)) {
+            return Err(Refused::Certificate("of another authority than was named".into()));
+        }
         let pair = self.pair.as_ref().ok_or_else(short)?;
         self.membership = Some(Membership::new(self.job, u64::from_le_bytes(*host), pair, certificate, authority)?);
         Ok(())

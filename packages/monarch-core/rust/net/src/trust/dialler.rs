@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 
 use crate::lock::lock;
 use crate::trust::authority::{Authority, Lifetime};
@@ -41,6 +41,8 @@ pub(crate) enum Holds {
     Authority(Box<Client>),
     /// A host's certificate, which the job's authority issued.
     Member(Arc<ClientConfig>),
+    /// What a host has that joins others on behalf of the client, who certifies them.
+    Relay(Box<Relay>),
     Site(Arc<ClientConfig>),
     Insecure,
     SameUser,
@@ -52,6 +54,13 @@ pub(crate) struct Client {
     pub authority: Authority,
     join: Arc<ClientConfig>,
     channel: Mutex<(Arc<ClientConfig>, SystemTime)>,
+}
+
+/// A host knows the secret as a worker, and the authority by its own certificate.
+pub(crate) struct Relay {
+    secret: Secret,
+    authority: CertificateDer<'static>,
+    join: Arc<ClientConfig>,
 }
 
 impl Client {
@@ -110,6 +119,26 @@ impl DialTrust {
         }
     }
 
+    /// What a host joins others with.
+    pub(crate) fn relay(
+        job: JobId,
+        secret: Secret,
+        authority: CertificateDer<'static>,
+        forgotten: Arc<AtomicBool>,
+    ) -> io::Result<DialTrust> {
+        let join = client_config(verifier::nobody(), None, JOIN)?;
+        Ok(DialTrust::of(job, Holds::Relay(Box::new(Relay { secret, authority, join })), forgotten))
+    }
+
+    /// Of who has hosts join by a secret: that, and the authority they are to belong to.
+    pub(crate) fn joins_with(&self) -> Option<(&Secret, &CertificateDer<'static>)> {
+        match &self.holds {
+            Holds::Authority(client) => Some((&client.secret, client.authority.certificate())),
+            Holds::Relay(relay) => Some((&relay.secret, &relay.authority)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn is_same_user(&self) -> bool {
         matches!(self.holds, Holds::SameUser)
     }
@@ -129,8 +158,9 @@ impl DialTrust {
             (Holds::Authority(client), Kind::Join) => (Arc::clone(&client.join), of_host()?),
             (Holds::Authority(client), Kind::Channel) => (client.renewed()?, of_host()?),
             (Holds::Member(config), Kind::Channel) => (Arc::clone(config), of_host()?),
-            (Holds::Member(_), Kind::Join) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "only the client of a job can make hosts join"));
+            (Holds::Relay(relay), Kind::Join) => (Arc::clone(&relay.join), of_host()?),
+            (Holds::Member(_), Kind::Join) | (Holds::Relay(_), Kind::Channel) => {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "not for this kind of connection"));
             }
             (Holds::Site(config), _) => (Arc::clone(config), server_name(&target.name)?),
         }))

@@ -1,7 +1,7 @@
 //! The steps of the end that dials.
 //!
 //! `handshake → [proof → answer, release] → release, request, [certificate,] hello → release, welcome`: what is in brackets
-//! only when a host joins by a secret.
+//! only when a host joins by a secret. Where another host dials on behalf of the client, the certificate comes from there.
 
 use std::io;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::trust::authority::{Lifetime, PUBLIC_KEY};
 use crate::trust::dialler::{DialTrust, Target};
 use crate::trust::exchange::{Exchange, MAX_HELLO, Tag};
 use crate::trust::identity::{Who, names};
-use crate::trust::opening::Stepped;
+use crate::trust::opening::{Stepped, count};
 use crate::trust::policy::{JobId, Kind};
-use crate::trust::proof::{Claim, PROOF, Role};
+use crate::trust::proof::{Claim, PROOF, Role, digest};
 use crate::trust::refused::Refused;
 
 enum Step {
@@ -25,6 +25,8 @@ enum Step {
     Answer,
     /// Waits for the release, before which nothing else is said: then asks with a certificate for this key.
     JoinRelease(Vec<u8>),
+    /// Waits for whoever has the authority.
+    Certificate,
     Release,
     Welcome,
 }
@@ -35,6 +37,9 @@ pub(crate) struct Dialling {
     hello: Vec<u8>,
     step: Step,
     pub who: Who,
+    /// A key that is to be certified elsewhere, and what has come of it.
+    to_certify: Option<Vec<u8>>,
+    certificate: Option<Vec<u8>>,
 }
 
 impl Dialling {
@@ -48,7 +53,15 @@ impl Dialling {
         } else if trust.is_same_user() && sys::peer_user(exchange.stream.fd())? != sys::user() {
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the process at the other end belongs to another user"));
         }
-        let dialling = Dialling { trust: Arc::clone(trust), target, hello, step: Step::Handshake, who: Who::Unnamed };
+        let dialling = Dialling {
+            trust: Arc::clone(trust),
+            target,
+            hello,
+            step: Step::Handshake,
+            who: Who::Unnamed,
+            to_certify: None,
+            certificate: None,
+        };
         Ok((exchange, dialling))
     }
 
@@ -62,8 +75,9 @@ impl Dialling {
                 if !exchange.stream.handshake()? {
                     return Ok(Stepped::Blocked);
                 }
+                count(exchange);
                 self.recognise(exchange);
-                if self.target.kind == Kind::Join && self.trust.client().is_some() {
+                if self.target.kind == Kind::Join && self.trust.joins_with().is_some() {
                     self.prove(exchange)?;
                     self.step = Step::Answer;
                 } else {
@@ -86,7 +100,15 @@ impl Dialling {
                 exchange.put_release();
                 release.inspect_err(|_| drop(exchange.flush()))?;
                 let public_key = std::mem::take(public_key);
-                self.certify(exchange, &public_key)?;
+                match self.trust.authority() {
+                    Some(authority) => self.certificate = Some(authority.host(self.target.host, &public_key, Lifetime::usual())?.to_vec()),
+                    None => self.to_certify = Some(public_key),
+                }
+                self.step = Step::Certificate;
+            }
+            Step::Certificate => {
+                let Some(certificate) = self.certificate.take() else { return Ok(Stepped::Blocked) };
+                self.certify(exchange, &certificate)?;
                 self.ask(exchange);
                 self.step = Step::Welcome;
             }
@@ -116,21 +138,22 @@ impl Dialling {
 
     fn claim(&self, exchange: &mut Exchange, role: Role) -> Result<Claim, Refused> {
         let tls = exchange.stream.tls().ok_or_else(|| Refused::protocol("no encryption"))?;
-        Ok(Claim::new(role, self.trust.job(), tls.connection())?)
+        let (_, authority) = self.trust.joins_with().ok_or(Refused::Secret)?;
+        Ok(Claim::new(role, self.trust.job(), &digest(authority), tls.connection())?)
     }
 
     fn prove(&self, exchange: &mut Exchange) -> Result<(), Refused> {
-        let Some(client) = self.trust.client() else { return Ok(()) };
-        let proof = self.claim(exchange, Role::Dialler)?.prove(&client.secret);
-        exchange.put(Tag::Proof, &[&self.trust.job().0.to_le_bytes(), &proof]);
+        let Some((secret, authority)) = self.trust.joins_with() else { return Ok(()) };
+        let proof = self.claim(exchange, Role::Dialler)?.prove(secret);
+        exchange.put(Tag::Proof, &[&self.trust.job().0.to_le_bytes(), &digest(authority), &proof]);
         Ok(())
     }
 
     /// The public key of a worker that knows the secret.
     fn check(&self, exchange: &mut Exchange, answer: &[u8]) -> Result<Vec<u8>, Refused> {
         let (proof, public_key) = answer.split_at_checked(PROOF).ok_or_else(|| Refused::protocol("a short answer"))?;
-        let client = self.trust.client().ok_or(Refused::Secret)?;
-        if !self.claim(exchange, Role::Worker)?.holds(&client.secret, proof) {
+        let (secret, _) = self.trust.joins_with().ok_or(Refused::Secret)?;
+        if !self.claim(exchange, Role::Worker)?.holds(secret, proof) {
             return Err(Refused::Secret);
         }
         if public_key.len() != PUBLIC_KEY {
@@ -139,12 +162,20 @@ impl Dialling {
         Ok(public_key.to_vec())
     }
 
-    fn certify(&self, exchange: &mut Exchange, public_key: &[u8]) -> Result<(), Refused> {
-        let client = self.trust.client().ok_or(Refused::Secret)?;
-        let certificate = client.authority.host(self.target.host, public_key, Lifetime::usual())?;
+    fn certify(&self, exchange: &mut Exchange, certificate: &[u8]) -> Result<(), Refused> {
+        let (_, authority) = self.trust.joins_with().ok_or(Refused::Secret)?;
         let length = (certificate.len() as u16).to_le_bytes();
-        exchange.put(Tag::Certificate, &[&self.target.host.to_le_bytes(), &length, &certificate, client.authority.certificate()]);
+        exchange.put(Tag::Certificate, &[&self.target.host.to_le_bytes(), &length, certificate, authority]);
         Ok(())
+    }
+
+    /// The key that somebody else is to certify: told once.
+    pub fn uncertified(&mut self) -> Option<Vec<u8>> {
+        self.to_certify.take()
+    }
+
+    pub fn certified(&mut self, certificate: Vec<u8>) {
+        self.certificate = Some(certificate);
     }
 
     fn ask(&mut self, exchange: &mut Exchange) {

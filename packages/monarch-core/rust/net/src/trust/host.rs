@@ -80,6 +80,17 @@ impl HostTrust {
         lock(&self.jobs).get(&job).map(|j| Arc::clone(&j.dial))
     }
 
+    /// What to have other hosts join with, on behalf of the client; None where that takes no secret.
+    pub fn relay(&self, job: JobId) -> Option<Arc<DialTrust>> {
+        let Policy::Secret(secret) = &self.policy else { return None };
+        let (authority, forgotten) = {
+            let jobs = lock(&self.jobs);
+            let known = jobs.get(&job)?;
+            (known.authority.clone()?, Arc::clone(&known.forgotten))
+        };
+        DialTrust::relay(job, secret.clone(), authority, forgotten).ok().map(Arc::new)
+    }
+
     /// From now on nothing of that job opens, neither from here nor to here. Streams that are open stay so.
     pub fn forget(&self, job: JobId) {
         if let Some(job) = lock(&self.jobs).remove(&job) {

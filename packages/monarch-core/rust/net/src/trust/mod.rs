@@ -46,7 +46,7 @@ pub use dialler::{DialTrust, Target};
 pub use exchange::MAX_HELLO;
 pub use host::HostTrust;
 pub use identity::{Identity, Who};
-pub use opening::{Opened, Opening, Progress};
+pub use opening::{Opened, Opening, Progress, handshakes};
 pub use policy::{JobId, Kind, Policy};
 pub use preface::Release;
 pub use refused::Refused;

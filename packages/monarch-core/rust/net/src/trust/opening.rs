@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::stream::Stream;
 use crate::sys;
@@ -17,6 +18,19 @@ use crate::trust::host::HostTrust;
 use crate::trust::identity::Who;
 use crate::trust::policy::{JobId, Kind};
 use crate::trust::refused::Refused;
+
+static HANDSHAKES: AtomicU64 = AtomicU64::new(0);
+
+/// TLS handshakes that this process has completed, at either end.
+pub fn handshakes() -> u64 {
+    HANDSHAKES.load(Ordering::Relaxed)
+}
+
+pub(crate) fn count(exchange: &Exchange) {
+    if exchange.stream.is_encrypted() {
+        HANDSHAKES.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 pub enum Progress {
     Pending,
@@ -76,6 +90,21 @@ impl Opening {
     /// Whether there is something to send that did not go out; it always wants to read.
     pub fn wants_write(&self) -> bool {
         self.0.as_ref().is_some_and(|(exchange, _)| exchange.wants_write())
+    }
+
+    /// A key that has to be certified by somebody else before this goes on: told once.
+    pub fn uncertified(&mut self) -> Option<Vec<u8>> {
+        match &mut self.0.as_mut()?.1 {
+            End::Dialling(dialling) => dialling.uncertified(),
+            End::Accepting(_) => None,
+        }
+    }
+
+    /// The certificate for that key: drive it then.
+    pub fn certified(&mut self, certificate: Vec<u8>) {
+        if let Some((_, End::Dialling(dialling))) = &mut self.0 {
+            dialling.certified(certificate);
+        }
     }
 
     /// Goes as far as it can. After `Done` or `Refused` it is over.

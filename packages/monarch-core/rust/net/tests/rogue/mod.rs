@@ -52,11 +52,16 @@ pub fn request(kind: u8, job: JobId) -> Vec<u8> {
 }
 
 /// The proof as the protocol defines it.
-pub fn proof(secret: &[u8], role: &str, job: JobId, exporter: [u8; 32]) -> Vec<u8> {
-    let mut text = format!("monarch join/1 {role}\0").into_bytes();
+pub fn proof(secret: &[u8], role: &str, job: JobId, authority: &[u8], exporter: [u8; 32]) -> Vec<u8> {
+    let mut text = format!("monarch join/2 {role}\0").into_bytes();
     text.extend_from_slice(&job.0.to_le_bytes());
+    text.extend_from_slice(&digest(authority));
     text.extend_from_slice(&exporter);
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), &text).as_ref().to_vec()
+}
+
+pub fn digest(authority: &[u8]) -> Vec<u8> {
+    ring::digest::digest(&ring::digest::SHA256, authority).as_ref().to_vec()
 }
 
 pub fn label(job: JobId) -> ([u8; 32], &'static [u8], [u8; 8]) {

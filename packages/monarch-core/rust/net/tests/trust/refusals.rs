@@ -42,8 +42,8 @@ fn a_worker_that_does_not_know_the_secret() {
         let (socket, dialler) = to_dialler(&dial, target(Kind::Join));
         let mut server = server(socket, "monarch-join/1", &self_signed());
         let (tag, body) = read_frame(&mut server);
-        assert_eq!((tag, body.len()), (PROOF, 40));
-        let mut answer = if echo { body[8..].to_vec() } else { vec![0; 32] };
+        assert_eq!((tag, body.len()), (PROOF, 72));
+        let mut answer = if echo { body[40..].to_vec() } else { vec![0; 32] };
         answer.extend_from_slice(&[4; 65]);
         say(&mut server, &frame(ANSWER, &answer));
         say(&mut server, &release());
@@ -72,8 +72,10 @@ fn a_recorded_proof() {
     assert!(pair.host.jobs().is_empty());
 }
 
-/// Joins by hand up to the answer, with the right secret.
-fn join_by_hand(host: &Arc<HostTrust>, job: JobId) -> (Client, std::thread::JoinHandle<Result<net::trust::Opened, Refused>>, Vec<u8>) {
+type Joining = std::thread::JoinHandle<Result<net::trust::Opened, Refused>>;
+
+/// Joins by hand up to the answer, with the right secret, for that authority.
+fn join_by_hand(host: &Arc<HostTrust>, job: JobId, authority: &[u8]) -> (Client, Joining, Vec<u8>) {
     let (socket, host) = to_host(host);
     let mut client = client(socket, "monarch-join/1", &name_of(HOST, job), None);
     while client.conn.is_handshaking() {
@@ -82,11 +84,12 @@ fn join_by_hand(host: &Arc<HostTrust>, job: JobId) -> (Client, std::thread::Join
     let (out, text, context) = label(job);
     let exporter = client.conn.export_keying_material(out, text, Some(&context)).unwrap();
     let mut body = job.0.to_le_bytes().to_vec();
-    body.extend_from_slice(&proof(&[1; 32], "dialler", job, exporter));
+    body.extend_from_slice(&digest(authority));
+    body.extend_from_slice(&proof(&[1; 32], "dialler", job, authority, exporter));
     say(&mut client, &frame(PROOF, &body));
     let (tag, answer) = read_frame(&mut client);
     assert_eq!(tag, ANSWER);
-    assert_eq!(answer[..32], proof(&[1; 32], "worker", job, exporter));
+    assert_eq!(answer[..32], proof(&[1; 32], "worker", job, authority, exporter));
     read_release(&mut client);
     (client, host, answer[32..].to_vec())
 }
@@ -103,8 +106,8 @@ fn certificate(host: u64, certificate: &[u8], authority: &[u8]) -> Vec<u8> {
 #[test]
 fn a_join_by_hand() {
     let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
-    let (mut client, joined, key) = join_by_hand(&host, JOB);
     let authority = Authority::new(JOB).unwrap();
+    let (mut client, joined, key) = join_by_hand(&host, JOB, authority.certificate());
     let issued = authority.host(HOST, &key, Lifetime::usual()).unwrap();
     say(&mut client, &[release(), certificate(HOST, &issued, authority.certificate()), request(1, JOB), frame(HELLO, b"hand")].concat());
     assert_eq!(read_frame(&mut client), (WELCOME, vec![]));
@@ -122,18 +125,20 @@ fn certificates_that_a_host_does_not_take() {
     let ca = authority.certificate().to_vec();
     let wrong_key = Identity::certified(&authority.client(Lifetime::usual()).unwrap()).cert[0].to_vec();
     type Make<'a> = Box<dyn Fn(&[u8]) -> Vec<u8> + 'a>;
-    let cases: Vec<(&str, Make)> = vec![
-        ("expired", Box::new(|key| certificate(HOST, &authority.host(HOST, key, past).unwrap(), &ca))),
-        ("name mismatch", Box::new(|key| certificate(HOST, &authority.host(HOST + 1, key, Lifetime::usual()).unwrap(), &ca))),
-        ("name mismatch", Box::new(|key| certificate(HOST, &other.host(HOST, key, Lifetime::usual()).unwrap(), other.certificate()))),
-        ("issuer", Box::new(|key| certificate(HOST, &other.host(HOST, key, Lifetime::usual()).unwrap(), &ca))),
-        ("not for this use", Box::new(|_| certificate(HOST, &wrong_key, &ca))),
-        ("", Box::new(|_| certificate(HOST, b"rubbish", &ca))),
-        ("", Box::new(|key| certificate(HOST, &authority.host(HOST, key, Lifetime::usual()).unwrap(), b"rubbish"))),
-        ("", Box::new(|_| certificate(HOST, &authority.host(HOST, &generator_key(), Lifetime::usual()).unwrap(), &ca))),
+    let theirs = other.certificate().to_vec();
+    let cases: Vec<(&str, &[u8], Make)> = vec![
+        ("expired", &ca, Box::new(|key| certificate(HOST, &authority.host(HOST, key, past).unwrap(), &ca))),
+        ("name mismatch", &ca, Box::new(|key| certificate(HOST, &authority.host(HOST + 1, key, Lifetime::usual()).unwrap(), &ca))),
+        ("name mismatch", &theirs, Box::new(|key| certificate(HOST, &other.host(HOST, key, Lifetime::usual()).unwrap(), &theirs))),
+        ("another authority", &ca, Box::new(|key| certificate(HOST, &other.host(HOST, key, Lifetime::usual()).unwrap(), &theirs))),
+        ("issuer", &ca, Box::new(|key| certificate(HOST, &other.host(HOST, key, Lifetime::usual()).unwrap(), &ca))),
+        ("not for this use", &ca, Box::new(|_| certificate(HOST, &wrong_key, &ca))),
+        ("", &ca, Box::new(|_| certificate(HOST, b"rubbish", &ca))),
+        ("", b"rubbish", Box::new(|key| certificate(HOST, &authority.host(HOST, key, Lifetime::usual()).unwrap(), b"rubbish"))),
+        ("", &ca, Box::new(|_| certificate(HOST, &authority.host(HOST, &generator_key(), Lifetime::usual()).unwrap(), &ca))),
     ];
-    for (text, make) in cases {
-        let (mut client, joined, key) = join_by_hand(&host, JOB);
+    for (text, named, make) in cases {
+        let (mut client, joined, key) = join_by_hand(&host, JOB, named);
         say(&mut client, &[release(), make(&key), request(1, JOB), frame(HELLO, b"")].concat());
         assert_eq!(rest(&mut client), frame(NO, &[]), "{text}");
         match joined.join().unwrap().err().unwrap() {
@@ -314,6 +319,60 @@ fn a_host_that_joins_again() {
     }
 }
 
+/// A host of the job has another one join on behalf of the client, who signs.
+#[test]
+fn a_host_that_joins_another() {
+    let client = joined();
+    let relay = client.host.relay(JOB).unwrap();
+    let second = Target { host: HOST + 1, ..target(Kind::Join) };
+    let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
+    let sign = |key: &[u8]| client.dial.authority().unwrap().host(HOST + 1, key, Lifetime::usual()).unwrap().to_vec();
+    assert!(open_by_relay(&relay, &host, second.clone(), sign).1.is_ok());
+    assert!(host.knows(JOB));
+    // Hosts and the client reach it as any other.
+    let others = [client.host.dial(JOB).unwrap(), client.dial.clone()];
+    for dial in others {
+        let (a, b) = Pair { dial, host: host.clone(), wire: Wire::Tcp }.open(Target { kind: Kind::Channel, ..second.clone() }, b"");
+        assert!(a.is_ok() && b.is_ok());
+    }
+    // What it has for that opens nothing else.
+    assert!(Opening::dial(connect(Wire::Tcp).0, &relay, target(Kind::Channel), vec![]).is_err());
+    client.host.forget(JOB);
+    assert!(Opening::dial(connect(Wire::Tcp).0, &relay, second, vec![]).is_err());
+}
+
+/// It cannot have a worker taken in by another job than the one whose client signs, nor certify by itself.
+#[test]
+fn a_relay_that_lies() {
+    let client = joined();
+    let relay = client.host.relay(JOB).unwrap();
+    let other = Authority::new(JOB).unwrap();
+    for (issuer, text) in [(&other, "unknown issuer"), (client.dial.authority().unwrap(), "name mismatch")] {
+        let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
+        let sign = |key: &[u8]| issuer.host(HOST + 2, key, Lifetime::usual()).unwrap().to_vec();
+        let (a, b) = open_by_relay(&relay, &host, Target { host: HOST + 1, ..target(Kind::Join) }, sign);
+        assert!(matches!(a, Err(Refused::Denied)));
+        assert!(b.err().unwrap().to_string().contains(text));
+        assert!(!host.knows(JOB));
+    }
+}
+
+type Ends = (Result<net::trust::Opened, Refused>, Result<net::trust::Opened, Refused>);
+
+fn open_by_relay(relay: &Arc<DialTrust>, host: &Arc<HostTrust>, to: Target, sign: impl Fn(&[u8]) -> Vec<u8>) -> Ends {
+    let (x, y) = connect(Wire::Tcp);
+    let (mut a, mut b) = (Opening::dial(x, relay, to, vec![]).unwrap(), Opening::accept(y, host, "peer".into()).unwrap());
+    let key = loop {
+        assert!(matches!((a.drive(), b.drive()), (Ok(Progress::Pending), Ok(Progress::Pending))));
+        if let Some(key) = a.uncertified() {
+            break key;
+        }
+    };
+    assert!(a.uncertified().is_none());
+    a.certified(sign(&key));
+    drive(a, b)
+}
+
 #[test]
 fn other_versions() {
     for (policy, wire) in [(Policy::Insecure, Wire::Tcp), (Policy::SameUser, Wire::Unix)] {
@@ -351,7 +410,7 @@ fn check_version(refused: Refused) {
 #[test]
 fn other_versions_in_a_join() {
     let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
-    let (mut client, joined, _) = join_by_hand(&host, JOB);
+    let (mut client, joined, _) = join_by_hand(&host, JOB, b"any");
     say(&mut client, &release_of(wire::VERSION + 1, b"9.9.9\x1b[2J"));
     assert_eq!(rest(&mut client), frame(NO, &[]));
     check_version(joined.join().unwrap().err().unwrap());
@@ -362,7 +421,7 @@ fn other_versions_in_a_join() {
     read_frame(&mut server);
     let (out, text, context) = label(JOB);
     let exporter = server.conn.export_keying_material(out, text, Some(&context)).unwrap();
-    let mut answer = proof(&[1; 32], "worker", JOB, exporter);
+    let mut answer = proof(&[1; 32], "worker", JOB, dial.authority().unwrap().certificate(), exporter);
     answer.extend_from_slice(&generator_key());
     say(&mut server, &frame(ANSWER, &answer));
     say(&mut server, &release_of(wire::VERSION + 1, b"9.9.9\x1b[2J"));

@@ -24,8 +24,10 @@ pub struct Costs {
     pub local_send: f64,
     /// Until an endpoint has answered.
     pub handle: f64,
-    /// Processor time of a TLS handshake with certificates, at either end.
+    /// Processor time of a join and two streams, three TLS handshakes, at either end.
     pub handshake: f64,
+    /// Of the client, for one certificate.
+    pub sign: f64,
     /// Hosts notice that a neighbour is gone within this, evenly spread; the detector's own time is not counted.
     pub notice: f64,
 }
@@ -43,6 +45,7 @@ impl Default for Costs {
             local_send: 2.0,
             handle: 20.0,
             handshake: 1000.0,
+            sign: 100.0,
             notice: 1000.0,
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use runtime::cast::join::{DIRECT, HANDSHAKES, ROOT};
 use runtime::cast::{Join, JoinEffect};
 use serde_json::{Value, json};
 use wire::cast::CastFrame;
@@ -33,13 +34,17 @@ impl Joins {
             match effect {
                 JoinEffect::Dial { worker, .. } => {
                     let worker = worker as usize + 1;
-                    // TCP, TLS and the join itself: three times there and back, and the work at both ends.
+                    // TCP, TLS and the join itself: three times there and back, and the work at both ends. The client signs, at the other
+                    // end of the way by which this host has joined.
                     self.world.spend(at, self.world.costs.handshake);
                     let there = self.world.busy[at] + us(3.0 * self.world.costs.hop);
                     self.world.at(there, worker, Event::Accepted);
-                    let back = there + us(self.world.costs.handshake + 3.0 * self.world.costs.hop);
+                    let way = 2.0 * self.depth[at] as f64 * (self.world.costs.hop + self.world.costs.send + self.world.costs.receive);
+                    let back = there + us(self.world.costs.handshake + 3.0 * self.world.costs.hop + way + self.world.costs.sign);
                     if self.world.alive[worker] {
-                        self.handshakes[at] += 1;
+                        self.handshakes[at] += HANDSHAKES;
+                        self.handshakes[worker] += HANDSHAKES;
+                        self.world.spend(0, self.world.costs.sign);
                         self.depth[worker] = self.depth[at] + 1;
                         self.world.at(back, at, Event::Joined { worker });
                     }
@@ -81,7 +86,7 @@ pub fn measure(n: usize, missing: usize, costs: &Costs) -> Value {
         left -= usize::from(std::mem::replace(&mut sim.world.alive[who], false));
     }
     let workers = (0..n as u32).map(|w| (w, format!("tcp://10.0.{}.{}:26600", w / 256, w % 256))).collect();
-    let mut root = Join::new(PATIENCE);
+    let mut root = Join::with_fan_out(PATIENCE, if n > DIRECT { ROOT } else { DIRECT });
     let out = root.start(Duration::ZERO, Joining { workers });
     sim.joins.insert(0, root);
     sim.effects(0, out);

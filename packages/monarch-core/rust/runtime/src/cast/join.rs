@@ -1,20 +1,30 @@
 //! How thousands of workers join: whoever attaches joins a few, and each of these joins a few more on its behalf.
 //!
 //! Every node does the same with its list of workers: it divides the list, dials the first of each part, and hands it the rest of
-//! the part. So a node does at most `FAN_OUT` handshakes that succeed, and all have joined after as many rounds as the tree is
-//! deep. A worker that cannot be reached, or does not answer in time, is reported; the rest of its part is halved and both halves
-//! go on at once, so that a whole rack that is missing costs a logarithm of its size in waiting, not its size. What a worker that
-//! has died had not reported is dialled again: joining twice does no harm.
+//! the part, and all have joined after as many rounds as the tree is deep. A worker that cannot be reached is reported; the rest of
+//! its part is halved and both halves go on at once, so that a whole rack that is missing costs a logarithm of its size in waiting,
+//! not its size. One that is slow to answer keeps nobody else waiting either, and has its time. What a worker that has died had not
+//! reported is dialled again: joining twice does no harm.
+//!
+//! An edge of the tree takes three TLS handshakes, one to join and two for the streams of a trunk. Nobody is to do more than 16, so
+//! whoever attaches joins 5 workers, and each of these 4. So few workers that all that is no matter are joined directly.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wire::notice::{Joined, Joining};
 
-use super::tree::FAN_OUT;
-
+/// At most so many workers are joined by who attaches.
+pub const DIRECT: usize = 16;
+/// Of more than that who attaches joins so many, and whoever has joined joins so many: 15 handshakes each.
+pub const ROOT: usize = 5;
+pub const FAN_OUT: usize = 4;
+/// TLS handshakes of one edge.
+pub const HANDSHAKES: usize = 3;
 /// Reports wait so long for others.
-pub const REPORT: Duration = Duration::from_millis(20);
+pub const REPORT: Duration = Duration::from_millis(5);
+/// Others do not wait longer than this for a worker that is slow.
+pub const SLOW: Duration = Duration::from_secs(1);
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum JoinEffect {
@@ -34,6 +44,8 @@ struct Part {
     rest: BTreeMap<u32, String>,
     /// Dialled, and until when it has time.
     until: Option<Duration>,
+    /// Until then it keeps its part.
+    slow: Option<Duration>,
 }
 
 /// The workers that one node answers for.
@@ -51,7 +63,7 @@ pub struct Join {
 impl Join {
     /// `patience` is what one worker has to answer.
     pub fn new(patience: Duration) -> Self {
-        Join::with_fan_out(patience, FAN_OUT as usize)
+        Join::with_fan_out(patience, FAN_OUT)
     }
 
     pub fn with_fan_out(patience: Duration, fan_out: usize) -> Self {
@@ -79,14 +91,15 @@ impl Join {
             let rest = part.collect();
             self.dialled += 1;
             out.push(JoinEffect::Dial { worker, address: address.clone() });
-            self.parts.insert(worker, Part { address, rest, until: Some(now + self.patience) });
+            let (until, slow) = (Some(now + self.patience), Some(now + SLOW));
+            self.parts.insert(worker, Part { address, rest, until, slow });
         }
     }
 
     pub fn on_joined(&mut self, now: Duration, worker: u32) -> Vec<JoinEffect> {
         let mut out = vec![];
         let Some(part) = self.parts.get_mut(&worker).filter(|p| p.until.is_some()) else { return out };
-        part.until = None;
+        (part.until, part.slow) = (None, None);
         self.report.joined.push(worker);
         if part.rest.is_empty() {
             self.parts.remove(&worker);
@@ -117,13 +130,14 @@ impl Join {
     /// A worker that joins others for us reports.
     pub fn on_report(&mut self, now: Duration, worker: u32, joined: Joined) -> Vec<JoinEffect> {
         let mut out = vec![];
-        let Some(part) = self.parts.get_mut(&worker).filter(|p| p.until.is_none()) else { return out };
-        // Of those it answers for, each once.
-        self.report.joined.extend(joined.joined.into_iter().filter(|w| part.rest.remove(w).is_some()));
-        self.report.failed.extend(joined.failed.into_iter().filter(|(w, _)| part.rest.remove(w).is_some()));
-        if part.rest.is_empty() {
-            self.parts.remove(&worker);
+        // Each once. It may have had some join that are somebody else's by now; what it could not do, others still may.
+        for part in self.parts.values_mut() {
+            self.report.joined.extend(joined.joined.iter().filter(|w| part.rest.remove(w).is_some()));
         }
+        if let Some(part) = self.parts.get_mut(&worker).filter(|p| p.until.is_none()) {
+            self.report.failed.extend(joined.failed.into_iter().filter(|(w, _)| part.rest.remove(w).is_some()));
+        }
+        self.parts.retain(|_, p| p.until.is_some() || !p.rest.is_empty());
         self.news(now, &mut out);
         out
     }
@@ -155,11 +169,17 @@ impl Join {
 
     /// When `on_time` has something to do.
     pub fn deadline(&self) -> Option<Duration> {
-        self.parts.values().filter_map(|p| p.until).chain(self.report_at).min()
+        self.parts.values().flat_map(|p| [p.until, p.slow.filter(|_| !p.rest.is_empty())]).flatten().chain(self.report_at).min()
     }
 
     pub fn on_time(&mut self, now: Duration) -> Vec<JoinEffect> {
         let mut out = vec![];
+        let mut waiting = vec![];
+        for part in self.parts.values_mut().filter(|p| p.slow.is_some_and(|t| t <= now)) {
+            part.slow = None;
+            waiting.push(std::mem::take(&mut part.rest));
+        }
+        waiting.into_iter().for_each(|rest| self.split(now, rest.into_iter().collect(), 2, &mut out));
         let late: Vec<u32> = self.parts.iter().filter(|(_, p)| p.until.is_some_and(|t| t <= now)).map(|(w, _)| *w).collect();
         for worker in late {
             out.push(JoinEffect::GiveUp { worker });

@@ -6,7 +6,7 @@ use net::trunk::{StreamEnd, Trunk, TrunkHandler};
 use net::{Block, LinkDown, RecvPart};
 use wire::cursor::Cursor;
 use wire::exit::{ExitReason, ProcEnd};
-use wire::frame::{CAST, CONTROL, ROUTED, begin, finish};
+use wire::frame::{CARRIED, CAST, CONTROL, ROUTED, TREE, begin, finish};
 use wire::greeting::Beat;
 use wire::{Control, Frame, ProcUid, Route, piece, stretch};
 
@@ -196,6 +196,9 @@ impl Hands {
 
 impl TrunkHandler for Hands {
     fn frame(&self, trunk: &Arc<Trunk>, frame: &[u8]) {
+        if matches!(frame[0], TREE | CARRIED) {
+            return self.with(|g, j| g.came_along(j, trunk.host, frame));
+        }
         if frame[0] == CAST {
             return self.with(|g, j| g.cast_frame(j, trunk.host, &frame[1..]));
         }
@@ -226,10 +229,21 @@ impl TrunkHandler for Hands {
     }
 
     fn heard(&self, trunk: &Arc<Trunk>) {
-        self.with(|g, j| g.heard(j, trunk.host));
+        // What others carry may have been under way for long.
+        if !trunk.is_routed() {
+            self.with(|g, j| g.heard(j, trunk.host));
+        }
     }
 
     fn broken(&self, trunk: &Arc<Trunk>, number: u8, end: StreamEnd) {
         self.with_host(trunk, |g, j, h| g.stream_broken(j, h, number, end));
+    }
+
+    fn carry(&self, trunk: &Trunk, bytes: Vec<u8>) {
+        self.with(|g, j| g.carry(j, trunk, &bytes));
+    }
+
+    fn carry_beat(&self, trunk: &Trunk, beat: &Beat) {
+        self.with(|g, j| g.carry_beat(j, trunk.host, beat));
     }
 }

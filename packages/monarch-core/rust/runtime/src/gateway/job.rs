@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use net::Poller;
@@ -19,6 +19,7 @@ use wire::greeting::JobSettings;
 use super::cast::{Arrivals, Casts};
 use super::forward::{Hands, host_end};
 use super::large::Arriving;
+use super::tree::Tree;
 use super::{Gateway, Member};
 use crate::detector::{Detector, Role, Settings};
 
@@ -38,6 +39,9 @@ pub struct Job {
     pub(super) casts: Mutex<Casts>,
     pub(super) casts_sent: AtomicU64,
     pub(super) arrivals: Mutex<Arrivals>,
+    pub(super) tree: Mutex<Tree>,
+    /// Of the client: what it says of itself to hosts.
+    pub(super) from: Mutex<String>,
 }
 
 impl Job {
@@ -57,6 +61,8 @@ impl Job {
             casts: Mutex::new(Casts::new(here)),
             casts_sent: AtomicU64::new(0),
             arrivals: Mutex::default(),
+            tree: Mutex::default(),
+            from: Mutex::default(),
         })
     }
 
@@ -78,7 +84,8 @@ impl Job {
         let make = || {
             let hands = Hands { gateway: gateway.clone(), job: Arc::downgrade(self) };
             let trunk = Trunk::new(self.id, self.here, id, poller.clone(), Arc::new(hands));
-            Arc::new(Host { id, trunk, place: Mutex::default(), arriving: Mutex::default(), state: Mutex::default() })
+            let (place, arriving, state) = (Mutex::default(), Mutex::default(), Mutex::default());
+            Arc::new(Host { id, trunk, place, arriving, state, carried: AtomicU64::new(0) })
         };
         hosts.entry(id).or_insert_with(make).clone()
     }
@@ -128,6 +135,12 @@ pub struct Host {
     /// Parts on their way from there, by who sends them to whom.
     pub(super) arriving: Mutex<HashMap<(ProcUid, ProcUid), Arriving>>,
     pub(super) state: Mutex<State>,
+    /// Bytes that others have carried between it and this client.
+    pub(super) carried: AtomicU64,
+}
+
+pub(super) fn lock_state(host: &Host) -> MutexGuard<'_, State> {
+    lock(&host.state)
 }
 
 impl Host {
@@ -179,11 +192,15 @@ impl Host {
 
     /// What the client says of it.
     pub(super) fn learn(&self, entry: HostEntry) {
+        self.learn_place(entry);
+        lock(&self.state).joined = true;
+    }
+
+    pub(super) fn learn_place(&self, entry: HostEntry) {
         let mut place = lock(&self.place);
         place.name = entry.name;
         place.resolved = entry.places;
         let (host, port) = entry.tcp;
         place.address = Some(if entry.unix.is_empty() { Address::Tcp { host, port } } else { Address::Unix(entry.unix) });
-        lock(&self.state).joined = true;
     }
 }

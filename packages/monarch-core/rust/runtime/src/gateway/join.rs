@@ -8,7 +8,9 @@ use net::dial::{self, NoStream, Ready};
 use net::lock::lock;
 use net::trunk::{FRAMES, HEART};
 use net::trust::{DialTrust, JobId, Kind, Refused, Target};
+use wire::control::HostEntry;
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
+use wire::tree::Word;
 use wire::{Control, ProcUid, SlotId, Status};
 
 use super::{Gateway, Host, Job};
@@ -40,6 +42,13 @@ pub struct Wanted {
     pub trust: Arc<DialTrust>,
 }
 
+/// Who waits for a join: a call, by its rank; a list of workers, by the place in it.
+#[derive(Clone, Copy)]
+pub(super) struct Ticket {
+    pub cell: Option<(SlotId, u32)>,
+    pub run: Option<(u64, u32)>,
+}
+
 impl Gateway {
     /// Makes this client's job, if it is not there; `policy` is of its agents.
     pub fn start_job(&self, settings: JobSettings) -> std::io::Result<Arc<Job>> {
@@ -65,11 +74,28 @@ impl Gateway {
     /// is looked up on the calling thread.
     pub fn join(&self, job: &Arc<Job>, from: &str, wanted: Wanted, slot: SlotId, bound: Duration) {
         let deadline = self.poller.now() + bound;
+        let (agent, id, ticket) = (wanted.agent, wanted.host, Ticket { cell: Some((slot, wanted.rank)), run: None });
+        let Some(host) = self.invite(job, wanted, slot) else { return };
+        let greeting = Greeting::Join { host: id, agent, from: from.to_owned(), settings: job.settings.clone() };
+        let (me, job, hello) = (self.me.clone(), job.clone(), greeting::encode(&greeting));
+        // All that happens to a host happens on the I/O thread.
+        let task = move || {
+            if let Some(g) = me.upgrade() {
+                g.try_join(&job, &host, hello, ticket, deadline, (0, None));
+            }
+        };
+        self.poller.spawn(Box::new(task));
+    }
+
+    /// A host that is to join, with where it is; or it is known by now that it does not.
+    pub(super) fn invite(&self, job: &Arc<Job>, wanted: Wanted, slot: SlotId) -> Option<Arc<Host>> {
+        let ticket = Ticket { cell: Some((slot, wanted.rank)), run: None };
         let host = job.host_or_new(wanted.host, &self.me, &self.poller);
         lock(&host.state).trust = Some(wanted.trust);
         let behind = self.way_of(job).is_some();
         if behind && !matches!(wanted.address, Address::Tcp { .. }) {
-            return self.not_joined(job, &host, slot, wanted.rank, "other", "only tcp addresses are reached through a gateway");
+            self.not_joined(job, &host, ticket, "other", "only tcp addresses are reached through a gateway");
+            return None;
         }
         // Behind a gateway that one looks names up.
         match if behind { Ok(vec![]) } else { wanted.address.resolve() } {
@@ -78,33 +104,26 @@ impl Gateway {
                 place.resolved = resolved;
                 place.address = Some(wanted.address);
             }
-            Err(e) => return self.not_joined(job, &host, slot, wanted.rank, "other", &format!("name not found: {e}")),
-        }
-        let greeting = Greeting::Join { host: wanted.host, agent: wanted.agent, from: from.to_owned(), settings: job.settings.clone() };
-        let (me, job, hello) = (self.me.clone(), job.clone(), greeting::encode(&greeting));
-        // All that happens to a host happens on the I/O thread.
-        let task = move || {
-            if let Some(g) = me.upgrade() {
-                g.try_join(&job, &host, hello, slot, wanted.rank, deadline, (0, None));
+            Err(e) => {
+                self.not_joined(job, &host, ticket, "other", &format!("name not found: {e}"));
+                return None;
             }
-        };
-        self.poller.spawn(Box::new(task));
+        }
+        Some(host)
     }
 
     pub fn give_up(&self, job: &Arc<Job>, host: ProcUid, slot: SlotId, rank: u32, why: &str) {
         if let Some(host) = job.host(host) {
-            self.not_joined(job, &host, slot, rank, "other", why);
+            self.not_joined(job, &host, Ticket { cell: Some((slot, rank)), run: None }, "other", why);
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn try_join(
+    pub(super) fn try_join(
         &self,
         job: &Arc<Job>,
         host: &Arc<Host>,
         hello: Vec<u8>,
-        slot: SlotId,
-        rank: u32,
+        ticket: Ticket,
         deadline: std::time::Instant,
         // Attempts before, and what was said to the last of them to which anything was.
         (tries, said): (u32, Option<String>),
@@ -115,18 +134,20 @@ impl Gateway {
         let done = move |result: Result<Ready, NoStream>| {
             let Some(g) = me.upgrade() else { return };
             match result {
-                Ok(ready) => g.joined(&job2, &host2, ready, slot, rank, again),
+                Ok(ready) => g.joined(&job2, &host2, ready, ticket, again),
+                // Others have had it join meanwhile.
+                Err(_) if !job2.is_clients() && lock(&host2.state).joined => g.not_joined(&job2, &host2, ticket, "other", "it has joined"),
                 // It may not be there yet: whoever started it has only just done so.
-                Err(why) if why.is_transient() && g.poller.now() + backoff(tries) < deadline && !g.is_closing() => {
+                Err(why) if why.is_transient() && g.poller.now() + backoff(tries) < deadline && g.is_in(&job2) => {
                     let poller = g.poller.clone();
                     let said = if why.is_silence() { said } else { Some(why.to_string()) };
-                    let next = move || g.try_join(&job2, &host2, again, slot, rank, deadline, (tries + 1, said));
+                    let next = move || g.try_join(&job2, &host2, again, ticket, deadline, (tries + 1, said));
                     poller.later(backoff(tries), Box::new(next));
                 }
                 Err(why) => {
                     // The last attempt may only have been cut short.
                     let text = said.filter(|_| why.is_silence()).unwrap_or_else(|| why.to_string());
-                    g.not_joined(&job2, &host2, slot, rank, why.kind(), &text)
+                    g.not_joined(&job2, &host2, ticket, why.kind(), &text)
                 }
             }
         };
@@ -145,17 +166,26 @@ impl Gateway {
         };
         let target = Target { name, host: host.id.0, kind };
         let given = lock(&host.state).trust.clone();
-        // An agent dials others of the job with what it got when it joined.
-        let Some(trust) = given.or_else(|| self.trust.get().and_then(|t| t.dial(JobId(job.id.0)))) else {
+        // An agent dials others of the job with what it got when it joined, and has others join by the secret that it knows.
+        let id = JobId(job.id.0);
+        let relay = || self.trust.get().and_then(|t| t.relay(id).filter(|_| kind == Kind::Join).or_else(|| t.dial(id)));
+        let Some(trust) = given.or_else(relay) else {
             return done(Err(NoStream::Network("there is nothing to show to it".to_owned())));
         };
         if let Some(way) = self.way_of(job) {
             return self.dial_behind(&way, host, trust, target, hello, bound, done);
         }
-        dial::dial(&self.poller, &address, &place.resolved, &trust, target, hello, bound, done);
+        let (me, job, id) = (self.me.clone(), job.clone(), host.id);
+        let certify: dial::Certify = Box::new(move |key, handshake| {
+            if let Some(g) = me.upgrade() {
+                lock(&job.tree).signing.insert(id, handshake);
+                g.say(&job, job.id, &Word::Certify { host: id, key });
+            }
+        });
+        dial::dial(&self.poller, &address, &place.resolved, &trust, target, hello, bound, Some(certify), done);
     }
 
-    fn joined(&self, job: &Arc<Job>, host: &Arc<Host>, mut ready: Ready, slot: SlotId, rank: u32, hello: Vec<u8>) {
+    fn joined(&self, job: &Arc<Job>, host: &Arc<Host>, mut ready: Ready, ticket: Ticket, hello: Vec<u8>) {
         ready.opened.stream.close();
         match greeting::decode(&ready.answer) {
             Some(Welcome::Joined { agent, host: name, pid, release }) => {
@@ -163,20 +193,30 @@ impl Gateway {
                     let mut place = lock(&host.place);
                     (place.name, place.pid, place.release, place.agent) = (name, pid, release, agent);
                     let mut state = lock(&host.state);
+                    if state.lost.is_some() && ticket.run.is_some() {
+                        return;
+                    }
                     state.joined = true;
                     state.dials = true;
                 }
                 self.watch(job, host.id);
                 self.open(job, host);
-                self.introduce(job, host);
-                let place = host.place();
-                let body = serde_json::json!({"agent": agent, "host": place.name, "pid": pid, "release": place.release});
-                self.answer(slot, rank, Status::Ok, body.to_string().as_bytes());
+                if ticket.run.is_none() {
+                    self.introduce(job, host);
+                }
+                self.answer_joined(host, ticket);
                 self.renew_later(job, host, hello, RENEW);
+                if let Some(run) = ticket.run {
+                    self.run_joined(job, host, run);
+                }
             }
-            Some(Welcome::Refused(no)) => self.not_joined(job, host, slot, rank, "other", refusal(no)),
-            _ => self.not_joined(job, host, slot, rank, "other", "the answer makes no sense"),
+            Some(Welcome::Refused(no)) => self.not_joined(job, host, ticket, "other", refusal(no)),
+            _ => self.not_joined(job, host, ticket, "other", "the answer makes no sense"),
         }
+    }
+
+    pub(super) fn renew_soon(&self, job: &Arc<Job>, host: &Arc<Host>, hello: Vec<u8>) {
+        self.renew_later(job, host, hello, RENEW);
     }
 
     /// Sessions may outlive certificates: those of streams that are opened then have to be good.
@@ -228,26 +268,43 @@ impl Gateway {
         let known = others.iter().filter_map(|h| h.entry()).collect();
         let lost: Vec<_> = job.hosts().into_iter().filter_map(|h| Some((h.id, h.lost()?))).collect();
         node.route(host.id, host.id, job.here);
-        node.peer(host.id).send_control(Control::Hosts { hosts: known });
-        if !lost.is_empty() {
-            node.peer(host.id).send_control(Control::HostsLost { hosts: lost });
-        }
+        self.introduce_to(host, known, lost);
         let Some(entry) = host.entry() else { return };
         for other in others {
             node.peer(other.id).send_control(Control::Hosts { hosts: vec![entry.clone()] });
         }
     }
 
-    fn answer(&self, slot: SlotId, rank: u32, status: Status, body: &[u8]) {
+    pub(super) fn introduce_to(&self, host: &Host, known: Vec<HostEntry>, lost: Vec<(ProcUid, String)>) {
+        let Some(node) = self.node() else { return };
+        node.peer(host.id).send_control(Control::Hosts { hosts: known });
+        if !lost.is_empty() {
+            node.peer(host.id).send_control(Control::HostsLost { hosts: lost });
+        }
+    }
+
+    pub(super) fn answer(&self, slot: SlotId, rank: u32, status: Status, body: &[u8]) {
         if let Some(node) = self.node() {
             node.complete(slot, Outcome::new(rank, status, body));
         }
     }
 
     /// The answer begins with a word that says what kind of reason it is.
-    fn not_joined(&self, job: &Arc<Job>, host: &Arc<Host>, slot: SlotId, rank: u32, kind: &str, why: &str) {
-        self.host_lost(job, host, &format!("it did not join: {why}"), true);
-        self.answer(slot, rank, Status::Error, format!("{kind}:{why}").as_bytes());
+    pub(super) fn not_joined(&self, job: &Arc<Job>, host: &Arc<Host>, ticket: Ticket, kind: &str, why: &str) {
+        let text = format!("{kind}:{why}");
+        if job.is_clients() {
+            self.host_lost(job, host, &format!("it did not join: {why}"), true);
+        }
+        if let Some((slot, rank)) = ticket.cell {
+            self.answer(slot, rank, Status::Error, text.as_bytes());
+        }
+        if let Some(run) = ticket.run {
+            self.run_failed(job, run, &text);
+        }
+    }
+
+    fn is_in(&self, job: &Job) -> bool {
+        !self.is_closing() && self.job(job.id).is_some()
     }
 
     /// The same on the I/O thread.
@@ -375,6 +432,10 @@ impl Gateway {
             }
             Err(why) => {
                 let refused = matches!(&why, NoStream::Network(text) if text.contains("refused"));
+                if refused && lock(&host.state).leaving {
+                    // Its goodbye was for those who carried it, and may have left before it.
+                    return self.host_lost(job, host, "agent exited", true);
+                }
                 let alone = !host.trunk.is_up() && !host.trunk.has_heart();
                 if alone {
                     let end = if refused { LinkEnd::Refused } else { LinkEnd::Cut };

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use net::lock::lock;
 use net::trunk::{FRAMES, HEART, StreamEnd};
 use wire::greeting::Beat;
+use wire::tree::{Ending, Word};
 use wire::{Control, ProcUid};
 
 use super::forward::host_end;
@@ -59,7 +60,8 @@ impl Gateway {
         for action in actions {
             match action {
                 Action::Ping(host) => {
-                    if let Some(h) = job.host(host) {
+                    // Of one that others carry for, others tell.
+                    if let Some(h) = job.host(host).filter(|h| !h.trunk.is_routed()) {
                         h.trunk.beat(&Beat::Ping { received: vec![h.trunk.received()] });
                         self.open_anew(job, &h);
                     }
@@ -69,7 +71,12 @@ impl Gateway {
                         h.trunk.beat(&Beat::Probe { about });
                     }
                 }
-                Action::Suspect(host) => self.suspect(job, host, true),
+                Action::Suspect(host) => {
+                    self.suspect(job, host, true);
+                    if job.is_below(host) {
+                        self.adopt_soon(job, vec![host]);
+                    }
+                }
                 Action::Recovered(host) => self.suspect(job, host, false),
                 // Of the client the lease decides.
                 Action::Lost { host, .. } | Action::LinkLost { host, .. } if host == job.id => {}
@@ -88,6 +95,7 @@ impl Gateway {
         if self.lease_end(job).is_some_and(|end| end <= now) {
             return self.end_job(job, "its client is silent");
         }
+        self.speak_of_others(job, now);
         self.tick_later(job);
     }
 
@@ -118,6 +126,8 @@ impl Gateway {
             Beat::Probed { about, heard_ms } => {
                 lock(&job.detector).probed(about, host.id, heard_ms.map(Duration::from_millis), self.poller.now());
             }
+            Beat::Heard { hosts } => self.heard_of(job, host, hosts),
+            Beat::Client { heard_ms } => self.heard_of_client(job, Duration::from_millis(heard_ms)),
         }
     }
 
@@ -152,6 +162,12 @@ impl Gateway {
                 StreamEnd::Garbage | StreamEnd::Failed => LinkEnd::Cut,
             };
             lock(&job.detector).link_down(host.id, end, self.poller.now());
+            let how = match end {
+                LinkEnd::Killed => Ending::Killed,
+                LinkEnd::Reset => Ending::Reset,
+                _ => Ending::Cut,
+            };
+            self.child_ended(job, host.id, how);
         }
         self.open(job, host);
     }
@@ -200,7 +216,10 @@ impl Gateway {
         node.procs_ended(vec![(host.id, end)]);
         self.way_lost(job, why);
         self.cast_host_ended(job, host.id);
-        if tell && job.is_clients() {
+        self.lost_in_tree(job, host.id);
+        if tell && job.is_clients() && job.has_tree() {
+            self.spread(job, &Word::HostsLost { hosts: vec![(host.id, why.to_owned())] });
+        } else if tell && job.is_clients() {
             for other in job.hosts().into_iter().filter(|h| h.id != host.id && h.lost().is_none() && lock(&h.state).joined) {
                 node.peer(other.id).send_control(Control::HostsLost { hosts: vec![(host.id, why.to_owned())] });
             }
@@ -234,6 +253,7 @@ impl Gateway {
             }
             Control::JobOver => match self.job(from) {
                 Some(job) => {
+                    self.spread(&job, &Word::JobOver);
                     // Agents that have not heard it yet would take the end of the streams to them for the end of this one.
                     for other in job.hosts().into_iter().filter(|h| h.id != job.id && h.lost().is_none() && h.trunk.is_up()) {
                         node.peer(other.id).send_control(Control::JobOver);
@@ -255,6 +275,7 @@ impl Gateway {
                 let found = self.jobs().into_iter().find_map(|j| j.host(from).map(|h| (j, h)));
                 if let Some((job, host)) = found {
                     lock(&host.state).leaving = true;
+                    self.child_ended(&job, host.id, Ending::Exited);
                     self.host_lost(&job, &host, "agent exited", true);
                 }
             }
@@ -295,9 +316,14 @@ impl Gateway {
             listener.close();
         }
         let Some(node) = self.node() else { return };
+        self.wait_for_carriers(bound / 2);
         let mut waiting = vec![];
         for job in self.jobs() {
             for host in job.hosts().into_iter().filter(|h| h.lost().is_none() && h.trunk.is_up()) {
+                if host.trunk.is_routed() {
+                    // Who is above or below passes it on.
+                    continue;
+                }
                 let word = if job.is_clients() { Control::JobOver } else { Control::Leaving };
                 node.peer(host.id).send_control(word);
                 waiting.push(host);
@@ -312,6 +338,17 @@ impl Gateway {
         waiting.iter().for_each(|h| h.trunk.close());
         for job in self.jobs().into_iter().filter(|j| !j.is_clients()) {
             self.end_job(&job, "its host's agent has ended");
+        }
+    }
+
+    /// What an agent has to say to a client by way of others is on its way when they hear that it leaves.
+    fn wait_for_carriers(&self, bound: Duration) {
+        let clients = self.jobs().into_iter().filter(|j| !j.is_clients()).filter_map(|j| j.host(j.id));
+        let carried: Vec<Arc<Host>> = clients.filter(|c| c.trunk.is_routed()).collect();
+        let deadline = Instant::now() + bound;
+        while Instant::now() < deadline && carried.iter().any(|c| c.trunk.is_routed() && !c.trunk.is_settled()) {
+            carried.iter().for_each(|c| c.trunk.beat(&Beat::Ping { received: vec![c.trunk.received()] }));
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 

@@ -13,6 +13,9 @@
 //! | `large` | large parts of frames, ahead of them |
 //! | `join` | streams that this process opens |
 //! | `arrive` | streams that come in |
+//! | `joins` | many hosts that join at once, by a tree |
+//! | `tree` | what goes along that tree, and who is above and below |
+//! | `evidence` | signs of life along it |
 //! | `bulk` | streams for bulk data, which are handed to processes |
 //! | `tunnel` | hosts that are reached through the agent of another one |
 //! | `loss` | who is silent, who has left, and what becomes of their work |
@@ -20,11 +23,14 @@
 mod arrive;
 mod bulk;
 mod cast;
+mod evidence;
 mod forward;
 mod job;
 mod join;
+mod joins;
 mod large;
 mod loss;
+mod tree;
 mod tunnel;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -41,6 +47,7 @@ use wire::ProcUid;
 pub use self::cast::CastCounts;
 pub use self::forward::Via;
 pub(crate) use self::forward::host_end;
+use self::job::lock_state;
 pub use self::job::{Host, Job};
 pub use self::join::{Wanted, random};
 use self::tunnel::Tunnels;
@@ -170,7 +177,10 @@ impl Gateway {
         for (job, host) in jobs.iter().flat_map(|j| j.hosts().into_iter().map(move |h| (j, h))) {
             let by_way = way.as_ref().is_some_and(|way| job.is_clients() || way.job.id == job.id);
             match (by_way || cut.contains(&host.id), host.trunk.is_still()) {
-                (true, false) => host.trunk.stand_still(),
+                (true, false) => {
+                    host.trunk.stand_still();
+                    self.leave_tree(job, &host);
+                }
                 (false, true) => {
                     host.trunk.go_on();
                     self.open_soon(job, &host);

@@ -131,7 +131,7 @@ impl Gateway {
             }
         };
         let target = Target { name: gateway_name, host: way.host.id.0, kind: Kind::Channel };
-        dial::dial(&self.poller, &address, &at.resolved, &gateway_trust, target, greeting::encode(&ask), bound, Box::new(opened));
+        dial::dial(&self.poller, &address, &at.resolved, &gateway_trust, target, greeting::encode(&ask), bound, None, Box::new(opened));
     }
 
     /// Why a host is lost, with what is known of the gateway it is behind.

@@ -1,0 +1,64 @@
+//! A trunk without a stream of its own: its bytes go by way of others.
+//!
+//! That is how a trunk begins whose two ends have joined a job by way of a third host. It counts and keeps frames as over a stream, so a
+//! stream can take the place of the route at any time, and nothing is lost or comes twice; a route never takes the place of a stream.
+//! Those on the way are trunks with streams: they keep the order, and lose nothing while they live.
+
+use std::sync::Arc;
+
+use super::{AHEAD, FRAMES, PIECES, Pipe, StreamEnd, Trunk, may_go_on};
+use crate::lock::lock;
+
+impl Trunk {
+    /// From now on others carry what is sent, and what was sent already; unless there is a stream.
+    pub fn begin_route(&self) {
+        let mut pipe = lock(&self.pipe);
+        if pipe.closed || pipe.stream.is_some() || self.is_still() {
+            return;
+        }
+        (pipe.routed, pipe.want_write) = (true, false);
+        self.flush_routed(&mut pipe);
+    }
+
+    /// No more of that: what is sent waits for a stream, and what comes by way of others is not taken any more.
+    pub fn leave_route(&self) {
+        let mut input = lock(&self.input);
+        let mut pipe = lock(&self.pipe);
+        if std::mem::take(&mut pipe.routed) {
+            input.buf = Vec::new();
+        }
+    }
+
+    pub fn is_routed(&self) -> bool {
+        lock(&self.pipe).routed
+    }
+
+    /// What others have brought.
+    pub fn brought(self: &Arc<Self>, bytes: &[u8]) {
+        let mut input = lock(&self.input);
+        if !self.is_routed() || self.is_still() {
+            return;
+        }
+        input.buf.extend_from_slice(bytes);
+        if !self.frames(&mut input) {
+            drop(input);
+            self.leave_route();
+            self.handler.broken(self, FRAMES, StreamEnd::Garbage);
+        }
+    }
+
+    pub(super) fn flush_routed(&self, pipe: &mut Pipe) {
+        if self.is_still() {
+            return;
+        }
+        loop {
+            while pipe.outbox.unwritten() < AHEAD && may_go_on(&pipe.lanes, &pipe.outbox) && pipe.lanes.next(&mut pipe.outbox) {}
+            let bytes = pipe.outbox.pieces(PIECES).concat();
+            if bytes.is_empty() {
+                return;
+            }
+            pipe.outbox.wrote(bytes.len());
+            self.handler.carry(self, bytes);
+        }
+    }
+}

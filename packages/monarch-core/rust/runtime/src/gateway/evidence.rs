@@ -1,0 +1,102 @@
+//! Signs of life along the tree of joins.
+//!
+//! Who has joined a host has a heartbeat stream with it, and says upwards with every beat how long ago it has heard it, and what others
+//! have said of those below. So the client knows the age of the last sign of life of every host, and its detector decides by that, as it
+//! does where it hears a host itself: a report that comes late is of something that was earlier, so it makes nobody look alive. A host
+//! that is suspected this way, be it for its own sake or because somebody on the way is silent, is asked by the client itself, over
+//! streams of its own. The other way round the age of the last sign of life of the client goes down, and renews leases.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use net::lock::lock;
+use wire::ProcUid;
+use wire::greeting::Beat;
+
+use super::{Gateway, Host, Job};
+
+/// Hosts in one message, which has 16 KiB at most.
+const IN_ONE: usize = 900;
+/// Beats between two words of the client.
+const CLIENT: u32 = 3;
+
+fn ms(ago: Duration) -> u64 {
+    ago.as_millis() as u64
+}
+
+impl Gateway {
+    /// An agent says what it has heard, and of whom.
+    pub(super) fn speak_of_others(&self, job: &Arc<Job>, now: Instant) {
+        let (children, below, due) = {
+            let mut tree = lock(&job.tree);
+            if job.is_clients() || tree.children.is_empty() {
+                return;
+            }
+            let children: Vec<ProcUid> = tree.children.iter().copied().collect();
+            let below: Vec<(ProcUid, u64)> =
+                tree.below.keys().filter_map(|id| Some((*id, ms(now.saturating_duration_since(*tree.heard.get(id)?))))).collect();
+            let every = CLIENT * Duration::from_millis(job.settings.loss_ms) / 40;
+            let due = tree.spoke.is_none_or(|at| now.saturating_duration_since(at) >= every);
+            if due {
+                tree.spoke = Some(now);
+            }
+            (children, below, due)
+        };
+        let mut heard: Vec<(ProcUid, u64)> = {
+            let detector = lock(&job.detector);
+            children.iter().filter_map(|id| Some((*id, ms(detector.ago(*id, now)?)))).collect()
+        };
+        heard.extend(below);
+        if let Some(above) = job.host(job.above()) {
+            heard.chunks(IN_ONE).for_each(|part| above.trunk.beat(&Beat::Heard { hosts: part.to_vec() }));
+        }
+        if due && job.hears_client() {
+            self.speak_of_client(job, now);
+        }
+    }
+
+    fn speak_of_client(&self, job: &Job, now: Instant) {
+        let children: Vec<ProcUid> = lock(&job.tree).children.iter().copied().collect();
+        let heard_ms = ms(now.saturating_duration_since(*lock(&job.client_heard)));
+        children.into_iter().filter_map(|id| job.host(id)).for_each(|h| h.trunk.beat(&Beat::Client { heard_ms }));
+    }
+
+    /// A host says so of others.
+    pub(super) fn heard_of(&self, job: &Arc<Job>, from: &Host, hosts: Vec<(ProcUid, u64)>) {
+        let now = self.poller.now();
+        if !job.is_clients() {
+            let mut tree = lock(&job.tree);
+            for (id, ago) in hosts.into_iter().filter(|(id, _)| *id != job.here) {
+                let Some(at) = now.checked_sub(Duration::from_millis(ago)) else { continue };
+                tree.below.entry(id).or_insert(from.id);
+                let known = tree.heard.entry(id).or_insert(at);
+                *known = at.max(*known);
+            }
+            return;
+        }
+        for (id, ago) in hosts {
+            // Of one that it has streams with, the client asks if it has to: that others hear it is no news from there.
+            if job.is_below(id) {
+                lock(&job.detector).heard_ago(id, Duration::from_millis(ago), now);
+            }
+        }
+    }
+
+    /// Who is above says so of the client; it goes on to those below at once.
+    pub(super) fn heard_of_client(&self, job: &Arc<Job>, ago: Duration) {
+        let now = self.poller.now();
+        if job.is_clients() || job.hears_client() {
+            return;
+        }
+        if let Some(at) = now.checked_sub(ago) {
+            let mut heard = lock(&job.client_heard);
+            *heard = at.max(*heard);
+        }
+        {
+            let mut detector = lock(&job.detector);
+            detector.watch(job.id, now);
+            detector.heard_ago(job.id, ago, now);
+        }
+        self.speak_of_client(job, now);
+    }
+}

@@ -1,0 +1,81 @@
+"""Faults where hosts have joined by way of others: here in a row, the client with the first, that with the second, that with the third."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from test_host_loss import assert_lost, pause
+
+from tools.netns.cluster import Cluster
+
+
+@pytest.fixture(autouse=True)
+def row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONARCH_ATTACH_FAN_OUT", "1")
+
+
+def test_host_in_the_middle_is_cut_off(cluster: Cluster) -> None:
+    client = cluster.client()
+    cluster.hosts[1].cut()
+    assert_lost(cluster, "silent for ")
+    cluster.hosts[1].heal()
+    cluster.ended(cluster.hosts[1], client.pids["h3"])
+    assert client.end() == 0
+    assert cluster.client().end() == 0
+
+
+def test_host_in_the_middle_is_killed(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert client.say("stream") == "on"
+    cluster.workers[1].process.kill()
+    assert_lost(cluster, "agent killed")
+
+
+def test_host_in_the_middle_flaps(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert client.say("stream") == "on"
+    for seconds in (0.3, 1.0, 0.1, 1.8):
+        cluster.hosts[1].cut()
+        pause(seconds)
+        cluster.hosts[1].heal()
+        pause(1)
+    assert client.say("streamed") == "True"
+    assert client.say("untold") == "0"
+    assert client.end() == 0
+
+
+def test_link_between_two_of_the_row_is_cut(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert client.say("stream") == "on"
+    cluster.network.cut_link(cluster.hosts[0], cluster.hosts[1])
+    pause(4.5)
+    cluster.hosts[0].heal()
+    assert client.say("streamed") == "True"
+    assert client.say("untold") == "0"
+    assert client.end() == 0
+
+
+def test_client_is_killed(cluster: Cluster) -> None:
+    client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT="4s")
+    client.kill()
+    for host in cluster.hosts:
+        cluster.ended(host, client.pids[host.name])
+    assert cluster.client().end() == 0
+
+
+def test_client_is_cut_off_for_longer_than_the_lease(cluster: Cluster) -> None:
+    client = cluster.client(MONARCH_MESH_ORPHAN_TIMEOUT="4s")
+    cluster.client_host.cut()
+    for host in cluster.hosts:
+        cluster.ended(host, client.pids[host.name])
+
+
+def test_client_is_frozen_for_a_while(cluster: Cluster) -> None:
+    client = cluster.client()
+    client.process.send_signal(signal.SIGSTOP)
+    pause(4)
+    client.process.send_signal(signal.SIGCONT)
+    assert [client.say("alive", n) for n in range(3)] == ["True"] * 3
+    assert client.say("untold") == "0"
+    assert client.end() == 0
