@@ -46,6 +46,10 @@ type Given = (Frame, Vec<Vec<u8>>, u64);
 struct Carried(Mutex<Vec<Given>>);
 
 impl Carrier for Carried {
+    fn host(&self) -> ProcUid {
+        ProcUid(9)
+    }
+
     fn carry(&self, _to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
         let frame = Frame::decode(&pieces.concat()[4..]).unwrap();
         self.0.lock().unwrap().push((frame, blocks.iter().map(|b| b.bytes().to_vec()).collect(), first));
