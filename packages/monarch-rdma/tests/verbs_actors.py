@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import gc
 import warnings
+import weakref
 
 from memory_actors import Owner, Reader, outcome
 
 from monarch._core import bulk
+from monarch._core._native.bulk import BufferMemory
 from monarch.actor import endpoint
 from monarch.rdma import RDMAAction, RDMABuffer, allocate
 from monarch.rdma._buffer import _received
+from monarch.rdma._memory import Memory
+from monarch.rdma._operation import READ, Step
+from monarch.rdma.paths.host_memory import prepared
 from monarch.rdma.verbs.fabric import fabric
+
+
+class _Noticed(bytearray):
+    """Can be referred to weakly."""
 
 
 class VerbsOwner(Owner):
@@ -106,6 +115,26 @@ class VerbsReader(Reader):
         cell = bulk.ask(buffer._handle.parts()[2], body)
         cell.wait(0, 20)
         return bulk.answered(cell)
+
+    @endpoint
+    def begin_unnamed(self, buffer):
+        """A read into memory that nobody here has a name for; whether it is still there."""
+        memory = _Noticed(1)
+        self.noticed = weakref.ref(memory)
+        memory = BufferMemory(memory)
+        step = Step(buffer._handle, READ, Memory(memory.address, 1, False, memory), 1)
+        del memory
+        self.cell = prepared([step], None).submit(60.0, 1 << 20, None)
+        del step
+        gc.collect()
+        return self.noticed() is not None
+
+    @endpoint
+    def unnamed(self):
+        """The same, at the end of the read."""
+        self.cell.wait(0, 60)
+        gc.collect()
+        return self.noticed() is not None
 
     @endpoint
     def forged(self, buffer):

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
-from memory_actors import pattern
+from memory_actors import pattern, stop
 from other_hosts import other_hosts
 from process_fabric import Fabric, process_fabric
 from verbs_actors import VerbsOwner, VerbsReader
 
 from monarch.actor import Channel
+from monarch.config import configured
 
 MB = 1 << 20
 
@@ -23,6 +24,7 @@ class Setting(NamedTuple):
     fabric: Fabric
     owner: Any
     reader: Any
+    readers: Any
 
 
 @contextlib.contextmanager
@@ -32,7 +34,7 @@ def setting(near=("near",), far=("far",), *, arena=False, **environment: str) ->
         fabric = stack.enter_context(process_fabric())
         hosts = [stack.enter_context(other_hosts(**(fabric.devices(*names) if names else {}), **environment)) for names in (far, near)]
         owners, readers = [host.spawn_procs(name="procs") for host in hosts]
-        yield Setting(fabric, owners.spawn("owner", VerbsOwner, arena), readers.spawn("reader", VerbsReader))
+        yield Setting(fabric, owners.spawn("owner", VerbsOwner, arena), readers.spawn("reader", VerbsReader), readers)
         for procs in (owners, readers):
             procs.stop().get()
 
@@ -210,6 +212,37 @@ def test_a_reader_that_is_killed_is_forgotten():
         os.kill(s.reader.pid.call_one().get(), signal.SIGKILL)
         while s.owner.known_to_devices.call_one().get() != (1, 0):
             pass
+
+
+def test_a_reader_ends_while_its_owner_does_not_answer():
+    with configured(process_exit_timeout="300s"), setting(MONARCH_RDMA_QP_INIT_TIMEOUT="300s") as s:
+        buffer = s.owner.share.call_one(MB).get()
+        assert s.reader.path.call_one(buffer).get() == "verbs:near"
+        # Its queues have failed, and a question for others will be on its way.
+        s.fabric.begin("cut", "near")
+        assert s.reader.read.call_one(buffer).get() == pattern(MB)
+        pid = s.owner.pid.call_one().get()
+        stop(pid)
+        try:
+            s.fabric.end("cut", "near")
+            kind, _, _ = s.reader.read_outcome.call_one(buffer, timeout=0.2).get()
+            assert kind == "RDMATimeoutError"
+            s.readers.stop().get()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_transfer_keeps_its_memory():
+    with setting((), ()) as s:
+        buffer = s.owner.share.call_one(100).get()
+        assert s.reader.read.call_one(buffer).get() == pattern(100)
+        pid = s.owner.pid.call_one().get()
+        stop(pid)
+        try:
+            assert s.reader.begin_unnamed.call_one(buffer).get()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert not s.reader.unnamed.call_one().get()
 
 
 def test_questions_that_make_no_sense(two_rails):

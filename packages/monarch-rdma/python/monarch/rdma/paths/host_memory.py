@@ -32,7 +32,8 @@ def largest_slice() -> int:
 
 
 def prepared(steps: Sequence[Step], keep: object) -> Prepared:
-    """A plan of these; `keep` keeps local memory and handles."""
+    """A plan of these, which keeps their local memory and handles; and `keep`, until nothing of a submit is under way."""
+    keep = (tuple(steps), keep)
     rows: list[tuple[Handle, int, int, int, int, int, int]] = []
     for handle, kind, memory, nbytes, offset, first, second in steps:
         if memory.device is not None or not isinstance(handle, Handle):

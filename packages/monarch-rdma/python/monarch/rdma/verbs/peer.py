@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from monarch.rdma.verbs.connect_record import QueueRecord
     from monarch.rdma.verbs.rails import Rails
 
+# How often it is looked whether an answer is still wanted, seconds.
+_LOOK = 0.1
 # Keys of buffers that are kept.
 _KEPT = 4096
 
@@ -176,8 +178,12 @@ class Peer:
 
     def _ask(self, body: bytes, until: float) -> bytes:
         cell = bulk.ask(self.uid, body)
-        if not cell.wait(0, max(0.0, until - monotonic())):
-            raise Late
+        while not cell.wait(0, max(0.0, min(_LOOK, until - monotonic()))):
+            # At exit nobody is to wait for one that does not answer.
+            if self._ended:
+                raise Ended
+            if monotonic() >= until:
+                raise Late
         value = bulk.answered(cell)
         if value is None:
             if bulk.has_ended(self.uid):
