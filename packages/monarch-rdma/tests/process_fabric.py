@@ -166,8 +166,8 @@ class Rail:
     def register_dma_buffer(self, descriptor, offset, nbytes, *, remote_read=False, remote_write=False):
         if (folder() / f"nodma.{self.port.device}").exists():
             raise OSError(95, "not supported")
-        # The stand-in for a driver says by the position where in its file the memory begins.
-        start = os.lseek(descriptor, 0, os.SEEK_CUR)
+        # The stand-in for a driver says by the position where in its file the memory begins, if it does not say it by the offset.
+        start = os.lseek(descriptor, 0, os.SEEK_CUR) + offset
         length = min(nbytes, os.fstat(descriptor).st_size - start)
         mapped = (ctypes.c_char * length).from_buffer(mmap.mmap(descriptor, length, offset=start))
         return Region(offset, nbytes, remote_read, remote_write, mapped)

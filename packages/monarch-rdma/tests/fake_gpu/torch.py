@@ -6,6 +6,7 @@ As in torch, tensors are cut from allocations that they share. What is not refer
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import NamedTuple
 
 _SEGMENT, _ALIGNMENT = 32 << 20, 512
@@ -26,6 +27,13 @@ def _device(name):
     return device(kind, int(index or 0) if kind == "cuda" else None)
 
 
+class version:
+    """MONARCH_FAKE_MAKER says for whose GPUs it was built."""
+
+    hip = "6.2" if os.environ.get("MONARCH_FAKE_MAKER") == "AMD" else None
+    cuda = None if hip else "12.6"
+
+
 class _Segments:
     """Allocations of a device, in which there is room."""
 
@@ -35,8 +43,8 @@ class _Segments:
 
     def take(self, index, nbytes):
         if self.driver is None:
-            self.driver = ctypes.CDLL("libcuda.so.1")
-            self.driver.cuInit(0)
+            self.driver = ctypes.CDLL("libamdhip64.so.6" if version.hip else "libcuda.so.1")
+            (self.driver.hipInit if version.hip else self.driver.cuInit)(0)
         if nbytes > _SEGMENT:
             return self.allocate(index, nbytes)
         base, used = self.open.get(index, (0, _SEGMENT))
@@ -47,6 +55,10 @@ class _Segments:
 
     def allocate(self, index, nbytes):
         context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+        if version.hip:
+            assert self.driver.hipSetDevice(index) == 0
+            assert self.driver.hipMalloc(ctypes.byref(pointer), ctypes.c_size_t(nbytes)) == 0
+            return pointer.value
         self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), index)
         self.driver.cuCtxPushCurrent_v2(context)
         assert self.driver.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(nbytes)) == 0

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import gpu_scenarios
 import pytest
@@ -20,35 +21,51 @@ SCENARIOS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+class Stand(NamedTuple):
+    """What stands for the driver of a maker's GPUs, built."""
+
+    maker: str
+    folder: Path
+
+
+def built(maker: str, folder: Path) -> Stand:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler for what stands for the driver")
-    folder = tmp_path_factory.mktemp("driver")
-    built = folder / "libcuda.so.1"
-    argv = [compiler, "-shared", "-fPIC", "-O1", "-o", str(built), str(FAKE / "driver.c"), "-lpthread"]
-    subprocess.run(argv, check=True)
-    return folder
+    source, names = {
+        "NVIDIA": ("driver.c", ["libcuda.so.1"]),
+        "AMD": ("hip.c", ["libamdhip64.so.6", "libhsa-runtime64.so.1"]),
+    }[maker]
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(folder / names[0]), str(FAKE / source), "-lpthread"], check=True)
+    for name in names[1:]:
+        (folder / name).symlink_to(names[0])
+    return Stand(maker, folder)
 
 
-def run(code: str, driver: Path | None, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module", params=["NVIDIA", "AMD"])
+def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stand:
+    return built(request.param, tmp_path_factory.mktemp("driver"))
+
+
+def run(code: str, stand: Stand | None, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(FAKE), str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])])
-    places = {"PYTHONPATH": path, "LD_LIBRARY_PATH": str(driver or ""), "MONARCH_FAKE_GPU": str(folder)}
+    places = {"PYTHONPATH": path, "MONARCH_FAKE_GPU": str(folder)}
+    if stand is not None:
+        places |= {"LD_LIBRARY_PATH": str(stand.folder), "MONARCH_FAKE_MAKER": stand.maker}
     argv = [sys.executable, "-W", "error", "-c", code]
     return subprocess.run(argv, env={**os.environ, **places, **variables}, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_scenario(name, driver, tmp_path):
-    done = run(f"from gpu_scenarios import {name}; {name}()", driver, tmp_path)
+def test_scenario(name, stand, tmp_path):
+    done = run(f"from gpu_scenarios import {name}; {name}()", stand, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 PROBE = """
 from monarch.rdma import RDMABuffer, RDMAUnsupportedError, probe
-print(next(row.reason for row in probe() if row.name == "cuda-ipc"))
 import torch
+print(next(row.reason for row in probe() if row.name == "cuda-ipc"))
 made = torch.zeros(5)
 made.device = torch.device("cuda", 0)
 try:
@@ -68,9 +85,34 @@ def test_no_driver(tmp_path):
     assert hint == "hint: copy it to the host first: tensor.cpu()"
 
 
-def test_no_device(driver, tmp_path):
-    done = run(PROBE, driver, tmp_path, MONARCH_FAKE_GPUS="0")
-    assert done.stdout.splitlines()[0] == "cuInit: CUDA_ERROR_NO_DEVICE (100)"
+REASON = """
+from monarch.rdma import probe
+print(next(row.reason for row in probe() if row.name == "cuda-ipc"))
+"""
+
+
+def test_no_driver_of_any_maker(tmp_path):
+    done = run(REASON, None, tmp_path)
+    if "NVIDIA" not in done.stdout or "AMD" not in done.stdout:
+        pytest.skip("this machine has a driver")
+    amd = "libamdhip64.so.7 cannot be loaded: no AMD driver"
+    assert done.stdout == f"libcuda.so.1 cannot be loaded: no NVIDIA driver; {amd}\n"
+
+
+def test_without_torch_it_is_the_driver_that_there_is(stand, tmp_path):
+    assert run(REASON, stand, tmp_path).stdout == "\n"
+
+
+def test_no_device(stand, tmp_path):
+    done = run(PROBE, stand, tmp_path, MONARCH_FAKE_GPUS="0")
+    expected = {"NVIDIA": "cuInit: CUDA_ERROR_NO_DEVICE (100)", "AMD": "hipInit: hipErrorNoDevice (100)"}
+    assert done.stdout.splitlines()[0] == expected[stand.maker]
+
+
+def test_devices_that_cannot_be_told_apart(tmp_path):
+    code = "from gpu_scenarios import every_pair_of_ends; every_pair_of_ends()"
+    done = run(code, built("AMD", tmp_path), tmp_path, MONARCH_FAKE_NO_UUID="1")
+    assert "the GPUs 0, 1 cannot be told apart" in done.stderr
 
 
 def test_a_driver_that_is_too_old(tmp_path):
@@ -79,5 +121,5 @@ def test_a_driver_that_is_too_old(tmp_path):
         pytest.skip("no C compiler for what stands for the driver")
     argv = [compiler, "-shared", "-fPIC", "-x", "c", "-o", str(tmp_path / "libcuda.so.1"), "-"]
     subprocess.run(argv, input="int cuInit(unsigned flags) { return 0; }", text=True, check=True)
-    done = run(PROBE, tmp_path, tmp_path)
-    assert done.stdout.splitlines()[0] == "libcuda.so.1 has no cuGetErrorName: the driver is too old"
+    done = run(PROBE, Stand("NVIDIA", tmp_path), tmp_path)
+    assert done.stdout.splitlines()[0] == "libcuda.so.1 has no cuDeviceGetCount: the driver is too old"

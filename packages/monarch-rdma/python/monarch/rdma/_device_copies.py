@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from monarch._core import bulk
 from monarch._core._native.bulk import BulkFailed, Plan
-from monarch.rdma._cuda import CudaError, driver
 from monarch.rdma._failure import ACCESS, CUDA_IPC, TIMED_OUT, TRANSFER, UNSUPPORTED, pack, resized
 from monarch.rdma._memory import Memory
 from monarch.rdma._operation import WRITE
 from monarch.rdma._process import COPY, this_process
+from monarch.rdma.drivers.driver import driver
+from monarch.rdma.drivers.library import DriverError
 from monarch.rdma.paths.cuda_ipc import DeviceHandle, received, wait
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from monarch._core._native import CallCell
     from monarch._core._native.bulk import Handle
     from monarch._core.bulk import Notify
-    from monarch.rdma._cuda import Device, Driver, Pointer
     from monarch.rdma._operation import Step
+    from monarch.rdma.drivers.driver import Device, Driver, Pointer
 
 # Of a pinned piece; and what is copied between two looks at the time.
 _CHUNK = 4 << 20
@@ -184,7 +185,7 @@ class _Copies:
                 return resized(failure(TIMED_OUT, ""), done, asked)
             except BulkFailed as e:
                 return resized(e.args[0], done, asked)
-            except CudaError as e:
+            except DriverError as e:
                 unreachable = isinstance(handle, DeviceHandle) and not handle.is_open
                 record = _end_of(handle) or failure(UNSUPPORTED if unreachable else TRANSFER, str(e))
                 return resized(record, done, asked)
@@ -341,7 +342,7 @@ def answer(body: bytes, reply: Callable[[bytes | None], None]) -> None:
             place = handle.open(_left(until))
         except BulkFailed as e:
             return e.args[0]
-        except (CudaError, _Late) as e:
+        except (DriverError, _Late) as e:
             return handle.failure(TRANSFER, str(e) or "no time is left")
         memory = Memory(place.pointer, nbytes, not write, handle, place.device)
         return _asked.attempt([Copy(theirs, not write, memory, 0, nbytes)], until)
@@ -371,7 +372,7 @@ class DevicePlan:
             try:
                 if isinstance(copy.handle, DeviceHandle):
                     copy.handle.open(_left(until))
-            except (BulkFailed, CudaError, _Late):
+            except (BulkFailed, DriverError, _Late):
                 continue
         self._rest.open(max(0.0, until - monotonic()))
 

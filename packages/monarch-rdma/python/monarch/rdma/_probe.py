@@ -90,7 +90,7 @@ def _may_trace() -> bool:
 
 def gpus() -> list[DeviceReport]:
     """Loads the driver; makes no context on a device."""
-    from monarch.rdma._cuda import driver, obstacle
+    from monarch.rdma.drivers.driver import driver, obstacle
 
     reason = obstacle()
     return [DeviceReport("cuda-ipc", "device", 0 if reason else driver().count, None, not reason, reason)]

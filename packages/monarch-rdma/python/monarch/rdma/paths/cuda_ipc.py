@@ -15,16 +15,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monarch._core._native.bulk import BufferMemory, BulkFailed
 from monarch.rdma._allocation import allocate
-from monarch.rdma._cuda import HANDLE_BYTES, UUID_BYTES, CudaError, driver
 from monarch.rdma._failure import CUDA_IPC, LOCAL, UNSUPPORTED, pack, pack_named
 from monarch.rdma._process import this_process
+from monarch.rdma.drivers.driver import HANDLE_BYTES, UUID_BYTES, driver
+from monarch.rdma.drivers.library import DriverError
 from monarch.rdma.errors import RDMAUnsupportedError
 
 if TYPE_CHECKING:
     from monarch._core._native import CallCell
     from monarch._core._native.bulk import Bulk, Handle, SharedMemory
-    from monarch.rdma._cuda import Device, Driver, Pointer
     from monarch.rdma._memory import Memory
+    from monarch.rdma.drivers.driver import Device, Driver, Pointer
 
 # What the allocation is opened with, its device, where in it the memory begins, the address at the owner, and how many bytes it has.
 _BLOCK = Struct(f"<8s{HANDLE_BYTES}s{UUID_BYTES}sQQQ16x")
@@ -46,7 +47,7 @@ def register(native: Bulk, memory: Memory, readonly: bool, lease: float | None) 
             # Work that was queued before may still have to write it.
             loaded.synchronize()
         uuid = loaded.uuid(memory.device)
-    except CudaError as e:
+    except DriverError as e:
         raise RDMAUnsupportedError(f"share of {memory.nbytes:,} bytes of GPU {memory.device}: {e}") from None
     view = allocate(_BLOCK.size)
     view[:] = _BLOCK.pack(_MAGIC, exported, uuid, memory.address - base, memory.address, memory.nbytes)
@@ -80,9 +81,9 @@ def _export(loaded: Driver, memory: Memory) -> tuple[Pointer, bytes]:
     try:
         base, length = loaded.allocation(memory.address)
         if memory.address + memory.nbytes > base + length:
-            raise CudaError("it lies in several allocations")
+            raise DriverError("it lies in several allocations")
         exported = loaded.export(base)
-    except CudaError as e:
+    except DriverError as e:
         reason = str(e)
     global _warned
     if reason and not _warned:
@@ -146,7 +147,7 @@ class DeviceHandle:
     def path(self, timeout: float) -> str:
         try:
             place = self.open(timeout)
-        except CudaError as e:
+        except DriverError as e:
             raise BulkFailed(self.failure(UNSUPPORTED, str(e))) from None
         if self.is_far:
             return f"{self.block.path(timeout)}{_STAGED}"
@@ -173,7 +174,7 @@ class DeviceHandle:
         return self.block.drop(timeout)
 
     def open(self, timeout: float) -> Place:
-        """Where the memory is; `BulkFailed` if it has ended, `CudaError` where it cannot be reached."""
+        """Where the memory is; `BulkFailed` if it has ended, `DriverError` where it cannot be reached."""
         with self._lock:
             if self._place is None and self.is_far:
                 self.check(timeout)
@@ -187,22 +188,22 @@ class DeviceHandle:
     def _find_own(self, address: int) -> Place:
         memory = described(address)
         if memory is None or memory.device is None:
-            raise CudaError("what is registered there describes no memory of a GPU")
+            raise DriverError("what is registered there describes no memory of a GPU")
         if self.offset + self.nbytes > memory.nbytes:
-            raise CudaError(f"bytes to {self.offset + self.nbytes:,} of a tensor of {memory.nbytes:,}")
+            raise DriverError(f"bytes to {self.offset + self.nbytes:,} of a tensor of {memory.nbytes:,}")
         return Place(memory.address + self.offset, memory.device)
 
     def _find(self, described: tuple[bytes, bytes, bytes, int, int, int]) -> Place:
         magic, exported, uuid, start, _, nbytes = described
         if magic != _MAGIC:
-            raise CudaError("the owner describes its memory in another way: it has another version")
+            raise DriverError("the owner describes its memory in another way: it has another version")
         if self.offset + self.nbytes > nbytes:
-            raise CudaError(f"bytes to {self.offset + self.nbytes:,} of a tensor of {nbytes:,}")
+            raise DriverError(f"bytes to {self.offset + self.nbytes:,} of a tensor of {nbytes:,}")
         device = driver().find(uuid)
         if exported == _NOT_EXPORTED:
             return Place(0, 0)
         if device is None:
-            raise CudaError(f"the GPU {uuid.hex()} is not visible to this process")
+            raise DriverError(f"the GPU {uuid.hex()} is not visible to this process")
         return Place(_imports.use(self, device, exported) + start + self.offset, device)
 
     def check(self, timeout: float) -> None:

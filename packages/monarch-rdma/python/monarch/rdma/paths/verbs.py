@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monarch._core import bulk
 from monarch._core._native.bulk import BufferMemory, BulkFailed, Handle
-from monarch.rdma._cuda import driver
 from monarch.rdma._failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_path, pack_named
 from monarch.rdma._memory import Memory
 from monarch.rdma._operation import READ, WRITE, Step
 from monarch.rdma._process import this_process
+from monarch.rdma.drivers.driver import driver
 from monarch.rdma.paths.choice import warn_once
 from monarch.rdma.paths.host_memory import HOST_MEMORY, largest_slice, prepared
 from monarch.rdma.verbs.connection import COMPLETE, REFUSED, Piece

@@ -52,7 +52,8 @@ def register(rails: Sequence[Rail], memory: Range, *, remote_read: bool = False,
 
 
 def _by_dma_buffer(rails: Sequence[Rail], address: int, nbytes: int, device: int, read: bool, write: bool) -> Registered:
-    from monarch.rdma._cuda import CudaError, driver
+    from monarch.rdma.drivers.driver import driver
+    from monarch.rdma.drivers.library import DriverError
 
     # Whole pages; the neighbours that come with them are not named by any key but through this range, which the key is for.
     page = os.sysconf("SC_PAGE_SIZE")
@@ -60,12 +61,13 @@ def _by_dma_buffer(rails: Sequence[Rail], address: int, nbytes: int, device: int
     try:
         loaded = driver()
         with loaded.on(device):
-            descriptor = loaded.dma_buffer(start, end - start)
-    except CudaError as e:
+            descriptor, offset = loaded.dma_buffer(start, end - start)
+    except DriverError as e:
         raise OSError(str(e)) from None
     try:
         return Registered(
-            _on_each(rails, lambda rail: rail.register_dma_buffer(descriptor, 0, end - start, remote_read=read, remote_write=write)), start
+            _on_each(rails, lambda rail: rail.register_dma_buffer(descriptor, offset, end - start, remote_read=read, remote_write=write)),
+            start - offset,
         )
     finally:
         os.close(descriptor)

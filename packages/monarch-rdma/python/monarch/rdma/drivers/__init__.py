@@ -1,0 +1,1 @@
+"""What drives GPUs of this machine."""
