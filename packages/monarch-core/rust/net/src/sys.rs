@@ -131,6 +131,13 @@ pub fn set_buffer_sizes(fd: RawFd, bytes: libc::c_int) {
     }
 }
 
+/// A socket is readable when so many bytes are there, or its end.
+pub fn set_least(fd: RawFd, bytes: usize) {
+    let bytes = bytes as libc::c_int;
+    // SAFETY: an int is passed with its size. Best effort: without it there are more wake-ups.
+    unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), 4) };
+}
+
 pub fn read(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
     // SAFETY: the kernel writes at most `buf.len()` bytes.
     check_len(unsafe { libc::read(fd, buf.as_mut_ptr().cast(), buf.len()) })

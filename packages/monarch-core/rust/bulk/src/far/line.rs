@@ -18,6 +18,8 @@ const BUFFER: usize = RECORDS * (HEAD + MOST + TAIL);
 /// Given to the kernel at once: of one write of 64 MiB the other side gets less than half as much in the same time, for the socket is
 /// locked all the while.
 const AT_ONCE: usize = 512 << 10;
+/// Of a long piece: who reads it is woken when so many bytes are there. Each time costs both sides some microseconds.
+const AWAITED: usize = 256 << 10;
 /// How often it is looked whether to go on.
 const LOOK: Duration = Duration::from_millis(100);
 /// The same, where a test has cut the line.
@@ -76,6 +78,8 @@ pub struct Line {
     fd: OwnedFd,
     protection: Option<Box<Protection>>,
     still: Arc<AtomicBool>,
+    /// The kernel tells of so many bytes, not of fewer.
+    awaited: usize,
 }
 
 impl Line {
@@ -89,7 +93,7 @@ impl Line {
                 Some(Box::new(Protection { seal, open, out: Vec::new(), cipher: Vec::new(), at: 0, plain: 0..0 }))
             }
         };
-        Some(Line { fd, protection, still })
+        Some(Line { fd, protection, still, awaited: 1 })
     }
 
     /// Its keys have protected much already.
@@ -142,6 +146,16 @@ impl Line {
                 return Ok(());
             }
         }
+    }
+
+    /// Of a piece, so many bytes are still to come.
+    fn wait_for(&mut self, bytes: usize, wait: Wait<'_>) -> Result<(), Broken> {
+        let wanted = if bytes < AWAITED { 1 } else { AWAITED };
+        if wanted != self.awaited {
+            base::set_least(self.fd.as_raw_fd(), wanted);
+            self.awaited = wanted;
+        }
+        self.wait(libc::POLLIN, wait)
     }
 
     fn write(&self, mut slices: &mut [IoSlice<'_>], wait: Wait<'_>) -> Result<(), Broken> {
@@ -201,7 +215,7 @@ impl Line {
                 None => match self.read(to, len - done) {
                     Ok(0) => return Err(Broken::Ended),
                     Ok(n) => done += n,
-                    Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(libc::POLLIN, wait)?,
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait_for(len - done, wait)?,
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     Err(e) => return Err(e.into()),
                 },
@@ -214,7 +228,7 @@ impl Line {
                 }
                 Some(p) => {
                     if !p.next()? {
-                        self.fill(wait)?;
+                        self.fill(len - done, wait)?;
                     }
                 }
             }
@@ -228,19 +242,20 @@ impl Line {
         if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
     }
 
-    /// Reads more records; waits until there are any bytes.
-    fn fill(&mut self, wait: Wait<'_>) -> Result<(), Broken> {
+    /// Reads more records, of which so many bytes of content are still to come; waits until there are any.
+    fn fill(&mut self, content: usize, wait: Wait<'_>) -> Result<(), Broken> {
         let fd = self.fd.as_raw_fd();
         loop {
             self.go(wait)?;
             let Some(p) = self.protection.as_deref_mut() else { return Ok(()) };
             p.cipher.drain(..p.at);
             (p.at, p.plain) = (0, 0..0);
-            let room = BUFFER.saturating_sub(p.cipher.len()).max(MOST);
+            let begun = p.cipher.len();
+            let room = BUFFER.saturating_sub(begun).max(MOST);
             match base::read_into(fd, &mut p.cipher, room) {
                 Ok(0) => return Err(Broken::Ended),
                 Ok(_) => return Ok(()),
-                Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(libc::POLLIN, wait)?,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait_for(content.saturating_sub(begun), wait)?,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e.into()),
             }
