@@ -12,11 +12,13 @@ pub struct Socket {
     fd: OwnedFd,
     /// The number of the first error.
     failed: Option<i32>,
+    /// Readable when so many bytes are there.
+    least: usize,
 }
 
 impl Socket {
     pub fn new(fd: OwnedFd) -> Socket {
-        Socket { fd, failed: None }
+        Socket { fd, failed: None, least: 1 }
     }
 
     pub fn fd(&self) -> RawFd {
@@ -25,6 +27,14 @@ impl Socket {
 
     pub fn into_fd(self) -> OwnedFd {
         self.fd
+    }
+
+    /// From now on it is readable when so many bytes are there, or its end.
+    pub fn wait_for(&mut self, bytes: usize) {
+        if bytes != self.least {
+            self.least = bytes;
+            sys::set_least(self.fd(), bytes);
+        }
     }
 
     /// Without SIGPIPE.

@@ -18,6 +18,11 @@ use crate::tls::Tls;
 /// Pieces of one write at most; the rest is for the next one.
 const MAX_PIECES: usize = 64;
 
+/// What is said of the socket is said in steps, so that it is not said for every read.
+const STEP: usize = 64 << 10;
+/// What of it has been read, and is not to be had yet: a record that is not whole, of the stream and of that to the gateway.
+const IN_RECORDS: usize = 2 * (17 << 10);
+
 /// Where bytes of a stream go to: the socket, or the stream to a gateway.
 pub struct Below<'a> {
     socket: &'a mut Socket,
@@ -114,6 +119,12 @@ impl Stream {
     /// Bytes can be sent that the other end understands: no handshake is under way.
     pub(crate) fn can_talk(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| !tls.connection().is_handshaking())
+    }
+
+    /// Who reads cannot go on before so many bytes are there, and does not want to be woken by fewer. For once: to be said again.
+    pub fn wait_for(&mut self, bytes: usize) {
+        let least = bytes.saturating_sub(IN_RECORDS) / STEP * STEP;
+        self.socket.wait_for(least.max(1));
     }
 
     /// Takes what is there from the socket, as it came.

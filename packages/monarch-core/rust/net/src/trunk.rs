@@ -362,7 +362,13 @@ impl Trunk {
             let got = {
                 let mut pipe = lock(&self.pipe);
                 match pipe.stream.as_mut() {
-                    Some((stream, current)) if *current == token && !self.is_still() => stream.read(&mut input.buf, limit),
+                    Some((stream, current)) if *current == token && !self.is_still() => {
+                        let got = stream.read(&mut input.buf, limit);
+                        if got.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
+                            stream.wait_for(if input.buf.is_empty() { 1 } else { frame::missing(&input.buf) });
+                        }
+                        got
+                    }
                     _ => return,
                 }
             };
