@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from fresh_script import Script, run, wait_for_end
+from hostile_peers import other_version, server
 from worker_processes import Workers
 
 from monarch._core._native import Hosts
 from monarch._core.process import current_process
-from monarch.actor import Actor, AttachError, AuthenticationError, HostMesh, SupervisionError, attach_to_workers, endpoint
+from monarch.actor import Actor, AttachError, AuthenticationError, HostMesh, SupervisionError, VersionMismatch, attach_to_workers, endpoint
 from monarch.config import configured
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*without encryption")
@@ -174,6 +175,15 @@ def test_hosts_that_do_not_join():
         # Those that had joined can be attached again without the others.
         with workers.attach() as hosts:
             assert hosts.initialized.get() is True
+
+
+def test_a_worker_below_has_another_version():
+    with Workers(7, "insecure") as workers, server(other_version) as other, configured(mesh_attach_config_timeout="5s"):
+        # The third that another one has join.
+        every = [*workers.addresses[:3], other, *workers.addresses[3:]]
+        with pytest.raises(VersionMismatch) as failed:
+            attach_to_workers(workers=every, insecure=True).initialized.get()
+        assert failed.value.hosts == {other: "version 0.1.0 (protocol 77) at the other end, 0.1.0 (protocol 1) here"}
 
 
 def test_the_first_of_a_part_does_not_answer():

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from forwarded_port import ForwardedPort
 from fresh_script import run
-from hostile_peers import ask, channel, connect, descriptors, join, memory, opening, release, rest, routed, said, server
+from hostile_peers import ask, channel, connect, descriptors, join, memory, opening, other_version, release, rest, routed, said, server
 from mesh_actors import Probe
 from worker_processes import Workers, children
 
@@ -273,12 +273,6 @@ def garbage(connection: socket.socket) -> None:
 
 def at_once(connection: socket.socket) -> None:
     connection.shutdown(socket.SHUT_RDWR)
-
-
-def other_version(connection: socket.socket) -> None:
-    said(connection, len(release()))
-    connection.sendall(release(77))
-    rest(connection)
 
 
 def nonsense(connection: socket.socket) -> None:
