@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import signal
-import time
 
 import pytest
+from disturbances import assert_lost, flap, is_free_again, nothing_lost, pause, reset_and_cut
 
 from tools.netns.cluster import Cluster
-
-
-def pause(seconds: float) -> None:
-    time.sleep(seconds)  # sleeps: so long the network is to be out of order, or in order
-
-
-def assert_lost(cluster: Cluster, why: str) -> None:
-    """The second of three hosts is lost, and told once for each mesh and rank there; the others go on."""
-    client = cluster.clients[-1]
-    said = client.say("lost", 1)
-    assert said.startswith(f"host_lost {cluster.hosts[1].name}: {why}"), said
-    assert client.say("told", 4) == "h3:waiter:2 h3:waiter:3 h3:worker:2 h3:worker:3"
-    assert [client.say("alive", n) for n in (0, 2)] == ["True", "True"]
-    assert client.say("untold") == "0"
 
 
 def test_agent_killed(cluster: Cluster) -> None:
@@ -68,10 +54,7 @@ def test_host_cut_off_is_lost_and_cleans_up_when_it_is_back(cluster: Cluster, in
     client = cluster.client()
     cluster.hosts[1].cut(inbound=inbound, outbound=outbound)
     assert_lost(cluster, "silent for ")
-    cluster.hosts[1].heal()
-    cluster.ended(cluster.hosts[1], client.pids["h3"])
-    assert client.end() == 0
-    assert cluster.client().end() == 0
+    is_free_again(cluster, client)
 
 
 def test_host_cut_off_for_good_cleans_up_when_its_lease_is_over(cluster: Cluster) -> None:
@@ -84,58 +67,26 @@ def test_host_cut_off_for_good_cleans_up_when_its_lease_is_over(cluster: Cluster
 
 
 def test_host_that_flaps_loses_nothing(cluster: Cluster) -> None:
-    client = cluster.client()
-    assert client.say("stream") == "on"
-    for seconds in (0.3, 1.0, 0.1, 1.8):
-        cluster.hosts[1].cut()
-        pause(seconds)
-        cluster.hosts[1].heal()
-        pause(1)
-    assert client.say("streamed") == "True"
-    assert client.say("untold") == "0"
-    assert client.end() == 0
+    with nothing_lost(cluster, "stream", "streamed"):
+        flap(cluster)
 
 
 def test_connections_that_are_reset_lose_nothing(cluster: Cluster) -> None:
-    client = cluster.client()
-    assert client.say("stream") == "on"
-    for _ in range(5):
-        cluster.hosts[1].reset()
-        pause(0.3)
-    assert client.say("streamed") == "True"
-    assert client.say("untold") == "0"
-    assert client.end() == 0
+    with nothing_lost(cluster, "stream", "streamed"):
+        for _ in range(5):
+            cluster.hosts[1].reset()
+            pause(0.3)
 
 
 def test_large_parts_survive_resets_and_cuts(cluster: Cluster) -> None:
-    client = cluster.client()
-    assert client.say("bulk") == "on"
-    for seconds in (0.1, 0.4, 0.8):
-        cluster.hosts[1].reset()
-        pause(0.2)
-        cluster.hosts[1].cut()
-        pause(seconds)
-        cluster.hosts[1].heal()
-        pause(0.5)
-    assert client.say("bulked") == "True"
-    assert client.say("untold") == "0"
-    assert client.end() == 0
+    with nothing_lost(cluster, "bulk", "bulked"):
+        reset_and_cut(cluster)
 
 
 @pytest.mark.usefixtures("moved")
 def test_large_parts_to_one_survive_resets_and_cuts(cluster: Cluster) -> None:
-    client = cluster.client()
-    assert client.say("heavy", 0, 1, 100) == "on"
-    for seconds in (0.1, 0.4, 0.8):
-        cluster.hosts[1].reset()
-        pause(0.2)
-        cluster.hosts[1].cut()
-        pause(seconds)
-        cluster.hosts[1].heal()
-        pause(0.5)
-    assert client.say("weighed") == "True"
-    assert client.say("untold") == "0"
-    assert client.end() == 0
+    with nothing_lost(cluster, "heavy", "weighed", 0, 1, 100):
+        reset_and_cut(cluster)
 
 
 @pytest.mark.usefixtures("moved")

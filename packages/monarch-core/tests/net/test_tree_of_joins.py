@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from test_host_loss import assert_lost, pause
+from disturbances import assert_lost, flap, is_free_again, nothing_lost, pause
 
 from tools.netns.cluster import Cluster
 
@@ -19,10 +19,7 @@ def test_host_in_the_middle_is_cut_off(cluster: Cluster) -> None:
     client = cluster.client()
     cluster.hosts[1].cut()
     assert_lost(cluster, "silent for ")
-    cluster.hosts[1].heal()
-    cluster.ended(cluster.hosts[1], client.pids["h3"])
-    assert client.end() == 0
-    assert cluster.client().end() == 0
+    is_free_again(cluster, client)
 
 
 def test_host_in_the_middle_is_killed(cluster: Cluster) -> None:
@@ -33,27 +30,15 @@ def test_host_in_the_middle_is_killed(cluster: Cluster) -> None:
 
 
 def test_host_in_the_middle_flaps(cluster: Cluster) -> None:
-    client = cluster.client()
-    assert client.say("stream") == "on"
-    for seconds in (0.3, 1.0, 0.1, 1.8):
-        cluster.hosts[1].cut()
-        pause(seconds)
-        cluster.hosts[1].heal()
-        pause(1)
-    assert client.say("streamed") == "True"
-    assert client.say("untold") == "0"
-    assert client.end() == 0
+    with nothing_lost(cluster, "stream", "streamed"):
+        flap(cluster)
 
 
 def test_link_between_two_of_the_row_is_cut(cluster: Cluster) -> None:
-    client = cluster.client()
-    assert client.say("stream") == "on"
-    cluster.network.cut_link(cluster.hosts[0], cluster.hosts[1])
-    pause(4.5)
-    cluster.hosts[0].heal()
-    assert client.say("streamed") == "True"
-    assert client.say("untold") == "0"
-    assert client.end() == 0
+    with nothing_lost(cluster, "stream", "streamed"):
+        cluster.network.cut_link(cluster.hosts[0], cluster.hosts[1])
+        pause(4.5)
+        cluster.hosts[0].heal()
 
 
 def test_client_is_killed(cluster: Cluster) -> None:

@@ -121,25 +121,15 @@ def test_a_host_that_has_others_join_is_killed():
         assert spawned.slice(hosts=0).call.call_one(spawned.slice(hosts=slice(1, 7)), 3).get() == [3] * 6
 
 
-def test_a_host_below_is_killed():
+@pytest.mark.parametrize(("number", "why"), [(signal.SIGKILL, "agent killed"), (signal.SIGSTOP, "silent")])
+def test_a_host_below_is_lost(number: signal.Signals, why: str):
     with Workers(8, "tls") as workers, workers.attach() as hosts:
         echoes = hosts.spawn_procs().spawn("echo", Echo)
         assert list(echoes.echo.call(1).get().values()) == [1] * 8
         deep = below(hosts)[-1]
         waiting = echoes.slice(hosts=deep).wait.call_one()
-        workers.processes[deep].kill()
-        with pytest.raises(SupervisionError, match="agent killed"):
-            waiting.get()
-
-
-def test_a_host_below_is_frozen():
-    with Workers(8, "tls") as workers, workers.attach() as hosts:
-        echoes = hosts.spawn_procs().spawn("echo", Echo)
-        assert list(echoes.echo.call(1).get().values()) == [1] * 8
-        deep = below(hosts)[-1]
-        waiting = echoes.slice(hosts=deep).wait.call_one()
-        workers.processes[deep].send_signal(signal.SIGSTOP)
-        with pytest.raises(SupervisionError, match="silent"):
+        workers.processes[deep].send_signal(number)
+        with pytest.raises(SupervisionError, match=why):
             waiting.get()
 
 
