@@ -13,7 +13,7 @@ from tools.elf import section_names, unstripped_sections
 from tools.wheel_contents import Allowed, problems
 
 CORE = "monarch_core-0.1.0-cp311-abi3-manylinux_2_34_x86_64.whl"
-META = "monarch-0.1.0-py3-none-any.whl"
+META = "monarch_suite-0.1.0-py3-none-any.whl"
 TYPED = {f"monarch/{portion}/py.typed": b"" for portion in ("_core", "actor", "config")}
 
 
@@ -78,7 +78,7 @@ def test_a_portion_without_its_marker_for_type_checkers(tmp_path: Path) -> None:
 
 def test_the_meta_package_holds_nothing(tmp_path: Path) -> None:
     (found,) = problems(wheel(tmp_path, META, {"monarch/actor/__init__.py": b""}))
-    assert "outside the portions of 'monarch': none" in found
+    assert "outside the portions of 'monarch_suite': none" in found
 
 
 def test_sizes_tags_and_strangers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
