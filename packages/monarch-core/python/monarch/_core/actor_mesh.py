@@ -5,9 +5,10 @@ from __future__ import annotations
 from monarch._core.actor import NotAnEndpoint, actor_class
 from monarch._core.endpoint import endpoint_of
 from monarch._core.future import Future
+from monarch._core.generic import Generic
 from monarch._core.mesh import MeshTrait
 from monarch._core.mesh_info import MeshInfo
-from monarch._core.process import FIRST_ERROR, PING, current_process
+from monarch._core.process import FIRST_ERROR, OK, PING, current_process
 from monarch._core.shape import Extent, Shape
 from monarch._core.slice import Slice
 
@@ -15,17 +16,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
 
+    from typing_extensions import TypeVar
+
     from monarch._core._native import CallCell, Targets
     from monarch._core.errors import MeshFailure
     from monarch._core.supervision import OwnedMesh
 
+    A = TypeVar("A", default=Any)
+else:
+    A = None
 
 # What a handle keeps in its own dictionary: endpoints cannot have these names.
 FIELDS = frozenset({"_info", "_shape", "_owned", "_cached"})
 _ABSENT = object()
 
 
-class ActorMesh(MeshTrait):
+class ActorMesh(MeshTrait, Generic[A]):
     """The actors of one spawn, or some of them. What `spawn` returned is owned; slices and unpickled handles are references."""
 
     def __init__(self, info: MeshInfo, shape: Shape, owned: OwnedMesh | None = None) -> None:
@@ -105,6 +111,10 @@ class ActorMesh(MeshTrait):
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"cannot set {name!r}: the attributes of an actor handle are its endpoints")
 
+    def __dir__(self) -> list[str]:
+        """With the endpoints, which interactive shells complete."""
+        return sorted({*super().__dir__(), *actor_class(self._class()).endpoints})
+
     # ---- life
 
     def _failure(self) -> MeshFailure | None:
@@ -128,18 +138,24 @@ class ActorMesh(MeshTrait):
         if lost is not None:
             return Future._error(spawn_error(info, lost))
         procs = [info.procs[r] for r in ranks]
-        cell = process.native.cell(FIRST_ERROR, len(procs), procs)
+        cell = process.native.cell(FIRST_ERROR, len(procs), procs, info.uid)
+        mesh = info.uid.to_bytes(8, "little")
         for rank, proc in enumerate(procs):
-            process.native.request(proc, PING, rank.to_bytes(4, "little"), cell.slot)
+            process.native.request(proc, PING, rank.to_bytes(4, "little") + mesh, cell.slot)
         return Future._of(cell, self._initialized_result)
 
     def _initialized_result(self, cell: CallCell) -> None:
         error = cell.error()
         if error is not None:
-            from monarch._core.answer import proc_ended_failure
+            from monarch._core.answer import not_spawned_failure
+            from monarch._core.endpoint import mark_retrieved
 
-            rank = self._base_ranks()[error.rank]
-            self._info.failed.setdefault(rank, proc_ended_failure(self._info, rank, error.raw()))
+            ranks = self._base_ranks()
+            rank = ranks[error.rank]
+            # Several may fail of one cause, and this raises once.
+            others = [ranks[i] for i, r in enumerate(cell.results()) if r is None or r.status != OK]
+            failure = self._info.failed.setdefault(rank, not_spawned_failure(self._info, rank, error))
+            mark_retrieved(self._info.uid, cell, failure, others)
             raise spawn_error(self._info, rank)
 
     def stop(self, reason: str = "stopped by client") -> Future[None]:
@@ -191,9 +207,12 @@ def received_actor_mesh(state: tuple[Any, ...], shape: Shape) -> ActorMesh:
 
 
 def spawn_error(info: MeshInfo, rank: int, endpoint: str | None = None) -> BaseException:
+    from monarch._core.attachment import why_lost
     from monarch._core.errors import SpawnError, cause, spawn_failed, where
 
     failure = info.failed[rank]
+    if (error := why_lost(info, failure)) is not None:
+        return error
     place = where(failure.pid, failure.host, failure.reason.signal)
     return SpawnError(spawn_failed(info.name, cause(failure.reason, host=failure.host, mesh=info.name), place), endpoint, failure=failure)
 

@@ -244,6 +244,17 @@ class ChannelAddr:
         return (scheme, host, self.port, self.fd, self.path, self.number, bound, self.label, self.uid)
 
 
+def place_of(address: ChannelAddr) -> ChannelAddr:
+    """The address without an identity: what an agent binds."""
+    if address.uid is None:
+        return address
+    place = object.__new__(ChannelAddr)
+    for name in ChannelAddr.__slots__:
+        setattr(place, name, getattr(address, name))
+    place.label = place.uid = None
+    return place
+
+
 class BindSpec:
     """What to listen at: any address of a transport, or one address.
 

@@ -6,12 +6,15 @@ import asyncio
 import os
 import selectors
 from _contextvars import ContextVar
+from collections import deque
 
 from monarch._core._native import LoopSleep, set_thread_sender
 from monarch._core.actor import is_coroutine_function
 from monarch._core.context import set_context
 from monarch._core.errors import ExitReason, MeshFailure
-from monarch._core.local_actor import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP, aborted, verdict
+from monarch._core.fork import is_child, leave, leave_if_child
+from monarch._core.hook_answer import verdict
+from monarch._core.local_actor import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP, aborted
 from monarch._core.process import FAILED
 
 TYPE_CHECKING = False
@@ -43,6 +46,8 @@ class SharedSelector(selectors.EpollSelector):
         self._sleeper = LoopSleep(process, self.fileno())
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if is_child():
+            _NoTurns().popleft()
         if timeout is None or timeout > 0:
             self._sleeper.sleep(timeout)
         return super().select(0)
@@ -50,6 +55,13 @@ class SharedSelector(selectors.EpollSelector):
     def close(self) -> None:
         self._sleeper.close()
         super().close()
+
+
+class _NoTurns(deque[object]):
+    """What is ready to run on the loop of a parent, in a child that was forked in one of its steps: nothing."""
+
+    def popleft(self) -> object:
+        leave(RuntimeError(f"process {os.getpid()}, forked in an async endpoint, awaits something: the event loop is its parent's"))
 
 
 def new_loop(process: LocalProcess) -> asyncio.AbstractEventLoop:
@@ -189,6 +201,7 @@ class LoopSide:
         return self.over
 
     def _failed(self, call: Call, stage: str, exc: BaseException) -> bool:
+        leave_if_child(exc)
         if self.abandoned:
             return True
         if self.over and isinstance(exc, asyncio.CancelledError):
@@ -202,6 +215,7 @@ class LoopSide:
         stage = "call"
         try:
             value = await body
+            leave_if_child()
             if call.wants_reply and not explicit:
                 stage = "result"
                 call.reply(value)
@@ -330,14 +344,27 @@ class LoopSide:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def clean_up(self, hook: Any, exc: Exception | None, bound: float) -> None:
+        async def step() -> None:
+            try:
+                await hook(exc)
+                leave_if_child()
+            except BaseException as e:
+                leave_if_child(e)
+                raise
+
         async def run() -> None:
             set_context(self.actor.context)
-            await asyncio.wait_for(hook(exc), bound)
+            await asyncio.wait_for(step(), bound)
 
         try:
             self.loop.run_until_complete(run())
         except TimeoutError:
             raise TimeoutError(f"__cleanup__ took longer than {bound} s") from None
+
+    def forbid(self) -> None:
+        """In a child that was forked in a step of this loop: no other step runs there."""
+        loop: Any = self.loop
+        loop._ready = _NoTurns()
 
     def abandon(self) -> None:
         """Closes the loop and lets go of what runs on it."""

@@ -6,23 +6,22 @@ import json
 
 from monarch._core import config, runtime_log
 from monarch._core.address import ChannelAddr
-from monarch._core.errors import AttachError, AuthenticationError, VersionMismatch, attach_failed
+from monarch._core.errors import AttachError, AuthenticationError, MonarchError, VersionMismatch, attach_failed
 from monarch._core.future import Future
 from monarch._core.identity import new_uid
+from monarch._core.mesh_info import each_of
 from monarch._core.process import ERROR, LocalProcess, current_process
 from monarch._core.trust import Given, Trust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from monarch._core._native import CallCell, Hosts
+    from monarch._core.errors import MeshFailure
     from monarch._core.host_mesh import HostMesh
-
-
-# In the place of an address that is not known yet.
-_TO_COME = "(address to come)"
+    from monarch._core.mesh_info import MeshInfo
 
 
 def native_hosts(process: LocalProcess) -> Hosts:
@@ -50,18 +49,26 @@ def where(address: ChannelAddr) -> tuple[str, str, int]:
 class Attachment:
     """One call of `attach_to_workers`."""
 
-    def __init__(self, process: LocalProcess, workers: Sequence[Any], given: Given) -> None:
+    def __init__(self, process: LocalProcess, workers: Sequence[Any], given: Given, name: str | None = None) -> None:
         self.process = process
         self.given = given
-        self.addresses: list[str] = [_known_address(w) for w in workers]
+        known_addresses = [_known_address(w) for w in workers]
+        # Places of which the address is not known yet; the place in the mesh stands for it.
+        self.unknown = {rank for rank, address in enumerate(known_addresses) if address is None}
+        self.addresses = [address or f"{name or 'workers'}[{rank}]" for rank, address in enumerate(known_addresses)]
         known = _joined_hosts(process)
         taken: set[int] = set()
         # A host that this client has already stays the one it is.
         self._again: dict[int, tuple[Attachment, int]] = {}
         ids: list[int] = []
-        for rank, address in enumerate(self.addresses):
-            before = known.get(address)
-            if before is not None and before[0].ids[before[1]] not in taken and given.is_as(before[0].given, address):
+        for rank, address in enumerate(known_addresses):
+            before = known.get(address) if address is not None else None
+            if (
+                before is not None
+                and address is not None
+                and before[0].ids[before[1]] not in taken
+                and given.is_as(before[0].given, address)
+            ):
                 self._again[rank] = before
                 ids.append(before[0].ids[before[1]])
             else:
@@ -70,7 +77,11 @@ class Attachment:
         self.ids = tuple(ids)
         self.cell = native_hosts(process).announce(ids, job_settings())
         process.attachments.append(self)
-        self.failure: AttachError | None = None
+        self.failure: MonarchError | None = None
+        # By rank, the error of the Future of its address: it has the cause.
+        self.no_address: dict[int, MonarchError] = {}
+        # Why hosts that have joined are gone, asked where a call has failed for that: None where nothing is known beyond the loss.
+        self.explain: Callable[[], MonarchError | None] | None = None
         self._workers = list(workers)
         self.future: Future[None] = Future._of(self.cell, self._result)
 
@@ -114,10 +125,12 @@ class Attachment:
         try:
             text = worker.get()
             self.addresses[rank] = str(text)
+            self.unknown.discard(rank)
             return text
-        except AttachError as e:  # it says more than we could
-            self.failure = e
-            self._give_up(rank, str(e))
+        except MonarchError as e:  # it says more than we could
+            self.failure = self.failure or e
+            self.no_address[rank] = e
+            self._give_up(rank, str(e).partition("\nhint: ")[0])
         except Exception as e:
             self._give_up(rank, f"its address did not come: {type(e).__name__}: {e}")
         return None
@@ -155,7 +168,19 @@ class Attachment:
         if self.failure is None:
             self.failure = failure_of(cell, self.addresses)
         if self.failure is not None:
+            self._mark_procs_seen(cell)
             raise self.failure
+
+    def _mark_procs_seen(self, cell: CallCell) -> None:
+        """The same error is the end of the procs that were to be on these hosts."""
+        from monarch._core.root_fault import proc_failure_seen
+
+        failed = {self.ids[r] for r, result in enumerate(cell.results()) if result is not None and result.status == ERROR}
+        for mesh in list(self.process.owned.values()):
+            if not mesh.is_actors:
+                for proc, agent in zip(mesh.info.procs, each_of(mesh.info.agents), strict=True):
+                    if agent in failed:
+                        proc_failure_seen(self.process, proc)
 
     def check(self) -> None:
         """Raises if it is known that hosts have not joined."""
@@ -170,7 +195,7 @@ class Attachment:
         return [json.loads(r.raw()) if r is not None and r.status != ERROR else None for r in results]
 
 
-def _known_address(worker: Any) -> str:
+def _known_address(worker: Any) -> str | None:
     """What is known of it now: of a Future, whatever it has."""
     if isinstance(worker, str):
         return worker
@@ -180,7 +205,7 @@ def _known_address(worker: Any) -> str:
             return str(worker.get())
         except Exception:  # it is told where the others are, in `_run`
             pass
-    return _TO_COME
+    return None
 
 
 def _has_come(worker: Any) -> bool:
@@ -194,8 +219,38 @@ def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attachment, int]]:
         return {}
     lost = {id for id, _, _, why in process.hosts.hosts() if why is not None}
     process.attachments = [a for a in process.attachments if not lost.issuperset(a.ids)]
-    every = [(address, a, rank) for a in process.attachments for rank, address in enumerate(a.addresses)]
-    return {address: (a, rank) for address, a, rank in every if address != _TO_COME and a.ids[rank] not in lost}
+    every = [(address, a, rank) for a in process.attachments for rank, address in enumerate(a.addresses) if rank not in a.unknown]
+    return {address: (a, rank) for address, a, rank in every if a.ids[rank] not in lost}
+
+
+def why_lost(info: MeshInfo, failure: MeshFailure) -> MonarchError | None:
+    """What is behind the loss of the host of a failed rank, such as the end of the job that started it; known in the client only."""
+    if failure.reason.kind != "host_lost" or not failure.crashed_ranks:
+        return None
+    attachment, rank = _attached(info, failure.crashed_ranks[0])
+    if attachment is None:
+        return None
+    error = attachment.no_address.get(rank)
+    if error is None:
+        return None if attachment.explain is None else attachment.explain()
+    from copy import copy
+
+    return copy(error)  # its traceback is of one raise
+
+
+def place_of(info: MeshInfo, rank: int) -> str | None:
+    """Where the host of a rank was to join; None where that is not known here."""
+    attachment, place = _attached(info, rank)
+    return None if attachment is None else attachment.addresses[place]
+
+
+def _attached(info: MeshInfo, rank: int) -> tuple[Attachment | None, int]:
+    """The call that has attached the host of a rank, and the place of the host in it."""
+    from monarch._core.mesh_info import each_of
+
+    agents = each_of(info.agents)
+    agent = agents[rank] if rank < len(agents) else 0
+    return next(((a, a.ids.index(agent)) for a in current_process().attachments if agent in a.ids), (None, 0))
 
 
 def failure_of(cell: CallCell, addresses: Sequence[str]) -> AttachError | None:
@@ -215,12 +270,15 @@ def failure_of(cell: CallCell, addresses: Sequence[str]) -> AttachError | None:
 
 
 def agent_uid(address: ChannelAddr) -> int:
-    """Of the agent that is meant; 0: whoever answers."""
+    """The identity that an address names; 0 if it names none. `ValueError` for one that no process can have."""
     if address.uid is None:
         return 0
     from monarch._core.identity import from_base58
 
-    return from_base58(address.uid)
+    uid = from_base58(address.uid)
+    if not 0 < uid < 1 << 64:
+        raise ValueError(f"{address.url}: {address.label}<{address.uid}> is not the identity of a process")
+    return uid
 
 
 def described_by(process: LocalProcess) -> str:
@@ -253,7 +311,7 @@ def attach_to_workers(
     An address is a string such as `tcp://host:22222` or a `Future` of one. Returns at once; `initialized` is done when all have joined and
     raises `AttachError` (`.hosts`: address to reason) if one has not within `mesh_attach_config_timeout`. `secret` (bytes, or the path of
     a file that only its owner may read), `private_key` with `ca` (PEM, or paths), or `insecure=True` say how both sides know each other;
-    `ValueError` if an address needs one of them. `name` is accepted for scripts that give it.
+    `ValueError` if an address needs one of them. Errors name a host by `name` and rank while its address is not known.
     """
     process = current_process()
     if not process.is_client or process.universe is not None:
@@ -266,6 +324,7 @@ def attach_to_workers(
         if isinstance(worker, str):
             address = ChannelAddr.parse(worker)
             where(address)
+            agent_uid(address)
             given.of(address)
         elif not callable(getattr(worker, "get", None)):
             raise TypeError(f"workers has {worker!r}: expected an address or a Future of one")
@@ -273,7 +332,7 @@ def attach_to_workers(
     from monarch._core.shape import Shape
     from monarch._core.slice import Slice
 
-    attachment = Attachment(process, workers, given)
+    attachment = Attachment(process, workers, given, name)
     attachment.begin()
     mesh = HostMesh(attachment.ids, Shape(("hosts",), Slice.new_row_major((len(workers),))), True)
     mesh._attachment = attachment

@@ -191,6 +191,6 @@ def exit_reason(uid: int, wait: float) -> tuple[str, str] | None:
         end = process.native.ended(uid)
     if end is None:
         return None
-    _, _, host, kind, number, detail, core, _ = end
+    _, _, host, kind, number, detail, core, *_ = end
     code, signal = (number if kind == "exit_code" else None), (number if kind in ("signal", "oom") else None)
     return kind, cause(ExitReason(kind, code, signal, core, detail or None), host=host)

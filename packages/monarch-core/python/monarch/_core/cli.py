@@ -34,7 +34,7 @@ class Verbs(click.Group):
         if own is not None:
             return own
         entry = _added().get(cmd_name)
-        return None if entry is None else _loaded(entry)
+        return _missing(cmd_name) if entry is None else _loaded(entry)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from importlib.metadata import entry_points
@@ -67,11 +67,23 @@ def _loaded(entry: EntryPoint) -> click.Command:
 def _broken(entry: EntryPoint, wrong: str) -> click.Command:
     source = entry.dist.metadata["Name"] if entry.dist is not None else "an unknown wheel"
 
+    return _refusing(entry.name, f"the verb '{entry.name}' of {source} cannot be loaded: {wrong}")
+
+
+def _missing(verb: str) -> click.Command | None:
+    """The verb of a wheel of ours that is not installed."""
+    from monarch._core.wheel import needs_wheel, wheel_of_verb
+
+    wheel = wheel_of_verb(verb)
+    return None if wheel is None else _refusing(verb, needs_wheel(f"the verb '{verb}'", wheel))
+
+
+def _refusing(verb: str, why: str) -> click.Command:
     def refuse() -> None:
-        raise click.ClickException(f"the verb '{entry.name}' of {source} cannot be loaded: {wrong}")
+        raise click.ClickException(why)
 
     anything: dict[str, Any] = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-    return click.Command(entry.name, anything, refuse, short_help="(cannot be loaded)")
+    return click.Command(verb, anything, refuse, short_help="(cannot be loaded)")
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -115,14 +127,16 @@ def doctor(as_json: bool) -> int:
 @root.command()
 @click.argument("pid", type=int, nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="All that is known, as a list of objects.")
-def ps(pid: tuple[int, ...], as_json: bool) -> int:
-    """Lists jobs, procs and actors, what runs and since when.
+@click.option("--all", "everything", is_flag=True, help="Also hosts that are lost, and all agents of hosts.")
+def ps(pid: tuple[int, ...], as_json: bool, everything: bool) -> int:
+    """Lists jobs with their hosts, procs and actors, what runs and since when.
 
-    All jobs of this user on this machine, or those whose client is PID. Exits with 1 if a proc is unresponsive.
+    All jobs of this user on this machine, or those whose client is PID; and agents of hosts that work for none of these. Exits with 1 if
+    a proc is unresponsive.
     """
     from monarch._core.ps_command import report
 
-    return report(pid, as_json)
+    return report(pid, as_json, everything)
 
 
 @root.command()

@@ -7,6 +7,7 @@ would do typed by hand, and its output is in the same order.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections import deque
@@ -68,7 +69,7 @@ class DebugServer:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not debug_address.is_own(writer.get_extra_info("socket")):
             writer.write(b"refused: not the user of this job\n")
-            writer.close()
+            await _close(writer)
             return
         before, connection = self._connection, DebugConnection(self.controller, reader, writer)
         self._connection = connection
@@ -77,6 +78,13 @@ class DebugServer:
         await connection.run()
         if self._connection is connection:
             self._connection = None
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Also where the other end has reset the connection: an error that is not looked at would be printed."""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
 
 
 class DebugConnection:
@@ -106,7 +114,7 @@ class DebugConnection:
             pass
         finally:
             pump.cancel()
-            self._writer.close()
+            await _close(self._writer)
 
     async def close(self, last: str, orderly: bool = False) -> None:
         self._say(f"\n{last}\n")

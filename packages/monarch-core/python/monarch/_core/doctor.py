@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from monarch._core.wheel import FOREIGN, install_hint
+
 _MIB = 1 << 20
 # The agent holds a socket and two pipes for each proc; a limit that leaves no room for 300 procs is one that somebody will hit.
 OPEN_FILES = 1024
@@ -207,13 +209,17 @@ def versions() -> list[tuple[str, str]]:
     """Distributions of this project that are installed, then what core stands on; each with its version."""
     from importlib.metadata import distributions
 
-    names = {d.metadata["Name"] for d in distributions() if (d.metadata["Name"] or "").split("-")[0].lower() == "monarch"}
+    names = {d.metadata["Name"] for d in distributions() if (d.metadata["Name"] or "").lower().startswith("monarch-")}
     own = sorted(names | {"monarch-core"})
     return [(name, _version(name) or "not installed as a wheel") for name in [*own, *_NEEDED]]
 
 
 def wheels() -> Line:
     text = ", ".join(f"{name} {version}" for name, version in versions())
+    foreign = _version(FOREIGN)
+    if foreign is not None:
+        todo = f"{FOREIGN} {foreign} is a package of another project: `pip uninstall {FOREIGN}`, then {install_hint('monarch-core')}"
+        return Line("packages", text, todo)
     for name, least in _NEEDED.items():
         found = _version(name)
         needed = ".".join(map(str, least))

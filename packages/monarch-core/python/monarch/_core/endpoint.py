@@ -67,7 +67,7 @@ class Endpoint(Generic[P, R]):
             return self._supervision_error(self._root_failure)
         return None
 
-    def _supervision_error(self, failure: MeshFailure, spawn: bool = False) -> BaseException:
+    def _supervision_error(self, failure: MeshFailure) -> BaseException:
         from monarch._core.errors import SpawnError, SupervisionError
 
         if failure.reason.kind == "stopped":
@@ -75,11 +75,17 @@ class Endpoint(Generic[P, R]):
 
             stay_if_leaving()
         info = self._mesh._info
+        if failure.reason.kind == "host_lost":
+            from monarch._core.attachment import why_lost
+
+            if (error := why_lost(info, failure)) is not None:
+                error.__cause__ = SupervisionError(failure.report(), self._endpoint_name, failure=failure)
+                return error
         if info.unspawned and failure.crashed_ranks and failure.crashed_ranks[0] in info.unspawned:
             from monarch._core.actor_mesh import spawn_error
 
             return spawn_error(info, failure.crashed_ranks[0], self._endpoint_name)
-        kind = SpawnError if spawn else SupervisionError
+        kind = SpawnError if failure.reason.kind == "not_started" else SupervisionError
         return kind(failure.report(), self._endpoint_name, failure=failure)
 
     def _undelivered(self, exc: RuntimeError, rank: int | None = None) -> BaseException:
@@ -162,7 +168,17 @@ class Endpoint(Generic[P, R]):
 
     def rref(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Tensors that stay where they are; needs monarch-tensor."""
-        raise NotImplementedError("rref needs the wheel monarch-tensor: pip install monarch-tensor")
+        from monarch._core.wheel import missing_wheel
+
+        raise missing_wheel("rref", "monarch-tensor")
+
+    if not TYPE_CHECKING:
+
+        def __call__(self, *_: Any, **__: Any) -> None:
+            raise TypeError(
+                f"{self._endpoint_name} is an endpoint and runs in its actors: "
+                "use .call(), .call_one(), .choose(), .stream() or .broadcast()"
+            )
 
     # ---- answers
 
@@ -194,10 +210,10 @@ class Endpoint(Generic[P, R]):
 
     def _error(self, cell: CallCell, result: Result, rank: int) -> BaseException:
         """The exception that an answer stands for; `rank` is its place in the called mesh."""
-        from monarch._core.answer import actor_error, proc_ended_failure, received_failure
+        from monarch._core.answer import endpoint_error, proc_ended_failure, received_failure
 
         if result.status == ERROR:
-            return actor_error(result, self._mesh._info.name, self._name)
+            return endpoint_error(result, self._mesh._info.name, self._name)
         if result.status == CLOSED:
             return EOFError(f"Port closed: {self._endpoint_name} ended without an answer")
         if result.status == UNDELIVERED:
@@ -215,16 +231,19 @@ class Endpoint(Generic[P, R]):
         base, results = self._mesh._base_ranks(), cell.results()
         whole = len(results) == len(base)
         unanswered = [base[i] for i, r in enumerate(results) if r is None or r.status != OK] if whole else []
-        _mark_retrieved(self._mesh._info.uid, cell, failure, unanswered)
-        error = self._supervision_error(failure, spawn=failure.reason.kind == "not_started")
-        return error
+        mark_retrieved(self._mesh._info.uid, cell, failure, unanswered)
+        return self._supervision_error(failure)
 
 
 def _load(result: Any) -> Any:
-    return result.load()
+    try:
+        return result.load()
+    finally:
+        # An error's traceback has this frame, and is kept.
+        del result
 
 
-def _mark_retrieved(mesh: int, cell: CallCell, failure: MeshFailure, unanswered: list[int]) -> None:
+def mark_retrieved(mesh: int, cell: CallCell, failure: MeshFailure, unanswered: list[int]) -> None:
     from monarch._core.root_fault import failure_seen
 
     # First of all: once the cell counts as retrieved, what has not been seen is acted upon. The ranks that the call did
@@ -305,7 +324,7 @@ class Accumulator(Generic[P, R, A]):
 
     def accumulate(self, *args: P.args, **kwargs: P.kwargs) -> Future[A]:
         """Sends now; the fold runs where the Future is first observed."""
-        from monarch._core.future import returns_future
+        from monarch._core.lazy_future import returns_future
 
         answers = self._endpoint.stream(*args, **kwargs)
 

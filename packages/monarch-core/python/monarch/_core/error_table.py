@@ -20,7 +20,13 @@ class ErrorRow:
 
 
 _PROC = "the process this actor was running on"
-_UNHANDLED = "define `__supervise__` in the owner and return True there to go on without the failed actor"
+_UNHANDLED = "return True in `__supervise__` of the owner to go on without the failed actor"
+# The owner is the script, which has no `__supervise__`.
+UNHANDLED_BY_ROOT = "catch `SupervisionError` of the calls, or set `monarch.actor.unhandled_fault_hook`, to go on without the failed actor"
+KILLED = "SIGKILL comes from a person, a scheduler or the kernel (see its log)"
+# Signals that native code causes itself, and what finds the place.
+CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
+CRASHED = "{signal} comes from native code that the actor calls: call `faulthandler.enable()` in the actor to see the Python stack"
 
 # The first nine codes are the kinds of `ExitReason`, their templates the cause in a report.
 ERROR_TABLE: tuple[ErrorRow, ...] = (
@@ -44,7 +50,7 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "SupervisionError",
         "a process with actors was killed by a signal",
         _PROC + " failed: Killed(sig={signal})",
-        "SIGKILL comes from a person, a scheduler or the kernel (see its log); SIGSEGV and SIGABRT from native code (try `faulthandler`)",
+        f"{KILLED}; {CRASHED.format(signal=' or '.join(('SIGSEGV', 'SIGABRT')))}",
     ),
     ErrorRow(
         "oom",
@@ -58,7 +64,7 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "SupervisionError",
         "a host is silent, or its agent is gone",
         "host {host} lost: {detail}",
-        "spawn again on the remaining hosts; `host_loss_timeout` is the silence that is tolerated",
+        "spawn again on the remaining hosts; a silence of two thirds of `host_loss_timeout` loses nothing",
     ),
     ErrorRow(
         "link_lost",

@@ -257,10 +257,22 @@ def failure_report(failure: MeshFailure, hint: bool = True) -> str:
     if first._during is not None:
         lines.append("  " + _fill("while_handling"))
         lines += _indent(failure_report(first._during, hint=False).split("\n"), "    ")
-    advice = _hint(reason.kind) if hint else None
+    advice = _advice(first, levels) if hint else None
     if advice:
         lines.append(f"  hint: {advice}")
     return "\n".join(lines)
+
+
+def _advice(first: MeshFailure, levels: list[str]) -> str | None:
+    from monarch._core.error_table import CRASHED, CRASHES, KILLED, UNHANDLED_BY_ROOT
+
+    reason = first.reason
+    if reason.kind == "raised" and not levels and first.actor.startswith("<root>.") and first.actor.count(">.<") == 1:
+        return UNHANDLED_BY_ROOT
+    if reason.kind == "signal":
+        name = _signal_name(reason.signal or 0)
+        return CRASHED.format(signal=name) if name in CRASHES else KILLED if name == "SIGKILL" else None
+    return _hint(reason.kind)
 
 
 def _first(failure: MeshFailure) -> tuple[MeshFailure, list[str]]:

@@ -167,7 +167,10 @@ def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -
         else:
             process.native.reply(sender, slot, rank, OK, b"")
 
-    process.start_thread(run)
+    try:
+        process.start_thread(run)
+    except RuntimeError as e:  # no thread is to be had, and the requester waits
+        process.native.reply(sender, slot, marshal.loads(body)[-1], ERROR, str(e).encode())
 
 
 # ---- in the agent's process

@@ -9,17 +9,15 @@ from __future__ import annotations
 from _thread import allocate_lock
 
 from monarch._core.generic import Generic
-from monarch._core.process import simulated_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
-    import threading
-    from _thread import LockType
-    from collections.abc import Awaitable, Callable, Generator
+    from collections.abc import Callable, Generator
     from typing import Any, ParamSpec, TypeVar
-    from typing import cast as _cast
     from weakref import WeakKeyDictionary
+
+    from monarch._core.errors import MonarchError
 
     R = TypeVar("R")
     P = ParamSpec("P")
@@ -27,17 +25,42 @@ else:
     R = None
 
 
-class WouldBlockRuntime(RuntimeError):
-    """`get()` inside a coroutine that a `get()` is driving: await there instead."""
-
-    __module__ = "monarch.actor"
-
-
 _settle = allocate_lock()
+# Of the functions between the code that waits and the warning that it blocks its loop.
+_OWN_MODULES = ("monarch._core.future", "monarch._core.lazy_future", "monarch._core.receive")
 _own = object()
 
 # States of a future.
 _PENDING, _VALUE, _ERROR = 0, 1, 2
+
+
+class _Raised:
+    """A `MonarchError` that a future has raised, made again where nothing has it any more.
+
+    Its traceback leads to the frames of its observers, which have the future and the memory of the operation. A future that led back to it
+    would keep them until the cyclic collector runs.
+    """
+
+    __slots__ = ("cause", "error", "parts")
+
+    def __init__(self, error: MonarchError) -> None:
+        from weakref import ref
+
+        self.error = ref(error)
+        self.parts = error.__reduce__()
+        self.cause = error.__cause__
+
+    def again(self) -> BaseException:
+        from weakref import ref
+
+        with _settle:
+            error = self.error()
+            if error is None:
+                make, arguments = self.parts
+                error = make(*arguments)
+                error.__cause__ = self.cause
+                self.error = ref(error)
+        return error
 
 
 def _running_loop() -> Any:
@@ -95,7 +118,7 @@ class Future(Generic[R]):
         try:
             result, state = self._decode(cell), _VALUE
         except BaseException as e:
-            result, state = e, _ERROR
+            result, state = e.with_traceback(None), _ERROR
         with _settle:
             if self._state == _PENDING:
                 self._result, self._state = result, state
@@ -107,10 +130,25 @@ class Future(Generic[R]):
         if self._state == _PENDING:
             self._finish()
         if self._state == _ERROR:
-            error: BaseException = self._result
-            # The same object every time: without this its traceback would grow with each observation.
-            raise error.with_traceback(None)
+            error = self._raised()
+            try:
+                # The same object every time: without this its traceback would grow with each observation.
+                raise error.with_traceback(None)
+            finally:
+                # This frame is part of the traceback.
+                del error, self
         return self._result
+
+    def _raised(self) -> BaseException:
+        """The error, which is raised now, or has been."""
+        result = self._result
+        if type(result) is _Raised:
+            return result.again()
+        from monarch._core.errors import MonarchError
+
+        if isinstance(result, MonarchError):
+            self._result = _Raised(result)
+        return result
 
     def _done(self) -> bool:
         cell = self._cell  # another thread may let go of it
@@ -129,7 +167,11 @@ class Future(Generic[R]):
                 _warn_blocking()
             if not self._wait(timeout):
                 raise TimeoutError(f"no result after {timeout} s")
-        return self._observe()
+        try:
+            return self._observe()
+        finally:
+            # An error's traceback has this frame.
+            del self
 
     result = get
 
@@ -138,8 +180,8 @@ class Future(Generic[R]):
         try:
             self.get(timeout)
         except BaseException as e:
-            if self._state == _ERROR and e is self._result:
-                return self._result
+            if self._state == _ERROR and e is self._raised():
+                return e.with_traceback(None)  # pyright: ignore[reportReturnType]
             raise
         return None
 
@@ -158,7 +200,12 @@ class Future(Generic[R]):
                 # Who calls again at once what fails at once must not keep `__supervise__`, which would change that, from running.
                 yield
                 raise
-        return self._observe()
+            finally:
+                del self
+        try:
+            return self._observe()
+        finally:
+            del self
 
     def _arrival(self, loop: Any) -> asyncio.Future[None]:
         cell = self._cell
@@ -201,7 +248,7 @@ def _transfer(source: Future[Any], outer: asyncio.Future[Any]) -> None:
         error.__cause__ = e
         outer.set_exception(error)
     except BaseException as e:
-        outer.set_exception(e)
+        outer.set_exception(e.with_traceback(None))
 
 
 def _check_timeout(timeout: float) -> None:
@@ -210,12 +257,19 @@ def _check_timeout(timeout: float) -> None:
 
 
 def _warn_blocking() -> None:
+    """Code of this package that waits does so on behalf of a function that blocks, and says so."""
+    import sys
     import warnings
 
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__") in _OWN_MODULES:
+        frame, level = frame.f_back, level + 1
+    if str(frame.f_globals.get("__name__")).startswith("monarch."):
+        return
     warnings.warn(
         "get() blocks the active event loop of this thread until the result is there: await the Future, or use as_asyncio()",
         UserWarning,
-        stacklevel=3,
+        stacklevel=level,
     )
 
 
@@ -260,216 +314,3 @@ def _bridge(loop: Any) -> _Bridge:
     if bridge is None:
         bridge = _bridges[loop] = _Bridge(loop)
     return bridge
-
-
-def _simulated_event(process: Any) -> Any:
-    from monarch._core.simulated import Event
-
-    return Event(process)
-
-
-class _LazyFuture(Future[R]):
-    """The future of an async function that the first observer runs."""
-
-    __slots__ = ("_body", "_event", "_lock", "_loop", "_task", "_waiters")
-    _body: Callable[[], Awaitable[Any]] | None
-    _event: threading.Event | None
-    _lock: LockType
-    _loop: Any
-    _task: asyncio.Task[None] | None
-    _waiters: list[tuple[Any, Any]]
-
-    @classmethod
-    def _make(cls, body: Callable[[], Awaitable[Any]]) -> _LazyFuture[Any]:
-        self = cls.__new__(cls)
-        self._cell = self._decode = self._result = None
-        self._index = 0
-        self._state = _PENDING
-        self._body = body
-        self._lock = allocate_lock()
-        self._event = None
-        self._waiters = []
-        # Where the body runs if it was awaited first; the loop itself holds tasks only weakly.
-        self._loop = self._task = None
-        return self
-
-    def _start(self) -> Callable[[], Awaitable[Any]] | None:
-        """The body for the first observer, None for all others."""
-        import threading
-
-        with self._lock:
-            body, self._body = self._body, None
-            if body is not None:
-                process = simulated_process()
-                self._event = threading.Event() if process is None else _simulated_event(process)
-            return body
-
-    def _set(self, result: Any, state: int) -> None:
-        with self._lock:
-            if self._state != _PENDING:
-                return
-            self._result, self._state = result, state
-            waiters, self._waiters = self._waiters, []
-            self._loop = self._task = None
-        if self._event is not None:
-            self._event.set()
-        for loop, future in waiters:
-            try:
-                loop.call_soon_threadsafe(lambda f=future: f.done() or f.set_result(None))
-            except RuntimeError:  # that loop is closed: nobody waits there
-                continue
-
-    def _done(self) -> bool:
-        return self._state != _PENDING
-
-    def _finish(self) -> None:
-        return
-
-    async def _run(self, body: Callable[[], Awaitable[Any]]) -> None:
-        try:
-            self._set(await body(), _VALUE)
-        except BaseException as e:
-            self._set(e, _ERROR)
-            if not isinstance(e, Exception):
-                raise
-
-    def get(self, timeout: float | None = None) -> R:
-        if timeout is not None:
-            _check_timeout(timeout)
-        if self._state != _PENDING:
-            return self._observe()
-        running = _running_loop()
-        if running is not None and getattr(running, "_monarch_driven_by_get", False):
-            raise WouldBlockRuntime("get() inside a coroutine that a get() is driving: await it")
-        body = self._start()
-        if body is None:
-            if running is not None:
-                if running is self._loop:
-                    raise WouldBlockRuntime("get() on the loop that runs the coroutine it would wait for: await it")
-                _warn_blocking()
-            if not self._event.wait(timeout):  # pyright: ignore
-                raise TimeoutError(f"no result after {timeout} s")
-            return self._observe()
-        if running is None:
-            self._drive(body, timeout)
-            return self._observe()
-        _warn_blocking()
-        process = simulated_process()
-        if process is not None:
-            process.start_thread(self._drive, body, timeout)
-            self._event.wait()  # pyright: ignore
-            return self._observe()
-        import threading
-
-        helper = threading.Thread(target=self._drive, args=(body, timeout), daemon=True, name="monarch-future")
-        helper.start()
-        helper.join()
-        return self._observe()
-
-    result = get
-
-    def _drive(self, body: Callable[[], Awaitable[Any]], timeout: float | None) -> None:
-        import asyncio
-
-        async def main() -> None:
-            asyncio.get_running_loop()._monarch_driven_by_get = True  # pyright: ignore
-            task = asyncio.ensure_future(self._run(body))
-            try:
-                done, _ = await asyncio.wait((task,), timeout=timeout)
-            except asyncio.CancelledError as e:  # Ctrl-C
-                await self._cancel(task, e)
-                raise
-            if not done:
-                await self._cancel(task, TimeoutError(f"no result after {timeout} s"))
-
-        try:
-            process = simulated_process()
-            if process is None:
-                asyncio.run(main())
-            else:
-                from monarch._core.simulated_loop import run
-
-                run(process, main())
-        except BaseException as e:
-            self._set(e, _ERROR)
-            if not isinstance(e, Exception):
-                raise
-
-    async def _cancel(self, task: asyncio.Task[None], outcome: BaseException) -> None:
-        """Ends the body; what it makes of that does not count."""
-        import asyncio
-
-        self._set(outcome, _ERROR)
-        task.cancel()
-        await asyncio.wait((task,))
-
-    def _arrival(self, loop: Any) -> asyncio.Future[None]:
-        body = self._start()
-        future = loop.create_future()
-        if body is not None:
-            # Who awaits may be cancelled, the body goes on for the others.
-            self._loop = loop
-            self._task = loop.create_task(self._run(body))
-        with self._lock:
-            if self._state == _PENDING:
-                self._waiters.append((loop, future))
-                return future
-        future.set_result(None)
-        return future
-
-
-def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]]:
-    """Makes an async function return a `Future`: calling it only prepares, the first observer runs the body, once.
-
-    `TypeError` for anything but an async function.
-    """
-    from functools import wraps
-
-    from monarch._core.actor import is_coroutine_function
-
-    if not callable(function) or not is_coroutine_function(function):
-        raise TypeError("returns_future requires an async function")
-
-    @wraps(function)
-    def prepare(*args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        import contextvars
-
-        from monarch._core.context import context
-
-        context()
-        variables = contextvars.copy_context()
-        made = _LazyFuture._make(lambda: _in_context(variables, function, args, kwargs))
-        return _cast("Future[R]", made) if TYPE_CHECKING else made
-
-    return prepare
-
-
-def _in_context(variables: Any, function: Any, args: Any, kwargs: Any) -> Any:
-    """The body, with the caller's context variables in force at each of its steps."""
-    coroutine = variables.run(lambda: function(*args, **kwargs))
-    return _Stepped(variables, coroutine)
-
-
-class _Stepped:
-    __slots__ = ("coroutine", "variables")
-
-    def __init__(self, variables: Any, coroutine: Any) -> None:
-        self.variables = variables
-        self.coroutine = coroutine
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        run, coroutine = self.variables.run, self.coroutine
-        step, value = coroutine.send, None
-        while True:
-            try:
-                yielded = run(step, value)
-            except StopIteration as e:
-                return e.value
-            try:
-                value = yield yielded
-                step = coroutine.send
-            except GeneratorExit:
-                coroutine.close()
-                raise
-            except BaseException as e:
-                step, value = coroutine.throw, e

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from monarch._core.future import Future, returns_future
+from monarch._core.future import Future
+from monarch._core.lazy_future import returns_future
 from monarch._core.mesh import MeshTrait
 from monarch._core.process import LocalProcess
 from monarch._core.shape import Extent, Point, Region, Shape
 from monarch._core.slice import Slice
+from monarch._core.spawned_procs import SpawnedProcs, procs_on
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from monarch._core.attachment import Attachment
     from monarch._core.bootstrap_command import BootstrapCommand
+    from monarch._core.errors import MonarchError
     from monarch._core.proc_mesh import ProcMesh
     from monarch._core.supervision import OwnedMesh
     from monarch._core.workspace import Workspace
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 class HostMesh(MeshTrait):
     """Host agents. What created or attached it is owned; slices and unpickled handles are references."""
 
-    __slots__ = ("__weakref__", "_agents", "_attachment", "_executable", "_is_owned", "_is_shut_down", "_shape", "_spawned")
+    __slots__ = ("__weakref__", "_agents", "_attachment", "_executable", "_is_owned", "_shape", "_spawned")
     _whole_slice_is_self = True
 
     def __init__(self, agents: tuple[int, ...], shape: Shape, is_owned: bool, executable: str | None = None) -> None:
@@ -31,8 +34,7 @@ class HostMesh(MeshTrait):
         self._shape = shape
         self._is_owned = is_owned
         self._executable = executable
-        self._is_shut_down = False
-        self._spawned: list[OwnedMesh] = []
+        self._spawned = SpawnedProcs()
         # Of hosts that were attached.
         self._attachment: Attachment | None = None
 
@@ -55,11 +57,31 @@ class HostMesh(MeshTrait):
         agents = self._agents
         return [agents[r if len(agents) > 1 else 0] for r in self._shape.ranks()]
 
-    def _check_usable(self) -> None:
+    @property
+    def _is_shut_down(self) -> bool:
+        return self._spawned.is_shut_down
+
+    def _check_not_shut_down(self) -> None:
         if self._is_shut_down:
             raise RuntimeError("HostMesh has already been shut down")
+
+    def _check_usable(self) -> None:
+        self._check_not_shut_down()
         if self._attachment is not None:
             self._attachment.check()
+
+    def _explain_loss(self, explain: Callable[[], MonarchError | None]) -> None:
+        """Calls that fail because attached hosts are lost raise what `explain` gives, if it gives something."""
+        if self._attachment is not None:
+            self._attachment.explain = explain
+
+    def _lost_hosts(self) -> dict[int, str]:
+        """Why this client has lost hosts of an attached mesh, by their ranks in it."""
+        if self._attachment is None:
+            return {}
+        native = self._attachment.process.hosts
+        lost = {agent: why for agent, _, _, why in native.hosts() if why is not None} if native is not None else {}
+        return {rank: lost[agent] for rank, agent in enumerate(self._agents) if agent in lost}
 
     def spawn_procs(
         self,
@@ -77,6 +99,11 @@ class HostMesh(MeshTrait):
         from monarch._core.spawn import spawn_procs
 
         self._check_usable()
+        if per_host is not None and not hasattr(per_host, "keys"):
+            raise TypeError(
+                f"spawn_procs({per_host!r}): per_host is a dict of label to size, not {type(per_host).__name__}\n"
+                "hint: spawn_procs({'procs': 4}) makes four processes on each host, along a dimension `procs`"
+            )
         return spawn_procs(self, dict(per_host or {}), bootstrap, name or "anon", proc_bind, bootstrap_command)
 
     @property
@@ -94,16 +121,18 @@ class HostMesh(MeshTrait):
     def stop(self) -> Future[None]:
         """Stops the processes spawned through this object; the hosts stay ready."""
         self._check_owned()
-        return self._stop_all("host mesh stopped")
+        return _stop_all(self._spawned.take(), "host mesh stopped")
 
     def shutdown(self) -> Future[None]:
-        """Stops the processes and ends the agents; the object cannot be used afterwards."""
+        """Stops the processes, those of copies included, and ends the agents; the object cannot be used afterwards."""
         self._check_owned()
-        if self._is_shut_down:
-            raise RuntimeError("HostMesh has already been shut down")
-        self._is_shut_down = True
-        stopped = self._stop_all("host mesh shut down")
-        return stopped if self._attachment is None else self._end_agents(stopped)
+        self._check_not_shut_down()
+        self._spawned.shut_down()
+        reason = "host mesh shut down"
+        if self._attachment is None:
+            return _stop_all(list(self._spawned), reason)
+        # No process outlives its agent, whichever object it was spawned through.
+        return self._end_agents(_stop_all(procs_on(self._attachment.process, set(self._agent_ids())), reason))
 
     def _end_agents(self, stopped: Future[None]) -> Future[None]:
         from monarch._core.attachment import native_hosts
@@ -129,20 +158,17 @@ class HostMesh(MeshTrait):
         if not self._is_owned:
             raise RuntimeError("cannot shut down `HostMesh` that is a reference instead of owned")
 
-    def _stop_all(self, reason: str) -> Future[None]:
-        spawned, self._spawned = self._spawned, []
-        futures = [mesh.stop(reason) for mesh in spawned]
-
-        async def wait() -> None:
-            for f in futures:
-                await f
-
-        return returns_future(wait)() if futures else Future._value(None)
-
     def with_python_executable(self, path: str) -> HostMesh:
         """A copy whose processes use that interpreter; `this_host()` inside them does so too."""
-        mesh = HostMesh(self._agents, self._shape, self._is_owned, str(path))
+        mesh = self.__copy__()
+        mesh._executable = str(path)
+        return mesh
+
+    def __copy__(self) -> HostMesh:
+        """The same hosts as an object of its own: its `stop` ends what was spawned through it."""
+        mesh = HostMesh(self._agents, self._shape, self._is_owned, self._executable)
         mesh._attachment = self._attachment
+        mesh._spawned = SpawnedProcs(self._spawned)
         return mesh
 
     async def sync_workspace(self, workspace: Workspace, conda: bool = False, auto_reload: bool = False) -> None:
@@ -175,6 +201,7 @@ class HostMesh(MeshTrait):
         return False
 
     def __enter__(self) -> Self:
+        self._check_not_shut_down()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -182,6 +209,7 @@ class HostMesh(MeshTrait):
             self.shutdown().get()
 
     async def __aenter__(self) -> Self:
+        self._check_not_shut_down()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -191,10 +219,14 @@ class HostMesh(MeshTrait):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, HostMesh):
             return NotImplemented
-        return self._agents == other._agents and self._shape == other._shape
+        return self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        return hash((self._agents, self._shape))
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[Any, ...]:
+        """Which hosts, in which shape: a slice is equal to what its own host calls `this_host()`."""
+        return (tuple(self._agent_ids()), self._labels, tuple(self._ndslice.sizes))
 
     def __repr__(self) -> str:
         return f"<HostMesh {self.extent}>"
@@ -204,6 +236,22 @@ class HostMesh(MeshTrait):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (received_host_mesh, self._state())
+
+
+def _stop_all(meshes: list[OwnedMesh], reason: str) -> Future[None]:
+    futures = [mesh.stop(reason) for mesh in meshes]
+
+    async def wait() -> None:
+        failed: list[Exception] = []
+        for future in futures:
+            try:
+                await future
+            except Exception as e:  # the others are waited for all the same
+                failed.append(e)
+        if failed:
+            raise failed[0]
+
+    return returns_future(wait)() if futures else Future._value(None)
 
 
 def received_host_mesh(agents: tuple[int, ...], shape: Shape, executable: str | None) -> HostMesh:

@@ -6,11 +6,13 @@ import marshal
 
 from monarch._core import runtime_log
 from monarch._core._native import set_runtime_thread
+from monarch._core.last_resort import end_process
 from monarch._core.process import (
     AGGREGATE,
     BULK,
     CONTROLLER,
     DELAY,
+    FAILED,
     FAILURE,
     FAULT,
     LOG_LEVEL,
@@ -75,12 +77,17 @@ class StopWatch:
         return min(self.since + self.each, self.until) - now
 
 
+_VITAL = ("spawn", "stop", "ended", "abandoned")
+
+
 class Housekeeping:
     def __init__(self, process: LocalProcess) -> None:
         self.process = process
         self.watches: list[StopWatch] = []
         # Of a proc: the end of its stop, and whether one has begun.
         self.deadline: float | None = None
+        # What is being handled is a spawn, a stop or a failure: without it some thread waits for ever.
+        self.vital = False
 
     def run(self) -> bool:
         """Handles events until this process is to end; false if its agent is gone."""
@@ -88,8 +95,10 @@ class Housekeeping:
         while True:
             event = native.next_event(self._timeout())
             self.watches = [w for w in self.watches if not w.over()]
-            if event is not None and self._handle(event):
-                return False
+            if event is not None:
+                self.vital = event[0] in _VITAL or (event[0] == "request" and event[2] == FAILURE)
+                if self._handle(event):
+                    return False
             if self.deadline is not None and self._may_end():
                 return True
 
@@ -118,7 +127,7 @@ class Housekeeping:
     def _handle(self, event: tuple[Any, ...]) -> bool:
         kind = event[0]
         if kind == "spawn":
-            from monarch._core.local_actor import spawn_local
+            from monarch._core.local_spawn import spawn_local
 
             spawn_local(self.process, event[2], event[3])
         elif kind == "request":
@@ -162,7 +171,13 @@ class Housekeeping:
             finally:
                 process.native.failure_handled()
         elif kind == PING:
-            process.native.reply(sender, slot, int.from_bytes(body, "little"), OK, b"")
+            rank, mesh = int.from_bytes(body[:4], "little"), int.from_bytes(body[4:], "little")
+            failure = process.unstarted.get(mesh)
+            if process.bootstrap_failure is not None:
+                from monarch._core.answer import bootstrap_failure
+
+                failure = bootstrap_failure(process).to_wire()
+            process.native.reply(sender, slot, rank, OK if failure is None else FAILED, failure or b"")
         elif kind == WATCH_STOP:
             actor = process.actors.get(int.from_bytes(body[:8], "little"))
             if actor is not None:
@@ -232,8 +247,14 @@ def run_client(process: LocalProcess) -> None:
     keeper = Housekeeping(process)
     while True:
         try:
-            keeper.run()
-        except Exception:  # a bug of ours must not silence the rest: show it and go on
-            import traceback
+            try:
+                keeper.run()
+            except Exception:
+                if keeper.vital:
+                    raise
+                # A bug of ours must not silence the rest: show it and go on.
+                import traceback
 
-            traceback.print_exc()
+                traceback.print_exc()
+        except Exception as e:
+            end_process("housekeeping", e)

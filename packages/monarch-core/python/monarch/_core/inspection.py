@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from threading import Thread
 from typing import Any, NamedTuple
@@ -15,8 +14,6 @@ from monarch._core import stacks
 STATE, STACKS = 0, 1
 # An agent answers within two seconds whatever its procs do.
 _TIMEOUT = 6.0
-# Agents listen at an abstract unix address with this name.
-_ADDRESS = re.compile(r" @monarch-([0-9a-f]{16})$")
 
 
 class Look(NamedTuple):
@@ -28,15 +25,10 @@ class Look(NamedTuple):
 
 
 def agents() -> list[int]:
-    """The agents that listen in this network namespace, of whatever user."""
-    found: list[int] = []
-    with open("/proc/net/unix") as f:
-        for line in f:
-            match = _ADDRESS.search(line.rstrip())
-            # A connection to it shows under the same name; only who listens has this flag.
-            if match is not None and line.split()[3] == "00010000":
-                found.append(int(match[1], 16))
-    return found
+    """The agents that listen on this machine; other users' may be among them."""
+    from monarch._core import _native
+
+    return _native.agents()
 
 
 def look(what: int, timeout: float = _TIMEOUT) -> list[Look]:
@@ -53,6 +45,10 @@ def look(what: int, timeout: float = _TIMEOUT) -> list[Look]:
         thread.start()
     for thread in threads:
         thread.join()
+    if any(one.answer is None for one in found):
+        # What has ended while it was looked at is no job any more.
+        there = set(agents())
+        found = [one for one in found if one.answer is not None or one.agent in there]
     return sorted(found, key=lambda one: one.answer["agent_pid"] if one.answer else 0)
 
 
@@ -65,6 +61,11 @@ def _look_at(agent: int, what: int, timeout: float) -> Look | None:
         return Look(agent, json.loads(look_in(agent, new_uid(), what, timeout)), None)
     except OSError as e:
         return None if "another user" in str(e) else Look(agent, None, str(e))
+
+
+def is_agent(answer: dict[str, Any]) -> bool:
+    """It is the agent of a host, which clients attach to, and not itself a client."""
+    return bool(answer["procs"]) and answer["procs"][0]["name"] == "agent"
 
 
 class OtherHost(NamedTuple):

@@ -46,11 +46,16 @@ def _command(pid: int) -> str:
 
 
 def _sockets() -> list[str]:
-    """Files of unix sockets that this process has open; abstract ones end with it."""
+    """Files of unix sockets that this process has open; abstract ones end with it, and a client that runs has its control socket."""
+    from monarch._core._native import control_directory
+    from monarch._core.process import has_exited, known_process
+
+    own = f"{control_directory()}/" if known_process() is not None and not has_exited() else None
     inodes = {target[8:-1] for target in _open_files() if target.startswith("socket:[")}
     with open("/proc/net/unix") as f:
         lines = [line.split(maxsplit=7) for line in f.read().splitlines()[1:]]
-    return [f"socket {fields[7]}" for fields in lines if len(fields) == 8 and fields[6] in inodes and fields[7].startswith("/")]
+    files = [fields[7] for fields in lines if len(fields) == 8 and fields[6] in inodes and fields[7].startswith("/")]
+    return [f"socket {file}" for file in files if own is None or not file.startswith(own)]
 
 
 def _shared_memory() -> list[str]:

@@ -16,6 +16,9 @@ from monarch._core.actor import Actor, ActorClass, actor_class, is_coroutine_fun
 from monarch._core.answer import pack_error
 from monarch._core.context import Context, CreatorInstance, Instance, set_context
 from monarch._core.errors import ExitReason, MeshFailure
+from monarch._core.fork import leave_if_child
+from monarch._core.hook_answer import verdict
+from monarch._core.last_resort import end_process
 from monarch._core.mesh_info import MeshInfo
 from monarch._core.owner import Owner
 from monarch._core.process import ERROR, FAILED, FAILURE, LocalProcess
@@ -113,13 +116,21 @@ class LocalActor:
 
     def run(self) -> None:
         """The life of the actor, on its thread."""
+        try:
+            self._live()
+        except BaseException as e:
+            if self.process.universe is not None:  # a thread of a test: its exception is shown there
+                raise
+            end_process(f"the end of actor {self.display}", e)
+
+    def _live(self) -> None:
         set_thread_sender(self.mailbox, False)
         self.thread = get_ident()
         self.mailbox.set_label(self.display, self.thread)
         set_context(self.context)
         early: list[Call] = []
         try:
-            first = self._first_message(early)
+            first = self._first_message(early) if self._may_run() else None
             if first is not None and self._construct(first):
                 assert self.kind is not None
                 if self.kind.is_async:
@@ -130,12 +141,20 @@ class LocalActor:
                 else:
                     self._run_sync(early)
         except BaseException as e:
-            if not self.process.killed:
-                self.fail_raised(e)
+            self.fail_raised(e)
+        leave_if_child()
         if self.process.killed:
             self._vanish()
         else:
             self._finish(early)
+
+    def _may_run(self) -> bool:
+        """Fails the actor if the `bootstrap` of its proc has failed: its code counts on what was set up."""
+        if self.process.bootstrap_failure is None:
+            return True
+        detail, traceback = self.process.bootstrap_failure
+        self.fail(ExitReason("raised", detail=detail), traceback)
+        return False
 
     def _vanish(self) -> None:
         """Its process is simulated and has been killed."""
@@ -225,7 +244,8 @@ class LocalActor:
             method, explicit = self.method_of(call)
             if is_coroutine_function(method):
                 raise TypeError(
-                    f"{self.info.class_name}.{call.method} is async, but the actor has sync endpoints: there is no loop to run it on"
+                    f"{self.info.class_name}.{call.method} is an async def method, but the actor has sync endpoints: "
+                    "there is no loop to run it on"
                 )
             stage = "arguments"
             args, kwargs = call.arguments()
@@ -250,6 +270,9 @@ class LocalActor:
 
     def _failed(self, call: Call, stage: str, exc: BaseException) -> bool:
         """An endpoint raised: an answer if somebody waits for one, else the end."""
+        leave_if_child(exc)
+        if self.process.killed:
+            return True
         if stage == "call":
             self._debug_failure(call, exc)
         told = call.wants_reply and not (call.flags & EXPLICIT_PORT and stage == "call")
@@ -258,8 +281,7 @@ class LocalActor:
             call.reply_error(ERROR, pack_error(exc, self.display, self.process.pid, self.process.host))
             return False
         self.fail_raised(exc)
-        if call.wants_reply:
-            assert self.failure is not None
+        if call.wants_reply and self.failure is not None:
             call.reply_error(FAILED, self.failure.to_wire())
         return True
 
@@ -340,11 +362,10 @@ class LocalActor:
     # ---- failing
 
     def fail_raised(self, exc: BaseException, during: MeshFailure | None = None) -> None:
-        from monarch._core.remote_exception import bounded, exception_text, format_exception, type_name
+        leave_if_child(exc)
+        from monarch._core.remote_exception import format_exception, raised_text
 
-        text = bounded(exception_text(exc))
-        name = type_name(type(exc))
-        self.fail(ExitReason("raised", detail=f"{name}: {text}" if text else name), format_exception(exc), during)
+        self.fail(ExitReason("raised", detail=raised_text(exc)), format_exception(exc), during)
 
     def fail_unhandled(self, failure: MeshFailure) -> None:
         self.fail(failure.reason, cause=failure)
@@ -352,8 +373,8 @@ class LocalActor:
     def fail(
         self, reason: ExitReason, traceback: str | None = None, during: MeshFailure | None = None, cause: MeshFailure | None = None
     ) -> None:
-        """Marks the actor as failed, tells its owner, then everybody who waits for it. Once."""
-        if self.failure is not None or self.ended:
+        """Marks the actor as failed, tells its owner, then everybody who waits for it. Once; not where its simulated process was killed."""
+        if self.failure is not None or self.ended or self.process.killed:
             return
         self.failure = MeshFailure(
             actor=self.display,
@@ -384,6 +405,13 @@ class LocalActor:
         """The process of its owner is gone. Called on the housekeeping thread."""
         self.fail(ExitReason("orphaned", detail=info.creator))
         self._end_soon()
+
+    def not_started(self, why: str) -> None:
+        """There is no thread for it."""
+        self.fail(ExitReason("not_started", detail=why))
+        assert self.failure is not None
+        self.process.unstarted[self.info.uid] = self.failure.to_wire()
+        self._finish([])
 
     # ---- stopping
 
@@ -471,6 +499,7 @@ class LocalActor:
         # One that can be cancelled gets some time to take it.
         self.clean_by = started + bound + (CANCEL_TIME if is_async else 0.0)
         self.cleaning = True
+        self.process.native.note_cleanup(self.info.uid, True)
         try:
             if is_async:
                 if self.loop_side is None:  # it has failed before its loop began
@@ -481,6 +510,7 @@ class LocalActor:
             else:
                 set_context(self.context)
                 self.instance.__cleanup__(exc)
+            leave_if_child()
             if self.process.now() - started > bound:
                 raise TimeoutError(_overrun(bound))
         except BaseException as e:
@@ -490,6 +520,7 @@ class LocalActor:
             self.fail_raised(e, during=failed)
             return self.failure
         finally:
+            self.process.native.note_cleanup(self.info.uid, False)
             self.cleaning = False
             self.current = None
         return None
@@ -497,11 +528,13 @@ class LocalActor:
     def give_up_cleanup(self) -> None:
         """`__cleanup__` has not returned in its time, and may never do so. Called on the housekeeping thread."""
         self.given_up = True
+        self.process.native.note_cleanup(self.info.uid, False)
         self.cleaning = False
         failed, self.failure = self.failure, None
         bound = config.seconds("cleanup_timeout") or 0.0
         self.fail(ExitReason("raised", detail=f"TimeoutError: {_overrun(bound)}"), during=failed)
-        assert self.failure is not None
+        if self.failure is None:
+            return  # its process has been killed
         wire = self.failure.to_wire()
         calls, self.stop_calls = self.stop_calls, []
         for call in calls:
@@ -557,34 +590,3 @@ def aborted(reason: bytes) -> ExitReason:
 
 def _overrun(bound: float) -> str:
     return f"__cleanup__ took longer than {bound} s"
-
-
-def verdict(hook: str, answer: object) -> bool:
-    """Whether a hook says that it has dealt with something; raises if what it gave back says nothing."""
-    if hasattr(type(answer), "__await__"):
-        close = getattr(answer, "close", None)
-        if close is not None:  # else the interpreter warns that nobody has waited for it
-            close()
-        raise TypeError(f"{hook} returned {type(answer).__name__} {answer!r}, which nobody waits for: define it with `async def`")
-    return bool(answer)
-
-
-def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
-    """Starts an actor in this process: a thread that builds it. Called on the housekeeping thread."""
-    rank = int.from_bytes(spec[:4], "little")
-    state, owner_proc, owner_mailbox, origin = marshal.loads(memoryview(spec)[4:])
-    info = MeshInfo.known(process, state)
-    try:
-        actor = LocalActor(process, info, rank, owner_proc, owner_mailbox, origin)
-    except RuntimeError:  # stopped before it began
-        return
-    process.actors[mailbox] = actor
-    process.supervision.actor_started(mailbox, owner_proc)
-    # The last two are for its failures: there may be no descriptor left then to read them from their files.
-    from monarch._core import actor_logging, debug_hook, error_table, remote_exception
-
-    del error_table, remote_exception
-    actor_logging.install()
-    debug_hook.install()
-    event("actor.start", actor=actor.display, mesh=info.unique_name, rank=rank)
-    process.start_actor(actor)

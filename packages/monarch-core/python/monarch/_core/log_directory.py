@@ -13,13 +13,23 @@ from monarch._core.identity import to_base58
 
 def job_directory(agent: int) -> str:
     """Where the logs of the agent's procs go by the settings of this process: below `log_dir`, else below the temporary directory."""
-    chosen: str = config.value("log_dir")
-    name = to_base58(agent)
-    if chosen:
-        return os.path.join(os.path.abspath(os.path.expanduser(chosen)), name)
+    root = log_root()
+    if root:
+        return directory_below(root, agent)
     # What `tempfile` looks at first; it is not worth its import.
     temporary = next((v for v in map(os.environ.get, ("TMPDIR", "TEMP", "TMP")) if v), "/tmp")
-    return os.path.join(os.path.abspath(temporary), f"monarch-{name}")
+    return os.path.join(os.path.abspath(temporary), f"monarch-{to_base58(agent)}")
+
+
+def log_root() -> str:
+    """The setting `log_dir` of this process as an absolute path; empty without one."""
+    chosen: str = config.value("log_dir")
+    return os.path.abspath(os.path.expanduser(chosen)) if chosen else ""
+
+
+def directory_below(root: str, agent: int) -> str:
+    """The directory of an agent's procs below a `log_dir`."""
+    return os.path.join(root, to_base58(agent))
 
 
 # What an agent of other hosts' clients exports to its procs.

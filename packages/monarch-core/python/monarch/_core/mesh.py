@@ -51,7 +51,8 @@ class MeshTrait(ABC):
     def slice(self, /, **dims: int | builtins.slice[Any, Any, Any]) -> Self:
         """The part of the mesh at these places: an int removes its dimension, a slice keeps it and may leave it empty.
 
-        An unknown label raises `TypeError`, an int that is negative or too large `IndexError`, a step that is not positive `ValueError`.
+        `TypeError` for an unknown label or a place of another type, `IndexError` for an int that is negative or too large, `ValueError` for
+        a step that is not positive.
         """
         labels = list(self._labels)
         ndslice = self._ndslice
@@ -63,6 +64,8 @@ class MeshTrait(ABC):
             if isinstance(selector, slice):
                 ndslice = ndslice._narrow(axis, chosen_range(label, size, selector))
                 continue
+            if not hasattr(type(selector), "__index__"):
+                raise TypeError(f"slice({label}={selector!r}): expected an int or a slice, not {type(selector).__name__}")
             i = as_index(selector)
             if not 0 <= i < size:
                 raise IndexError(f"index {i} out of range for dimension {label!r} of size {size}")

@@ -1,4 +1,4 @@
-"""Notebooks: what procs print appears in the cell that is running, and is there when the cell ends.
+"""Notebooks: what procs print appears in the cell that is running, and is there when the cell ends. Of failures see `cells`.
 
 Lines of procs go to the client's descriptors 1 and 2. In a kernel those are not what a cell shows: a cell shows what is written to the
 kernel's `sys.stdout` and `sys.stderr`. So in a kernel lines go into pipes of our own instead, and a thread writes them to these streams. At
@@ -14,6 +14,8 @@ import os
 import sys
 from _thread import allocate_lock, get_ident, start_new_thread
 from time import sleep
+
+from monarch._core.cells import Cells
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +41,11 @@ def install(process: LocalProcess) -> None:
     shell = _shell()
     if shell is None:
         return
-    console = Console(process) if getattr(shell, "kernel", None) is not None else None
+    kernel = getattr(shell, "kernel", None)
+    console = Console(process) if kernel is not None else None
+    # `ipython script.py` runs a script.
+    if kernel is not None or getattr(getattr(shell, "parent", None), "interact", True):
+        process.cells = Cells(shell)
     native = process.native
 
     def flush(*_: Any) -> None:

@@ -121,7 +121,9 @@ class patch_tensor_engine(_Patch):
 
 def simulated(proc_mesh: ProcMesh) -> Any:
     """The simulator of monarch-tensor; `NotImplementedError` without that wheel."""
-    raise NotImplementedError("patch_tensor_engine without a factory needs the wheel monarch-tensor: pip install monarch-tensor")
+    from monarch._core.wheel import missing_wheel
+
+    raise missing_wheel("patch_tensor_engine without a factory", "monarch-tensor")
 
 
 def get_actor_class(cls: type[Actor]) -> type[Actor]:

@@ -10,6 +10,7 @@ from monarch._core.generic import Generic
 from monarch._core.identity import new_uid, to_base58
 from monarch._core.mesh_info import reach
 from monarch._core.process import CLOSED, ERROR, LocalProcess, current_process
+from monarch._core.receive import Inbox, Receive
 
 # Why a message came back that the receiver would have taken; the native side's text.
 LOST_PARTS = "parts of it were lost on the way"
@@ -81,9 +82,9 @@ class Port(Generic[R]):
         self._claim()
         process = current_process()
         if self._slot:
-            from monarch._core.answer import pack_error
+            from monarch._core.answer import pack_plain_error
 
-            process.native.reply(self._proc, self._to, self._rank or 0, ERROR, pack_error(exc, "<port>", process.pid, process.host))
+            process.native.reply(self._proc, self._to, self._rank or 0, ERROR, pack_plain_error(exc))
             self._answered()
         else:
             from monarch._core.remote_exception import pack_exception
@@ -132,35 +133,30 @@ def _received_port(proc: int, to: int, once: bool, slot: bool, rank: int | None,
 
 
 class PortReceiver(Generic[R]):
-    """The receiving end: each item goes to one `recv`, in order; `async for` works."""
+    """The receiving end: each item goes to one `recv`, in order; `async for` works.
 
-    __slots__ = ("_mailbox", "_once", "_taken")
+    A receiver that is dropped closes the port: messages that are still sent to it are dropped, and their senders go on. A Future of
+    `recv` that is held keeps the port open.
+    """
 
-    def __init__(self, mailbox: PortMailbox, once: bool) -> None:
-        self._mailbox = mailbox
-        self._once = once
-        self._taken = False
+    __slots__ = ("_inbox",)
 
-    def _receive(self, decode: Any) -> Future[Any]:
-        if self._once:
-            if self._taken:
-                return Future._error(ValueError("port was already used: it takes one message"))
-            self._taken = True
-        return Future._of(self._mailbox.receive(), decode)
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
 
     def recv(self) -> Future[R]:
-        """The next item; raises what the sender put in with `exception`."""
-        return self._receive(_item)
+        """The next item when the Future is first observed; raises what the sender put in with `exception`."""
+        return Receive._from(self._inbox, _item)
 
     def ranked(self) -> RankedPortReceiver[R]:
         """The same port with items as `(rank, value)`."""
-        return RankedPortReceiver(self._mailbox, self._once)
+        return RankedPortReceiver(self._inbox)
 
     def __aiter__(self) -> PortReceiver[R]:
         return self
 
     async def __anext__(self) -> R:
-        if self._once and self._taken:
+        if self._inbox.once and self._inbox.taken:
             raise StopAsyncIteration
         try:
             return await self.recv()
@@ -174,7 +170,7 @@ class RankedPortReceiver(PortReceiver[tuple[int, R]]):
     __slots__ = ()
 
     def recv(self) -> Future[tuple[int, R]]:
-        return self._receive(_ranked_item)
+        return Receive._from(self._inbox, _ranked_item)
 
 
 def _item(cell: CallCell) -> Any:
@@ -206,7 +202,7 @@ class Channel(Generic[R]):
         """A port and its receiver; `once`: for one message."""
         process = current_process()
         mailbox = PortMailbox(process.native, new_uid())
-        return Port(process.uid, mailbox.id, once), PortReceiver(mailbox, once)
+        return Port(process.uid, mailbox.id, once), PortReceiver(Inbox(mailbox, once))
 
     @classmethod
     def open_ranked(cls, once: bool = False) -> tuple[Port[R], RankedPortReceiver[R]]:
@@ -249,8 +245,8 @@ def envelope_of(actor: LocalActor | None, body: bytes) -> UndeliverableMessageEn
 
     sender = "client" if actor is None else actor.display
     dest = f"port<{to_base58(int.from_bytes(body[8:16], 'little'))}>"
-    # What else stands there says how the receiver has ended.
-    why = LOST_PARTS if body[16:] == LOST_PARTS.encode() else "the port is closed"
+    # What else stands there is the process of the receiver.
+    why = LOST_PARTS if body[16:] == LOST_PARTS.encode() else "the process of its receiver has ended"
     return UndeliverableMessageEnvelope(sender, dest, undeliverable(dest, sender, dest, why))
 
 

@@ -31,7 +31,7 @@ _FIRST = (
     "monarch._core.debug_hook",
     "monarch._core.error_table",
     "monarch._core.housekeeping",
-    "monarch._core.local_actor",
+    "monarch._core.local_spawn",
     "monarch._core.module_reload",
     "monarch._core.port",
     "monarch._core.post_import",
@@ -96,13 +96,15 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
 
     common, rank, uid, bind, agent = marshal.loads(body)
     setup = loads(common)
-    _take_over(setup, forked)
+    _check_python(setup["python"])
+    _take_over(setup, forked, agent)
     default_to_forkserver()
     if bind:
         _bind(bind)
     from monarch._core import config, runtime_log, stacks
     from monarch._core._native import Process as NativeProcess
     from monarch._core.housekeeping import Housekeeping
+    from monarch._core.last_resort import end_process
     from monarch._core.log_directory import directory_of_host
     from monarch._core.mesh_info import MeshInfo
     from monarch._core.process import LocalProcess, host_name, set_process, start_variables
@@ -110,7 +112,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
 
     config.reload_config_from_env()
     config.apply_pushed(setup["config"])
-    native = NativeProcess.proc(uid, agent or setup["agent"], link)
+    native = NativeProcess.proc(uid, agent, link)
     state, _, _ = setup["mesh"]
     process = LocalProcess(native, setup["host"] or host_name(), state[1])
     process.job = setup["job"]
@@ -133,7 +135,10 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
         patching.accept(setup["patches"])
     if _prepare(process, setup, rank):
         native.reply(setup["owner"], setup["slot"], rank, 0, b"")
-    graceful = Housekeeping(process).run()
+    try:
+        graceful = Housekeeping(process).run()
+    except Exception as e:
+        end_process("housekeeping", e)
     if not graceful or process.actors:
         # Without its agent, or with an actor that does not let go, there is nothing to finalise for.
         try:
@@ -155,11 +160,20 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     return 0
 
 
-def _take_over(setup: dict[str, Any], forked: bool) -> None:
+def _check_python(wanted: tuple[int, int]) -> None:
+    """Ends the process if it was started by an interpreter of another minor version: code that is pickled by value would crash it."""
+    own = tuple(sys.version_info[:2])
+    if own != wanted:
+        theirs = f"its spawner runs Python {wanted[0]}.{wanted[1]}, and both must be of one minor version"
+        print(f"{sys.executable} is Python {own[0]}.{own[1]}, {theirs}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _take_over(setup: dict[str, Any], forked: bool, agent: int) -> None:
     """Makes the process look the same however it was started."""
     from monarch._core import module_reload, workspace_path
 
-    workspaces = workspace_path.of_host()
+    workspace = workspace_path.of_job(agent)
     if forked:
         import gc
 
@@ -175,7 +189,7 @@ def _take_over(setup: dict[str, Any], forked: bool) -> None:
         sys.path[:0] = [path for path in setup["path"] if path not in sys.path and os.path.isdir(path)]
     else:
         sys.path[:] = setup["path"]
-    workspace_path.keep(workspaces)
+    workspace_path.keep(workspace)
     workspace_path.accept(setup["workspace"])
     module_reload.watch_imports()
     sys.argv[:] = ["monarch-proc"]
@@ -216,15 +230,23 @@ def _bind(options: dict[str, str]) -> None:
 
 
 def _prepare(process: Any, setup: dict[str, Any], rank: int) -> bool:
-    """The user's bootstrap; tells the owner of an error."""
+    """The user's bootstrap. An error goes to the owner, and fails all actors that are spawned here."""
+    from monarch._core.fork import leave_if_child
+
     try:
         if os.environ.get(FAIL_VARIABLE) == "1":
             raise RuntimeError("Error during bootstrap for testing")
         if setup["bootstrap"] is not None:
             _bootstrap(setup["bootstrap"])
-    except Exception as e:
+            leave_if_child()
+    except BaseException as e:
+        leave_if_child(e)
+        if not isinstance(e, Exception):
+            raise
         from monarch._core.answer import pack_error
+        from monarch._core.remote_exception import format_exception, raised_text
 
+        process.bootstrap_failure = (f"bootstrap failed: {raised_text(e)}", format_exception(e))
         display = process.proc_info.display(rank)
         process.native.reply(setup["owner"], setup["slot"], rank, 1, pack_error(e, display, process.pid, process.host))
         return False

@@ -8,6 +8,7 @@ from monarch._core.actor import Actor, actor_class, check_arguments
 from monarch._core.actor_mesh import ActorMesh, share_if_plain, whole_shape
 from monarch._core.future import Future
 from monarch._core.identity import new_uid
+from monarch._core.loaded import loaded_module
 from monarch._core.mesh import MeshTrait
 from monarch._core.mesh_info import MeshInfo, each_of, runs_of
 from monarch._core.owner import spawning_owner
@@ -247,7 +248,9 @@ def received_proc_mesh(state: tuple[Any, ...], shape: Shape, hosts: Any) -> Proc
 
 
 def _needs_tensor(name: str) -> NoReturn:
-    raise NotImplementedError(f"ProcMesh.{name} needs the wheel monarch-tensor: pip install monarch-tensor")
+    from monarch._core.wheel import missing_wheel
+
+    raise missing_wheel(f"ProcMesh.{name}", "monarch-tensor")
 
 
 def own_proc(process: LocalProcess) -> ProcMesh:
@@ -263,17 +266,15 @@ def own_proc(process: LocalProcess) -> ProcMesh:
 
 def replaced(cls: Any) -> Any:
     """The class that a test has put in the place of this one."""
-    import sys
 
-    patches = sys.modules.get("monarch._core.patching")
+    patches = loaded_module("monarch._core.patching")
     return cls if patches is None else patches.get_actor_class(cls)
 
 
 def replaced_engine() -> Callable[[ProcMesh], Any] | None:
     """What a test has put in the place of tensor engines, for the actor that runs here."""
-    import sys
 
-    patches = sys.modules.get("monarch._core.patching")
+    patches = loaded_module("monarch._core.patching")
     if patches is None:
         return None
     from monarch._core.context import current_local_actor

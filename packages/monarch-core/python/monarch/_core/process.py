@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from monarch._core import config
 from monarch._core._native import Process as NativeProcess
-from monarch._core._native import Supervision, after_fork_in_child
+from monarch._core._native import Supervision
 from monarch._core.identity import ActorAddr, new_uid, to_base58
 
 TYPE_CHECKING = False
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from monarch._core._native import Hosts
     from monarch._core.actor_mesh import ActorMesh
     from monarch._core.attachment import Attachment
+    from monarch._core.cells import Cells
     from monarch._core.local_actor import LocalActor
     from monarch._core.mesh_info import MeshInfo
     from monarch._core.notebook import Console
@@ -68,6 +69,8 @@ class LocalProcess:
         self.name = name
         self.pid = os.getpid()
         self.actors: dict[int, LocalActor] = {}
+        # Actors that had no thread to run on: by mesh, the failure as it is sent.
+        self.unstarted: dict[int, bytes] = {}
         self.owned: dict[int, OwnedMesh] = {}
         self.controllers: dict[str, ActorMesh] = {}
         self.infos: WeakValueDictionary[int, MeshInfo] = WeakValueDictionary()
@@ -89,11 +92,15 @@ class LocalProcess:
         # Of a proc: the one it is, as a mesh, and the mesh it was spawned in.
         self.proc_info: MeshInfo | None = None
         self.proc_rank = 0
+        # Of a proc whose `bootstrap` has failed: the error, and its traceback. No actor runs here.
+        self.bootstrap_failure: tuple[str, str] | None = None
         self.python_executable: str | None = None
         # What variables that are read only when an interpreter starts were in the process that procs are forked from.
         self.start_variables: dict[str, str] = {}
         # In a notebook, what carries the lines of procs to the cells.
         self.console: Console | None = None
+        # In an interactive shell, where failures that are not handled are shown.
+        self.cells: Cells | None = None
         from monarch._core.owner import Owner
 
         self.owner: Owner = Owner(self, 0, "<root>" if self.is_client else name)
@@ -161,7 +168,7 @@ def current_process() -> LocalProcess:
     """This process; in a script that has none yet, the client is started. In a `Universe`, the simulated one."""
     if _universes:
         process = _simulated.get()
-        if process is not None:
+        if process is not None and not _forked_from:
             return process
     process = _process
     if process is not None:
@@ -182,16 +189,28 @@ def known_process() -> LocalProcess | None:
 
 def set_process(process: LocalProcess) -> None:
     global _process
+    from monarch._core import fork
+
     _process = process
+    fork.watch()
     os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def _forget_in_child() -> None:
-    global _process, _forked_from
-    if _process is not None:
-        _forked_from = _process.pid
-        after_fork_in_child(_forked_from)
+    global _process
+    process = _process
+    if process is not None:
         _process = None
+        forked(process.pid, [process], process.native)
+
+
+def forked(parent: int, processes: list[LocalProcess], native: NativeProcess | None = None) -> None:
+    """This process is a fork of `parent`, in which these lived, on that runtime."""
+    global _forked_from
+    from monarch._core.fork import become_child
+
+    _forked_from = _forked_from or parent
+    become_child(_forked_from, processes, native)
 
 
 def host_name() -> str:
@@ -235,9 +254,17 @@ def _start_client(uid: int = 0) -> LocalProcess:
     _open_standard_descriptors()
     tail = config.value("tail_log_lines")
     native = NativeProcess.client(uid or new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
+    # It starts while the rest is imported.
     native.warm_up()
     process = LocalProcess(native, host_name(), "client")
     process.start_variables = start_variables()
+    from monarch._core.housekeeping import run_client
+
+    try:
+        start_new_thread(run_client, (process,))
+    except RuntimeError:  # no thread is to be had, and a client without housekeeping would wait for ever
+        native.close_agent(0.0)
+        raise
     set_process(process)
     register_exit(process)
     if is_main_thread():
@@ -245,11 +272,9 @@ def _start_client(uid: int = 0) -> LocalProcess:
     from monarch._core import runtime_log, stacks
 
     stacks.install(process)
-    from monarch._core.housekeeping import run_client
 
     runtime_log.start(process)
     runtime_log.event("client.start")
-    start_new_thread(run_client, (process,))
     if "IPython" in sys.modules:
         from monarch._core.notebook import install
 

@@ -9,8 +9,11 @@ import click
 from monarch._core import inspection
 
 
-def report(pids: tuple[int, ...], as_json: bool) -> int:
-    """Prints all jobs, or those whose client is one of `pids`; gives the exit code."""
+def report(pids: tuple[int, ...], as_json: bool, everything: bool = False) -> int:
+    """Prints all jobs with their hosts, then the agents that serve none of these; or what is asked for by `pids`. Gives the exit code.
+
+    With `everything` also hosts that are lost, and agents that are listed with a job already.
+    """
     found = wanted(inspection.look(inspection.STATE), pids)
     if as_json:
         import json
@@ -18,22 +21,37 @@ def report(pids: tuple[int, ...], as_json: bool) -> int:
         click.echo(json.dumps([one._asdict() for one in found], indent=2))
     elif not found:
         click.echo("no job of this user runs on this machine")
-    for index, one in enumerate([] if as_json else found):
-        if index:
-            click.echo()
-        if one.answer is None:
-            click.echo(f"a job that cannot be looked into: {one.error}")
-        else:
-            click.echo(heading(one.answer))
-            for line in _lines(one.answer):
-                click.echo(line)
-            for other in inspection.others(one.answer):
-                click.echo()
-                click.echo(host_heading(other))
-                for line in _lines(other.answer) if other.answer is not None else []:
-                    click.echo(line)
+    else:
+        click.echo("\n\n".join("\n".join(_section(one, everything)) for one in shown(found, bool(pids) or everything)))
     every = [part for one in found for part in inspection.parts(one)]
     return 1 if any(answer is None or any(p["silent"] for p in answer["procs"]) for answer in every) else 0
+
+
+def shown(found: list[inspection.Look], everything: bool) -> list[inspection.Look]:
+    """Jobs, then agents of hosts. An agent that is listed with a job is left out."""
+    jobs = [one for one in found if one.answer is None or not inspection.is_agent(one.answer)]
+    hosts = {other.answer["agent_pid"] for one in jobs for other in inspection.others(one.answer or {}) if other.answer is not None}
+    agents = [one for one in found if one.answer is not None and inspection.is_agent(one.answer)]
+    return jobs + [one for one in agents if everything or (one.answer or {})["agent_pid"] not in hosts]
+
+
+def _section(one: inspection.Look, everything: bool) -> list[str]:
+    """A job with its hosts, or an agent."""
+    if one.answer is None:
+        return [f"a job that cannot be looked into: {one.error}"]
+    lines = [heading(one.answer), *_lines(one.answer)]
+    if inspection.is_agent(one.answer):
+        lines += [f"  works for {client}" for client in one.answer.get("clients", [])]
+    for other in listed_hosts(one.answer, everything):
+        lines.append("  " + host_heading(other))
+        if other.answer is not None:
+            lines += ["  " + line for line in _lines(other.answer)]
+    return lines
+
+
+def listed_hosts(answer: dict[str, Any], everything: bool) -> list[inspection.OtherHost]:
+    """The other hosts of a job; those that are lost only where everything is asked for: they are over."""
+    return [other for other in inspection.others(answer) if everything or other.state != "lost"]
 
 
 def wanted(found: list[inspection.Look], pids: tuple[int, ...]) -> list[inspection.Look]:
@@ -47,13 +65,14 @@ def wanted(found: list[inspection.Look], pids: tuple[int, ...]) -> list[inspecti
 
 
 def heading(answer: dict[str, Any]) -> str:
-    return f"job {answer['agent_pid']} on {answer['host']}: {inspection.command_of(answer['agent_pid'])}"
+    kind = "agent" if inspection.is_agent(answer) else "job"
+    return f"{kind} {answer['agent_pid']} on {answer['host']}: {inspection.command_of(answer['agent_pid'])}"
 
 
 def host_heading(one: inspection.OtherHost) -> str:
     """Another host of a job."""
-    name = one.host or "a host"
-    return f"host {name}: {one.error}" if one.answer is None else f"host {name}, worker {one.answer['agent_pid']}"
+    name = f"host {one.host}" if one.host else "a host"
+    return f"{name}: {one.error}" if one.answer is None else f"{name}, worker {one.answer['agent_pid']}"
 
 
 def _lines(answer: dict[str, Any]) -> list[str]:

@@ -51,6 +51,12 @@ def describe(exc: BaseException) -> tuple[str, str, str]:
     return type_name(type(exc)), exception_text(exc), format_exception(exc)
 
 
+def raised_text(exc: BaseException) -> str:
+    """The exception as the cause of a failure: `{Type}: {message}`."""
+    name, text = type_name(type(exc)), bounded(exception_text(exc))
+    return f"{name}: {text}" if text else name
+
+
 def format_exception(exc: BaseException) -> str:
     """The traceback with causes, contexts and notes; an `ActorError` in it brings the traceback of its own origin."""
     import traceback

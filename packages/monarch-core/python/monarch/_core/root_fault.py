@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from _thread import allocate_lock
 
+from monarch._core.fork import leave_if_child
 from monarch._core.runtime_log import ERROR, INFO, failure_event
 
 TYPE_CHECKING = False
@@ -161,7 +162,10 @@ def _call(process: LocalProcess, failure: MeshFailure) -> None:
         _pending.append((process, failure))
         if not _calling.acquire(False):
             return
-    process.start_thread(_call_pending)
+    try:
+        process.start_thread(_call_pending)
+    except (RuntimeError, MemoryError):  # no thread is to be had: here, although a hook of the user's may block
+        _call_pending()
 
 
 def _call_pending() -> None:
@@ -176,11 +180,13 @@ def _call_pending() -> None:
             process, failure = _pending.pop(0)
         try:
             _hook()(failure)
+            leave_if_child()
             failure_event("failure.handled", INFO, failure, "<root>")
         except BaseException as e:
+            leave_if_child(e)
             _report(process, failure, e)
             if not _leaving:
-                _interrupt()
+                _interrupt() if process.cells is None else process.cells.interrupt()
 
 
 def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -> None:
@@ -191,12 +197,18 @@ def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -
     from monarch._core.endpoint import Endpoint
     from monarch._core.errors import fault_hook_failed, unhandled_at_root
 
-    _fatal = True
-    Endpoint._root_failure = failure
-    lines = [unhandled_at_root(process.host, process.pid, time.strftime("%Y-%m-%d %H:%M:%S")), failure.report()]
+    head = unhandled_at_root(process.host, process.pid, time.strftime("%Y-%m-%d %H:%M:%S"))
+    report = failure.report()
     if not isinstance(error, (SystemExit, KeyboardInterrupt)):  # else it says what it means
-        lines.append(fault_hook_failed(error))
-    complain("\n".join(lines))
+        report += "\n" + fault_hook_failed(error)
+    if process.cells is None:
+        _fatal = True
+        Endpoint._root_failure = failure
+    if process.cells is None or _leaving:
+        complain(f"{head}\n{report}")
+    else:
+        # An interactive shell goes on.
+        process.cells.show(head, report)
     failure_event("failure.unhandled", ERROR, failure, "<root>")
 
 

@@ -183,7 +183,7 @@ def proc_ended(uid: int, end: tuple[Any, ...]) -> None:
     """A process that this one knows has ended; its spawner says so."""
     mesh, rank = _spawned.pop(uid, (None, None))
     if mesh is not None:
-        pid, _, _, kind, number, detail, core, _ = end
+        pid, _, _, kind, number, detail, core, *_ = end
         code, signal = (number if kind == wanted else None for wanted in ("exit_code", "signal"))
         lost = kind not in ("stopped", "returned")
         # A stop's reason has its bounds before it.

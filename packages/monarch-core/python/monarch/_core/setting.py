@@ -207,7 +207,8 @@ def _kept() -> list[Setting]:
             "host_loss_timeout",
             "duration",
             "3s",
-            "Silence, confirmed by probes through third hosts, after which a host is lost.",
+            "A host that falls silent is lost within this time, after nine tenths of it without a sign of life, its own or one that third "
+            "hosts report. A silence of up to two thirds of it loses nothing.",
             nonzero=True,
         ),
         Setting(
@@ -394,6 +395,7 @@ _IGNORED: tuple[tuple[str, tuple[tuple[object, ...], ...]], ...] = (
             ("proc_stop_max_idle", "30s", _DURATION),
         ),
     ),
+    ("messages always go through a queue of the actor", (("actor_queue_dispatch", False),)),
     ("always on", (("mesh_bootstrap_enable_pdeathsig", True),)),
     ("always parallel", (("mesh_terminate_concurrency", 16),)),
     ("use `process_exit_timeout`", (("mesh_terminate_timeout", "10s", _DURATION),)),
@@ -461,4 +463,4 @@ SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (*_kept(), 
 SPELLINGS = {f"hyperactor_tls_{part}": f"tls_{part}" for part in ("cert", "key", "ca")}
 
 # Keys that older programs may still name; they are as invalid as any unknown key.
-DROPPED = ("remote_alloc_bind_to_inaddr_any", "remote_alloc_bootstrap_addr", "remote_alloc_allowed_port_range", "actor_queue_dispatch")
+DROPPED = ("remote_alloc_bind_to_inaddr_any", "remote_alloc_bootstrap_addr", "remote_alloc_allowed_port_range")

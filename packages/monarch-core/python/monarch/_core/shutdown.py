@@ -8,6 +8,7 @@ import sys
 from monarch._core import config, stacks
 from monarch._core._native import begin_exit, begin_leaving, run_at_exit, set_runtime_thread, was_interrupted
 from monarch._core.future import Future
+from monarch._core.loaded import loaded_module
 from monarch._core.process import GATHER, LocalProcess, known_process, mark_exited, simulated_process
 from monarch._core.runtime_log import event
 
@@ -43,6 +44,7 @@ def _at_exit(process: LocalProcess) -> None:
     if os.getpid() != process.pid or known_process() is not process:
         _end_deferring()
         return
+    fault = True
     try:
         from monarch._core.root_fault import act_at_exit, has_fault
 
@@ -60,6 +62,8 @@ def _at_exit(process: LocalProcess) -> None:
         act_at_exit(process)
         fault = has_fault()
         event("client.exit", fault=fault)
+    except Exception as e:  # what failed, and was to be said, may be lost: no success
+        sys.excepthook(type(e), e, e.__traceback__)
     finally:
         stacks.uninstall(process)
         begin_exit()
@@ -127,7 +131,7 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
     from monarch._core.supervision import CLIENT_EXITS, stop_reason
 
     native = process.native
-    faults = sys.modules.get("monarch._core.fault")
+    faults = loaded_module("monarch._core.fault")
     if faults is not None:
         faults.heal_all(process)
     native.flush_links(each)
@@ -153,11 +157,11 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
             future.get(timeout=max(0.0, end - time.monotonic()))
         except Exception as e:  # reported to its owner, which is us
             del e
-    while not native.wait_quiet(_LOOK_EVERY):
+    while not (quiet := native.wait_quiet(_LOOK_EVERY)):
         if was_interrupted() or time.monotonic() > end:
             for uid, _ in native.alive_procs():
                 native.kill_proc(uid)
-            native.wait_quiet(_KILL_TIMEOUT)
+            quiet = native.wait_quiet(_KILL_TIMEOUT)
             break
     if elsewhere is not None:
         while not elsewhere.wait(0, _LOOK_EVERY) and not was_interrupted() and time.monotonic() < end:
@@ -167,6 +171,9 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
     native.close_agent(_OUTPUT_TIMEOUT)
     if process.console is not None:
         process.console.close()
+    workspaces = loaded_module("monarch._core.host_workspaces")
+    if workspaces is not None:
+        workspaces.close_for_agent(quiet)
 
 
 def shutdown(host_timeout: float | None) -> Future[None]:
@@ -197,5 +204,8 @@ def _begin(process: LocalProcess, bound: float) -> Future[None]:
         _stop_everything(process, each, whole)
         cell.complete(0, 0, b"")
 
-    process.start_thread(run)
+    try:
+        process.start_thread(run)
+    except RuntimeError:  # no thread is to be had
+        run()
     return _ended

@@ -69,7 +69,11 @@ class SimulatedProcess(LocalProcess):
         thread = ActorThread(target=self._run, args=(body, *args), name=name, daemon=True)
         self.threads.add(thread)
         self.timeline.enroll(self.group)
-        thread.start()
+        try:
+            thread.start()
+        except BaseException:
+            self.timeline.dismiss(self.group)
+            raise
 
     def _run(self, body: Callable[..., Any], *args: Any) -> None:
         self.timeline.enter(self.group)

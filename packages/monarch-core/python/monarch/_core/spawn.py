@@ -10,7 +10,8 @@ from monarch._core import config
 from monarch._core.actor_mesh import whole_shape
 from monarch._core.host_mesh import HostMesh, host_extent
 from monarch._core.identity import new_uid
-from monarch._core.log_directory import output_file
+from monarch._core.loaded import loaded_module
+from monarch._core.log_directory import directory_below, log_root, output_file
 from monarch._core.mesh_info import MeshInfo, each_of, reach
 from monarch._core.owner import spawning_owner
 from monarch._core.proc_mesh import ProcMesh
@@ -65,6 +66,7 @@ def spawn_procs(
     limit = config.spawn_ready_seconds()
     prefix = config.value("prefix_with_rank")
     capture = config.value("enable_file_capture")
+    root = log_root()
     plans: list[list[tuple[int, bytes, bool, int, str, str, str]]] = [[] for _ in agents]
     commands: list[str] = []
     known: dict[int, tuple[list[str], str | None, bool, Any, str] | None] = {}
@@ -72,7 +74,7 @@ def spawn_procs(
         agent = agents[rank // each]
         elsewhere = agent != process.agent_uid
         bind = binds[rank % each] if binds else None
-        setup = marshal.dumps((setups[elsewhere], rank, uid, bind, agent if elsewhere else 0))
+        setup = marshal.dumps((setups[elsewhere], rank, uid, bind, agent))
         given = bootstrap_command(Point(rank, extent)) if callable(bootstrap_command) else bootstrap_command
         key = id(given) + elsewhere if given is bootstrap_command and (given is not None or bind is None) else -1 - rank
         command = known[key] if key in known else known.setdefault(key, _command(process, hosts, given, bind, elsewhere))
@@ -84,6 +86,9 @@ def spawn_procs(
             setup = marshal.dumps((argv, program, inherit, env, None if elsewhere else _cwd(), setup))
         shown_rank = f"[{replica * count + rank}] " if prefix else ""
         file = output_file(info.unique_name, rank) if capture else ""
+        if file and elsewhere and root:
+            # An absolute path: the spawner's choice goes before that of the other host's agent.
+            file = os.path.join(directory_below(root, agent), file)
         plans[rank // each].append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank), file))
     owned = OwnedMesh(process, owner, info, False)
     process.infos[info.uid] = info
@@ -92,8 +97,7 @@ def spawn_procs(
         process.native.spawn_procs(agent if agent != process.agent_uid else 0, asked)
     watch(process, info, ready.slot)
     mesh = ProcMesh(info, whole_shape(extent), hosts._state(), owned, (ready, commands))
-    hosts._spawned[:] = [m for m in hosts._spawned if m.info.uid in process.owned]
-    hosts._spawned.append(owned)
+    hosts._spawned.add(owned)
     _remember(mesh)
     for callback in list(_spawn_callbacks):
         callback(mesh)
@@ -122,11 +126,10 @@ def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[]
 
     from monarch._core.pickling import dumps_in_band
 
-    patches = sys.modules.get("monarch._core.patching")
-    workspaces = sys.modules.get("monarch._core.workspace_path")
+    patches = loaded_module("monarch._core.patching")
+    workspaces = loaded_module("monarch._core.workspace_path")
     return dumps(
         {
-            "agent": process.agent_uid,
             "job": process.job,
             "host": None if elsewhere else process.host,
             "owner": process.uid,
@@ -141,6 +144,7 @@ def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[]
             "config": config.pushed_values(),
             "bootstrap": None if bootstrap is None else dumps_in_band(bootstrap),
             "executable": hosts._executable,
+            "python": tuple(sys.version_info[:2]),
             "start": None if elsewhere else process.start_variables,
             "patches": None if patches is None else patches.pushed(),
         },
@@ -189,6 +193,7 @@ def ready_error(info: MeshInfo, cell: CallCell, commands: list[str]) -> BaseExce
     if cell.error() is None:
         return None
     from monarch._core.answer import actor_error
+    from monarch._core.attachment import why_lost
     from monarch._core.errors import SpawnError, cause, procs_not_started
     from monarch._core.root_fault import proc_failure_seen
 
@@ -207,6 +212,8 @@ def ready_error(info: MeshInfo, cell: CallCell, commands: list[str]) -> BaseExce
         from monarch._core.answer import proc_ended_failure
 
         failure = proc_ended_failure(info, result.rank, result.raw())
+        if (error := why_lost(info, failure)) is not None:
+            return error
         missing.append(
             (
                 f"{commands[result.rank]} (proc {result.rank})",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 
 from monarch._core import inspection, stacks
-from monarch._core.ps_command import duration, heading, host_heading, wanted
+from monarch._core.ps_command import duration, heading, host_heading, listed_hosts, shown, wanted
 
 # Where a thread that has nothing to do waits: the last frame of ours is the only one.
 _IDLE = ("next_event", "wait_pop", "_run_sync", "_first_message")
@@ -35,7 +35,7 @@ def report(pids: tuple[int, ...], as_json: bool, everything: bool) -> int:
     names = {one.agent: one.answer for one in inspection.look(inspection.STATE)}
     if not found:
         click.echo("no job of this user runs on this machine")
-    for index, one in enumerate(found):
+    for index, one in enumerate(shown(found, bool(pids) or everything)):
         if index:
             click.echo()
         if one.answer is None:
@@ -47,7 +47,7 @@ def report(pids: tuple[int, ...], as_json: bool, everything: bool) -> int:
             click.echo(line)
         # The same hosts in both answers, unless one has joined meanwhile.
         states = {(s.host, s.answer["agent_pid"]): s.answer for s in inspection.others(state or {}) if s.answer is not None}
-        for other in inspection.others(one.answer):
+        for other in listed_hosts(one.answer, everything):
             click.echo()
             click.echo(host_heading(other))
             if other.answer is not None:

@@ -7,11 +7,12 @@ Detection is native (a link's end, an exit status, a failed actor's report), and
 from __future__ import annotations
 
 from monarch._core import config
+from monarch._core._native import Process as NativeProcess
 from monarch._core.answer import proc_ended_failure
 from monarch._core.errors import ExitReason, MeshFailure, SupervisionError
 from monarch._core.future import Future
 from monarch._core.orphan import owner_ended
-from monarch._core.process import ERROR, GATHER, WATCH_STOP
+from monarch._core.process import ERROR, GATHER, PROC_ENDED, WATCH_STOP
 from monarch._core.runtime_log import WARN, failure_event
 
 # How long a coroutine may take to end when it has been cancelled, seconds.
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from monarch._core._native import CallCell
+    from monarch._core._native import CallCell, Result
     from monarch._core.mesh_info import MeshInfo
     from monarch._core.owner import Owner
     from monarch._core.process import LocalProcess
@@ -96,25 +97,34 @@ class OwnedMesh:
         return Future._of(cell, lambda c: self._stopped(c, ranks))
 
     def _stopped(self, cell: CallCell, ranks: list[int]) -> None:
-        results = cell.results()
-        if any(result is not None and result.status == ERROR for result in results):
+        failures = [self._cleanup_failure(rank, result) for rank, result in zip(ranks, cell.results(), strict=True)]
+        failure = next((f for f in failures if f is not None), None)
+        if failure is not None:
             # The owner is told too, and only of what it still owns.
             self.process.native.settle()
         self.forget()
-        for result in results:
-            if result is not None and result.status == ERROR:
-                failure = MeshFailure.from_wire(result.raw())
-                from monarch._core.root_fault import failure_seen
+        if failure is not None:
+            from monarch._core.root_fault import failure_seen
 
-                if self.info.stopped != CLIENT_EXITS:  # then nobody looks at what this raises
-                    failure_seen(self.info.uid, failure)
-                cell.set_retrieved()
-                raise SupervisionError(failure.report(), f"{self.info.name}.stop()", failure=failure)
+            if self.info.stopped != CLIENT_EXITS:  # then nobody looks at what this raises
+                failure_seen(self.info.uid, failure)
+            cell.set_retrieved()
+            raise SupervisionError(failure.report(), f"{self.info.name}.stop()", failure=failure)
         cell.set_retrieved()
+
+    def _cleanup_failure(self, rank: int, result: Result | None) -> MeshFailure | None:
+        """What went wrong in the `__cleanup__` of an actor that answers a stop: it raised, or its process died there."""
+        if result is not None and result.status == ERROR:
+            return MeshFailure.from_wire(result.raw())
+        if result is not None and result.status == PROC_ENDED:
+            end = NativeProcess.decode_end(result.raw())
+            if self.info.uid in died_cleaning(end):
+                return proc_ended_failure(self.info, rank, end)
+        return None
 
     def _stop_procs(self, reason: str, bounds: tuple[float, float] | None) -> Future[None]:
         native, info = self.process.native, self.info
-        cell = native.cell(GATHER, len(info.procs), list(info.procs))
+        cell = native.cell(GATHER, len(info.procs), list(info.procs), info.uid)
         each, whole = bounds or drain_bounds()
         end = config.seconds("process_exit_timeout") or 0.0
         for proc in info.procs:
@@ -122,12 +132,44 @@ class OwnedMesh:
         return Future._of(cell, self._procs_stopped)
 
     def _procs_stopped(self, cell: CallCell) -> None:
+        failure = self._died_cleaning(cell)
         self.forget()
         for mesh in list(self.process.owned.values()):
             if mesh.is_actors and set(mesh.info.procs) <= set(self.info.procs):
                 mesh.forget()
         self.process.native.flush_output(OUTPUT_TIMEOUT)
         cell.set_retrieved()
+        if failure is not None:
+            raise SupervisionError(failure.report(), f"{self.info.name}.stop()", failure=failure)
+
+    def _died_cleaning(self, cell: CallCell) -> MeshFailure | None:
+        """The failure of a process that has died in the `__cleanup__` of an actor."""
+        first = None
+        for rank, result in enumerate(cell.results()):
+            if result is None or result.status != PROC_ENDED:
+                continue
+            end = NativeProcess.decode_end(result.raw())
+            for mesh in died_cleaning(end):
+                from monarch._core.root_fault import failure_seen
+
+                # The owner is told too, and only of what it still owns.
+                self.process.native.settle()
+                told = self._told(mesh, self.info.procs[rank])
+                if told is not None:
+                    failure_seen(mesh, told)
+                first = first or told or proc_ended_failure(self.info, rank, end)
+        return first
+
+    def _told(self, mesh: int, proc: int) -> MeshFailure | None:
+        """What the owner of a mesh of actors has been told of the end of a process, if that is this process."""
+        info = self.process.infos.get(mesh)
+        failed = {} if info is None else {info.procs[rank]: failure for rank, failure in info.failed.items()}
+        return failed.get(proc)
+
+
+def died_cleaning(end: tuple[Any, ...]) -> list[int]:
+    """The meshes whose actors had begun their `__cleanup__` and not ended it when their process died by itself."""
+    return end[7]
 
 
 def drain_bounds() -> tuple[float, float]:
@@ -182,7 +224,7 @@ def procs_ended(process: LocalProcess, ends: list[tuple[int, tuple[Any, ...]]]) 
         known = mesh.info.failed.get(rank)
         return known or proc_ended_failure(mesh.info, rank, process.ended[mesh.info.procs[rank]])
 
-    _do(process, process.supervision.procs_ended([(uid, end[3] == "stopped") for uid, end in ends]), failure)
+    _do(process, process.supervision.procs_ended([(uid, end[3] == "stopped", died_cleaning(end)) for uid, end in ends]), failure)
     _forget_if_over(process, process.supervision.on([uid for uid, _ in ends]))
     for uid, end in ends:
         owner_ended(process, uid, end)

@@ -64,13 +64,15 @@ class _Meter:
     create_gauge = create_counter
 
     def _observable(self, *_: Any, **__: Any) -> NoReturn:
-        raise NotImplementedError("observable instruments need the wheel monarch-telemetry: pip install monarch-telemetry")
+        from monarch._core.wheel import missing_wheel
+
+        raise missing_wheel("an observable instrument", "monarch-telemetry")
 
     create_observable_counter = _observable
     create_observable_up_down_counter = _observable
     create_observable_gauge = _observable
 
 
-def get_meter(name: str) -> _Meter:
-    """Makes instruments that count and measure."""
+def get_meter(name: str = "monarch") -> _Meter:
+    """Makes instruments that count and measure; `name` is the part of a program that they belong to."""
     return _Meter(name)

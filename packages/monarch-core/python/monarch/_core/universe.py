@@ -6,7 +6,7 @@ import heapq
 import os
 
 from monarch._core._native import Timeline
-from monarch._core.process import count_universes, enter_simulated, simulated_process
+from monarch._core.process import count_universes, enter_simulated, forked, simulated_process
 from monarch._core.simulated import Event, SimulatedProcess, keep, settle_host
 
 TYPE_CHECKING = False
@@ -426,11 +426,13 @@ class Universe:
         self._held[(mesh, failure.crashed_ranks[0] if failure.crashed_ranks else -1)] = failure
 
     def _call_hook(self, hook: Callable[[MeshFailure], object], failure: MeshFailure, done: Event) -> None:
+        client = self._root
         try:
             hook(failure)
         except BaseException as e:
             del e
-            self._faults.append(failure)
+            if not client.killed:
+                self._faults.append(failure)
         finally:
             done.set()
 
@@ -440,7 +442,7 @@ class Universe:
 
     def _shutdown(self) -> Future[None]:
         """What `shutdown_context` is inside the block."""
-        from monarch._core.future import returns_future
+        from monarch._core.lazy_future import returns_future
 
         return returns_future(self._stop_everything)()
 
@@ -466,12 +468,14 @@ def _register() -> None:
 
 def _end_open() -> None:
     """Threads must not be in the middle of something when the interpreter ends."""
+    from monarch._core.fork import is_child
+
+    if is_child():
+        return
     for universe in list(_open):
         universe._dismantle(_EXIT_TIMEOUT)
 
 
 def _forget_in_child() -> None:
-    from monarch._core._native import after_fork_in_child
-
     if _open:
-        after_fork_in_child(os.getppid())
+        forked(os.getppid(), [process for universe in _open for process in universe._everybody])

@@ -68,7 +68,11 @@ class _Parts:
         if outcome is _ABSENT:
             outcome = self._outcome(i)
         if type(outcome) is _Failure:
-            raise outcome.error.with_traceback(outcome.traceback)
+            try:
+                raise outcome.error.with_traceback(outcome.traceback)
+            finally:
+                # This frame is part of the traceback.
+                del outcome, self
         return outcome
 
     def _outcome(self, i: int) -> Any:

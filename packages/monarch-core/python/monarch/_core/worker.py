@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from monarch._core import log_directory, runtime_log, workspace_path
-from monarch._core.address import ChannelAddr
-from monarch._core.attachment import native_hosts, where
+from monarch._core import host_workspaces, log_directory, runtime_log, workspace_path
+from monarch._core.address import ChannelAddr, place_of
+from monarch._core.attachment import agent_uid, native_hosts, where
 from monarch._core.future import Future
 from monarch._core.identity import new_uid
 from monarch._core.process import FIRST_ERROR, OK, LocalProcess, known_process, start_client
@@ -29,6 +29,7 @@ _SAYS = {
     "lost": "host {peer} lost: {detail}",
     "left": "host {peer} left: {detail}",
     "ended": "job of {peer} is over: {detail}",
+    "release": "host {peer} has another patch release: {detail}",
 }
 
 _loop: WorkerLoop | None = None
@@ -41,16 +42,19 @@ class WorkerLoop:
         global _loop
         if _loop is not None:
             raise RuntimeError(f"this process is a worker already, at {_loop.url}")
-        self.address = ChannelAddr.parse(address)
+        given_address = ChannelAddr.parse(address)
+        self.address = place_of(given_address)
         bound = self.address.bound or self.address
         trust = given.of(bound)
-        workspace_path.export(bound.url)
+        workspaces = workspace_path.export()
+        # What the address says comes first: the variables may have been inherited.
         assigned, running = _assigned_uid(), known_process()
-        uid = assigned or (new_uid() if running is None else running.uid)
+        uid = agent_uid(given_address) or assigned or (new_uid() if running is None else running.uid)
         log_directory.export(uid)
         self.process: LocalProcess = start_client(uid)
         if not self.process.is_client:
             raise RuntimeError("a proc cannot be a worker: it has an agent already")
+        self.process.start_thread(workspaces.remove_left)
         _make_room(bound)
         self.port = self._listen(bound, trust, tries)
         self._socket = bound.path if bound.path and not bound.path.startswith("@") else None
@@ -188,13 +192,17 @@ def handle(process: LocalProcess, event: tuple[Any, ...]) -> None:
     """What the native side tells; on the housekeeping thread."""
     kind = event[0]
     if kind == "audit":
-        what, peer, detail = event[1:]
-        level = runtime_log.WARN if what in ("refused", "lost") else runtime_log.INFO
+        what, peer, detail, count = event[1:]
+        level = runtime_log.WARN if what in ("refused", "lost", "release") else runtime_log.INFO
         # That a host is lost is the reason of failures, which are told.
-        runtime_log.event(f"host.{what}", level, what == "lost", peer=peer, detail=_SAYS[what].format(peer=peer or "a host", detail=detail))
+        text = _SAYS[what].format(peer=peer or "a host", detail=detail)
+        if count > 1:
+            text = f"{count} more refused; the last: {text}"
+        runtime_log.event(f"host.{what}", level, what == "lost", peer=peer, count=count if count > 1 else None, detail=text)
         if what == "joined" and _loop is not None:
             _loop.told()
     elif kind == "job_ended":
+        process.start_thread(host_workspaces.job_over, event[1])
         if _loop is not None:
             _loop.told()
     elif kind == "shutdown":
@@ -214,10 +222,13 @@ def start_worker_loop_forever(
 ) -> Future[None]:
     """Begins to be the agent of this host at `address`; the Future is done when a client has shut it down.
 
-    `secret`, `private_key` with `ca`, or `insecure` as for `attach_to_workers`; `ValueError` if the address needs one of them, `OSError` if
-    it cannot be listened at.
+    With `label<uid>@` in front of the address the agent has that identity. `secret`, `private_key` with `ca`, or `insecure` as for
+    `attach_to_workers`; `ValueError` if the address needs one of them. The Future raises `OSError` if the address cannot be listened at.
     """
-    loop = WorkerLoop(address, Given(secret, private_key, ca, insecure))
+    try:
+        loop = WorkerLoop(address, Given(secret, private_key, ca, insecure))
+    except OSError as e:
+        return Future._error(e)
 
     async def ended() -> None:
         try:
@@ -225,7 +236,7 @@ def start_worker_loop_forever(
         finally:
             loop.close()
 
-    from monarch._core.future import returns_future
+    from monarch._core.lazy_future import returns_future
 
     return returns_future(ended)()
 
@@ -238,7 +249,10 @@ def run_worker_loop_until_shutdown(
     secret: bytes | str | None = None,
     insecure: bool = False,
 ) -> None:
-    """Is the agent of this host at `address` until a client shuts it down; arguments and errors as of `start_worker_loop_forever`."""
+    """Is the agent of this host at `address` until a client shuts it down; arguments as of `start_worker_loop_forever`.
+
+    `OSError` if the address cannot be listened at.
+    """
     WorkerLoop(address, Given(secret, private_key, ca, insecure)).wait()
 
 

@@ -1,9 +1,10 @@
 """Where a workspace is on a host, and `sys.path` of the processes there.
 
-The process of an agent that serves remote clients calls `export` once; what it finds or chooses is inherited by all procs of the host and
-wins over the client's environment. What a client has mirrored is told to procs as pairs of a local directory and its place. In a proc an
-entry of the client's `sys.path` that is in such a directory becomes the same one in the mirror; a directory that is on no entry comes in
-behind the standard library, before what is installed, so that code that was synced is found before an older installed copy.
+The process of an agent that serves remote clients calls `export` once. All procs of the host inherit its directory, in which each job has
+a directory of its own: that one is `WORKSPACE_DIR` in the procs of the job, whatever the client's environment has. What a client has
+mirrored is sent to procs as pairs of a local directory and its place. In a proc an entry of the client's `sys.path` that is in such a
+directory becomes the same one in the mirror; a directory that is on no entry comes in behind the standard library, before what is
+installed, so that code that was synced is found before an older installed copy.
 """
 
 from __future__ import annotations
@@ -11,56 +12,87 @@ from __future__ import annotations
 import os
 import sys
 
+from monarch._core.identity import to_base58
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from monarch._core.host_workspaces import HostWorkspaces
 
     # A local directory, and where it is below `WORKSPACE_DIR`. Whether it is to be imported from: True at the front, as it is an entry
     # of the client's `sys.path`, False behind the standard library; None if others of the list see to that.
     Place = tuple[str, str, bool | None]
 
 VARIABLE = "WORKSPACE_DIR"
-# Set by agents for their procs only: the client's own variable travels with its environment and means the client's machine.
-_OF_HOST = "MONARCH_HOST_WORKSPACE_DIR"
+# Set by an agent, for what it starts: the directory with the workspaces of its jobs.
+_OF_AGENT = "MONARCH_HOST_WORKSPACES"
+# In procs only: the client's own variable travels with its environment and means the client's machine.
+_OF_JOB = "MONARCH_HOST_WORKSPACE_DIR"
 
-VARIABLES = (VARIABLE, _OF_HOST)
+VARIABLES = (VARIABLE, _OF_JOB)
 
 # What has been mirrored by this process, by the uid of the agent; and, in a proc, what its client has mirrored.
 _mirrored: dict[int, list[Place]] = {}
 _own: list[Place] = []
+# While it is open, what is mirrored here stays.
+_lock: int | None = None
 
 
-def export(address: str) -> str:
-    """Called by an agent, before it has procs: where workspaces go on this host, for all of them.
+def export() -> HostWorkspaces:
+    """Called by an agent, before it has procs: makes the directory in which each job has its workspace on this host."""
+    from monarch._core.host_workspaces import open_for_agent
 
-    What the host's environment says, else a directory of the user that agents at the same address share, one after the other: what is
-    there when an agent starts need not be sent again.
+    home = os.environ.get("MONARCH_HOME") or os.path.join(os.path.expanduser("~"), ".monarch")
+    found = open_for_agent(os.environ.get(VARIABLE) or os.path.join(home, "workspaces"), os.uname().nodename)
+    os.environ[_OF_AGENT] = found.path
+    return found
+
+
+def of_job(id: int) -> str | None:
+    """Where the workspace of a job is, `id` is that of this host in the job; None if this host's agent serves its own process only. Called
+    before the client's environment is taken over.
     """
-    found = os.environ.get(VARIABLE)
-    if not found:
-        home = os.environ.get("MONARCH_HOME") or os.path.join(os.path.expanduser("~"), ".monarch")
-        found = os.path.join(home, "workspaces", "".join(c if c.isalnum() or c in ".-" else "_" for c in address))
-    os.environ[VARIABLE] = os.environ[_OF_HOST] = os.path.abspath(found)
-    return os.environ[VARIABLE]
-
-
-def of_host() -> str | None:
-    """What this host's agent has exported, before the client's environment is taken over."""
-    return os.environ.get(_OF_HOST)
+    found = os.environ.get(_OF_JOB)
+    if found is None and (agent := os.environ.get(_OF_AGENT)) is not None:
+        found = os.path.join(agent, to_base58(id))
+    return found
 
 
 def keep(found: str | None) -> None:
-    """What the agent has exported holds, whatever the client's environment says."""
+    """Whatever the client's environment has, this is the workspace of the job on this host."""
     if found is not None:
-        os.environ[VARIABLE] = os.environ[_OF_HOST] = found
+        os.environ.update(variables(found))
+        os.environ.pop(_OF_AGENT, None)
+
+
+def variables(workspace: str | None) -> dict[str, str]:
+    """The environment of a proc of the job that is started by a command."""
+    return {} if workspace is None else dict.fromkeys(VARIABLES, workspace)
 
 
 def workspace_directory() -> str:
-    """The directory of workspaces on this host; `RuntimeError` if nobody has said."""
-    found = os.environ.get(_OF_HOST) or os.environ.get(VARIABLE)
+    """The workspace of this proc's job on this host; `RuntimeError` if its agent has none."""
+    found = os.environ.get(_OF_JOB) or os.environ.get(VARIABLE)
     if not found:
         raise RuntimeError(f"the agent of host {os.uname().nodename} has exported no {VARIABLE}")
     return os.path.abspath(found)
+
+
+def hold() -> str:
+    """The workspace, which stays as long as this process lives."""
+    global _lock
+    top = workspace_directory()
+    if _lock is None:
+        import fcntl
+
+        from monarch._core.host_workspaces import lock, lock_of
+
+        try:
+            _lock = lock(lock_of(top), fcntl.LOCK_SH)
+        except OSError:  # no locks on this file system, so no other process removes anything, or no room, of which the sync tells
+            pass
+    return top
 
 
 def described(dirs: Sequence[tuple[str, str]], path: Sequence[str]) -> list[Place]:
@@ -97,8 +129,8 @@ def pushed(agents: Sequence[int]) -> list[Place]:
 
 def accept(places: list[Place]) -> None:
     """In a proc: makes what has been mirrored importable."""
-    if places and of_host() is not None:
-        top = workspace_directory()
+    if places and _OF_JOB in os.environ:
+        top = hold()
         sys.path[:] = translated(sys.path, places, top)
         # For procs that are spawned from here the entries are what they have just become.
         _own[:] = [*places, *((os.path.join(top, place), place, None) for _, place, _ in places)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from monarch._core.actor import Actor, endpoint
+from monarch._core.host_workspaces import take_over
 from monarch._core.workspace_mirror import Mirror
-from monarch._core.workspace_path import workspace_directory
+from monarch._core.workspace_path import hold, workspace_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +25,12 @@ class WorkspaceReceiver(Actor):
     def begin(self) -> None:
         """Compares what is here with what was left here, while the sender looks at its side."""
         with _told_where():
+            top = workspace_directory()
+            os.makedirs(top, 0o700, exist_ok=True)
+            hold()
+            take_over(top)
             for place in self.places:
-                self.mirrors[place] = Mirror(workspace_directory(), place)
+                self.mirrors[place] = Mirror(top, place)
 
     @endpoint
     def missing(self, place: str, nodes: list[bytes], top: bytes) -> tuple[list[bytes], list[bytes]]:

@@ -47,7 +47,9 @@ async def sync_workspace(hosts: HostMesh, workspace: Workspace, conda: bool, aut
     if not isinstance(workspace, Workspace):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"sync_workspace takes a Workspace, not {type(workspace).__name__}")
     if conda:
-        raise NotImplementedError("sync_workspace(conda=True) needs the wheel monarch-fs: pip install monarch-fs")
+        from monarch._core.wheel import missing_wheel
+
+        raise missing_wheel("sync_workspace(conda=True)", "monarch-fs")
     for local in workspace.dirs:
         if not local.is_dir():
             raise NotADirectoryError(f"a workspace is made of directories, and this is none: {local}")

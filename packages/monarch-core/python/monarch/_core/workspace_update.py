@@ -51,7 +51,13 @@ def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -
         finally:
             process.native.reply(sender, slot, rank, OK, marshal.dumps(failed))
 
-    process.start_thread(run)
+    try:
+        process.start_thread(run)
+    except RuntimeError as e:  # no thread is to be had, and the requester waits
+        from monarch._core.remote_exception import pack_exception
+
+        failed = [(process.host, process.name, process.pid, "any module", pack_exception(e))]
+        process.native.reply(sender, slot, rank, OK, marshal.dumps(failed))
 
 
 def _update(process: LocalProcess, places: list[Place], is_mirrored: bool, reload: bool) -> list[Failed]:

@@ -210,7 +210,7 @@ def run_command(body: bytes, link: int) -> None:
         view = view[os.write(memory, view) :]
     os.lseek(memory, 0, os.SEEK_SET)
     # What this host's agent has exported; the rest is the client's.
-    env.update((name, os.environ[name]) for name in workspace_path.VARIABLES if workspace_path.of_host() is not None)
+    env.update(workspace_path.variables(workspace_path.of_job(marshal.loads(setup)[4])))
     env[proc_main.FDS_VARIABLE] = f"{link},{memory}"
     for fd in (link, memory):
         os.set_inheritable(fd, True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from monarch._core import wheel as _wheel  # noqa: F401  # pyright: ignore[reportUnusedImport]  # names wheels that are missing
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core.actor import Actor as Actor
@@ -45,14 +47,14 @@ if TYPE_CHECKING:
     from monarch._core.errors import SupervisionError as SupervisionError
     from monarch._core.errors import VersionMismatch as VersionMismatch
     from monarch._core.future import Future as Future
-    from monarch._core.future import WouldBlockRuntime as WouldBlockRuntime
-    from monarch._core.future import returns_future as returns_future
     from monarch._core.gateway import attach as attach
     from monarch._core.host_mesh import HostMesh as HostMesh
     from monarch._core.identity import ActorAddr as ActorAddr
     from monarch._core.identity import ProcId as ProcId
     from monarch._core.identity import Uid as Uid
     from monarch._core.inspection import dump_state as dump_state
+    from monarch._core.lazy_future import WouldBlockRuntime as WouldBlockRuntime
+    from monarch._core.lazy_future import returns_future as returns_future
     from monarch._core.mesh import MeshTrait as MeshTrait
     from monarch._core.port import Channel as Channel
     from monarch._core.port import Port as Port
@@ -116,11 +118,12 @@ _HOMES = {
         "SupervisionError",
         "VersionMismatch",
     ),
-    "future": ("Future", "WouldBlockRuntime", "returns_future"),
+    "future": ("Future",),
     "gateway": ("attach",),
     "host_mesh": ("HostMesh",),
     "inspection": ("dump_state",),
     "identity": ("ActorAddr", "ProcId", "Uid"),
+    "lazy_future": ("WouldBlockRuntime", "returns_future"),
     "mesh": ("MeshTrait",),
     "port": ("Channel", "Port", "PortReceiver", "RankedPortReceiver", "UndeliverableMessageEnvelope"),
     "proc_mesh": ("ProcMesh",),

@@ -88,6 +88,7 @@ impl ActorMailbox {
 
     /// The next delivery: a `Call`, `bytes` for an event, or none.
     fn pop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        gil::leave_in_child(py);
         if self.node.system.failures_in_flight() > 0 {
             gil::blocking(py, || self.node.system.settle());
         }
@@ -140,6 +141,7 @@ impl ActorMailbox {
         let mut methods: HashMap<Box<[u8]>, Option<Py<PyAny>>> = HashMap::new();
         let mut sliced = false;
         loop {
+            gil::leave_in_child(py);
             if self.node.system.failures_in_flight() > 0 {
                 gil::blocking(py, || self.node.system.settle());
             }
@@ -209,6 +211,7 @@ impl ActorMailbox {
                 f.call(args.cast::<PyTuple>()?.to_owned(), Some(&*kwargs.cast::<PyDict>()?))
             };
             let value = call().map_err(|e| ("call", e))?;
+            gil::leave_in_child(py);
             drop(message);
             if m.slot.is_none() {
                 return Ok(());
@@ -220,7 +223,9 @@ impl ActorMailbox {
             }
             reply(&value, &self.node, m.from, m.slot, m.rank).map_err(|e| ("result", e))
         });
-        self.node.handled(&self.inner, m.from, cost);
+        if !gil::is_forked() {
+            self.node.handled(&self.inner, m.from, cost);
+        }
         match outcome {
             Ok(()) => Ok(false),
             Err((stage, e)) => {

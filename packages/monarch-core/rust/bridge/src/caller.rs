@@ -152,7 +152,7 @@ impl Caller {
             (Some(m), Some(i)) => Some(self.node.new_cell(m, 1, Arc::from([t.ids[i]]))),
         };
         // Owned from here on, so that an interrupt while waiting for credit lets the slot go.
-        let cell = cell.map(|inner| CallCell { node: self.node.clone(), inner });
+        let cell = cell.map(|inner| CallCell::new(&self.node, inner));
         let slot = cell.as_ref().map_or(SlotId::NONE, |c| c.inner.slot);
         match only {
             // The receiver's rank within the addressed shape, and the place of its answer, differ only here.

@@ -1,13 +1,14 @@
 //! What a call is waiting for, as a Python object.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use net::RecvPart;
 use pyo3::basic::CompareOp;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use runtime::{Cell, Node, Outcome};
+use runtime::{Cell, Mailbox, Node, Outcome};
 use wire::Status;
 
 use crate::bytes::{load, raw};
@@ -19,11 +20,33 @@ use crate::watcher::LoopWatcher;
 pub struct CallCell {
     pub node: Arc<Node>,
     pub inner: Arc<Cell>,
+    /// Of a receive: where its item comes from.
+    port: Option<Arc<Mailbox>>,
+}
+
+impl CallCell {
+    pub fn new(node: &Arc<Node>, inner: Arc<Cell>) -> Self {
+        CallCell { node: node.clone(), inner, port: None }
+    }
+
+    pub fn of_port(node: &Arc<Node>, inner: Arc<Cell>, port: Arc<Mailbox>) -> Self {
+        CallCell { node: node.clone(), inner, port: Some(port) }
+    }
+
+    fn leave_port(&self) {
+        if let Some(port) = &self.port
+            && !self.inner.retrieved.load(Ordering::Acquire)
+            && !port.leave(&self.inner)
+        {
+            self.node.dropped_items.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Drop for CallCell {
     fn drop(&mut self) {
         if !gil::is_forked() {
+            self.leave_port();
             self.node.drop_cell(&self.inner);
         }
     }
@@ -71,7 +94,15 @@ impl CallCell {
 
     /// The answer of a rank.
     fn result(&self, rank: usize) -> Option<Result> {
+        if self.port.is_some() {
+            self.inner.retrieved.store(true, Ordering::Release);
+        }
         self.inner.outcome(rank).map(Result)
+    }
+
+    /// Of a receive: waits no more, and leaves an item that has come unread to the next.
+    fn leave(&self) {
+        self.leave_port();
     }
 
     /// The answers of all ranks.
@@ -94,7 +125,7 @@ impl CallCell {
 
     /// The user has seen the error.
     fn set_retrieved(&self) {
-        self.inner.retrieved.store(true, std::sync::atomic::Ordering::Release);
+        self.inner.retrieved.store(true, Ordering::Release);
     }
 
     /// Answers a rank from this process.

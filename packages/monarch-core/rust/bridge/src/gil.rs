@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use net::{Poller, WaitEnd, Waiter};
 use pyo3::exceptions::{PyRuntimeError, PySystemExit};
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use runtime::Mailbox;
 
 use crate::signal::{self, SignalPipe};
@@ -299,14 +300,35 @@ pub fn set_exit_code(code: i32) {
     }
 }
 
-/// Makes this process, a fork of `parent`, inert.
+/// Ends a fork that comes back to our code: `leave()` does not return.
+static LEAVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// Makes this process, a fork of `parent`, inert. `process` was its runtime; `leave()` ends a child that comes back to our code.
 #[pyfunction]
-pub fn after_fork_in_child(parent: u32) {
+#[pyo3(signature = (parent, leave, process=None))]
+pub fn after_fork_in_child(py: Python<'_>, parent: u32, leave: Py<PyAny>, process: Option<&crate::process::Process>) {
     FORKED_FROM.store(parent, Ordering::Release);
+    net::fork::become_child();
+    let _ = LEAVE.set(py, leave);
+    signal::forget_in_child(py);
+    if let Some(p) = process {
+        p.node.close_in_child();
+    }
 }
 
 pub fn is_forked() -> bool {
     FORKED_FROM.load(Ordering::Acquire) != 0
+}
+
+/// A child that has come back from the user's code into a loop of ours ends here.
+pub fn leave_in_child(py: Python<'_>) {
+    if is_forked() {
+        if let Some(leave) = LEAVE.get(py) {
+            let _ = leave.call0(py);
+        }
+        // SAFETY: nothing of ours runs after it.
+        unsafe { libc::_exit(1) };
+    }
 }
 
 /// Every use by a thread of the user begins here.

@@ -108,7 +108,7 @@ impl Hosts {
         let (slot, bound) = (inner.slot, seconds(bound));
         let wanted = Wanted { host: ProcUid(gateway::random()), address, agent, rank: 0, trust };
         gil::blocking(py, || self.gateway.go_through(&job, text, who, wanted, slot, bound));
-        Ok(CallCell { node: self.node.clone(), inner })
+        Ok(CallCell::new(&self.node, inner))
     }
 
     /// The gateway has not joined: hosts are dialled again.
@@ -136,7 +136,7 @@ impl Hosts {
         let ids: Vec<ProcUid> = hosts.into_iter().map(ProcUid).collect();
         self.gateway.announce(&job, &ids);
         let inner = self.node.new_cell(Mode::Gather, ids.len(), Arc::default());
-        Ok(CallCell { node: self.node.clone(), inner })
+        Ok(CallCell::new(&self.node, inner))
     }
 
     /// Takes those in that are known by the same, within `bound` seconds: of each its place among them, id, address, and the uid of its
@@ -192,7 +192,7 @@ impl Hosts {
         if peer.ended().is_some() {
             self.node.fail_rank(&inner, 0, &peer);
         }
-        Ok(CallCell { node: self.node.clone(), inner })
+        Ok(CallCell::new(&self.node, inner))
     }
 
     /// Says goodbye to all others, and is part of nothing any more.
@@ -244,7 +244,7 @@ impl Hosts {
             }
             cell
         });
-        CallCell { node: self.node.clone(), inner }
+        CallCell::new(&self.node, inner)
     }
 
     /// Breaks the connection to a host, as a network does now and then: for tests.

@@ -37,7 +37,7 @@ mod _native {
     #[pymodule_export]
     use crate::hosts::Hosts;
     #[pymodule_export]
-    use crate::look_in::look_in;
+    use crate::look_in::{agents, control_directory, look_in};
     #[pymodule_export]
     use crate::loop_wait::LoopSleep;
     #[pymodule_export]
@@ -63,7 +63,10 @@ mod _native {
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         use pyo3::types::PyAnyMethods;
         // Inside a file there is nothing to import from: it has to be known by its name.
-        let modules = module.py().import("sys")?.getattr("modules")?;
-        modules.set_item("monarch._core._native.bulk", module.getattr("bulk")?)
+        let sys = module.py().import("sys")?;
+        let version = sys.getattr("version_info")?;
+        let (major, minor): (u8, u8) = (version.getattr("major")?.extract()?, version.getattr("minor")?.extract()?);
+        net::trust::set_python(format!("{major}.{minor}"));
+        sys.getattr("modules")?.set_item("monarch._core._native.bulk", module.getattr("bulk")?)
     }
 }

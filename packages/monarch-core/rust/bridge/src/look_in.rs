@@ -14,6 +14,18 @@ use crate::gil;
 /// More than any answer: a frame that claims to be longer is no frame of ours.
 const LONGEST: usize = 1 << 30;
 
+/// The uids of the agents that listen on this machine. Where their sockets have abstract names, those of other users are among them.
+#[pyfunction]
+pub fn agents(py: Python<'_>) -> Vec<u64> {
+    gil::blocking(py, runtime::guest::agents).into_iter().map(|uid| uid.0).collect()
+}
+
+/// The directory of the control sockets of this user, which may not be there.
+#[pyfunction]
+pub fn control_directory() -> String {
+    net::control_socket::of_user().to_string_lossy().into_owned()
+}
+
 /// Asks the agent that is reached at the given uid; gives its answer, JSON. `OSError` if there is none within `timeout` seconds.
 #[pyfunction]
 pub fn look_in<'py>(py: Python<'py>, agent: u64, me: u64, what: u8, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {

@@ -51,6 +51,7 @@ impl LoopSleep {
     /// Sleeps until the loop has something to do, at most `timeout` seconds.
     #[pyo3(signature = (timeout=None))]
     fn sleep(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        gil::check_not_forked()?;
         self.state.ready.store(false, Ordering::Release);
         let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
         self.node.poller.arm(self.token, self.fd);

@@ -44,14 +44,14 @@ impl PortMailbox {
         self.inner.id.0
     }
 
-    /// A cell that gets the next message nobody else has asked for.
+    /// A cell that gets the next message that no other cell has asked for.
     fn receive(&self) -> CallCell {
         let inner = self.node.new_cell(Mode::FirstError, 1, Arc::from([]));
         self.node.forget_cell(inner.slot);
         if let Some((from, bytes)) = self.inner.take_into(&inner) {
             self.node.give_credit(from, self.inner.id, bytes);
         }
-        CallCell { node: self.node.clone(), inner }
+        CallCell::of_port(&self.node, inner, self.inner.clone())
     }
 
     fn close(&self) {

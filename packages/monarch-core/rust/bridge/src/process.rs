@@ -43,8 +43,8 @@ pub fn failed(e: std::io::Error) -> PyErr {
     PyOSError::new_err(format!("cannot start the runtime: {e}"))
 }
 
-/// How a proc ended, as Python gets it: pid, started, host, kind, number, detail, core dumped, output.
-type End = (u32, bool, String, &'static str, i32, String, bool, Vec<String>);
+/// How a proc ended, as Python gets it: pid, started, host, kind, number, detail, core dumped, meshes in clean-up, output.
+type End = (u32, bool, String, &'static str, i32, String, bool, Vec<u64>, Vec<String>);
 
 fn describe(end: ProcEnd) -> End {
     let (kind, number, detail, core) = match end.reason {
@@ -57,7 +57,8 @@ fn describe(end: ProcEnd) -> End {
         ExitReason::HostLost(why) => ("host_lost", 0, why, false),
         ExitReason::LinkLost(why) => ("link_lost", 0, why, false),
     };
-    (end.pid, end.started, end.host, kind, number, detail, core, end.output)
+    let cleaning = end.cleaning.into_iter().map(|m| m.0).collect();
+    (end.pid, end.started, end.host, kind, number, detail, core, cleaning, end.output)
 }
 
 /// A proc to be started: uid, setup, exec, ready in ms, prefix of output lines, name, file of output.
@@ -158,14 +159,22 @@ impl Process {
             let command = if exec { vec!["exec".to_owned()] } else { vec![] };
             (ProcUid(uid), ProcPlan { command, setup, ready_ms, prefix, name, capture, ..ProcPlan::default() })
         };
-        self.to_agent_of(ProcUid(host), Control::SpawnProcs { owner: self.node.uid, procs: procs.into_iter().map(plan).collect() });
+        let procs: Vec<(ProcUid, ProcPlan)> = procs.into_iter().map(plan).collect();
+        if self.node.routes.lost(ProcUid(host)).is_some() {
+            // Nothing is sent there any more, so nothing comes back.
+            procs.iter().for_each(|(uid, _)| self.node.fail_calls(&self.node.peer_unlinked(*uid).0));
+            return Ok(());
+        }
+        self.to_agent_of(ProcUid(host), Control::SpawnProcs { owner: self.node.uid, procs });
         Ok(())
     }
 
-    fn stop_proc(&self, uid: u64, grace: f64, reason: String) {
+    fn stop_proc(&self, uid: u64, grace: f64, reason: String) -> PyResult<()> {
+        gil::check_not_forked()?;
         let uid = ProcUid(uid);
         let host = self.node.routes.place(uid).map_or(ProcUid(0), |p| p.host);
         self.to_agent_of(host, Control::StopProc { uid, grace_ms: (grace * 1e3) as u64, reason });
+        Ok(())
     }
 
     /// Asks the agent not to kill this proc, which is being stopped, for so many seconds.
@@ -173,27 +182,35 @@ impl Process {
         self.node.to_agent(Control::Extend { grace_ms: (grace * 1e3) as u64 });
     }
 
-    fn spawn_actor(&self, proc: u64, mailbox: u64, spec: Vec<u8>) {
+    /// Tells the agent that an actor of this mesh begins its `__cleanup__`, or has ended it.
+    fn note_cleanup(&self, mesh: u64, begins: bool) {
+        self.node.to_agent(Control::Cleanup { mesh: MailboxId(mesh), begins });
+    }
+
+    fn spawn_actor(&self, proc: u64, mailbox: u64, spec: Vec<u8>) -> PyResult<()> {
+        gil::check_not_forked()?;
         self.node.spawn_actor(ProcUid(proc), MailboxId(mailbox), spec);
+        Ok(())
     }
 
     /// A cell that the given procs answer by slot; its errors are failures of `mesh`.
     #[pyo3(signature = (how, size, procs=None, mesh=0))]
     fn cell(&self, how: i32, size: usize, procs: Option<Vec<u64>>, mesh: u64) -> PyResult<CallCell> {
+        gil::check_not_forked()?;
         let targets = procs.unwrap_or_default().iter().map(|p| (ProcUid(*p), MailboxId(mesh))).collect();
         let inner = self.node.new_cell(mode(how)?.unwrap_or(Mode::Gather), size, targets);
-        let cell = CallCell { node: self.node.clone(), inner };
-        for p in self.node.peers().iter().filter(|p| p.ended().is_some()) {
-            for rank in cell.inner.waiting_for(|uid, _| uid == p.uid) {
-                self.node.fail_rank(&cell.inner, rank, p);
+        let cell = CallCell::new(&self.node, inner);
+        for (rank, (uid, _)) in (0..).zip(cell.inner.targets.iter()) {
+            if let Some(peer) = self.node.ended_peer(*uid) {
+                self.node.fail_rank(&cell.inner, rank, &peer);
             }
         }
         Ok(cell)
     }
 
     /// Sends a stop to all targets, behind everything sent before; each answers when it has stopped.
-    fn stop_actors(&self, py: Python<'_>, targets: &Targets, body: &[u8]) -> CallCell {
-        let _ = py;
+    fn stop_actors(&self, targets: &Targets, body: &[u8]) -> PyResult<CallCell> {
+        gil::check_not_forked()?;
         let inner = self.node.new_cell(Mode::Gather, targets.ids.len(), targets.ids.clone());
         let payload = runtime::Payload::small(body);
         for (i, peer) in targets.peers.iter().enumerate() {
@@ -212,17 +229,20 @@ impl Process {
                 self.node.fail_rank(&inner, i as u32, peer);
             }
         }
-        CallCell { node: self.node.clone(), inner }
+        Ok(CallCell::new(&self.node, inner))
     }
 
     /// Sends a request to the housekeeping thread of a process.
     #[pyo3(signature = (to, kind, body, slot=0))]
-    fn request(&self, to: u64, kind: u16, body: Vec<u8>, slot: u64) {
+    fn request(&self, to: u64, kind: u16, body: Vec<u8>, slot: u64) -> PyResult<()> {
+        gil::check_not_forked()?;
         self.node.send_system(ProcUid(to), kind, SlotId(slot), body);
+        Ok(())
     }
 
     /// Answers a slot with bytes: status 0 for a value, 1 an exception, 2 a failure, 4 closed.
     fn reply(&self, to: u64, slot: u64, rank: u32, status: u8, body: &[u8]) -> PyResult<()> {
+        gil::check_not_forked()?;
         let status = Status::from_u8(status).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))?;
         self.node.reply_bytes(ProcUid(to), SlotId(slot), rank, status, body);
         Ok(())
@@ -231,6 +251,7 @@ impl Process {
     /// The next event for the housekeeping thread; none after `timeout` seconds.
     #[pyo3(signature = (timeout=None))]
     fn next_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
+        gil::leave_in_child(py);
         self.node.system.set_waiter(self.waiter.clone());
         HOUSEKEEPING.set(true);
         let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
@@ -474,7 +495,7 @@ impl Process {
             Some(a) => a.inspect_all(Asker::Here(inner.slot), what),
             None => return Err(PyOSError::new_err("this process has no procs of its own")),
         }
-        Ok(CallCell { node: self.node.clone(), inner })
+        Ok(CallCell::new(&self.node, inner))
     }
 
     /// Numbers for tests.
@@ -522,9 +543,9 @@ fn event(py: Python<'_>, e: SystemEvent) -> PyResult<Py<PyAny>> {
         }
         SystemEvent::Abandoned { mesh } => ("abandoned", mesh.0).into_pyobject(py)?.into_any(),
         SystemEvent::RootLost => ("root_lost",).into_pyobject(py)?.into_any(),
-        SystemEvent::Audit(a) => ("audit", a.what, a.peer, a.detail).into_pyobject(py)?.into_any(),
+        SystemEvent::Audit(a) => ("audit", a.what, a.peer, a.detail, a.count).into_pyobject(py)?.into_any(),
         SystemEvent::Shutdown { from, slot } => ("shutdown", from.0, slot.0).into_pyobject(py)?.into_any(),
-        SystemEvent::JobEnded { client } => ("job_ended", client.0).into_pyobject(py)?.into_any(),
+        SystemEvent::JobEnded { here } => ("job_ended", here.0).into_pyobject(py)?.into_any(),
         SystemEvent::Launch { uid, setup } => ("launch", uid.0, bytes(setup)).into_pyobject(py)?.into_any(),
     };
     Ok(tuple.unbind())

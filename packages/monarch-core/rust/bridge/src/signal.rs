@@ -103,6 +103,17 @@ fn make(poller: &Arc<Poller>) -> Option<Arc<SignalPipe>> {
     Some(pipe)
 }
 
+/// In a fork: signals of the child must not wake a thread of the parent.
+pub fn forget_in_child(py: Python<'_>) {
+    if let Some(Some(pipe)) = PIPE.get()
+        && let Ok(set) = set_wakeup_fd(py, -1)
+        && set != pipe.write.as_raw_fd()
+    {
+        // It is the user's.
+        let _ = set_wakeup_fd(py, set);
+    }
+}
+
 impl SignalPipe {
     /// A signal has come since the last call.
     pub fn take(&self) -> bool {

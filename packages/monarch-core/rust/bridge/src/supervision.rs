@@ -103,10 +103,12 @@ impl Supervision {
         self.with(|s| s.member_failed(Member { mesh: MailboxId(mesh), rank })).into_iter().map(step).collect()
     }
 
-    /// Procs have ended of one cause; with each, whether it was stopped.
-    fn procs_ended(&self, ends: Vec<(u64, bool)>) -> Vec<Step> {
-        let ends: Vec<_> = ends.into_iter().map(|(p, stopped)| (ProcUid(p), stopped)).collect();
-        self.with(|s| s.procs_ended(&ends)).into_iter().map(step).collect()
+    /// Procs have ended of one cause; with each, whether it was stopped, and the meshes in whose clean-up it died.
+    fn procs_ended(&self, ends: Vec<(u64, bool, Vec<u64>)>) -> Vec<Step> {
+        let died = |(p, _, meshes): &(u64, bool, Vec<u64>)| meshes.iter().map(|m| (ProcUid(*p), MailboxId(*m))).collect::<Vec<_>>();
+        let cleaning: Vec<_> = ends.iter().flat_map(died).collect();
+        let ends: Vec<_> = ends.into_iter().map(|(p, stopped, _)| (ProcUid(p), stopped)).collect();
+        self.with(|s| s.procs_died(&ends, &cleaning)).into_iter().map(step).collect()
     }
 
     /// An actor's hook has answered; true if the actor fails of it.

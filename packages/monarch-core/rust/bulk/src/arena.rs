@@ -100,6 +100,10 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
+        // The pages are the parent's too.
+        if net::fork::is_child() {
+            return;
+        }
         if let Some(arena) = self.arena.upgrade() {
             lock(&arena.blocks).remove(&self.address());
         }

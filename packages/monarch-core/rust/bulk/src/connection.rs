@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use net::control_socket;
 use net::lock::lock;
 use net::sys::{self as base, Share};
 
@@ -17,7 +18,7 @@ use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{self, Place, Reply, Request};
 use crate::gate::Gate;
 use crate::registry::Id;
-use crate::server::{self, Identity};
+use crate::server::Identity;
 use crate::shared::{self, EPOCHS, HAZARDS, Words};
 use crate::staging::Stage;
 use crate::sys;
@@ -30,6 +31,9 @@ const LOOK: Duration = Duration::from_millis(10);
 const WINDOW: usize = 64;
 /// Rings that are kept for the next copies.
 pub const STAGES: usize = 4;
+
+/// How long an owner may take to accept a connection while many others connect to it.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The socket, and the process at its other end.
 pub struct Line {
@@ -47,11 +51,14 @@ pub struct Line {
 impl Line {
     /// `uid` is that of the owner.
     fn dial(uid: u64) -> Outcome<Line> {
-        let fd = sys::connect(&server::address(uid)).map_err(|e| match e.kind() {
-            io::ErrorKind::ConnectionRefused => Failure::lost(),
-            io::ErrorKind::WouldBlock => Failure::new(Kind::Transfer, "too many processes connect to the owner at once"),
-            _ => Failure::system("cannot connect to the owner", &e),
-        })?;
+        let fd =
+            control_socket::connect(&control_socket::of_buffers(uid), control_socket::Kind::Packets, ACCEPT_TIMEOUT).map_err(
+                |e| match e.kind() {
+                    io::ErrorKind::ConnectionRefused => Failure::lost(),
+                    io::ErrorKind::WouldBlock => Failure::new(Kind::Transfer, "too many processes connect to the owner at once"),
+                    _ => Failure::system("cannot connect to the owner", &e),
+                },
+            )?;
         let (pid, user) = sys::peer(fd.as_raw_fd()).map_err(|e| Failure::system("cannot tell who the owner is", &e))?;
         if user != base::user() {
             return Err(Failure::new(Kind::Access, "the owner is a process of another user"));
@@ -297,6 +304,10 @@ impl Hazard {
 
 impl Drop for Hazard {
     fn drop(&mut self) {
+        // The parent may be using the memory still.
+        if net::fork::is_child() {
+            return;
+        }
         let c = &self.connection;
         c.hazards.store(self.cell, 0);
         lock(&c.cells).free.push(Reverse(self.cell));

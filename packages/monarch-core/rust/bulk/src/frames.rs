@@ -8,7 +8,7 @@ use crate::failure::{Failure, Kind};
 use crate::registry::Id;
 
 /// Of everything in this file, and of the layout of shared words.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub enum Request {
@@ -69,6 +69,18 @@ pub enum Request {
         len: u64,
         write: bool,
     },
+    /// The first one on a stream between hosts: its number among all of the asking process. Not answered.
+    Numbered {
+        number: u64,
+    },
+    /// Is the stream with this number of the asking process still served, and how far is it?
+    HowFar {
+        number: u64,
+    },
+    /// These streams of the asking process are used no more. Answered when no thread serves them.
+    GiveUp {
+        numbers: Vec<u64>,
+    },
 }
 
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
@@ -104,6 +116,12 @@ pub enum Reply {
     },
     /// The owner's process exits. Not an answer.
     Goodbye,
+    /// Bytes that the owner's end of a stream has sent and received.
+    SoFar {
+        is_served: bool,
+        sent: u64,
+        received: u64,
+    },
 }
 
 /// Where in a segment.

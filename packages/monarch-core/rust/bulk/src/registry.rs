@@ -126,6 +126,9 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
+        if net::fork::is_child() {
+            return;
+        }
         let mut state = lock(&self.registry.state);
         if let Some(n) = state.pins.get_mut(&self.slot) {
             *n -= 1;

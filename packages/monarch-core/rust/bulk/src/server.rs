@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
+use net::control_socket::{self, ControlSocket};
 use net::lock::lock;
 use net::sys as base;
 
@@ -29,16 +30,14 @@ const CONNECTIONS: usize = 8192;
 const RINGS: usize = 32;
 /// Messages of one connection that are handled before others get their turn.
 const TURN: usize = 64;
+/// Connections accepted in one turn, after the messages of those that are open.
+const ACCEPTED: usize = 16;
 
 /// Who this process is.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     pub uid: u64,
     pub job: u64,
-}
-
-pub fn address(uid: u64) -> Vec<u8> {
-    format!("monarch-bulk-{uid:016x}").into_bytes()
 }
 
 struct Connection {
@@ -58,7 +57,7 @@ pub struct Server {
 
 impl Server {
     pub fn start(me: Identity, registry: Arc<Registry>) -> io::Result<Arc<Server>> {
-        let listener = sys::listen(&address(me.uid))?;
+        let listener = ControlSocket::listen(&control_socket::of_buffers(me.uid), control_socket::Kind::Packets)?;
         let (epoll, wake) = (base::epoll_create()?, base::eventfd()?);
         base::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, listener.as_raw_fd(), libc::EPOLLIN as u32, LISTENER)?;
         base::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, wake.as_raw_fd(), libc::EPOLLIN as u32, WAKE)?;
@@ -101,7 +100,7 @@ struct Thread {
     me: Identity,
     registry: Arc<Registry>,
     epoll: OwnedFd,
-    listener: OwnedFd,
+    listener: ControlSocket,
     /// A descriptor to give up when none is left, so that who comes in can be sent away.
     spare: Option<OwnedFd>,
     nonce: Box<[u8; 16]>,
@@ -117,12 +116,16 @@ impl Thread {
         loop {
             let timeout = self.registry.next_lease().map(|at| at.saturating_duration_since(Instant::now()));
             let n = base::epoll_wait(self.epoll.as_raw_fd(), &mut events, timeout).unwrap_or(0);
+            let mut knocked = false;
             for event in &events[..n] {
                 match event.u64 {
-                    LISTENER => self.accept(),
+                    LISTENER => knocked = true,
                     WAKE => base::eventfd_drain(self.server.wake.as_raw_fd()),
                     number => self.ready(number),
                 }
+            }
+            if knocked {
+                self.accept();
             }
             self.registry.expire(Instant::now());
             if self.server.closing.load(Ordering::Acquire) {
@@ -138,13 +141,13 @@ impl Thread {
     }
 
     fn accept(&mut self) {
-        loop {
-            match sys::accept(self.listener.as_raw_fd()) {
+        for _ in 0..ACCEPTED {
+            match control_socket::accept(self.listener.as_raw_fd()) {
                 // Who is refused sees the end of the stream, and no more.
                 Ok(fd) => drop(self.admit(fd)),
                 Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) && self.spare.is_some() => {
                     self.spare = None;
-                    drop(sys::accept(self.listener.as_raw_fd()));
+                    drop(control_socket::accept(self.listener.as_raw_fd()));
                     self.spare = std::fs::File::open("/dev/null").ok().map(OwnedFd::from);
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted || e.kind() == io::ErrorKind::ConnectionAborted => {}

@@ -27,50 +27,6 @@ pub fn random<const N: usize>() -> io::Result<[u8; N]> {
     if got == N as isize { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
-/// An address in the abstract namespace, which needs no file.
-fn abstract_address(name: &[u8]) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    // SAFETY: an all-zero address is valid.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    if name.len() >= address.sun_path.len() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    for (to, from) in address.sun_path[1..].iter_mut().zip(name) {
-        *to = *from as libc::c_char;
-    }
-    let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
-    Ok((address, len as libc::socklen_t))
-}
-
-fn packet_socket() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers.
-    owned(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) })
-}
-
-/// A socket where others come in; messages keep their boundaries.
-pub fn listen(name: &[u8]) -> io::Result<OwnedFd> {
-    let fd = packet_socket()?;
-    let (address, len) = abstract_address(name)?;
-    // SAFETY: `address` outlives the call and is `len` bytes long at least.
-    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
-    // SAFETY: no pointers.
-    check(unsafe { libc::listen(fd.as_raw_fd(), 1024) })?;
-    Ok(fd)
-}
-
-pub fn connect(name: &[u8]) -> io::Result<OwnedFd> {
-    let fd = packet_socket()?;
-    let (address, len) = abstract_address(name)?;
-    // SAFETY: as in `listen`.
-    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
-    Ok(fd)
-}
-
-pub fn accept(listener: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: null pointers mean that the address is not wanted.
-    owned(unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) })
-}
-
 /// Process and user at the other end; of a connected socket, those who called `listen`. The pid is 0 where it is not visible here.
 pub fn peer(fd: RawFd) -> io::Result<(i32, u32)> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };

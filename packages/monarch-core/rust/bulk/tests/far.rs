@@ -202,7 +202,7 @@ fn a_reader_that_does_not_read_keeps_nobody_from_ending_the_buffer() {
     let (near, far) = pair();
     s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
     let mut line = bulk::far::Line::new(near, None, Arc::default()).unwrap();
-    let wait = bulk::far::Wait { until: Some(Instant::now() + HANG), stop: &|| false };
+    let wait = bulk::far::Wait::patient(Some(Instant::now() + HANG), &|| false);
     line.begin(true, wait).unwrap();
     let request = bulk::frames::Request::Copy { id: s.own.id, epoch: s.own.epoch, offset: 0, len: 64 << 20, write: false };
     line.send_frame(&bulk::frames::encode(1, &request), wait).unwrap();
@@ -261,7 +261,7 @@ fn an_asker_that_is_taken_for_lost_is_answered_no_more() {
     let (near, far) = pair();
     s.own.bulk.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
     let mut line = bulk::far::Line::new(near, None, Arc::default()).unwrap();
-    let wait = bulk::far::Wait { until: Some(Instant::now() + HANG), stop: &|| false };
+    let wait = bulk::far::Wait::patient(Some(Instant::now() + HANG), &|| false);
     line.begin(true, wait).unwrap();
     let open = bulk::frames::encode(1, &bulk::frames::Request::Open { id: s.own.id, epoch: s.own.epoch });
     line.send_frame(&open, wait).unwrap();
@@ -276,12 +276,12 @@ fn a_line_that_stands_still_moves_nothing() {
         let ((near, far), (ours, theirs), still) = (pair(), keys(), Arc::new(AtomicBool::new(false)));
         let mut here = bulk::far::Line::new(near, encrypted.then_some(&ours), still.clone()).unwrap();
         let mut there = bulk::far::Line::new(far, encrypted.then_some(&theirs), Arc::default()).unwrap();
-        let wait = |ms| bulk::far::Wait { until: Some(Instant::now() + Duration::from_millis(ms)), stop: &|| false };
+        let wait = |ms| bulk::far::Wait::patient(Some(Instant::now() + Duration::from_millis(ms)), &|| false);
         there.send_frame(b"before", wait(10_000)).unwrap();
         still.store(true, Ordering::Relaxed);
         assert_eq!(here.receive_number(wait(20)), Err(bulk::far::Broken::TimedOut));
         assert_eq!(here.send_frame(b"late", wait(20)), Err(bulk::far::Broken::TimedOut));
-        let stopped = bulk::far::Wait { until: None, stop: &|| true };
+        let stopped = bulk::far::Wait::patient(None, &|| true);
         assert_eq!(here.receive_number(stopped), Err(bulk::far::Broken::Stopped));
         assert_eq!(there.receive_number(wait(20)), Err(bulk::far::Broken::TimedOut));
         assert!(!here.is_stale());

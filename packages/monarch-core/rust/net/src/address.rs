@@ -1,6 +1,7 @@
 //! Where an agent listens, and how it is reached. Texts are parsed on the Python side; names are resolved here, once.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
@@ -76,12 +77,19 @@ impl Address {
                 Ok((l.into(), 0))
             }
             Address::Adopted(fd) => {
-                // SAFETY: handed over by whoever started this process.
-                let fd = unsafe { OwnedFd::from_raw_fd(*fd) };
-                sys::set_nonblocking(fd.as_raw_fd())?;
-                let l = TcpListener::from(fd);
-                let port = l.local_addr().map_or(0, |a| a.port());
-                Ok((l.into(), port))
+                // SAFETY: handed over by what started this process; what turns out to be no listener of ours is not closed.
+                let l = ManuallyDrop::new(unsafe { TcpListener::from_raw_fd(*fd) });
+                let port = l.local_addr().map_err(|e| named(*fd, &e.to_string()))?.port();
+                if port == 0 {
+                    return Err(named(*fd, "the socket is not bound"));
+                }
+                l.set_nonblocking(true)?;
+                sys::set_close_on_exec(*fd)?;
+                // A socket that listens already only gets this backlog. SAFETY: no pointers.
+                if unsafe { libc::listen(*fd, BACKLOG) } < 0 {
+                    return Err(named(*fd, &io::Error::last_os_error().to_string()));
+                }
+                Ok((ManuallyDrop::into_inner(l).into(), port))
             }
         }
     }
@@ -93,6 +101,10 @@ impl Address {
         s.set_nonblocking(true)?;
         Ok(s.into())
     }
+}
+
+fn named(fd: RawFd, why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("descriptor {fd}: {why}"))
 }
 
 /// Takes a connection; what to call its other end. None when there is no other waiting.

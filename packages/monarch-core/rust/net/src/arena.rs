@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use wire::BlockId;
 
+use crate::fork;
 use crate::lock::lock;
 use crate::sys::{self, PAGE};
 
@@ -275,7 +276,9 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Some(arena) = self.arena.upgrade() {
+        if !fork::is_child()
+            && let Some(arena) = self.arena.upgrade()
+        {
             arena.give(self);
         }
     }

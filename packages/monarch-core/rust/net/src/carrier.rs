@@ -17,7 +17,8 @@ pub trait Carrier: Send + Sync {
     fn host(&self) -> ProcUid;
 
     /// Whole frames, in order. What cannot be delivered is reported by whoever reports the end of the process.
-    /// The blocks go first: they are large parts of these frames, and the first of them has this number.
+    /// The blocks go first: they are large parts of these frames, and the first of them has this number. Neither pieces nor blocks: one
+    /// empty frame, which the host of an ended process answers with the end.
     fn carry(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown>;
 }
 

@@ -21,8 +21,12 @@ use crate::trust::{DialTrust, Opened, Opening, Progress, Refused, Target};
 pub enum NoStream {
     /// The network says so: refused, unreachable, no such name.
     Network(String),
-    /// Nobody answered in time.
+    /// The connection was open, and ended before it was of use.
+    Broken(String),
+    /// There was no connection in time.
     TimedOut,
+    /// There was one, and no answer in time.
+    Unanswered,
     /// The gateway that the other side is behind; `lost` is for ever.
     Gateway { why: String, lost: bool },
     /// The other side is not who it should be, or thinks so of us.
@@ -30,6 +34,7 @@ pub enum NoStream {
 }
 
 const SILENCE: &str = "no answer";
+const NO_FILE: &str = "no such file or directory";
 
 impl NoStream {
     /// One word for it: `version`, `auth` or `other`.
@@ -46,16 +51,26 @@ impl NoStream {
     /// It says nothing about why.
     pub fn is_silence(&self) -> bool {
         match self {
-            NoStream::TimedOut => true,
+            NoStream::TimedOut | NoStream::Unanswered => true,
             NoStream::Gateway { why, .. } => why == SILENCE,
             _ => false,
         }
     }
 
+    /// The other side took the connection.
+    pub fn was_open(&self) -> bool {
+        matches!(self, NoStream::Broken(_) | NoStream::Unanswered | NoStream::Refused(_))
+    }
+
+    /// Nothing listens there: a port that refuses, or a socket file that is gone.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, NoStream::Network(why) if why.contains("refused") || why == NO_FILE)
+    }
+
     /// It may be another time.
     pub fn is_transient(&self) -> bool {
         match self {
-            NoStream::Network(_) | NoStream::TimedOut => true,
+            NoStream::Network(_) | NoStream::Broken(_) | NoStream::TimedOut | NoStream::Unanswered => true,
             NoStream::Gateway { lost, .. } => !lost,
             NoStream::Refused(why) => why.is_transient(),
         }
@@ -65,8 +80,8 @@ impl NoStream {
 impl std::fmt::Display for NoStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            NoStream::Network(why) => f.write_str(why),
-            NoStream::TimedOut => f.write_str(SILENCE),
+            NoStream::Network(why) | NoStream::Broken(why) => f.write_str(why),
+            NoStream::TimedOut | NoStream::Unanswered => f.write_str(SILENCE),
             NoStream::Gateway { why, .. } => write!(f, "the gateway: {why}"),
             NoStream::Refused(why) => write!(f, "{why}"),
         }
@@ -126,6 +141,12 @@ pub fn said(e: &io::Error) -> String {
 
 fn network(e: &io::Error) -> NoStream {
     NoStream::Network(said(e))
+}
+
+impl From<&io::Error> for NoStream {
+    fn from(e: &io::Error) -> NoStream {
+        network(e)
+    }
 }
 
 /// Dials; `done` is called once, on the thread that reads the sockets.
@@ -191,7 +212,8 @@ impl Handshake {
             Phase::Opening(o) => (o.fd(), awaits_answer || o.wants_write()),
             Phase::Answer(..) | Phase::Over => (-1, false),
         };
-        let token = poller.token();
+        // A peer that has come in is a stranger until the handshake is over.
+        let token = if awaits_answer { poller.token() } else { poller.stranger_token() };
         let me = Arc::new_cyclic(|me| Handshake {
             me: me.clone(),
             poller: poller.clone(),
@@ -209,7 +231,7 @@ impl Handshake {
             bound,
             Box::new(move || {
                 if let Some(me) = late.upgrade() {
-                    me.end(Err(NoStream::TimedOut));
+                    me.give_up();
                 }
             }),
         );
@@ -284,7 +306,14 @@ impl Handshake {
 
     /// Gives it up, if it is not done.
     pub fn give_up(&self) {
-        self.end(Err(NoStream::TimedOut));
+        self.end(Err(self.silence()));
+    }
+
+    fn silence(&self) -> NoStream {
+        match lock(&self.state).phase {
+            Phase::Connecting(..) => NoStream::TimedOut,
+            _ => NoStream::Unanswered,
+        }
     }
 
     pub fn is_over(&self) -> bool {
@@ -318,11 +347,11 @@ fn read_answer(opened: &mut Opened, buf: &mut Vec<u8>) -> Result<Option<usize>, 
             }
         }
         match opened.stream.read(buf, LIMIT) {
-            Ok(0) => return Err(NoStream::Network("closed by the other side".to_owned())),
+            Ok(0) => return Err(NoStream::Broken("closed by the other side".to_owned())),
             Ok(_) => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(network(&e)),
+            Err(e) => return Err(NoStream::Broken(said(&e))),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! | `sys` | the system calls, made safe |
 //! | `waiter` | a thread that waits for something to arrive |
 //! | `poller` | who reads the sockets: leader and follower |
+//! | `allowance` | the processor time of peers that have not proved who they are |
 //! | `timers` | what is due later |
 //! | `delay` | how long frames are held, for tests |
 //! | `timeline` | simulated time of threads that really run |
@@ -15,6 +16,7 @@
 //! | `socket` | a socket that remembers how it failed |
 //! | `tls` | the encryption of a stream |
 //! | `address` | where an agent listens, and how it is reached |
+//! | `control_socket` | a unix socket that only processes of this user can reach |
 //! | `connect` | a connection to the first place that takes it |
 //! | `dial` | a stream to another host, from the first packet until both sides know each other |
 //! | `splice` | two streams whose bytes are passed on: a tunnel, in the middle |
@@ -28,17 +30,21 @@
 //! | `heart` | the heartbeat stream of a trunk |
 //! | `chunk` | what a link has still to write |
 //! | `readdressed` | frames that were made for a socket, and go to another host |
+//! | `fork` | a child of a process that uses the runtime, which is inert |
 //! | `arena` | the sender's shared memory for large parts |
 //! | `segment` | the receiver's view of a sender's arena |
 
 pub mod address;
+mod allowance;
 pub mod arena;
 pub mod carrier;
 pub mod channel;
 mod chunk;
 pub mod connect;
+pub mod control_socket;
 pub mod delay;
 pub mod dial;
+pub mod fork;
 pub mod heart;
 pub mod lanes;
 pub mod link;

@@ -18,6 +18,7 @@ use wire::{BlockId, Frame, ProcUid, Route, Routed};
 use crate::arena::{Block, Segment};
 use crate::carrier::{Carrier, LinkDown};
 use crate::chunk::{Chunk, Passed, enqueue};
+use crate::fork;
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
 use crate::readdressed;
@@ -364,6 +365,9 @@ impl Link {
 
     /// The receiver lets a block go; told with the next frame, or soon.
     pub fn release(&self, block: BlockId, len: usize) {
+        if fork::is_child() {
+            return;
+        }
         let mut out = lock(&self.out);
         if out.down {
             return;
@@ -517,6 +521,9 @@ impl Link {
 
     /// Ends the link from this side, or notes that it has ended.
     pub fn close(self: &Arc<Self>) {
+        if fork::is_child() {
+            return;
+        }
         let fd = {
             let mut out = lock(&self.out);
             if out.down {
@@ -530,8 +537,7 @@ impl Link {
         self.is_down.store(true, Ordering::Release);
         if let Some(fd) = fd {
             self.poller.remove(self.token, fd.as_raw_fd());
-            // SAFETY: our descriptor; the stream ends now even if a fork has a copy.
-            unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+            sys::shutdown(fd.as_raw_fd());
         }
         // A link is kept as long as its process is remembered; what it holds of the kernel's is not.
         *lock(&self.shared) = Shared::default();

@@ -19,8 +19,8 @@ use crate::trust::{HostTrust, Opened, Opening};
 const HALF_OPEN: usize = 256;
 /// How long they may take to.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Taken in one go before others get their turn.
-const BATCH: usize = 64;
+/// Connections accepted in one turn of the listener.
+const BATCH: usize = 16;
 
 /// Gets each connection: where it came from, and the stream or why there is none.
 pub type Arrived = Arc<dyn Fn(String, Result<Opened, NoStream>) + Send + Sync>;
@@ -39,7 +39,7 @@ pub struct Listener {
 impl Listener {
     pub fn open(poller: &Arc<Poller>, at: &Address, trust: Arc<HostTrust>, arrived: Arrived) -> io::Result<Arc<Listener>> {
         let (fd, port) = at.listen()?;
-        let (raw, token) = (fd.as_raw_fd(), poller.token());
+        let (raw, token) = (fd.as_raw_fd(), poller.stranger_token());
         let half_open = Mutex::default();
         let is_unix = at.is_unix();
         let me = Arc::new(Listener { fd, token, port, is_unix, poller: poller.clone(), trust, arrived, half_open });
@@ -59,8 +59,14 @@ impl Listener {
                 // Without descriptors it would be tried again at once and for ever: make room.
                 Err(_) => return self.make_room(0),
             };
-            let Ok(opening) = Opening::accept(fd, &self.trust, peer.clone()) else { continue };
             let arrived = self.arrived.clone();
+            if let Err(why) = self.trust.admits_user(fd.as_raw_fd()) {
+                // At once, without waiting for what it has to send.
+                drop(fd);
+                arrived(peer, Err(NoStream::Refused(why)));
+                continue;
+            }
+            let Ok(opening) = Opening::accept(fd, &self.trust, peer.clone()) else { continue };
             let done = Box::new(move |result: Result<dial::Ready, NoStream>| arrived(peer, result.map(|r| r.opened)));
             self.make_room(HALF_OPEN - 1);
             let handshake = dial::take_in(&self.poller, opening, PATIENCE, done);

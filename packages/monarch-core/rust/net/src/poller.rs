@@ -7,15 +7,21 @@
 //! All sockets are in one *inner* epoll set. The I/O thread waits on an *outer* set that holds the inner
 //! one, armed one-shot. A leader disarms it, waits on the inner set directly, and arms it again when it
 //! leaves. The lead moves to where the traffic goes: a leader that has woken another waiter steps back.
+//!
+//! Descriptors of *strangers*, peers that have not proved who they are and the listeners that they come to, are in a set of their own
+//! inside the inner one. A few of them are served at a time, and together they get a share of the processor (`Allowance`): a flood of
+//! connections delays neither links nor heartbeats by more than one such turn.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
+use crate::allowance::Allowance;
 use crate::delay::Delay;
+use crate::fork;
 use crate::lock::lock;
 use crate::sys;
 use crate::timeline::Timeline;
@@ -61,16 +67,29 @@ const SOON: Duration = Duration::from_micros(500);
 const KICK: u64 = 0;
 const WAKE: u64 = 0;
 const INNER: u64 = 1;
+/// In the inner set: the set of strangers.
+const STRANGERS: u64 = u64::MAX;
+/// The mark of tokens of strangers.
+const STRANGER: u64 = 1 << 63;
+/// Strangers served in one turn, before links get theirs.
+const STRANGERS_IN_A_TURN: usize = 4;
 /// Events taken per `epoll_wait`; enough for one reply of each proc of a 64-proc mesh.
 const BATCH: usize = 64;
 
+/// What is in the inner set, with its descriptor if that is closed in a fork.
+type Entry = (Option<RawFd>, Arc<dyn Source>);
+
 pub struct Poller {
     inner: OwnedFd,
+    strangers: OwnedFd,
+    allowance: Mutex<Allowance>,
+    /// To give to timers.
+    me: Weak<Poller>,
     outer: OwnedFd,
     kick: OwnedFd,
     wake: OwnedFd,
     mode: Mutex<Mode>,
-    sources: RwLock<HashMap<u64, Arc<dyn Source>>>,
+    sources: RwLock<HashMap<u64, Entry>>,
     next_token: AtomicU64,
     timers: Mutex<Timers>,
     tasks: Mutex<Vec<Task>>,
@@ -97,12 +116,17 @@ impl Poller {
 
     fn on(timeline: Option<Arc<Timeline>>) -> io::Result<Arc<Self>> {
         let (inner, outer) = (sys::epoll_create()?, sys::epoll_create()?);
+        let strangers = sys::epoll_create()?;
         let (kick, wake) = (sys::eventfd()?, sys::eventfd()?);
         sys::epoll_ctl(inner.as_raw_fd(), libc::EPOLL_CTL_ADD, kick.as_raw_fd(), libc::EPOLLIN as u32, KICK)?;
+        sys::epoll_ctl(inner.as_raw_fd(), libc::EPOLL_CTL_ADD, strangers.as_raw_fd(), libc::EPOLLIN as u32, STRANGERS)?;
         sys::epoll_ctl(outer.as_raw_fd(), libc::EPOLL_CTL_ADD, wake.as_raw_fd(), libc::EPOLLIN as u32, WAKE)?;
         sys::epoll_ctl(outer.as_raw_fd(), libc::EPOLL_CTL_ADD, inner.as_raw_fd(), ARMED, INNER)?;
-        Ok(Arc::new(Poller {
+        Ok(Arc::new_cyclic(|me| Poller {
             inner,
+            strangers,
+            allowance: Mutex::default(),
+            me: me.clone(),
             outer,
             kick,
             wake,
@@ -143,15 +167,31 @@ impl Poller {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub fn add(&self, token: u64, fd: RawFd, source: Arc<dyn Source>) -> io::Result<()> {
-        self.sources.write().unwrap_or_else(PoisonError::into_inner).insert(token, source);
-        sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN as u32, token)
+    /// The same for a descriptor of a peer that has not proved who it is, or of a listener.
+    pub fn stranger_token(&self) -> u64 {
+        self.token() | STRANGER
     }
 
-    /// Adds a descriptor that reports once each time it is armed.
+    fn set_of(&self, token: u64) -> RawFd {
+        if token & STRANGER == 0 { self.inner.as_raw_fd() } else { self.strangers.as_raw_fd() }
+    }
+
+    pub fn add(&self, token: u64, fd: RawFd, source: Arc<dyn Source>) -> io::Result<()> {
+        fork::check()?;
+        self.sources.write().unwrap_or_else(PoisonError::into_inner).insert(token, (Some(fd), source));
+        self.enter(token, fd, libc::EPOLLIN)
+    }
+
+    /// Adds a descriptor that reports once each time it is armed. Its owner closes it in a fork.
     pub fn add_once(&self, token: u64, fd: RawFd, source: Arc<dyn Source>) -> io::Result<()> {
-        self.sources.write().unwrap_or_else(PoisonError::into_inner).insert(token, source);
-        sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, libc::EPOLLONESHOT as u32, token)
+        fork::check()?;
+        self.sources.write().unwrap_or_else(PoisonError::into_inner).insert(token, (None, source));
+        self.enter(token, fd, libc::EPOLLONESHOT)
+    }
+
+    fn enter(&self, token: u64, fd: RawFd, events: libc::c_int) -> io::Result<()> {
+        sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_ADD, fd, events as u32, token)
+            .inspect_err(|_| drop(self.sources.write().unwrap_or_else(PoisonError::into_inner).remove(&token)))
     }
 
     pub fn arm(&self, token: u64, fd: RawFd) {
@@ -169,22 +209,31 @@ impl Poller {
     pub fn want_write(&self, token: u64, fd: RawFd, yes: bool) {
         let events = libc::EPOLLIN as u32 | if yes { libc::EPOLLOUT as u32 } else { 0 };
         // Fails only for a descriptor that was removed, and then nobody waits for it.
-        let _ = sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_MOD, fd, events, token);
+        let _ = sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_MOD, fd, events, token);
     }
 
     pub fn remove(&self, token: u64, fd: RawFd) {
-        let _ = sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, 0, token);
+        if fork::is_child() {
+            return;
+        }
+        let _ = sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_DEL, fd, 0, token);
         self.sources.write().unwrap_or_else(PoisonError::into_inner).remove(&token);
     }
 
     /// Runs the task on the I/O thread.
     pub fn spawn(&self, task: Task) {
+        if fork::is_child() {
+            return std::mem::forget(task);
+        }
         lock(&self.tasks).push(task);
         sys::eventfd_signal(self.wake.as_raw_fd());
     }
 
     /// Runs the task on the I/O thread after `delay`.
     pub fn later(&self, delay: Duration, task: Task) {
+        if fork::is_child() {
+            return std::mem::forget(task);
+        }
         if lock(&self.timers).add(self.now() + delay, task) {
             sys::eventfd_signal(self.wake.as_raw_fd());
         }
@@ -192,6 +241,9 @@ impl Poller {
 
     /// Has it flushed before this or any other waiting thread sleeps; with `soon`, by the I/O thread after `SOON`.
     pub fn hold(&self, what: Arc<dyn Pending>, soon: bool) {
+        if fork::is_child() {
+            return;
+        }
         lock(&self.pending).push(what);
         self.pending_count.fetch_add(1, Ordering::AcqRel);
         // One wake-up of the I/O thread per stretch of time, not per burst: it would only be in the sender's way.
@@ -201,12 +253,26 @@ impl Poller {
     }
 
     pub fn flush_pending(&self) {
+        if fork::is_child() {
+            return;
+        }
         if self.pending_count.load(Ordering::Acquire) == 0 {
             return;
         }
         let pending = std::mem::take(&mut *lock(&self.pending));
         self.pending_count.fetch_sub(pending.len(), Ordering::AcqRel);
         pending.iter().for_each(|p| p.flush());
+    }
+
+    /// In a fork: lets go of descriptors, which stay as they are in the parent. Their numbers stay taken, because objects that are left
+    /// here close them. What a thread of the parent was about to change is left out.
+    pub fn close_in_child(&self) {
+        let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") else { return };
+        let replace = |fd: RawFd| sys::replace(fd, null.as_raw_fd());
+        if let Ok(sources) = self.sources.try_read() {
+            sources.values().filter_map(|(fd, _)| *fd).for_each(replace);
+        }
+        [&self.inner, &self.strangers, &self.outer, &self.kick, &self.wake].iter().for_each(|fd| replace(fd.as_raw_fd()));
     }
 
     pub fn stop(&self) {
@@ -309,18 +375,54 @@ impl Poller {
     fn read_ready(&self, timeout: Option<Duration>) -> io::Result<usize> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
         let n = sys::epoll_wait(self.inner.as_raw_fd(), &mut events, timeout)?;
+        let mut strangers = false;
         for e in &events[..n] {
-            let (token, flags) = (e.u64, e.events);
-            if token == KICK {
-                sys::eventfd_drain(self.kick.as_raw_fd());
-                continue;
-            }
-            let source = self.sources.read().unwrap_or_else(PoisonError::into_inner).get(&token).cloned();
-            if let Some(source) = source {
-                source.ready(flags);
+            match e.u64 {
+                KICK => sys::eventfd_drain(self.kick.as_raw_fd()),
+                STRANGERS => strangers = true,
+                token => self.serve(token, e.events),
             }
         }
+        if strangers {
+            self.serve_strangers();
+        }
         Ok(n)
+    }
+
+    fn serve(&self, token: u64, flags: u32) {
+        let source = self.sources.read().unwrap_or_else(PoisonError::into_inner).get(&token).cloned();
+        if let Some((_, source)) = source {
+            source.ready(flags);
+        }
+    }
+
+    /// A few of them, after all others; those that are left show at the next look, or when their allowance has grown again.
+    fn serve_strangers(&self) {
+        let before = sys::thread_time();
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; STRANGERS_IN_A_TURN];
+        let n = sys::epoll_wait(self.strangers.as_raw_fd(), &mut events, Some(Duration::ZERO)).unwrap_or(0);
+        events[..n].iter().for_each(|e| self.serve(e.u64, e.events));
+        // In simulated time nothing is flooded, and the processor's time would decide what happens.
+        if self.timeline.is_some() {
+            return;
+        }
+        let spent = sys::thread_time().saturating_sub(before);
+        let rest = lock(&self.allowance).spend(spent, Instant::now());
+        if let Some(rest) = rest {
+            self.watch_strangers(false);
+            let me = self.me.clone();
+            let resume = move || {
+                if let Some(poller) = me.upgrade() {
+                    poller.watch_strangers(true);
+                }
+            };
+            self.later(rest, Box::new(resume));
+        }
+    }
+
+    fn watch_strangers(&self, yes: bool) {
+        let events = if yes { libc::EPOLLIN as u32 } else { 0 };
+        let _ = sys::epoll_ctl(self.inner.as_raw_fd(), libc::EPOLL_CTL_MOD, self.strangers.as_raw_fd(), events, STRANGERS);
     }
 
     /// Blocks this thread until `ready()`, which is looked at after each `notify` of the waiter.

@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use wire::{BlockId, Bytes, Part};
 
 use crate::arena::Block;
+use crate::fork;
 use crate::link::Link;
 use crate::sys::{self, PAGE};
 
@@ -58,7 +59,9 @@ pub struct Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(link) = self.link.upgrade() {
+        if !fork::is_child()
+            && let Some(link) = self.link.upgrade()
+        {
             link.release(self.block, self.len);
         }
     }

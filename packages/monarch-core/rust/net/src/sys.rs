@@ -5,6 +5,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use crate::fork;
+
 pub const PAGE: usize = 4096;
 
 /// Descriptors in one message at most; the protocol sends one.
@@ -30,6 +32,7 @@ pub fn epoll_create() -> io::Result<OwnedFd> {
 }
 
 pub fn epoll_ctl(epoll: RawFd, op: libc::c_int, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+    fork::check()?;
     let mut ev = libc::epoll_event { events, u64: token };
     // SAFETY: `ev` outlives the call.
     check(unsafe { libc::epoll_ctl(epoll, op, fd, &mut ev) }).map(drop)
@@ -44,6 +47,7 @@ pub fn millis(timeout: Option<Duration>) -> libc::c_int {
 }
 
 pub fn epoll_wait(epoll: RawFd, events: &mut [libc::epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
+    fork::check()?;
     // SAFETY: the kernel writes at most `events.len()` entries.
     check(unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), events.len() as i32, millis(timeout)) }).map(|n| n as usize)
 }
@@ -54,12 +58,18 @@ pub fn eventfd() -> io::Result<OwnedFd> {
 }
 
 pub fn eventfd_signal(fd: RawFd) {
+    if fork::is_child() {
+        return;
+    }
     let one = 1u64;
     // SAFETY: eight readable bytes. The only failure is a counter that is already full, which signals as well.
     unsafe { libc::write(fd, (&raw const one).cast(), 8) };
 }
 
 pub fn eventfd_drain(fd: RawFd) {
+    if fork::is_child() {
+        return;
+    }
     let mut count = 0u64;
     // SAFETY: eight writable bytes; EAGAIN means that it was drained already.
     unsafe { libc::read(fd, (&raw mut count).cast(), 8) };
@@ -113,6 +123,9 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// The close of this socket is to be a reset, where there is such a thing.
 pub fn reset(fd: RawFd) {
+    if fork::is_child() {
+        return;
+    }
     let now = libc::linger { l_onoff: 1, l_linger: 0 };
     // SAFETY: an option and its size. It fails for what is no socket.
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const now).cast(), size_of_val(&now) as u32) };
@@ -122,6 +135,11 @@ pub fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     // SAFETY: no pointers.
     let flags = check(unsafe { libc::fcntl(fd, libc::F_GETFL) })?;
     check(unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) }).map(drop)
+}
+
+pub fn set_close_on_exec(fd: RawFd) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }).map(drop)
 }
 
 pub fn set_buffer_sizes(fd: RawFd, bytes: libc::c_int) {
@@ -138,13 +156,26 @@ pub fn set_least(fd: RawFd, bytes: usize) {
     unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), 4) };
 }
 
+/// Bytes that a socket has received and nobody has read yet, and bytes that the other side has not acknowledged, or not read.
+pub fn buffered(fd: RawFd) -> (i32, i32) {
+    let (mut incoming, mut outgoing) = (0i32, 0i32);
+    // SAFETY: each call writes one int.
+    unsafe {
+        libc::ioctl(fd, libc::FIONREAD, &raw mut incoming);
+        libc::ioctl(fd, libc::TIOCOUTQ, &raw mut outgoing);
+    }
+    (incoming, outgoing)
+}
+
 pub fn read(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
+    fork::check()?;
     // SAFETY: the kernel writes at most `buf.len()` bytes.
     check_len(unsafe { libc::read(fd, buf.as_mut_ptr().cast(), buf.len()) })
 }
 
 /// Reads at most `limit` bytes into the spare capacity of `buf`, which grows if it must.
 pub fn read_into(fd: RawFd, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
+    fork::check()?;
     buf.reserve(limit);
     let spare = buf.spare_capacity_mut();
     // SAFETY: `reserve` made at least `limit` bytes writable.
@@ -156,6 +187,7 @@ pub fn read_into(fd: RawFd, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize
 
 /// One gather write that neither blocks nor raises SIGPIPE.
 pub fn send_slices(fd: RawFd, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+    fork::check()?;
     // SAFETY: an all-zero msghdr is valid.
     let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
     // `IoSlice` is laid out as `iovec`, by its documentation; the kernel only reads.
@@ -165,8 +197,26 @@ pub fn send_slices(fd: RawFd, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
     check_len(unsafe { libc::sendmsg(fd, &msg, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
 }
 
+/// The stream ends now, in both directions, even if another process has a copy of the descriptor.
+pub fn shutdown(fd: RawFd) {
+    if fork::is_child() {
+        return;
+    }
+    // SAFETY: no pointers. A failure means that the connection is gone already.
+    unsafe { libc::shutdown(fd, libc::SHUT_RDWR) };
+}
+
+/// Puts another open file in the place of a descriptor: the number stays taken, what it stood for is let go by this process alone.
+pub fn replace(fd: RawFd, by: RawFd) {
+    // SAFETY: no pointers. A failure leaves the descriptor as it is.
+    unsafe { libc::dup3(by, fd, libc::O_CLOEXEC) };
+}
+
 /// No more is sent on a socket; what was sent arrives.
 pub fn shutdown_write(fd: RawFd) {
+    if fork::is_child() {
+        return;
+    }
     // SAFETY: no pointers. A failure means that the connection is gone already.
     unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
@@ -178,6 +228,7 @@ pub fn is_short(e: &io::Error) -> bool {
 
 /// One gather write with descriptors attached to its first byte.
 pub fn send(fd: RawFd, bufs: &[&[u8]], fds: &[RawFd]) -> io::Result<usize> {
+    fork::check()?;
     const MAX_IOV: usize = 16;
     let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_IOV];
     let count = bufs.len().min(MAX_IOV);
@@ -218,6 +269,7 @@ impl Default for ControlBuffer {
 
 /// Receives into the spare capacity of `buf`; descriptors that came along are appended to `fds`.
 pub fn recv_into(fd: RawFd, buf: &mut Vec<u8>, fds: &mut std::collections::VecDeque<OwnedFd>, flags: libc::c_int) -> io::Result<usize> {
+    fork::check()?;
     let mut control = ControlBuffer::default();
     let spare = buf.spare_capacity_mut();
     let mut iov = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: spare.len() };
@@ -266,6 +318,14 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// Processor time that the calling thread has used.
+pub fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a buffer of that type; a failure leaves it as it is.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
 /// How many descriptors this process may have, as of now.
 pub fn descriptor_limit() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -284,6 +344,9 @@ pub fn memfd(len: u64) -> io::Result<OwnedFd> {
 
 /// Gives the memory of a memfd back, whoever else has it open or mapped: they see zeros.
 pub fn discard(fd: RawFd, len: u64) {
+    if fork::is_child() {
+        return;
+    }
     // SAFETY: no pointers. A failure leaves the memory to the last holder of a descriptor.
     unsafe { libc::fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, len as libc::off_t) };
 }

@@ -3,8 +3,8 @@
 //! The trunk outlives its streams. It exists before the first one is open, and what is sent meanwhile waits; when a stream breaks, its
 //! owner opens another, and frames that were under way are sent again. The thread that sends writes the stream itself.
 //!
-//! A stream that gives way to another one is reset: only a process that ends closes all of its streams in the usual way, and the other
-//! side knows it by that.
+//! A stream that gives way to another one is reset. A process that ends closes all of its streams in the usual way, as does something
+//! in between that ends: the other side dials again to learn which.
 
 mod routed;
 mod standstill;
@@ -59,7 +59,7 @@ const BODY: usize = 5 + Route::LEN;
 /// How a stream ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StreamEnd {
-    /// The other side has closed it, or its process is gone.
+    /// The other side, or something on the way, has closed it; or its process is gone.
     Closed,
     /// The other side's kernel knows nothing of it.
     Reset,

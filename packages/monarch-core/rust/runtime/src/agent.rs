@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use net::control_socket;
 use net::lock::lock;
 use net::sys;
 use serde_json::value::RawValue;
@@ -18,6 +19,7 @@ use wire::{Control, Frame, ProcUid};
 
 use crate::census::{Asker, Census};
 use crate::cgroup::Cgroups;
+use crate::cleanup::Cleanups;
 use crate::node::Node;
 use crate::output::{Output, Stream, Tail};
 use crate::pulse::Pulse;
@@ -60,8 +62,9 @@ pub(crate) struct Proc {
     kill_at: Option<Instant>,
     /// It runs a clean-up that may take until then.
     spared: Option<Instant>,
-    /// Where its memory is counted.
-    cgroup: Option<String>,
+    cleanups: Cleanups,
+    /// Where its memory is counted, and where it was before it was moved there.
+    pub cgroups: Vec<String>,
     tail: Arc<Tail>,
     pub streams: Vec<Arc<Stream>>,
 }
@@ -92,12 +95,12 @@ pub struct Agent {
     node: Weak<Node>,
     pub(crate) options: AgentOptions,
     pub(crate) output: Output,
-    cgroups: Cgroups,
+    pub(crate) cgroups: Cgroups,
     /// What files with output are below.
     pub(crate) log_dir: Mutex<PathBuf>,
     pub(crate) state: Mutex<State>,
     quiet: Condvar,
-    door: Mutex<bool>,
+    door: Mutex<Option<crate::guest::Door>>,
     pub(crate) census: Census,
     pub(crate) born: Instant,
     /// Where the lines of procs go, their stdout and their stderr.
@@ -119,7 +122,7 @@ impl Agent {
             log_dir: Mutex::default(),
             state: Mutex::default(),
             quiet: Condvar::new(),
-            door: Mutex::new(false),
+            door: Mutex::new(None),
             census: Census::default(),
             born: Instant::now(),
             consoles,
@@ -191,6 +194,9 @@ impl Agent {
                 }
             }
             Control::Extend { grace_ms } => self.spare(from, Duration::from_millis(grace_ms)),
+            Control::Cleanup { mesh, begins } => {
+                lock(&self.state).procs.get_mut(&from).into_iter().for_each(|p| p.cleanups.note(mesh, begins))
+            }
             _ => {}
         }
     }
@@ -205,9 +211,8 @@ impl Agent {
     pub fn open_door(&self) -> io::Result<()> {
         let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let mut open = lock(&self.door);
-        if !*open {
-            crate::guest::Door::open(&node)?;
-            *open = true;
+        if open.is_none() {
+            *open = Some(crate::guest::Door::open(&node)?);
         }
         Ok(())
     }
@@ -225,6 +230,7 @@ impl Agent {
                     started: false,
                     host: self.options.host.clone(),
                     reason: ExitReason::NotStarted(why),
+                    cleaning: vec![],
                     output: vec![],
                 };
                 failed.push((uid, end, owner));
@@ -271,7 +277,8 @@ impl Agent {
                     gave_up: None,
                     kill_at: None,
                     spared: None,
-                    cgroup: None,
+                    cleanups: Cleanups::default(),
+                    cgroups: Vec::new(),
                     tail,
                     streams,
                 },
@@ -323,7 +330,7 @@ impl Agent {
         if let Some(p) = lock(&self.state).procs.get_mut(&from) {
             p.started = true;
             p.pid = pid;
-            p.cgroup = cgroup.or(p.cgroup.take());
+            p.is_in(cgroup);
         }
     }
 
@@ -428,6 +435,7 @@ impl Agent {
     }
 
     pub fn kill(&self, uid: ProcUid) {
+        lock(&self.state).procs.get_mut(&uid).into_iter().for_each(|p| p.cleanups.killed());
         if let Some(l) = self.launcher.get().cloned() {
             // Behind the spawn that may be on its way there.
             return self.on_io_thread(move |_| l.kill(uid));
@@ -445,7 +453,7 @@ impl Agent {
                 let cgroup = self.cgroups.watch(pid);
                 if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
                     p.pid = pid;
-                    p.cgroup = cgroup;
+                    p.is_in(cgroup);
                 }
             }
             Report::Exited { uid, status } => self.exited(vec![(uid, from_status(status))]),
@@ -468,6 +476,10 @@ impl Agent {
 
     /// Processes have ended, of one cause.
     fn exited(&self, ends: Vec<(ProcUid, ExitReason)>) {
+        // What they have sent last counts.
+        let node = self.node.upgrade();
+        ends.iter().filter_map(|(uid, _)| node.as_ref()?.known_peer(*uid)).for_each(|p| p.link.drain());
+        ends.iter().for_each(|(uid, _)| control_socket::forget(&control_socket::of_buffers(uid.0)));
         let gone: Vec<(ProcUid, ExitReason, Proc)> = {
             let mut state = lock(&self.state);
             let gone: Vec<_> = ends.into_iter().filter_map(|(uid, why)| Some((uid, why, state.procs.remove(&uid)?))).collect();
@@ -478,12 +490,12 @@ impl Agent {
         let mut ends = Vec::with_capacity(count);
         for (uid, reason, p) in gone {
             p.streams.iter().for_each(|s| self.output.drain(s));
-            let reason = match (p.gave_up, p.stopping) {
-                (Some(why), _) => ExitReason::NotStarted(why),
-                (None, Some(why)) => ExitReason::Stopped(why),
-                (None, None) => self.explained(reason, p.cgroup.as_deref()),
+            let (reason, cleaning) = match p.gave_up {
+                Some(why) => (ExitReason::NotStarted(why), vec![]),
+                None => p.cleanups.outcome(p.stopping, || self.cgroups.explained(reason, &p.cgroups)),
             };
-            let end = ProcEnd { pid: p.pid, started: p.started, host: self.options.host.clone(), reason, output: p.tail.lines() };
+            let (host, output) = (self.options.host.clone(), p.tail.lines());
+            let end = ProcEnd { pid: p.pid, started: p.started, host, reason, cleaning, output };
             ends.push((uid, end, p.owner));
         }
         self.ended(ends);
@@ -491,20 +503,9 @@ impl Agent {
         self.quiet.notify_all();
     }
 
-    /// A SIGKILL that the kernel sent because memory had run out is told apart from others.
-    fn explained(&self, reason: ExitReason, cgroup: Option<&str>) -> ExitReason {
-        let out_of = |c| self.cgroups.explain(c).map(|cgroup| ExitReason::Oom { signal: libc::SIGKILL, cgroup });
-        match reason {
-            ExitReason::Signal { signal: libc::SIGKILL, .. } => cgroup.and_then(out_of).unwrap_or(reason),
-            _ => reason,
-        }
-    }
-
     /// Tells all who must know, and ends what the procs owned.
     fn ended(&self, ends: Vec<(ProcUid, ProcEnd, ProcUid)>) {
         let Some(node) = self.node.upgrade() else { return };
-        // What they have sent last goes before the news.
-        ends.iter().for_each(|(uid, ..)| node.peer_unlinked(*uid).0.link.drain());
         let mut news: HashMap<ProcUid, Vec<(ProcUid, ProcEnd)>> = HashMap::new();
         let mut orphans: Vec<ProcUid> = vec![];
         {
@@ -575,6 +576,7 @@ impl Agent {
         if let Some(z) = zygote {
             z.end();
         }
+        drop(lock(&self.door).take());
         self.output.flush(bound, true);
     }
 }

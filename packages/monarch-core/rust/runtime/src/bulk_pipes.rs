@@ -122,8 +122,8 @@ impl Pipe {
             return;
         }
         self.changed.notify_all();
-        // SAFETY: our own descriptor. The thread that reads from it finds an end.
-        unsafe { libc::shutdown(self.fd.as_raw_fd(), libc::SHUT_RDWR) };
+        // The thread that reads from it finds an end.
+        net::sys::shutdown(self.fd.as_raw_fd());
         if let Some(node) = self.node.upgrade() {
             lock(&node.bulk_pipes.pipes).remove(&self.key);
         }

@@ -202,9 +202,13 @@ impl Capture {
     pub fn push(self: &Arc<Self>, file: &Arc<CaptureFile>, bytes: &[u8], patient: bool) {
         let mut q = lock(&self.queue);
         if !q.started {
-            q.started = true;
             let me = self.clone();
-            crate::node::spawn_thread("monarch-capture", move || me.run());
+            if let Err(e) = crate::node::spawn_joinable("monarch-capture", move || me.run()) {
+                drop(q);
+                file.skip(bytes.len(), &e.to_string());
+                return self.failed(file, &e);
+            }
+            q.started = true;
         }
         if patient && !q.stalled && q.bytes >= QUEUE {
             let deadline = Instant::now() + PATIENCE;

@@ -98,7 +98,9 @@ pub struct Group {
 impl Drop for Group {
     fn drop(&mut self) {
         // Whoever drops a handle may hold anything.
-        if let Some(node) = self.node.upgrade() {
+        if !net::fork::is_child()
+            && let Some(node) = self.node.upgrade()
+        {
             let (poller, id) = (node.poller.clone(), self.id);
             poller.spawn(Box::new(move || node.forget_group(id)));
         }

@@ -2,8 +2,8 @@
 //!
 //! A cell holds one outcome per addressed rank. It can be looked at any number of times, from any thread.
 
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use net::lock::lock;
 use net::{RecvPart, Waiter};
@@ -56,6 +56,10 @@ struct State {
     error: Option<usize>,
     waiters: Vec<Arc<Waiter>>,
     watches: Vec<Watch>,
+    /// Of the item of a port: its number in the mailbox.
+    number: u64,
+    /// Waits for no item any more.
+    left: bool,
 }
 
 pub struct Cell {
@@ -63,7 +67,7 @@ pub struct Cell {
     pub mode: Mode,
     /// By rank; a rank without a target can only be answered.
     pub targets: Arc<[(ProcUid, MailboxId)]>,
-    /// Its error has been seen by the user.
+    /// Its error has been seen by the user, or the item of a port has been read.
     pub retrieved: AtomicBool,
     state: Mutex<State>,
 }
@@ -89,7 +93,10 @@ impl Cell {
 
     /// Records an answer; true when no more are of interest, so that the slot can go. A rank counts once.
     pub fn complete(&self, outcome: Arc<Outcome>) -> bool {
-        let mut s = lock(&self.state);
+        self.record(lock(&self.state), outcome)
+    }
+
+    fn record(&self, mut s: MutexGuard<'_, State>, outcome: Arc<Outcome>) -> bool {
         let rank = outcome.rank as usize;
         if rank >= s.outcomes.len() || s.outcomes[rank].is_some() {
             return s.missing == 0;
@@ -114,6 +121,29 @@ impl Cell {
         let due: Vec<Watch> = due;
         due.iter().for_each(|w| w.watcher.done(w.token));
         finished
+    }
+
+    /// Records the item of a port; gives it back if the cell has left.
+    pub fn take_item(&self, number: u64, item: Arc<Outcome>) -> Result<(), Arc<Outcome>> {
+        let mut s = lock(&self.state);
+        if s.left {
+            return Err(item);
+        }
+        s.number = number;
+        self.record(s, item);
+        Ok(())
+    }
+
+    /// Waits for no item any more; gives the item that has come, with its number, unless it was read.
+    pub fn leave(&self) -> Option<(u64, Arc<Outcome>)> {
+        let mut s = lock(&self.state);
+        s.left = true;
+        if self.retrieved.load(Ordering::Acquire) {
+            return None;
+        }
+        let number = s.number;
+        let item = s.outcomes.first_mut().and_then(Option::take)?;
+        (item.status != Status::Closed).then_some((number, item))
     }
 
     /// The ranks not yet heard of whose target satisfies `gone`.

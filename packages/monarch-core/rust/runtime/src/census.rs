@@ -49,6 +49,8 @@ pub struct ProcRow {
     pub kernel: Option<char>,
     /// Memory in use, bytes.
     pub rss: Option<u64>,
+    /// The memory cgroup that it was seen in last.
+    pub cgroup: Option<String>,
     /// The proc's own answer.
     pub answer: Option<Box<RawValue>>,
 }
@@ -159,7 +161,9 @@ impl Agent {
         }
         let mut rows = self.rows();
         rows.retain(|(uid, _)| o.only.is_none_or(|here| self.is_in_job(*uid, here)));
-        rows.insert(0, self.own_row(&node, if o.only.is_some() { "agent" } else { "client" }));
+        // A process that listens is the agent of a host, and asked by a client it is that in any case.
+        let is_agent = o.only.is_some() || node.gateway().is_some_and(|g| g.listens());
+        rows.insert(0, self.own_row(&node, if is_agent { "agent" } else { "client" }));
         let json = |body: Vec<u8>| String::from_utf8(body).ok().and_then(|text| RawValue::from_string(text).ok());
         let mut hosts = vec![];
         for member in o.hosts {
@@ -202,6 +206,7 @@ impl Agent {
             stacks: None,
             kernel: None,
             rss: None,
+            cgroup: None,
             answer: None,
         };
         (node.uid, row)

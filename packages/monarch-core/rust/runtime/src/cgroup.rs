@@ -5,14 +5,17 @@
 //! kill that no death has been explained with explains this one. Two victims in one cgroup at the same moment, one of them ours and
 //! killed by a person, can be mistaken for each other; nothing the kernel keeps could tell them apart.
 //!
-//! A process may be moved: what counts is where it was when it said hello, so a command that puts itself into a cgroup is seen there.
-//! On a host without the memory controller nothing is claimed.
+//! A process may be moved, by its own command or by another process, and nothing is notified of that. With the older interface a process
+//! that has been killed is shown in the root until it is reaped, so its cgroup has to be known before. Therefore the agent looks when a
+//! proc is started, when it says hello, and each time that it looks after its procs (`watch`). A kill within that period after a move is
+//! `signal`, as a kill by a person is. On a host without the memory controller nothing is claimed.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use net::lock::lock;
+use wire::exit::ExitReason;
 
 /// The two interfaces of the kernel; both may be mounted, and then the memory controller is in the first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,13 +118,17 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    pub fn knows(&self, cgroup: &str) -> bool {
-        self.known.contains_key(cgroup)
+    /// The kills that are known or explained; none of a cgroup that is not known.
+    pub fn kills(&self, cgroup: &str) -> Option<u64> {
+        self.known.get(cgroup).map(|known| known.kills)
     }
 
-    /// What is counted before anything happened here that concerns us.
+    /// What is counted before anything happened here that concerns us. A cgroup that was removed and made again counts from 0.
     pub fn begin(&mut self, cgroup: &str, counts: Counts) {
-        self.known.entry(cgroup.to_owned()).or_insert(counts);
+        match self.known.get(cgroup) {
+            Some(known) if known.kills <= counts.kills => {}
+            _ => drop(self.known.insert(cgroup.to_owned(), counts)),
+        }
     }
 
     /// A proc in this cgroup died by SIGKILL. Whether the kernel had run out of memory, and then, innermost first, which limit was hit;
@@ -154,16 +161,26 @@ impl Cgroups {
         Cgroups { mount, ledger: Mutex::default() }
     }
 
-    /// The cgroup of a process that has just come up; from now on kills there are noticed.
+    /// The cgroup that a process is in; from now on kills there are noticed.
     pub fn watch(&self, pid: u32) -> Option<String> {
         let mount = self.mount.as_ref()?;
         let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let cgroup = mount.cgroup_of(&text)?;
-        if !lock(&self.ledger).knows(cgroup) {
+        let known = lock(&self.ledger).kills(cgroup);
+        if known.is_none_or(|known| kills(mount, cgroup).is_some_and(|now| now < known)) {
             let counts = counts(mount, cgroup)?;
             lock(&self.ledger).begin(cgroup, counts);
         }
         Some(cgroup.to_owned())
+    }
+
+    /// A SIGKILL that the kernel sent because memory had run out is told apart from others.
+    pub fn explained(&self, reason: ExitReason, cgroups: &[String]) -> ExitReason {
+        let out_of = |c: &String| self.explain(c).map(|cgroup| ExitReason::Oom { signal: libc::SIGKILL, cgroup });
+        match reason {
+            ExitReason::Signal { signal: libc::SIGKILL, .. } => cgroups.iter().find_map(out_of).unwrap_or(reason),
+            _ => reason,
+        }
     }
 
     /// The cgroup that was out of memory, if that is why a proc in `cgroup` got SIGKILL.
@@ -176,16 +193,28 @@ impl Cgroups {
     }
 }
 
+fn read(folder: &Path, file: &str, key: &str) -> Option<u64> {
+    number(&std::fs::read_to_string(folder.join(file)).ok()?, key)
+}
+
+/// How often the kernel has killed in this cgroup.
+fn kills(mount: &Mount, cgroup: &str) -> Option<u64> {
+    let file = match mount.version {
+        Version::One => "memory.oom_control",
+        Version::Two => "memory.events.local",
+    };
+    read(&mount.folders(cgroup).first()?.1, file, "oom_kill")
+}
+
 fn counts(mount: &Mount, cgroup: &str) -> Option<Counts> {
-    let folders = mount.folders(cgroup);
-    let read = |folder: &Path, file: &str, key| number(&std::fs::read_to_string(folder.join(file)).ok()?, key);
-    let (kills, limit): (_, &dyn Fn(&Path) -> Limit) = match mount.version {
+    let limit: &dyn Fn(&Path) -> Limit = match mount.version {
         // Not its `memory.failcnt`, which current kernels leave at 0.
-        Version::One => ("memory.oom_control", &|folder| {
+        Version::One => &|folder| {
             let most = read(folder, "memory.max_usage_in_bytes", "");
             Limit::Reached(most.is_some() && most >= read(folder, "memory.limit_in_bytes", ""))
-        }),
-        Version::Two => ("memory.events.local", &|folder| Limit::Hits(read(folder, "memory.events.local", "oom").unwrap_or(0))),
+        },
+        Version::Two => &|folder| Limit::Hits(read(folder, "memory.events.local", "oom").unwrap_or(0)),
     };
-    Some(Counts { kills: read(&folders.first()?.1, kills, "oom_kill")?, limits: folders.iter().map(|(_, f)| limit(f)).collect() })
+    let limits = mount.folders(cgroup).iter().map(|(_, f)| limit(f)).collect();
+    Some(Counts { kills: kills(mount, cgroup)?, limits })
 }

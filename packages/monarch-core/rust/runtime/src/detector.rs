@@ -14,10 +14,12 @@
 //! for as long as evidence keeps coming, and `channel_reconnect_timeout` at most; then the link is lost. Evidence is dated by when
 //! the third host was asked, not by when its answer came, so a late answer never makes a dead host look alive.
 //!
-//! **What the kernel says.** A goodbye is the end of the agent, known at once; so is EOF on all streams, which only the kernel of a
-//! process that has ended sends, if who closes streams to open them anew resets them (`SO_LINGER` 0). Resets also come from others,
-//! firewalls for one: they begin a suspicion at once, and a port that refuses then shortens it, to 16 beats without evidence if
-//! another host knows the suspect, to 27 (2 s) if there is nobody to ask. So with two hosts, a link that is down and up within
+//! **What the kernel says.** A goodbye is the end of the agent, known at once. EOF on all streams without a goodbye proves nothing: the
+//! kernel of a process that has ended sends it, and so does a proxy, a load balancer or a forwarded port that closes its connections.
+//! It begins a suspicion, and the port is dialled: if that refuses, the agent has ended, which on one machine takes less than a
+//! millisecond. Resets also come from others, firewalls for one, which may refuse as well: they begin a suspicion at once, and a port
+//! that refuses then shortens it, to 16 beats without evidence if another host knows the suspect, to 27 (2 s) if there is nobody to
+//! ask. So with two hosts, a link that is down and up within
 //! 2 s makes nothing; if its user sees to it that a ping gets through soon after: TCP doubles the time between its attempts, and
 //! after 2 s without a way the next may be a second off. So suspects are pinged with every beat, on connections made anew.
 //!
@@ -90,7 +92,9 @@ impl Settings {
 pub enum LinkEnd {
     /// It said goodbye, or another agent answers at its address.
     Exited,
-    /// All streams have ended, with EOF on one at least, and without a goodbye: its kernel closed them.
+    /// All streams have ended, with EOF on one at least, and without a goodbye.
+    Ended,
+    /// After such an end its port has refused a connection, or another member has seen that.
     Killed,
     /// All streams were reset.
     Reset,
@@ -171,13 +175,25 @@ struct Host {
     /// Not watched: only pinged until then, for somebody who asked.
     help: Option<Instant>,
     down: Option<LinkEnd>,
+    /// Its streams have ended with EOF, and nothing has come from it since.
+    ended: bool,
     suspicion: Option<Suspicion>,
     recovered: bool,
 }
 
 impl Host {
     fn new(heard: Stamp, help: Option<Instant>) -> Self {
-        Host { heard, known: false, pinged: None, wanted: help.is_some(), help, down: None, suspicion: None, recovered: false }
+        Host {
+            heard,
+            known: false,
+            pinged: None,
+            wanted: help.is_some(),
+            help,
+            down: None,
+            ended: false,
+            suspicion: None,
+            recovered: false,
+        }
     }
 
     /// Begins a suspicion, or goes on with it; true if it is a new one.
@@ -237,7 +253,7 @@ impl Detector {
         let stamp = self.look(now);
         (self.any, self.alone) = (Some(stamp), None);
         let Some(h) = self.hosts.get_mut(&host).filter(|h| !over(h.down)) else { return };
-        (h.heard, h.known, h.down) = (stamp, true, None);
+        (h.heard, h.known, h.down, h.ended) = (stamp, true, None, false);
         if h.suspicion.take().is_some() {
             // Unless nobody has been told of the suspicion yet.
             let before = self.fresh.len();
@@ -270,10 +286,12 @@ impl Detector {
         self.hosts.get(&host).filter(|h| h.known).map(|h| now.saturating_duration_since(h.heard.at))
     }
 
-    /// All its streams are gone, or new ones cannot be opened.
-    pub fn link_down(&mut self, host: ProcUid, cause: LinkEnd, now: Instant) {
+    /// All its streams are gone, or new ones cannot be opened; true if that proves the end of its agent.
+    pub fn link_down(&mut self, host: ProcUid, cause: LinkEnd, now: Instant) -> bool {
         self.look(now);
-        let Some(h) = self.hosts.get_mut(&host).filter(|h| h.help.is_none() && !over(h.down)) else { return };
+        let Some(h) = self.hosts.get_mut(&host).filter(|h| h.help.is_none() && !over(h.down)) else { return false };
+        h.ended |= cause == LinkEnd::Ended;
+        let cause = if h.ended && cause == LinkEnd::Refused { LinkEnd::Killed } else { cause };
         // A port that refuses says more than whatever came before and comes after.
         if h.down != Some(LinkEnd::Refused) || over(Some(cause)) {
             h.down = Some(cause);
@@ -282,6 +300,7 @@ impl Detector {
             self.fresh.push(host);
         }
         self.soon(now, Duration::ZERO);
+        over(Some(cause))
     }
 
     /// A third host has answered: so long ago it heard of it, or never.
@@ -433,6 +452,7 @@ fn verdict(
     if lives && silence >= settings.reconnect + SUSPECT * beat {
         let what = match down {
             Some(LinkEnd::Reset) => "connection reset",
+            Some(LinkEnd::Ended) => "connection closed",
             Some(LinkEnd::Refused) => "connection refused",
             _ => "silent",
         };

@@ -1,18 +1,19 @@
 //! Processes of the same user that were not started by this agent and want to talk to its procs.
 //!
-//! A handle that was pickled outside a message may be unpickled by any process. It finds the agent at an abstract unix
-//! address made of the agent's uid, which is random, and is let in if the kernel says that it belongs to the same user.
-//! From then on it is a peer like a proc: it asks the agent for links to others. Whoever only looks in comes the same way: the
-//! names of all agents are in the kernel's list of sockets.
+//! A handle that was pickled outside a message may be unpickled by any process. That process finds the agent by its control socket,
+//! which is named after the agent's uid and which only processes of the same user can reach. From then on it is a peer like a proc: it
+//! asks the agent for links to others. `monarch ps` comes the same way.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
-use net::{Source, sys};
+use net::control_socket::{self, ControlSocket, Kind};
+use net::lock::lock;
+use net::{Poller, Source, sys};
 use wire::ProcUid;
 use wire::exit::{ExitReason, ProcEnd};
 
@@ -20,101 +21,166 @@ use crate::node::Node;
 
 /// Version and uid, little-endian.
 const GREETING: usize = 12;
-/// Guests that have connected and not yet said who they are.
+/// External processes that have connected and not sent their greeting. When one more comes, the oldest goes.
 const HALF_OPEN: usize = 64;
+/// A greeting is sent with the connection, so this is far more than it takes.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections accepted in one turn of the control socket.
+const BATCH: usize = 8;
 
-fn address(agent: ProcUid) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("monarch-{:016x}", agent.0))
+/// Of the names of control sockets of agents.
+const PREFIX: &str = "monarch-";
+
+fn name(agent: ProcUid) -> String {
+    format!("{PREFIX}{:016x}", agent.0)
 }
 
-fn same_user(stream: &UnixStream) -> io::Result<()> {
-    if sys::peer_user(stream.as_raw_fd())? == sys::user() {
-        Ok(())
-    } else {
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, "the process at the other end belongs to another user"))
-    }
+/// The agents that listen on this machine; where they have abstract names, also those of other users.
+pub fn agents() -> Vec<ProcUid> {
+    let uid = |name: &str| name.strip_prefix(PREFIX).filter(|hex| hex.len() == 16).and_then(|hex| u64::from_str_radix(hex, 16).ok());
+    control_socket::names(PREFIX).iter().filter_map(|name| uid(name)).map(ProcUid).collect()
 }
 
 /// Connects to the agent; the stream is ready to be a link.
 pub fn dial(agent: ProcUid, me: ProcUid) -> io::Result<OwnedFd> {
-    let mut stream = UnixStream::connect_addr(&address(agent)?)?;
-    same_user(&stream)?;
+    let mut stream = UnixStream::from(control_socket::connect(&name(agent), Kind::Stream, GREETING_TIMEOUT)?);
+    stream.set_nonblocking(false)?;
     let mut greeting = wire::VERSION.to_le_bytes().to_vec();
     greeting.extend_from_slice(&me.0.to_le_bytes());
     stream.write_all(&greeting)?;
     Ok(stream.into())
 }
 
-/// Where guests come in.
+/// The control socket of an agent: where external processes come in. Closed when it is dropped.
 pub struct Door {
-    listener: UnixListener,
-    node: Weak<Node>,
-    half_open: Arc<AtomicUsize>,
+    accepting: Arc<Accepting>,
+    poller: Arc<Poller>,
+    token: u64,
 }
 
 impl Door {
-    pub fn open(node: &Arc<Node>) -> io::Result<()> {
-        let listener = UnixListener::bind_addr(&address(node.uid)?)?;
-        listener.set_nonblocking(true)?;
-        let fd = listener.as_raw_fd();
-        let door = Door { listener, node: Arc::downgrade(node), half_open: Arc::default() };
-        node.poller.add(node.poller.token(), fd, Arc::new(door))
+    pub fn open(node: &Arc<Node>) -> io::Result<Door> {
+        control_socket::sweep();
+        let socket = ControlSocket::listen(&name(node.uid), Kind::Stream)?;
+        let (fd, token) = (socket.as_raw_fd(), node.poller.stranger_token());
+        let accepting = Arc::new(Accepting { socket, node: Arc::downgrade(node), half_open: Arc::default() });
+        node.poller.add(token, fd, accepting.clone())?;
+        Ok(Door { accepting, poller: node.poller.clone(), token })
     }
+}
 
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.poller.remove(self.token, self.accepting.socket.as_raw_fd());
+    }
+}
+
+type HalfOpen = Mutex<VecDeque<Arc<Guest>>>;
+
+struct Accepting {
+    socket: ControlSocket,
+    node: Weak<Node>,
+    half_open: Arc<HalfOpen>,
+}
+
+impl Accepting {
     fn admit(&self, stream: UnixStream) -> io::Result<()> {
-        same_user(&stream)?;
-        stream.set_nonblocking(true)?;
+        // The file system keeps other users away from a file, and nothing keeps them from an abstract name.
+        if self.socket.is_open_to_all() && sys::peer_user(stream.as_raw_fd())? != sys::user() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         let Some(node) = self.node.upgrade() else { return Ok(()) };
-        if self.half_open.fetch_add(1, Ordering::AcqRel) >= HALF_OPEN {
-            self.half_open.fetch_sub(1, Ordering::AcqRel);
-            return Err(io::Error::other("too many guests that have not said who they are"));
-        }
-        let (fd, token) = (stream.as_raw_fd(), node.poller.token());
+        let (fd, token) = (stream.as_raw_fd(), node.poller.stranger_token());
         let state = Mutex::new(Some((stream, Vec::with_capacity(GREETING))));
-        node.poller.add(token, fd, Arc::new(Guest { state, token, node: self.node.clone(), half_open: self.half_open.clone() }))
+        let guest = Arc::new(Guest { state, token, node: self.node.clone(), half_open: self.half_open.clone() });
+        node.poller.add(token, fd, guest.clone())?;
+        let oldest = {
+            let mut half_open = lock(&self.half_open);
+            half_open.push_back(guest.clone());
+            if half_open.len() > HALF_OPEN { half_open.pop_front() } else { None }
+        };
+        if let Some(oldest) = oldest {
+            oldest.give_up();
+        }
+        let late = Arc::downgrade(&guest);
+        let task = move || {
+            if let Some(guest) = late.upgrade() {
+                guest.give_up();
+            }
+        };
+        node.poller.later(GREETING_TIMEOUT, Box::new(task));
+        // The greeting came with the connection, usually.
+        guest.ready(0);
+        Ok(())
     }
 }
 
-impl Source for Door {
+impl Source for Accepting {
     fn ready(&self, _events: u32) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            // Who is refused sees the end of the stream, and no more.
-            let _ = self.admit(stream);
+        for _ in 0..BATCH {
+            match control_socket::accept(self.socket.as_raw_fd()) {
+                // A refused process sees the end of the stream, and no more.
+                Ok(fd) => drop(self.admit(fd.into())),
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                    // Without descriptors the listener would be ready for ever.
+                    lock(&self.half_open).drain(..).collect::<Vec<_>>().iter().for_each(|guest| guest.give_up());
+                    return;
+                }
+                Err(_) => return,
+            }
         }
     }
 }
 
-/// One that has not said who it is.
+/// An external process that has not sent its greeting.
 struct Guest {
     state: Mutex<Option<(UnixStream, Vec<u8>)>>,
     token: u64,
     node: Weak<Node>,
-    half_open: Arc<AtomicUsize>,
+    half_open: Arc<HalfOpen>,
+}
+
+impl Guest {
+    /// Takes it off the poller, and out of the list of the half open.
+    fn leave(&self) -> Option<(UnixStream, Vec<u8>)> {
+        let taken = lock(&self.state).take();
+        if let (Some((stream, _)), Some(node)) = (&taken, self.node.upgrade()) {
+            node.poller.remove(self.token, stream.as_raw_fd());
+        }
+        lock(&self.half_open).retain(|other| other.token != self.token);
+        taken
+    }
+
+    fn give_up(&self) {
+        drop(self.leave());
+    }
+
+    /// Whether nothing more is to come before it is known what the process is.
+    fn read(&self) -> bool {
+        let mut state = lock(&self.state);
+        let Some((stream, greeting)) = state.as_mut() else { return false };
+        let mut rest = [0; GREETING];
+        match stream.read(&mut rest[greeting.len()..]) {
+            Ok(0) => true,
+            Ok(n) => {
+                let from = greeting.len();
+                greeting.extend_from_slice(&rest[from..from + n]);
+                greeting.len() == GREETING
+            }
+            Err(e) => e.kind() != io::ErrorKind::WouldBlock && e.kind() != io::ErrorKind::Interrupted,
+        }
+    }
 }
 
 impl Source for Guest {
     fn ready(&self, _events: u32) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((stream, said)) = state.as_mut() else { return };
-        let mut rest = [0; GREETING];
-        let end = match stream.read(&mut rest[said.len()..]) {
-            Ok(0) => true,
-            Ok(n) => {
-                let from = said.len();
-                said.extend_from_slice(&rest[from..from + n]);
-                said.len() == GREETING
-            }
-            Err(e) => e.kind() != io::ErrorKind::WouldBlock && e.kind() != io::ErrorKind::Interrupted,
-        };
-        if !end {
+        if !self.read() {
             return;
         }
-        let (Some((stream, said)), Some(node)) = (state.take(), self.node.upgrade()) else { return };
-        self.half_open.fetch_sub(1, Ordering::AcqRel);
-        node.poller.remove(self.token, stream.as_raw_fd());
-        if said.len() == GREETING && said[..4] == wire::VERSION.to_le_bytes() {
-            let uid = said[4..].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
-            // Fails only if no more can be watched; the guest sees the end of the stream then.
+        let (Some((stream, greeting)), Some(node)) = (self.leave(), self.node.upgrade()) else { return };
+        if greeting.len() == GREETING && greeting[..4] == wire::VERSION.to_le_bytes() {
+            let uid = greeting[4..].iter().rev().fold(0, |n, b| n << 8 | u64::from(*b));
+            // Fails only if no more can be watched; the process sees the end of the stream then.
             let _ = node.peer_unlinked(ProcUid(uid)).0.link.attach(stream.into());
         }
     }
@@ -143,7 +209,14 @@ impl Node {
     pub(crate) fn foreign_agent_lost(&self, agent: ProcUid, why: &str) {
         let all: Vec<ProcUid> =
             self.foreign.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, a)| **a == agent).map(|(p, _)| *p).collect();
-        let end = ProcEnd { pid: 0, started: true, host: String::new(), reason: ExitReason::HostLost(why.to_owned()), output: vec![] };
+        let end = ProcEnd {
+            pid: 0,
+            started: true,
+            host: String::new(),
+            reason: ExitReason::HostLost(why.to_owned()),
+            cleaning: vec![],
+            output: vec![],
+        };
         self.procs_ended(all.into_iter().map(|uid| (uid, end.clone())).collect());
     }
 

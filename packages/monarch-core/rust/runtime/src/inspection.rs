@@ -57,6 +57,8 @@ pub struct ProcState {
     pub actors: Vec<ActorState>,
     pub calls_in_flight: usize,
     pub dropped_replies: u64,
+    /// Messages to ports whose receiver was dropped.
+    pub dropped_items: u64,
     /// Shared memory reserved for large parts, bytes.
     pub arena: u64,
     pub links: Vec<LinkState>,
@@ -142,6 +144,7 @@ impl Node {
             actors,
             calls_in_flight: self.calls_in_flight(),
             dropped_replies: self.dropped_replies.load(Ordering::Relaxed),
+            dropped_items: self.dropped_items.load(Ordering::Relaxed),
             arena: self.arena.reserved(),
             links: self.peers().into_iter().filter(|p| p.ended().is_none() && p.link.is_attached()).map(link).collect(),
             casts: self.cast_state(),

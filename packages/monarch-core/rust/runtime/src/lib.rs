@@ -22,6 +22,7 @@
 //! | `tenant` | procs of jobs of other hosts' clients |
 //! | `gateway` | this process as a member of jobs that span hosts |
 //! | `routes` | which host a process is on |
+//! | `cleanup` | procs that die while an actor there runs its `__cleanup__` |
 //! | `zygote` | the interpreter that procs are forked from |
 //! | `supervision` | who owns what, and who is told of failures: decisions only |
 //! | `simulated` | procs that are nodes of this process, for tests |
@@ -50,6 +51,7 @@ pub mod caster;
 pub mod cell;
 pub mod census;
 pub mod cgroup;
+mod cleanup;
 pub mod clock;
 mod console;
 pub mod credit;

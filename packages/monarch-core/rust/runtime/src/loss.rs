@@ -13,6 +13,13 @@ use crate::peer::Peer;
 use crate::system::SystemEvent;
 
 impl Node {
+    /// The peer if it is known that its process, or the host of that, is gone.
+    pub fn ended_peer(&self, uid: ProcUid) -> Option<Arc<Peer>> {
+        let is_lost = || self.routes.place(uid).is_some_and(|place| self.routes.lost(place.host).is_some());
+        let peer = self.known_peer(uid).or_else(|| is_lost().then(|| self.peer_unlinked(uid).0))?;
+        peer.ended().is_some().then_some(peer)
+    }
+
     /// Processes are gone, of one cause: the housekeeping thread hears of all of them first, then who waits for one.
     pub fn procs_ended(&self, ends: Vec<(ProcUid, ProcEnd)>) {
         let ends = self.expand(ends);
@@ -21,7 +28,8 @@ impl Node {
             let peer = self.peer_unlinked(uid).0;
             // The news may overtake what the process sent last: answers count that were given before its end.
             peer.link.drain();
-            if let Some(waiting) = peer.set_ended(end.clone()) {
+            let waiting = peer.set_ended(end.clone());
+            if peer.tell_end() {
                 self.lending.ended(uid);
                 fresh.push((peer, end, waiting));
             }

@@ -16,7 +16,7 @@ use wire::{MailboxId, ProcUid, SlotId, Status};
 use crate::cell::{Cell, Outcome};
 use crate::credit::{Consumed, OVERHEAD};
 use crate::inspection::{ActorState, hex};
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
 /// A message on its way to user code.
 pub struct Incoming {
@@ -121,6 +121,19 @@ struct State {
     current: Option<(ProcUid, SlotId, u32)>,
     /// Cells that each take one message, of a mailbox that belongs to a port.
     takers: VecDeque<std::sync::Weak<Cell>>,
+    /// Of a port: how many messages cells have taken.
+    numbered: u64,
+    /// Of a port: messages that cells have given back, with their numbers, in order; they go before the queue.
+    given_back: VecDeque<(u64, std::sync::Arc<Outcome>)>,
+}
+
+impl State {
+    /// A message as the item that a cell takes, with its number.
+    fn number(&mut self, m: Incoming) -> (u64, std::sync::Arc<Outcome>) {
+        self.numbered += 1;
+        let status = if m.flags & EXCEPTION != 0 { Status::Error } else { Status::Ok };
+        (self.numbered, std::sync::Arc::new(Outcome { rank: 0, sender_rank: m.ranked(), status, parts: m.parts }))
+    }
 }
 
 pub struct Mailbox {
@@ -174,11 +187,12 @@ impl Mailbox {
         if let Some(reason) = &state.closed {
             return Err((message, reason.clone()));
         }
-        while let Some(taker) = state.takers.pop_front() {
-            // A taker that was dropped takes nothing.
-            let Some(cell) = taker.upgrade() else { continue };
-            drop(state);
-            return Ok(Pushed::Taken(self.hand_over(&cell, message)));
+        if state.takers.iter().any(|t| t.strong_count() > 0) {
+            let (from, cost) = (message.from, message.cost());
+            let credit = state.consumed.add(&from, cost).map(|bytes| (from, bytes));
+            let (number, item) = state.number(message);
+            self.hand_out(state, number, item);
+            return Ok(Pushed::Taken(credit));
         }
         state.queue.push_back(message);
         let wake = std::mem::replace(&mut state.idle, false);
@@ -192,24 +206,58 @@ impl Mailbox {
     /// Gives the cell one message, the next that there is; the credit that is due for one taken now.
     pub fn take_into(&self, cell: &std::sync::Arc<Cell>) -> Option<(ProcUid, u64)> {
         let mut state = lock(&self.state);
-        if let Some(m) = state.queue.pop_front() {
-            drop(state);
-            return self.hand_over(cell, m);
-        }
-        if state.closed.is_some() {
+        let (item, credit) = if let Some(item) = state.given_back.pop_front() {
+            (item, None)
+        } else if let Some(m) = state.queue.pop_front() {
+            let credit = state.consumed.add(&m.from, m.cost()).map(|bytes| (m.from, bytes));
+            (state.number(m), credit)
+        } else if state.closed.is_some() {
             drop(state);
             cell.complete(Outcome::new(0, Status::Closed, b""));
             return None;
+        } else {
+            state.takers.push_back(std::sync::Arc::downgrade(cell));
+            return None;
+        };
+        drop(state);
+        if let Err(back) = cell.take_item(item.0, item.1) {
+            self.hand_out(lock(&self.state), item.0, back);
         }
-        state.takers.push_back(std::sync::Arc::downgrade(cell));
-        None
+        credit
     }
 
-    fn hand_over(&self, cell: &Cell, m: Incoming) -> Option<(ProcUid, u64)> {
-        let (from, cost) = (m.from, m.cost());
-        let status = if m.flags & EXCEPTION != 0 { Status::Error } else { Status::Ok };
-        cell.complete(std::sync::Arc::new(Outcome { rank: 0, sender_rank: m.ranked(), status, parts: m.parts }));
-        self.consumed(from, cost).map(|bytes| (from, bytes))
+    /// The cell waits no more. A message that it has, and that was not read, goes to the next cell, or before those that
+    /// wait, in the order of arrival; false if it was dropped, because the mailbox is closed.
+    pub fn leave(&self, cell: &std::sync::Arc<Cell>) -> bool {
+        let mut state = lock(&self.state);
+        state.takers.retain(|t| !std::ptr::eq(t.as_ptr(), std::sync::Arc::as_ptr(cell)));
+        drop(state);
+        match cell.leave() {
+            Some((number, item)) => self.hand_out(lock(&self.state), number, item),
+            None => true,
+        }
+    }
+
+    /// Gives an item to the first cell that waits, or keeps it for the next; false if the mailbox is closed. Cells are completed
+    /// without the lock, and may have left meanwhile.
+    fn hand_out<'a>(&'a self, mut state: MutexGuard<'a, State>, number: u64, mut item: std::sync::Arc<Outcome>) -> bool {
+        loop {
+            if state.closed.is_some() {
+                return false;
+            }
+            let next = std::iter::from_fn(|| state.takers.pop_front()).find_map(|t| t.upgrade());
+            let Some(cell) = next else {
+                let place = state.given_back.partition_point(|(n, _)| *n < number);
+                state.given_back.insert(place, (number, item));
+                return true;
+            };
+            drop(state);
+            match cell.take_item(number, item) {
+                Ok(()) => return true,
+                Err(back) => item = back,
+            }
+            state = lock(&self.state);
+        }
     }
 
     /// Adds an event, which overtakes messages; false if the mailbox is closed.
@@ -276,6 +324,8 @@ impl Mailbox {
         }
         state.events.clear();
         let takers: Vec<_> = state.takers.drain(..).collect();
+        // Of these the credit has gone back already.
+        state.given_back.clear();
         let left: Vec<_> = state.queue.drain(..).collect();
         let mut credit = state.consumed.drain();
         credit.extend(left.iter().map(|m| (m.from, m.cost())));

@@ -31,11 +31,6 @@ use crate::system::{SystemEvent, SystemQueue};
 pub const UNDELIVERABLE: u16 = 2;
 
 /// A thread that takes no signals: those are for the interpreter's main thread.
-pub(crate) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) {
-    drop(spawn_joinable(name, body));
-}
-
-/// The same, for those who wait for its end.
 pub fn spawn_joinable(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<std::thread::JoinHandle<()>> {
     // SAFETY: sigset operations on a local set; the mask is inherited by the new thread and then restored.
     unsafe {
@@ -79,6 +74,8 @@ pub struct Node {
     next_slot: AtomicU64,
     /// Replies that nobody waited for any more.
     pub dropped_replies: AtomicU64,
+    /// Messages to ports whose receiver was dropped.
+    pub dropped_items: AtomicU64,
     me: OnceLock<std::sync::Weak<Node>>,
     /// Of a simulated process that is no more.
     pub(crate) over: AtomicBool,
@@ -89,7 +86,8 @@ impl Node {
     pub fn start(uid: ProcUid, agent_uid: ProcUid) -> io::Result<Arc<Self>> {
         let node = Node::on(Poller::new()?, uid, agent_uid);
         let poller = node.poller.clone();
-        spawn_thread("monarch-io", move || poller.run());
+        // Without it nothing would ever arrive.
+        spawn_joinable("monarch-io", move || poller.run())?;
         Ok(node)
     }
 
@@ -119,6 +117,7 @@ impl Node {
             failed_cells: Mutex::default(),
             next_slot: AtomicU64::new(1),
             dropped_replies: AtomicU64::new(0),
+            dropped_items: AtomicU64::new(0),
             me: OnceLock::new(),
             over: AtomicBool::new(false),
         });
@@ -135,6 +134,14 @@ impl Node {
     pub(crate) fn arc(&self) -> Arc<Node> {
         // proof: `start` is the only constructor and sets it; a method runs only while the node is alive.
         self.me.get().and_then(std::sync::Weak::upgrade).expect("node is alive")
+    }
+
+    /// In a fork: lets go of what is shared with the parent.
+    pub fn close_in_child(&self) {
+        self.poller.close_in_child();
+        if let Some(agent) = self.agent() {
+            agent.output.poller.close_in_child();
+        }
     }
 
     pub fn set_agent(&self, agent: Arc<Agent>) {
@@ -453,6 +460,9 @@ impl Node {
     fn refuse(&self, m: &Incoming, reason: &[u8]) {
         if !m.slot.is_none() {
             self.reply_bytes(m.from, m.slot, answer_rank(m.rank), Status::Failed, reason);
+        } else if m.flags & TO_PORT != 0 {
+            // Its receiver was dropped, which is no failure: its senders go on.
+            self.dropped_items.fetch_add(1, Ordering::Relaxed);
         } else if m.flags & RETURN != 0 {
             let mut body = m.sender.0.to_le_bytes().to_vec();
             body.extend_from_slice(&m.dest.0.to_le_bytes());

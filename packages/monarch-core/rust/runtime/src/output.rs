@@ -307,7 +307,7 @@ impl Source for StreamSource {
 
 /// The thread that carries lines to the console.
 pub struct Output {
-    poller: Arc<Poller>,
+    pub(crate) poller: Arc<Poller>,
     started: AtomicBool,
     groups: Arc<Mutex<Vec<Weak<Group>>>>,
     capture: Arc<Capture>,
@@ -321,11 +321,13 @@ impl Output {
         Ok(Output { poller, started: AtomicBool::new(false), groups: Arc::default(), capture })
     }
 
-    fn start(&self) {
-        if !self.started.swap(true, Ordering::AcqRel) {
-            let poller = self.poller.clone();
-            crate::node::spawn_thread("monarch-output", move || poller.run());
+    fn start(&self) -> std::io::Result<()> {
+        if self.started.swap(true, Ordering::AcqRel) {
+            return Ok(());
         }
+        let poller = self.poller.clone();
+        let made = crate::node::spawn_joinable("monarch-output", move || poller.run());
+        made.map(drop).inspect_err(|_| self.started.store(false, Ordering::Release))
     }
 
     /// Takes over the reading end of a stream; what comes out of it also goes to `file`.
@@ -337,7 +339,7 @@ impl Output {
         tail: Arc<Tail>,
         file: Option<CaptureFile>,
     ) -> std::io::Result<Arc<Stream>> {
-        self.start();
+        self.start()?;
         sys::set_nonblocking(pipe.as_raw_fd())?;
         let token = self.poller.token();
         let file = file.map(|f| (Arc::new(f), self.capture.clone()));
@@ -395,7 +397,10 @@ impl Output {
         reports: Option<viewer::Send>,
         done: impl FnOnce() + Send + 'static,
     ) {
-        self.start();
+        if self.start().is_err() {
+            // Without a thread there is no line to count.
+            return done();
+        }
         let groups = self.groups.clone();
         let poller = self.poller.clone();
         self.poller.spawn(Box::new(move || {
@@ -423,8 +428,10 @@ impl Output {
 
     /// Lines of another host.
     pub fn show(&self, console: libc::c_int, lines: Vec<u8>) {
-        self.start();
-        self.poller.spawn(Box::new(move || write_all(console, &lines)));
+        match self.start() {
+            Ok(()) => self.poller.spawn(Box::new(move || write_all(console, &lines))),
+            Err(_) => write_all(console, &lines),
+        }
     }
 
     /// Waits until all that was handed over is on the console and in the files, at most so long; `counted`: also what a

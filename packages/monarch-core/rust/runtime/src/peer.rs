@@ -75,6 +75,8 @@ pub struct Peer {
     windows: Mutex<HashMap<MailboxId, Window<Queued>>>,
     waiting: Mutex<Vec<Arc<Waiter>>>,
     ended: OnceLock<Ended>,
+    /// Those that wait for it have been told of the end: one of a lost host may be made as an ended one.
+    end_told: AtomicBool,
     gathering: Mutex<Gathering>,
     assembly: Mutex<Assembly>,
     /// Frames are held there: those that follow are to join them.
@@ -90,6 +92,7 @@ impl Peer {
             windows: Mutex::default(),
             waiting: Mutex::default(),
             ended: OnceLock::new(),
+            end_told: AtomicBool::new(false),
             gathering: Mutex::default(),
             assembly: Mutex::default(),
             holds: AtomicBool::new(false),
@@ -106,8 +109,13 @@ impl Peer {
         self.ended.get()
     }
 
-    /// From now on nothing is sent. What waited for credit and is to come back; none if this is known already.
-    pub(crate) fn set_ended(&self, end: ProcEnd) -> Option<Vec<Returned>> {
+    /// Is it the first time that those that wait for it are told of the end?
+    pub(crate) fn tell_end(&self) -> bool {
+        !self.end_told.swap(true, Ordering::AcqRel)
+    }
+
+    /// From now on nothing is sent. What waited for credit and is to come back; nothing if the end is known already.
+    pub(crate) fn set_ended(&self, end: ProcEnd) -> Vec<Returned> {
         let bytes = postcard::to_stdvec(&end).unwrap_or_default();
         let first = self.ended.set(Ended { end, bytes }).is_ok();
         let windows = std::mem::take(&mut *lock(&self.windows));
@@ -116,7 +124,7 @@ impl Peer {
         self.holds.store(false, Ordering::Release);
         self.wake_waiting();
         let left = windows.into_values().flat_map(|mut w| w.take_queue());
-        first.then(|| left.filter_map(Queued::returned).collect())
+        if first { left.filter_map(Queued::returned).collect() } else { vec![] }
     }
 
     /// A piece of what the process sends; all of it when this was the last one.

@@ -72,6 +72,8 @@ impl Launcher {
         // On the thread that reads: what the proc has sent before counts.
         client.poller.spawn(Box::new(move || {
             if let Proc::Runs(node, group) = proc {
+                // Before its threads learn that they are no more: what they make of that must reach nothing.
+                node.disconnect();
                 // Also of one that has ended by itself: a thread that it left behind goes with it.
                 if let Some(t) = poller.timeline() {
                     t.kill(group);
@@ -86,11 +88,16 @@ impl Launcher {
 }
 
 impl Node {
-    /// Ends this node while its process goes on: one of a simulated world. Nothing comes or goes any more, and nothing holds on to it.
-    pub fn end(&self) {
+    /// Closes all links of this node, those to come as well: what its threads still send goes nowhere.
+    fn disconnect(&self) {
         self.over.store(true, Ordering::Release);
         let peers = std::mem::take(&mut *self.peers.write().unwrap_or_else(PoisonError::into_inner));
         peers.values().for_each(|p| p.link.close());
+    }
+
+    /// Ends this node while its process goes on: one of a simulated world. Nothing comes or goes any more, and nothing holds on to it.
+    pub fn end(&self) {
+        self.disconnect();
         let mailboxes = std::mem::take(&mut *self.mailboxes.write().unwrap_or_else(PoisonError::into_inner));
         mailboxes.values().for_each(|m| drop(m.close(Arc::from(&b""[..]))));
         let calls = std::mem::take(&mut *lock(&self.slots));

@@ -209,6 +209,11 @@ impl Supervision {
 
     /// Procs have ended of one cause; with each, whether it was stopped.
     pub fn procs_ended(&mut self, ends: &[(ProcUid, bool)]) -> Vec<Action> {
+        self.procs_died(ends, &[])
+    }
+
+    /// The same, with the meshes in whose clean-up a proc died: that it was wanted to end does not count for those.
+    pub fn procs_died(&mut self, ends: &[(ProcUid, bool)], cleaning: &[(ProcUid, MailboxId)]) -> Vec<Action> {
         let (mut marks, mut hit) = (vec![], vec![]);
         for (proc, stopped) in ends {
             let at: Vec<MailboxId> = self.by_proc.get(proc).map_or(vec![], |all| all.iter().map(|(_, id)| *id).collect());
@@ -226,7 +231,8 @@ impl Supervision {
                             continue;
                         }
                         marks.push(Action::Mark(about));
-                        if *stopped || m.stopping || (kind == Kind::Procs && told.contains(&m.owner)) {
+                        let wanted = (*stopped || m.stopping) && !cleaning.contains(&(*proc, id));
+                        if wanted || (kind == Kind::Procs && told.contains(&m.owner)) {
                             continue;
                         }
                         hit.push((kind, m.born, about));

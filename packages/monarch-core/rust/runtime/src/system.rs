@@ -61,7 +61,8 @@ pub enum SystemEvent {
     },
     /// Of an agent: a client is gone, with all that it had here.
     JobEnded {
-        client: ProcUid,
+        /// The id of this host in the job.
+        here: ProcUid,
     },
     /// Of a simulated world's client: a proc is to be started in this process.
     Launch {

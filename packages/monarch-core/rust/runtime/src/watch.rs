@@ -13,6 +13,18 @@ use crate::pulse::{self, Beat};
 use crate::system::SystemEvent;
 use crate::zygote::Zygote;
 
+/// The cgroup of a proc, and the one before: with the older interface a process that has just been killed is shown in the root.
+const CGROUPS: usize = 2;
+
+impl Proc {
+    /// Its memory is counted in this cgroup now, as far as that can be known.
+    pub(crate) fn is_in(&mut self, cgroup: Option<String>) {
+        let Some(cgroup) = cgroup.filter(|c| self.cgroups.first() != Some(c)) else { return };
+        self.cgroups.insert(0, cgroup);
+        self.cgroups.truncate(CGROUPS);
+    }
+}
+
 impl Agent {
     /// Looks at all procs, and at this process, from now on.
     pub(crate) fn watch(&self) {
@@ -40,11 +52,13 @@ impl Agent {
         let Some(node) = self.node() else { return };
         let now = Instant::now();
         let (mut ask, mut lost) = (vec![], vec![]);
+        let pids: Vec<(ProcUid, u32)>;
         {
             let mut state = lock(&self.state);
             if state.procs.is_empty() {
                 return;
             }
+            pids = state.procs.iter().filter(|(_, p)| p.started).map(|(uid, p)| (*uid, p.pid)).collect();
             let note = |uid: ProcUid, pid: u32, beat: Beat, lost: &mut Vec<(ProcUid, u32)>, ask: &mut Vec<ProcUid>| match beat {
                 Beat::Ask => ask.push(uid),
                 Beat::Lost => lost.push((uid, pid)),
@@ -55,6 +69,7 @@ impl Agent {
             }
             note(node.uid, std::process::id(), state.pulse.tick(now), &mut lost, &mut ask);
         }
+        self.look_for_cgroups(pids);
         for uid in ask {
             if uid == node.uid {
                 node.pinged(uid, 0);
@@ -67,6 +82,16 @@ impl Agent {
                 p.evidence = Some(census::why_silent(pid));
             }
             self.ask(Asker::Watch(uid), inspection::STACKS, vec![uid], None, vec![]);
+        }
+    }
+
+    /// Procs may be moved to other cgroups at any time, and the kernel notifies no process of it.
+    fn look_for_cgroups(&self, procs: Vec<(ProcUid, u32)>) {
+        for (uid, pid) in procs {
+            let cgroup = self.cgroups.watch(pid);
+            if let Some(p) = lock(&self.state).procs.get_mut(&uid) {
+                p.is_in(cgroup);
+            }
         }
     }
 
@@ -130,6 +155,7 @@ impl Agent {
                 stacks: p.stacks.clone(),
                 kernel: None,
                 rss: None,
+                cgroup: p.cgroups.first().cloned(),
                 answer: None,
             };
             (*uid, row)

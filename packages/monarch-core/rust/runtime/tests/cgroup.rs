@@ -54,7 +54,7 @@ fn numbers_of_a_file() {
 fn each_kill_explains_one_death() {
     let mut ledger = Ledger::default();
     ledger.begin("/job", counts(5, &[2, 0, 9]));
-    assert!(ledger.knows("/job") && !ledger.knows("/other"));
+    assert_eq!((ledger.kills("/job"), ledger.kills("/other")), (Some(5), None));
     // A second look at the same cgroup does not forget what happened since the first.
     ledger.begin("/job", counts(7, &[3, 1, 9]));
     assert_eq!(ledger.explain("/job", counts(5, &[2, 0, 9])), None);
@@ -62,6 +62,15 @@ fn each_kill_explains_one_death() {
     assert_eq!(ledger.explain("/job", counts(7, &[2, 1, 9])), Some(Some(1)));
     assert_eq!(ledger.explain("/job", counts(7, &[2, 1, 9])), None);
     assert_eq!(ledger.explain("/other", counts(1, &[1])), None);
+}
+
+#[test]
+fn cgroup_that_is_made_again_counts_from_zero() {
+    let mut ledger = Ledger::default();
+    ledger.begin("/job", counts(5, &[2]));
+    ledger.begin("/job", counts(0, &[0]));
+    assert_eq!(ledger.kills("/job"), Some(0));
+    assert_eq!(ledger.explain("/job", counts(1, &[1])), Some(Some(0)));
 }
 
 #[test]

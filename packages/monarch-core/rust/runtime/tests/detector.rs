@@ -10,6 +10,7 @@ use runtime::detector::{Action, Detector, LinkEnd, Role, Settings};
 
 const LOSS: Duration = Duration::from_secs(3);
 const RECONNECT: Duration = Duration::from_secs(10);
+const ENDS: [LinkEnd; 5] = [LinkEnd::Exited, LinkEnd::Killed, LinkEnd::Reset, LinkEnd::Refused, LinkEnd::Ended];
 const BEAT: Duration = Duration::from_millis(75);
 
 fn ms(n: u64) -> Duration {
@@ -84,6 +85,37 @@ fn an_end_that_the_kernel_tells_is_known_at_once() {
         assert_eq!(d.next(start + BEAT), Some(Duration::ZERO));
         assert_eq!(d.tick(start + BEAT), [Action::Suspect(uid(1)), lost(1, why)]);
     }
+}
+
+#[test]
+fn orderly_end_proves_nothing_before_a_refusal() {
+    let (mut d, start) = detector(Role::Agent);
+    d.watch(uid(1), start);
+    d.heard(uid(1), start);
+    assert!(!d.link_down(uid(1), LinkEnd::Ended, start + ms(1)));
+    assert_eq!(d.tick(start + ms(1)), [Action::Suspect(uid(1))]);
+    // A dial that fails in another way changes nothing about that.
+    assert!(!d.link_down(uid(1), LinkEnd::Cut, start + ms(2)));
+    assert!(d.link_down(uid(1), LinkEnd::Refused, start + ms(3)));
+    assert_eq!(d.tick(start + ms(3)), [lost(1, "agent killed")]);
+}
+
+#[test]
+fn host_heard_after_an_orderly_end_is_not_lost_by_a_refusal() {
+    let (mut d, start) = detector(Role::Client);
+    d.watch(uid(1), start);
+    d.link_down(uid(1), LinkEnd::Ended, start + ms(1));
+    d.heard(uid(1), start + ms(2));
+    assert!(!d.link_down(uid(1), LinkEnd::Refused, start + ms(3)));
+    assert_eq!(until_said(&mut d, start, ms(3), LOSS), Some((ms(3) + 27 * BEAT, lost(1, "agent killed"))));
+}
+
+#[test]
+fn orderly_end_without_a_refusal_is_silence() {
+    let (mut d, start) = detector(Role::Client);
+    d.watch(uid(1), start);
+    d.link_down(uid(1), LinkEnd::Ended, start);
+    assert_eq!(until_said(&mut d, start, ms(0), LOSS), Some((36 * BEAT, lost(1, "silent for 2.7s"))));
 }
 
 #[test]
@@ -308,7 +340,7 @@ proptest! {
                 2 => Fault::Off { member: a, deaf: true, mute: len % 2 == 0, span },
                 3 => Fault::Off { member: a, deaf: len % 2 == 0, mute: true, span },
                 4 => Fault::Starved(a, Span::new(from, ms(len % 1500))),
-                _ => Fault::Dies(a, [LinkEnd::Exited, LinkEnd::Killed, LinkEnd::Reset, LinkEnd::Refused][len as usize % 4], from),
+                _ => Fault::Dies(a, ENDS[len as usize % ENDS.len()], from),
             }
         });
         let faults: Vec<Fault> = faults.collect();

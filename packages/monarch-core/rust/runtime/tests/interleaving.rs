@@ -153,6 +153,36 @@ fn a_close_loses_nothing_and_wakes_the_consumer() {
     });
 }
 
+/// A cell that leaves has no message, or its message goes to another cell: none is lost, none is in two.
+#[test]
+fn cells_that_leave_lose_no_message() {
+    explore(4000, || {
+        let mailbox = Mailbox::new(MailboxId(1));
+        let cells: Vec<_> = (0..2).map(|n| Cell::new(SlotId(n), Mode::FirstError, 1, std::sync::Arc::from([]))).collect();
+        for cell in &cells {
+            assert!(mailbox.take_into(cell).is_none());
+        }
+        let leaving = {
+            let (mailbox, cell) = (mailbox.clone(), cells[0].clone());
+            thread::spawn(move || assert!(mailbox.leave(&cell)))
+        };
+        for n in 0..3 {
+            assert!(mailbox.push(message(1, n, n as usize)).is_ok());
+        }
+        leaving.join().unwrap();
+        assert!(cells[0].outcome(0).is_none());
+        let taken = |cell: &Cell| cell.outcome(0).map(|o| o.parts[0].len());
+        let mut all = vec![taken(&cells[1]).unwrap()];
+        for n in 2..4 {
+            let cell = Cell::new(SlotId(n), Mode::FirstError, 1, std::sync::Arc::from([]));
+            assert!(mailbox.take_into(&cell).is_none());
+            all.push(taken(&cell).unwrap());
+        }
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2]);
+    });
+}
+
 /// Who takes one message each gets one each; who is left when the mailbox closes is told.
 #[test]
 fn takers_get_one_message_each() {

@@ -135,7 +135,7 @@ fn bytes(parts: &[RecvPart]) -> Vec<u8> {
 }
 
 fn end(reason: ExitReason) -> ProcEnd {
-    ProcEnd { pid: 9, started: true, host: "here".into(), reason, output: vec!["bye".into()] }
+    ProcEnd { pid: 9, started: true, host: "here".into(), reason, cleaning: vec![], output: vec!["bye".into()] }
 }
 
 #[test]
@@ -206,6 +206,26 @@ fn an_unknown_port_refuses() {
     let got = a.answer(&cell);
     assert_eq!((got.status, bytes(&got.parts)), (Status::Failed, vec![]));
     assert!(b.0.known_mailbox(BOX).is_none());
+}
+
+/// The receiver was dropped: its senders go on, with all their credit.
+#[test]
+fn messages_to_a_closed_port_are_counted() {
+    let (a, b) = two();
+    let head = a.head(SlotId::NONE, 0, TO_PORT | RETURN);
+    b.0.mailbox(BOX).unwrap();
+    a.send_as(&b, &head, b"before", true);
+    b.settle(&a);
+    b.0.close_mailbox(BOX, b"", false);
+    for _ in 0..3 {
+        while a.send_as(&b, &head, &vec![0; WINDOW as usize], false) == Sent::Full {
+            let peer = a.0.peer(ProcUid(2));
+            a.until(|w| peer.wait_for_credit(w), || peer.has_credit(BOX));
+        }
+    }
+    b.settle(&a);
+    assert_eq!(b.0.dropped_items.load(std::sync::atomic::Ordering::Relaxed), 4);
+    assert!(a.settle(&b).is_empty());
 }
 
 #[test]

@@ -579,3 +579,14 @@ fn nobody_is_told_of_what_nobody_owns() {
     assert_eq!(s.member_failed(member(1, 0)), []);
     assert_eq!(s.procs_ended(&[(uid(1), false)]), []);
 }
+
+#[test]
+fn death_in_a_clean_up_is_told_although_an_end_was_wanted() {
+    let mut s = Supervision::default();
+    s.created(MailboxId(1), Owner::Process, Kind::Procs, vec![uid(1)]);
+    s.created(MailboxId(2), Owner::Process, Kind::Actors, vec![uid(1)]);
+    s.created(MailboxId(3), Owner::Process, Kind::Actors, vec![uid(1)]);
+    s.stopping(MailboxId(1));
+    let told = |actions: Vec<Action>| actions.into_iter().filter(|a| matches!(a, Action::Tell(_))).collect::<Vec<_>>();
+    assert_eq!(told(s.procs_died(&[(uid(1), false)], &[(uid(1), MailboxId(2))])), [Action::Tell(member(2, 0))]);
+}

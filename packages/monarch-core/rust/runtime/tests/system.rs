@@ -9,7 +9,7 @@ use wire::exit::ProcEnd;
 use wire::{ExitReason, ProcUid, SlotId};
 
 fn ended(uid: u64) -> SystemEvent {
-    let end = ProcEnd { pid: 1, started: true, host: "h".into(), reason: ExitReason::Returned, output: vec![] };
+    let end = ProcEnd { pid: 1, started: true, host: "h".into(), reason: ExitReason::Returned, cleaning: vec![], output: vec![] };
     SystemEvent::ProcsEnded { ends: vec![(ProcUid(uid), end)] }
 }
 

@@ -99,6 +99,11 @@ pub enum Control {
     Extend {
         grace_ms: u64,
     },
+    /// An actor of a proc begins its `__cleanup__`, or has ended it.
+    Cleanup {
+        mesh: MailboxId,
+        begins: bool,
+    },
     /// Anything for the Python side of the receiving process.
     System {
         kind: u16,

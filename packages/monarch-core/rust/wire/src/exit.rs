@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::MailboxId;
+
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ExitReason {
     /// The process ended with code 0.
@@ -34,6 +36,8 @@ pub struct ProcEnd {
     pub started: bool,
     pub host: String,
     pub reason: ExitReason,
+    /// Meshes whose actors there had begun their `__cleanup__` and not ended it, if the proc died by itself.
+    pub cleaning: Vec<MailboxId>,
     /// The last lines it wrote, oldest first.
     pub output: Vec<String>,
 }

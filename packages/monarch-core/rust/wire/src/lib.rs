@@ -30,4 +30,4 @@ pub use routed::{Route, Routed};
 pub use runs::Runs;
 
 /// Raised when two builds must not talk; bumped on every incompatible change.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;

@@ -23,7 +23,7 @@ pub fn failed(f: &Failure) -> PyErr {
 
 /// A cell for an outcome that comes later.
 pub fn cell(node: &Arc<Node>) -> CallCell {
-    CallCell { node: node.clone(), inner: node.new_cell(Mode::FirstError, 1, Arc::from([])) }
+    CallCell::new(node, node.new_cell(Mode::FirstError, 1, Arc::from([])))
 }
 
 /// Fills the cell.

@@ -7,12 +7,13 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use net::lock::lock;
 
 use super::Opened;
 use super::line::{Broken, Line, Wait};
+use super::traffic::Served;
 use crate::answers;
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{self, Reply, Request};
@@ -24,6 +25,11 @@ const CHUNK: usize = 512 << 10;
 const DROPPING: Duration = Duration::from_secs(30);
 /// What is written to nobody goes through as much.
 const WASTE: usize = 64 << 10;
+/// A stream on which nothing has moved for so long ends: its other end may be gone without a word. The asking side uses none that has
+/// rested for half as long.
+pub const SILENCE: Duration = Duration::from_secs(60);
+/// Between two looks at whether to go on.
+const LOOK: Duration = Duration::from_millis(100);
 /// Streams over which others ask.
 const STREAMS: usize = 4096;
 
@@ -33,11 +39,34 @@ pub struct Answering {
     threads: Arc<AtomicUsize>,
     /// Bytes that each process has got.
     sent: Mutex<HashMap<u64, Arc<AtomicU64>>>,
+    served: Arc<Served>,
+    silence: Duration,
+}
+
+/// What the thread of a stream answers from.
+struct Desk {
+    /// The process at the other end.
+    peer: u64,
+    registry: Arc<Registry>,
+    sent: Arc<AtomicU64>,
+    served: Arc<Served>,
+    silence: Duration,
 }
 
 impl Answering {
     pub fn new() -> io::Result<Arc<Answering>> {
-        Ok(Arc::new(Answering { registry: Registry::new()?, threads: Arc::default(), sent: Mutex::default() }))
+        Answering::with_silence(SILENCE)
+    }
+
+    /// Streams on which nothing moves for so long end.
+    pub fn with_silence(silence: Duration) -> io::Result<Arc<Answering>> {
+        let registry = Registry::new()?;
+        Ok(Arc::new(Answering { registry, threads: Arc::default(), sent: Mutex::default(), served: Arc::default(), silence }))
+    }
+
+    /// Streams that are served.
+    pub fn count(&self) -> usize {
+        self.threads.load(Ordering::Acquire)
     }
 
     /// Answers what comes over a stream, until it ends; `peer` is the process at its other end.
@@ -49,10 +78,12 @@ impl Answering {
             self.threads.fetch_sub(1, Ordering::AcqRel);
             return;
         }
-        let (registry, threads) = (self.registry.clone(), self.threads.clone());
+        let threads = self.threads.clone();
         let sent = lock(&self.sent).entry(peer).or_default().clone();
+        let desk = Desk { peer, registry: self.registry.clone(), sent, served: self.served.clone(), silence: self.silence };
         let run = move || {
-            serve(line, opened.dialled, peer, &registry, &sent, &has_ended);
+            // It ends with the other side, with this process, or with nonsense: in either case there is nobody to tell.
+            let _ = desk.serve(line, opened.dialled, &has_ended);
             threads.fetch_sub(1, Ordering::AcqRel);
         };
         // Without a thread the other side sees the stream's end.
@@ -67,48 +98,61 @@ impl Answering {
     }
 }
 
-/// Answers until the stream ends. `peer` is the process at its other end.
-fn serve(mut line: Line, dialled: bool, peer: u64, registry: &Arc<Registry>, sent: &AtomicU64, has_ended: &dyn Fn() -> bool) {
-    // It ends with the other side, with this process, or with nonsense: in either case there is nobody to tell.
-    let _ = run(&mut line, dialled, peer, registry, sent, has_ended);
-}
-
-fn run(
-    line: &mut Line,
-    dialled: bool,
-    peer: u64,
-    registry: &Arc<Registry>,
-    sent: &AtomicU64,
-    has_ended: &dyn Fn() -> bool,
-) -> Result<(), Broken> {
-    // Connections of this host have small numbers.
-    let asker = peer | 1 << 63;
-    let wait = Wait { until: None, stop: has_ended };
-    line.begin(dialled, wait)?;
-    let nonsense = || Broken::Failed("what came makes no sense".to_owned());
-    loop {
-        let (number, request) = frames::decode::<Request>(&line.receive_frame(wait)?).ok_or_else(nonsense)?;
-        let reply = match request {
-            Request::Forget { id } => {
-                registry.forget(&id, asker);
-                continue;
-            }
-            Request::Copy { id, epoch, offset, len, write: false } => send(line, registry, (&id, epoch), (offset, len), sent, wait)?,
-            Request::Copy { id, epoch, offset, len, write: true } => take(line, registry, (&id, epoch), offset, len, wait)?,
-            Request::Drop { id } if registry.exports.has(&id) => drop_exported(registry, &id, asker, || who(peer)),
-            request => {
-                let who = || who(peer);
-                let answer = answers::answer(registry, &request, asker, who).ok_or_else(nonsense)?;
-                answer.map(|reply| match reply {
-                    // Where it is, is nobody's business.
-                    Reply::Opened { slot, epoch, len, readonly, .. } => {
-                        Reply::Opened { slot, epoch, address: 0, len, readonly, segment: None }
+impl Desk {
+    /// Answers until the stream ends.
+    fn serve(&self, mut line: Line, dialled: bool, has_ended: &dyn Fn() -> bool) -> Result<(), Broken> {
+        let (registry, peer) = (&self.registry, self.peer);
+        // Connections of this host have small numbers.
+        let asker = peer | 1 << 63;
+        let traffic = line.traffic.clone();
+        let stop = || traffic.is_given_up() || has_ended();
+        let is_dead = |silence| silence >= self.silence;
+        let wait = Wait { until: None, stop: &stop, is_dead: &is_dead };
+        let line = &mut line;
+        line.begin(dialled, wait)?;
+        let nonsense = || Broken::Failed("what came makes no sense".to_owned());
+        let mut serving = None;
+        loop {
+            let (number, request) = frames::decode::<Request>(&line.receive_frame(wait)?).ok_or_else(nonsense)?;
+            let reply = match request {
+                Request::Numbered { number } => {
+                    serving.get_or_insert_with(|| self.served.begin(peer, number, &traffic));
+                    continue;
+                }
+                Request::Forget { id } => {
+                    registry.forget(&id, asker);
+                    continue;
+                }
+                Request::HowFar { number } => {
+                    let found = self.served.find(peer, number);
+                    let (sent, received) = found.as_ref().map_or((0, 0), |t| t.so_far());
+                    Ok(Reply::SoFar { is_served: found.is_some(), sent, received })
+                }
+                Request::GiveUp { numbers } => {
+                    if !self.served.give_up(peer, &numbers, &stop) {
+                        return Err(Broken::Stopped);
                     }
-                    reply => reply,
-                })
-            }
-        };
-        line.send_frame(&frames::encode(number, &reply.unwrap_or_else(|f| Reply::refused(&f))), wait)?;
+                    Ok(Reply::Done)
+                }
+                Request::Copy { id, epoch, offset, len, write: false } => {
+                    send(line, registry, (&id, epoch), (offset, len), &self.sent, wait)?
+                }
+                Request::Copy { id, epoch, offset, len, write: true } => take(line, registry, (&id, epoch), offset, len, wait)?,
+                Request::Drop { id } if registry.exports.has(&id) => drop_exported(registry, &id, asker, || who(peer), &stop),
+                request => {
+                    let who = || who(peer);
+                    let answer = answers::answer(registry, &request, asker, who).ok_or_else(nonsense)?;
+                    answer.map(|reply| match reply {
+                        // Where it is, is nobody's business.
+                        Reply::Opened { slot, epoch, len, readonly, .. } => {
+                            Reply::Opened { slot, epoch, address: 0, len, readonly, segment: None }
+                        }
+                        reply => reply,
+                    })
+                }
+            };
+            line.send_frame(&frames::encode(number, &reply.unwrap_or_else(|f| Reply::refused(&f))), wait)?;
+        }
     }
 }
 
@@ -117,7 +161,7 @@ fn who(peer: u64) -> String {
 }
 
 /// Waits until no device can reach the memory, which takes the owner's interpreter.
-fn drop_exported(registry: &Arc<Registry>, id: &Id, asker: u64, who: impl FnOnce() -> String) -> Outcome<Reply> {
+fn drop_exported(registry: &Arc<Registry>, id: &Id, asker: u64, who: impl FnOnce() -> String, stop: &dyn Fn() -> bool) -> Outcome<Reply> {
     let (told, ended) = mpsc::channel();
     answers::drop_exported(
         registry,
@@ -129,10 +173,15 @@ fn drop_exported(registry: &Arc<Registry>, id: &Id, asker: u64, who: impl FnOnce
             let _ = told.send(());
         }),
     )?;
-    match ended.recv_timeout(DROPPING) {
-        Ok(()) => Ok(Reply::Done),
-        Err(_) => Err(Failure::new(Kind::Transfer, "it was dropped, but devices can still reach it: the owner's Python is busy")),
+    let until = Instant::now() + DROPPING;
+    while Instant::now() < until && !stop() {
+        match ended.recv_timeout(LOOK) {
+            Ok(()) => return Ok(Reply::Done),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        }
     }
+    Err(Failure::new(Kind::Transfer, "it was dropped, but devices can still reach it: the owner's Python is busy"))
 }
 
 fn pin(registry: &Arc<Registry>, (id, epoch): (&Id, u64), offset: u64, len: u64, write: bool) -> Outcome<crate::registry::Pin> {
@@ -141,6 +190,11 @@ fn pin(registry: &Arc<Registry>, (id, epoch): (&Id, u64), offset: u64, len: u64,
         return Err(Failure::new(Kind::Access, "the handle has another epoch than the buffer"));
     }
     Ok(pin)
+}
+
+/// Between two pieces: what is always ready never waits.
+fn going_on(wait: Wait<'_>) -> Result<(), Broken> {
+    if (wait.stop)() { Err(Broken::Stopped) } else { Ok(()) }
 }
 
 /// Sends bytes of a buffer in pieces, and an end.
@@ -157,14 +211,15 @@ fn send(
         Ok(pin) => {
             // A reader that does not read keeps nobody from ending the buffer.
             let stop = || (wait.stop)() || !pin.is_current();
-            let wait = Wait { until: wait.until, stop: &stop };
+            let within = Wait { stop: &stop, ..wait };
             let mut done = 0;
             while done < pin.range.len && pin.is_current() {
+                going_on(wait)?;
                 let n = CHUNK.min(pin.range.len - done);
                 // SAFETY: a part of registered memory, which the pin keeps. Its owner may write to it meanwhile, as during any one-sided
                 // read: the bytes are passed on and not looked at.
                 let bytes = unsafe { std::slice::from_raw_parts((pin.range.address + done) as *const u8, n) };
-                line.send(&[&(n as u32).to_le_bytes(), bytes], wait)?;
+                line.send(&[&(n as u32).to_le_bytes(), bytes], within)?;
                 done += n;
                 sent.fetch_add(n as u64, Ordering::Relaxed);
             }
@@ -189,8 +244,9 @@ fn take(
         Err(f) => Err(f),
         Ok(pin) => {
             let stop = || (wait.stop)() || !pin.is_current();
-            let within = Wait { until: wait.until, stop: &stop };
+            let within = Wait { stop: &stop, ..wait };
             while left > 0 && pin.is_current() {
+                going_on(wait)?;
                 let n = (CHUNK as u64).min(left) as usize;
                 let to = pin.range.address + (len - left) as usize;
                 // SAFETY: a part of registered, writable memory, which the pin keeps.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use net::records::{self, HEAD, Keys, MOST, Opener, Sealer, TAIL};
 use net::sys as base;
 
+use super::traffic::Traffic;
 use crate::sys;
 
 /// Records that are read, and written, at once.
@@ -35,6 +36,8 @@ pub enum Broken {
     TimedOut,
     /// Whoever waits does not want to any more.
     Stopped,
+    /// Nothing moves, and the wait says that nothing will.
+    Silent,
     /// The other side has closed it, or its kernel has.
     Ended,
     /// The network, or what came makes no sense.
@@ -61,6 +64,15 @@ impl From<records::Forged> for Broken {
 pub struct Wait<'a> {
     pub until: Option<Instant>,
     pub stop: &'a dyn Fn() -> bool,
+    /// Asked again and again while nothing moves, with the time since when: is the connection dead?
+    pub is_dead: &'a dyn Fn(Duration) -> bool,
+}
+
+impl<'a> Wait<'a> {
+    /// However long nothing moves.
+    pub fn patient(until: Option<Instant>, stop: &'a dyn Fn() -> bool) -> Wait<'a> {
+        Wait { until, stop, is_dead: &|_| false }
+    }
 }
 
 struct Protection {
@@ -80,6 +92,13 @@ pub struct Line {
     still: Arc<AtomicBool>,
     /// The kernel tells of so many bytes, not of fewer.
     awaited: usize,
+    /// What the asking side calls it.
+    pub number: u64,
+    /// It goes by messages.
+    pub is_routed: bool,
+    pub traffic: Arc<Traffic>,
+    /// Since when it has not been used.
+    pub rests: Instant,
 }
 
 impl Line {
@@ -93,7 +112,8 @@ impl Line {
                 Some(Box::new(Protection { seal, open, out: Vec::new(), cipher: Vec::new(), at: 0, plain: 0..0 }))
             }
         };
-        Some(Line { fd, protection, still, awaited: 1 })
+        let (traffic, rests) = (Arc::default(), Instant::now());
+        Some(Line { fd, protection, still, awaited: 1, number: 0, is_routed: false, traffic, rests })
     }
 
     /// Its keys have protected much already.
@@ -132,6 +152,8 @@ impl Line {
     }
 
     fn wait(&self, events: libc::c_short, wait: Wait<'_>) -> Result<(), Broken> {
+        // Counted in looks: while this process is frozen nothing is silent.
+        let (mut silence, mut buffered) = (Duration::ZERO, None);
         loop {
             let now = Instant::now();
             if wait.until.is_some_and(|until| until <= now) {
@@ -144,6 +166,12 @@ impl Line {
             let seen = sys::poll(&[(self.fd.as_raw_fd(), events)], Some(wait.until.map_or(look, |until| until.min(look))))?;
             if !seen.is_empty() {
                 return Ok(());
+            }
+            // On a slow network it takes long until so many bytes are there, or there is so much room, that the kernel tells.
+            let moves = buffered.replace(base::buffered(self.fd.as_raw_fd())).is_some_and(|before| Some(before) != buffered);
+            silence = if moves { Duration::ZERO } else { silence + LOOK };
+            if !moves && (wait.is_dead)(silence) {
+                return Err(Broken::Silent);
             }
         }
     }
@@ -162,7 +190,10 @@ impl Line {
         while slices.iter().any(|s| !s.is_empty()) {
             self.go(wait)?;
             match base::send_slices(self.fd.as_raw_fd(), slices) {
-                Ok(n) => IoSlice::advance_slices(&mut slices, n),
+                Ok(n) => {
+                    self.traffic.add_sent(n);
+                    IoSlice::advance_slices(&mut slices, n);
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait(libc::POLLOUT, wait)?,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e.into()),
@@ -206,29 +237,37 @@ impl Line {
     /// # Safety
     /// `len` bytes from `to` on are valid for writing.
     pub unsafe fn receive(&mut self, to: *mut u8, len: usize, wait: Wait<'_>) -> Result<(), Broken> {
-        let mut done = 0;
-        while done < len {
+        // SAFETY: the caller's promise.
+        unsafe { self.receive_counted(to, len, wait, &mut 0) }
+    }
+
+    /// The same; `done` is how many came, also where the connection broke before all did.
+    ///
+    /// # Safety
+    /// `len` bytes from `to` on are valid for writing.
+    pub unsafe fn receive_counted(&mut self, to: *mut u8, len: usize, wait: Wait<'_>, done: &mut usize) -> Result<(), Broken> {
+        while *done < len {
             // SAFETY: within the caller's range.
-            let to = unsafe { to.add(done) };
+            let to = unsafe { to.add(*done) };
             self.go(wait)?;
             match self.protection.as_deref_mut() {
-                None => match self.read(to, len - done) {
+                None => match self.read(to, len - *done) {
                     Ok(0) => return Err(Broken::Ended),
-                    Ok(n) => done += n,
-                    Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait_for(len - done, wait)?,
+                    Ok(n) => *done += n,
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait_for(len - *done, wait)?,
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     Err(e) => return Err(e.into()),
                 },
                 Some(p) if !p.plain.is_empty() => {
-                    let n = p.plain.len().min(len - done);
+                    let n = p.plain.len().min(len - *done);
                     // SAFETY: the caller's range, and bytes of our own buffer.
                     unsafe { std::ptr::copy_nonoverlapping(p.cipher[p.plain.start..].as_ptr(), to, n) };
                     p.plain.start += n;
-                    done += n;
+                    *done += n;
                 }
                 Some(p) => {
                     if !p.next()? {
-                        self.fill(len - done, wait)?;
+                        self.fill(len - *done, wait)?;
                     }
                 }
             }
@@ -239,7 +278,11 @@ impl Line {
     fn read(&self, to: *mut u8, len: usize) -> io::Result<usize> {
         // SAFETY: the caller of `receive` promises that range.
         let n = unsafe { libc::recv(self.fd.as_raw_fd(), to.cast(), len, 0) };
-        if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+        if n < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.traffic.add_received(n as usize);
+        Ok(n as usize)
     }
 
     /// Reads more records, of which so many bytes of content are still to come; waits until there are any.
@@ -254,7 +297,10 @@ impl Line {
             let room = BUFFER.saturating_sub(begun).max(MOST);
             match base::read_into(fd, &mut p.cipher, room) {
                 Ok(0) => return Err(Broken::Ended),
-                Ok(_) => return Ok(()),
+                Ok(n) => {
+                    self.traffic.add_received(n);
+                    return Ok(());
+                }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => self.wait_for(content.saturating_sub(begun), wait)?,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => return Err(e.into()),

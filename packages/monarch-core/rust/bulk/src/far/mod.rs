@@ -7,6 +7,8 @@
 //! | file | noun |
 //! |---|---|
 //! | `line` | bytes over one stream, encrypted or not |
+//! | `traffic` | how far one end of a stream is; the streams that are served |
+//! | `inquiry` | whether a stream on which nothing moves is dead |
 //! | `fabric` | where streams come from, and who has ended |
 //! | `owner` | the asking side: one owner, and the streams to it |
 //! | `answering` | the owner's side of the streams |
@@ -16,9 +18,11 @@
 pub mod answering;
 pub mod fabric;
 pub mod fetching;
+pub mod inquiry;
 pub mod line;
 pub mod loan;
 pub mod owner;
+pub mod traffic;
 
 pub use answering::Answering;
 pub use fabric::{Fabric, NoStream, Opened};

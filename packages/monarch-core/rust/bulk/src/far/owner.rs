@@ -1,15 +1,18 @@
 //! The asking side: one owner of another host, and the streams to it.
 //!
 //! A stream that breaks is opened anew, and what was under way goes on where it was: three times, as long as the owner is not known to
-//! have ended. Who asks has a stream to himself meanwhile; there are as many as bring anything.
+//! have ended. A stream on which nothing moves is replaced when the owner says over another one that it is dead, any number of times.
+//! Who asks has a stream to himself meanwhile; there are as many as bring anything.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use net::lock::lock;
 
+use super::answering;
 use super::fabric::{Fabric, NoStream};
+use super::inquiry::{Inquiry, SILENCE};
 use super::line::{Broken, Line, Wait};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::frames::{self, Reply, Request};
@@ -22,6 +25,15 @@ const CLOSED: &str = "the stream was closed";
 const WINDOW: usize = 64;
 /// Bytes that are small.
 const SMALL: usize = 64 << 10;
+/// A stream that has rested for longer is not used again: the owner may be about to end it.
+const REST: Duration = Duration::from_secs(answering::SILENCE.as_secs() / 2);
+/// One that has rested for longer is tried before it gets a request that cannot be repeated.
+const FRESH: Duration = Duration::from_secs(1);
+/// Streams that were given up, of which the owner is notified at once.
+const GIVEN_UP: usize = 128;
+
+/// Streams that this process has opened.
+static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes that are to be copied between local memory and a buffer.
 pub struct Piece {
@@ -50,6 +62,8 @@ struct Lines {
     open: usize,
     /// Streams that something large is on.
     large: usize,
+    /// Numbers of streams that are no more, which the owner may still serve.
+    given_up: Vec<u64>,
 }
 
 pub struct Far {
@@ -87,7 +101,7 @@ impl Far {
         })
     }
 
-    /// The last stream that was opened goes by messages.
+    /// The last stream that was used goes by messages.
     pub fn is_routed(&self) -> bool {
         self.is_routed.load(Ordering::Acquire)
     }
@@ -111,7 +125,7 @@ impl Far {
             loop {
                 let may = is_small || lines.large < self.width;
                 while let Some(line) = if may { lines.idle.pop() } else { None } {
-                    if !line.is_stale() {
+                    if line.rests.elapsed() < REST && !line.is_stale() {
                         lines.large += usize::from(!is_small);
                         return Ok(line);
                     }
@@ -137,24 +151,30 @@ impl Far {
         line
     }
 
-    fn open(&self, until: Instant) -> Outcome<Line> {
-        let opened = self.fabric.open(self.owner, until).map_err(|why| match why {
-            NoStream::Ended => Failure::lost(),
-            NoStream::TimedOut => Failure::timed_out(),
-            NoStream::NoWay(why) => Failure::new(Kind::Unsupported, why),
-            NoStream::Unreachable(why) => Failure::new(Kind::Transfer, format!("no stream to the owner: {why}")),
-        })?;
-        self.is_routed.store(opened.is_routed, Ordering::Release);
-        let none = || Failure::new(Kind::Transfer, "the stream is no stream");
-        let mut line = Line::new(opened.fd, opened.keys.as_ref(), opened.still).ok_or_else(none)?;
-        let stop = || self.has_ended();
-        line.begin(opened.dialled, Wait { until: Some(until), stop: &stop }).map_err(|broken| match broken {
-            Broken::TimedOut => Failure::timed_out(),
-            Broken::Stopped => Failure::lost(),
-            Broken::Ended => Failure::new(Kind::Transfer, CLOSED),
-            Broken::Failed(why) => Failure::new(Kind::Transfer, why),
-        })?;
-        Ok(line)
+    /// A new stream, which belongs to nothing yet.
+    pub(super) fn open(&self, until: Instant) -> Outcome<Line> {
+        let mut patience = SILENCE;
+        loop {
+            let opened = self.fabric.open(self.owner, until).map_err(|why| match why {
+                NoStream::Ended => Failure::lost(),
+                NoStream::TimedOut => Failure::timed_out(),
+                NoStream::NoWay(why) => Failure::new(Kind::Unsupported, why),
+                NoStream::Unreachable(why) => Failure::new(Kind::Transfer, format!("no stream to the owner: {why}")),
+            })?;
+            let none = || Failure::new(Kind::Transfer, "the stream is no stream");
+            let mut line = Line::new(opened.fd, opened.keys.as_ref(), opened.still).ok_or_else(none)?;
+            (line.number, line.is_routed) = (NUMBER.fetch_add(1, Ordering::Relaxed) + 1, opened.is_routed);
+            let stop = || self.has_ended();
+            let is_dead = |silence| silence >= patience;
+            let wait = Wait { until: Some(until), stop: &stop, is_dead: &is_dead };
+            let numbered = frames::encode(0, &Request::Numbered { number: line.number });
+            match line.begin(opened.dialled, wait).and_then(|()| line.send_frame(&numbered, wait)) {
+                Ok(()) => return Ok(line),
+                // The owner's end may have been lost on its way to the owner, or the owner is frozen.
+                Err(Broken::Silent) => patience *= 2,
+                Err(broken) => return Err(failure(broken)),
+            }
+        }
     }
 
     /// Gives back a stream, or says that it is no more.
@@ -162,11 +182,51 @@ impl Far {
         let mut lines = lock(&self.lines);
         lines.large -= usize::from(!is_small);
         match line.filter(|line| !line.is_tired()) {
-            Some(line) => lines.idle.push(line),
+            Some(mut line) => {
+                line.rests = Instant::now();
+                lines.idle.push(line);
+            }
             None => lines.open -= 1,
         }
         drop(lines);
         self.freed.notify_all();
+    }
+
+    /// A stream has broken. What broke it has most likely broken those that rest, too.
+    fn give_up(&self, line: Line) {
+        let number = line.number;
+        // So that the owner sees its end, if it still sees anything.
+        drop(line);
+        let mut lines = lock(&self.lines);
+        let idle = std::mem::take(&mut lines.idle);
+        lines.open -= idle.len();
+        lines.given_up.extend(idle.iter().map(|line| line.number).chain([number]));
+        let excess = lines.given_up.len().saturating_sub(GIVEN_UP);
+        lines.given_up.drain(..excess);
+        drop(lines);
+        drop(idle);
+        self.freed.notify_all();
+    }
+
+    /// The owner no longer touches memory for what came over streams that are no more, once it has answered.
+    fn settle(&self, line: &mut Line, wait: Wait<'_>) -> Result<(), Ended> {
+        let numbers = lock(&self.lines).given_up.clone();
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        line.send_frame(&frames::encode(0, &Request::GiveUp { numbers: numbers.clone() }), wait)?;
+        reply(line, wait)?.map_err(|f| Ended::Operation(f, true))?;
+        lock(&self.lines).given_up.retain(|number| !numbers.contains(number));
+        Ok(())
+    }
+
+    /// The stream still reaches the owner.
+    fn check(line: &mut Line, wait: Wait<'_>) -> Result<(), Ended> {
+        if line.rests.elapsed() < FRESH {
+            return Ok(());
+        }
+        line.send_frame(&frames::encode(0, &Request::HowFar { number: line.number }), wait)?;
+        reply(line, wait)?.map(drop).map_err(|f| Ended::Operation(f, true))
     }
 
     /// Runs something on a stream; again on another one if that breaks, where that makes no difference. What is small has one stream more,
@@ -178,13 +238,19 @@ impl Far {
         mut run: impl FnMut(&mut Line, Wait<'_>) -> Result<T, Ended>,
     ) -> Outcome<T> {
         let mut pauses = PAUSES.iter();
+        let mut fresh: Option<Line> = None;
         loop {
-            let broken = match self.take(until, is_small) {
-                Err(f) if f.kind == Kind::Transfer => f.detail,
+            let (broken, again) = match fresh.take().map_or_else(|| self.take(until, is_small), Ok) {
+                Err(f) if f.kind == Kind::Transfer => (f.detail, true),
                 Err(f) => return Err(f),
                 Ok(mut line) => {
-                    let stop = || self.has_ended();
-                    match run(&mut line, Wait { until: Some(until), stop: &stop }) {
+                    self.is_routed.store(line.is_routed, Ordering::Release);
+                    let inquiry = Inquiry::new(self, &line, until);
+                    let (stop, is_dead) = (|| self.has_ended(), |silence| inquiry.is_dead(silence));
+                    let wait = Wait { until: Some(until), stop: &stop, is_dead: &is_dead };
+                    let before = self.settle(&mut line, wait).and_then(|()| if again { Ok(()) } else { Far::check(&mut line, wait) });
+                    let again = again || before.is_err();
+                    match before.and_then(|()| run(&mut line, wait)) {
                         Ok(value) => {
                             self.leave(Some(line), is_small);
                             return Ok(value);
@@ -194,13 +260,20 @@ impl Far {
                             return Err(f);
                         }
                         Err(Ended::Line(broken)) => {
-                            drop(line);
+                            let was_routed = line.is_routed;
+                            self.give_up(line);
+                            if broken == Broken::Silent && again {
+                                // In its place, and no attempt is used up. By messages only where no other stream can be opened.
+                                fresh = inquiry.into_fresh().filter(|line| was_routed || !line.is_routed);
+                                if fresh.is_none() {
+                                    self.leave(None, is_small);
+                                }
+                                continue;
+                            }
                             self.leave(None, is_small);
-                            match broken {
-                                Broken::TimedOut => return Err(Failure::timed_out()),
-                                Broken::Stopped => return Err(Failure::lost()),
-                                Broken::Ended => CLOSED.to_owned(),
-                                Broken::Failed(why) => why,
+                            match failure(broken) {
+                                f if f.kind == Kind::Transfer => (f.detail, again),
+                                f => return Err(f),
                             }
                         }
                     }
@@ -273,10 +346,12 @@ impl Far {
                             if n > piece.len - piece.done {
                                 return Err(Broken::Failed("the owner sends more than was asked for".to_owned()).into());
                             }
+                            let mut came = 0;
                             // SAFETY: the caller's promise, and within the range.
-                            unsafe { line.receive((piece.local + piece.done) as *mut u8, n, wait) }?;
-                            piece.done += n;
-                            moved(n);
+                            let received = unsafe { line.receive_counted((piece.local + piece.done) as *mut u8, n, wait, &mut came) };
+                            piece.done += came;
+                            moved(came);
+                            received?;
                         }
                     }
                     match reply(line, wait)? {
@@ -296,7 +371,7 @@ impl Far {
     }
 }
 
-fn reply(line: &mut Line, wait: Wait<'_>) -> Result<Outcome<Reply>, Broken> {
+pub(super) fn reply(line: &mut Line, wait: Wait<'_>) -> Result<Outcome<Reply>, Broken> {
     let Some((_, reply)) = frames::decode::<Reply>(&line.receive_frame(wait)?) else {
         return Err(Broken::Failed("the owner answers nonsense".to_owned()));
     };
@@ -304,4 +379,14 @@ fn reply(line: &mut Line, wait: Wait<'_>) -> Result<Outcome<Reply>, Broken> {
         Reply::Refused { kind, detail } => Err(frames::refusal(kind, detail)),
         reply => Ok(reply),
     })
+}
+
+fn failure(broken: Broken) -> Failure {
+    match broken {
+        Broken::TimedOut => Failure::timed_out(),
+        Broken::Stopped => Failure::lost(),
+        Broken::Ended => Failure::new(Kind::Transfer, CLOSED),
+        Broken::Silent => Failure::new(Kind::Transfer, "nothing came over the stream any more"),
+        Broken::Failed(why) => Failure::new(Kind::Transfer, why),
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Beats, Frames, Trunk};
 use crate::lock::lock;
+use crate::sys;
 
 impl Trunk {
     /// For tests: neither side hears the other from now on, and neither is told. Streams stay open, and wait.
@@ -52,8 +53,8 @@ impl Trunk {
     /// Breaks the stream for frames, as a network does now and then: for tests.
     pub fn cut(&self) {
         if let Some((stream, _)) = &lock(&self.pipe).stream {
-            // SAFETY: a descriptor that is kept open by the lock held.
-            unsafe { libc::shutdown(stream.fd(), libc::SHUT_RDWR) };
+            // The lock keeps the descriptor open.
+            sys::shutdown(stream.fd());
         }
     }
 }

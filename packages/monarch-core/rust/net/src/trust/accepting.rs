@@ -8,7 +8,6 @@ use rcgen::{KeyPair, PublicKeyData};
 use rustls::server::Acceptor;
 
 use crate::stream::Stream;
-use crate::sys;
 use crate::trust::exchange::{Exchange, Tag};
 use crate::trust::host::{HostTrust, Membership};
 use crate::trust::identity::{Who, names, new_pair, who};
@@ -113,12 +112,7 @@ impl Accepting {
                 self.step = Step::Release;
             }
             Step::Release => {
-                if matches!(self.trust.policy(), Policy::SameUser) {
-                    let user = sys::peer_user(exchange.stream.fd())?;
-                    if user != sys::user() {
-                        return Err(Refused::User(user));
-                    }
-                }
+                self.trust.admits_user(exchange.stream.fd())?;
                 let release = exchange.release();
                 // Said also to a release that we cannot talk to; in a join it has been said already.
                 if self.pair.is_none() && matches!(release, Ok(Some(())) | Err(Refused::Version { .. })) {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -11,6 +12,7 @@ use rustls::server::ClientHello;
 use rustls::{ClientConfig, ServerConfig};
 
 use crate::lock::lock;
+use crate::sys;
 use crate::trust::authority::{Lifetime, params};
 use crate::trust::dialler::{DialTrust, Holds, site_config};
 use crate::trust::identity::{Identity, host_name, new_pair, parse_host_name, server_name};
@@ -65,6 +67,17 @@ impl HostTrust {
 
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// Whether the user at the other end of a socket may say anything at all.
+    pub(crate) fn admits_user(&self, fd: RawFd) -> Result<(), Refused> {
+        match &self.policy {
+            Policy::SameUser => {
+                let user = sys::peer_user(fd)?;
+                if user == sys::user() { Ok(()) } else { Err(Refused::User(user)) }
+            }
+            _ => Ok(()),
+        }
     }
 
     pub fn jobs(&self) -> Vec<JobId> {

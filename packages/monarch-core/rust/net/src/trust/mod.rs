@@ -48,7 +48,7 @@ pub use host::HostTrust;
 pub use identity::{Identity, Who};
 pub use opening::{Opened, Opening, Progress, handshakes};
 pub use policy::{JobId, Kind, Policy};
-pub use preface::Release;
+pub use preface::{Release, set_python};
 pub use refused::Refused;
 pub use secret::Secret;
 pub use site::SitePki;

@@ -117,7 +117,10 @@ impl Opening {
             }
             Ok(true) => Ok(Progress::Done(opened(exchange, end))),
             Err(refused) => {
-                if let End::Accepting(accepting) = end {
+                // A connection that has ended is no decision: the dialler tries again, unless it reads a refusal.
+                if let End::Accepting(accepting) = end
+                    && !refused.is_transient()
+                {
                     exchange.deny(accepting.is_before_tls());
                 }
                 Err(refused)

@@ -1,9 +1,13 @@
 //! Versions, compared before anything else is said.
 //!
 //! `magic, u32 version, u8 length, release`, little-endian. It stays as it is in all versions, so that two builds that must
-//! not talk can say so.
+//! not talk can say so. The release is text, `0.1.0+python3.11`: to a build that does not know a part of it, it is a name.
+//!
+//! Processes exchange pickled code, which only the same minor version of Python runs, and the runtime's own messages in Python, which
+//! change with a minor release. So both are compared, as well as the version of the protocol.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use crate::trust::refused::Refused;
 
@@ -12,37 +16,73 @@ pub const MAGIC: [u8; 8] = *b"\xe5monarch";
 /// Magic, version and the release's length.
 pub const FIXED: usize = MAGIC.len() + 5;
 
-/// A version of the protocol with the release that speaks it.
+/// Between the release and the minor version of Python.
+const ON_PYTHON: &str = "+python";
+
+static PYTHON: OnceLock<String> = OnceLock::new();
+
+/// The minor version of Python that this process runs, `3.11`. Without it, only a peer without Python is let in.
+pub fn set_python(minor: String) {
+    // It does not change as long as the process lives.
+    let _ = PYTHON.set(minor);
+}
+
+/// A version of the protocol, the release that speaks it, and the Python that runs it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Release {
     pub version: u32,
     pub name: String,
+    pub python: Option<String>,
 }
 
 impl fmt::Display for Release {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (protocol {})", self.name, self.version)
+        write!(f, "{} (protocol {}", self.name, self.version)?;
+        if let Some(python) = &self.python {
+            write!(f, ", Python {python}")?;
+        }
+        write!(f, ")")
     }
 }
 
 impl Release {
     pub fn ours() -> Release {
-        Release { version: wire::VERSION, name: env!("CARGO_PKG_VERSION").into() }
+        Release { version: wire::VERSION, name: env!("CARGO_PKG_VERSION").into(), python: PYTHON.get().cloned() }
+    }
+
+    fn parse(version: u32, text: &str) -> Release {
+        let (name, python) = match text.split_once(ON_PYTHON) {
+            Some((name, python)) => (name, Some(python.to_owned())),
+            None => (text, None),
+        };
+        Release { version, name: name.to_owned(), python }
+    }
+
+    fn text(&self) -> String {
+        self.python.as_ref().map_or(self.name.clone(), |python| format!("{}{ON_PYTHON}{python}", self.name))
+    }
+
+    /// `0.1` of `0.1.0`.
+    fn minor(&self) -> &str {
+        let end = self.name.match_indices('.').nth(1).map_or(self.name.len(), |(at, _)| at);
+        &self.name[..end]
     }
 
     /// Whether we can talk to it.
     pub fn check(self) -> Result<(), Refused> {
         let ours = Release::ours();
-        if self.version == ours.version { Ok(()) } else { Err(Refused::Version { ours, theirs: self }) }
+        let same = self.version == ours.version && self.minor() == ours.minor() && self.python == ours.python;
+        if same { Ok(()) } else { Err(Refused::Version { ours, theirs: self }) }
     }
 }
 
 pub fn put(out: &mut Vec<u8>) {
     let ours = Release::ours();
+    let text = ours.text();
     out.extend_from_slice(&MAGIC);
     out.extend_from_slice(&ours.version.to_le_bytes());
-    out.push(ours.name.len() as u8);
-    out.extend_from_slice(ours.name.as_bytes());
+    out.push(text.len() as u8);
+    out.extend_from_slice(text.as_bytes());
 }
 
 /// Whether these first bytes can be those of a preface.
@@ -69,6 +109,6 @@ pub fn parse(bytes: &[u8]) -> Result<Release, Refused> {
     let (fixed, name) = bytes.split_first_chunk::<FIXED>().ok_or_else(|| Refused::protocol("malformed preface"))?;
     let [.., a, b, c, d, _] = *fixed;
     // It goes to logs and terminals.
-    let name = name.iter().map(|b| if b.is_ascii_graphic() { char::from(*b) } else { '?' }).collect();
-    Ok(Release { version: u32::from_le_bytes([a, b, c, d]), name })
+    let text: String = name.iter().map(|b| if b.is_ascii_graphic() { char::from(*b) } else { '?' }).collect();
+    Ok(Release::parse(u32::from_le_bytes([a, b, c, d]), &text))
 }

@@ -5,7 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::ends::{HOST, JOB, Pair, Wire, connect, drive, open, secret, target};
 use crate::rogue::*;
-use net::trust::{Authority, DialTrust, HostTrust, Identity, JobId, Kind, Lifetime, MAX_HELLO, Opening, Policy, Progress, Refused, Target};
+use net::trust::{
+    Authority, DialTrust, HostTrust, Identity, JobId, Kind, Lifetime, MAX_HELLO, Opening, Policy, Progress, Refused, Release, Target,
+};
 
 const OTHER: JobId = JobId(77);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -406,6 +408,23 @@ fn check_version(refused: Refused) {
     assert!(matches!(refused, Refused::Version { .. }) && !refused.is_transient());
 }
 
+/// Patch releases can talk; minor releases cannot, nor can a build that names a Python and one that does not.
+#[test]
+fn versions_that_can_talk() {
+    let ours = Release::ours();
+    let (minor, _) = ours.name.rsplit_once('.').unwrap();
+    let named = |name: &str| Release { name: name.into(), ..ours.clone() };
+    assert!(ours.clone().check().is_ok());
+    assert!(named(&format!("{minor}.999")).check().is_ok());
+    assert!(named(minor).check().is_ok());
+    for other in ["", "x", &format!("{minor}9.0"), "999.0.0"] {
+        assert!(matches!(named(other).check(), Err(Refused::Version { .. })), "{other}");
+    }
+    let python = Release { python: Some("3.11".into()), ..ours.clone() };
+    let expected = format!("{} (protocol {}, Python 3.11) at the other end", ours.name, wire::VERSION);
+    assert!(python.check().unwrap_err().to_string().contains(&expected));
+}
+
 /// In a join the versions are compared before a certificate is made.
 #[test]
 fn other_versions_in_a_join() {
@@ -464,6 +483,11 @@ fn others_that_speak_something_else() {
         }
         let (socket, accepting) = to_host(&host);
         drop(socket);
+        assert!(matches!(accepting.join().unwrap(), Err(Refused::Closed)), "{name}");
+        // An end of one direction is no reason for a refusal: what is in between may have made it, and the dialler is to try again.
+        let (mut socket, accepting) = to_host(&host);
+        socket.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(rest(&mut socket), [], "{name}");
         assert!(matches!(accepting.join().unwrap(), Err(Refused::Closed)), "{name}");
     }
 }

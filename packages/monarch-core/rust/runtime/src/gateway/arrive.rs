@@ -18,7 +18,7 @@ impl Gateway {
         match result {
             Ok(opened) => self.greeted(peer, opened),
             Err(NoStream::Refused(Refused::Job(job))) if lock(&self.over).contains(&ProcUid(job.0)) => {}
-            Err(NoStream::Refused(why)) if !why.is_transient() => self.audit("refused", peer, why.to_string()),
+            Err(NoStream::Refused(why)) if !why.is_transient() => self.refused(peer, why.to_string()),
             // Nobody has said anything.
             Err(_) => {}
         }
@@ -38,7 +38,7 @@ impl Gateway {
             }
             (Kind::Channel, Some(bulk @ Greeting::Bulk { .. })) => self.bulk_asked(opened, bulk),
             _ => {
-                self.audit("refused", peer, "its greeting makes no sense".to_owned());
+                self.refused(peer, "its greeting makes no sense".to_owned());
                 opened.stream.close();
             }
         }
@@ -67,8 +67,11 @@ impl Gateway {
             let name = node.agent().map_or(String::new(), |a| a.host().to_owned());
             Welcome::Joined { agent: node.uid.0, host: name, pid: std::process::id(), release: RELEASE.to_owned() }
         };
-        let what = if matches!(answer, Welcome::Joined { .. }) { "joined" } else { "refused" };
-        self.audit(what, peer, from.to_owned());
+        if matches!(answer, Welcome::Joined { .. }) {
+            self.audit("joined", peer, from.to_owned());
+        } else {
+            self.refused(peer, from.to_owned());
+        }
         // So small an answer fits what the kernel takes at once; the other side closes.
         let _ = opened.stream.write(&[&greeting_frame(&greeting::encode(&answer))]);
         let _ = opened.stream.flush();

@@ -25,7 +25,7 @@ pub struct Via {
 }
 
 impl Via {
-    /// Whole frames, in order, with parts of them that go first; or parts alone.
+    /// Whole frames, in order, with parts of them that go first; or parts alone; or nothing but the address, as a frame of its own.
     pub(crate) fn carry_now(&self, to: ProcUid, pieces: &[&[u8]], blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {
         let node = self.node.upgrade().ok_or(LinkDown)?;
         // An agent casts nothing, and keeps no order with casts. Each piece of a long frame is numbered by
@@ -35,7 +35,8 @@ impl Via {
         let head = || Route { seq: number(), ..parts };
         let mut sent = Ok(());
         let cut = |each: &mut dyn FnMut(&[&[u8]])| {
-            if !pieces.is_empty() {
+            // Parts alone have no frame. An empty frame without parts goes: the agent of an ended process answers it with the end.
+            if !pieces.is_empty() || blocks.is_empty() {
                 piece::cut(pieces, each)
             }
         };
@@ -169,7 +170,7 @@ impl Gateway {
 
 /// The end of all processes of a host.
 pub(crate) fn host_end(host: &str, why: &str) -> ProcEnd {
-    ProcEnd { pid: 0, started: true, host: host.to_owned(), reason: ExitReason::HostLost(why.to_owned()), output: vec![] }
+    ProcEnd { pid: 0, started: true, host: host.to_owned(), reason: ExitReason::HostLost(why.to_owned()), cleaning: vec![], output: vec![] }
 }
 
 /// What comes over the trunks of a job.

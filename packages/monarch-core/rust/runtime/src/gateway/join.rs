@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use net::address::Address;
+use net::connect;
 use net::dial::{self, NoStream, Ready};
 use net::lock::lock;
 use net::trunk::{FRAMES, HEART};
@@ -13,7 +14,7 @@ use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 use wire::tree::Word;
 use wire::{Control, ProcUid, SlotId, Status};
 
-use super::{Gateway, Host, Job};
+use super::{Gateway, Host, Job, RELEASE};
 use crate::cell::Outcome;
 use crate::detector::LinkEnd;
 
@@ -25,6 +26,9 @@ const RETRY: Duration = Duration::from_millis(20);
 const RETRY_MOST: Duration = Duration::from_millis(500);
 /// An agent that had joined says no.
 const FORGOTTEN: &str = "its agent does not know this job any more: it has ended since, or its lease (`mesh_orphan_timeout`) was over";
+
+/// The kind of reason of a worker that has ended: others need not try.
+pub(super) const ENDED: &str = "ended";
 
 /// A host gets another certificate when it has had the last one for so long, a third of what that is good for; or tries again.
 const RENEW: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -47,6 +51,24 @@ pub struct Wanted {
 pub(super) struct Ticket {
     pub cell: Option<(SlotId, u32)>,
     pub run: Option<(u64, u32)>,
+}
+
+/// The attempts of one join so far.
+#[derive(Default)]
+pub(super) struct Attempts {
+    count: u32,
+    /// The reason of the last one that failed by an answer, and not for want of one.
+    answered: Option<String>,
+    /// The reason of the last one whose connection was open.
+    opened: Option<String>,
+}
+
+impl Attempts {
+    fn and(self, why: &NoStream) -> Attempts {
+        let answered = if why.is_silence() { self.answered } else { Some(why.to_string()) };
+        let opened = if why.was_open() { Some(why.to_string()) } else { self.opened };
+        Attempts { count: self.count + 1, answered, opened }
+    }
 }
 
 impl Gateway {
@@ -81,7 +103,7 @@ impl Gateway {
         // All that happens to a host happens on the I/O thread.
         let task = move || {
             if let Some(g) = me.upgrade() {
-                g.try_join(&job, &host, hello, ticket, deadline, (0, None));
+                g.try_join(&job, &host, hello, ticket, deadline, Attempts::default());
             }
         };
         self.poller.spawn(Box::new(task));
@@ -125,8 +147,7 @@ impl Gateway {
         hello: Vec<u8>,
         ticket: Ticket,
         deadline: std::time::Instant,
-        // Attempts before, and what was said to the last of them to which anything was.
-        (tries, said): (u32, Option<String>),
+        before: Attempts,
     ) {
         let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
         let again = hello.clone();
@@ -138,15 +159,20 @@ impl Gateway {
                 // Others have had it join meanwhile.
                 Err(_) if !job2.is_clients() && lock(&host2.state).joined => g.not_joined(&job2, &host2, ticket, "other", "it has joined"),
                 // It may not be there yet: whoever started it has only just done so.
-                Err(why) if why.is_transient() && g.poller.now() + backoff(tries) < deadline && g.is_in(&job2) => {
-                    let poller = g.poller.clone();
-                    let said = if why.is_silence() { said } else { Some(why.to_string()) };
-                    let next = move || g.try_join(&job2, &host2, again, ticket, deadline, (tries + 1, said));
-                    poller.later(backoff(tries), Box::new(next));
+                // A worker was there, and nothing listens any more.
+                Err(why) if why.is_refusal() && before.opened.is_some() => {
+                    let first = before.opened.unwrap_or_default();
+                    g.not_joined(&job2, &host2, ticket, ENDED, &format!("the worker ended while it joined: {first}, then {why}"))
+                }
+                Err(why) if why.is_transient() && g.poller.now() + backoff(before.count) < deadline && g.is_in(&job2) => {
+                    let (poller, pause) = (g.poller.clone(), backoff(before.count));
+                    let so_far = before.and(&why);
+                    let next = move || g.try_join(&job2, &host2, again, ticket, deadline, so_far);
+                    poller.later(pause, Box::new(next));
                 }
                 Err(why) => {
                     // The last attempt may only have been cut short.
-                    let text = said.filter(|_| why.is_silence()).unwrap_or_else(|| why.to_string());
+                    let text = before.answered.filter(|_| why.is_silence()).unwrap_or_else(|| why.to_string());
                     g.not_joined(&job2, &host2, ticket, why.kind(), &text)
                 }
             }
@@ -189,6 +215,10 @@ impl Gateway {
         ready.opened.stream.close();
         match greeting::decode(&ready.answer) {
             Some(Welcome::Joined { agent, host: name, pid, release }) => {
+                if release != RELEASE {
+                    // Another patch release: what differs more was refused before.
+                    self.audit("release", &name, format!("{release} there, {RELEASE} here"));
+                }
                 {
                     let mut place = lock(&host.place);
                     (place.name, place.pid, place.release, place.agent) = (name, pid, release, agent);
@@ -431,19 +461,36 @@ impl Gateway {
                 return self.host_lost(job, host, &why, true);
             }
             Err(why) => {
-                let refused = matches!(&why, NoStream::Network(text) if text.contains("refused"));
+                let refused = why.is_refusal();
                 if refused && lock(&host.state).leaving {
                     // Its goodbye was for those who carried it, and may have left before it.
                     return self.host_lost(job, host, "agent exited", true);
                 }
                 let alone = !host.trunk.is_up() && !host.trunk.has_heart();
                 if alone {
-                    let end = if refused { LinkEnd::Refused } else { LinkEnd::Cut };
-                    lock(&job.detector).link_down(host.id, end, self.poller.now());
+                    self.link_down(job, host, if refused { LinkEnd::Refused } else { LinkEnd::Cut });
                 }
             }
         }
         self.try_later(job, host);
+    }
+
+    /// Dials the port of a host whose streams have ended, where that host is the one to open new ones: it may have ended too, and then
+    /// nobody listens there any more. What answers is not spoken to.
+    pub(super) fn probe_port(&self, job: &Arc<Job>, host: &Arc<Host>) {
+        let place = host.place();
+        let Some(address) = place.address.filter(|_| !lock(&host.state).dials && host.id != job.id) else { return };
+        let (me, job, host) = (self.me.clone(), job.clone(), host.clone());
+        let done = move |result: std::io::Result<()>| {
+            let refused = result.is_err_and(|e| NoStream::from(&e).is_refusal());
+            if let Some(g) = me.upgrade().filter(|_| refused && !host.trunk.is_up() && !host.trunk.has_heart()) {
+                g.link_down(&job, &host, LinkEnd::Refused);
+            }
+        };
+        if address.is_unix() {
+            return done(address.connect_unix().map(drop));
+        }
+        connect::connect(&self.poller, place.resolved.into(), ATTEMPT, Box::new(move |result| done(result.map(drop))));
     }
 
     fn try_later(&self, job: &Arc<Job>, host: &Arc<Host>) {

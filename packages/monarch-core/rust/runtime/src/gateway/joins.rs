@@ -17,8 +17,8 @@ use wire::notice::{Joined, Joining};
 use wire::tree::{Said, Word, Worker};
 use wire::{ProcUid, SlotId, Status};
 
-use super::join::{Ticket, random};
-use super::{Gateway, Host, Job, Wanted, lock_state};
+use super::join::{Attempts, ENDED, Ticket, random};
+use super::{Gateway, Host, Job, RELEASE, Wanted, lock_state};
 use crate::cast::join::{DIRECT, FAN_OUT, Join, JoinEffect, ROOT};
 
 /// For tests: more hosts than this are joined by a tree, in which everybody joins so many.
@@ -240,6 +240,9 @@ impl Gateway {
             let mut place = lock(&host.place);
             (place.name, place.pid, place.release, place.agent) = (said.name.clone(), said.pid, said.release.clone(), said.agent);
         }
+        if said.release != RELEASE {
+            self.audit("release", &said.name, format!("{} there, {RELEASE} here", said.release));
+        }
         {
             let mut tree = lock(&job.tree);
             // Through the one that the client has a trunk with.
@@ -265,10 +268,10 @@ impl Gateway {
         }
         let ticket = self.ticket(job, number, rank);
         match why.split_once(':') {
-            Some((kind @ ("auth" | "version"), why)) => self.not_joined(job, &host, ticket, kind, why),
+            Some((kind @ ("auth" | "version" | ENDED), why)) => self.not_joined(job, &host, ticket, kind, why),
             _ => {
                 let hello = self.hello(job, &host, agent);
-                self.try_join(job, &host, hello, ticket, deadline, (0, None));
+                self.try_join(job, &host, hello, ticket, deadline, Attempts::default());
             }
         }
     }
@@ -346,7 +349,7 @@ impl Gateway {
                 let Some(((id, agent), deadline)) = found else { return };
                 let Some(host) = job.host(id) else { return };
                 let hello = self.hello(job, &host, agent);
-                self.try_join(job, &host, hello, self.ticket(job, number, worker), deadline, (0, None));
+                self.try_join(job, &host, hello, self.ticket(job, number, worker), deadline, Attempts::default());
             }
             JoinEffect::GiveUp { .. } => {}
             JoinEffect::Send { worker, joining } => self.hand_out(job, number, worker, joining),

@@ -155,21 +155,26 @@ impl Gateway {
         };
         if alone {
             let end = match if closed { StreamEnd::Closed } else { end } {
-                // Of a connection to a gateway, what forwards a port may have ended.
+                // Of a connection to a gateway, what forwards a port may have ended, and refuses until it runs again.
                 StreamEnd::Closed if self.is_way(job) => LinkEnd::Cut,
-                StreamEnd::Closed => LinkEnd::Killed,
+                StreamEnd::Closed => LinkEnd::Ended,
                 StreamEnd::Reset => LinkEnd::Reset,
                 StreamEnd::Garbage | StreamEnd::Failed => LinkEnd::Cut,
             };
-            lock(&job.detector).link_down(host.id, end, self.poller.now());
-            let how = match end {
-                LinkEnd::Killed => Ending::Killed,
-                LinkEnd::Reset => Ending::Reset,
-                _ => Ending::Cut,
-            };
-            self.child_ended(job, host.id, how);
+            self.child_ended(job, host.id, if end == LinkEnd::Cut { Ending::Cut } else { Ending::Reset });
+            self.link_down(job, host, end);
+            if end == LinkEnd::Ended {
+                self.probe_port(job, host);
+            }
         }
         self.open(job, host);
+    }
+
+    /// All streams to a host are gone, or it cannot be dialled.
+    pub(super) fn link_down(&self, job: &Arc<Job>, host: &Host, end: LinkEnd) {
+        if lock(&job.detector).link_down(host.id, end, self.poller.now()) {
+            self.child_ended(job, host.id, Ending::Killed);
+        }
     }
 
     /// There is no way to a host that lives. From here it is as if it were lost; a client has nothing more to do with it then.
@@ -302,7 +307,7 @@ impl Gateway {
                 agent.job_ended(job.here, why);
             }
             node.procs_ended(vec![(job.id, host_end("", why))]);
-            node.system.push(crate::SystemEvent::JobEnded { client: job.id });
+            node.system.push(crate::SystemEvent::JobEnded { here: job.here });
         }
     }
 
@@ -315,6 +320,7 @@ impl Gateway {
         if let Some(listener) = lock(&self.listener).take() {
             listener.close();
         }
+        self.report_refusals();
         let Some(node) = self.node() else { return };
         self.wait_for_carriers(bound / 2);
         let mut waiting = vec![];
@@ -350,6 +356,11 @@ impl Gateway {
             carried.iter().for_each(|c| c.trunk.beat(&Beat::Ping { received: vec![c.trunk.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// Other processes are let in here: this is the agent of a host.
+    pub fn listens(&self) -> bool {
+        lock(&self.listener).is_some()
     }
 
     /// The host is to end: that it does is no loss.

@@ -18,6 +18,7 @@
 //! | `evidence` | signs of life along it |
 //! | `bulk` | streams for bulk data, which are handed to processes |
 //! | `tunnel` | hosts that are reached through the agent of another one |
+//! | `refusals` | how many refusals of strangers are reported one by one |
 //! | `loss` | who is silent, who has left, and what becomes of their work |
 
 mod arrive;
@@ -30,6 +31,7 @@ mod join;
 mod joins;
 mod large;
 mod loss;
+mod refusals;
 mod tree;
 mod tunnel;
 
@@ -50,6 +52,7 @@ pub(crate) use self::forward::host_end;
 use self::job::lock_state;
 pub use self::job::{Host, Job};
 pub use self::join::{Wanted, random};
+use self::refusals::{Refusals, Report};
 use self::tunnel::Tunnels;
 pub use self::tunnel::Way;
 use crate::node::Node;
@@ -62,6 +65,8 @@ pub struct Audit {
     pub what: &'static str,
     pub peer: String,
     pub detail: String,
+    /// How many of its kind it stands for; peer and detail are of the last.
+    pub count: u64,
 }
 
 /// A host of this client: `joining`, `joined` or `lost`; `why` it cannot be asked.
@@ -89,7 +94,11 @@ pub struct Gateway {
     way: Mutex<Option<Arc<Way>>>,
     /// Of an agent: what it passes on, by the job of the client.
     tunnels: Mutex<HashMap<ProcUid, Tunnels>>,
+    refusals: Mutex<Refusals>,
 }
+
+/// In the audit log: a stranger was not let in, or was not given what it asked for.
+const REFUSED: &str = "refused";
 
 /// So many of them are remembered.
 const OVER: usize = 64;
@@ -108,6 +117,7 @@ impl Gateway {
             over: Mutex::default(),
             way: Mutex::default(),
             tunnels: Mutex::default(),
+            refusals: Mutex::default(),
         })
     }
 
@@ -214,7 +224,32 @@ impl Gateway {
 
     pub(crate) fn audit(&self, what: &'static str, peer: &str, detail: String) {
         if let Some(node) = self.node() {
-            node.system.push(crate::SystemEvent::Audit(Audit { what, peer: peer.to_owned(), detail }));
+            node.system.push(crate::SystemEvent::Audit(Audit { what, peer: peer.to_owned(), detail, count: 1 }));
+        }
+    }
+
+    /// A stranger was refused: reported, or counted where there are many.
+    pub(crate) fn refused(&self, peer: &str, why: String) {
+        let report = lock(&self.refusals).refused(peer, &why, self.poller.now());
+        match report {
+            Report::Now => self.audit(REFUSED, peer, why),
+            Report::Counted(None) => {}
+            Report::Counted(Some(due)) => {
+                let me = self.me.clone();
+                let collect = move || {
+                    if let Some(g) = me.upgrade() {
+                        g.report_refusals();
+                    }
+                };
+                self.poller.later(due, Box::new(collect));
+            }
+        }
+    }
+
+    fn report_refusals(&self) {
+        let (count, peer, detail) = lock(&self.refusals).collect();
+        if let Some(node) = self.node().filter(|_| count > 0) {
+            node.system.push(crate::SystemEvent::Audit(Audit { what: REFUSED, peer, detail, count }));
         }
     }
 }

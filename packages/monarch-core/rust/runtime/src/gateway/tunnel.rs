@@ -164,13 +164,13 @@ impl Gateway {
         // Agents reach each other without help; other certificates do not tell who is who.
         let may = matches!(opened.who, Who::Client | Who::Site(_) | Who::Unnamed) && self.job(job).is_some();
         if !may || self.is_closing() {
-            self.audit("refused", peer, format!("it asks for a tunnel to {to}"));
+            self.refused(peer, format!("it asks for a tunnel to {to}"));
             return answer(&mut opened.stream, &Welcome::Refused(No::NoSession));
         }
         let most = most();
         if !lock(&self.tunnels).entry(job).or_default().take_place(most) {
             let why = format!("the gateway has {most} tunnels for this client already, and no more; `ulimit -n` there is a part of it");
-            self.audit("refused", peer, format!("it asks for a tunnel to {to}, and has {most}"));
+            self.refused(peer, format!("it asks for a tunnel to {to}, and has {most}"));
             return answer(&mut opened.stream, &Welcome::Unreached { why });
         }
         let asked = Asked { gateway: self.me.clone(), job, peer: peer.to_owned(), to, within };

@@ -257,7 +257,7 @@ impl World {
             }
             // Who has been declared lost is refused.
             Event::Arrives { from, .. } if self.over[m][from] => {}
-            Event::Arrives { from, message: Message::End(end), .. } => self.detectors[m].link_down(uid(from), end, now),
+            Event::Arrives { from, message: Message::End(end), .. } => drop(self.detectors[m].link_down(uid(from), end, now)),
             Event::Arrives { from, message, .. } => {
                 self.heard[m][from] = self.now;
                 if from == CLIENT {

@@ -50,11 +50,12 @@ pub fn exit_reason() -> impl Strategy<Value = ExitReason> {
 }
 
 pub fn proc_end() -> impl Strategy<Value = ProcEnd> {
-    (any::<(u32, bool)>(), text(), exit_reason(), texts()).prop_map(|((pid, started), host, reason, output)| ProcEnd {
+    (any::<(u32, bool, Vec<u64>)>(), text(), exit_reason(), texts()).prop_map(|((pid, started, cleaning), host, reason, output)| ProcEnd {
         pid,
         started,
         host,
         reason,
+        cleaning: cleaning.into_iter().map(wire::MailboxId).collect(),
         output,
     })
 }

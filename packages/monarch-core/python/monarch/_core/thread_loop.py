@@ -1,0 +1,63 @@
+"""The event loop that a thread keeps for the bodies that its `get()` drives.
+
+Making a loop for each `get()` costs a selector, two sockets and four system calls, and what a body keeps on its loop (a client of some
+service, a lock) would be of no use to the next body. The loop is closed when its thread ends; that of the main thread, at exit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from weakref import WeakSet
+
+_local = threading.local()
+_all: WeakSet[ThreadLoop] = WeakSet()
+
+
+class ThreadLoop:
+    """The loop of one thread."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        # Not the current loop of the thread, which is the user's.
+        self.runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self.loop = self.runner.get_loop()
+        self.loop._monarch_driven_by_get = True  # pyright: ignore
+
+    def cancel_left(self) -> None:
+        """Ends the tasks that a body has left on the loop."""
+        left = asyncio.all_tasks(self.loop)
+        if not left:
+            return
+        for task in left:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        for task in left:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                text = "a task that a get() has left raised when it was cancelled"
+                self.loop.call_exception_handler({"message": text, "exception": error, "task": task})
+
+    def close(self) -> None:
+        # A forked child shares the selector of its parent.
+        if os.getpid() == self.pid and not self.loop.is_running() and not self.loop.is_closed():
+            self.loop.close()
+
+    __del__ = close
+
+
+def thread_loop() -> ThreadLoop:
+    """That of this thread."""
+    found: ThreadLoop | None = getattr(_local, "loop", None)
+    if found is None or found.pid != os.getpid() or found.loop.is_closed():
+        found = _local.loop = ThreadLoop()
+        _all.add(found)
+    return found
+
+
+@atexit.register
+def _close_all() -> None:
+    """Of the main thread, and of threads that do not end."""
+    for loop in list(_all):
+        loop.close()

@@ -1,0 +1,116 @@
+//! How far one end of a connection is, and the connections over which other processes ask, by their numbers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use net::lock::lock;
+
+/// How often a wait looks whether to go on.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Bytes that one end of a connection has given to its kernel, and got from it.
+#[derive(Default)]
+pub struct Traffic {
+    sent: AtomicU64,
+    received: AtomicU64,
+    /// The asking side uses the connection no more.
+    is_given_up: AtomicBool,
+}
+
+impl Traffic {
+    pub fn add_sent(&self, bytes: usize) {
+        self.sent.fetch_add(bytes as u64, Ordering::AcqRel);
+    }
+
+    pub fn add_received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::AcqRel);
+    }
+
+    /// Sent, and received.
+    pub fn so_far(&self) -> (u64, u64) {
+        (self.sent.load(Ordering::Acquire), self.received.load(Ordering::Acquire))
+    }
+
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Acquire)
+    }
+}
+
+/// The asking process, and the number that it has given the connection.
+type Key = (u64, u64);
+
+/// Connections that threads of this process serve.
+#[derive(Default)]
+pub struct Served {
+    open: Mutex<HashMap<Key, Arc<Traffic>>>,
+    closed: Condvar,
+}
+
+/// A connection is served as long as this lives.
+pub struct Serving {
+    served: Arc<Served>,
+    key: Key,
+}
+
+impl Served {
+    pub fn begin(self: &Arc<Self>, peer: u64, number: u64, traffic: &Arc<Traffic>) -> Serving {
+        lock(&self.open).insert((peer, number), traffic.clone());
+        Serving { served: self.clone(), key: (peer, number) }
+    }
+
+    pub fn find(&self, peer: u64, number: u64) -> Option<Arc<Traffic>> {
+        lock(&self.open).get(&(peer, number)).cloned()
+    }
+
+    /// Has the threads of these connections end; true when all have, false when `stop` came first. Memory is not touched by them then.
+    pub fn give_up(&self, peer: u64, numbers: &[u64], stop: &dyn Fn() -> bool) -> bool {
+        let mut open = lock(&self.open);
+        loop {
+            let mut left = 0;
+            for traffic in numbers.iter().filter_map(|number| open.get(&(peer, *number))) {
+                traffic.is_given_up.store(true, Ordering::Release);
+                left += 1;
+            }
+            if left == 0 {
+                return true;
+            }
+            if stop() {
+                return false;
+            }
+            open = self.closed.wait_timeout(open, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        lock(&self.open).len()
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        lock(&self.served.open).remove(&self.key);
+        self.served.closed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn given_up_connection_is_waited_for() {
+        let (served, traffic) = (Arc::new(Served::default()), Arc::new(Traffic::default()));
+        let serving = served.begin(7, 1, &traffic);
+        assert!(served.find(8, 1).is_none() && served.find(7, 1).is_some());
+        assert!(!served.give_up(7, &[1, 2], &|| true));
+        assert!(traffic.is_given_up());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| served.give_up(7, &[1], &|| false));
+            drop(serving);
+            assert!(waiting.join().unwrap());
+        });
+        assert_eq!(served.count(), 0);
+    }
+}

@@ -1,0 +1,275 @@
+//! Streams on which nothing moves: dead ones are replaced, slow ones and slow owners are waited for.
+
+mod cable;
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use bulk::bulk::Identity;
+use bulk::far::{Answering, Fabric, Far, NoStream, Opened};
+use bulk::frames::{Reply, Request};
+use bulk::{Bulk, Kind, Range, Remote};
+use cable::{keys, pair};
+
+const HANG: Duration = Duration::from_secs(25);
+
+/// What a stream does to bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// After so many bytes to the asking side, or from it, it carries nothing more either way.
+    Dead {
+        answers: usize,
+        requests: usize,
+    },
+    /// The same, and the owner's end is closed.
+    HalfOpen {
+        answers: usize,
+    },
+    /// So many bytes twice a second to the asking side.
+    Slow(usize),
+}
+
+/// Streams to an owner in this process, the first ones with faults.
+struct Network {
+    owner: Arc<Bulk>,
+    encrypted: bool,
+    faults: Mutex<Vec<Fault>>,
+    opened: AtomicUsize,
+    /// Dead streams carry on.
+    healed: Arc<(Mutex<bool>, Condvar)>,
+    /// No stream can be opened.
+    is_cut: AtomicBool,
+}
+
+fn connected() -> (OwnedFd, OwnedFd) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near.into(), listener.accept().unwrap().0.into())
+}
+
+/// Passes bytes on; after `most` it waits until all is healed, or ends where `closes`.
+fn pass(from: Arc<OwnedFd>, to: Arc<OwnedFd>, fault: (usize, bool, Option<usize>), healed: Arc<(Mutex<bool>, Condvar)>) {
+    std::thread::spawn(move || {
+        let (most, closes, step) = fault;
+        let (mut left, mut buf) = (most, vec![0u8; step.unwrap_or(64 << 10)]);
+        loop {
+            if left == 0 {
+                if closes {
+                    unsafe { libc::shutdown(from.as_raw_fd(), libc::SHUT_RDWR) };
+                }
+                drop(healed.1.wait_while(healed.0.lock().unwrap(), |healed| !*healed).unwrap());
+                left = usize::MAX;
+            }
+            let n = unsafe { libc::recv(from.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len().min(left), 0) };
+            if n <= 0 || unsafe { libc::send(to.as_raw_fd(), buf.as_ptr().cast(), n as usize, libc::MSG_NOSIGNAL) } != n {
+                break;
+            }
+            left -= n as usize;
+            if step.is_some() {
+                std::thread::sleep(Duration::from_millis(500)); // sleeps: a slow network
+            }
+        }
+        for fd in [&from, &to] {
+            unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+        }
+    });
+}
+
+impl Network {
+    fn new(owner: Arc<Bulk>, encrypted: bool, faults: &[Fault]) -> Arc<Network> {
+        let faults = Mutex::new(faults.iter().rev().copied().collect());
+        let (opened, healed, is_cut) = (AtomicUsize::new(0), Arc::default(), AtomicBool::new(false));
+        Arc::new(Network { owner, encrypted, faults, opened, healed, is_cut })
+    }
+
+    fn heal(&self) {
+        *self.healed.0.lock().unwrap() = true;
+        self.healed.1.notify_all();
+    }
+
+    fn opened(&self) -> usize {
+        self.opened.load(Ordering::Acquire)
+    }
+}
+
+impl Fabric for Network {
+    fn open(&self, _: u64, until: Instant) -> Result<Opened, NoStream> {
+        if self.is_cut.load(Ordering::Acquire) {
+            std::thread::sleep(until.saturating_duration_since(Instant::now())); // sleeps: as long as an agent dials
+            return Err(NoStream::TimedOut);
+        }
+        self.opened.fetch_add(1, Ordering::AcqRel);
+        let (near, far) = match self.faults.lock().unwrap().pop().unwrap_or(Fault::None) {
+            Fault::None => pair(),
+            fault => {
+                let ((near, a), (b, far)) = (connected(), pair());
+                let (a, b) = (Arc::new(a), Arc::new(b));
+                let (answers, requests) = match fault {
+                    Fault::Dead { answers, requests } => ((answers, false, None), (requests, false, None)),
+                    Fault::HalfOpen { answers } => ((answers, true, None), (usize::MAX, false, None)),
+                    Fault::Slow(bytes) => ((usize::MAX, false, Some(bytes)), (usize::MAX, false, None)),
+                    Fault::None => unreachable!(),
+                };
+                pass(b.clone(), a.clone(), answers, self.healed.clone());
+                pass(a, b, requests, self.healed.clone());
+                (near, far)
+            }
+        };
+        let (ours, theirs) = keys();
+        let keys = |k| if self.encrypted { Some(k) } else { None };
+        self.owner.answer(7, Opened { fd: far, keys: keys(theirs), dialled: false, is_routed: false, still: Arc::default() });
+        Ok(Opened { fd: near, keys: keys(ours), dialled: true, is_routed: false, still: Arc::default() })
+    }
+
+    fn has_ended(&self, _: u64) -> bool {
+        false
+    }
+}
+
+struct Setup {
+    network: Arc<Network>,
+    far: Arc<Far>,
+    own: Arc<Remote>,
+    memory: Arc<Vec<u8>>,
+    answering: Arc<Answering>,
+}
+
+fn setup_with(answering: Arc<Answering>, len: usize, encrypted: bool, faults: &[Fault]) -> Setup {
+    let owner = Bulk::with(answering.clone(), Identity { uid: 10, job: 1 }, 0, HANG);
+    let memory = Arc::new((0..len).map(|i| (i % 251) as u8).collect::<Vec<u8>>());
+    let range = Range { address: memory.as_ptr() as usize, len, readonly: false };
+    let own = owner.register(range, None, Box::new(memory.clone())).unwrap();
+    let network = Network::new(owner, encrypted, faults);
+    Setup { far: Far::new(10, network.clone(), 2), network, own, memory, answering }
+}
+
+fn setup(len: usize, encrypted: bool, faults: &[Fault]) -> Setup {
+    setup_with(Answering::new().unwrap(), len, encrypted, faults)
+}
+
+impl Setup {
+    fn copy(&self, write: bool, local: &mut [u8]) -> Result<(), bulk::Failure> {
+        let piece = self.own.piece(write, 0, local.as_mut_ptr() as usize, local.len());
+        unsafe { self.far.copy(&mut [piece], Instant::now() + HANG, |_| ()) }
+    }
+}
+
+fn wait_until(what: impl Fn() -> bool) {
+    let until = Instant::now() + HANG;
+    while !what() {
+        assert!(Instant::now() < until);
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn dead_streams_are_replaced_and_reads_go_on() {
+    for encrypted in [false, true] {
+        let faults = [Fault::HalfOpen { answers: 700_000 }, Fault::Dead { answers: 900_000, requests: usize::MAX }];
+        let s = setup(3_000_000, encrypted, &faults);
+        let mut local = vec![0u8; 3_000_000];
+        s.copy(false, &mut local).unwrap();
+        assert!(local == *s.memory);
+        s.network.heal();
+    }
+}
+
+#[test]
+fn write_over_dead_stream_cannot_come_later() {
+    for encrypted in [false, true] {
+        let s = setup(3_000_000, encrypted, &[Fault::Dead { answers: usize::MAX, requests: 1_000_000 }]);
+        s.copy(true, &mut vec![1u8; 3_000_000]).unwrap();
+        assert!(s.memory.iter().all(|b| *b == 1));
+        s.copy(true, &mut vec![2u8; 3_000_000]).unwrap();
+        // What the network has held back of the first attempt arrives now.
+        s.network.heal();
+        wait_until(|| s.answering.count() == 1);
+        assert!(s.memory.iter().all(|b| *b == 2));
+    }
+}
+
+#[test]
+fn slow_stream_is_not_given_up() {
+    // A reader is woken by the kernel when 256 KiB are there, which takes longer than the owner's second answer would.
+    let s = setup(300_000, false, &[Fault::Slow(22_000)]);
+    let mut local = vec![0u8; 300_000];
+    s.copy(false, &mut local).unwrap();
+    assert!(local == *s.memory);
+    assert_eq!(s.network.opened(), 1);
+}
+
+#[test]
+fn stream_is_kept_while_no_other_can_be_opened() {
+    let s = setup(1_000_000, true, &[Fault::Dead { answers: 300_000, requests: usize::MAX }]);
+    let mut local = vec![0u8; 1_000_000];
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| s.copy(false, &mut local));
+        wait_until(|| s.network.opened() == 1);
+        s.network.is_cut.store(true, Ordering::Release);
+        std::thread::sleep(Duration::from_secs(8)); // sleeps: so long the network is out of order
+        assert!(!reading.is_finished());
+        s.network.heal();
+        reading.join().unwrap().unwrap();
+    });
+    assert!(local == *s.memory);
+    assert_eq!(s.network.opened(), 1);
+}
+
+#[test]
+fn slow_owner_is_waited_for() {
+    let s = setup(4096, true, &[]);
+    // A device reaches the memory until the test says that it does not: the drop waits for that.
+    let registry = &s.own.bulk.registry;
+    registry.export(&s.own.id, s.own.epoch).unwrap();
+    std::thread::scope(|scope| {
+        let dropping = scope.spawn(|| s.far.call(&Request::Drop { id: s.own.id }, Instant::now() + HANG));
+        wait_until(|| s.network.opened() == 2);
+        std::thread::sleep(Duration::from_secs(4)); // sleeps: longer than a second question takes
+        assert!(!dropping.is_finished());
+        registry.exports.let_go(&s.own.id);
+        assert_eq!(dropping.join().unwrap().unwrap(), Reply::Done);
+    });
+    assert_eq!(s.network.opened(), 2);
+}
+
+#[test]
+fn change_of_a_word_is_not_repeated() {
+    let s = setup(64, true, &[Fault::Dead { answers: 0, requests: usize::MAX }]);
+    let add = Request::FetchAdd { id: s.own.id, offset: 0, add: 1 };
+    let before = s.memory[0];
+    assert_eq!(s.far.call(&add, Instant::now() + HANG).unwrap_err().kind, Kind::Transfer);
+    wait_until(|| s.memory[0] == before + 1);
+    s.far.call(&add, Instant::now() + HANG).unwrap();
+    assert_eq!(s.memory[0], before + 2);
+}
+
+#[test]
+fn resting_streams_that_died_are_not_tried_in_turn() {
+    // Each dies after its first answer.
+    let s = setup(4096, false, &[Fault::HalfOpen { answers: 100 }; 3]);
+    let mut locals = vec![vec![0u8; 4096]; 3];
+    std::thread::scope(|scope| locals.iter_mut().for_each(|local| drop(scope.spawn(|| s.copy(false, local).unwrap()))));
+    assert!(locals.iter().all(|local| *local == *s.memory));
+}
+
+#[test]
+fn owner_ends_streams_that_are_silent() {
+    let s = setup_with(Answering::with_silence(Duration::from_millis(500)).unwrap(), 64 << 20, false, &[]);
+    let (near, far) = pair();
+    s.network.owner.answer(7, Opened { fd: far, keys: None, dialled: false, is_routed: false, still: Arc::default() });
+    // It has asked for all, and is gone without a word.
+    let mut line = bulk::far::Line::new(near, None, Arc::default()).unwrap();
+    let wait = bulk::far::Wait::patient(Some(Instant::now() + HANG), &|| false);
+    line.begin(true, wait).unwrap();
+    let request = Request::Copy { id: s.own.id, epoch: s.own.epoch, offset: 0, len: 64 << 20, write: false };
+    line.send_frame(&bulk::frames::encode(1, &request), wait).unwrap();
+    wait_until(|| s.answering.count() == 0);
+    // Nothing holds the memory.
+    let (told, done) = std::sync::mpsc::channel();
+    s.own.bulk.registry.end(&s.own.id, "dropped", Some(Box::new(move |o| told.send(o).unwrap())));
+    done.recv_timeout(HANG).unwrap().unwrap();
+}

@@ -1,0 +1,382 @@
+//! Unix sockets that only processes of this user can reach.
+//!
+//! Such a socket is a file in a directory of mode 0700, so the kernel refuses the connections of other users before this process is
+//! woken: their floods cost it nothing. Where the directory cannot be had (another user has taken its name, the disk is full or
+//! read-only), the socket has an abstract name instead. Everyone can connect to an abstract name, so the user of each peer is checked
+//! as well (`SO_PEERCRED`).
+//!
+//! A process that is killed leaves its file behind. `sweep` removes files that no process listens at; agents call it when they start.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::sys;
+
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: libc::c_int = 1024;
+/// Attempts to bind while other processes remove the directory because it is empty.
+const ATTEMPTS: usize = 16;
+/// A file younger than this may be of a process that has bound its socket and is about to listen.
+const FRESH: Duration = Duration::from_secs(10);
+/// Longest wait for a process with an abstract name to accept a connection: it may be of another user.
+const ABSTRACT: Duration = Duration::from_secs(1);
+
+/// What the socket carries.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A stream of bytes (`SOCK_STREAM`).
+    Stream,
+    /// Messages with boundaries (`SOCK_SEQPACKET`).
+    Packets,
+}
+
+/// A socket that listens; its file goes with it.
+#[derive(Debug)]
+pub struct ControlSocket {
+    fd: OwnedFd,
+    file: Option<PathBuf>,
+    /// The process that has bound it: a forked child does not remove the file.
+    pid: u32,
+}
+
+impl ControlSocket {
+    /// Listens, non-blocking, under a name that no other socket of this user has.
+    pub fn listen(name: &str, kind: Kind) -> io::Result<ControlSocket> {
+        ControlSocket::listen_in(&of_user(), name, kind)
+    }
+
+    fn listen_in(directory: &Path, name: &str, kind: Kind) -> io::Result<ControlSocket> {
+        let fd = socket(kind)?;
+        let file = (0..ATTEMPTS).find_map(|_| bind_file(&fd, directory, name).transpose()).and_then(Result::ok);
+        if file.is_none() {
+            // A socket can be bound once.
+            let fd = socket(kind)?;
+            bind(&fd, &Name::Abstract(name))?;
+            listen(&fd)?;
+            return Ok(ControlSocket { fd, file: None, pid: std::process::id() });
+        }
+        Ok(ControlSocket { fd, file, pid: std::process::id() })
+    }
+
+    /// Other users can connect: the socket has an abstract name.
+    pub fn is_open_to_all(&self) -> bool {
+        self.file.is_none()
+    }
+}
+
+impl AsRawFd for ControlSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take().filter(|_| self.pid == std::process::id()) {
+            remove(&file);
+        }
+    }
+}
+
+/// The name of the socket at which a process answers for its buffers.
+pub fn of_buffers(process: u64) -> String {
+    format!("monarch-bulk-{process:016x}")
+}
+
+/// Removes what a process of this name has left, which has ended.
+pub fn forget(name: &str) {
+    let _ = fs::remove_file(of_user().join(name));
+}
+
+/// Connects to a socket of this name and of this user. It waits for `timeout` where more processes connect than the other side
+/// accepts, else it fails with `WouldBlock`; non-blocking from then on.
+pub fn connect(name: &str, kind: Kind, timeout: Duration) -> io::Result<OwnedFd> {
+    let directory = of_user();
+    if is_private(&directory) {
+        match connect_within(&Name::File(&directory.join(name)), kind, timeout) {
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {}
+            other => return other,
+        }
+    }
+    let fd = connect_within(&Name::Abstract(name), kind, timeout.min(ABSTRACT)).map_err(|e| match e.kind() {
+        // Of another user, most likely, who accepts nothing: a process of this one has a file, as long as there is room for it.
+        io::ErrorKind::WouldBlock => io::Error::new(e.kind(), "a process, maybe of another user, has its name and accepts nothing"),
+        _ => e,
+    })?;
+    if sys::peer_user(fd.as_raw_fd())? != sys::user() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the process at the other end belongs to another user"));
+    }
+    Ok(fd)
+}
+
+fn connect_within(name: &Name<'_>, kind: Kind, timeout: Duration) -> io::Result<OwnedFd> {
+    let stream = UnixStream::from(socket(kind)?);
+    if !timeout.is_zero() {
+        stream.set_nonblocking(false)?;
+        stream.set_write_timeout(Some(timeout))?;
+    }
+    let fd = OwnedFd::from(stream);
+    connect_to(&fd, name)?;
+    let stream = UnixStream::from(fd);
+    stream.set_write_timeout(None)?;
+    stream.set_nonblocking(true)?;
+    Ok(stream.into())
+}
+
+/// The names of this user's files, without those that no process listens at; and all abstract names of this network namespace that
+/// begin with `prefix`, of whatever user.
+pub fn names(prefix: &str) -> Vec<String> {
+    let directory = of_user();
+    let bound = bound_names();
+    let mut found: Vec<String> = files(&directory)
+        .into_iter()
+        .filter(|name| name.starts_with(prefix))
+        .filter(|name| bound.iter().any(|b| Path::new(b) == directory.join(name)) || listens(&directory.join(name)))
+        .collect();
+    found.extend(bound.iter().filter_map(|b| b.strip_prefix('@')).filter(|b| b.starts_with(prefix)).map(str::to_owned));
+    found
+}
+
+/// Removes the files of this user that no process listens at: those of processes that were killed.
+pub fn sweep() {
+    sweep_in(&of_user(), FRESH);
+}
+
+fn sweep_in(directory: &Path, fresh: Duration) {
+    let names = files(directory);
+    if names.is_empty() {
+        return;
+    }
+    // Sockets of other network namespaces are not in the kernel's list, and are asked.
+    let bound = bound_names();
+    for file in names.into_iter().map(|name| directory.join(name)) {
+        if !bound.iter().any(|b| Path::new(b) == file) && !listens(&file) && age(&file).is_some_and(|age| age >= fresh) {
+            remove(&file);
+        }
+    }
+}
+
+fn age(file: &Path) -> Option<Duration> {
+    fs::symlink_metadata(file).ok()?.modified().ok()?.elapsed().ok()
+}
+
+/// The directory of this user's sockets, which may not be there.
+pub fn of_user() -> PathBuf {
+    // Not the temporary directory of the environment, which differs between processes of one user.
+    PathBuf::from(format!("/tmp/monarch-{}", sys::user()))
+}
+
+fn is_private(directory: &Path) -> bool {
+    fs::symlink_metadata(directory).is_ok_and(|m| m.is_dir() && m.uid() == sys::user() && m.mode() & 0o077 == 0)
+}
+
+/// None where it is worth another attempt.
+fn bind_file(fd: &OwnedFd, directory: &Path, name: &str) -> io::Result<Option<PathBuf>> {
+    if let Err(e) = fs::DirBuilder::new().mode(0o700).create(directory)
+        && e.kind() != io::ErrorKind::AlreadyExists
+    {
+        return Err(e);
+    }
+    if !is_private(directory) {
+        return if directory.exists() { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(None) };
+    }
+    let file = directory.join(name);
+    match bind(fd, &Name::File(&file)) {
+        // The directory was empty, and another process has removed it.
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    }
+    if let Err(e) = listen(fd) {
+        remove(&file);
+        return Err(e);
+    }
+    Ok(Some(file))
+}
+
+fn remove(file: &Path) {
+    let _ = fs::remove_file(file);
+    if let Some(directory) = file.parent() {
+        // Fails while others are in it.
+        let _ = fs::remove_dir(directory);
+    }
+}
+
+fn files(directory: &Path) -> Vec<String> {
+    if !is_private(directory) {
+        return vec![];
+    }
+    let Ok(entries) = fs::read_dir(directory) else { return vec![] };
+    entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect()
+}
+
+/// Whether a process accepts connections there. Of a socket of the other kind the answer is another error than a refusal.
+fn listens(file: &Path) -> bool {
+    let Ok(fd) = socket(Kind::Stream) else { return true };
+    !connect_to(&fd, &Name::File(file)).is_err_and(|e| matches!(e.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound))
+}
+
+/// Names of all unix sockets of this network namespace that listen; abstract ones begin with `@`.
+fn bound_names() -> Vec<String> {
+    /// `__SO_ACCEPTCON` of the kernel: the socket listens.
+    const LISTENS: &str = "00010000";
+    let Ok(text) = fs::read("/proc/net/unix") else { return vec![] };
+    let text = String::from_utf8_lossy(&text);
+    text.lines()
+        .filter_map(|line| {
+            let mut fields = line.split_whitespace();
+            (fields.nth(3)? == LISTENS).then_some(())?;
+            fields.nth(3).map(str::to_owned)
+        })
+        .collect()
+}
+
+enum Name<'a> {
+    File(&'a Path),
+    Abstract(&'a str),
+}
+
+impl Name<'_> {
+    fn address(&self) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
+        // SAFETY: an all-zero address is valid.
+        let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        // An abstract name follows a NUL, a path is followed by one.
+        let (bytes, from) = match self {
+            Name::File(path) => (path.as_os_str().as_bytes(), 0),
+            Name::Abstract(name) => (name.as_bytes(), 1),
+        };
+        if bytes.len() >= address.sun_path.len() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        for (to, byte) in address.sun_path[from..].iter_mut().zip(bytes) {
+            *to = *byte as libc::c_char;
+        }
+        let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + bytes.len();
+        Ok((address, len as libc::socklen_t))
+    }
+}
+
+fn check(r: libc::c_int) -> io::Result<()> {
+    if r < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn socket(kind: Kind) -> io::Result<OwnedFd> {
+    let kind = match kind {
+        Kind::Stream => libc::SOCK_STREAM,
+        Kind::Packets => libc::SOCK_SEQPACKET,
+    };
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    check(fd)?;
+    // SAFETY: the kernel has just handed us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn bind(fd: &OwnedFd, name: &Name<'_>) -> io::Result<()> {
+    let (address, len) = name.address()?;
+    // SAFETY: `address` outlives the call and is `len` bytes long at least.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })
+}
+
+fn listen(fd: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no pointers.
+    check(unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) })
+}
+
+fn connect_to(fd: &OwnedFd, name: &Name<'_>) -> io::Result<()> {
+    let (address, len) = name.address()?;
+    // SAFETY: as in `bind`.
+    check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) })
+}
+
+/// Takes a connection, non-blocking; `WouldBlock` when none is waiting.
+pub fn accept(listener: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: null pointers mean that the address is not wanted.
+    let fd = unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) };
+    check(fd)?;
+    // SAFETY: the kernel has just handed us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path = std::env::temp_dir().join(format!("control-socket-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            Scratch(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn reaches(file: &Path, kind: Kind) -> bool {
+        connect_to(&socket(kind).unwrap(), &Name::File(file)).is_ok()
+    }
+
+    #[test]
+    fn file_and_directory_go_with_the_socket() {
+        let scratch = Scratch::new("goes");
+        for kind in [Kind::Stream, Kind::Packets] {
+            let one = ControlSocket::listen_in(&scratch.0, "one", kind).unwrap();
+            assert!(!one.is_open_to_all() && is_private(&scratch.0));
+            assert!(reaches(&scratch.0.join("one"), kind));
+            drop(one);
+            assert!(!scratch.0.exists());
+        }
+    }
+
+    #[test]
+    fn directory_that_others_can_enter_is_not_used() {
+        let scratch = Scratch::new("open");
+        fs::create_dir(&scratch.0).unwrap();
+        fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o755)).unwrap();
+        let name = format!("abstract-{}", std::process::id());
+        let one = ControlSocket::listen_in(&scratch.0, &name, Kind::Stream).unwrap();
+        assert!(one.is_open_to_all());
+        assert!(fs::read_dir(&scratch.0).unwrap().next().is_none());
+        connect_to(&socket(Kind::Stream).unwrap(), &Name::Abstract(&name)).unwrap();
+    }
+
+    #[test]
+    fn symbolic_link_is_not_used() {
+        let (scratch, other) = (Scratch::new("link"), Scratch::new("target"));
+        fs::DirBuilder::new().mode(0o700).create(&other.0).unwrap();
+        std::os::unix::fs::symlink(&other.0, &scratch.0).unwrap();
+        let one = ControlSocket::listen_in(&scratch.0, &format!("link-{}", std::process::id()), Kind::Stream).unwrap();
+        assert!(one.is_open_to_all());
+        fs::remove_file(&scratch.0).unwrap();
+    }
+
+    #[test]
+    fn sweep_removes_only_files_without_a_listener() {
+        let scratch = Scratch::new("sweep");
+        let kept = [Kind::Stream, Kind::Packets].map(|kind| ControlSocket::listen_in(&scratch.0, &format!("{kind:?}"), kind).unwrap());
+        let mut left = ControlSocket::listen_in(&scratch.0, "left", Kind::Stream).unwrap();
+        left.file = None;
+        drop(left);
+        assert!(scratch.0.join("left").exists());
+        sweep_in(&scratch.0, Duration::from_secs(60));
+        assert!(scratch.0.join("left").exists());
+        sweep_in(&scratch.0, Duration::ZERO);
+        assert!(!scratch.0.join("left").exists());
+        assert!(reaches(&scratch.0.join("Stream"), Kind::Stream) && reaches(&scratch.0.join("Packets"), Kind::Packets));
+        drop(kept);
+    }
+}

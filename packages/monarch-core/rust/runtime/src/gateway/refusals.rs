@@ -1,0 +1,78 @@
+//! How many refusals of strangers are reported one by one.
+//!
+//! Whoever can reach a port can be refused as often as he likes. The first refusals of a window are reported as they are; the rest of
+//! that window is counted, and reported together with the last of them. Decisions only, without a clock.
+
+use std::time::{Duration, Instant};
+
+/// How long a window lasts.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Refusals of a window that are reported one by one.
+const EACH: u32 = 10;
+
+/// What is to be done with a refusal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Report {
+    Now,
+    /// It is counted. The first one that is: `collect` is due in so long.
+    Counted(Option<Duration>),
+}
+
+#[derive(Default)]
+pub(super) struct Refusals {
+    begun: Option<Instant>,
+    reported: u32,
+    counted: u64,
+    last: (String, String),
+}
+
+impl Refusals {
+    pub fn refused(&mut self, peer: &str, why: &str, now: Instant) -> Report {
+        let begun = *self.begun.get_or_insert(now);
+        let passed = now.saturating_duration_since(begun);
+        if passed >= WINDOW && self.counted == 0 {
+            (self.begun, self.reported) = (Some(now), 0);
+        }
+        if self.reported < EACH && self.counted == 0 {
+            self.reported += 1;
+            return Report::Now;
+        }
+        self.counted += 1;
+        self.last = (peer.to_owned(), why.to_owned());
+        Report::Counted((self.counted == 1).then(|| WINDOW.saturating_sub(passed)))
+    }
+
+    /// Ends the window: how many were counted, and peer and reason of the last one.
+    pub fn collect(&mut self) -> (u64, String, String) {
+        let (peer, why) = std::mem::take(&mut self.last);
+        (self.begun, self.reported) = (None, 0);
+        (std::mem::take(&mut self.counted), peer, why)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flood_is_counted_and_nothing_is_left_out() {
+        let (mut refusals, start) = (Refusals::default(), Instant::now());
+        let each = (0..EACH).filter(|n| refusals.refused("a", &n.to_string(), start) == Report::Now).count();
+        assert_eq!(each as u32, EACH);
+        let at = start + Duration::from_secs(4);
+        assert_eq!(refusals.refused("b", "first", at), Report::Counted(Some(Duration::from_secs(6))));
+        for n in 0..999 {
+            assert_eq!(refusals.refused("c", &n.to_string(), at), Report::Counted(None));
+        }
+        assert_eq!(refusals.collect(), (1000, "c".to_owned(), "998".to_owned()));
+        assert_eq!(refusals.refused("d", "later", at), Report::Now);
+    }
+
+    #[test]
+    fn quiet_window_begins_another_one() {
+        let (mut refusals, start) = (Refusals::default(), Instant::now());
+        for n in 0..5 * EACH {
+            assert_eq!(refusals.refused("a", "slow", start + n * WINDOW / 5), Report::Now);
+        }
+    }
+}
