@@ -2,7 +2,7 @@
 
 # Commands come as lines, each is answered by one line. On each host there are two procs with two actors each.
 PRELUDE = """
-import asyncio, json, os, queue, random, signal, sys, threading, time
+import asyncio, json, os, queue, random, signal, sys, threading, time, zlib
 import monarch.actor
 from monarch.actor import Actor, Channel, SupervisionError, attach_to_workers, current_rank, endpoint
 
@@ -27,6 +27,12 @@ class Worker(Actor):
     @endpoint
     def take_large(self, n, data):
         self.seen.append(("large", n) if data == large(n) else ("broken", n))
+    @endpoint
+    def measure(self, data):
+        return len(data), zlib.crc32(data)
+    @endpoint
+    def produce(self, mib):
+        return random.Random(mib).randbytes(1 << 20) * mib
     @endpoint
     def reach(self, other):
         return other.pid.call_one().get() > 0
@@ -151,6 +157,25 @@ class Job:
         self.flow = threading.Thread(target=run)
         self.flow.start()
         return "on"
+
+    def give(self, n, mib):
+        # One large argument, until `given`.
+        data = random.Random(mib).randbytes(1 << 20) * mib
+        self.want = len(data), zlib.crc32(data)
+        self.answer = self.workers.slice(hosts=n, procs=0).measure.call_one(data)
+        return "on"
+
+    def given(self):
+        return self.answer.get() == self.want
+
+    def fetch(self, n, mib):
+        # One large result, until `fetched`.
+        self.mib = mib
+        self.answer = self.workers.slice(hosts=n, procs=0).produce.call_one(mib)
+        return "on"
+
+    def fetched(self):
+        return self.answer.get() == random.Random(self.mib).randbytes(1 << 20) * self.mib
 
     def weighed(self):
         self.flow.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -71,6 +72,7 @@ class Script:
         argv: list[str] | None = None,
         env: dict[str, str] | None = None,
         warnings: tuple[str, ...] = ("-W", "error"),
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         self.mark = uuid.uuid4().hex
         self.folder = Path(tempfile.mkdtemp(prefix="monarch-test-"))
@@ -85,7 +87,7 @@ class Script:
         self.process = subprocess.Popen(
             [sys.executable, *warnings, *(argv or [str(self.path)])],
             env={**os.environ, **places, **(env or {})},
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             # Not a pipe: what was left behind would hold it open, and reading it would not end.
             stderr=self.err,
@@ -102,6 +104,13 @@ class Script:
             if line.startswith(word.encode()):
                 return line.decode().strip()
 
+    def ask(self, *words: object) -> str:
+        """Gives the script a line on its stdin, which is a pipe, and reads the line that it answers."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(" ".join(map(str, words)).encode() + b"\n")
+        self.process.stdin.flush()
+        return self.until("").strip()
+
     def send(self, number: int) -> None:
         self.process.send_signal(number)
 
@@ -114,6 +123,8 @@ class Script:
 
     def end(self) -> Done:
         assert self.process.stdout is not None
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         try:
             code = self._wait(25)
             left = self.left()
@@ -144,8 +155,10 @@ class Script:
             self.process.wait()
         for pid, _ in self.processes():
             os.kill(pid, signal.SIGKILL)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
         self.err.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 MAGIC = b"\xe5monarch"
-VERSION, RELEASE = 1, b"0.1.0"
+VERSION, RELEASE = 2, "0.1.0"
+PYTHON = "{}.{}".format(*sys.version_info)
+OURS = f"{RELEASE} (protocol {VERSION}, Python {PYTHON})"
 REQUEST, HELLO, WELCOME = 3, 5, 6
 JOIN, CHANNEL = 1, 2
 ROUTED = 6
 
 
-def release(version: int = VERSION) -> bytes:
-    return MAGIC + struct.pack("<IB", version, len(RELEASE)) + RELEASE
+def release(version: int = VERSION, name: str = f"{RELEASE}+python{PYTHON}") -> bytes:
+    return MAGIC + struct.pack("<IB", version, len(name)) + name.encode()
 
 
 def frame(tag: int, body: bytes) -> bytes:
@@ -120,6 +123,15 @@ def memory(pid: int) -> int:
 
 
 def other_version(connection: socket.socket) -> None:
-    said(connection, len(release()))
-    connection.sendall(release(77))
-    rest(connection)
+    speaks(release(77))(connection)
+
+
+def speaks(preface: bytes, more: bytes = b"") -> Callable[[socket.socket], None]:
+    """A server that begins like this."""
+
+    def handle(connection: socket.socket) -> None:
+        said(connection, len(release()))
+        connection.sendall(preface + more)
+        rest(connection)
+
+    return handle

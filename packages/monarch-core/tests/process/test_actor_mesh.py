@@ -7,7 +7,7 @@ import threading
 import pytest
 from mesh_actors import Counter, Probe
 
-from monarch.actor import Actor, SpawnError, SupervisionError, endpoint, this_host, this_proc
+from monarch.actor import Actor, ActorMesh, SpawnError, SupervisionError, endpoint, this_host, this_proc
 
 
 class Mixed(Actor):
@@ -61,6 +61,23 @@ def test_attributes(procs):
         handle.attribute = 1
     assert not hasattr(handle, "__wrapped__")
     assert "Mixed" in repr(handle)
+
+
+def test_dir_lists_the_endpoints(procs):
+    """For the completion of interactive shells."""
+    handle = procs.spawn("mixed", Mixed)
+    for some in (handle, handle.slice(hosts=0)):
+        assert {"one", "slice", "size", "stop", "initialized"} <= set(dir(some))
+        # Not what the handle would refuse.
+        assert not {"plain", "prop", "CONSTANT"} & set(dir(some))
+
+
+def test_actor_mesh_can_be_subscripted(procs):
+    def of(handle: ActorMesh[Mixed]) -> ActorMesh[Mixed]:
+        return handle
+
+    assert ActorMesh[Mixed] is ActorMesh
+    assert isinstance(of(procs.spawn("mixed", Mixed)), ActorMesh)
 
 
 def test_slices_call_their_part(procs):

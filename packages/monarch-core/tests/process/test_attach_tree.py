@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fresh_script import Script, run, wait_for_end
-from hostile_peers import other_version, server
+from hostile_peers import OURS, PYTHON, other_version, server
 from worker_processes import Workers
 
 from monarch._core._native import Hosts
@@ -173,7 +173,7 @@ def test_a_worker_below_has_another_version():
         every = [*workers.addresses[:3], other, *workers.addresses[3:]]
         with pytest.raises(VersionMismatch) as failed:
             attach_to_workers(workers=every, insecure=True).initialized.get()
-        assert failed.value.hosts == {other: "version 0.1.0 (protocol 77) at the other end, 0.1.0 (protocol 1) here"}
+        assert failed.value.hosts == {other: f"version 0.1.0 (protocol 77, Python {PYTHON}) at the other end, {OURS} here"}
 
 
 def test_the_first_of_a_part_does_not_answer():

@@ -60,6 +60,21 @@ class Source(Actor):
         return [v async for v in _values(members)]
 
     @endpoint
+    async def keep(self, members: Any) -> None:
+        self.members = members
+
+    @endpoint
+    async def failure(self, broadcasts: int) -> str:
+        """What a call to the members fails with, after so many broadcasts to them."""
+        for n in range(broadcasts):
+            self.members.note.broadcast(n)
+        try:
+            await self.members.note.call(-1)
+        except SupervisionError as e:
+            return str(e)
+        return ""
+
+    @endpoint
     async def end(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -228,3 +243,18 @@ def test_groups_of_a_source_that_is_killed_are_forgotten():
         wait_for_groups(workers, 1, 1)
         assert list(members.rank.call().get().values()) == list(range(6))
         wait_until_forgotten(workers)
+
+
+@pytest.mark.parametrize("broadcasts", [0, 4])
+def test_call_to_stopped_procs_names_their_end(broadcasts: int):
+    with Workers(2, "tls") as workers, workers.attach() as hosts:
+        procs = hosts.slice(hosts=1).spawn_procs({"gpus": 2}, name="members")
+        members = procs.spawn("members", Member)
+        sources = hosts.slice(hosts=0).spawn_procs(name="sources").spawn("sources", Source)
+        members.rank.call().get()
+        sources.keep.call(members).get()
+        procs.stop("for the test").get()
+        said = sources.failure.call_one(broadcasts).get()
+        # The end that the host of the members knows, not that the host is out of reach.
+        assert "for the test" in said, said
+        assert "lost" not in said

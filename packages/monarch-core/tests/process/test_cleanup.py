@@ -382,3 +382,95 @@ def test_runs_when_the_owner_vanishes():
             public.unhandled_fault_hook = before
         assert kind == "Exception"
         assert "timed out reaching controller" in text and "for mesh owned" in text
+
+
+DYING = """
+class Dying(Actor):
+    def __init__(self, how):
+        self.how = how
+    @endpoint
+    def ready(self):
+        return os.getpid()
+    def __cleanup__(self, exc):
+        if self.how == "exit":
+            os._exit(6)
+        if self.how == "end":
+            os._exit(0)
+        signal.raise_signal(signal.SIGKILL if self.how == "kill" else signal.SIGSEGV)
+"""
+ENDS = [("exit", "exit_code"), ("end", "returned"), ("kill", "signal"), ("crash", "signal")]
+
+
+@pytest.mark.parametrize(("how", "kind"), ENDS)
+@pytest.mark.parametrize("what", ["actors", "procs"])
+def test_process_that_dies_there_fails_the_stop(what, how, kind):
+    done = run(
+        DYING
+        + f"""
+import monarch.actor
+from monarch.actor import SupervisionError
+failures = []
+told = threading.Event()
+def hook(failure):
+    failures.append((failure.name, failure.reason.kind))
+    told.set()
+monarch.actor.unhandled_fault_hook = hook
+procs = this_host().spawn_procs()
+dying = procs.spawn("dying", Dying, "{how}")
+dying.ready.call_one().get()
+try:
+    ({{"actors": dying, "procs": procs}}["{what}"]).stop().get()
+except SupervisionError as e:
+    assert e.failure.name == "dying" and e.failure.reason.kind == "{kind}", e
+else:
+    raise AssertionError("the stop succeeded")
+told.wait()
+assert failures == [("dying", "{kind}")], failures
+"""
+    )
+    done.assert_clean()
+
+
+@pytest.mark.parametrize("what", ["actors", "procs"])
+def test_stop_that_raises_for_a_dead_process_is_seen(what):
+    done = run(
+        DYING
+        + f"""
+from monarch.actor import SupervisionError
+procs = this_host().spawn_procs()
+dying = procs.spawn("dying", Dying, "kill")
+dying.ready.call_one().get()
+try:
+    ({{"actors": dying, "procs": procs}}["{what}"]).stop().get()
+except SupervisionError as e:
+    assert "Killed(sig=9)" in str(e)
+print("here")
+"""
+    )
+    done.assert_clean()
+    assert done.out == "here\n"
+
+
+def test_process_that_dies_there_at_exit_is_a_failure():
+    done = run(DYING + 'this_host().spawn_procs().spawn("dying", Dying, "exit").ready.call_one().get()')
+    assert (done.code, done.left) == (1, [])
+    assert "exited with non-zero code 6" in done.err
+
+
+def test_process_that_dies_after_it_is_stopped():
+    # Destructors of libraries crash at exit; by then the actors have ended.
+    done = run(
+        """
+        class Quiet(Actor):
+            @endpoint
+            def crash_at_exit(self):
+                import atexit
+                atexit.register(os.kill, os.getpid(), signal.SIGSEGV)
+            def __cleanup__(self, exc):
+                pass
+        procs = this_host().spawn_procs()
+        procs.spawn("quiet", Quiet).crash_at_exit.call_one().get()
+        procs.stop().get()
+        """
+    )
+    done.assert_clean()

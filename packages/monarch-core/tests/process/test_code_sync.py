@@ -288,8 +288,8 @@ def test_new_code_is_importable_at_once(source, hosts, monkeypatch):
         assert value == (1, str(hosts.directories[i] / "code/code_sync_a.py"))
     for i, value in enumerate(before.call.call("code_sync_b", "f").get().values()):
         assert value == (2, str(hosts.directories[i] / "code/lib/code_sync_b.py"))
-    for path, _ in later.path.call().get().values():
-        (at,) = (i for i, p in enumerate(path) if p.endswith("/code"))
+    for directory, (path, _) in zip(hosts.directories, later.path.call().get().values(), strict=True):
+        at = path.index(str(directory / "code"))
         assert path[at + 1].endswith("site-packages")
 
 

@@ -383,7 +383,7 @@ def test_call_does_not_wait_for_the_rest_after_an_error(procs, cls):
         handle = procs.spawn("work", OneFailsAsync)
     else:
         handle = procs.spawn("work", OneFails)
-    with pytest.raises(ActorError, match="early"):
+    with pytest.raises(ValueError, match="early"):
         handle.some.call().get()
     # Answers on their way are discarded, the actors keep running.
     handle.answer_now.call(1).get()

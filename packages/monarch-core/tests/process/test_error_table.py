@@ -559,7 +559,7 @@ def test_every_row_holds_in_the_process_of_the_client(cls, faults):
 def test_reply_after_the_receiver_of_a_port_is_gone():
     port, receiver = Channel.open()
     pending = receiver.recv()
-    receiver._mailbox.close()
+    receiver._inbox.mailbox.close()
     with pytest.raises(EOFError, match="Port closed: "):
         pending.get()
     del port

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
+import select
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +16,8 @@ from typing import Any
 import pytest
 from fresh_script import wait_for_end
 
+from monarch._core.inspection import STATE
+from monarch._core.process import current_process
 from monarch.actor import Actor, BootstrapCommand, ExitReason, MeshFailure, SupervisionError, endpoint, this_host
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -212,6 +216,32 @@ def test_out_of_memory(cgroup, faults, tmp_path):
         "  hint: raise the memory limit of that cgroup, or put fewer procs on a host",
     ]
     # A kill by somebody else, in the same cgroup, is not taken for one more.
+    failure, text = end_of(handle, faults, lambda: handle.slice(gpus=1).kill.call_one(signal.SIGKILL).get())
+    assert failure.reason == ExitReason("signal", signal=9) and "out of memory" not in text
+    mesh.stop().get()
+
+
+def _cgroup_as_seen(pid: int) -> str | None:
+    """The memory cgroup in which the agent has seen a proc last."""
+    native = current_process().native
+    cell = native.inspect(STATE)
+    cell.wait(0, 10.0)
+    (result,) = cell.results()
+    return next(proc["cgroup"] for proc in json.loads(result.raw())["procs"] if proc["pid"] == pid)
+
+
+def test_out_of_memory_after_a_move(cgroup, faults):
+    mesh = this_host().spawn_procs({"gpus": 2})
+    handle = mesh.spawn("mortal", Mortal)
+    pids = list(handle.pid.call().get().values())
+    for pid in pids:
+        (cgroup.folder / "cgroup.procs").write_text(str(pid))
+    # The agent looks after its procs at intervals; the time limit of the test bounds it.
+    while {_cgroup_as_seen(pid) for pid in pids} != {cgroup.name}:
+        select.select([], [], [], 0.05)
+    failure, text = end_of(handle, faults, lambda: handle.slice(gpus=0).grow.call_one().get())
+    assert failure.reason == ExitReason("oom", signal=9, detail=cgroup.name)
+    assert f"out of memory in cgroup {cgroup.name} (pid {pids[0]} on {HOST}) SIGKILL" in text
     failure, text = end_of(handle, faults, lambda: handle.slice(gpus=1).kill.call_one(signal.SIGKILL).get())
     assert failure.reason == ExitReason("signal", signal=9) and "out of memory" not in text
     mesh.stop().get()

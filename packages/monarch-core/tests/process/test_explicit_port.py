@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from monarch.actor import Actor, ActorError, Port, SupervisionError, current_rank, endpoint, this_host
+from monarch.actor import Accumulator, Actor, Channel, Port, SupervisionError, current_rank, endpoint, send, this_host
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -17,6 +17,14 @@ def procs(faults):
     mesh = this_host().spawn_procs(per_host={"gpus": 3})
     yield mesh
     mesh.stop().get()
+
+
+def own_class() -> Any:
+    class Stubborn(Exception):
+        def __reduce__(self) -> Any:
+            raise TypeError("stays here")
+
+    return Stubborn
 
 
 class Sync(Actor):
@@ -51,6 +59,10 @@ class Sync(Actor):
     @endpoint(explicit_response_port=True)
     def fail_through_port(self, port: Port[int]) -> None:
         port.exception(KeyError("through the port"))
+
+    @endpoint(explicit_response_port=True)
+    def fail_with_own_class(self, port: Port[int]) -> None:
+        port.exception(own_class()("only here"))
 
     @endpoint(explicit_response_port=True)
     def pass_on(self, port: Port[Any], other: Any) -> None:
@@ -107,6 +119,10 @@ class Async(Actor):
         port.exception(KeyError("through the port"))
 
     @endpoint(explicit_response_port=True)
+    async def fail_with_own_class(self, port: Port[int]) -> None:
+        port.exception(own_class()("only here"))
+
+    @endpoint(explicit_response_port=True)
     async def pass_on(self, port: Port[Any], other: Any) -> None:
         other.deliver.broadcast(port, current_rank().rank)
 
@@ -160,9 +176,21 @@ def test_port_is_passed_on(procs, handle):
 
 @BOTH
 def test_exception_through_the_port(handle):
-    with pytest.raises(ActorError, match="through the port") as caught:
-        handle.fail_through_port.call().get()
-    assert isinstance(caught.value.exception, KeyError)
+    """As it is, and not in an `ActorError`: the endpoint has chosen it for its caller."""
+    one = handle.slice(gpus=1)
+    through_port, receiver = Channel[Any].open_ranked()
+    send(handle.fail_through_port, (), {}, through_port)
+    calls = [handle.fail_through_port.call(), one.fail_through_port.call_one(), handle.fail_through_port.choose()]
+    for future in [*calls, *handle.fail_through_port.stream(), *(receiver.recv() for _ in range(3))]:
+        with pytest.raises(KeyError, match="through the port") as caught:
+            future.get()
+        assert type(caught.value) is KeyError and caught.value is future.exception()
+    with pytest.raises(KeyError):
+        Accumulator(handle.fail_through_port, 0, lambda a, b: a).accumulate().get()
+    # Its class may be unknown to the caller: the text travels.
+    with pytest.raises(Exception, match="only here") as caught:
+        one.fail_with_own_class.call_one().get()
+    assert type(caught.value) is Exception
     assert handle.rank.call().get().values() == [0, 1, 2]
 
 

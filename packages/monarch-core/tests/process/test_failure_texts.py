@@ -12,6 +12,7 @@ import pytest
 from fresh import lines as lines_of
 from fresh import run
 
+from monarch._core import error_table
 from monarch._core.error_table import ROWS
 from monarch.actor import (
     Actor,
@@ -36,6 +37,11 @@ MODULE = "test_failure_texts"
 
 def hint(code: str) -> str:
     return f"  hint: {ROWS[code].hint}"
+
+
+# Of what the script itself owns, and of a process that was killed.
+BY_ROOT = f"  hint: {error_table.UNHANDLED_BY_ROOT}"
+KILLED = f"  hint: {error_table.KILLED}"
 
 
 def traceback(function: str, line: str, error: str) -> list[str]:
@@ -146,7 +152,7 @@ def test_failure_report_and_its_short_form(procs, faults):
     assert shown(failure.report()) == [
         report(display("error", 1), "ValueError: boo", pids[1]),
         *traceback("fail", 'raise ValueError("boo")', "ValueError: boo"),
-        hint("raised"),
+        BY_ROOT,
     ]
     assert (
         str(failure)
@@ -168,7 +174,7 @@ def test_call_during_a_failure(procs, faults):
     assert said(lambda: mesh.slice(gpus=0).leave.call_one().get()) == [
         "Endpoint call error.leave() failed, " + report(display("error", 0), "SystemExit: 3", pids[0]),
         *traceback("leave", "raise SystemExit(3)", "SystemExit: 3"),
-        hint("raised"),
+        BY_ROOT,
     ]
 
 
@@ -184,7 +190,7 @@ def test_killed_process_and_its_last_output(faults):
         "Endpoint call error.talk() failed, " + report(display("error", 1), f"{PROC} failed: Killed(sig=9)", pids[1], " SIGKILL"),
         "  last output:",
         *[f"    line {i}" for i in range(5, 25)],
-        hint("signal"),
+        KILLED,
     ]
     # Where one of these is needed now.
     late = mesh.spawn("late", Error)
@@ -228,7 +234,7 @@ def test_killed_nested_process(procs, faults):
     assert shown(by_name["top"].report()) == [
         report(display("error", 0, owner=owner, dim="a_dim"), f"{PROC} failed: Killed(sig=9)", pids[0], " SIGKILL"),
         f"  {owner} failed because it did not handle a supervision event from its child",
-        hint("signal"),
+        KILLED,
     ]
     inner.stop().get()
 
@@ -248,7 +254,7 @@ def test_supervise_that_raised(procs, faults):
         *traceback("__supervise__", 'raise LookupError("no idea")', "LookupError: no idea"),
         "  This error occurred while handling another failure:",
         *["    " + line for line in first],
-        hint("raised"),
+        BY_ROOT,
     ]
 
 
@@ -301,7 +307,11 @@ def test_failed_controller(faults):
 
 
 def test_undeliverable_message(faults):
-    port, receiver = Channel.open()
+    class Opener(Actor):
+        @endpoint
+        def open(self) -> Any:
+            port, self.receiver = Channel[int].open()
+            return port
 
     class Sender(Actor):
         @endpoint
@@ -317,12 +327,13 @@ def test_undeliverable_message(faults):
             return True
 
     back, returned = Channel.open()
-    del receiver
+    with this_host().spawn_procs() as ended:
+        port = ended.spawn("opener", Opener).open.call_one().get()
     sender = this_proc().spawn("sender", Sender)
     sender.send.broadcast(port)
     who, dest, text = returned.recv().get()
     assert who == f"<root>.<{MODULE}.test_undeliverable_message.Sender sender>"
-    assert text == f"undeliverable message for {dest} from {who} to {dest}: the port is closed"
+    assert text == f"undeliverable message for {dest} from {who} to {dest}: the process of its receiver has ended"
 
 
 def test_actor_error(procs):
@@ -457,7 +468,7 @@ def test_text_at_the_root():
         f'    File "{script}", line N, in error',
         '      raise ValueError("boo")',
         "  ValueError: boo",
-        hint("raised"),
+        BY_ROOT,
         "",
     ]
-    assert lines_of(done.stderr)[-1] == hint("raised")
+    assert lines_of(done.stderr)[-1] == BY_ROOT

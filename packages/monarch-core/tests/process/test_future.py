@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import queue
 import signal
@@ -27,6 +28,7 @@ from monarch.actor import (
     this_host,
     this_proc,
 )
+from monarch.actor.testing import local_hosts
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -236,6 +238,35 @@ def test_get_on_a_running_loop_warns_once(pending):
             assert future.get() == 1  # the result is there: silent
 
     asyncio.run(main())
+
+
+def test_own_code_that_waits_does_not_warn():
+    """A `with` blocks, and says so in its documentation."""
+
+    async def main() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with local_hosts(1) as hosts, hosts.spawn_procs() as procs:
+                await procs.initialized
+
+    asyncio.run(main())
+
+
+def test_warning_names_the_line_of_the_caller(slow):
+    port, receiver = Channel.open()
+
+    async def main() -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            future = slow.give.call_one(1)
+            for wait in (lambda: future.exception(), lambda: receiver.recv().get(timeout=0)):
+                with contextlib.suppress(TimeoutError):
+                    wait()
+        return [w.filename for w in caught]
+
+    files = asyncio.run(main())
+    assert files and set(files) == {__file__}
+    del port
 
 
 def test_get_in_an_async_actor_warns(slow):

@@ -66,7 +66,7 @@ class Probe(Actor):
 
 def test_procs_log_where_their_agent_does(start: Callable[..., Logged], tmp_path: Path):
     hosts = start(1)
-    # The level is the client's, which it gives to its procs; the place is the host's.
+    # The level is the client's, which it gives to its procs; the place of the runtime's log is the host's.
     with configured(file_log_level="info", enable_file_capture=True, log_dir=str(tmp_path / "client")):
         mesh = attach_to_workers(workers=hosts.workers.addresses, **hosts.workers.trust())
         procs = mesh.spawn_procs(name="logged")
@@ -75,11 +75,22 @@ def test_procs_log_where_their_agent_does(start: Callable[..., Logged], tmp_path
         assert [event["event"] for event in found] == ["proc.start", "actor.start"]
         assert found[0]["mesh"].startswith("logged-") and found[0]["pid"] != hosts.workers.processes[0].pid
         assert not os.path.exists(os.path.join(there, "runtime.jsonl"))
-        # Beside what they print.
+        # What they print goes where the client wants it.
+        folder = tmp_path / "client"
+        hosts.until(lambda: [path.read_text() for path in folder.glob("*/logged-*/0.stdout")] == ["on the host\n"])
+        assert not list(hosts.folder.glob("*/logged-*"))
+        mesh.shutdown().get()
+    assert hosts.said() == ""
+
+
+def test_captured_files_are_beside_the_log_of_the_host(start: Callable[..., Logged]):
+    hosts = start(1)
+    with configured(enable_file_capture=True):
+        mesh = attach_to_workers(workers=hosts.workers.addresses, **hosts.workers.trust())
+        mesh.spawn_procs(name="logged").spawn("probe", Probe).directory.call_one().get()
         folder = hosts.folder / hosts.workers.published[0]["uid"]
         hosts.until(lambda: [path.read_text() for path in folder.glob("logged-*/0.stdout")] == ["on the host\n"])
         mesh.shutdown().get()
-    assert hosts.said() == ""
 
 
 def test_the_end_of_a_job_is_no_loss_of_hosts(start: Callable[..., Logged]):

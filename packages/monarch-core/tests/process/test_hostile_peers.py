@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import select
 import socket
 import ssl
@@ -19,7 +20,23 @@ from typing import Any
 import pytest
 from forwarded_port import ForwardedPort
 from fresh_script import run
-from hostile_peers import ask, channel, connect, descriptors, join, memory, opening, other_version, release, rest, routed, said, server
+from hostile_peers import (
+    OURS,
+    PYTHON,
+    ask,
+    channel,
+    connect,
+    descriptors,
+    join,
+    memory,
+    opening,
+    other_version,
+    release,
+    rest,
+    routed,
+    said,
+    server,
+)
 from mesh_actors import Probe
 from worker_processes import Workers, children
 
@@ -96,7 +113,7 @@ def insecure(tmp_path: Path) -> Iterator[Agent]:
         ("insecure", b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", "the other end sent text"),
         ("insecure", b"\x16\x03\x01\x02\x00\x01", "the other end speaks TLS"),
         ("insecure", bytes(range(256)) * 8, "not a monarch process"),
-        ("insecure", release(77), "version 0.1.0 (protocol 77) at the other end"),
+        ("insecure", release(77), f"version 0.1.0 (protocol 77, Python {PYTHON}) at the other end"),
         ("insecure", opening(1, 1, b"nonsense"), "its greeting makes no sense"),
     ],
 )
@@ -289,7 +306,7 @@ def nonsense(connection: socket.socket) -> None:
         (until_it_leaves, "no answer"),
         (garbage, "not the expected protocol"),
         (at_once, "(closed by the other end|connection reset|reset by|broken pipe|endpoint is not connected)"),
-        (other_version, "version 0.1.0 .protocol 77. at the other end, 0.1.0 .protocol 1. here"),
+        (other_version, re.escape(f"version 0.1.0 (protocol 77, Python {PYTHON}) at the other end, {OURS} here")),
         (nonsense, "the answer makes no sense"),
     ],
 )

@@ -20,8 +20,9 @@ from fresh_script import Script
 from worker_processes import Workers
 
 from monarch._core import inspection
+from monarch._core._native import control_directory
 from monarch._core.process import current_process
-from monarch.actor import Actor, Channel, Port, ProcMesh, dump_state, endpoint, this_host
+from monarch.actor import Actor, Channel, HostMesh, Port, ProcMesh, attach_to_workers, dump_state, endpoint, this_host
 from monarch.config import configured
 
 
@@ -221,7 +222,7 @@ while True:
             # The message may be on its way.
             until(lambda: len(re.findall(r"wait_here [\d.]+s", monarch("ps", pid))) == 3)
             said = monarch("ps", pid)
-            assert sorted(int(n) for n in re.findall(r"^host \S+, worker (\d+)$", said, re.M)) == sorted(agents)
+            assert sorted(int(n) for n in re.findall(r"^  host \S+, worker (\d+)$", said, re.M)) == sorted(agents)
             assert sorted(re.findall(r"<root>\.<far\{'hosts': \d/3\}>$", said, re.M)) == [
                 f"<root>.<far{{'hosts': {n}/3}}>" for n in range(3)
             ]
@@ -235,21 +236,67 @@ while True:
             workers.processes[2].wait()
             script.until("told")
             said = monarch("ps", pid)
-            assert re.search(r"^host \S+: lost: agent killed$", said, re.M), said
-            assert len(re.findall(r"wait_here", said)) == 2
+            assert "lost" not in said and len(re.findall(r"wait_here", said)) == 2
+            said = monarch("ps", "--all", pid)
+            assert re.search(r"^  host \S+: lost: agent killed$", said, re.M), said
         finally:
             script.close()
             other.close()
+
+
+def sections(*arguments: str) -> dict[str, list[str]]:
+    """What `monarch ps` prints, by kind and pid: other jobs of the machine may be among it."""
+    found = [part.splitlines() for part in monarch("ps", *arguments, code=None).rstrip().split("\n\n")]
+    return {" ".join(lines[0].split()[:2]): lines for lines in found}
+
+
+def is_lost(hosts: HostMesh, rank: int) -> bool:
+    known = current_process().hosts
+    return known is not None and any(id == hosts._agents[rank] and why is not None for id, _, _, why in known.hosts())
+
+
+def test_agents_are_listed_with_their_job() -> None:
+    with Workers(3) as workers:
+        used, idle = workers.processes[:2], workers.processes[2]
+        with attach_to_workers(workers=workers.addresses[:2]) as hosts:
+            hosts.spawn_procs(name="far").initialized.get()
+            late = attach_to_workers(workers=["ipc://@no-worker-listens-here"])
+            found = sections()
+            job = found[f"job {os.getpid()}"]
+            shown = [line for line in job if "worker " in line]
+            assert sorted(int(line.split()[-1]) for line in shown) == sorted(process.pid for process in used)
+            assert all(line.startswith("  host ") for line in shown)
+            assert "  a host: it has not joined yet" in job
+            # An agent is listed once, as an agent, and by itself only if it works for no job of this machine.
+            for process in used:
+                assert f"agent {process.pid}" not in found and f"job {process.pid}" not in found
+            alone = found[f"agent {idle.pid}"]
+            assert alone[2].split()[-1] == "agent" and len(alone) == 3
+            everything = sections("--all")
+            assert {f"agent {process.pid}" for process in workers.processes} <= set(everything)
+            assert any(
+                line.startswith(f"  works for {os.uname().nodename} pid {os.getpid()} ") for line in everything[f"agent {used[0].pid}"]
+            )
+            # What is asked for is shown.
+            assert list(sections(str(used[0].pid))) == [f"agent {used[0].pid}"]
+            workers.processes[0].kill()
+            until(lambda: is_lost(hosts, 0))
+            assert not any("lost" in line for line in sections()[f"job {os.getpid()}"])
+            assert any("lost: agent killed" in line for line in sections("--all")[f"job {os.getpid()}"])
+            del late
 
 
 def test_another_user_sees_nothing(procs: ProcMesh) -> None:
     if os.getuid() != 0:
         pytest.skip("needs root, to become somebody else")
     procs.initialized.get()
-    code = "import os, sys; sys.path[:] = %r\nfrom monarch._core import inspection\nos.setuid(65534)\nassert inspection.agents()\n"
-    code += "print([one for one in inspection.look(0) if one.agent == %d])"
-    done = subprocess.run([sys.executable, "-c", code % (sys.path, current_process().uid)], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("[]\n", "")
+    code = "import os, sys; sys.path[:] = %r\nfrom monarch._core import inspection\nos.setuid(65534)\n"
+    # The directory of control sockets is closed to other users.
+    code += "print([agent for agent in inspection.agents() if agent == %d], [one for one in inspection.look(0) if one.agent == %d])"
+    uid = current_process().uid
+    assert uid in inspection.agents()
+    done = subprocess.run([sys.executable, "-c", code % (sys.path, uid, uid)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[] []\n", "")
 
 
 def test_garbage_at_the_door_disturbs_nobody(procs: ProcMesh) -> None:
@@ -259,7 +306,7 @@ def test_garbage_at_the_door_disturbs_nobody(procs: ProcMesh) -> None:
     greeting = b"\1\0\0\0" + dice.randbytes(8)
     for n in range(200):
         with socket.socket(socket.AF_UNIX) as guest:
-            guest.connect(f"\0monarch-{current_process().uid:016x}")
+            guest.connect(f"{control_directory()}/monarch-{current_process().uid:016x}")
             said = dice.randbytes(dice.randrange(64))
             try:
                 guest.sendall(said if n % 2 else greeting + said)

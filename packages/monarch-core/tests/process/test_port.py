@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import os
 import pickle
 import signal
@@ -295,19 +294,17 @@ def test_exception_into_an_explicit_port(answering):
 # ---- undeliverable
 
 
-def closed_port():
-    port, receiver = Channel.open()
-    del receiver
-    gc.collect()
-    return port
+def port_of_an_ended_process():
+    with this_host().spawn_procs() as mesh:
+        return mesh.spawn("user", PortUser).open.call_one().get()
 
 
 def test_undeliverable_message_comes_back_to_the_sender(users):
     user = users.slice(gpus=0)
-    user.send.call_one(closed_port(), "lost").get()
-    # It comes back before anything that is asked later over the same way is answered, or after: ask until it is there.
+    port = port_of_an_ended_process()
+    # A message that is sent before the sender has notice of the end is lost.
     while not (found := user.came_back.call_one().get()):
-        pass
+        user.send.call_one(port, "lost").get()
     sender, dest, error = found[0]
     assert "users" in sender
     assert "port" in dest
@@ -318,7 +315,6 @@ def test_undeliverable_message_comes_back_to_the_sender(users):
 def test_undeliverable_message_fails_a_sender_that_does_not_handle_it():
     done = run(
         """
-        import gc
         from monarch.actor import Channel, SupervisionError, this_host
         import monarch.actor, threading
         told = threading.Event()
@@ -327,15 +323,13 @@ def test_undeliverable_message_fails_a_sender_that_does_not_handle_it():
             told.set()
         monarch.actor.unhandled_fault_hook = hook
         import sys; sys.path.insert(0, sys.argv[1])
-        from test_port import Plain
+        from test_port import Plain, port_of_an_ended_process
         actor = this_host().spawn_procs().spawn("plain", Plain)
-        port, receiver = Channel.open()
-        del receiver
-        gc.collect()
+        port = port_of_an_ended_process()
         actor.send.call_one(port, 1, False).get()
         print(actor.alive.call_one().get())
-        actor.send.broadcast(port, 1)
-        told.wait()
+        while not told.wait(0.02):
+            actor.send.call_one(port, 1).exception()
         try:
             actor.alive.call_one().get()
         except SupervisionError as e:

@@ -103,7 +103,7 @@ def test_body_runs_on_a_private_loop_of_the_thread_that_gets():
         return threading.get_ident(), asyncio.get_running_loop()
 
     thread, loop = body().get()
-    assert thread == threading.get_ident() and loop.is_closed()
+    assert thread == threading.get_ident() and not loop.is_closed()
 
     async def main() -> None:
         future = body()
@@ -112,6 +112,141 @@ def test_body_runs_on_a_private_loop_of_the_thread_that_gets():
         assert thread != threading.get_ident() and loop is not asyncio.get_running_loop()
 
     asyncio.run(main())
+
+
+def test_thread_keeps_its_loop_until_it_ends():
+    @returns_future
+    async def body() -> Any:
+        return asyncio.get_running_loop()
+
+    loops: list[Any] = []
+
+    def run() -> None:
+        loops.extend(body().get() for _ in range(3))
+        assert not loops[0].is_closed()
+        # The thread has none of its own for it.
+        with pytest.raises(RuntimeError):
+            asyncio.get_event_loop_policy().get_event_loop()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert len(loops) == 3 and len(set(loops)) == 1
+    assert loops[0] is not body().get() and body().get() is body().get()
+    assert loops[0].is_closed() and not body().get().is_closed()
+
+
+def test_get_cancels_tasks_that_its_body_left():
+    ended: list[str] = []
+
+    async def left(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+
+    @returns_future
+    async def body(name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(left(name))
+        await asyncio.sleep(0)
+        if name == "raises":
+            raise KeyError(name)
+        return task
+
+    task = body("returns").get()
+    assert ended == ["returns"] and task.cancelled()
+    with pytest.raises(KeyError):
+        body("raises").get()
+    assert ended == ["returns", "raises"]
+
+
+def test_main_thread_closes_its_loop_at_exit():
+    script = """
+import asyncio, threading
+from monarch.actor import returns_future
+
+@returns_future
+async def body():
+    return asyncio.get_running_loop()
+
+body().get()
+done = threading.Event()
+def run():
+    body().get()
+    done.set()
+    threading.Event().wait()
+threading.Thread(target=run, daemon=True).start()
+done.wait()
+print("over")
+"""
+    done = subprocess.run([sys.executable, "-X", "dev", "-W", "error", "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "over\n", "")
+
+
+INTERRUPTED = """
+import asyncio, signal, sys, threading
+from monarch.actor import returns_future
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+# A handler of the program's own is left in place: the exception comes up in whatever the loop does.
+if "own" in sys.argv:
+    signal.signal(signal.SIGINT, interrupt)
+main = threading.get_ident()
+
+@returns_future
+async def body():
+    try:
+        if "inside" in sys.argv:
+            signal.pthread_kill(main, signal.SIGINT)
+        else:
+            asyncio.get_running_loop().call_soon(signal.pthread_kill, main, signal.SIGINT)
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        if "returns" in sys.argv:
+            return "late"
+        if "raises" in sys.argv:
+            raise KeyError("late")
+        raise
+
+async def on_a_loop(future):
+    future.get()
+
+future = body()
+try:
+    if "beside" in sys.argv:
+        import warnings
+        warnings.simplefilter("ignore")
+        asyncio.run(on_a_loop(future))
+    else:
+        future.get()
+except KeyboardInterrupt:
+    print("interrupted")
+for _ in range(2):
+    try:
+        future.get()
+    except asyncio.CancelledError:
+        print("cancelled")
+
+@returns_future
+async def after():
+    return "usable"
+
+print(after().get())
+"""
+
+
+@pytest.mark.parametrize("then", ["raises", "returns", "passes on"])
+@pytest.mark.parametrize(
+    ("where", "handler"),
+    # A loop of asyncio takes the first interrupt for itself: `get()` beside it is interrupted by a handler of the program's own.
+    [("inside", "own"), ("inside", "default"), ("loop", "own"), ("loop", "default"), ("beside", "own")],
+)
+def test_interrupted_get_gives_cancelled_error(where: str, handler: str, then: str):
+    command = [sys.executable, "-c", INTERRUPTED, where, handler, then]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=25)
+    assert (done.returncode, done.stdout) == (0, "interrupted\ncancelled\ncancelled\nusable\n"), done.stderr
 
 
 def test_body_has_the_context_of_the_caller():

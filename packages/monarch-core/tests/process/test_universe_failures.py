@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from universe_actors import Caller, Cleaner, Echo, Owner, Proxy, Sleeper
+from universe_actors import Caller, Cleaner, Echo, Owner, Proxy, Sleeper, Stubborn
 
 import monarch.actor
 from monarch._core import root_fault
@@ -54,8 +56,25 @@ def test_killed_while_it_waits_in_a_sync_endpoint(universe):
     universe.kill(caller)
 
 
+@pytest.mark.parametrize("way", ["pass it on", "return", "raise", "exit"])
+def test_threads_of_killed_procs_answer_nothing(way):
+    for _ in range(10):
+        with Universe() as u:
+            procs = u.host.spawn_procs(per_host={"procs": 8})
+            mesh = procs.spawn("stubborn", Stubborn)
+            calls = [mesh.slice(procs=i).nap.call_one(u, way) for i in range(8)]
+            u.run_for(10.0)
+            u.kill(procs)
+            for call in calls:
+                with pytest.raises(SupervisionError, match=r"Killed\(sig=9\)") as caught:
+                    call.get()
+                failure = caught.value.failure
+                assert failure is not None and failure.reason.kind == "signal"
+
+
 def test_killed_before_it_began(universe):
-    procs = universe.host.spawn_procs(per_host={"procs": 3})
+    # The bootstrap sleeps in simulated time, which does not pass here: no proc can begin before it is killed.
+    procs = universe.host.spawn_procs(per_host={"procs": 3}, bootstrap=partial(universe.sleep, HOUR))
     universe.kill(procs)
     with pytest.raises(SpawnError, match="3 of 3 procs did not start"):
         procs.initialized.get()

@@ -53,6 +53,24 @@ class Echo(Actor):
         return get_or_spawn_controller(name, Counter).get().add.call_one().get()
 
 
+class Stubborn(Actor):
+    """Does something of its own with what ends its thread."""
+
+    @endpoint
+    def nap(self, universe: Any, way: str) -> str:
+        try:
+            universe.sleep(3600.0)  # sleeps: simulated time
+        except SystemExit as e:
+            if way == "return":
+                return "woken"
+            if way == "raise":
+                raise ValueError("woken") from e
+            if way == "exit":
+                raise SystemExit(3) from e
+            raise
+        return "slept"
+
+
 class Counter(Actor):
     def __init__(self) -> None:
         self.n = 0

@@ -16,7 +16,8 @@ COMMAND = "from monarch._core.cli import main; main()"
 
 
 class Workers:
-    """So many of them, by `kind`: `unix`, `tls` (with a secret), or `insecure`; ended when the block is left."""
+    """So many of them, by `kind`: `unix`, `abstract` (a unix address without a file), `tls` (with a secret), or `insecure`; ended when the
+    block is left."""
 
     def __init__(self, count: int, kind: str = "unix", **options: Any) -> None:
         self.kind = kind
@@ -33,8 +34,9 @@ class Workers:
     def start(self, *more: str) -> int:
         """Starts another one and waits until it listens; its number."""
         number = len(self.processes)
-        listen = f"ipc://{self.folder}/{number}" if self.kind == "unix" else "tcp://127.0.0.1:0"
-        how = {"unix": [], "tls": ["--secret-file", str(self.secret)], "insecure": ["--insecure"]}[self.kind]
+        unix = {"unix": f"ipc://{self.folder}/{number}", "abstract": f"ipc://@{self.folder.name}-{number}"}
+        listen = unix.get(self.kind, "tcp://127.0.0.1:0")
+        how = {"tls": ["--secret-file", str(self.secret)], "insecure": ["--insecure"]}.get(self.kind, [])
         publish = self.folder / f"{number}.json"
         command = [sys.executable, "-W", "ignore", "-c", COMMAND, "worker", "--listen", listen, "--publish", str(publish), *how, *more]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, **self.options)

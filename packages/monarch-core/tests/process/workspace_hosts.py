@@ -43,7 +43,7 @@ class OtherHosts:
         procs = this_host().spawn_procs(
             {"hosts": len(self)}, None if by_command else forked, name, bootstrap_command=command if by_command else None
         )
-        self._spawned.append(this_host()._spawned[-1])
+        self._spawned.append(list(this_host()._spawned)[-1])
         self._procs.append(procs)
         return procs
 

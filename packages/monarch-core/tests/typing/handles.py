@@ -9,6 +9,7 @@ from actors import Async, Lender, Sync
 from monarch.actor import (
     Accumulator,
     Actor,
+    ActorMesh,
     Extent,
     Future,
     HostMesh,
@@ -92,3 +93,7 @@ def takes_any(mesh: Actor) -> None: ...
 
 
 takes_any(sync)
+
+# Some annotate handles as meshes.
+meshes: list[ActorMesh[Sync]] = []
+some: list[ActorMesh] = []

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core.address import BindSpec, ChannelAddr, ChannelTransport
+from monarch._core.address import BindSpec, ChannelAddr, ChannelTransport, place_of
 
 TRANSPORTS = list(ChannelTransport.members().values())
 REFUSED = ["MetaTlsWithHostname", "MetaTlsWithIpV6", "Quic", "MetaQuicWithHostname", "MetaQuicWithIpV6"]
@@ -292,3 +292,9 @@ def test_any_text_is_an_address_or_a_value_error(text: str) -> None:
         assert ChannelAddr(str(ChannelAddr(text))) == ChannelAddr(str(ChannelAddr(text)))
     except ValueError as error:
         assert str(error).startswith("invalid address: ")
+
+
+def test_place_of_an_address_has_no_identity() -> None:
+    address = ChannelAddr("svc<2>@tcp://a:1@tcp://0.0.0.0:1")
+    place = place_of(address)
+    assert (str(place), address.uid, place_of(place)) == ("tcp:a:1@tcp:0.0.0.0:1", "2", place)

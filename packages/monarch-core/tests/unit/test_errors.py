@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core import errors, pickling
+from monarch._core import error_table, errors, pickling
 from monarch._core.error_table import ERROR_TABLE, ROWS
 from monarch._core.errors import (
     ActorError,
@@ -145,7 +145,9 @@ def test_report_first_line(kind):
     lines = failure(reason=reason).report().split("\n")
     place = "(pid 77 on h1)" + (" SIGKILL" if reason.signal else "")
     assert lines[0] == f"The actor {WORK} and all its descendants have failed: {text} {place}"
-    assert lines[-1] == f"  hint: {ROWS[kind].hint}"
+    # The owner is the script, and the signal SIGKILL.
+    hints = {"raised": error_table.UNHANDLED_BY_ROOT, "signal": error_table.KILLED}
+    assert lines[-1] == f"  hint: {hints.get(kind, ROWS[kind].hint)}"
     assert re.match(ACTOR_FAILED, lines[0])
 
 

@@ -72,7 +72,7 @@ CONTRACT_DEFAULTS = {
 def test_defaults() -> None:
     effective = Configuration({}).view()
     assert {name: effective[name] for name in CONTRACT_DEFAULTS} == CONTRACT_DEFAULTS
-    assert len(effective) == len(SETTINGS) == 44 + 50
+    assert len(effective) == len(SETTINGS) == 44 + 51
     assert set(effective) - set(CONTRACT_DEFAULTS) <= {one.name for one in SETTINGS.values() if one.ignored}
 
 

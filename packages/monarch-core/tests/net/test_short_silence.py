@@ -1,0 +1,45 @@
+"""Hosts that are silent for two thirds of `host_loss_timeout`, by a cut or frozen: nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from disturbances import nothing_lost, pause
+
+from tools.netns.cluster import Cluster
+
+# The limit, and two thirds of it.
+SILENCES = [("3s", 2.0), ("12s", 8.0)]
+# A host that does not hear its client keeps its work for longer.
+LEASE = "1m"
+
+
+@pytest.mark.parametrize(("limit", "silence"), SILENCES)
+def test_host_cut_off_for_two_thirds_of_the_limit(cluster: Cluster, limit: str, silence: float) -> None:
+    cluster.env.update(MONARCH_HOST_LOSS_TIMEOUT=limit, MONARCH_MESH_ORPHAN_TIMEOUT=LEASE)
+    with nothing_lost(cluster, "stream", "streamed"):
+        cluster.hosts[1].cut()
+        pause(silence)
+        cluster.hosts[1].heal()
+
+
+@pytest.mark.parametrize(("limit", "silence"), SILENCES)
+def test_agent_frozen_for_two_thirds_of_the_limit(cluster: Cluster, limit: str, silence: float) -> None:
+    cluster.env.update(MONARCH_HOST_LOSS_TIMEOUT=limit, MONARCH_MESH_ORPHAN_TIMEOUT=LEASE)
+    with nothing_lost(cluster, "stream", "streamed"):
+        agent = cluster.workers[1].process
+        agent.send_signal(signal.SIGSTOP)
+        pause(silence)
+        agent.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("host", [0, 2])
+def test_hosts_cut_off_one_after_the_other_lose_nothing(cluster: Cluster, host: int) -> None:
+    """What others have heard last does not shorten the limit."""
+    cluster.env["MONARCH_HOST_LOSS_TIMEOUT"] = "6s"
+    with nothing_lost(cluster, "stream", "streamed"):
+        for cut in (1, host):
+            cluster.hosts[cut].cut()
+            pause(4.0)
+            cluster.hosts[cut].heal()

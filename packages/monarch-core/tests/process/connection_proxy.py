@@ -1,0 +1,266 @@
+"""A TCP proxy in front of a port of this machine, which ends, halves, resets, refuses or pauses connections at command."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+import struct
+import threading
+from collections.abc import Callable
+
+# Bytes that are read at once, and that wait for a peer that does not read.
+CHUNK = 256 << 10
+
+
+class Direction:
+    """What is read from one end and sent to the other."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket) -> None:
+        self.source = source
+        self.sink = sink
+        self.waiting = b""
+        # The sink has got its FIN: what comes after that is thrown away.
+        self.ended = False
+        # The source has sent its FIN.
+        self.over = False
+
+
+class Pair:
+    """The two connections of one client: `near` is of the dialler, `far` leads to the port."""
+
+    def __init__(self, near: socket.socket, far: socket.socket) -> None:
+        self.near = near
+        self.far = far
+        self.directions = (Direction(near, far), Direction(far, near))
+
+    def is_over(self) -> bool:
+        return all(d.over and not d.waiting for d in self.directions)
+
+
+class ConnectionProxy:
+    """Forwards to `address` until the block is left. Commands take effect when they return; connections may be made at any time."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        self._to = (host, int(port))
+        self._pairs: list[Pair] = []
+        self._paused = False
+        self._commands: list[Callable[[], None]] = []
+        self._done = threading.Condition()
+        self._closing = False
+        self._threshold: int | None = None
+        self._action: Callable[[], None] | None = None
+        self.acted = threading.Event()
+        # Connections that were forwarded, and bytes.
+        self.count = 0
+        self.passed = 0
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._woken = socket.socketpair()
+        self._woken.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._listener: socket.socket | None = None
+        self.port = 0
+        self._listen()
+        self._thread = threading.Thread(target=self._run, name="proxy")
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"tcp://127.0.0.1:{self.port}"
+
+    # ---- commands
+
+    def finish(self) -> None:
+        """Both ends of each connection get a FIN; what they still send is thrown away."""
+        self._do(self._finish)
+
+    def finish_near(self) -> None:
+        """The dialler of each connection gets a FIN; what it sends is forwarded as before."""
+        self._do(lambda: self._end([p.directions[1] for p in self._pairs]))
+
+    def finish_far(self) -> None:
+        """The listener of each connection gets a FIN; what it sends is forwarded as before."""
+        self._do(lambda: self._end([p.directions[0] for p in self._pairs]))
+
+    def reset(self) -> None:
+        """Both ends of each connection get a reset."""
+        self._do(self._reset)
+
+    def pause(self) -> None:
+        """Connections stay open, and nothing is forwarded until `resume`."""
+        self._do(lambda: self._set_paused(True))
+
+    def resume(self) -> None:
+        self._do(lambda: self._set_paused(False))
+
+    def refuse(self) -> None:
+        """New connections are refused by the kernel."""
+        self._do(self._close_listener)
+
+    def admit(self) -> None:
+        self._do(self._listen)
+
+    def redirect(self, address: str) -> None:
+        """New connections lead to another port."""
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        to = (host, int(port))
+        self._do(lambda: setattr(self, "_to", to))
+
+    def when(self, nbytes: int, action: Callable[[], None]) -> None:
+        """Does `action`, a command, when so many more bytes have been forwarded; `acted` is set then."""
+
+        def set_it() -> None:
+            self._threshold, self._action = self.passed + nbytes, action
+            self.acted.clear()
+
+        self._do(set_it)
+
+    # ---- the thread
+
+    def _do(self, command: Callable[[], None]) -> None:
+        if threading.current_thread() is self._thread:
+            return command()
+        with self._done:
+            self._commands.append(command)
+            self._wake.send(b".")
+            self._done.wait_for(lambda: command not in self._commands or not self._thread.is_alive())
+
+    def _run(self) -> None:
+        while not self._closing:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._woken:
+                    with contextlib.suppress(BlockingIOError):
+                        self._woken.recv(4096)
+                elif key.fileobj is self._listener:
+                    self._accept()
+                else:
+                    self._move(key.data)
+            with self._done:
+                for command in self._commands:
+                    command()
+                self._commands.clear()
+                self._done.notify_all()
+            if self._threshold is not None and self.passed >= self._threshold and self._action is not None:
+                action, self._threshold, self._action = self._action, None, None
+                action()
+                self.acted.set()
+            self._watch()
+
+    def _watch(self) -> None:
+        """Has the selector look at what can go on."""
+        for pair in [p for p in self._pairs if p.is_over()]:
+            self._drop(pair)
+        for pair in self._pairs:
+            for end, reads, writes in ((pair.near, 0, 1), (pair.far, 1, 0)):
+                read, write = pair.directions[reads], pair.directions[writes]
+                events = 0
+                if not self._paused:
+                    events |= selectors.EVENT_READ * (not read.over and not read.waiting)
+                    events |= selectors.EVENT_WRITE * bool(write.waiting)
+                self._register(end, events, pair)
+
+    def _register(self, end: socket.socket, events: int, pair: Pair) -> None:
+        known = end.fileno() in self._selector.get_map()
+        if events and known:
+            self._selector.modify(end, events, pair)
+        elif events:
+            self._selector.register(end, events, pair)
+        elif known:
+            self._selector.unregister(end)
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        near, _ = self._listener.accept()
+        try:
+            far = socket.create_connection(self._to)
+        except OSError:
+            # As a proxy does whose server is gone: it has accepted before it knows.
+            near.close()
+            return
+        for end in (near, far):
+            end.setblocking(False)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.count += 1
+        self._pairs.append(Pair(near, far))
+
+    def _move(self, pair: Pair) -> None:
+        if pair not in self._pairs:
+            return
+        for direction in pair.directions:
+            try:
+                self._move_one(direction)
+            except BlockingIOError:
+                continue
+            except OSError:
+                # One end was reset: so is the other.
+                return self._drop(pair, reset=True)
+
+    def _move_one(self, d: Direction) -> None:
+        if not d.waiting and not d.over:
+            data = d.source.recv(CHUNK)
+            if not data:
+                d.over = True
+                if not d.ended:
+                    d.ended = True
+                    d.sink.shutdown(socket.SHUT_WR)
+                return
+            self.passed += len(data)
+            d.waiting = b"" if d.ended else data
+        if d.waiting:
+            d.waiting = d.waiting[d.sink.send(d.waiting) :]
+
+    def _finish(self) -> None:
+        self._end([d for pair in self._pairs for d in pair.directions])
+
+    def _end(self, directions: list[Direction]) -> None:
+        for d in directions:
+            d.waiting = b""
+            if not d.ended:
+                d.ended = True
+                with contextlib.suppress(OSError):
+                    d.sink.shutdown(socket.SHUT_WR)
+
+    def _reset(self) -> None:
+        for pair in list(self._pairs):
+            self._drop(pair, reset=True)
+
+    def _drop(self, pair: Pair, reset: bool = False) -> None:
+        self._pairs.remove(pair)
+        for end in (pair.near, pair.far):
+            if end.fileno() in self._selector.get_map():
+                self._selector.unregister(end)
+            if reset:
+                with contextlib.suppress(OSError):
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            end.close()
+
+    def _set_paused(self, paused: bool) -> None:
+        self._paused = paused
+
+    def _listen(self) -> None:
+        if self._listener is None:
+            self._listener = socket.create_server(("127.0.0.1", self.port), backlog=128)
+            self.port = self._listener.getsockname()[1]
+            self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _close_listener(self) -> None:
+        if self._listener is not None:
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    def _close(self) -> None:
+        self._close_listener()
+        self._reset()
+        self._closing = True
+
+    def __enter__(self) -> ConnectionProxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._do(self._close)
+        self._thread.join()
+        self._selector.close()
+        self._wake.close()
+        self._woken.close()

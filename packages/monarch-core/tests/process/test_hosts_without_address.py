@@ -1,0 +1,101 @@
+"""Hosts that never join because their addresses do not come, and procs that are asked for on hosts that are lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from worker_processes import Workers
+
+from monarch.actor import (
+    Actor,
+    AttachError,
+    Channel,
+    HostMesh,
+    MeshFailure,
+    MonarchError,
+    SpawnError,
+    SupervisionError,
+    attach_to_workers,
+    endpoint,
+)
+
+
+class Echo(Actor):
+    @endpoint
+    def echo(self, x: int) -> int:
+        return x
+
+
+class NoAddress(MonarchError):
+    pass
+
+
+class Pending:
+    """Two hosts whose addresses are to come."""
+
+    def __init__(self) -> None:
+        self.channels = [Channel[str].open(once=True) for _ in range(2)]
+        self.hosts: HostMesh = attach_to_workers(workers=[receiver.recv() for _, receiver in self.channels], name="a", secret=b"x" * 32)
+
+    def fail(self, error: Exception) -> None:
+        for port, _ in self.channels:
+            port.exception(error)
+
+
+@pytest.fixture
+def pending(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pending]:
+    # What is not seen reaches the root, which would end this process.
+    told: list[MeshFailure] = []
+    monkeypatch.setattr("monarch.actor.unhandled_fault_hook", told.append)
+    yield Pending()
+
+
+def test_each_host_without_address_is_counted(pending: Pending) -> None:
+    pending.fail(RuntimeError("no machine"))
+    with pytest.raises(AttachError, match=r"2 of 2 hosts did not join: a\[0\]: its address did not come: RuntimeError: no machine; a\[1\]"):
+        pending.hosts.initialized.get(20)
+
+
+def test_procs_of_hosts_that_never_join_fail(pending: Pending) -> None:
+    """Nothing was sent to them."""
+    procs = pending.hosts.spawn_procs()
+    ready = procs.initialized
+    pending.fail(RuntimeError("no machine"))
+    with pytest.raises(SpawnError, match=r"2 of 2 procs did not start(?s:.*)host a\[0\] lost: it did not join"):
+        ready.get(20)
+
+
+@pytest.mark.parametrize("use", ["hosts", "spawn", "procs", "call"])
+def test_error_of_an_address_reaches_its_users(pending: Pending, use: str) -> None:
+    """It is raised as it is: `except` finds its type."""
+    procs = pending.hosts.spawn_procs()
+    call = procs.spawn("echo", Echo).echo.call(1)
+    pending.fail(NoAddress("the job has ended"))
+    uses: dict[str, Any] = {
+        "hosts": lambda: pending.hosts.initialized.get(20),
+        "spawn": lambda: (pending.hosts.initialized.exception(20), pending.hosts.spawn_procs()),
+        "procs": lambda: procs.initialized.get(20),
+        "call": lambda: call.get(20),
+    }
+    with pytest.raises(NoAddress, match=r"\Athe job has ended\Z") as caught:
+        uses[use]()
+    assert use != "call" or isinstance(caught.value.__cause__, SupervisionError)
+
+
+def test_spawn_on_a_lost_host_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[MeshFailure] = []
+    monkeypatch.setattr("monarch.actor.unhandled_fault_hook", told.append)
+    with Workers(1) as workers:
+        hosts = workers.attach()
+        echo = hosts.spawn_procs().spawn("echo", Echo)
+        assert echo.echo.call_one(1).get(20) == 1
+        os.kill(workers.processes[0].pid, signal.SIGKILL)
+        with pytest.raises(SupervisionError):
+            while True:
+                echo.echo.call_one(1).get(20)
+        with pytest.raises(SpawnError, match=r"1 of 1 procs did not start"):
+            hosts.spawn_procs().initialized.get(20)
