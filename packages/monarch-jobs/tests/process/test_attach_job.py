@@ -66,7 +66,7 @@ def test_hosts_run_actors_and_outlive_the_job(workers: Workers, folder: Path) ->
     job = attach_job(workers)
     state = job.state("state.json")
     assert agents(state) == pids(workers)
-    assert job.state("state.json").a is state.a
+    assert job.state("state.json").a == state.a
     assert stat.S_IMODE(os.stat("state.json").st_mode) == 0o600
     saved = Path("state.json").read_text()
     assert workers.secret.read_text() not in saved and workers.addresses[0] in saved

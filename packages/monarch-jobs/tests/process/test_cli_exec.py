@@ -55,6 +55,12 @@ def test_one_rank_streams_as_it_is(options: tuple[str, ...]) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (5, "out\n", "err\n")
 
 
+def test_per_host_runs_all_processes_of_host_0() -> None:
+    out = said("exec", "--per-host", "gpus=2", "--output-dir", "out", "sh", "-c", "echo $MONARCH_RANK_GPUS of $MONARCH_SIZE_GPUS")
+    assert sorted(out.splitlines()) == ["[0] 0 of 2", "[1] 1 of 2"]
+    assert sorted(os.listdir("out")) == ["stderr_0.txt", "stderr_1.txt", "stdout_0.txt", "stdout_1.txt"]
+
+
 def test_all_ranks_of_all_meshes_also_into_files() -> None:
     done = monarch(
         "exec", "--all", "--per-host", "gpus=2", "-e", "WORD=hello", "sh", "-c", "echo $WORD $MONARCH_RANK_GPUS; exit $MONARCH_RANK_GPUS"

@@ -66,7 +66,8 @@ def test_coordinates_are_in_the_environment(capfd: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
-        ({"rank": 3}, ["1 1"]),
+        ({"rank": 0}, ["[0] 0 0", "[1] 0 1", "[2] 1 0", "[3] 1 1"]),
+        ({"point": {"x": 1, "gpus": 1}}, ["1 1"]),
         ({"point": {"x": 1, "gpus": 0}}, ["1 0"]),
         ({"point": {"x": 1}}, ["[2] 1 0", "[3] 1 1"]),
     ],
@@ -74,6 +75,16 @@ def test_coordinates_are_in_the_environment(capfd: pytest.CaptureFixture[str]) -
 def test_one_rank_or_some(capfd: pytest.CaptureFixture[str], where: dict[str, object], expected: list[str]) -> None:
     assert run("sh", "-c", "echo $MONARCH_RANK_x $MONARCH_RANK_gpus", per_host={"x": 2, "gpus": 2}, **where) == 0
     assert sorted(capfd.readouterr().out.splitlines()) == expected
+
+
+def test_processes_of_a_host_write_files_by_rank(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = "echo out $MONARCH_RANK_GPUS; echo err >&2"
+    assert run("sh", "-c", words, per_host={"x": 1, "gpus": 2}, output_dir=str(tmp_path / "out")) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["stderr_0.txt", "stderr_1.txt", "stdout_0.txt", "stdout_1.txt"]
+    assert (tmp_path / "out/stdout_1.txt").read_text() == "out 1\n"
+    assert run("echo", "again", per_host={"gpus": 2}, point={"gpus": 1}, output_dir=str(tmp_path / "out")) == 0
+    assert (tmp_path / "out/stdout.txt").read_text() == "again\n"
+    assert capfd.readouterr().out == ""
 
 
 def test_environment_and_folder(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -152,7 +163,7 @@ def test_one_rank_that_cannot_start_does_not_stop_the_others(capfd: pytest.Captu
         (["true"], {"point": {"x": 2}, "per_host": {"x": 2}}, "out of range"),
         (["true"], {"per_host": {"x": 0}}, "positive"),
         (["true"], {"timeout": 0}, "timeout"),
-        (["true"], {"output_dir": "/tmp", "per_host": {"x": 2}}, r"\$SUBDIR"),
+        (["true"], {"rank": 1, "per_host": {"x": 2}}, "rank 1"),
     ],
 )
 def test_mistakes_are_told_before_anything_happens(words: list[str], options: dict[str, object], text: str) -> None:

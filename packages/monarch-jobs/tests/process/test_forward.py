@@ -312,10 +312,26 @@ def test_stopping_it_closes_ports_and_connections(pair: Any, servers: list[Serve
         connected(address)
 
 
+def test_procs_of_a_machine_share_one_literal_address(forwarder: PortForwarder, procs: Any, servers: list[Server]) -> None:
+    servers += [Server(lambda sock: sock.sendall(b"first")), Server(lambda sock: sock.sendall(b"second"))]
+    with socket.create_server((HERE, 0)) as probe:
+        port = probe.getsockname()[1]
+    ports = [server.port for server in servers]
+    forwarder.forward.call_one(procs[0], lambda point: ports[point["x"]], procs[1], str(port)).get()
+    assert forwarder.addresses.call_one().get() == [f"{HERE}:{port}"] * 2
+    found: set[bytes] = set()
+    while len(found) < 2:
+        with connected((HERE, port)) as sock:
+            found.add(everything(sock))
+    assert found == {b"first", b"second"}
+
+
 def test_mistakes(forwarder: PortForwarder, procs: tuple[ProcMesh, ProcMesh]) -> None:
     one = procs[0].slice(x=0)
-    with pytest.raises(ActorError, match="same size: 2 to connect to, 1 to listen"):
+    with pytest.raises(ActorError, match="must have the same shape"):
         forwarder.forward.call_one(procs[0], 80, one, "0").get()
+    with this_host().spawn_procs({"y": 2}) as other, pytest.raises(ActorError, match="{x: 2} and .* {y: 2} must have the same shape"):
+        forwarder.forward.call_one(procs[0], 80, other, "0").get()
     with pytest.raises(ActorError, match="invalid address 'nothing'"):
         forwarder.forward.call_one(one, 80, one, "nothing").get()
     with pytest.raises(ActorError, match="invalid port 0"):

@@ -33,7 +33,8 @@ def test_an_allocation_is_made_once_and_ends_with_kill(folder: Path) -> None:
     assert job.apply_id == first
     assert job.status().phase == "running"
     state = job.state(cached_path=None)
-    assert state.hosts is state["hosts"] is this_host()
+    assert state.hosts is state["hosts"]
+    assert state.hosts == this_host()
     assert os.listdir(folder) == ["alloc"]
     for _ in range(2):
         job.kill()
@@ -216,7 +217,7 @@ def test_the_surrounding_allocation_is_used(monkeypatch: pytest.MonkeyPatch) -> 
     outer.state()
     monkeypatch.setenv("MONARCH_BATCH_JOB", "1")
     inner = FileJob("another", 7)
-    assert inner.state().hosts is this_host()
+    assert inner.state().hosts == this_host()
     assert inner.apply_id == outer.apply_id
     assert isinstance(inner._current, BatchJob)
     assert allocations("another") == []
@@ -254,8 +255,6 @@ def test_settings_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, variable: 
 def test_what_other_wheels_bring_is_named() -> None:
     job = FileJob("alloc")
     calls: list[tuple[Any, str]] = [
-        (lambda: job.enable_telemetry(), "enable_telemetry needs the wheel monarch-telemetry"),
-        (lambda: job.enable_admin(), "monarch-telemetry"),
         (lambda: job.remote_mount("."), "remote_mount needs the wheel monarch-fs"),
         (lambda: job.gather_mount("a", "b"), "monarch-fs"),
         (lambda: job.profile(), "monarch-telemetry"),
@@ -264,6 +263,22 @@ def test_what_other_wheels_bring_is_named() -> None:
     for call, words in calls:
         with pytest.raises(NotImplementedError, match=words):
             call()
+
+
+@pytest.mark.parametrize("method", ["enable_telemetry", "enable_admin"])
+def test_job_runs_without_the_telemetry_wheel(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monarch.job._trait._warned", set[str]())
+    job = FileJob("alloc")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert getattr(job, method)() is job
+        assert getattr(job, method)() is job
+    (warning,) = caught
+    assert f"JobTrait.{method} has no effect: the wheel monarch-telemetry is not installed" in str(warning.message)
+    assert warning.filename == __file__
+    state = job.state(None)
+    assert (state.hosts, state.telemetry_url) == (this_host(), None)
+    job.kill()
 
 
 def test_a_subclass_may_forget_to_call_init() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -158,8 +159,11 @@ def test_logs_of_a_script_are_followed_to_its_end() -> None:
 
 
 def test_contexts() -> None:
+    assert monarch("context", "ls") == (0, "No contexts.\n", "")
+    assert monarch("context", "create", "two") == (0, "", "")
+    assert monarch("context", "ls") == (0, "  two  (no job)\n", ""), "it is not switched to"
     for name in ("one", "two"):
-        assert monarch("context", "create", name) == (0, "", "")
+        assert monarch("context", "use", name) == (0, "", "")
         assert monarch("apply", "specs.job")[0] == 0
     assert monarch("context", "ls") == (0, "  one\n* two\n", "")
     assert len(os.listdir("alloc")) == 2
@@ -169,13 +173,25 @@ def test_contexts() -> None:
     assert monarch("status")[0] == 0
     code, out, _ = monarch("context", "ls", "--json")
     assert json.loads(out) == [{"name": "one", "active": True, "job": True}, {"name": "two", "active": False, "job": False}]
-    for arguments in (("use", "x"), ("rm", "x")):
-        assert monarch("context", *arguments) == (3, "", "monarch: no context 'x', there is: one, two\n")
+    assert monarch("context", "rm", "x") == (3, "", "monarch: no context 'x', there is: one, two\n")
     assert monarch("kill", "x")[0] == 3
     assert monarch("context", "rm", "one") == (0, "", "")
     assert os.listdir("alloc") == []
-    assert monarch("context", "create", "../x")[0] == 1
+    for verb in ("create", "use"):
+        assert monarch("context", verb, "../x")[0] == 1
     assert monarch("status")[0] == 3
+
+
+def test_using_a_context_keeps_a_plain_state_file() -> None:
+    assert monarch("apply", "specs.job")[0] == 0
+    state = Path(".monarch/default/state.json").read_bytes()
+    shutil.rmtree(".monarch")
+    os.mkdir(".monarch", 0o700)
+    Path(".monarch/job_state.json").write_bytes(state)
+    os.chmod(".monarch/job_state.json", 0o600)
+    assert monarch("context", "use", "other") == (0, "", "")
+    assert monarch("context", "ls") == (0, "  default\n* other  (no job)\n", "")
+    assert Path(".monarch/default/state.json").read_bytes() == state
 
 
 def test_export_and_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def test_it_does_not_begin_before_its_file_is_there(folder: Path, monkeypatch: p
 def test_two_names_are_one_machine() -> None:
     job = LocalJob(("a", "b-c"))
     state = job.state(None)
-    assert state.a is state["b-c"]
+    assert state.a == state["b-c"]
     with pytest.raises(AttributeError, match="no mesh 'x' in this job, there is: 'a', 'b-c'"):
         _ = state.x
     with pytest.raises(KeyError, match="no mesh 'x'"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,17 @@ def ended() -> Iterator[Callable[[JobTrait], Any]]:
         job.kill()
 
 
+def test_kill_in_a_coroutine_does_not_warn(ended: Callable[[JobTrait], Any]) -> None:
+    async def main() -> None:
+        job = ended(ProcessJob({"hosts": 1}))
+        await job.state(cached_path=None).hosts.initialized
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            job.kill()
+
+    asyncio.run(main())
+
+
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """Kills the cached job, whoever made it."""
@@ -61,6 +74,33 @@ def sessions(job: JobTrait) -> list[int]:
 
 def test_conforms() -> None:
     conformance(lambda: ProcessJob({"a": 2, "b c": 1}))
+
+
+def test_each_state_has_meshes_of_its_own(ended: Callable[[Any], Any]) -> None:
+    job = ended(ProcessJob({"a": 1}))
+    first, second = job.state(None), job.state(None)
+    assert first.a == second.a and hash(first.a) == hash(second.a)
+    mine, others = (state.a.spawn_procs().spawn("where", Where) for state in (first, second))
+    assert mine.pids.call_one().get() != others.pids.call_one().get()
+    first.a.stop().get()
+    with pytest.raises(SupervisionError, match="host mesh stopped"):
+        mine.pids.call_one().get()
+    assert others.pids.call_one().get()
+    # The hosts end, and with them the procs of all objects.
+    first.a.shutdown().get()
+    with pytest.raises(SupervisionError, match="host mesh shut down"):
+        others.pids.call_one().get()
+
+
+def test_meshes_of_one_machine_stop_apart() -> None:
+    state = LocalJob(("a", "b")).state(None)
+    mine, others = (mesh.spawn_procs().spawn("where", Where) for mesh in (state.a, state.b))
+    mine.pids.call_one().get()
+    state.a.stop().get()
+    with pytest.raises(SupervisionError, match="host mesh stopped"):
+        mine.pids.call_one().get()
+    assert others.pids.call_one().get()
+    state.b.stop().get()
 
 
 def test_hosts_run_actors(ended: Callable[[Any], Any]) -> None:
@@ -191,7 +231,7 @@ def test_hosts_of_the_current_job(folder: Path, monkeypatch: pytest.MonkeyPatch)
     (folder / "current_specs.py").write_text("from monarch.job import LocalJob\njob = LocalJob(('a',))\n")
     monkeypatch.syspath_prepend(str(folder))
     set_current_job("current_specs.job")
-    assert hosts_from_config("a") is LocalJob(("a",)).state(None).a
+    assert hosts_from_config("a") == LocalJob(("a",)).state(None).a
     with pytest.raises(KeyError, match="no mesh 'b' in this job"):
         hosts_from_config("b")
 

@@ -222,6 +222,46 @@ def test_without_a_terminal() -> None:
     assert "a2b" in done.out
 
 
+@pytest.mark.parametrize("trap", ["", "trap '' HUP TERM; "])
+def test_end_of_input_hangs_up_a_running_command(tmp_path: Path, trap: str) -> None:
+    pids = tmp_path / "pids"
+    os.mkfifo(pids)
+    line = f"sh -c '{trap}echo $$ > {pids}; while :; do sleep 0.1; done'".replace("''", '""')
+    script = Script(f"""
+    read, write = os.pipe()
+    os.write(write, {line!r}.encode() + b"\\n")
+    os.close(write)
+    os.dup2(read, 0)
+    from monarch.job import shell
+    say("\\ncode " + str(shell(this_host(), env={{"SHELL": "/bin/sh"}})))
+    """)
+    try:
+        pid = int(pids.read_text())
+        script.until("code 129")
+        assert wait_for_end(pid)
+    except BaseException:
+        script.close()
+        raise
+    script.end().assert_clean()
+
+
+def test_end_of_input_waits_for_short_commands() -> None:
+    script = Script("""
+    read, write = os.pipe()
+    os.write(write, b"for i in 1 2 3 4 5 6 7; do sleep 0.3; done; exit 5\\n")
+    os.close(write)
+    os.dup2(read, 0)
+    from monarch.job import shell
+    say("\\ncode " + str(shell(this_host(), env={"SHELL": "/bin/sh"})))
+    """)
+    try:
+        script.until("code 5")
+    except BaseException:
+        script.close()
+        raise
+    script.end().assert_clean()
+
+
 def test_mistakes() -> None:
     with pytest.raises(ValueError, match="environment variable"):
         shell(this_host(), env={"": "x"})
@@ -233,5 +273,5 @@ def test_mistakes() -> None:
 
 def test_one_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HostMesh, "__len__", lambda self: 2)
-    with pytest.raises(ValueError, match="exactly one host, this mesh has 2"):
+    with pytest.raises(ValueError, match="singleton HostMesh, this one has 2 hosts"):
         shell(this_host())

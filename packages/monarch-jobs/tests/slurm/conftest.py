@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from slurm_jobs import NODE, WORKER, Jobs
 
 import monarch.actor
 from monarch.job import SlurmJob
+from tools.project import ROOT
 from tools.slurm.cluster import SlurmCluster, missing
 
 
@@ -46,6 +48,15 @@ def python_exe(tmp_path: Path) -> str:
     path.write_text(f'#!/bin/sh\nexec {sys.executable} {WORKER} "$@"\n')
     path.chmod(0o755)
     return str(path)
+
+
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Nodes import what this process does."""
+    folders = [str(ROOT / "packages" / name / "python") for name in ("monarch-core", "monarch-jobs")]
+    path = ":".join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
+    monkeypatch.setenv("PYTHONPATH", path)
+    return path
 
 
 @pytest.fixture

@@ -53,9 +53,29 @@ class Jobs:
         """What the jobs of this test have printed."""
         return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')}" for path in sorted(self.folder.glob("*.out")))
 
-    def kill_worker(self, job: SlurmJob, rank: int) -> None:
-        """Kills the worker of a rank of the allocation, on its node."""
+    def kill_worker(self, job: SlurmJob, rank: int, signal: str = "KILL") -> None:
+        """Sends a signal to the worker of a rank of the allocation, on its node."""
+        self._on_node(job, rank, "kill", f"-{signal}", str(self.worker_pid(job, rank)))
+
+    def worker_pid(self, job: SlurmJob, rank: int) -> int:
+        """The pid of the worker of a rank, on its node: nodes have PID namespaces of their own."""
         assert job._ids is not None
-        pid = int((self.folder / job._ids["job_id"] / "hosts" / f"{rank}.pid").read_text())
+        return int((self.folder / job._ids["job_id"] / "hosts" / f"{rank}.pid").read_text())
+
+    def runs(self, job: SlurmJob, rank: int, pid: int) -> bool:
+        """Whether the node of a rank has a process of that number."""
+        return "yes" in self._on_node(job, rank, "sh", "-c", f"kill -0 {pid} 2>/dev/null && echo yes || echo no")
+
+    def _on_node(self, job: SlurmJob, rank: int, *command: str) -> str:
+        assert job._ids is not None
         node = (self.folder / job._ids["job_id"] / "nodes").read_text().split()[rank]
-        self.cluster.run("srun", f"--jobid={job._ids['job_id']}", "--overlap", "-N1", "-n1", f"--nodelist={node}", "kill", "-9", str(pid))
+        return self.cluster.run("srun", f"--jobid={job._ids['job_id']}", "--overlap", "-N1", "-n1", f"--nodelist={node}", *command)
+
+    def start_again(self, job: SlurmJob) -> None:
+        """Lets SLURM start a job that it has requeued, which it would do after two minutes (`cred_expire`).
+
+        In the next second, not now: a node refuses a run whose credential is not of a later second than the end of the run before. slurmd
+        says "already killed, do not launch batch job" then, and the job ends as FAILED with exit code 1.
+        """
+        assert job._ids is not None
+        self.cluster.run("scontrol", "update", f"JobId={job._ids['job_id']}", "StartTime=now+1")

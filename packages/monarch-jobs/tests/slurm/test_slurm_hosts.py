@@ -14,7 +14,7 @@ from slurm_jobs import Jobs
 from worker_processes import Workers
 
 from monarch.actor import Actor, HostMesh, SupervisionError, endpoint
-from monarch.job import SlurmJob, job_load
+from monarch.job import DEFAULT_JOB_PATH, SlurmJob, job_load
 from tools.ports import PortBlock
 from tools.project import ROOT
 from tools.sshd.hosts import SshHosts
@@ -44,14 +44,7 @@ class Node(Actor):
         return os.environ["SLURMD_NODENAME"]
 
 
-@pytest.fixture(autouse=True)
-def sources(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Nodes import what this process does."""
-    folders = [str(ROOT / "packages" / name / "python") for name in ("monarch-core", "monarch-jobs")]
-    path = ":".join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
-    monkeypatch.setenv("PYTHONPATH", path)
-    return path
-
+pytestmark = pytest.mark.usefixtures("sources")
 
 LATER = """
 import sys
@@ -124,14 +117,78 @@ def test_a_node_is_lost(mortal: Jobs, tmp_path: Path) -> None:
     job.kill()
 
 
-def test_a_script_inside_the_allocation(jobs: Jobs, tmp_path: Path) -> None:
-    """It gets the nodes of the job that it runs in, on the first of them."""
-    script = tmp_path / "client.py"
-    script.write_text(CLIENT)
+ENDS = """
+import os, subprocess, sys
+from client import Node
+from monarch.job import DEFAULT_JOB_PATH, SlurmJob, job_load
+
+if __name__ == "__main__":
+    os.environ["MONARCH_HOME"] = "another home"  # as on a node that does not share it
+    job = SlurmJob({"a": 2, "b": 1})
+    nodes = job.state().a.spawn_procs().spawn("node", Node)
+    # A child that connects and ends is not the end of the script.
+    subprocess.run([sys.executable, "client.py"], check=True, timeout=20)
+    print(*nodes.name.call().get(20).values(), flush=True)
+    if "kill" in sys.argv[0]:
+        job.kill()
+    sys.exit(int(sys.argv[0][-4]))
+"""
+
+
+@pytest.mark.parametrize(("name", "state"), [("exits0.py", "COMPLETED"), ("exits3.py", "FAILED"), ("kills0.py", "COMPLETED")])
+def test_allocation_ends_with_exit_code_of_script(jobs: Jobs, tmp_path: Path, name: str, state: str) -> None:
+    """Nothing of the credentials stays, and the state file says how the script ended."""
+    (tmp_path / "client.py").write_text(CLIENT)
+    (tmp_path / name).write_text(ENDS)
     job = jobs({"a": 2, "b": 1}, python_exe=sys.executable)
-    job.apply(client_script=str(script))
-    status = jobs.until(job, lambda status: status.phase == "ended")
-    assert '"a": ["n0", "n1"], "b": ["n2"]' in status.detail
+    job.apply(client_script=name)
+    assert job.apply_id is not None
+    jobs.until(job_load(), lambda status: status.phase == "ended")
+    status = job.status()
+    assert status.detail.startswith(state) and f"exit code {name[-4]}" in status.detail, status.detail
+    assert status.detail.splitlines()[3] == "n0 n1"
+    assert not list(Path(os.environ["MONARCH_HOME"], "jobs").iterdir()) and not list(jobs.folder.rglob("secret"))
+    job.kill()
+    assert not os.path.exists(DEFAULT_JOB_PATH)
+
+
+def test_job_after_a_successful_script_starts(jobs: Jobs, tmp_path: Path) -> None:
+    """`afterok` needs the exit code 0 of a script that has used the hosts."""
+    (tmp_path / "client.py").write_text(CLIENT)
+    job = jobs({"a": 2, "b": 1}, python_exe=sys.executable)
+    job.apply(client_script="client.py")
+    assert job._ids is not None
+    script = f"#!/bin/sh\necho $SLURM_JOB_ID >{tmp_path}/after\n"
+    jobs.cluster.run("sbatch", f"--dependency=afterok:{job._ids['job_id']}", "--kill-on-invalid-dep=yes", "-o", "/dev/null", stdin=script)
+    jobs.until(job, lambda status: status.phase == "ended")
+    while jobs.cluster.run("squeue", "-h", "-o", "%A"):
+        pass
+    assert (tmp_path / "after").exists()
+
+
+MONARCH = "from monarch._core.cli import main; main()"
+
+
+def test_commands_know_the_job_of_a_script(jobs: Jobs, tmp_path: Path) -> None:
+    """`status`, `exec` and `logs` leave it running; `kill` ends it. A second one does not take its place."""
+    (tmp_path / "waits.py").write_text("import signal, sys\nprint('begun', file=sys.stderr, flush=True)\nsignal.pause()\n")
+    job, second = (jobs({"a": 1}, python_exe=sys.executable) for _ in range(2))
+    job.apply(client_script="waits.py")
+    jobs.joined(job)
+    second.apply(client_script="waits.py")
+    assert job._ids is not None and second._ids is not None
+
+    def monarch(*words: str) -> str:
+        done = subprocess.run([sys.executable, "-c", MONARCH, *words], capture_output=True, text=True, timeout=25)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "running" in monarch("status") and monarch("exec", "--", "echo", "here").strip() == "here"
+    assert "begun" in monarch("logs", "--system")
+    assert job.status().phase == "running"
+    monarch("kill")
+    assert job.status().phase == "ended" and second.status().phase != "ended"
+    assert jobs.cluster.run("squeue", "-h", "-o", "%A").split() == [second._ids["job_id"]]
 
 
 def test_through_a_login_node(jobs: Jobs, tmp_path: Path, sources: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +207,7 @@ def test_through_a_login_node(jobs: Jobs, tmp_path: Path, sources: str, monkeypa
         state = job.state(cached_path="state.json")
         assert _names(state.a) == ["n0", "n1"]
         status = job.status()
-        assert all((host.address or "").startswith("tcp://127.0.0.1:") for host in status.hosts)
+        assert all((host.address or "").partition("@")[2].startswith("tcp://127.0.0.1:") for host in status.hosts)
         assert not list((tmp_path / "jobs").rglob("secret"))
         job.kill()
         assert not [path for path in (tmp_path / "jobs").iterdir() if path.is_dir()]

@@ -208,7 +208,7 @@ def test_a_preempted_job_comes_back(jobs: Jobs) -> None:
     assert [host.phase for host in status.hosts] == ["waiting"] * 3
     jobs.joined(high)
     high.kill()
-    _start_again(jobs, low)
+    jobs.start_again(low)
     jobs.joined(low)
     assert (jobs.folder / low._ids["job_id"] / "restarts").read_text() == "1\n"
 
@@ -222,18 +222,8 @@ def test_a_requeued_job_whose_script_was_over_comes_back(jobs: Jobs) -> None:
     jobs.until(job, lambda status: status.phase == "ended")
     jobs.cluster.run("scontrol", "requeue", job._ids["job_id"])
     jobs.until(job, lambda status: status.phase == "pending")
-    _start_again(jobs, job)
+    jobs.start_again(job)
     jobs.joined(job)
-
-
-def _start_again(jobs: Jobs, job: SlurmJob) -> None:
-    """Lets SLURM start a job that it has requeued, which it would do after two minutes (`cred_expire`).
-
-    In the next second, not now: a node refuses a run whose credential is not of a later second than the end of the run before. slurmd says
-    "already killed, do not launch batch job" then, and the job ends as FAILED with exit code 1.
-    """
-    assert job._ids is not None
-    jobs.cluster.run("scontrol", "update", f"JobId={job._ids['job_id']}", "StartTime=now+1")
 
 
 def test_a_script_inside_the_allocation(jobs: Jobs, python_exe: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,5 +30,7 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SshHosts]
     monkeypatch.chdir(tmp_path)
     sources = [str(ROOT / "packages" / name / "python") for name in ("monarch-core", "monarch-jobs")]
     environment = {"PYTHONPATH": ":".join([*sources, *filter(None, [os.environ.get("PYTHONPATH")])]), "TMPDIR": str(tmp_path)}
-    with SshHosts(tmp_path / "sshd", ("h0", "h1"), env=environment) as found:
+    # The sockets of ssh's connections need a short path; a test sees its own only.
+    with tempfile.TemporaryDirectory(prefix="mt-") as short, SshHosts(tmp_path / "sshd", ("h0", "h1"), env=environment) as found:
+        monkeypatch.setattr("tempfile.tempdir", short)
         yield found

@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from monarch.actor import Actor, SupervisionError, endpoint
-from monarch.job import JobStatus, SSHJob, SubmitError, job_load
+from monarch.job import JobError, JobStatus, SSHJob, SubmitError, job_load
 from tools.sshd.hosts import SshHosts
 
 
 class Echo(Actor):
+    @endpoint
+    def say(self, word: str) -> None:
+        print(word, flush=True)
+
     @endpoint
     def parent(self) -> int:
         return os.getppid()
@@ -38,6 +43,13 @@ def _left(hosts: SshHosts, tmp_path: Path) -> list[str]:
     return [path.name for path in tmp_path.glob("monarch-worker-*")]
 
 
+def _wait_until_no_connection_is_kept() -> None:
+    """A master acknowledges its end before it removes its socket."""
+    folder = os.path.join(tempfile.gettempdir(), f"monarch-ssh-{os.geteuid()}")
+    while os.listdir(folder):
+        os.sched_yield()
+
+
 def test_hosts_join_run_and_end(hosts: SshHosts, tmp_path: Path) -> None:
     job = _job(hosts)
     state = job.state(cached_path="state.json")
@@ -49,6 +61,28 @@ def test_hosts_join_run_and_end(hosts: SshHosts, tmp_path: Path) -> None:
     assert again.can_run(_job(hosts)) and not again.can_run(_job(hosts, monarch_port=9))
     job.kill()
     assert not _left(hosts, tmp_path) and not Path("state.json").exists()
+
+
+def test_logs_shows_what_actors_print(hosts: SshHosts) -> None:
+    job = _job(hosts)
+    echo = job.state(cached_path=".monarch/job_state.json").workers.spawn_procs().spawn("echo", Echo)
+    echo.say.call("hello ä").get(20)
+    command = [sys.executable, "-P", "-W", "error", "-c", "from monarch._core.cli import main; main()", "logs"]
+    code, out, err = -1, "", ""
+    # A line is there when the worker has read it.
+    while out.count("hello ä") < 2 and code in (-1, 0):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        code, out, err = done.returncode, done.stdout, done.stderr
+    assert (code, err) == (0, "")
+    echo.say.call("again").get(20)
+    while out.count("again") < 2:
+        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out.count("hello ä") == 2
+    hosts.kill_host("h1")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "monarch: no output of workers[1] on h1: " in done.stderr and done.stdout == out
+    with pytest.raises(JobError):
+        job.kill()
 
 
 def test_a_worker_that_ends_is_started_again(hosts: SshHosts) -> None:
@@ -95,6 +129,18 @@ def test_what_is_refused(hosts: SshHosts, tmp_path: Path, arguments: dict[str, o
         job.apply()
     assert caught.value.exit_code == code and "ssh" in (caught.value.command or "")
     assert not job.active and not _left(hosts, tmp_path)
+    _wait_until_no_connection_is_kept()
+
+
+def test_workers_of_one_machine_end_without_errors(hosts: SshHosts, tmp_path: Path) -> None:
+    job = SSHJob(python_exe=sys.executable, ssh_args=hosts.ssh_args)
+    for number in range(6):
+        job.add_mesh(f"mesh{number}", ["h0"])
+    job.apply()
+    _until(job, ["joined"] * 6)
+    job.kill()
+    assert not _left(hosts, tmp_path)
+    _wait_until_no_connection_is_kept()
 
 
 def test_a_host_that_fails_takes_the_others_back(hosts: SshHosts, tmp_path: Path) -> None:
@@ -111,4 +157,19 @@ def test_a_port_that_is_closed_from_here_is_forwarded(hosts: SshHosts, monkeypat
     state = job.state(cached_path=None)
     assert len(state.workers.spawn_procs().spawn("echo", Echo).parent.call().get(20)) == 2
     assert job._ids is not None and all(worker["forwards"] for worker in job._ids["workers"])
+    job.kill()
+
+
+def test_frozen_host_costs_no_more_than_the_limits(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without limits each command waits for a minute, which is longer than this test may take."""
+    job = _job(hosts)
+    job.apply()
+    _until(job, ["joined", "joined"])
+    hosts.freeze_host("h1")
+    monkeypatch.setattr("monarch.job._ssh_launcher.LOOK_TIMEOUT_S", 2.0)
+    status = _until(job, ["joined", "lost"])
+    assert status.hosts[1].detail == "no end after 2 s"
+    report = job.heal(timeout=4)
+    assert [host.name for host in report.missing] == ["h1"] and not report.restarted
+    hosts.thaw_host("h1")
     job.kill()

@@ -58,9 +58,14 @@ def test_a_file_in_the_place_of_the_link_is_not_lost() -> None:
     os.mkdir(".monarch")
     Path(DEFAULT_JOB_PATH).write_text("{}")
     _contexts.create("a")
-    with pytest.raises(StateFileError, match="not a link to one of a context"):
+    _contexts.use("a")
+    assert (_contexts.active(), _contexts.names()) == ("a", ["a", "default"])
+    assert Path(_contexts.state_path("default")).read_text() == "{}"
+    os.unlink(DEFAULT_JOB_PATH)
+    Path(DEFAULT_JOB_PATH).write_text("[]")
+    with pytest.raises(StateFileError, match="the context 'default' has another one"):
         _contexts.use("a")
-    assert Path(DEFAULT_JOB_PATH).read_text() == "{}"
+    assert (Path(DEFAULT_JOB_PATH).read_text(), Path(_contexts.state_path("default")).read_text()) == ("[]", "{}")
 
 
 def test_links_that_lead_elsewhere_name_no_context() -> None:

@@ -20,11 +20,31 @@ from monarch.job import (
 def test_addresses_have_the_identity_in_front() -> None:
     a, b = new_service_proc_id(), new_service_proc_id()
     assert a != b
-    address = ChannelAddr(service_proc_addr(a, "tcp://node1:22222"))
+    address = ChannelAddr(service_proc_addr("tcp://node1:22222", a))
     assert (f"{address.label}<{address.uid}>", address.port) == (str(a), 22222)
-    assert service_proc_addrs([a, b], ["tcp://x:1", "ipc:///y"]) == [f"{a}@tcp://x:1", f"{b}@ipc:///y"]
+    assert service_proc_addr(address="ipc:///y", proc_id=a) == f"{a}@ipc:///y"
+    assert service_proc_addrs(["tcp://x:1", "ipc:///y"], [a, b]) == [f"{a}@tcp://x:1", f"{b}@ipc:///y"]
+    assert service_proc_addrs(addresses=["tcp://x:1"], proc_ids=[a]) == [f"{a}@tcp://x:1"]
     with pytest.raises(ValueError, match="shorter|longer"):
-        service_proc_addrs([a, b], ["tcp://x:1"])
+        service_proc_addrs(["tcp://x:1"], [a, b])
+
+
+def test_addresses_without_identities_stay_as_they_are() -> None:
+    assert service_proc_addr("tcp://x:1", None) == "tcp://x:1"
+    assert service_proc_addrs(iter(["tcp://x:1", "ipc:///y"]), None) == ["tcp://x:1", "ipc:///y"]
+
+
+def test_rank_may_be_in_a_variable_of_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [new_service_proc_id() for _ in range(2)]
+    monkeypatch.setenv(SERVICE_PROC_IDS_ENV, serialize_service_proc_ids(ids))
+    monkeypatch.setenv(SERVICE_PROC_RANK_ENV, "0")
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert ranked_service_proc_id_from_env() == ids[0]
+    assert ranked_service_proc_id_from_env(rank_env="SLURM_PROCID") == ids[1]
+    assert ranked_service_proc_id_from_env("PMI_RANK") is None
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    with pytest.raises(ValueError, match="SLURM_PROCID=2, and MONARCH_SERVICE_PROC_IDS has 2 identities"):
+        ranked_service_proc_id_from_env(rank_env="SLURM_PROCID")
 
 
 def test_round_trip_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,27 @@ def test_another_schema_names_both() -> None:
     error = refused(put("x.json", record(schema=7)))
     assert "is schema 7, this version of monarch-jobs reads schema 1" in str(error)
     assert (error.line, error.field) == (2, "schema")
-    assert refused(put("x.json", record(schema="1"))).field == "schema"
+    for no_schema in ("1", True, 1.0, None, [1]):
+        assert refused(put("x.json", record(schema=no_schema))).field == "schema"
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ('{"hosts": ' + "[" * 100_000 + "]" * 100_000 + "}", "is nested too deeply"),
+        ('{"hosts": ' + "[" * 50 + "]" * 50 + "}", "is nested too deeply"),
+        ('{"hosts": ["a"], "pid": ' + "9" * 5000 + "}", "has a number that is too large"),
+        ('{"hosts": ["a"], "pid": ' + "9" * 30 + "}", "has a number that is too large"),
+        ('{"hosts": ["a"], "pid": 1e999}', "has a number that is too large"),
+        ('{"hosts": ["a"], "pid": -Infinity}', "has a number that is too large"),
+        ('{"hosts": ["a"], "pid": NaN}', "has a number that is too large"),
+    ],
+)
+def test_values_beyond_all_bounds_are_refused(job: str, words: str) -> None:
+    text = '{"schema": 1, "kind": "local", "apply_id": null, "active": false, "job": ' + job + "}"
+    with open("x.json", "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        file.write(text)
+    assert words in str(refused("x.json"))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +143,39 @@ def test_where_it_goes(place: Path) -> None:
     assert destination(f"{place}/new", "x") == f"{place}/new"
     assert destination(f"{place}/made/", "x") == f"{place}/made/x"
     assert (place / "made").is_dir()
+
+
+def test_long_names_and_deep_trees_arrive(place: Path) -> None:
+    names = ["n" * 255, "ä" * 127 + "n", "x" + "€" * 84]
+    source, there = place / "deep", place / "there"
+    source.mkdir()
+    folder = os.open(source, os.O_RDONLY)
+    for _ in range(1000):
+        os.mkdir("folder", dir_fd=folder)
+        folder, above = os.open("folder", os.O_RDONLY, dir_fd=folder), folder
+        os.close(above)
+    try:
+        for name in names:
+            os.close(os.open(name, os.O_CREAT | os.O_WRONLY, dir_fd=folder))
+            os.symlink(name, name[1:], dir_fd=folder)
+        assert write(there, list(entries(str(source)))).skipped == []
+        found = list(entries(str(there)))
+        assert found == list(entries(str(source)))
+        assert sum(entry[0] == DIRECTORY for entry in found) == 1001
+        assert sorted(entry[1].rpartition("/")[2] for entry in found if entry[0] == FILE) == sorted(names)
+    finally:
+        os.close(folder)
+        # Python's own removal of trees is recursive.
+        subprocess.run(["rm", "-rf", source, there], check=True)
+
+
+def test_errors_name_the_file_that_was_copied(place: Path) -> None:
+    (place / "there/taken/inside").mkdir(parents=True)
+    writer = TreeWriter(str(place / "there"))
+    try:
+        with pytest.raises(OSError) as found:
+            writer.put([(DIRECTORY, "", 0o700, 0), (FILE, "taken", 0o600, 0), (END,)])
+        assert found.value.filename == str(place / "there/taken")
+    finally:
+        writer.close()
+    assert os.listdir(place / "there") == ["taken"]

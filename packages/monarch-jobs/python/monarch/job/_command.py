@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from monarch.actor import Actor, concurrent_endpoint, context
-from monarch.job import _audit
+from monarch.job import _audit, _exec_folder
 from monarch.job._guarded_process import CannotStart, CommandLine, GuardedProcess, exit_code
 from monarch.job._output_pipe import OutputBuffer, OutputPipe
 
@@ -45,6 +45,8 @@ class Order:
     # Where `stdout.txt` and `stderr.txt` go.
     folder: str | None
     buffered: int
+    # Several processes of a host write there: the files have the rank in their names.
+    is_named_by_rank: bool = False
     timeout: float | None = None
     script: tuple[str, bytes] | None = None
     grace: float = GRACE
@@ -52,6 +54,13 @@ class Order:
 
     def coordinates(self, own: dict[str, int]) -> dict[str, int]:
         return {label: self.fixed.get(label, own.get(label, 0)) for label in self.sizes}
+
+    def number(self, coordinates: dict[str, int]) -> int:
+        """The rank of these coordinates, in the extent that the ranks are named in."""
+        rank = 0
+        for label, size in self.sizes.items():
+            rank = rank * size + coordinates[label]
+        return rank
 
 
 class Refusal(NamedTuple):
@@ -77,6 +86,8 @@ class Command(Actor):
         self.ending: asyncio.Task[None] | None = None
         self.code: int | None = None
         self.news = asyncio.Event()
+        # The folder of the run, as long as this actor lives.
+        self.held: int | None = None
 
     @concurrent_endpoint
     async def start(self) -> Refusal | None:
@@ -120,6 +131,12 @@ class Command(Actor):
             self.process.signal(signal.SIGKILL)
 
     async def __cleanup__(self, exc: Exception | None) -> None:
+        await self._end_process()
+        if self.held is not None:
+            os.close(self.held)
+            self.held = None
+
+    async def _end_process(self) -> None:
         process = self.process
         if process is None:
             return
@@ -172,9 +189,12 @@ class Command(Actor):
             return []
         if folder.startswith(TEMPORARY + "/"):
             folder = tempfile.gettempdir() + folder[len(TEMPORARY) :]
+            run = folder[len(tempfile.gettempdir()) + 1 :].partition("/")[0]
+            self.held = _exec_folder.hold(os.path.join(tempfile.gettempdir(), run))
         folder = os.path.join(self.order.workdir or "", folder.replace(SUBDIR, self._key()))
         os.makedirs(folder, exist_ok=True)
-        names = [os.path.join(folder, name) for name in ("stdout.txt", "stderr.txt")]
+        suffix = f"_{self.order.number(self._coordinates())}" if self.order.is_named_by_rank else ""
+        names = [os.path.join(folder, f"{name}{suffix}.txt") for name in ("stdout", "stderr")]
         return [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666) for name in names]
 
     def _coordinates(self) -> dict[str, int]:

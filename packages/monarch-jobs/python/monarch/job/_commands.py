@@ -1,4 +1,4 @@
-"""Runs commands, here or on another machine by ssh, each within a time."""
+"""Runs commands, here or on another machine by ssh, each within a time; `time_limit` bounds all commands of a block together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Generator, Sequence
+from contextvars import ContextVar
 from typing import NamedTuple, NoReturn
 
 from monarch.job.errors import BackendMissingError
@@ -21,6 +23,34 @@ NOT_FOUND = 127
 # What ssh says of itself.
 SSH_FAILED = 255
 TIMED_OUT = 124
+# Enough for the master of a connection, which is on this machine.
+_CLOSE_TIMEOUT_S = 5.0
+# For the last output of a killed command, whose pipes another process may hold open.
+_REST_TIMEOUT_S = 0.2
+# A connection to a host that is cut off ends after 15 s; a command that came later would wait for it.
+_LIVENESS = ("ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
+_DEADLINE: ContextVar[float | None] = ContextVar("monarch_job_commands_deadline", default=None)
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float | None) -> Generator[None]:
+    """Commands of this block, and of threads with a copy of its context, have ended after `seconds`. None sets no further limit.
+
+    A command that is not started for lack of time has the result of one that timed out.
+    """
+    outer = _DEADLINE.get()
+    ends = [*([] if outer is None else [outer]), *([] if seconds is None else [time.monotonic() + seconds])]
+    token = _DEADLINE.set(min(ends, default=None))
+    try:
+        yield
+    finally:
+        _DEADLINE.reset(token)
+
+
+def time_left(seconds: float) -> float:
+    """`seconds`, or what is left of the surrounding `time_limit`; at least 0."""
+    deadline = _DEADLINE.get()
+    return seconds if deadline is None else max(0.0, min(seconds, deadline - time.monotonic()))
 
 
 class Result(NamedTuple):
@@ -52,7 +82,10 @@ class Commands:
     def close(self) -> None:
         """Ends the connection to the login node."""
         if self.login:
-            self.run_here(*self.ssh("-O", "exit"))
+            # Also after the end of a time limit: what is left open stays for ten minutes.
+            result = _run(self.ssh("-O", "exit"), "", _CLOSE_TIMEOUT_S)
+            if result is None:
+                self.missing("ssh")
 
     def run(self, *argv: str, stdin: str = "", timeout: float = TIMEOUT_S) -> Result:
         """The result, whatever it is; `BackendMissingError` where there is no such command."""
@@ -65,7 +98,8 @@ class Commands:
 
     def run_here(self, *argv: str, stdin: str = "", timeout: float = TIMEOUT_S) -> Result:
         """The result of a command of this machine."""
-        result = _run(argv, stdin, timeout)
+        limit = time_left(timeout)
+        result = _run(argv, stdin, limit) if limit > 0 else Result("", TIMED_OUT, "", "no time left to run it")
         if result is None:
             self.missing(argv[0])
         return result._replace(command=shlex.join(argv))
@@ -73,7 +107,7 @@ class Commands:
     def ssh(self, *words: str) -> tuple[str, ...]:
         """An ssh command for the login node; `words` are options."""
         assert self.login is not None
-        options = ("BatchMode=yes", "ControlMaster=auto", f"ControlPath={self._control}", "ControlPersist=600", "ConnectTimeout=20")
+        options = ("BatchMode=yes", "ControlMaster=auto", f"ControlPath={self._control}", "ControlPersist=600", *_LIVENESS)
         named = tuple(word for option in options for word in ("-o", option))
         return ("ssh", *named, *self._options, *words, self.login)
 
@@ -126,7 +160,7 @@ def _run(argv: Sequence[str], stdin: str, timeout: float) -> Result | None:
         except subprocess.TimeoutExpired:
             _end(process)
             out, err = _rest(process)
-            return Result("", TIMED_OUT, out, f"{err}no end after {timeout:g} s")
+            return Result("", TIMED_OUT, out, f"{err}no end after {round(timeout, 1):g} s")
         except BaseException:
             _end(process)
             _rest(process)
@@ -143,7 +177,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def _rest(process: subprocess.Popen[str]) -> tuple[str, str]:
     """What it had printed; a process that left the group may still hold the pipes, and is not waited for."""
     try:
-        return process.communicate(timeout=1)
+        return process.communicate(timeout=_REST_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         for pipe in (process.stdout, process.stderr, process.stdin):
             if pipe is not None:

@@ -66,18 +66,31 @@ def create(name: str) -> None:
 
 
 def use(name: str) -> None:
-    """Makes the context the active one, in one step."""
+    """Makes the context the active one, in one step. A state file in the place of the link becomes that of the context `default`."""
+    if os.path.exists(DEFAULT_JOB_PATH) and not os.path.islink(DEFAULT_JOB_PATH):
+        _move_to_default()
     if not os.path.isdir(folder(name)):
         raise unknown(name)
-    if os.path.exists(DEFAULT_JOB_PATH) and not os.path.islink(DEFAULT_JOB_PATH):
-        raise StateFileError(
-            "is a state file itself, not a link to one of a context",
-            path=DEFAULT_JOB_PATH,
-            hint="kill its job with `monarch kill`, or move the file to .monarch/<context>/state.json",
-        )
     link = os.path.join(FOLDER, f".link.{os.getpid()}.{os.urandom(4).hex()}")
     os.symlink(os.path.join(name, STATE), link)
     os.replace(link, DEFAULT_JOB_PATH)
+
+
+def _move_to_default() -> None:
+    path = state_path(DEFAULT)
+    try:
+        os.makedirs(folder(DEFAULT), 0o700, exist_ok=True)
+        # Not `rename`, which would replace the job that is there.
+        os.link(DEFAULT_JOB_PATH, path, follow_symlinks=False)
+        os.unlink(DEFAULT_JOB_PATH)
+    except FileExistsError:
+        raise StateFileError(
+            f"is a state file itself, and the context '{DEFAULT}' has another one",
+            path=DEFAULT_JOB_PATH,
+            hint=f"kill its job with `monarch kill`, or that of the context with `monarch kill {DEFAULT}`",
+        ) from None
+    except OSError as e:
+        raise StateFileError("cannot be moved", path=DEFAULT_JOB_PATH, cause=e.strerror or str(e)) from None
 
 
 def remove(name: str) -> None:

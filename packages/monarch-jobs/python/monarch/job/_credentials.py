@@ -31,6 +31,11 @@ def directory(apply_id: str) -> str:
     return os.path.join(home(), "jobs", str(UUID(apply_id)))
 
 
+def secret_path(apply_id: str) -> str:
+    """The file with the secret of an allocation, which may not exist."""
+    return os.path.join(directory(apply_id), _SECRET)
+
+
 def make(apply_id: str) -> bytes:
     """Makes directory and secret, and gives the secret."""
     secret = os.urandom(SECRET_BYTES)
@@ -50,7 +55,12 @@ def restore(apply_id: str, files: Mapping[str, bytes]) -> None:
                 raise CredentialsError(f"'{name}' is no name of a file in it", path=path)
             put(os.path.join(path, name), data)
     except OSError as e:
-        raise CredentialsError("cannot be written", path=e.filename or path, cause=e.strerror or str(e)) from None
+        raise CredentialsError(
+            "cannot be written",
+            path=e.filename or path,
+            cause=e.strerror or str(e),
+            hint=f"set MONARCH_HOME (now {home()}) to a directory that can be written",
+        ) from None
 
 
 def put(path: str, data: bytes) -> None:
@@ -62,7 +72,7 @@ def put(path: str, data: bytes) -> None:
 
 def secret(apply_id: str) -> bytes:
     """The secret of an allocation; `CredentialsError` says what is wrong with its file."""
-    path = os.path.join(directory(apply_id), _SECRET)
+    path = secret_path(apply_id)
     found = read_private(path)
     if len(found) != SECRET_BYTES:
         raise CredentialsError(f"has {len(found)} bytes, not {SECRET_BYTES}", path=path)

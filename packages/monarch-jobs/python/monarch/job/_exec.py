@@ -35,8 +35,10 @@ def exec_command(
 
     Each runs in a process of its own, in its own group, without stdin; what is in the group when it ends is killed. A Python file, or `-m`
     with a module, is run by the interpreter of the hosts. A signal counts as 128 plus its number, `timeout` (seconds) as 124. `ExecError`
-    if it cannot be started, `SupervisionError` if a host is lost. `rank` or `point` (label to index) choose where it runs, `env` is added
-    to the environment. With `output_dir` its output goes to files there and not here; `$SUBDIR` in it is `hosts_0_gpus_1`, and the like.
+    if it cannot be started, `SupervisionError` if a host is lost. `rank` chooses a host of the mesh, with all its processes; `point` (label
+    to index) hosts or processes. `env` is added to the environment. With `output_dir` its output goes to `stdout.txt` and `stderr.txt` in
+    that folder and not here; several processes of a host write `stdout_3.txt`, by rank, unless it has `$SUBDIR` in it, which is
+    `hosts_0_gpus_1` and the like.
     """
     target = make_target(
         host_mesh,
@@ -82,11 +84,10 @@ def make_target(
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"per_host['{label}'] must be a positive int, not {size!r}")
     sizes = {**hosts.sizes, **per}
-    fixed = chosen(sizes, rank, point)
+    # A rank counts hosts, whatever runs on each.
+    fixed = chosen(sizes, None, point) if rank is None else chosen(hosts.sizes, rank, None)
     on_host = {label: index for label, index in fixed.items() if label in hosts.sizes}
     left = {label: size for label, size in per.items() if label not in fixed}
-    if folder is not None and SUBDIR not in folder and any(size > 1 for size in left.values()):
-        raise ValueError(f"the commands of a host would all write to '{folder}': have '{SUBDIR}' in it")
     chosen_hosts = hosts.slice(**on_host) if on_host else hosts
     ranks = len(chosen_hosts)
     for size in left.values():
@@ -101,12 +102,13 @@ def make_target(
         streams=streams,
         by_line=several,
         folder=folder,
+        is_named_by_rank=folder is not None and SUBDIR not in folder and any(size > 1 for size in left.values()),
         buffered=buffered(ranks * among),
         timeout=timeout,
         script=script,
         grace=_command.GRACE,
     )
-    return Target(chosen_hosts, left, order, sizes, ranks, name)
+    return Target(chosen_hosts, left, order, ranks, name)
 
 
 def chosen(sizes: Mapping[str, int], rank: int | None, point: Mapping[str, int] | None) -> dict[str, int]:

@@ -34,8 +34,6 @@ class Target:
     hosts: HostMesh
     per_host: dict[str, int]
     order: Order
-    # Coordinates to rank, in the mesh as it was named.
-    sizes: dict[str, int]
     ranks: int
     name: str = ""
 
@@ -135,7 +133,7 @@ class Execution(Actor):
         for rank in range(extent.nelements):
             point = Point(rank, extent)
             full = target.order.coordinates(dict(point))
-            number = _number(full, target.sizes)
+            number = target.order.number(full)
             prefix = f"[{target.name}{number}] "
             yield _Rank(commands.slice(**point) if point else commands, prefix.encode(), number)
 
@@ -229,13 +227,6 @@ def _answer(result: Port[int], outcome: int | Exception) -> None:
             result.exception(outcome)
     except (MonarchError, RuntimeError):  # nobody waits any more
         return
-
-
-def _number(point: dict[str, int], sizes: dict[str, int]) -> int:
-    rank = 0
-    for label, size in sizes.items():
-        rank = rank * size + point[label]
-    return rank
 
 
 def cannot_start(refusal: Refusal) -> ExecError:

@@ -33,12 +33,14 @@ class PortForwarder(Actor):
         proc of the same rank of `dst_proc_mesh`. Done when all listen.
 
         An address is `port`, `:port`, `host:port` or `[host]:port`; without a host only the machine itself can connect, with port 0 any
-        free one is taken. A callable gets the point. `ValueError` if the meshes have not the same size, `OSError` if an address cannot be
-        had.
+        free one is taken. A callable gets the point. Procs of one machine may share an address that is given as text: the kernel gives
+        each connection to one of them. `ValueError` if the meshes differ in labels or sizes, `OSError` if an address cannot be had.
         """
         ranks = len(dst_proc_mesh)
-        if ranks != len(src_proc_mesh):
-            raise ValueError(f"the meshes must have the same size: {ranks} to connect to, {len(src_proc_mesh)} to listen")
+        if dst_proc_mesh.extent != src_proc_mesh.extent:
+            shapes = f"dst_proc_mesh {dst_proc_mesh.extent} and src_proc_mesh {src_proc_mesh.extent}"
+            raise ValueError(f"{shapes} must have the same shape: equal labels and sizes")
+        is_shared = isinstance(src_address, str) and ranks > 1
         points = [Point(rank, src_proc_mesh.extent) for rank in range(ranks)]
         addresses = [src_address(point) if callable(src_address) else src_address for point in points]
         targets = [Point(rank, dst_proc_mesh.extent) for rank in range(ranks)]
@@ -52,7 +54,7 @@ class PortForwarder(Actor):
         dialers: Any = dst_proc_mesh.spawn("dialer", Dialer)
         pairs = [(_one(listeners, points[rank]), _one(dialers, targets[rank])) for rank in range(ranks)]
         calls = [
-            listener.listen.call_one(address, listener, dialer, port)
+            listener.listen.call_one(address, listener, dialer, port, is_shared)
             for (listener, dialer), address, port in zip(pairs, addresses, ports, strict=True)
         ]
         try:

@@ -6,9 +6,10 @@ FD is a stream socket to the proc. What the proc sends first is the specificatio
 command's group, 9 for all its descendants. It gets `("started", pid)` or `("failed", errno, word)`, and at the end `("ended", status)`.
 
 A process of its own, because a proc that is killed cannot clean up, and because whoever forks, signals and reaps should have one thread.
-It is the reaper of all that descends from the command, so that nothing gets away from a kill; the kernel kills the command when the guard
-goes. What is still in the command's group a moment after it ended is killed: who wants a process to stay starts it in a session of its
-own. Nothing of Monarch, and little of Python, is loaded here, since every command waits for it.
+The guard is the reaper of all that descends from the command, so that nothing gets away from a kill; the kernel kills the command when the
+guard goes. A command that ends by itself takes its group along, a moment later; a process in a session of its own stays. After a signal
+from the proc the command does not end by itself: all its descendants end with it, in whatever session. Nothing of Monarch, and little of
+Python, is loaded here, since every command waits for it.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Guard:
         self.prctl = ctypes.CDLL(None).prctl
         self.pid = 0
         self.status: int | None = None
+        # The proc has sent a signal: nothing that descends from the command stays.
+        self.is_ended_by_proc = False
         self.folder: str | None = None
         self.wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, _noticed)
@@ -194,6 +197,7 @@ class Guard:
         except OSError:
             numbers = b""
         for number in numbers:
+            self.is_ended_by_proc = True
             if number == signal.SIGKILL:
                 self._kill_all()
             else:
@@ -234,10 +238,16 @@ class Guard:
             os.read(self.wake, 4096)
 
     def _sweep(self) -> None:
-        """The command has ended: its group follows."""
+        """The command has ended: its group follows, and all other descendants if the proc has ended the command."""
         end = time.monotonic() + LINGER
-        while self._reap() and self._group_lives():
+        if self.is_ended_by_proc:
+            for pid in descendants(os.getpid()):
+                self._signal_one(pid, signal.SIGTERM)
+        while self._reap() and (self.is_ended_by_proc or self._group_lives()):
             left = end - time.monotonic()
+            if left <= 0 and self.is_ended_by_proc:
+                self._kill_all()
+                return
             if left <= 0:
                 self._signal(signal.SIGKILL)
             # After the kill the last of them is waited for; one in the kernel's hands may take its time.
@@ -259,11 +269,14 @@ class Guard:
         end = time.monotonic() + 2 * LINGER
         while self._reap() and time.monotonic() < end:
             for pid in descendants(os.getpid()):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:  # ended meanwhile, or not ours to kill
-                    continue
+                self._signal_one(pid, signal.SIGKILL)
             self._sleep(0.1)
+
+    def _signal_one(self, pid: int, number: int) -> None:
+        try:
+            os.kill(pid, number)
+        except OSError:  # ended meanwhile, or not ours to kill
+            return
 
     def close(self) -> None:
         if self.folder is not None:

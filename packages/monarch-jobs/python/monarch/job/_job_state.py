@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from typing import Self
 
     from monarch.actor import HostMesh
 
@@ -52,6 +53,14 @@ class JobState:
         if name in self._meshes:
             return self._meshes[name]
         raise KeyError(f"no mesh '{name}' in this job, there is: {_listed(self._meshes)}")
+
+    def _with_own_meshes(self) -> Self:
+        """The same hosts and components, with mesh objects that nothing else has."""
+        from copy import copy
+
+        found = copy(self)
+        found._meshes = {name: copy(mesh) for name, mesh in self._meshes.items()}
+        return found
 
     def __contains__(self, name: object) -> bool:
         return name in self._meshes

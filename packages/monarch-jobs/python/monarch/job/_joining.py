@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch.job import _credentials
+from monarch.job._commands import time_left
 from monarch.job._job_state import JobState
 from monarch.job._join import Host, Join
 from monarch.job._status import HostStatus, JobStatus
@@ -53,6 +54,8 @@ class Allocation:
         self.ending = job._ending
         # Set when it is killed.
         self.stopped = threading.Event()
+        # What `poll` has found last.
+        self.seen = JobStatus("unknown", "", [])
 
 
 def poll(allocation: Allocation) -> JobStatus:
@@ -66,16 +69,45 @@ def poll(allocation: Allocation) -> JobStatus:
         for rank in range(size):
             address = found[rank] if rank < len(found) else None
             host = known.get(Host(mesh, rank)) or HostStatus(mesh, rank, "", "waiting", None, "")
-            if host.phase == "waiting" and address is not None:
+            if status.phase == "ended" and host.phase != "lost":
+                host = host._replace(phase="lost", detail=host.detail or "the job has ended")
+            elif host.phase == "waiting" and address is not None:
                 host = host._replace(phase="joined")
             hosts.append(host._replace(address=address or host.address))
+    allocation.seen = status._replace(hosts=hosts)
+    return allocation.seen
+
+
+def look(job: LauncherJob, allocation: Allocation) -> JobStatus:
+    """The launcher's words, and the hosts that the runtime of this process has lost: neither waits for the other.
+
+    Notes where workers have been replaced since this process connected: by another process's `heal`, or by a requeue.
+    """
+    status = poll(allocation)
+    connection, attached = job.connection_, job.attached_
+    if connection is None or attached is None:
+        return status
+    lost = {Host(name, rank): why for name in connection for rank, why in connection[name]._lost_hosts().items()}
+    hosts: list[HostStatus] = []
+    for host in status.hosts:
+        place = Host(host.mesh, host.rank)
+        known, why = attached.get(place), lost.get(place)
+        if host.address is None:
+            # Not known for a moment, or not there yet; where the runtime has lost it, another worker is to come.
+            job.is_stale_ |= known is not None and why is not None
+        elif known is not None and known != host.address:
+            job.is_stale_ = True
+        elif why is not None and host.phase != "lost":
+            host = host._replace(phase="lost", detail=why)
+        hosts.append(host)
     return status._replace(hosts=hosts)
 
 
 def connect(job: LauncherJob) -> JobState:
-    """Handles at once; they wait for the hosts. The same ones each time, until healing replaces hosts."""
-    if job.connection_ is None:
+    """Handles at once; they wait for the hosts. The same ones each time, until workers are replaced."""
+    if job.connection_ is None or job.is_stale_:
         job.connection_ = _attach(job)
+        job.is_stale_ = False
     return job.connection_
 
 
@@ -85,7 +117,9 @@ def _attach(job: LauncherJob) -> JobState:
     assert job.apply_id is not None
     secret = job._secret()
     addresses = job._launcher().addresses(ids_of(job))
+    explain = job._explains_loss()
     promises: dict[Host, _Promise] = {}
+    attached = job.attached_ = {}
     meshes: dict[str, HostMesh] = {}
     for mesh, size in job._sizes().items():
         workers: list[str | Future[str]] = []
@@ -97,10 +131,13 @@ def _attach(job: LauncherJob) -> JobState:
                 workers.append(promise.receiver.recv())
             else:
                 workers.append(address)
+                attached[Host(mesh, rank)] = address
         meshes[mesh] = attach_to_workers(workers=workers, name=mesh, secret=secret)
+        if explain is not None:
+            meshes[mesh]._explain_loss(explain)
     if promises:
         allocation = job.awaited_ = Allocation(job)
-        _Waiter(allocation, promises, job._join_timeout()).start()
+        _Waiter(allocation, promises, attached, job._join_timeout()).start()
     return JobState(meshes)
 
 
@@ -114,16 +151,18 @@ class _Promise(NamedTuple):
 class _Waiter(threading.Thread):
     """Looks at the scheduler until all addresses are known, or nobody needs them any more."""
 
-    def __init__(self, allocation: Allocation, promises: Mapping[Host, _Promise], timeout: float | None) -> None:
+    def __init__(self, allocation: Allocation, promises: Mapping[Host, _Promise], attached: dict[Host, str], timeout: float | None) -> None:
         super().__init__(name="monarch-job-join", daemon=True)
         self._allocation = allocation
         self._timeout = timeout
         self._promises = dict(promises)
+        self._attached = attached
 
     def run(self) -> None:
         sent: set[Host] = set()
         try:
             for host, address in until_joined(self._allocation, list(self._promises), self._timeout):
+                self._attached[host] = address
                 self._promises[host].port.send(address)
                 sent.add(host)
         except Exception as e:
@@ -134,7 +173,10 @@ class _Waiter(threading.Thread):
 
 
 def until_joined(allocation: Allocation, wanted: list[Host], timeout: float | None) -> Iterator[tuple[Host, str]]:
-    """Yields hosts with their addresses as they become known; `JoinTimeoutError`, `JobEndedError` or the launcher's own error."""
+    """Yields hosts with their addresses as they become known; `JoinTimeoutError`, `JobEndedError` or the launcher's own error.
+
+    A surrounding `time_limit` ends the wait as well, whatever the scheduler says.
+    """
     join = Join(allocation.title, allocation.sizes, timeout, time.monotonic(), sys.stderr is not None and sys.stderr.isatty())
     missing = set(wanted)
     for host in set(join.missing) - missing:
@@ -153,21 +195,27 @@ def until_joined(allocation: Allocation, wanted: list[Host], timeout: float | No
                 yield place, host.address
         if missing and status.phase == "ended":
             raise ended(allocation, status)
-        if join.overdue(now):
+        if missing and (join.overdue(now) or time_left(1.0) == 0):
             raise join.error(last_words(allocation))
         line = join.line(now)
         if line is not None:
             print(line, file=sys.stderr, flush=True)
         if missing:
-            allocation.stopped.wait(join.pause(now))
+            allocation.stopped.wait(time_left(join.pause(now)))
 
 
 def ended(allocation: Allocation, status: JobStatus) -> JobEndedError:
     """The scheduler's words, and what the workers said last."""
     words = "\n".join(f"{host}: {text}" for host, text in last_words(allocation).items())
     state, reason = allocation.ending(status)
-    what = "ended" if state == status.phase else f"ended: {state}"
-    cause = "\n".join(filter(None, (status.detail, words)))
+    detail = status.detail
+    if state == status.phase:
+        what = "ended"
+    else:
+        # The scheduler's own words are the first line.
+        line, _, detail = detail.partition("\n")
+        what = f"ended: {line}"
+    cause = "\n".join(filter(None, (detail, words)))
     return JobEndedError(what, title=allocation.title, cause=cause, state=state, reason=reason)
 
 

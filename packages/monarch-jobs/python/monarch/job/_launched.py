@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from monarch.job._trait import JobTrait
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monarch.job._job_state import JobState
+    from monarch.job._join import Host
     from monarch.job._joining import Allocation
     from monarch.job._launcher import Launcher
     from monarch.job._plan import Plan
     from monarch.job._status import HealReport, JobStatus
+    from monarch.job.errors import JobError
 
 
 class LauncherJob(JobTrait):
@@ -26,9 +30,12 @@ class LauncherJob(JobTrait):
 
     _ids: dict[str, Any] | None = None
     _client_script: str | None = None
-    # Handles of this process, and what stops those who wait for hosts.
+    # Handles of this process, the addresses that they are for, and what stops those who wait for hosts.
     connection_: JobState | None = None
+    attached_: dict[Host, str] | None = None
     awaited_: Allocation | None = None
+    # Workers have been replaced since: the next `state` connects anew.
+    is_stale_: bool = False
 
     @abstractmethod
     def _launcher(self) -> Launcher:
@@ -85,10 +92,14 @@ class LauncherJob(JobTrait):
         """State and reason of an allocation that is over, in the scheduler's words."""
         return status.phase, status.detail
 
+    def _explains_loss(self) -> Callable[[], JobError | None] | None:
+        """What calls raise for which hosts are lost; None where the scheduler knows no more than the runtime."""
+        return None
+
     def _poll(self) -> JobStatus:
         from monarch.job import _joining
 
-        return _joining.poll(_joining.Allocation(self))
+        return _joining.look(self, _joining.Allocation(self))
 
     def _heal(self, timeout: float | None) -> HealReport:
         from monarch.job import _heal

@@ -9,8 +9,8 @@ import uuid
 import warnings
 from typing import TYPE_CHECKING
 
-from monarch.job import _audit, _credentials, _store
-from monarch.job.errors import JobEndedError, JobError
+from monarch.job import _allocation_lock, _audit, _credentials, _store
+from monarch.job.errors import JobEndedError, JobError, StateFileError
 
 if TYPE_CHECKING:
     from monarch.job._job_state import JobState
@@ -61,7 +61,11 @@ def _take_back(job: JobTrait) -> None:
         say(f"{job._title}: could not be cancelled ({'; '.join(failed)}), it may go on: {where}")
     apply_id = job._life.apply_id
     if apply_id is not None and not failed:
-        _credentials.remove(apply_id)
+        try:
+            _credentials.remove(apply_id)
+        except JobError as e:  # the error that is on its way says more
+            if os.path.lexists(_credentials.directory(apply_id)):
+                say(f"{job._title}: {e}")
     job._life.apply_id = None
     job._life.active = False
 
@@ -105,13 +109,27 @@ def _connect(job: JobTrait) -> JobState:
         _audit.record("attach", target)
     path = job._life.path
     if path is not None and os.path.exists(path):
-        _write(path, job)  # addresses have become known
+        with _allocation_lock.held(job):
+            # Addresses have become known, or another process has changed more than that.
+            if not refresh(job):
+                _write(path, job)
     return found
 
 
-def _write(path: str, job: JobTrait) -> None:
-    from monarch.job.errors import StateFileError
+def refresh(job: JobTrait) -> bool:
+    """Takes over what another process has done with the allocation, such as healing it; True where there was something."""
+    job = job._life.inside or job
+    try:
+        found = _store.changed(job)
+    except StateFileError:
+        return False  # the next process that needs the file names what is wrong with it
+    if found is None:
+        return False
+    job._adopt(found)
+    return True
 
+
+def _write(path: str, job: JobTrait) -> None:
     try:
         _store.write(path, job)
     except StateFileError:
@@ -129,7 +147,7 @@ def _surrounding(job: JobTrait, cached_path: str | None) -> JobState:
 
     batch = kept if isinstance(kept, BatchJob) else BatchJob(kept)
     job._life.stand_in = batch
-    return batch._state()
+    return batch._surround()
 
 
 def intended(job: JobTrait) -> JobTrait:
@@ -145,6 +163,13 @@ def intended(job: JobTrait) -> JobTrait:
         raise ValueError(f"{REPLACE}={asked}: only 'process' can replace a job")
     job._life.stand_in = _reproduction.as_process(job)
     return job._life.stand_in or job
+
+
+def batch_path(job: JobTrait) -> str | None:
+    """Where a job with a client script is saved for the commands; None where another job that is alive is the current one."""
+    path = _store.active_path()
+    kept = _store.load_if_there(path)
+    return None if kept is not None and kept.apply_id != job.apply_id and is_alive(kept) else path
 
 
 def is_alive(job: JobTrait) -> bool:
@@ -164,6 +189,12 @@ def reconnect(job: JobTrait) -> JobState:
 def kill(job: JobTrait) -> None:
     """Every step is tried. The state file stays while the allocation could not be ended: it says which one that is."""
     asked, job = job, job._current
+    with _allocation_lock.held(job):
+        refresh(job)
+        _kill(asked, job)
+
+
+def _kill(asked: JobTrait, job: JobTrait) -> None:
     life = job._life
     apply_id, path = life.apply_id, life.path
     failed: list[tuple[str, Exception]] = []

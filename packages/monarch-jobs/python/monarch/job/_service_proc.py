@@ -22,14 +22,19 @@ def new_service_proc_id() -> ProcId:
     return ProcId(Uid.instance(_LABEL))
 
 
-def service_proc_addr(proc_id: ProcId, url: str) -> str:
-    """The address of the worker with this identity that listens at `url`."""
-    return f"{proc_id}@{url}"
+def service_proc_addr(address: str, proc_id: ProcId | None) -> str:
+    """The address of the worker with this identity that listens at `address`; without one, the address as it is."""
+    return address if proc_id is None else f"{proc_id}@{address}"
 
 
-def service_proc_addrs(proc_ids: Iterable[ProcId], urls: Iterable[str]) -> list[str]:
-    """One address per worker; `ValueError` if there are not as many urls as identities."""
-    return [service_proc_addr(proc_id, url) for proc_id, url in zip(proc_ids, urls, strict=True)]
+def service_proc_addrs(addresses: Iterable[str], proc_ids: Iterable[ProcId] | None) -> list[str]:
+    """One address per worker; without identities the addresses as they are.
+
+    `ValueError` if there are not as many identities as addresses.
+    """
+    if proc_ids is None:
+        return list(addresses)
+    return [service_proc_addr(address, proc_id) for address, proc_id in zip(addresses, proc_ids, strict=True)]
 
 
 def serialize_service_proc_ids(proc_ids: Iterable[ProcId]) -> str:
@@ -42,12 +47,15 @@ def deserialize_service_proc_ids(text: str) -> list[ProcId]:
     return [ProcId.from_string(part) for part in text.split(_SEPARATOR)] if text else []
 
 
-def ranked_service_proc_id_from_env() -> ProcId | None:
-    """The identity of this process by the environment: `MONARCH_SERVICE_PROC_IDS` at `MONARCH_SERVICE_PROC_RANK`; None without them."""
-    text, rank = os.environ.get(SERVICE_PROC_IDS_ENV), os.environ.get(SERVICE_PROC_RANK_ENV)
+def ranked_service_proc_id_from_env(rank_env: str = SERVICE_PROC_RANK_ENV) -> ProcId | None:
+    """The identity of this process: `MONARCH_SERVICE_PROC_IDS` at the rank in the variable `rank_env`; None where one is not set.
+
+    A scheduler's own variable will do, such as `SLURM_PROCID`. `ValueError` for a rank that has no identity.
+    """
+    text, rank = os.environ.get(SERVICE_PROC_IDS_ENV), os.environ.get(rank_env)
     if not text or rank is None:
         return None
     found = deserialize_service_proc_ids(text)
-    if not rank.isdecimal() or int(rank) >= len(found):
-        raise ValueError(f"{SERVICE_PROC_RANK_ENV}={rank}, and {SERVICE_PROC_IDS_ENV} has {len(found)} identities")
+    if not (rank.isascii() and rank.isdecimal() and int(rank) < len(found)):
+        raise ValueError(f"{rank_env}={rank}, and {SERVICE_PROC_IDS_ENV} has {len(found)} identities")
     return found[int(rank)]

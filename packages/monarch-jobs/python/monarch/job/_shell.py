@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _TYPED = 4096
 # As many writes may be on their way; then it is looked every so many seconds whether there is room again.
 _UNTAKEN, _LOOK_AGAIN = 64, 0.02
-_END_OF_FILE = b"\x04"
 # As ssh has it: after the start of a line, ends the session even if the host does not answer any more.
 _ESCAPE = b"~."
 
@@ -33,11 +32,12 @@ def shell(host_mesh_singleton: HostMesh, *, env: dict[str, str] | None = None, w
     """Runs a login shell on one host, in a terminal whose input, output and size are this one's; the exit code of the shell.
 
     `ValueError` if there is not exactly one host, `ExecError` if the shell cannot be started, `SupervisionError` if the host is lost.
-    `~.` at the start of a line leaves. When the client goes, the shell gets SIGHUP, then SIGTERM, then SIGKILL.
+    `~.` at the start of a line leaves. When the client goes, the shell gets SIGHUP, then SIGTERM, then SIGKILL. The same happens when the
+    input ends while a command runs, with exit code 129; a shell that waits for input ends by itself then.
     """
     hosts = len(host_mesh_singleton)
     if hosts != 1:
-        raise ValueError(f"shell needs exactly one host, this mesh has {hosts}: slice it")
+        raise ValueError(f"shell needs a singleton HostMesh, this one has {hosts} hosts\nhint: slice it, such as hosts.slice(hosts=0)")
     check_words(["shell"], env)
     keeper = this_proc().spawn("shell", ShellKeeper)
     variables = {"TERM": os.environ.get("TERM", "dumb"), **(env or {})}
@@ -111,6 +111,8 @@ class _Session:
 
     def _type(self, wanted: dict[int, str]) -> None:
         source = _input()
+        if source is None:
+            self.sent.append(self.terminal.end_input.call_one())
         while True:
             full = len(self.sent) >= _UNTAKEN
             watched = [self.over, self.signalled, *([] if source is None or full else [source])]
@@ -130,7 +132,7 @@ class _Session:
                     source = None
                 elif self._leaves(data):
                     return
-                self.sent.append(self.terminal.write.call_one(data or _END_OF_FILE))
+                self.sent.append(self.terminal.write.call_one(data) if data else self.terminal.end_input.call_one())
 
     def _forget_taken(self) -> None:
         while self.sent:

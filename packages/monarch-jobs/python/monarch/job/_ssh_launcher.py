@@ -7,6 +7,7 @@ The secret goes over ssh's standard input into a file of the worker's private di
 from __future__ import annotations
 
 import base64
+import contextvars
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions
 from typing import Any
 
-from monarch.job._commands import SSH_FAILED, Commands, Result
+from monarch.job._commands import SSH_FAILED, Commands, Result, time_limit
 from monarch.job._forwarding import Forwarding
 from monarch.job._plan import Plan
 from monarch.job._status import HostStatus, JobStatus
 from monarch.job.errors import BackendMissingError, JobError, SubmitError
 
 START_TIMEOUT_S = 60.0
+# A host that is up answers within a second; these bound what a host that is cut off costs.
+LOOK_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 15.0
 PORT_TRIES = 100
 AT_ONCE = 32  # an sshd refuses more than ten half-open connections by default, and these are on as many machines
 
@@ -103,11 +107,12 @@ class SshLauncher:
         ]
         ids: dict[str, Any] = {"workers": workers}
         try:
-            for error in self._all(workers, lambda worker: self._start(worker, secret)):
+            for error in self.of_all(workers, lambda worker: self._start(worker, secret)):
                 if error is not None:
                     raise error
         except BaseException:
-            self._all([worker for worker in workers if worker["pid"]], self._end)
+            self.of_all([worker for worker in workers if worker["pid"]], self._end)
+            self._close(workers)
             raise
         return ids
 
@@ -142,19 +147,26 @@ class SshLauncher:
             worker.update({"pid": 0, "directory": "", "address": None, "forwards": {}})
             self._start(worker, secret)
 
-        errors = self._all(workers, again)
+        errors = self.of_all(workers, again)
         return [(worker["mesh"], worker["rank"]) for worker, error in zip(workers, errors, strict=True) if error is None]
 
     def cancel(self, ids: dict[str, Any]) -> None:
         workers = [worker for worker in ids["workers"] if worker["pid"]]
-        failed = [f"{worker['name']}: {error}" for worker, error in zip(workers, self._all(workers, self._end), strict=True) if error]
+        failed = [f"{worker['name']}: {error}" for worker, error in zip(workers, self.of_all(workers, self._end), strict=True) if error]
+        self._close(ids["workers"])
         if failed:
             raise JobError("workers may go on", title=self._title, cause="\n".join(failed))
 
-    def _commands(self, host: str) -> Commands:
+    def _close(self, workers: Sequence[dict[str, Any]]) -> None:
+        """Ends the connections, when all commands are over: a command that still uses a shared one would fail with 255."""
+        hosts = {worker["name"]: worker for worker in workers}
+        self.of_all(list(hosts.values()), lambda worker: self.commands_of(worker["name"]).close())
+
+    def commands_of(self, host: str) -> Commands:
+        """Runs commands on a host, over the connection that all of them share."""
         return Commands(self._title, host, self._socket, self._ssh_args)
 
-    def _all(self, workers: Sequence[dict[str, Any]], action: Callable[[dict[str, Any]], None]) -> list[Exception | None]:
+    def of_all(self, workers: Sequence[dict[str, Any]], action: Callable[[dict[str, Any]], None]) -> list[Exception | None]:
         """Does it for all of them at the same time; what each raised."""
 
         def one(worker: dict[str, Any]) -> Exception | None:
@@ -165,12 +177,14 @@ class SshLauncher:
             return None
 
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="monarch-ssh") as pool:
-            return list(pool.map(one, workers))
+            # Each with a copy of the context, which has the time limit.
+            started = [pool.submit(contextvars.copy_context().run, one, worker) for worker in workers]
+            return [future.result() for future in started]
 
     def _start(self, worker: dict[str, Any], secret: bytes) -> None:
         version = next((found.version for found in distributions(name="monarch-core")), "-")
         own = f"monarch {sys.version_info[0]}.{sys.version_info[1]} {version}"
-        commands = self._commands(worker["name"])
+        commands = self.commands_of(worker["name"])
         arguments = (self._python_exe, f"tcp://*:{self._port}", str(PORT_TRIES), own)
         told = base64.b64encode(secret).decode() + "\n"
         result = commands.run("sh", "-c", _START, "sh", *arguments, stdin=told, timeout=START_TIMEOUT_S)
@@ -188,7 +202,7 @@ class SshLauncher:
         }.get(result.code, f"the worker of {place} could not be started: exit code {result.code}")
         if result.code == 3 and not result.words:
             return BackendMissingError(what, title=self._title)
-        command = shlex.join([*self._commands(worker["name"]).ssh(), self._python_exe])
+        command = shlex.join([*self.commands_of(worker["name"]).ssh(), self._python_exe])
         return SubmitError(what, title=self._title, cause=result.words[:4000], command=command, exit_code=result.code)
 
     def _look_at(self, ids: dict[str, Any]) -> None:
@@ -196,13 +210,14 @@ class SshLauncher:
         numbered = [{"number": number, **worker} for number, worker in enumerate(ids["workers"])]
 
         def look(entry: dict[str, Any]) -> None:
-            looks[entry["number"]] = self._look(ids["workers"][entry["number"]])
+            with time_limit(LOOK_TIMEOUT_S):  # ports that are forwarded included
+                looks[entry["number"]] = self._look(ids["workers"][entry["number"]])
 
-        errors = self._all(numbered, look)
+        errors = self.of_all(numbered, look)
         self._seen = {number: found or _Look("unreachable", str(errors[number] or "no answer")) for number, found in enumerate(looks)}
 
     def _look(self, worker: dict[str, Any]) -> _Look:
-        commands = self._commands(worker["name"])
+        commands = self.commands_of(worker["name"])
         result = commands.run("sh", "-c", _LOOK, "sh", worker["directory"], str(worker["pid"]))
         if result.code:
             return _Look("unreachable", result.words or f"exit code {result.code}")
@@ -220,9 +235,8 @@ class SshLauncher:
         return _Look("waiting", "")
 
     def _end(self, worker: dict[str, Any]) -> None:
-        commands = self._commands(worker["name"])
-        result = commands.run("sh", "-c", _END, "sh", worker["directory"], str(worker["pid"]), timeout=START_TIMEOUT_S)
-        commands.close()
+        commands = self.commands_of(worker["name"])
+        result = commands.run("sh", "-c", _END, "sh", worker["directory"], str(worker["pid"]), timeout=END_TIMEOUT_S)
         if result.code:
             raise JobError(result.words or f"exit code {result.code}")
 

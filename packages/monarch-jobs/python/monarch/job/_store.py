@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from monarch.job._trait import JobTrait
 
 SCHEMA = 1
+# Levels of nesting of a state file, the whole of it being one, and its whole numbers: what a process id, a port or a time needs.
+_DEEPEST, _LARGEST = 32, 1 << 63
 # Far above what thousands of hosts need; whatever is larger is no state file.
 _LIMIT = 64 << 20
 
@@ -84,7 +86,7 @@ def decode(data: bytes, path: str = "the data") -> JobTrait:
         job._load(record.job)
     except KeyError as e:
         raise StateFileError(f"has no field {e}", path=path, field="job") from e
-    except (ValueError, TypeError, AttributeError) as e:  # pydantic's errors are ValueErrors
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as e:  # pydantic's errors are ValueErrors
         raise _bad_arguments(e, data, path) from e
     job._life.apply_id = record.apply_id
     job._life.active = record.active
@@ -101,10 +103,14 @@ def _record(data: bytes, path: str) -> Any:
         ) from None
     except UnicodeDecodeError:
         raise StateFileError("is not JSON", path=path, cause="it is not UTF-8 text") from None
+    except RecursionError:
+        raise _malformed(path, "is nested too deeply") from None
+    except ValueError:  # more digits than Python converts
+        raise _malformed(path, "has a number that is too large") from None
     if not isinstance(found, dict) or "schema" not in found:
         raise StateFileError("is no state file of a job", path=path, cause="the field 'schema' is missing")
     schema: Any = found["schema"]  # pyright: ignore[reportUnknownVariableType]
-    if schema != SCHEMA:
+    if isinstance(schema, bool) or not isinstance(schema, int) or schema != SCHEMA:
         raise StateFileError(
             f"is schema {schema!r}, this version of monarch-jobs reads schema {SCHEMA}",
             path=path,
@@ -112,6 +118,8 @@ def _record(data: bytes, path: str) -> Any:
             field="schema",
             hint="use the version that wrote it, at least to kill its job",
         )
+    if (problem := _unbounded("", found)) is not None:
+        raise _malformed(path, *problem)
     from monarch.job._record import Record
 
     try:
@@ -134,6 +142,28 @@ def _bad_arguments(error: Exception, data: bytes, path: str) -> StateFileError:
 def _line_of(data: bytes, field: str) -> int | None:
     at = data.find(json.dumps(field).encode())
     return None if at < 0 else data.count(b"\n", 0, at) + 1
+
+
+def _malformed(path: str, what: str, field: str | None = None) -> StateFileError:
+    return StateFileError(what, path=path, field=field, hint="remove it if its job is over, and apply the job again")
+
+
+def _unbounded(place: str, value: Any) -> tuple[str, str] | None:
+    """What no job has written: problem and field of a number or of a nesting beyond all bounds."""
+    pending: list[tuple[str, Any, int]] = [(place, value, 1)]
+    while pending:
+        place, value, depth = pending.pop()
+        if isinstance(value, int | float) and not -_LARGEST <= value < _LARGEST:
+            return "has a number that is too large", place
+        inside: list[tuple[Any, Any]] = []
+        if isinstance(value, dict):
+            inside = _items(value)
+        elif isinstance(value, list):
+            inside = list(enumerate(value))  # pyright: ignore[reportUnknownArgumentType]
+        if inside and depth >= _DEEPEST:
+            return "is nested too deeply", place
+        pending += [(f"{place}.{key}" if place else str(key), item, depth + 1) for key, item in inside]
+    return None
 
 
 def _refuse_pickle(data: bytes, path: str) -> None:
@@ -177,8 +207,24 @@ def load_if_there(path: str) -> JobTrait | None:
         return None
     job = decode(data, path)
     job._life.path = os.path.realpath(path)
+    job._life.saved = data
     job._life.loaded = True
     return job
+
+
+def changed(job: JobTrait) -> JobTrait | None:
+    """The job as another process has saved it since this one has read or written its state file; None where none has."""
+    life = job._life
+    if life.path is None or life.saved is None:
+        return None
+    data = _read(life.path)
+    if data is None or data == life.saved or apply_id_of(data, life.path) != life.apply_id:
+        return None
+    found = decode(data, life.path)
+    if type(found) is not type(job):
+        return None
+    life.saved = data
+    return found
 
 
 def _read(path: str) -> bytes | None:
@@ -234,6 +280,7 @@ def write(path: str, job: JobTrait, *, is_own: bool = True) -> None:
         raise _os_error("cannot be written", path, e) from None
     if is_own:
         job._current._life.path = real
+        job._current._life.saved = data
 
 
 def _replaceable(path: str) -> str:

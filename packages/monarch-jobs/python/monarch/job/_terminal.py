@@ -21,6 +21,10 @@ _READ = 64 << 10
 # After each signal when the client has gone, before the next one; SIGKILL is the last. Both fit into `cleanup_timeout`.
 _PAUSE = 1.0
 FAREWELL = ((signal.SIGHUP, _PAUSE), (signal.SIGTERM, _PAUSE))
+_END_OF_FILE = b"\x04"
+# After the end of the input: a command that is in the foreground for so long will not read it, nor let the shell read it.
+_UNREAD, _LOOK_AGAIN = 1.0, 0.1
+HUNG_UP = 128 + signal.SIGHUP
 
 
 class Terminal(Actor):
@@ -37,6 +41,7 @@ class Terminal(Actor):
         self.master = -1
         self.readable = asyncio.Event()
         self.writing = asyncio.Lock()
+        self.is_hung_up = False
 
     @concurrent_endpoint
     async def start(self) -> Refusal | str:
@@ -87,11 +92,51 @@ class Terminal(Actor):
                 data = b""
             if data:
                 return data, None
-            return b"", exit_code(await self.process.ended)
+            status = await self.process.ended
+            return b"", HUNG_UP if self.is_hung_up else exit_code(status)
 
     @concurrent_endpoint
     async def write(self, data: bytes) -> None:
         """What was typed."""
+        await self._write(data)
+
+    @concurrent_endpoint
+    async def end_input(self) -> None:
+        """Nothing more will be typed: a shell that waits for input ends, one that waits for a command is hung up."""
+        await self._write(_END_OF_FILE)
+        assert self.process is not None
+        ended, loop = self.process.ended, asyncio.get_running_loop()
+        group, since = self._foreground(), loop.time()
+        while not ended.done():
+            await asyncio.wait((ended,), timeout=_LOOK_AGAIN)
+            found = self._foreground()
+            if found != group or found == self.process.pid:
+                group, since = found, loop.time()
+            elif loop.time() - since >= _UNREAD:
+                await self._hang_up(self.process)
+                return
+
+    async def _hang_up(self, process: GuardedProcess) -> None:
+        self.is_hung_up = True
+        for number, pause in FAREWELL:
+            group = self._foreground()
+            if group > 0 and group != process.pid:
+                try:
+                    os.killpg(group, number)
+                except OSError:  # ended meanwhile, or another user's
+                    pass
+            process.signal(number)
+            await asyncio.wait((process.ended,), timeout=pause)
+        process.signal(signal.SIGKILL)
+
+    def _foreground(self) -> int:
+        """The process group that has the terminal; -1 without one."""
+        try:
+            return os.tcgetpgrp(self.master)
+        except OSError:
+            return -1
+
+    async def _write(self, data: bytes) -> None:
         async with self.writing:
             view = memoryview(data)
             while view and self.process is not None and not self.process.ended.done():

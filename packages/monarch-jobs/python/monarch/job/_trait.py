@@ -39,8 +39,11 @@ class Life:
     def __init__(self) -> None:
         self.apply_id: str | None = None
         self.active = False
-        # The file that the job was read from or written to last, absolute.
+        # The file that the job was read from or written to last, absolute, and what was in it then.
         self.path: str | None = None
+        self.saved: bytes | None = None
+        # The job whose file has this one in it.
+        self.inside: JobTrait | None = None
         # Was the job read from a file, and so applied by another process, maybe?
         self.loaded = False
         # The job of the cached file, the surrounding allocation, or the process job that reproduces this one.
@@ -74,11 +77,12 @@ class JobTrait(ABC):
     def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
         """The hosts: of this object's allocation, else of the one that `cached_path` knows and that can run this, else of a new one.
 
-        Returns as soon as there are handles. With `cached_path=None` no file is read or written.
+        Returns as soon as there are handles, which are new objects each time: `stop` of one ends what was spawned through that one. With
+        `cached_path=None` no file is read or written.
         """
         from monarch.job import _lifecycle
 
-        return _lifecycle.state(self, cached_path)
+        return _lifecycle.state(self, cached_path)._with_own_meshes()
 
     def kill(self) -> None:
         """Ends the allocation and removes credentials and state. Without an allocation it does nothing.
@@ -113,7 +117,10 @@ class JobTrait(ABC):
 
     def status(self) -> JobStatus:
         """One look at the scheduler and the hosts."""
+        from monarch.job import _lifecycle
+
         job = self._current
+        _lifecycle.refresh(job)
         return job._poll() if job._life.active else JobStatus("none", "not submitted", [])
 
     def heal(self, *, timeout: float | None = None) -> HealReport:
@@ -131,12 +138,14 @@ class JobTrait(ABC):
     def enable_telemetry(
         self, config: TelemetryConfig | None = None, *, mesh_admin_config: MeshAdminConfig | None = None, **kwargs: Any
     ) -> Self:
-        """Needs monarch-telemetry."""
-        _absent("enable_telemetry", "monarch-telemetry")
+        """Needs monarch-telemetry; without that wheel there is one warning, and the job runs."""
+        _warn_without_telemetry("enable_telemetry")
+        return self
 
     def enable_admin(self, config: MeshAdminConfig | None = None, **kwargs: Any) -> Self:
-        """Needs monarch-telemetry."""
-        _absent("enable_admin", "monarch-telemetry")
+        """Needs monarch-telemetry; without that wheel there is one warning, and the job runs."""
+        _warn_without_telemetry("enable_admin")
+        return self
 
     def remote_mount(
         self,
@@ -187,6 +196,14 @@ class JobTrait(ABC):
         """Brings lost hosts back. The default only tells which there are."""
         return HealReport([], [], [host for host in self.status().hosts if host.phase == "lost"])
 
+    def _adopt(self, other: JobTrait) -> None:
+        """Takes over what another process has changed about the allocation; `other` is the job as that process has saved it."""
+        vars(self).update({name: value for name, value in vars(other).items() if not name.endswith("_")})
+
+    def _needs_kill_at_exit(self) -> bool:
+        """Must the exit of a client script inside the allocation kill the job? Not where the scheduler ends it with the script."""
+        return True
+
     def _sizes(self) -> dict[str, int]:
         """How many hosts each mesh has, in order; what local reproduction imitates."""
         raise NotImplementedError(f"{type(self).__name__} does not say how many hosts its meshes have: define _sizes()")
@@ -194,6 +211,10 @@ class JobTrait(ABC):
     def _logs(self) -> list[LogFile]:
         """Files with what the workers printed, on this machine or one that shares its file system."""
         return []
+
+    def _fetch_logs(self) -> list[LogFile]:
+        """The files of `_logs`, after what was printed on machines whose files this one cannot see has been added to copies of theirs."""
+        return self._logs()
 
     def _where(self) -> str:
         """What a person needs to find the allocation where it could not be ended, such as the scheduler's id."""
@@ -236,5 +257,24 @@ def kind_of(job: JobTrait) -> str:
     return job.kind or type(job).__name__
 
 
+# Methods that have warned in this process.
+_warned: set[str] = set()
+
+
+def _warn_without_telemetry(method: str) -> None:
+    """Telemetry is best effort: a program that asks for it runs where it is not installed."""
+    if method in _warned:
+        return
+    from warnings import warn
+
+    from monarch._core.wheel import install_hint
+
+    _warned.add(method)
+    wheel = "monarch-telemetry"
+    warn(f"JobTrait.{method} has no effect: the wheel {wheel} is not installed\nhint: {install_hint(wheel)}", UserWarning, stacklevel=3)
+
+
 def _absent(method: str, wheel: str) -> NoReturn:
-    raise NotImplementedError(f"JobTrait.{method} needs the wheel {wheel}, which is not installed")
+    from monarch._core.wheel import needs_wheel
+
+    raise NotImplementedError(needs_wheel(f"JobTrait.{method}", wheel))

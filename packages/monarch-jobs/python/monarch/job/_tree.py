@@ -24,6 +24,8 @@ _READ = 256 << 10
 BATCH = 1 << 20
 # Set-user-id and the like are not for strangers.
 _MODE = 0o1777
+# Without these its owner cannot look up what is in a directory.
+_OPEN = 0o500
 
 
 def entries(root: str) -> Iterator[Entry]:
@@ -31,7 +33,15 @@ def entries(root: str) -> Iterator[Entry]:
     found = os.stat(root)
     if stat.S_ISDIR(found.st_mode):
         yield (DIRECTORY, "", found.st_mode & _MODE, found.st_mtime_ns)
-        yield from _below(root, "")
+        try:
+            walk = _Walk(root)
+        except OSError as e:
+            yield (SKIPPED, "", e.strerror)
+            return
+        try:
+            yield from walk.entries()
+        finally:
+            walk.close()
     elif stat.S_ISREG(found.st_mode):
         with open(root, "rb", buffering=0) as file:
             yield from _file("", found, file)
@@ -39,36 +49,87 @@ def entries(root: str) -> Iterator[Entry]:
         raise OSError(22, "not a file or a directory", root)
 
 
-def _below(folder: str, path: str) -> Iterator[Entry]:
-    try:
-        inside = sorted(os.scandir(folder), key=lambda entry: entry.name)
-    except OSError as e:
-        yield (SKIPPED, path, e.strerror)
-        return
-    for entry in inside:
-        name = f"{path}/{entry.name}" if path else entry.name
+class _Walk:
+    """Goes through a tree with the descriptor of one directory at a time, so neither depth nor the length of paths has a limit."""
+
+    def __init__(self, root: str) -> None:
+        self._folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        # From the root to the current directory: its path, its identity, and its names that are still to come, the next one last.
+        self._levels: list[tuple[str, tuple[int, int], list[str]]] = []
         try:
-            if entry.is_symlink():
-                yield (LINK, name, os.readlink(entry.path))
+            self._levels.append(self._level(""))
+        except BaseException:
+            os.close(self._folder)
+            raise
+
+    def close(self) -> None:
+        os.close(self._folder)
+
+    def entries(self) -> Iterator[Entry]:
+        """All that is below the root, each directory before what is in it."""
+        while self._levels:
+            path, _, names = self._levels[-1]
+            if not names:
+                self._levels.pop()
+                if self._levels:
+                    self._ascend(path)
                 continue
-            found = entry.stat(follow_symlinks=False)
-            file = open(entry.path, "rb", buffering=0, opener=_opened) if stat.S_ISREG(found.st_mode) else None
+            name = names.pop()
+            yield from self._entry(name, f"{path}/{name}" if path else name)
+
+    def _entry(self, name: str, path: str) -> Iterator[Entry]:
+        file = None
+        try:
+            found = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                yield (LINK, path, os.readlink(name, dir_fd=self._folder))
+                return
+            if stat.S_ISREG(found.st_mode):
+                file = open(name, "rb", buffering=0, opener=self._opened)
         except OSError as e:
-            yield (SKIPPED, name, e.strerror)
-            continue
+            yield (SKIPPED, path, e.strerror)
+            return
         if file is not None:
             with file:
-                yield from _file(name, found, file)
+                yield from _file(path, found, file)
         elif stat.S_ISDIR(found.st_mode):
-            yield (DIRECTORY, name, found.st_mode & _MODE, found.st_mtime_ns)
-            yield from _below(entry.path, name)
+            yield (DIRECTORY, path, found.st_mode & _MODE, found.st_mtime_ns)
+            try:
+                self._descend(name, path)
+            except OSError as e:
+                yield (SKIPPED, path, e.strerror)
         else:
-            yield (SKIPPED, name, "not a file, a directory or a link")
+            yield (SKIPPED, path, "not a file, a directory or a link")
+
+    def _opened(self, name: str, flags: int) -> int:
+        # A link or a pipe may have taken its place: neither must lead away or hold us up.
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._folder)
+
+    def _descend(self, name: str, path: str) -> None:
+        above = self._folder
+        self._folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+        try:
+            self._levels.append(self._level(path))
+        except BaseException:
+            self._folder, above = above, self._folder
+            raise
+        finally:
+            os.close(above)
+
+    def _ascend(self, path: str) -> None:
+        above = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._folder)
+        os.close(self._folder)
+        self._folder = above
+        if _identity(above) != self._levels[-1][1]:
+            raise OSError(116, "moved while it was copied", path)
+
+    def _level(self, path: str) -> tuple[str, tuple[int, int], list[str]]:
+        return path, _identity(self._folder), sorted(os.listdir(self._folder), reverse=True)
 
 
-def _opened(path: str, flags: int) -> int:
-    # A link or a pipe may have taken its place: neither must lead away or hold us up.
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+def _identity(folder: int) -> tuple[int, int]:
+    found = os.fstat(folder)
+    return found.st_dev, found.st_ino
 
 
 def _file(name: str, found: os.stat_result, file: Any) -> Iterator[Entry]:
@@ -110,7 +171,11 @@ class TreeWriter:
     def __init__(self, root: str) -> None:
         self.root = root
         self.skipped: list[tuple[str, str]] = []
+        # Of the entry that is being made.
+        self._path = ""
         self._top: int | None = None
+        # The folder that was looked up last, most likely that of the next entry or above it.
+        self._last: tuple[list[str], int] | None = None
         self._file: int | None = None
         self._place: tuple[int, str, str] | None = None
         self._times: tuple[int, int] = (0, 0)
@@ -119,23 +184,40 @@ class TreeWriter:
 
     def put(self, batch: Iterable[Entry]) -> None:
         for entry in batch:
-            kind = entry[0]
-            if kind == DATA:
-                self._data(entry[1])
-            elif kind == END:
-                self._end()
-            elif kind == DIRECTORY:
-                self._directory(*entry[1:])
-            elif kind == FILE:
-                self._begin(*entry[1:])
-            elif kind == LINK:
-                self._link(*entry[1:])
-            else:
-                self.skipped.append((entry[1], entry[2]))
+            if entry[0] not in (DATA, END):
+                self._path = entry[1]
+            try:
+                self._put(entry)
+            except Refused:
+                raise
+            except OSError as e:
+                # The kernel names what it was given: a temporary name, a folder, or nothing.
+                place = os.path.join(self.root, self._path) if self._path else self.root
+                raise OSError(e.errno, e.strerror or str(e), place) from None
+
+    def _put(self, entry: Entry) -> None:
+        kind = entry[0]
+        if kind == DATA:
+            self._data(entry[1])
+        elif kind == END:
+            self._end()
+        elif kind == DIRECTORY:
+            self._directory(*entry[1:])
+        elif kind == FILE:
+            self._begin(*entry[1:])
+        elif kind == LINK:
+            self._link(*entry[1:])
+        else:
+            self.skipped.append((entry[1], entry[2]))
 
     def finish(self) -> None:
         """All has been put."""
-        for path, mode, mtime in reversed(self._modes):
+        # In the order of the walk, so that each lookup goes on from the last one. A directory that is closed to its owner comes after what
+        # is in it.
+        is_open = [mode & _OPEN == _OPEN for _, mode, _ in self._modes]
+        first = [entry for entry, yes in zip(self._modes, is_open, strict=True) if yes]
+        last = [entry for entry, yes in zip(self._modes, is_open, strict=True) if not yes]
+        for path, mode, mtime in [*first, *reversed(last)]:
             folder = self._folder(path.split("/") if path else [])
             try:
                 os.utime(folder, ns=(mtime, mtime))
@@ -156,6 +238,9 @@ class TreeWriter:
             except OSError:
                 pass
             os.close(folder)
+        if self._last is not None:
+            os.close(self._last[1])
+            self._last = None
         if self._top is not None:
             os.close(self._top)
             self._top = None
@@ -181,7 +266,7 @@ class TreeWriter:
 
     def _begin(self, path: str, mode: int, mtime: int) -> None:
         folder, name = self._parent(path)
-        temporary = f".{name[:200]}.{secrets.token_hex(4)}"
+        temporary = _temporary()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             self._file = os.open(temporary, flags, 0o600, dir_fd=folder)
@@ -214,7 +299,7 @@ class TreeWriter:
     def _link(self, path: str, target: str) -> None:
         folder, name = self._parent(path)
         try:
-            temporary = f".{name[:200]}.{secrets.token_hex(4)}"
+            temporary = _temporary()
             os.symlink(target, temporary, dir_fd=folder)
             try:
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -241,8 +326,10 @@ class TreeWriter:
     def _folder(self, names: list[str]) -> int:
         if self._top is None:
             raise Refused(22, "refused: nothing to put it into", "/".join(names))
-        found = os.dup(self._top)
-        for name in names:
+        known, start = self._last or ([], self._top)
+        below = len(known) if names[: len(known)] == known else 0
+        found = os.dup(start if below else self._top)
+        for name in names[below:]:
             try:
                 inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=found)
             except OSError as e:
@@ -250,4 +337,12 @@ class TreeWriter:
             finally:
                 os.close(found)
             found = inner
+        if self._last is not None:
+            os.close(self._last[1])
+        self._last = (names, os.dup(found))
         return found
+
+
+def _temporary() -> str:
+    """A name that no file has, and that is short enough beside any name."""
+    return f".monarch-cp-{secrets.token_hex(8)}"

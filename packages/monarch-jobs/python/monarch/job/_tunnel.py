@@ -195,9 +195,9 @@ class Listener(TunnelEnd):
         self.count = 0
 
     @concurrent_endpoint
-    async def listen(self, address: str, own: Any, dialer: Any, port: int) -> str:
-        """Listens from now on; the address, with the port that was chosen where it says 0."""
-        sock = _listening(address)
+    async def listen(self, address: str, own: Any, dialer: Any, port: int, is_shared: bool = False) -> str:
+        """Listens from now on; the address, with the port that was chosen where it says 0. Others may listen there if it is shared."""
+        sock = _listening(address, is_shared)
         self.sockets.append(sock)
         host, number = sock.getsockname()[:2]
         loop = asyncio.get_running_loop()
@@ -275,12 +275,15 @@ def parse_address(text: str) -> tuple[str, int]:
     return host or "127.0.0.1", int(port)
 
 
-def _listening(address: str) -> socket.socket:
+def _listening(address: str, is_shared: bool) -> socket.socket:
     host, port = parse_address(address)
     family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_shared and port:
+            # Only sockets of the same user that all ask for it; the port of any other program stays taken.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(place)
         sock.listen(_BACKLOG)
         sock.setblocking(False)

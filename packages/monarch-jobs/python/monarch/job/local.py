@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from monarch.job import _sessions
 from monarch.job._job_state import JobState, check_mesh_names
 from monarch.job._plan import Plan
-from monarch.job._status import JobStatus
+from monarch.job._status import HealReport, JobStatus
 from monarch.job._trait import DEFAULT_JOB_PATH, JobTrait, LogFile
 from monarch.job.errors import JobError, SubmitError
 
@@ -109,6 +109,11 @@ class LocalJob(JobTrait):
             raise JobError(f"processes do not end: {', '.join(map(str, left))}", title=self._title)
         self._script = None
 
+    def _needs_kill_at_exit(self) -> bool:
+        # Children of the script connect too; their exit is not the end of the script.
+        session = self._session()
+        return session is None or session.pid == os.getpid()
+
     def _sizes(self) -> dict[str, int]:
         return dict.fromkeys(self._hosts, 1)
 
@@ -129,7 +134,7 @@ class LocalJob(JobTrait):
 
 
 class BatchJob(JobTrait):
-    """The allocation that surrounds the script: `state` connects to it, and it is killed when the script ends."""
+    """The allocation that surrounds a script: it ends with the script. Other processes that connect to it leave it running."""
 
     __module__ = "monarch.job"
     kind = "batch"
@@ -150,10 +155,14 @@ class BatchJob(JobTrait):
         raise JobError("is the allocation around a script, and cannot be submitted", title=self._title)
 
     def _state(self) -> JobState:
+        return self.job_._state()
+
+    def _surround(self) -> JobState:
+        """The hosts for a script inside the allocation, whose exit is the end of the allocation."""
         from atexit import register, unregister
 
         # Before the client's own exit: the exit handlers run in reverse order.
-        state = self.job_._state()
+        state = self._state()
         unregister(self._kill_at_exit)
         register(self._kill_at_exit)
         return state
@@ -161,6 +170,8 @@ class BatchJob(JobTrait):
     def _kill_at_exit(self) -> None:
         from monarch.job import _lifecycle
 
+        if not self.job_._needs_kill_at_exit():
+            return
         try:
             self.kill()
         except JobError as e:
@@ -171,6 +182,13 @@ class BatchJob(JobTrait):
 
     def _poll(self) -> JobStatus:
         return self.job_._poll()
+
+    def _heal(self, timeout: float | None) -> HealReport:
+        return self.job_._heal(timeout)
+
+    def _adopt(self, other: JobTrait) -> None:
+        assert isinstance(other, BatchJob)
+        self.job_._adopt(other.job_)
 
     def _sizes(self) -> dict[str, int]:
         return self.job_._sizes()
@@ -190,3 +208,4 @@ class BatchJob(JobTrait):
         from monarch.job import _store
 
         self.job_ = _store.decode(json.dumps(saved["job"]).encode(), "the surrounding job")
+        self.job_._life.inside = self

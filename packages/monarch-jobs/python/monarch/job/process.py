@@ -10,12 +10,18 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from monarch.job import _sessions
+from monarch.job import _credentials, _sessions
 from monarch.job._job_state import check_count, check_mesh_names
 from monarch.job._join import Host
 from monarch.job._launched import LauncherJob
 from monarch.job._plan import Plan
-from monarch.job._service_proc import SERVICE_PROC_IDS_ENV, SERVICE_PROC_RANK_ENV, new_service_proc_id, serialize_service_proc_ids
+from monarch.job._service_proc import (
+    SERVICE_PROC_IDS_ENV,
+    SERVICE_PROC_RANK_ENV,
+    deserialize_service_proc_ids,
+    new_service_proc_id,
+    serialize_service_proc_ids,
+)
 from monarch.job._status import HostPhase, HostStatus, JobStatus, Phase
 from monarch.job._trait import DEFAULT_JOB_PATH, LogFile
 from monarch.job.errors import JobError, SubmitError
@@ -106,8 +112,13 @@ class ProcessLauncher:
         return ids
 
     def _make_logs(self) -> str:
-        path = os.path.abspath(os.path.join(os.path.dirname(DEFAULT_JOB_PATH), "logs", f"job_{self._apply_id}"))
-        os.makedirs(path, 0o700, exist_ok=True)
+        folder = os.path.join("logs", f"job_{self._apply_id}")
+        path = os.path.abspath(os.path.join(os.path.dirname(DEFAULT_JOB_PATH), folder))
+        try:
+            os.makedirs(path, 0o700, exist_ok=True)
+        except OSError:  # the working directory cannot be written: what else the job keeps is in the home anyway
+            path = os.path.join(_credentials.home(), folder)
+            os.makedirs(path, 0o700, exist_ok=True)
         return path
 
     def _start(self, ids: dict[str, Any], n: int, secret: bytes) -> None:
@@ -152,9 +163,13 @@ class ProcessLauncher:
         for place in lost:
             n = places[place]
             session = _session(ids["workers"][n])
-            # Its procs may outlive it for a moment, with the devices that the new ones need.
-            if _sessions.is_running(session) or self._end([session]):
+            # One that hangs, and its procs, which may outlive it for a moment with the devices that the new ones need.
+            if self._end([session]):
                 continue
+            # Another process than the one that was lost, at the same place: clients must not take one for the other.
+            names = deserialize_service_proc_ids(ids["service_procs"])
+            names[n] = new_service_proc_id()
+            ids["service_procs"] = serialize_service_proc_ids(names)
             for name in (f"{n}.json", f"{n}.sock"):
                 _unlink(os.path.join(ids["directory"], name))
             self._start(ids, n, self._secret())

@@ -6,5 +6,5 @@ from monarch.job.errors import BackendMissingError
 
 raise BackendMissingError(
     "this version of monarch-jobs has no SkyPilot backend",
-    hint="pip install --upgrade 'monarch-jobs[skypilot]' brings it once it is released",
+    hint="it comes with a later release",
 )

@@ -14,16 +14,17 @@ from monarch.job._job_state import check_count, check_mesh_names
 from monarch.job._launched import LauncherJob
 from monarch.job._slurm.sharing import SINFO_FORMAT, from_sinfo, share
 from monarch.job._trait import LogFile
-from monarch.job.errors import SubmitError
+from monarch.job.errors import CredentialsError, SubmitError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from monarch.job._job_state import JobState
     from monarch.job._plan import Plan
     from monarch.job._slurm.arguments import SlurmArguments
     from monarch.job._slurm.launcher import SlurmLauncher
     from monarch.job._status import JobStatus
+    from monarch.job.errors import JobError
 
 
 class SlurmJob(LauncherJob):
@@ -39,7 +40,7 @@ class SlurmJob(LauncherJob):
         job_start_timeout: seconds in the queue after which the job is given up; without it, it waits.
         out_of_cluster: this machine is not in the cluster: needs `via_ssh` or `attach_to`.
         attach_to: address of a gateway that reaches the hosts.
-        bind_to: where workers listen: an address, or a host name or IP address; all interfaces by default.
+        bind_to: where workers listen: a host name or IP address without a port; all interfaces by default.
         mesh_args: options of sbatch for single meshes, which makes the job heterogeneous: one component a mesh.
         min_nodes: start with that many nodes where there are no more; the last meshes are then smaller.
         spares: further nodes, with workers, that `heal` uses where others are lost.
@@ -168,17 +169,43 @@ class SlurmJob(LauncherJob):
     def _create(self, client_script: str | None) -> None:
         if client_script is None:
             return super()._create(None)
-        from monarch.job import _store
+        from monarch.job import _credentials, _lifecycle, _store
         from monarch.job.local import BatchJob
 
         if not self._args.via_ssh:
             client_script = os.path.abspath(client_script)
             if not os.path.isfile(client_script):
                 raise SubmitError(f"no such script: {client_script}", title=self._title)
+        path = _lifecycle.batch_path(self)
         super()._create(client_script)
-        assert self._ids is not None
+        assert self._ids is not None and self.apply_id is not None
         self._life.active = True
-        self._launcher().write_record(self._ids, _store.encode(BatchJob(self)))
+        launcher = self._launcher()
+        if path is not None:
+            _store.write(path, self)
+        else:
+            _lifecycle.say(f"monarch: {self._title} is in {self._ids['directory']}/job.json: another job is the current one here")
+        if not self._args.via_ssh:
+            launcher.write(self._ids, "credentials", f"{_credentials.directory(self.apply_id)}\n".encode())
+        # The script of the job waits for this one.
+        launcher.write(self._ids, "job.json", _store.encode(BatchJob(self)))
+
+    def _needs_kill_at_exit(self) -> bool:
+        # The batch script ends with the client script, and SLURM ends the rest: scancel would take the place of the exit code.
+        return False
+
+    def _secret(self) -> bytes:
+        try:
+            return super()._secret()
+        except CredentialsError:
+            # The home of the client is not everywhere in the cluster; the folder of the job is.
+            from monarch.job import _credentials
+            from monarch.job._slurm.launcher import inside
+
+            if self._ids is None or not inside(self._ids):
+                raise
+
+            return _credentials.read_private(f"{self._ids['directory']}/secret")
 
     def _state(self) -> JobState:
         if self._args.attach_to:
@@ -213,6 +240,12 @@ class SlurmJob(LauncherJob):
         from monarch.job._slurm.launcher import ending
 
         return ending(status.detail)
+
+    def _explains_loss(self) -> Callable[[], JobError | None]:
+        from monarch.job._end_watch import EndWatch
+        from monarch.job._joining import Allocation
+
+        return EndWatch(Allocation(self), lambda status: status.detail.startswith("COMPLETING"))
 
     def _where(self) -> str:
         return f"SLURM job {self._ids['job_id']}" if self._ids else "nothing was submitted"

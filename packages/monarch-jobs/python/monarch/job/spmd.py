@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from monarch.job.errors import BackendMissingError
 
-raise BackendMissingError(
-    "this version of monarch-jobs has no SPMD backend", hint="pip install --upgrade 'monarch-jobs[spmd]' brings it once it is released"
-)
+raise BackendMissingError("this version of monarch-jobs has no SPMD backend", hint="it comes with a later release")

@@ -9,7 +9,8 @@ from monarch.job.login import LoginJob, check_meshes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monarch.job._launcher import Launcher
+    from monarch.job._ssh_launcher import SshLauncher
+    from monarch.job._trait import LogFile
 
 TRANSPORTS = ("tcp", "tls", "metatls", "metatls-hostname")
 
@@ -45,7 +46,7 @@ class SSHJob(LoginJob):
         self._monarch_port = monarch_port
         self._transport = transport
 
-    def _launcher(self) -> Launcher:
+    def _launcher(self) -> SshLauncher:
         from monarch.job._ssh_launcher import SshLauncher
 
         return SshLauncher(
@@ -71,6 +72,17 @@ class SSHJob(LoginJob):
         meshes = check_meshes(saved["meshes"])
         SSHJob.__init__(self, saved["python_exe"], tuple(saved["ssh_args"]), saved["monarch_port"], saved["transport"])
         self._meshes = meshes
+
+    def _fetch_logs(self) -> list[LogFile]:
+        if self._ids is None or self.apply_id is None:
+            return []
+        import os
+
+        from monarch.job._ssh_logs import fetch
+        from monarch.job._trait import DEFAULT_JOB_PATH
+
+        folder = os.path.abspath(os.path.join(os.path.dirname(DEFAULT_JOB_PATH), "logs", f"job_{self.apply_id}"))
+        return fetch(self._launcher(), self._ids, folder)
 
     def _where(self) -> str:
         workers = (self._ids or {}).get("workers", ())

@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from monarch.job.errors import BackendMissingError
 
-raise BackendMissingError(
-    "this version of monarch-jobs has no TorchX backend", hint="pip install --upgrade 'monarch-jobs[torchx]' brings it once it is released"
-)
+raise BackendMissingError("this version of monarch-jobs has no TorchX backend", hint="it comes with a later release")

@@ -26,8 +26,11 @@ export MONARCH_JOB_LISTEN=tcp://0.0.0.0:31000
 worker='rank=${1:-$((MONARCH_FIRST_RANK + SLURM_PROCID))}
 mine=$MONARCH_JOB_DIR/hosts/$rank
 exec >>"$MONARCH_JOB_LOGS.$rank.out" 2>&1 </dev/null
-# A worker of this rank that was given up and is still there.
-if read -r old <"$mine.pid" && grep -q -a -F -- "$mine.json" "/proc/$old/cmdline"; then kill -KILL "$old"; fi 2>/dev/null
+# A worker of this rank that was given up and is still there. Without the file it does not say how it ended.
+old=
+{ read -r old <"$mine.pid"; } 2>/dev/null
+rm -f "$mine.pid"
+if [ "$old" ] && grep -q -a -F -- "$mine.json" "/proc/$old/cmdline"; then kill -KILL "$old"; fi 2>/dev/null
 rm -f "$mine.exit" "$mine.json"
 "$MONARCH_JOB_PYTHON" -c "from monarch._core.cli import main; main()" worker --listen "$MONARCH_JOB_LISTEN" --port-tries 100 \
     --secret-file "$MONARCH_JOB_DIR/secret" --publish "$mine.json" &

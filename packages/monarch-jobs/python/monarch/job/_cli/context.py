@@ -25,20 +25,22 @@ def _sub(name: str) -> Callable[[Callable[..., int | None]], click.Command]:
 @_sub("create")
 @click.argument("name")
 def create(name: str) -> int:
-    """Makes a context and switches to it."""
+    """Makes a context; the active one stays. `use` makes one and switches to it."""
     from monarch.job import _contexts
 
     _contexts.create(name)
-    _contexts.use(name)
     return 0
 
 
 @_sub("use")
 @click.argument("name")
 def use(name: str) -> int:
-    """Switches to a context."""
+    """Switches to a context, which is made if it is new. A job without a context gets the name `default`."""
     from monarch.job import _contexts
 
+    _contexts.check_name(name)
+    if name not in _contexts.names():
+        _contexts.create(name)
     _contexts.use(name)
     return 0
 
@@ -56,6 +58,8 @@ def ls(as_json: bool) -> int:
 
         click.echo(json.dumps(rows))
         return 0
+    if not rows:
+        click.echo("No contexts.")
     for row in rows:
         click.echo(f"{'*' if row['active'] else ' '} {row['name']}{'' if row['job'] else '  (no job)'}")
     return 0

@@ -20,7 +20,7 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 @verb("exec", short_help="Runs a command on the hosts of the current job.", context_settings={"allow_interspersed_args": False})
 @click.option("--all", "everywhere", is_flag=True, help="On all hosts of all meshes.")
 @click.option("--mesh", metavar="NAME", help="On all hosts of this mesh.")
-@click.option("--one", is_flag=True, help="On rank 0 of the first mesh, which is what happens without any of these.")
+@click.option("--one", is_flag=True, help="On host 0 of the first mesh, which is what happens without any of these.")
 @click.option("--point", metavar="D=N,...", help="At these coordinates of the first mesh; dimensions that are left out: on all of them.")
 @click.option("--per-host", metavar="D=N,...", help="So many processes on each host, e.g. gpus=8.")
 @click.option("-e", "--env", "env", multiple=True, metavar="K=V", help="Environment; K alone passes on what it is here.")
@@ -30,7 +30,11 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
     "--script", type=click.File("rb", lazy=False), metavar="FILE|-", help="Send this file along, and run it; CMD are its arguments."
 )
 @click.option("-m", "module", metavar="MODULE", help="Run a Python module of the hosts; CMD are its arguments.")
-@click.option("--output-dir", metavar="D", help="Where each host keeps stdout.txt and stderr.txt; $SUBDIR in it is rank by rank.")
+@click.option(
+    "--output-dir",
+    metavar="D",
+    help="Where each host keeps stdout.txt and stderr.txt, or stdout_RANK.txt of several processes; $SUBDIR in it is rank by rank.",
+)
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="End it after so many seconds, with code 124.")
 @click.argument("cmd", nargs=-1, type=click.UNPROCESSED, metavar="[--] CMD...")
 def command(
@@ -61,6 +65,7 @@ def command(
       A script of yours: monarch exec --all --script setup.sh, or --script - to read it from stdin.
       With several ranks, lines begin with [rank], and each host keeps its own in the folder that the last line on stderr names.
     """
+    from monarch.job._cli.attended import attend
     from monarch.job._cli.target import job_and_hosts, variables
 
     if sum((everywhere, mesh is not None, one, point is not None)) > 1:
@@ -71,6 +76,7 @@ def command(
         raise click.UsageError("no command")
     words, attached = _words(cmd, script, module)
     environment = variables(env)
+    attend()
     job, state = job_and_hosts()
     try:
         chosen = _chosen(state, everywhere, mesh, point, per_host)
@@ -117,8 +123,7 @@ def _chosen(
         return [name], state, None, per
     if point is not None:
         return [name], state, pairs(point, "--point"), per
-    # Rank 0 of the mesh is one process, however many there could be.
-    return [name], state, dict.fromkeys([*hosts.sizes, *per], 0), per
+    return [name], state, dict.fromkeys(hosts.sizes, 0), per
 
 
 def _targets(
@@ -136,6 +141,7 @@ def _targets(
 
     from monarch.job._command import SUBDIR, TEMPORARY
     from monarch.job._exec import make_target
+    from monarch.job._exec_folder import PREFIX
 
     names, state, point, per_host = chosen
     targets = [
@@ -156,7 +162,7 @@ def _targets(
     ]
     if output_dir is not None or sum(target.ranks for target in targets) == 1:
         return targets
-    folder = f"monarch_exec_{secrets.token_hex(4)}"
+    folder = f"{PREFIX}{secrets.token_hex(4)}"
     # The same place on all hosts that have the same temporary folder as this one, as most do.
     click.echo(f"monarch: output by rank on the hosts: {tempfile.gettempdir()}/{folder}", err=True)
     return [

@@ -24,13 +24,13 @@ _INTERVAL = 0.2
 @click.option("--system", is_flag=True, help="What the scheduler and the job's own script have printed.")
 @click.option("--keeper", is_flag=True, help="The log of the job's keeper.")
 def command(follow: bool, mesh: str | None, rank: int | None, system: bool, keeper: bool) -> int:
-    """Shows the files of the current job that this machine can see."""
+    """Shows the files of the current job, those on its machines too where ssh starts the workers."""
     if system and keeper:
         raise click.UsageError("--system and --keeper exclude each other")
     if keeper:
         raise click.ClickException("this job has no keeper")
     job = current_job()
-    files = [log for log in job._current._logs() if (log.stream == "system") == system]
+    files = [log for log in job._current._fetch_logs() if (log.stream == "system") == system]
     known = list(dict.fromkeys(log.mesh for log in files))
     if mesh is not None and mesh not in known and not system:
         raise click.UsageError(f"no mesh '{mesh}', there is: {', '.join(known) or 'none with logs'}")
@@ -46,6 +46,7 @@ def command(follow: bool, mesh: str | None, rank: int | None, system: bool, keep
                 threading.Event().wait(_INTERVAL)
                 # Looked at before the files: all that was printed up to the end is shown.
                 is_running = job.status().phase not in ("none", "ended")
+                job._current._fetch_logs()
                 _copy(tails)
     finally:
         for one in tails:

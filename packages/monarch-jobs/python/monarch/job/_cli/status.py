@@ -38,9 +38,14 @@ def _show(title: str, status: JobStatus, as_json: bool) -> None:
 
         click.echo(json.dumps({"job": title, **status._asdict(), "hosts": [host._asdict() for host in status.hosts]}))
         return
-    click.echo(f"{title}: {status.phase}{f' ({status.detail})' if status.detail else ''}")
+    # A detail may have the tail of a log: its first line is the state, the others stand below.
+    detail, *tail = status.detail.splitlines() or [""]
+    click.echo("\n".join([f"{title}: {status.phase}{f' ({detail})' if detail else ''}", *(f"  {line}" for line in tail)]))
     rows = [("HOST", "NAME", "PHASE", "ADDRESS", "DETAIL")]
     rows += [(f"{host.mesh}[{host.rank}]", host.name or "-", host.phase, host.address or "-", host.detail) for host in status.hosts]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows if status.hosts else ():
-        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip())
+        detail, *tail = row[-1].splitlines() or [""]
+        click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), detail]).rstrip())
+        for line in tail:
+            click.echo(f"    {line}")

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from monarch.job._job_state import check_count, check_mesh_names
 
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|INFINITE|UNLIMITED", re.IGNORECASE)
+_WITH_PORT = re.compile(r"(?:\w+://)?(?:\[[^\]]*\]|[^:/@\[\]]*):\d+")
 _MEMORY = re.compile(r"\d+[KMGT]?B?", re.IGNORECASE)
 
 
@@ -67,6 +68,14 @@ class SlurmArguments(BaseModel):
     def _time(cls, value: str | None) -> str | None:
         if value is not None and not _TIME.fullmatch(value):
             raise ValueError("is no time: minutes, hours:minutes:seconds or days-hours")
+        return value
+
+    @field_validator("bind_to")
+    @classmethod
+    def _no_port(cls, value: str | None) -> str | None:
+        # An IPv6 address without brackets has colons, and no port.
+        if value is not None and _WITH_PORT.fullmatch(value):
+            raise ValueError("is an address or a host name without a port: the port is monarch_port")
         return value
 
     @field_validator("mem")

@@ -155,7 +155,11 @@ def published_address(content: str) -> str | None:
     if not isinstance(said, dict):
         return None
     address: Any = said.get("address")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return address if isinstance(address, str) and address else None
+    uid: Any = said.get("uid")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if not isinstance(address, str) or not address:
+        return None
+    # With its identity: another worker at this address, or the next one, is not this one.
+    return f"worker<{uid}>@{address}" if isinstance(uid, str) and uid else address
 
 
 def _replace(path: str, content: bytes, through: str = "") -> None:

@@ -107,8 +107,8 @@ class SlurmLauncher:
         workers = self._read(ids).workers
         found = {name: [workers.get(rank, Worker()).address for rank in ranks] for name, ranks in ids["places"].items()}
         listening = [worker.address for worker in workers.values() if worker.address]
-        # Each worker has read it before it listens. A job that is requeued needs it again.
-        if len(listening) >= total(self._arguments) and not self._arguments.requeue:
+        # Each worker has read it before it listens. A job that is requeued needs it again, and so may a client script.
+        if len(listening) >= total(self._arguments) and not self._arguments.requeue and not self._client_script:
             self._directory(ids).remove_secret()
         if self._arguments.via_ssh:
             return Forwarding(self.commands).reachable(ids, found)
@@ -144,8 +144,8 @@ class SlurmLauncher:
         return started
 
     def cancel(self, ids: dict[str, Any]) -> None:
-        if not ids:
-            return
+        if not ids or inside(ids):
+            return  # the allocation ends with the client script, and has its exit code
         result = self.commands.run("scancel", *self._cluster(ids), ids["job_id"])
         if result.code and not _UNKNOWN_JOB.search(result.words):
             raise JobError(
@@ -191,7 +191,8 @@ class SlurmLauncher:
             status = self.poll(ids)
             if status.phase == "ended":
                 state, reason = ending(status.detail)
-                raise JobEndedError(f"ended: {state}", title=self.title, cause=status.detail, state=state, reason=reason)
+                line, _, rest = status.detail.partition("\n")
+                raise JobEndedError(f"ended: {line}", title=self.title, cause=rest, state=state, reason=reason)
             count = len(self._read(ids).nodes) if status.phase == "running" else 0
             if count:
                 break
@@ -201,12 +202,12 @@ class SlurmLauncher:
             places[name] = [rank for rank in ranks if rank < count]
         ids["spares"] = [rank for rank in ids["spares"] if rank < count]
 
-    def write_record(self, ids: dict[str, Any], record: bytes) -> None:
-        """What a script inside the allocation reads to find it; the script of the job waits for it."""
+    def write(self, ids: dict[str, Any], name: str, content: bytes) -> None:
+        """Puts a file for the scripts inside the allocation into its folder."""
         try:
-            self._directory(ids).write("job.json", record)
+            self._directory(ids).write(name, content)
         except OSError as error:
-            raise SubmitError("its record cannot be written", title=self.title, cause=str(error), hint="see job_dir") from None
+            raise SubmitError(f"its {name} cannot be written", title=self.title, cause=str(error), hint="see job_dir") from None
 
     def log_paths(self, ids: dict[str, Any]) -> dict[int | None, str]:
         """Where the workers of each rank print; under None, where the script of the job does."""
@@ -319,6 +320,11 @@ class SlurmLauncher:
         result = self.commands.run("sinfo", "-h", "-N", "-n", ",".join(nodes), "-o", "%N|%T")
         alive = {name for name, _, state in (line.partition("|") for line in result.out.splitlines()) if not _NODE_GONE.search(state)}
         return alive
+
+
+def inside(ids: dict[str, Any]) -> bool:
+    """Is this process the client script of that allocation, or a child of it?"""
+    return os.environ.get("MONARCH_BATCH_JOB") == "1" and os.environ.get("SLURM_JOB_ID") == ids["job_id"]
 
 
 def ending(detail: str) -> tuple[str, str]:

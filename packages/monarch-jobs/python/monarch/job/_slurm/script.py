@@ -24,8 +24,11 @@ _WORKER = r"""
 rank=${1:-$((MONARCH_FIRST_RANK + SLURM_PROCID))}
 mine=$MONARCH_JOB_DIR/hosts/$rank
 exec >>"$MONARCH_JOB_LOGS.$rank.out" 2>&1 </dev/null
-# A worker of this rank that was given up and is still there.
-if read -r old <"$mine.pid" && grep -q -a -F -- "$mine.json" "/proc/$old/cmdline"; then kill -KILL "$old"; fi 2>/dev/null
+# A worker of this rank that was given up and is still there. Without the file it does not say how it ended.
+old=
+{ read -r old <"$mine.pid"; } 2>/dev/null
+rm -f "$mine.pid"
+if [ "$old" ] && grep -q -a -F -- "$mine.json" "/proc/$old/cmdline"; then kill -KILL "$old"; fi 2>/dev/null
 rm -f "$mine.exit" "$mine.json"
 "$MONARCH_JOB_PYTHON" -c "from monarch._core.cli import main; main()" worker --listen "$MONARCH_JOB_LISTEN" --port-tries @TRIES@ \
     --secret-file "$MONARCH_JOB_DIR/secret" --publish "$mine.json" &
@@ -121,6 +124,18 @@ done
 exit $code
 """
 
+_TRAP = r"""trap 'rm -f "$MONARCH_JOB_DIR/secret"' EXIT
+"""
+
+# No client ends a job that ends by itself: what the client keeps goes with it, where the home is the same.
+_TRAP_OF_BATCH = r"""forget() {
+    local kept
+    rm -f "$MONARCH_JOB_DIR/secret"
+    read -r kept <"$MONARCH_JOB_DIR/credentials" && rm -f "$kept/secret" && rmdir "$kept"
+} 2>/dev/null
+trap forget EXIT
+"""
+
 _BATCH = r"""
 MONARCH_BATCH_JOB=1 MONARCH_BATCH_JOB_FILE="$MONARCH_JOB_DIR/job.json" "$MONARCH_JOB_PYTHON" @SCRIPT@ &
 client=$!
@@ -193,7 +208,7 @@ def _body(arguments: SlurmArguments, directory: str, client_script: str | None) 
         "LISTEN": shlex.quote(listen_address(arguments)),
         # Whatever ends this. One that may be requeued needs the secret again, and cannot know that it will be: a preemption ends the
         # workers first, so that the script may be over by itself before SLURM's signal comes.
-        "TRAP": "" if arguments.requeue else """trap 'rm -f "$MONARCH_JOB_DIR/secret"' EXIT\n""",
+        "TRAP": "" if arguments.requeue else _TRAP_OF_BATCH if client_script else _TRAP,
         "SCRIPT": shlex.quote(client_script or ""),
         "AWAITED": ' && [ -s "$MONARCH_JOB_DIR/job.json" ]' if client_script else "",
         "SECRET_WAIT": str(SECRET_WAIT_S),
@@ -204,9 +219,10 @@ def _body(arguments: SlurmArguments, directory: str, client_script: str | None) 
 
 
 def listen_address(arguments: SlurmArguments) -> str:
-    """Where workers listen: `bind_to` as an address, or as a host name or IP address."""
-    bind = arguments.bind_to or "*"
-    return bind if "://" in bind else f"tcp://{f'[{bind}]' if ':' in bind else bind}:{arguments.monarch_port}"
+    """Where workers listen: `bind_to` is a host name or an IP address, with a scheme or without."""
+    scheme, _, bind = (arguments.bind_to or "*").rpartition("://")
+    is_bare_ipv6 = ":" in bind and not bind.startswith("[")
+    return f"{scheme or 'tcp'}://{f'[{bind}]' if is_bare_ipv6 else bind}:{arguments.monarch_port}"
 
 
 def _filled(text: str, values: dict[str, str]) -> str:
