@@ -39,13 +39,13 @@ class Memory(Actor):
     def drop(self):
         self.buffer.drop().get()
 
-def reading(buffer, seed, times):
+def reading(buffer, seed, times, seconds=60):
     # The path, or what went wrong.
     want = pattern(buffer.size(), seed)
     for _ in range(times):
         got = bytearray(buffer.size())
         try:
-            buffer.read_into(memoryview(got)).get()
+            buffer.read_into(memoryview(got), timeout=seconds).get()
         except RDMAError as e:
             return failed(e)
         if got != want:
@@ -87,10 +87,17 @@ class Job:
     def read_by(self, host, proc, times):
         return self.at(host, proc).read.call_one(self.buffer, self.seed, times).get()
 
-    def begin(self, times):
+    def begin(self, times, seconds=60):
         # Reads on a thread of its own, until `outcome`.
         self.result = []
-        self.thread = threading.Thread(target=lambda: self.result.append(reading(self.buffer, self.seed, times)))
+        self.thread = threading.Thread(target=lambda: self.result.append(reading(self.buffer, self.seed, times, seconds)))
+        self.thread.start()
+        return "begun"
+
+    def begin_writing(self, times, seconds):
+        # The same for writes.
+        self.result = []
+        self.thread = threading.Thread(target=lambda: self.result.append(all(self.write(n, seconds) for n in range(times))))
         self.thread.start()
         return "begun"
 
@@ -104,9 +111,9 @@ class Job:
         except RDMAError as e:
             return failed(e)
 
-    def write(self, seed):
+    def write(self, seed, seconds=60):
         self.seed = seed
-        self.buffer.write_from(memoryview(pattern(self.buffer.size(), seed))).get()
+        self.buffer.write_from(memoryview(pattern(self.buffer.size(), seed)), timeout=seconds).get()
         return self.owner.holds.call_one(self.buffer.size(), seed).get()
 
     def drop(self):

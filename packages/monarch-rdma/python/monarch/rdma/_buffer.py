@@ -29,6 +29,8 @@ _BACKENDS = ("none", "tcp", "ibverbs")
 # Added to the backend of a buffer on a GPU; where in its registration it begins follows then, before the host.
 _ON_DEVICE = 0x80
 _DEVICE_OFFSET = Struct("<Q")
+# Bytes that a process can have.
+_MOST = 1 << 56
 # What `path`, `restrict` and `map` wait for an owner that does not answer, seconds.
 OPENING = 2.0
 
@@ -302,24 +304,53 @@ class RDMABuffer:
         return f"<RDMABuffer of {self._size:,} bytes, {self._peer()}{mode}>"
 
 
-def _received(packed: bytes) -> RDMABuffer:
-    """A handle that somebody was given."""
-    id, epoch, owner, size, readonly, job, pid, host, backend, agent = _PICKLED.unpack_from(packed)
+def _received(packed: object) -> RDMABuffer:
+    """A handle that somebody was given; `RDMAAccessError` where it is malformed, or of another job."""
+    id, epoch, owner, size, readonly, job, pid, host, backend, agent, rest = _unpacked(packed)
     process = this_process()
     buffer = RDMABuffer.__new__(RDMABuffer)
-    on_device, rest = bool(backend & _ON_DEVICE), packed[_PICKLED.size :]
-    name = rest[_DEVICE_OFFSET.size if on_device else 0 :].decode()
+    on_device, device_offset = bool(backend & _ON_DEVICE), 0
+    if on_device:
+        if len(rest) < _DEVICE_OFFSET.size:
+            raise _malformed("it ends within the offset on its device")
+        (device_offset,), rest = _DEVICE_OFFSET.unpack_from(rest), rest[_DEVICE_OFFSET.size :]
+        if device_offset > _MOST:
+            raise _malformed(f"an offset of {device_offset:,} bytes on its device")
+    try:
+        name = rest.decode()
+    except UnicodeDecodeError:
+        raise _malformed("its host has no name in UTF-8") from None
     if job != process.member.job:
         raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
-    record = CapabilityRecord(host, _BACKENDS[int(backend) & ~_ON_DEVICE] == "ibverbs")
+    record = CapabilityRecord(host, _BACKENDS[backend & ~_ON_DEVICE] == "ibverbs")
     is_far = record.host != process.record.host
     if agent != process.member.agent:
         bulk.reach(owner, agent)
     if on_device:
         from monarch.rdma.paths import cuda_ipc
 
-        handle = cuda_ipc.received(process.bulk, id, epoch, owner, size, _DEVICE_OFFSET.unpack_from(rest)[0], readonly, is_far)
+        handle = cuda_ipc.received(process.bulk, id, epoch, owner, size, device_offset, readonly, is_far)
     else:
         handle = process.bulk.handle(id, epoch, owner, size, readonly, is_far)
-    buffer._set(handle, size, readonly, (name, agent), pid, record, _BACKENDS[int(backend) & ~_ON_DEVICE], False)
+    buffer._set(handle, size, readonly, (name, agent), pid, record, _BACKENDS[backend & ~_ON_DEVICE], False)
     return buffer
+
+
+def _unpacked(packed: object) -> tuple[bytes, int, int, int, bool, int, int, bytes, int, int, bytes]:
+    """The fields of a pickled handle, and what follows them."""
+    if not isinstance(packed, bytes):
+        raise _malformed(f"{type(packed).__name__}, not bytes")
+    if len(packed) < _PICKLED.size:
+        raise _malformed(f"{len(packed)} bytes of at least {_PICKLED.size}")
+    id, epoch, owner, size, readonly, job, pid, host, backend, agent = _PICKLED.unpack_from(packed)
+    if not 0 < size <= _MOST:
+        raise _malformed(f"a buffer of {size:,} bytes")
+    if backend & ~_ON_DEVICE >= len(_BACKENDS):
+        raise _malformed(f"backend {backend & ~_ON_DEVICE}")
+    return id, epoch, owner, size, readonly, job, pid, host, backend, agent, packed[_PICKLED.size :]
+
+
+def _malformed(why: str) -> RDMAAccessError:
+    return RDMAAccessError(
+        f"malformed handle of an RDMA buffer: {why}", hint="handles are made by RDMABuffer, and travel as arguments, results and state"
+    )

@@ -84,6 +84,8 @@ class RDMABufferSet:
                 raise ValueError(f"'{key}' is {made.dtype} of shape {made.shape} here, and {entry.dtype} of shape {entry.shape} in the set")
             if kind == READ and any(run.readonly for run in made.runs):
                 raise ValueError(f"'{key}': the local memory is read-only: it cannot be read into")
+            if sum(buffer.size() for buffer in entry.buffers) != made.nbytes:
+                raise _malformed(f"the buffers of '{key}' have other bytes than its shape")
             operations += _cut(kind, entry.buffers, made.runs)
         return RDMAPlan(operations)
 
@@ -111,11 +113,39 @@ async def _all(futures: list[Future[None]]) -> None:
         await future
 
 
-def _received(rows: list[tuple[str, str, tuple[int, ...], tuple[RDMABuffer, ...]]], readonly: bool) -> RDMABufferSet:
+def _received(rows: object, readonly: object) -> RDMABufferSet:
     found = RDMABufferSet.__new__(RDMABufferSet)
-    found._entries = {key: _Entry(dtype, shape, buffers) for key, dtype, shape, buffers in rows}
-    found._readonly = readonly
+    found._entries = dict(_entry(row) for row in _items(rows, list))
+    found._readonly = bool(readonly)
     return found
+
+
+def _entry(row: object) -> tuple[str, _Entry]:
+    """The key and the tensor of a pickled row; `RDMAAccessError` where it is malformed."""
+    fields = _items(row, tuple)
+    if len(fields) != 4:
+        raise _malformed(f"{len(fields)} fields of 4")
+    key, dtype, shape, buffers = fields
+    if not isinstance(key, str) or not isinstance(dtype, str):
+        raise _malformed("a key or a dtype that is no text")
+    if not all(isinstance(n, int) and n >= 0 for n in _items(shape, tuple)):
+        raise _malformed(f"the shape of '{key}'")
+    if not buffers or not all(isinstance(buffer, RDMABuffer) for buffer in _items(buffers, tuple)):
+        raise _malformed(f"the buffers of '{key}'")
+    return key, _Entry(dtype, shape, buffers)
+
+
+def _items(found: object, kind: type[Any]) -> Any:
+    if not isinstance(found, kind):
+        raise _malformed(f"{type(found).__name__}, not {kind.__name__}")
+    return found
+
+
+def _malformed(why: str) -> RDMAAccessError:
+    return RDMAAccessError(
+        f"malformed handle of an RDMA buffer set: {why}",
+        hint="handles are made by RDMABufferSet, and travel as arguments, results and state",
+    )
 
 
 def _layout(key: str, data: Any) -> Any:

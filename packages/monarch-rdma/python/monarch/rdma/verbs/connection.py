@@ -379,9 +379,9 @@ class Connection:
     def _connect(self, ways: Sequence[_Way]) -> None:
         """Makes their queues, in one question to the other process. What goes wrong is an error of the rail."""
 
-        def fails(way: _Way, error: OSError) -> None:
+        def fails(way: _Way, why: str) -> None:
             with self._lock:
-                way.trouble = str(error)
+                way.trouble = why
                 way.state.failed(self._clock())
 
         made: list[tuple[_Way, Queue]] = []
@@ -389,22 +389,24 @@ class Connection:
             try:
                 made.append((way, way.rail.queue(self._depth)))
             except OSError as e:
-                fails(way, e)
+                fails(way, str(e))
         if not made:
             return
-        refused = OSError("the other process has no rail for it")
+        refused = "the other process has no rail for it"
         try:
             answers = self._dial([queue.record for _, queue in made])
         except OSError as e:
-            refused, answers = e, [None] * len(made)
+            refused, answers = str(e), [None] * len(made)
         for (way, queue), answer in zip(made, answers, strict=True):
+            if answer is None:
+                queue.close()
+                fails(way, refused)
+                continue
             try:
-                if answer is None:
-                    raise refused
                 queue.connect(answer)
             except OSError as e:
                 queue.close()
-                fails(way, e)
+                fails(way, str(e))
                 continue
             with self._lock:
                 if self._closed or way.lost:

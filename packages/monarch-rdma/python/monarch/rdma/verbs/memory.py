@@ -49,6 +49,9 @@ def register(rails: Sequence[Rail], memory: Range, *, remote_read: bool = False,
         )
     except OSError as e:
         raise reason or e from None
+    finally:
+        # Its traceback has this frame.
+        del reason
 
 
 def _by_dma_buffer(rails: Sequence[Rail], address: int, nbytes: int, device: int, read: bool, write: bool) -> Registered:
