@@ -1,11 +1,13 @@
 """Random spawns, calls, slices, stops, kills, freezes and aborts, and a proof from the recorded history that every promise was kept.
 
-    python bench/chaos.py [--seed 0] [--seconds 60] [--operations N] [--procs 16] [--keep FOLDER]
+    python bench/chaos.py [--seed 0] [--seconds 60] [--operations N] [--procs 16] [--hosts N] [--without KINDS] [--flood] [--keep FOLDER]
 
 The seed decides everything that is done (`chaos_script.py`), so a run with the same seed does the same again, as far as its time goes;
-`--operations` ends it by count instead. What is recorded is judged by `chaos_check.py`, whose table says what is proved. Beyond that:
-the script ends with code 0, nothing takes longer than 30 s, nothing is on stderr but what belongs there, and no process, descriptor,
-shared memory, socket or file is left, neither at the end nor after each few hundred operations.
+`--operations` ends it by count instead. With `--hosts`, processes are on so many workers, too, whose connections a proxy ends in order or
+resets. With `--flood`, the listeners of the client are flooded all along, by another user where root runs this. What is recorded is judged
+by `chaos_check.py`, whose table says what is proved. Beyond that: the script ends with code 0, nothing takes longer than 30 s, nothing is
+on stderr but what belongs there, and no process, descriptor, shared memory, socket or file is left, neither at the end nor after each few
+hundred operations.
 
 Prints one JSON line; exits 1 if anything was wrong. `--keep` keeps the parts of the history that show it, and the stacks of a hang.
 """
@@ -13,6 +15,7 @@ Prints one JSON line; exits 1 if anything was wrong. `--keep` keeps the parts of
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -26,9 +29,15 @@ from pathlib import Path
 from typing import Any
 
 from chaos_check import check, detection, read
+from chaos_hosts import ChaosHosts
 from leftovers import Leftovers
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "packages" / "monarch-core" / "tests" / "process"))
+
+from listener_flood import KINDS as FLOOD_KINDS  # noqa: E402
+from listener_flood import STRANGER, ListenerFlood, listening_sockets  # noqa: E402
+
 # What the script may take beyond its time: to settle, to stop everything, to exit.
 BEYOND_S = 150.0
 REAP_S = 2.0
@@ -67,18 +76,26 @@ class Run:
 
     def _run(self, options: argparse.Namespace, before: Leftovers, folder: Path) -> None:
         argv = [sys.executable, str(HERE / "chaos_script.py"), str(folder)]
-        for name in ("seed", "seconds", "operations", "procs"):
+        for name in ("seed", "seconds", "operations", "procs", "without"):
             if getattr(options, name) is not None:
                 argv += [f"--{name}", str(getattr(options, name))]
         stderr = folder / "stderr"
+        hosts = ChaosHosts(options.hosts) if options.hosts else None
+        if hosts is not None:
+            argv += ["--hosts", hosts.option]
+        passed = [] if hosts is None else [hosts.control.fileno()]
         with (
+            contextlib.ExitStack() as floods,
             open(stderr, "w") as err,
             open(folder / "stdout", "w+") as out,
-            subprocess.Popen(argv, env=before.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as process,
+            subprocess.Popen(argv, env=before.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=passed) as process,
         ):
             end = time.monotonic() + options.seconds + BEYOND_S
             ended = seen = 0
+            flooded: set[str] = set()
             while not ended:
+                if options.flood:
+                    self._flood(process.pid, floods, flooded)
                 # Parts are judged while the next one runs, by the lines that say that they are over.
                 ended = process.poll() is not None
                 out.seek(seen)
@@ -94,6 +111,10 @@ class Run:
                     break
                 time.sleep(0.1)
             code = process.wait()
+        if hosts is not None:
+            hosts.close()
+        if options.flood and not flooded:
+            self.problems.append("the client listened at nothing that could be flooded")
         if code != 0:
             self.problems.append(f"the script ended with code {code}")
         said = [line for line in stderr.read_text(errors="replace").splitlines() if not SAID.fullmatch(line)]
@@ -104,6 +125,18 @@ class Run:
             if path.stat().st_size and self.problems and path.name != "stdout":
                 self._keep(path)
         self._growth()
+
+    def _flood(self, pid: int, floods: contextlib.ExitStack, flooded: set[str]) -> None:
+        """Begins to flood those listeners of the client that are new."""
+        try:
+            addresses = set(listening_sockets(pid)) - flooded
+        except OSError:  # the client has ended
+            return
+        flooded |= addresses
+        uid = STRANGER if os.geteuid() == 0 else None
+        for address in addresses:
+            for kind in FLOOD_KINDS:
+                floods.enter_context(ListenerFlood(kind, address, uid))
 
     def _part(self, line: dict[str, Any]) -> None:
         if "hang" in line:
@@ -162,6 +195,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--operations", type=int)
     parser.add_argument("--procs", type=int, default=16, help="how many processes may live at once")
+    parser.add_argument("--hosts", type=int, default=0, help="workers that processes are on, too")
+    parser.add_argument("--without", help="kinds of operations to leave out, such as fork,cramp")
+    parser.add_argument("--flood", action="store_true", help="floods of the client's listeners while it runs")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
     start = time.monotonic()

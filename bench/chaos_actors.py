@@ -90,6 +90,19 @@ class Life:
         elif how == "leave":
             sys.exit(4)
 
+    def fork_child(self, how: str) -> int:
+        """Forks; the child goes on in the endpoint as `how` says, its parent gives the status that it ended with."""
+        child = os.fork()
+        if child:
+            return os.waitpid(child, 0)[1]
+        if how == "raise":
+            # The child prints its traceback, and what is on stderr is judged.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            raise RuntimeError("chaos in a child")
+        if how == "exit":
+            sys.exit(5)
+        return -1
+
     def supervise(self, failure: MeshFailure) -> bool:
         kind = failure.reason.kind
         for rank in failure.crashed_ranks:
@@ -154,6 +167,23 @@ class Node(Life, Actor):
             except SupervisionError as e:
                 self.history.end(number, e)
         return answer
+
+    @endpoint
+    def fork(self, sender: str, n: int, how: str) -> list[Any]:
+        answer = self.handle(sender, n, "fork")
+        # What a child returns is no answer.
+        return [self.me, self.rank, -n] if self.fork_child(how) < 0 else answer
+
+    @endpoint
+    def pour(self, sender: str, n: int, port: Port[int], count: int) -> list[Any]:
+        answer = self.handle(sender, n, "pour")
+        for i in range(count):
+            port.send(i)
+        return answer
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
 
     @endpoint
     def end(self, sender: str, n: int, how: str) -> list[Any]:
@@ -224,6 +254,23 @@ class AsyncNode(Life, Actor):
         return answer
 
     @endpoint
+    async def fork(self, sender: str, n: int, how: str) -> list[Any]:
+        answer = self.handle(sender, n, "fork")
+        # What a child returns is no answer.
+        return [self.me, self.rank, -n] if self.fork_child(how) < 0 else answer
+
+    @endpoint
+    async def pour(self, sender: str, n: int, port: Port[int], count: int) -> list[Any]:
+        answer = self.handle(sender, n, "pour")
+        for i in range(count):
+            port.send(i)
+        return answer
+
+    @endpoint
+    async def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
     async def end(self, sender: str, n: int, how: str) -> list[Any]:
         answer = self.handle(sender, n, how)
         self.die(how)
@@ -243,6 +290,14 @@ class Supervisor(Node):
 class AsyncSupervisor(AsyncNode):
     async def __supervise__(self, failure: MeshFailure) -> bool:
         return self.supervise(failure)
+
+
+class Bystander(Actor):
+    """Without a history: spawned where there may be no thread for it."""
+
+    @endpoint
+    def echo(self, x: int) -> int:
+        return x
 
 
 CLASSES: dict[str, Any] = {c.__name__: c for c in (Node, AsyncNode, Supervisor, AsyncSupervisor)}

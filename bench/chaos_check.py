@@ -14,6 +14,7 @@ From there a death goes down to what the dead actor owned, and up to an owner th
 | after | the dead handle nothing: not after the notice of their death, and not after their clean-up |
 | health | a slice with a member whose death its owner knows is refused; one that lives is not |
 | ends | every operation ends, unless its sender does |
+| limits | an actor that gets no thread fails with `SpawnError`, and can be stopped |
 """
 
 from __future__ import annotations
@@ -260,7 +261,7 @@ def check(records: Iterable[Record]) -> list[Violation]:
     """What the history shows to be broken; nothing if all is well."""
     history = History(records)
     found: list[Violation] = []
-    for rule in (_order, _once, _answers, _lost, _drained, _notice, _after, _health, _ends):
+    for rule in (_order, _once, _answers, _lost, _drained, _notice, _after, _health, _ends, _limits):
         found += [Violation(rule.__doc__ or "", text) for text in rule(history)]
     return found
 
@@ -390,7 +391,7 @@ def _after(history: History) -> Iterable[str]:
 def _health(history: History) -> Iterable[str]:
     """health"""
     for op in history.operations():
-        if op.end is None or op.kind == "stop":
+        if op.end is None or op.kind in ("stop", "abandon"):
             continue
         record = history.records[op.end]
         failed = not record["ok"] or record.get("failed", 0)
@@ -412,6 +413,11 @@ def _ends(history: History) -> Iterable[str]:
     for op in history.operations():
         if op.end is None and (op.sender == ROOT or rank_of(op.sender) not in history.ends.gone):
             yield f"{op.kind} {op.n} of {op.sender} to {op.mesh}{op.ranks} did not end"
+
+
+def _limits(history: History) -> Iterable[str]:
+    """limits"""
+    return (record["text"] for record in history.records if record["e"] == "wrong")
 
 
 # ---- how fast deaths are noticed

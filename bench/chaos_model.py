@@ -14,6 +14,8 @@ class Procs:
     handle: Any
     dead: set[int] = field(default_factory=set)
     stopped: bool = False
+    # The number of a host that is not the client's.
+    host: int | None = None
 
 
 @dataclass

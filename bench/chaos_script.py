@@ -25,6 +25,8 @@ from typing import Any
 from chaos_actors import CLASSES, History, answers_of, show_stacks_to
 from chaos_check import ROOT, read
 from chaos_check import History as Past
+from chaos_faults import EXPECTED, Faults
+from chaos_hosts import HostCuts
 from chaos_model import Mesh, Model, Procs
 
 import monarch.actor
@@ -103,7 +105,7 @@ def children(pid: int) -> list[int]:
 
 
 class Chaos:
-    def __init__(self, seed: int, folder: Path, most_procs: int) -> None:
+    def __init__(self, seed: int, folder: Path, most_procs: int, hosts: str = "") -> None:
         self.rng = random.Random(seed)
         self.folder = folder
         self.most_procs = most_procs
@@ -119,9 +121,16 @@ class Chaos:
         self.sending: dict[str, float] = {
             "call": 24, "call_one": 14, "stream": 8, "choose": 8, "broadcast": 16, "relay": 8, "own": 8, "spawn_procs": 4, "spawn": 6,
             "stop": 2.5, "drop": 1.5, "stop_procs": 1, "kill": 3, "freeze": 2, "delay": 2, "end": 4, "settle": 1,
-            "flood": 0.5, "purge": 0.1,
+            "flood": 0.5, "purge": 0.1, "fork": 1, "cramp": 0.3, "pour": 2, "abandon": 2,
         }  # fmt: skip
+        self.faults = Faults(self)
         monarch.actor.unhandled_fault_hook = self.notice
+        self.hosts: HostCuts | None = None
+        self.mesh_of_hosts: Any = None
+        if hosts:
+            self.sending["cut"] = 2.0
+            self.hosts = HostCuts(hosts)
+            self.mesh_of_hosts = self.hosts.attach()
         self.begin_part()
 
     # ---- the parts of a history
@@ -194,6 +203,8 @@ class Chaos:
     # ---- observing
 
     def notice(self, failure: MeshFailure) -> None:
+        if failure.name.startswith(EXPECTED):
+            return
         for rank in failure.crashed_ranks:
             self.history.add("notice", mesh=failure.name, rank=rank, kind=failure.reason.kind, answer="handle")
 
@@ -239,7 +250,8 @@ class Chaos:
         self.operations += 1
         kind = self.rng.choices(list(self.sending), list(self.sending.values()))[0]
         self.watch.wait_for(AT_ONCE)
-        getattr(self, f"do_{kind}")()
+        do = getattr(self, f"do_{kind}", None) or getattr(self.faults, kind)
+        do()
 
     def handle_of(self, mesh: Mesh, ranks: list[int]) -> Any:
         if len(ranks) == len(mesh.base):
@@ -359,7 +371,9 @@ class Chaos:
             self.ids += 1
             id = f"p{self.ids}"
             self.history.add("spawn_procs", mesh=id, owner=ROOT, size=size)
-            self.model.procs[id] = Procs(id, size, None, this_host().spawn_procs({"procs": size}, name=id))
+            where = None if self.hosts is None else self.rng.choice((None, *range(self.hosts.count)))
+            host = this_host() if where is None else self.mesh_of_hosts.slice(hosts=where)
+            self.model.procs[id] = Procs(id, size, None, host.spawn_procs({"procs": size}, name=id), host=where)
         self.do_spawn()
 
     def _new_mesh(self, procs: Procs, base: list[int], owner: tuple[str, int] | None) -> tuple[Mesh, str]:
@@ -401,7 +415,7 @@ class Chaos:
             if len(self.model.living_procs()) + size > self.most_procs:
                 return
             id = f"pm{self.ids + 1}"
-            some = self.model.procs[id] = Procs(id, size, (owner.id, rank), None)
+            some = self.model.procs[id] = Procs(id, size, (owner.id, rank), None, host=owner.procs.host)
             self.history.add("spawn_procs", mesh=id, owner=f"{owner.id}[{rank}]", size=size)
             mesh, cls = self._new_mesh(some, list(range(size)), (owner.id, rank))
             handle = None
@@ -472,7 +486,7 @@ class Chaos:
 
     def do_purge(self) -> None:
         """The process goes that all others are forked from, and they with it."""
-        living = self.model.living_procs()
+        living = [(procs, rank) for procs, rank in self.model.living_procs() if procs.host is None]
         for procs, rank in living:
             self.model.kill_proc(procs, rank)
         zygotes = children(os.getpid())
@@ -529,10 +543,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--operations", type=int, default=sys.maxsize)
     parser.add_argument("--procs", type=int, default=16)
+    parser.add_argument("--hosts", default="")
+    parser.add_argument("--without", default="")
     options = parser.parse_args()
     # It is of no use without who judges it, who may be killed.
     set_parent_death_signal(os.getppid())
-    chaos = Chaos(options.seed, options.folder, options.procs)
+    chaos = Chaos(options.seed, options.folder, options.procs, options.hosts)
+    for kind in filter(None, options.without.split(",")):
+        del chaos.sending[kind]
     end = time.monotonic() + options.seconds
     while time.monotonic() < end and chaos.operations < options.operations:
         if chaos.operations % PART == 0 and chaos.operations:
