@@ -8,6 +8,8 @@ what a power cut is to a machine, short of what its network does.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -49,6 +51,15 @@ class Enclosure:
         assert self._init.stdin is not None
         self._init.stdin.close()
 
+    def signal(self, number: int) -> None:
+        """Sends a signal to every process of the namespace."""
+        pending = _children(self._init.pid)
+        while pending:
+            pid = pending.pop()
+            pending += _children(pid)
+            with contextlib.suppress(ProcessLookupError):  # ended meanwhile
+                os.kill(pid, number)
+
     @property
     def pid(self) -> int:
         """The process outside that holds the namespace."""
@@ -63,3 +74,11 @@ class Enclosure:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.kill()
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:  # ended meanwhile
+        return []

@@ -7,10 +7,11 @@ import secrets
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from types import TracebackType
 
-from tools.netns.host import Host
+from tools.netns.host import Flow, Host
 from tools.netns.network import Network
 from tools.netns.process import Process
 
@@ -111,6 +112,23 @@ class Cluster:
                 select.select([handle], [], [])
         """
         host.run(sys.executable, "-IS", "-c", textwrap.dedent(code), *map(str, pids))
+
+    def streams(self, n: int) -> list[Flow]:
+        """The connections of the procs of a host to other hosts, once there are some."""
+        while True:
+            if found := self.hosts[n].flows(besides=self.workers[n].process.target):
+                return found
+            time.sleep(0.005)  # sleeps: another process opens them
+
+    def half_open(self, n: int, flows: list[Flow], *, from_client: bool = False) -> None:
+        """Destroys one end of connections of a host while that is cut off; the other ends have nothing to send when it is back."""
+        self.hosts[n].cut()
+        time.sleep(0.5)  # sleeps: so long until all that was under way has been received and acknowledged
+        if from_client:
+            self.client_host.destroy([Flow(flow.peer, flow.local) for flow in flows])
+        else:
+            self.hosts[n].destroy(flows)
+        self.hosts[n].heal()
 
     def cleanups(self, host: Host, pids: list[int]) -> list[str]:
         """What `__cleanup__` was given in these processes."""

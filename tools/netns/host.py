@@ -5,6 +5,8 @@
 | `cut()` | the bridge drops what goes to it, and what comes from it | silence, both ways |
 | `cut(inbound=False)`, `cut(outbound=False)` | one of these | silence, one way |
 | `reset()` | destroys its established connections | resets, then all is as before |
+| `destroy(flows)` | destroys these connections alone | resets; during a cut silence, until they send |
+| `lose(flows)` | drops what goes to and comes from these connections | silence, both ways, on these connections alone |
 | `refuse(port)` | answers what comes to the port with a reset | resets, then refused connections |
 | `heal()` | ends all of these | |
 
@@ -19,6 +21,13 @@ from typing import Any, NamedTuple
 
 from tools.netns.namespace import Namespace
 from tools.netns.process import Process
+
+
+class Flow(NamedTuple):
+    """An established TCP connection, by its ports here and there."""
+
+    local: int
+    peer: int
 
 
 class Host(NamedTuple):
@@ -53,6 +62,28 @@ class Host(NamedTuple):
         """Its TCP connections are no more: here an error, at their other ends a reset."""
         self.namespace.configure("ss", "--kill", "--tcp", "state", "established")
 
+    def flows(self, *, besides: int) -> list[Flow]:
+        """Its established connections, besides those of the process `besides`, by its id out here."""
+        rows = [line.split() for line in self.namespace.list_sockets("-p", "state", "established")]
+        return [
+            Flow(*(int(address.rpartition(":")[2]) for address in row[2:4]))
+            for row in rows
+            if len(row) > 4 and f"pid={besides}," not in row[4]
+        ]
+
+    def destroy(self, flows: list[Flow]) -> None:
+        """Its ends of these connections are no more; a cut keeps the other ends from learning it."""
+        for flow in flows:
+            self.namespace.configure("ss", "--kill", "--tcp", "sport", "=", f":{flow.local}", "and", "dport", "=", f":{flow.peer}")
+
+    def lose(self, flows: list[Flow]) -> None:
+        """The network carries these connections no more, as if a firewall had forgotten them, until `heal`; others go on."""
+        rules = ["add table inet lost"]
+        for chain, hook, here, there in (("in", "input", "dport", "sport"), ("out", "output", "sport", "dport")):
+            rules.append(f"add chain inet lost {chain} {{ type filter hook {hook} priority 0 ; }}")
+            rules += [f"add rule inet lost {chain} tcp {here} {flow.local} tcp {there} {flow.peer} drop" for flow in flows]
+        self.namespace.configure("nft", "; ".join(rules))
+
     def refuse(self, port: int) -> None:
         """The port is as if nobody listened: connections to it, made or to be made, are reset."""
         rules = ("add table inet refuse", "add chain inet refuse in { type filter hook input priority 0 ; }")
@@ -62,4 +93,4 @@ class Host(NamedTuple):
         """All is as it was; connections that were reset stay so."""
         # A table that is there can be added, so that it can be deleted whether it was there or not.
         self.switch.configure("nft", f"add table bridge {self.name}; delete table bridge {self.name}")
-        self.namespace.configure("nft", "add table inet refuse; delete table inet refuse")
+        self.namespace.configure("nft", "; ".join(f"add table inet {name}; delete table inet {name}" for name in ("refuse", "lost")))

@@ -97,6 +97,11 @@ class Namespace:
         if done.returncode != 0:
             raise OSError(f"{' '.join(argv)}: {done.stderr.strip()}")
 
+    def list_sockets(self, *argv: str) -> list[str]:
+        """What `ss` of out here lists of the TCP sockets of this network, a line each."""
+        done = subprocess.run([*self.enter("--net"), "ss", "-Htn", *argv], check=True, text=True, capture_output=True)
+        return done.stdout.splitlines()
+
 
 def living() -> dict[str, dict[str, Namespace]]:
     """All that there are on this machine: network, label, namespaces."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -81,6 +82,14 @@ class SshHosts:
     def kill_host(self, name: str) -> None:
         """Ends a host's sshd and everything that came of it, at once."""
         self._hosts.pop(name).kill()
+
+    def freeze_host(self, name: str) -> None:
+        """Stops every process of a host: as a cut network, the kernel takes connections and nothing answers."""
+        self._hosts[name].signal(signal.SIGSTOP)
+
+    def thaw_host(self, name: str) -> None:
+        """Has the processes of a frozen host go on."""
+        self._hosts[name].signal(signal.SIGCONT)
 
     def start_host(self, name: str) -> None:
         """Starts a host (again)."""

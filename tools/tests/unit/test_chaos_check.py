@@ -367,6 +367,21 @@ def test_detection_is_measured_from_the_kill() -> None:
     assert detection(story.records) == ([1.0], [2.0])
 
 
+def test_abandoned_call_may_reach_a_dead_actor() -> None:
+    story = Story()
+    story.kill(1)
+    story.notice(1)
+    story.begin(1, "abandon")
+    story.add("end", n=1, ok=True, answers=None)
+    assert story.properties() == []
+
+
+def test_what_the_script_found_wrong_is_shown() -> None:
+    story = Story()
+    story.add("wrong", text="the process of an actor without a thread died")
+    assert story.properties() == ["limits"]
+
+
 def test_a_line_cut_short_was_not_written(tmp_path: Any) -> None:
     path = tmp_path / "history"
     path.write_text('{"t": 1, "e": "quiet", "who": "root"}\n{"t": 2, "e": "qu')
