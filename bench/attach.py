@@ -30,8 +30,8 @@ VARIABLE = "MONARCH_ATTACH_FAN_OUT"
 def worker(trust: dict[str, Any]) -> None:
     """Listens; answers each line of stdin with its TLS handshakes and processor time so far."""
     from monarch._core._native import Hosts
-    from monarch._core.trust import Given
-    from monarch._core.worker import WorkerLoop
+    from monarch._core.hosts.trust import Given
+    from monarch._core.start.worker import WorkerLoop
 
     given = Given(trust.get("secret"), None, None, "insecure" in trust)
     print(WorkerLoop("tcp://127.0.0.1:0", given).url, flush=True)
@@ -42,7 +42,7 @@ def worker(trust: dict[str, Any]) -> None:
 
 def client(trust: dict[str, Any], addresses: list[str]) -> None:
     from monarch._core._native import Hosts
-    from monarch._core.process import current_process
+    from monarch._core.process.current import current_process
     from monarch.actor import Actor, attach_to_workers, endpoint, this_host
 
     class Echo(Actor):

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages/monarch-c
 
 from worker_processes import Workers
 
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 from monarch.actor import Actor, endpoint
 
 

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages/monarch-c
 
 from workspace_hosts import OtherHosts
 
-from monarch._core.workspace_mirror import Mirror
+from monarch._core.sync.mirror import Mirror
 from monarch.actor import Workspace
 
 LINE = re.compile(r": (\d+) files?, ([\d.]+) (B|KiB|MiB|GiB) to")

@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from monarch._core import inspection
 from monarch._core._native import hold_gil
-from monarch._core.process import current_process
+from monarch._core.observe import inspection
+from monarch._core.process.current import current_process
 from monarch.actor import Actor, endpoint, this_host
 
 # Longer than it takes to be noticed.

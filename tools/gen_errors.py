@@ -25,7 +25,7 @@ def _lines() -> Iterator[str]:
     # The table is pure Python: the page needs no build and no installation.
     sys.path.insert(0, str(CORE / "python"))
     try:
-        from monarch._core.errors import ERROR_TABLE
+        from monarch._core.errors.errors import ERROR_TABLE
     finally:
         del sys.path[0]
 

@@ -50,7 +50,7 @@ def _lines() -> Iterator[str]:
     # The table is pure Python: the page needs no build and no installation.
     sys.path.insert(0, str(CORE / "python"))
     try:
-        table = importlib.import_module("monarch._core.setting")
+        table = importlib.import_module("monarch._core.config.setting")
     finally:
         del sys.path[0]
 

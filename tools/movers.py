@@ -25,7 +25,7 @@ def install(folder: Path, least: int | None) -> Path:
 
 def use(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """This process, and those started from now on, see what is installed there."""
-    from monarch._core.process import current_process
+    from monarch._core.process.current import current_process
 
     patch.syspath_prepend(folder)  # pyright: ignore[reportUnknownMemberType]
     patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))

@@ -8,8 +8,8 @@ import weakref
 
 from memory_actors import Owner, Reader, outcome
 
-from monarch._core import bulk
 from monarch._core._native.bulk import BufferMemory
+from monarch._core.hosts import bulk
 from monarch.actor import endpoint
 from monarch.rdma import RDMAAction, RDMABuffer, allocate
 from monarch.rdma._buffer import _received

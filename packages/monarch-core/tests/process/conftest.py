@@ -51,7 +51,7 @@ def fresh(faults):
 @pytest.fixture(params=["sent", "fetched"])
 def moved(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Large messages between hosts go through the agents, or are fetched by their receivers."""
-    from monarch._core.process import current_process
+    from monarch._core.process.current import current_process
     from tools import movers
 
     movers.use(movers.install(tmp_path, movers.LEAST if request.param == "fetched" else None), monkeypatch)

@@ -219,7 +219,7 @@ class PortUser(Actor):
 
     @endpoint
     def had_client(self):
-        from monarch._core.process import known_process
+        from monarch._core.process.current import known_process
 
         process = known_process()
         return process is not None and process.is_client

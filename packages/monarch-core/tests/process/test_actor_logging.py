@@ -11,7 +11,7 @@ import queue
 import pytest
 from fresh import lines, run
 
-from monarch._core.identity import new_uid
+from monarch._core.process.identity import new_uid
 from monarch.actor import Actor, endpoint, this_host, this_proc
 
 
@@ -267,6 +267,6 @@ def test_programs_without_actors_pay_nothing():
         import monarch.actor
         from monarch.actor import context
         context()
-        print("logging" in sys.modules, "monarch._core.actor_logging" in sys.modules)
+        print("logging" in sys.modules, "monarch._core.actor.actor_logging" in sys.modules)
     """)
     assert lines(done.stdout) == ["False False"]

@@ -12,7 +12,7 @@ from hostile_peers import OURS, PYTHON, other_version, server
 from worker_processes import Workers
 
 from monarch._core._native import Hosts
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 from monarch.actor import Actor, AttachError, AuthenticationError, HostMesh, SupervisionError, VersionMismatch, attach_to_workers, endpoint
 from monarch.config import configured
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 from fresh import lines, run
 
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 from monarch.actor import Actor, Channel, endpoint, this_host
 
 MIB = 1 << 20

@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 from monarch.actor import Actor, Buffer, FrozenBuffer, SupervisionError, endpoint, this_host
 
 MIB = 1 << 20

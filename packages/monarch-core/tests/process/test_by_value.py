@@ -13,7 +13,7 @@ import pytest
 SEND = """
 import pickle as _pickle
 import sys as _sys
-from monarch._core import pickling as _pickling
+from monarch._core.pickle import pickling as _pickling
 def send(obj):
     data, buffers = _pickling.dumps(obj)
     _sys.stdout.buffer.write(_pickle.dumps((data, [bytes(part) for part in buffers])))
@@ -21,7 +21,7 @@ def send(obj):
 
 RECEIVE = """
 import linecache, pickle, sys, traceback
-from monarch._core import pickling
+from monarch._core.pickle import pickling
 data, buffers = pickle.load(sys.stdin.buffer)
 args, kwargs = pickling.loads(data, buffers)
 """
@@ -135,7 +135,7 @@ def test_formatted_traceback_shows_the_source(send):
     shown = receive(
         message,
         """
-        from monarch._core.remote_exception import format_exception
+        from monarch._core.pickle.remote_exception import format_exception
         try:
             args[0]().step()
         except AttributeError as exc:
@@ -223,7 +223,8 @@ def test_class_comes_back_to_where_it_was_defined(tmp_path):
             data, _ = _pickling.dumps(((Failed,), {}))
             code = '''
             import sys, pickle
-            from monarch._core import pickling, remote_exception
+            from monarch._core.pickle import pickling
+            from monarch._core.pickle import remote_exception
             kind = pickling.loads(sys.stdin.buffer.read())[0][0]
             kind.seen_by_other = True
             first = remote_exception.pack_exception(kind("a", 1))
@@ -235,7 +236,7 @@ def test_class_comes_back_to_where_it_was_defined(tmp_path):
             done = subprocess.run([_sys.executable, "-c", code], input=data, capture_output=True)
             assert done.returncode == 0, done.stderr.decode()
             first, again = _pickle.loads(done.stdout)
-            from monarch._core.remote_exception import unpack_exception
+            from monarch._core.pickle.remote_exception import unpack_exception
             back = unpack_exception(first)
             COUNT = 2
             other = _pickling.loads(again)[0]
@@ -248,7 +249,7 @@ def test_class_comes_back_to_where_it_was_defined(tmp_path):
 def test_spawning_the_same_class_again(send, tmp_path):
     script = tmp_path / "classes.py"
     script.write_text(
-        "import pickle, sys\nfrom monarch._core import pickling\n"
+        "import pickle, sys\nfrom monarch._core.pickle import pickling\n"
         "class Actor:\n    total = 0\n    def add(self):\n        Actor.total += 1\n        return Actor.total\n"
         "one = pickling.dumps_class(Actor); two = pickling.dumps_class(Actor)\nassert one is two\n"
         "Actor.total = 100\nthree = pickling.dumps_class(Actor)\nassert three != one\n"
@@ -257,7 +258,7 @@ def test_spawning_the_same_class_again(send, tmp_path):
     data = run([str(script)])
     code = """
 import pickle, sys
-from monarch._core import pickling
+from monarch._core.pickle import pickling
 one, three = pickle.load(sys.stdin.buffer)
 kind = pickling.loads_class(one)
 assert kind().add() == 1
@@ -272,7 +273,9 @@ def test_importing_the_pickler_is_light():
     code = """
 import sys
 before = set(sys.modules)
-from monarch._core import buffer, errors, pickling
+from monarch._core.pickle import buffer
+from monarch._core.errors import errors
+from monarch._core.pickle import pickling
 assert pickling.loads(*pickling.dumps(((1, [b"x" * 300], object), {})))[0][0] == 1
 heavy = {"cloudpickle", "pickle", "inspect", "dataclasses", "asyncio", "logging", "traceback", "linecache", "torch", "numpy"}
 print(sorted(heavy & (set(sys.modules) - before)), sum(name.startswith("monarch._core.") for name in sys.modules))
@@ -289,7 +292,7 @@ def test_known_class_takes_new_state_only_if_it_changed(tmp_path):
     """What a receiver has of a class, with the globals of its methods, lives on while the sender's class stays as it is."""
     script = tmp_path / "script.py"
     script.write_text(
-        "import pickle, sys\nfrom monarch._core import pickling\n"
+        "import pickle, sys\nfrom monarch._core.pickle import pickling\n"
         "n = 1\nclass Kind:\n    def method(self):\n        return n\n"
         "first = pickling.dumps(((Kind,), {}))[0]; second = pickling.dumps(((Kind, 2), {}))[0]\n"
         "n = 5\nthird = pickling.dumps(((Kind,), {}))[0]\n"
@@ -297,7 +300,7 @@ def test_known_class_takes_new_state_only_if_it_changed(tmp_path):
     )
     code = """
 import pickle, sys
-from monarch._core import pickling
+from monarch._core.pickle import pickling
 first, second, third = pickle.load(sys.stdin.buffer)
 kind = pickling.loads(first)[0][0]
 method = kind.method

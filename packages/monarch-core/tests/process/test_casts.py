@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from worker_processes import Workers
 
-from monarch._core.inspection import STATE, look
-from monarch._core.process import current_process
+from monarch._core.observe.inspection import STATE, look
+from monarch._core.process.current import current_process
 from monarch.actor import Actor, ActorError, SupervisionError, current_rank, endpoint
 
 

@@ -8,7 +8,7 @@ import ssl
 
 from worker_processes import Workers
 
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 from monarch.actor import Actor, HostMesh, endpoint
 
 

@@ -14,8 +14,9 @@ import pytest
 from worker_processes import Workers
 from workspace_hosts import OtherHosts, Reader
 
-from monarch._core import workspace_path, workspace_sync
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
+from monarch._core.sync import path as workspace_path
+from monarch._core.sync import sync as workspace_sync
 from monarch.actor import ActorError, SupervisionError, Workspace, attach_to_workers, endpoint, this_host
 
 

@@ -21,7 +21,7 @@ def test_import_is_light() -> None:
 
 
 def test_reading_a_value_is_light() -> None:
-    assert fresh(f"import sys, monarch._core.config as c; c.value('exit_grace'); print(*sorted({HEAVY!r} & {{*sys.modules}}))") == ""
+    assert fresh(f"import sys, monarch._core.config.config as c; c.value('exit_grace'); print(*sorted({HEAVY!r} & {{*sys.modules}}))") == ""
 
 
 def test_the_environment_is_read_by_itself() -> None:

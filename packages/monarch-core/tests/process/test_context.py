@@ -84,7 +84,7 @@ class Member(Actor):
 
     @endpoint
     def is_client(self):
-        from monarch._core.process import current_process
+        from monarch._core.process.current import current_process
 
         return current_process().is_client
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from fresh_script import Script, run
 
-from monarch._core import inspection
 from monarch._core._native import control_directory
+from monarch._core.observe import inspection
 
 # Older than a socket may be that is bound and does not listen yet.
 OLD_S = 60
 
 CLIENT = """
-    from monarch._core.process import current_process
+    from monarch._core.process.current import current_process
     this_host().spawn_procs().initialized.get()
     say(f"agent {current_process().agent_uid:016x}")
 """

@@ -151,7 +151,7 @@ def test_failed_controller_harms_nobody_else(use):
         sys.path.insert(0, sys.argv[1])
         from test_controller import Failing
         from mesh_actors import Counter
-        from monarch._core.process import current_process
+        from monarch._core.process.current import current_process
         from monarch.actor import ActorError, SupervisionError, get_or_spawn_controller
         use = sys.argv[2]
         other = get_or_spawn_controller("other", Counter).get()

@@ -7,7 +7,7 @@ import os
 import pytest
 from mesh_actors import Probe
 
-from monarch._core import cpu_binding
+from monarch._core.process import cpu_binding
 from monarch.actor import SpawnError, this_host
 from monarch.config import configured
 

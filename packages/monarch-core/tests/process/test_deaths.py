@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fresh_script import Script, run, wait_for_end
 
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 from monarch.actor import Actor, Channel, SpawnError, SupervisionError, endpoint, this_host
 from monarch.config import configured
 
@@ -150,7 +150,7 @@ def test_zygote_that_is_frozen_starts_nothing(faults):
     # A proc that does not come up in time is given up, also if nobody can be asked to end it.
     done = run(
         """
-        from monarch._core.process import current_process
+        from monarch._core.process.current import current_process
         from monarch.actor import SpawnError
         from monarch.config import configure
         before = this_host().spawn_procs().spawn("echo", Echo)
@@ -176,7 +176,7 @@ def test_zygote_that_is_frozen_starts_nothing(faults):
 def test_exit_while_the_zygote_is_frozen():
     done = run(
         """
-        from monarch._core.process import current_process
+        from monarch._core.process.current import current_process
         from monarch.config import configure
         configure(cleanup_timeout="100ms")
         assert this_host().spawn_procs().spawn("echo", Echo).echo.call_one(1).get() == 1

@@ -15,8 +15,8 @@ from debugged_actors import PDB, PROMPT, DebugLine
 from fresh_script import Script
 from worker_processes import Workers
 
-from monarch._core.debug_address import find_servers
-from monarch._core.debug_client import nothing_here
+from monarch._core.debug.address import find_servers
+from monarch._core.debug.client import nothing_here
 
 MAIN = "from monarch._core.cli import main; main()"
 Start = Callable[..., tuple[Script, int]]
@@ -178,7 +178,7 @@ def test_actors_on_other_hosts(start: Start) -> None:
 def test_says_on_which_host_it_is_reached(start: Start) -> None:
     code = """
 from monarch.actor import DebugSessionInfo
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 here, controller = current_process().host, debug_controller()
 for number, host in ((1, here), (2, "elsewhere")):
     info = DebugSessionInfo("x", number, {}, host, "step", 1)
@@ -284,7 +284,7 @@ def test_no_port_is_open_before_a_breakpoint(start: Start) -> None:
     script, port = start(
         STOP
         + """
-        from monarch._core.debug_address import _connections
+        from monarch._core.debug.address import _connections
         def listening():
             sockets = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")}
             rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}")]

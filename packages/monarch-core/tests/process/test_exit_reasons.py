@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from fresh_script import wait_for_end
 
-from monarch._core.inspection import STATE
-from monarch._core.process import current_process
+from monarch._core.observe.inspection import STATE
+from monarch._core.process.current import current_process
 from monarch.actor import Actor, BootstrapCommand, ExitReason, MeshFailure, SupervisionError, endpoint, this_host
 
 pytestmark = pytest.mark.usefixtures("fresh")

@@ -12,8 +12,8 @@ import pytest
 from fresh import lines as lines_of
 from fresh import run
 
-from monarch._core import error_table
-from monarch._core.error_table import ROWS
+from monarch._core.errors import table as error_table
+from monarch._core.errors.table import ROWS
 from monarch.actor import (
     Actor,
     ActorError,

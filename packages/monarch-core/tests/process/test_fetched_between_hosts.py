@@ -70,7 +70,7 @@ class Keeper(Actor):
 
 
 def lent() -> int:
-    from monarch._core.process import current_process
+    from monarch._core.process.current import current_process
 
     return current_process().native.lent()
 
@@ -208,7 +208,7 @@ SCRIPT = """
 import json, os
 import numpy as np
 from monarch.actor import Actor, attach, attach_to_workers, endpoint
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 
 class Store(Actor):
     @endpoint

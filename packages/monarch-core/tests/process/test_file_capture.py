@@ -163,7 +163,7 @@ def test_full_disk(small_disk):
     filler = small_disk / "filler"
     done = script(
         f"""
-        from monarch._core.process import current_process
+        from monarch._core.process.current import current_process
         read, write = os.pipe()
         console = os.dup(1)
         os.dup2(write, 1)

@@ -22,8 +22,8 @@ from listener_flood import KINDS, STRANGER, ListenerFlood, is_bulk, listening_so
 from test_hostile_peers import Agent
 from worker_processes import COMMAND, Workers
 
-from monarch._core import inspection
 from monarch._core._native import control_directory
+from monarch._core.observe import inspection
 
 # For longer than a host may be silent: `host_loss_timeout` is 3 s.
 FLOOD_S = 4.5

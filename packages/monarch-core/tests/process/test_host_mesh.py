@@ -11,7 +11,7 @@ import pytest
 from fresh import lines, run
 from mesh_actors import Probe
 
-from monarch._core.host_mesh import HostMesh
+from monarch._core.hosts.host_mesh import HostMesh
 from monarch.actor import SupervisionError, context, this_host, this_proc
 
 

@@ -251,7 +251,7 @@ def test_a_certificate_of_somebody_else(secured: Agent, tmp_path: Path):
     with secured.workers.attach() as hosts:
         probe = hosts.spawn_procs().spawn("probe", Probe)
         assert probe.echo.call_one(1).get() == 1
-        from monarch._core.process import current_process
+        from monarch._core.process.current import current_process
 
         job, host = current_process().uid, hosts._agents[0]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -166,7 +166,7 @@ def test_order_holds_across_broken_connections(kind: str):
     with Workers(1, kind) as workers, workers.attach() as hosts:
         echo = hosts.spawn_procs().spawn("echo", Echo)
         echo.echo.call_one(-1).get()
-        from monarch._core.process import current_process
+        from monarch._core.process.current import current_process
 
         client = current_process()
         assert client.hosts is not None

@@ -19,9 +19,9 @@ import pytest
 from fresh_script import Script
 from worker_processes import Workers
 
-from monarch._core import inspection
 from monarch._core._native import control_directory
-from monarch._core.process import current_process
+from monarch._core.observe import inspection
+from monarch._core.process.current import current_process
 from monarch.actor import Actor, Channel, HostMesh, Port, ProcMesh, attach_to_workers, dump_state, endpoint, this_host
 from monarch.config import configured
 
@@ -290,7 +290,7 @@ def test_another_user_sees_nothing(procs: ProcMesh) -> None:
     if os.getuid() != 0:
         pytest.skip("needs root, to become somebody else")
     procs.initialized.get()
-    code = "import os, sys; sys.path[:] = %r\nfrom monarch._core import inspection\nos.setuid(65534)\n"
+    code = "import os, sys; sys.path[:] = %r\nfrom monarch._core.observe import inspection\nos.setuid(65534)\n"
     # The directory of control sockets is closed to other users.
     code += "print([agent for agent in inspection.agents() if agent == %d], [one for one in inspection.look(0) if one.agent == %d])"
     uid = current_process().uid

@@ -94,7 +94,7 @@ def sum_of(size: int, seed: int) -> tuple[int, int, int, int]:
 
 def cut(hosts: Any) -> None:
     """Breaks the connections to all hosts."""
-    from monarch._core.process import current_process
+    from monarch._core.process.current import current_process
 
     client = current_process()
     assert client.hosts is not None

@@ -18,7 +18,7 @@ class Breaker(Actor):
         return os.getpid()
     @endpoint
     def no_end(self):
-        from monarch._core.local_actor import LocalActor
+        from monarch._core.actor.local_actor import LocalActor
         def broken(self, early):
             raise MemoryError("nothing left")
         LocalActor._finish = broken
@@ -82,7 +82,7 @@ def test_broken_modules_of_an_actor_end_the_process(kind):
 monarch.actor.unhandled_fault_hook = lambda failure: None
 procs = this_host().spawn_procs()
 breaker = procs.spawn("breaker", Breaker)
-breaker.no_module.call_one("monarch._core.remote_exception").get()
+breaker.no_module.call_one("monarch._core.pickle.remote_exception").get()
 dies(lambda: breaker.{kind}.call_one().get(), "exited with non-zero code 1")
 """
     )
@@ -97,7 +97,7 @@ def test_broken_housekeeping_of_a_proc_ends_it():
 monarch.actor.unhandled_fault_hook = lambda failure: None
 procs = this_host().spawn_procs()
 breaker = procs.spawn("breaker", Breaker)
-breaker.no_module.call_one("monarch._core.actor_thread").get()
+breaker.no_module.call_one("monarch._core.process.actor_thread").get()
 dies(lambda: procs.spawn("late", Echo).echo.call_one(1).get(), "exited with non-zero code 1")
 """
     )
@@ -112,7 +112,7 @@ def test_broken_housekeeping_of_the_client_ends_it():
 breaker = this_host().spawn_procs().spawn("breaker", Breaker)
 pid = breaker.well.call_one().get()
 del breaker
-sys.modules["monarch._core.root_fault"] = None
+sys.modules["monarch._core.process.root_fault"] = None
 os.kill(pid, signal.SIGKILL)
 threading.Event().wait()
 """

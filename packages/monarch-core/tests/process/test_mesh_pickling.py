@@ -9,9 +9,9 @@ import cloudpickle
 import pytest
 from mesh_actors import Counter, Probe, Recorder
 
-from monarch._core.actor_mesh import ActorMesh
-from monarch._core.host_mesh import HostMesh
-from monarch._core.proc_mesh import ProcMesh
+from monarch._core.call.actor_mesh import ActorMesh
+from monarch._core.hosts.host_mesh import HostMesh
+from monarch._core.hosts.proc_mesh import ProcMesh
 from monarch.actor import Actor, SupervisionError, context, endpoint, this_host
 
 

@@ -195,7 +195,7 @@ def test_restart_and_kill_end_what_the_kernel_owned(kernel):
         shown = kernel.cell(WORKER + "(await workers.pid.call()).values() + [os.getpid()]")
         own = [int(pid) for pid in re.findall(r"\d+", shown["result"])]
         assert len(set(own)) == 3 and not set(own) & set(pids)
-        zygote = kernel.cell("from monarch._core.process import current_process; current_process().native.zygote_pid()")
+        zygote = kernel.cell("from monarch._core.process.current import current_process; current_process().native.zygote_pid()")
         pids += [*own, int(zygote["result"])]
         if len(pids) == 4:
             kernel.restart()
@@ -243,7 +243,7 @@ def test_without_a_notebook_ipython_is_not_imported():
         from monarch.actor import this_host
         assert importlib.util.find_spec("IPython") is not None
         inside = this_host().spawn_procs().spawn("probe", Probe).evaluate.call_one("[m for m in sys.modules if 'IPython' in m]").get()
-        print(inside, [m for m in sys.modules if "IPython" in m or m == "monarch._core.notebook"])
+        print(inside, [m for m in sys.modules if "IPython" in m or m == "monarch._core.observe.notebook"])
     """)
     assert (done.stdout, done.stderr) == ("[] []\n", "")
 

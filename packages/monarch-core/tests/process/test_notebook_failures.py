@@ -17,7 +17,7 @@ __all__ = ["folder", "kernel"]
 SETUP = """
 import asyncio, os, threading, time
 import monarch.actor
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
 
 class Bad(Actor):
@@ -98,7 +98,7 @@ while interrupts < 1 or len(bad._info.failed) + len(worse._info.failed) < 4:
         time.sleep(0.1)  # sleeps: to be interrupted
     except KeyboardInterrupt:
         interrupts += 1
-from monarch._core import root_fault
+from monarch._core.process import root_fault
 with root_fault._calling:
     pass
 print(interrupts)

@@ -149,7 +149,7 @@ class Job:
         self.hosts.shutdown().get()
         return "over"
 
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 job = Job()
 say("up")
 for line in sys.stdin:

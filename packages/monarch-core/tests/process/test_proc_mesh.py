@@ -12,7 +12,7 @@ import pytest
 from fresh import lines, run
 from mesh_actors import Probe
 
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 from monarch.actor import (
     ProcMesh,
     SpawnError,

@@ -14,7 +14,7 @@ import pytest
 from fresh import lines, run
 from worker_processes import Workers
 
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 from monarch.actor import Accumulator, Actor, Channel, Port, RankedPortReceiver, endpoint, this_host
 
 # The window of a sender holds eight of these.

@@ -208,7 +208,7 @@ def test_who_is_missing(tmp_path):
     """A proc that does not come up is named, again and again, until it does."""
     done = script(
         """
-        from monarch._core import slow_spawn
+        from monarch._core.hosts import slow_spawn
         slow_spawn.EVERY = 0.05
         fifo = os.path.join(os.environ["MONARCH_LOG_DIR"], "fifo")
         os.makedirs(os.path.dirname(fifo), exist_ok=True)
@@ -320,7 +320,7 @@ def test_full_disk(tmp_path):
     try:
         done = script(
             f"""
-            from monarch._core.runtime_log import event
+            from monarch._core.process.runtime_log import event
             mesh, probe = spawn()
             probe.pid.call().get()
             for i in range(200):

@@ -194,9 +194,9 @@ def test_unpatched_code_does_not_load_it():
         class Look(Actor):
             @endpoint
             def loaded(self):
-                return "monarch._core.patching" in sys.modules
+                return "monarch._core.testing.patching" in sys.modules
         assert not this_host().spawn_procs().spawn("look", Look).loaded.call_one().get()
-        assert "monarch._core.patching" not in sys.modules
+        assert "monarch._core.testing.patching" not in sys.modules
         """
     ).assert_clean()
 

@@ -8,7 +8,7 @@ import pytest
 from universe_actors import Caller, Cleaner, Echo, Owner, Proxy, Sleeper, Stubborn
 
 import monarch.actor
-from monarch._core import root_fault
+from monarch._core.process import root_fault
 from monarch.actor import Channel, SpawnError, SupervisionError, shutdown_context
 from monarch.actor.testing import Universe
 

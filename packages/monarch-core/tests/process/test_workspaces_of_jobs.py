@@ -12,7 +12,7 @@ import pytest
 from mesh_actors import Probe
 from worker_processes import Workers
 
-from monarch._core.bootstrap_command import default_arguments
+from monarch._core.hosts.bootstrap_command import default_arguments
 from monarch.actor import BootstrapCommand
 from tools.sync_client import SyncClient
 

@@ -9,7 +9,7 @@ import select
 import monarch.actor
 from monarch.actor import SupervisionError
 from monarch.actor.testing import assert_clean, fault
-from monarch._core.process import current_process
+from monarch._core.process.current import current_process
 monarch.actor.unhandled_fault_hook = lambda failure: None
 """
 

@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from monarch._core.process import current_process
-from monarch._core.workspace_path import VARIABLES, keep
-from monarch._core.workspace_sync import sync_workspace
+from monarch._core.process.current import current_process
+from monarch._core.sync.path import VARIABLES, keep
+from monarch._core.sync.sync import sync_workspace
 from monarch.actor import Actor, BootstrapCommand, ProcMesh, Workspace, endpoint, this_host
 
 

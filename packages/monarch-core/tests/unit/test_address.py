@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core.address import BindSpec, ChannelAddr, ChannelTransport, place_of
+from monarch._core.config.address import BindSpec, ChannelAddr, ChannelTransport, place_of
 
 TRANSPORTS = list(ChannelTransport.members().values())
 REFUSED = ["MetaTlsWithHostname", "MetaTlsWithIpV6", "Quic", "MetaQuicWithHostname", "MetaQuicWithIpV6"]

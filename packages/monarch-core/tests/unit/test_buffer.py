@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core import pickling
-from monarch._core.buffer import Buffer, FrozenBuffer
+from monarch._core.pickle import pickling
+from monarch._core.pickle.buffer import Buffer, FrozenBuffer
 
 
 def frozen(data):

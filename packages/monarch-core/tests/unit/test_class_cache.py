@@ -16,8 +16,8 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from monarch._core import class_cache, pickling
-from monarch._core.fingerprint import Fingerprint, Mutable
+from monarch._core.pickle import class_cache, pickling
+from monarch._core.pickle.fingerprint import Fingerprint, Mutable
 
 
 class Color(enum.Enum):

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import monarch.config
-from monarch._core import config, setting
-from monarch._core.address import ChannelTransport
-from monarch._core.config import Configuration, Configured
-from monarch._core.duration import format_duration
-from monarch._core.setting import DROPPED, SETTINGS, Encoding
+from monarch._core.config import config, setting
+from monarch._core.config.address import ChannelTransport
+from monarch._core.config.config import Configuration, Configured
+from monarch._core.config.duration import format_duration
+from monarch._core.config.setting import DROPPED, SETTINGS, Encoding
 from monarch.config import (
     clear_runtime_config,
     configure,

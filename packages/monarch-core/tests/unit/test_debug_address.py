@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from monarch._core import debug_address
+from monarch._core.debug import address as debug_address
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.9.10", "::1"])

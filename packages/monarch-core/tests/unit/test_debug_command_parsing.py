@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core.debug_command import Attach, Cast, ParseError, Range, Ranks, parse, parse_ranks
+from monarch._core.debug.command import Attach, Cast, ParseError, Range, Ranks, parse, parse_ranks
 
 numbers = st.integers(0, 10**6)
 labels = st.from_regex(r"[a-z_][a-z0-9_]{0,7}", fullmatch=True)

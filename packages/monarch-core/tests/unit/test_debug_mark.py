@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core.debug_mark import PROMPT, MarkReader, mark, plain
+from monarch._core.debug.mark import PROMPT, MarkReader, mark, plain
 
 pieces = st.lists(st.tuples(st.sampled_from(["", PROMPT, "X"]), st.text(max_size=8)), max_size=8)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch._core import doctor
-from monarch._core.doctor import Line
+from monarch._core.observe import doctor
+from monarch._core.observe.doctor import Line
 
 INFINITE = resource.RLIM_INFINITY
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core.duration import format_duration, parse_duration
+from monarch._core.config.duration import format_duration, parse_duration
 
 SECOND = 10**9
 

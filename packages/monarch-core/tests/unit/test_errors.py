@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core import error_table, errors, pickling
-from monarch._core.error_table import ERROR_TABLE, ROWS
-from monarch._core.errors import (
+from monarch._core.errors import errors
+from monarch._core.errors import table as error_table
+from monarch._core.errors.errors import (
     ActorError,
     AttachError,
     AuthenticationError,
@@ -26,7 +26,9 @@ from monarch._core.errors import (
     SupervisionError,
     VersionMismatch,
 )
-from monarch._core.remote_exception import HEADER, pack_exception
+from monarch._core.errors.table import ERROR_TABLE, ROWS
+from monarch._core.pickle import pickling
+from monarch._core.pickle.remote_exception import HEADER, pack_exception
 
 WORK = "<root>.<train.Trainer work{'gpus': 1/4}>"
 ACTOR_FAILED = r"The actor .* and all its descendants have failed"

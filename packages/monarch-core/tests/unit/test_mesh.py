@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch._core.mesh import MeshTrait
-from monarch._core.shape import Extent, Shape, Slice
+from monarch._core.shape.mesh import MeshTrait
+from monarch._core.shape.shape import Extent, Shape, Slice
 
 quick = settings(deadline=None, max_examples=150)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch._core import module_reload
-from monarch._core.workspace_path import described, translated
+from monarch._core.sync import module_reload
+from monarch._core.sync.path import described, translated
 
 
 @pytest.fixture

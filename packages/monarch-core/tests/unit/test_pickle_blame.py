@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from monarch._core import pickling
+from monarch._core.pickle import pickling
 
 LARGE = pickling.OUT_OF_BAND
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core import pickling
+from monarch._core.pickle import pickling
 
 LARGE = pickling.OUT_OF_BAND
 

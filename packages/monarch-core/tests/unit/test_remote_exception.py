@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core import pickling
-from monarch._core.errors import ActorError
-from monarch._core.remote_exception import HEADER, format_exception, pack_exception, unpack_exception
+from monarch._core.errors.errors import ActorError
+from monarch._core.pickle import pickling
+from monarch._core.pickle.remote_exception import HEADER, format_exception, pack_exception, unpack_exception
 
 
 def raised(exc):
@@ -41,7 +41,7 @@ def test_traceback_begins_at_user_code():
         pickling.dumps(Argument())  # frames of ours lie between the test and the error
     text = format_exception(caught.value)
     assert text.startswith(HEADER + "\n  File ")
-    assert "in explode" in text and "_core/pickling.py" not in text
+    assert "in explode" in text and "_core/pickle/pickling.py" not in text
     assert __file__ in text
 
 

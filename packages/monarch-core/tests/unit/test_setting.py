@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from monarch._core.address import BindSpec, ChannelTransport
-from monarch._core.config import Configuration
-from monarch._core.setting import SETTINGS, Encoding, Setting
+from monarch._core.config.address import BindSpec, ChannelTransport
+from monarch._core.config.config import Configuration
+from monarch._core.config.setting import SETTINGS, Encoding, Setting
 
 
 def check(key: str, value: object) -> object:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch._core.shape import Extent, NDSlice, Point, Region, Shape, Slice
+from monarch._core.shape.shape import Extent, NDSlice, Point, Region, Shape, Slice
 
 LABELS = ("hosts", "gpus", "x", "y")
 sizes_lists = st.lists(st.integers(0, 4), max_size=4)

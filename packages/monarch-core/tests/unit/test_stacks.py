@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
-from monarch._core import stacks
-from monarch._core.ps_command import duration
-from monarch._core.stack_command import _lines, merged, without_point
+from monarch._core.cli.ps import duration
+from monarch._core.cli.stack import _lines, merged, without_point
+from monarch._core.process import stacks
 
 DUMP = """Thread 0x00007f0000000010 (most recent call first):
   <no Python frame>

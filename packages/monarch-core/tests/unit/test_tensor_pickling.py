@@ -9,7 +9,7 @@ import types
 
 import pytest
 
-from monarch._core import pickling
+from monarch._core.pickle import pickling
 
 
 def call(*args, **kwargs):

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch._core.shape import Extent, Point, Shape, Slice
-from monarch._core.value_mesh import ValueMesh
+from monarch._core.call.value_mesh import ValueMesh
+from monarch._core.shape.shape import Extent, Point, Shape, Slice
 
 SHAPE = Shape(["a", "b"], Slice.new_row_major([2, 3]))
 STRIDED = Shape(["a", "b"], Slice(offset=2, sizes=[2, 2], strides=[10, 2]))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from monarch._core import workspace_mirror
-from monarch._core.workspace_mirror import Mirror
-from monarch._core.workspace_node import DIRECTORY, EXECUTABLE, FILE, LINK, Entry, MalformedTree, digest_of, pack_node
-from monarch._core.workspace_tree import Tree, scan
+from monarch._core.sync import mirror as workspace_mirror
+from monarch._core.sync.mirror import Mirror
+from monarch._core.sync.node import DIRECTORY, EXECUTABLE, FILE, LINK, Entry, MalformedTree, digest_of, pack_node
+from monarch._core.sync.tree import Tree, scan
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch._core import workspace_tree
-from monarch._core.workspace_node import (
+from monarch._core.sync import tree as workspace_tree
+from monarch._core.sync.node import (
     DIRECTORY,
     EXECUTABLE,
     FILE,
@@ -20,7 +20,7 @@ from monarch._core.workspace_node import (
     parse_node,
     stays_within,
 )
-from monarch._core.workspace_tree import SourceChanged, Tree, scan
+from monarch._core.sync.tree import SourceChanged, Tree, scan
 
 
 @pytest.fixture(autouse=True)

@@ -24,10 +24,10 @@ from monarch.job._cli.port_forward import Ports, parse
 MAIN = """
 import sys
 from importlib import import_module
-from monarch._core import cli
+from monarch._core.cli import root
 for name in ("cp", "exec", "kill", "port_forward", "shell"):
-    cli.root.add_command(import_module(f"monarch.job._cli.{name}").command)
-cli.main()
+    root.root.add_command(import_module(f"monarch.job._cli.{name}").command)
+root.main()
 """
 
 

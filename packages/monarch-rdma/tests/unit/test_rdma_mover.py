@@ -6,7 +6,7 @@ import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
-from monarch._core.mover import GROUP
+from monarch._core.hosts.mover import GROUP
 
 
 def test_the_entry_point_is_a_mover() -> None:

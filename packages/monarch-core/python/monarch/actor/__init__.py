@@ -2,111 +2,108 @@
 
 from __future__ import annotations
 
-from monarch._core import wheel as _wheel  # noqa: F401  # pyright: ignore[reportUnusedImport]  # names wheels that are missing
+from monarch._core.errors import wheel as _wheel  # noqa: F401  # pyright: ignore[reportUnusedImport]  # names wheels that are missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch._core.actor import Actor as Actor
-    from monarch._core.actor import EndpointProperty as EndpointProperty
-    from monarch._core.actor import NotAnEndpoint as NotAnEndpoint
-    from monarch._core.actor import concurrent_endpoint as concurrent_endpoint
-    from monarch._core.actor import endpoint as endpoint
-    from monarch._core.actor_mesh import ActorMesh as ActorMesh
-    from monarch._core.address import BindSpec as BindSpec
-    from monarch._core.address import ChannelAddr as ChannelAddr
-    from monarch._core.address import ChannelTransport as ChannelTransport
-    from monarch._core.attachment import attach_to_workers as attach_to_workers
-    from monarch._core.bootstrap_command import BootstrapCommand as BootstrapCommand
-    from monarch._core.bootstrap_command import default_bootstrap_cmd as default_bootstrap_cmd
-    from monarch._core.buffer import Buffer as Buffer
-    from monarch._core.buffer import FrozenBuffer as FrozenBuffer
-    from monarch._core.context import Context as Context
-    from monarch._core.context import Instance as Instance
-    from monarch._core.context import context as context
-    from monarch._core.context import current_actor_name as current_actor_name
-    from monarch._core.context import current_rank as current_rank
-    from monarch._core.context import current_size as current_size
-    from monarch._core.context import shutdown_context as shutdown_context
-    from monarch._core.context import this_host as this_host
-    from monarch._core.context import this_proc as this_proc
-    from monarch._core.controller import get_or_spawn_controller as get_or_spawn_controller
-    from monarch._core.debug_controller import debug_controller as debug_controller
-    from monarch._core.debug_session_info import DebugSessionInfo as DebugSessionInfo
-    from monarch._core.endpoint import Accumulator as Accumulator
-    from monarch._core.endpoint import Endpoint as Endpoint
-    from monarch._core.endpoint import as_endpoint as as_endpoint
-    from monarch._core.endpoint import send as send
-    from monarch._core.errors import ActorError as ActorError
-    from monarch._core.errors import AttachError as AttachError
-    from monarch._core.errors import AuthenticationError as AuthenticationError
-    from monarch._core.errors import DeliveryError as DeliveryError
-    from monarch._core.errors import ExitReason as ExitReason
-    from monarch._core.errors import MeshFailure as MeshFailure
-    from monarch._core.errors import MonarchError as MonarchError
-    from monarch._core.errors import SpawnError as SpawnError
-    from monarch._core.errors import SupervisionError as SupervisionError
-    from monarch._core.errors import VersionMismatch as VersionMismatch
-    from monarch._core.future import Future as Future
-    from monarch._core.gateway import attach as attach
-    from monarch._core.host_mesh import HostMesh as HostMesh
-    from monarch._core.identity import ActorAddr as ActorAddr
-    from monarch._core.identity import ProcId as ProcId
-    from monarch._core.identity import Uid as Uid
-    from monarch._core.inspection import dump_state as dump_state
-    from monarch._core.lazy_future import WouldBlockRuntime as WouldBlockRuntime
-    from monarch._core.lazy_future import returns_future as returns_future
-    from monarch._core.mesh import MeshTrait as MeshTrait
-    from monarch._core.port import Channel as Channel
-    from monarch._core.port import Port as Port
-    from monarch._core.port import PortReceiver as PortReceiver
-    from monarch._core.port import RankedPortReceiver as RankedPortReceiver
-    from monarch._core.port import UndeliverableMessageEnvelope as UndeliverableMessageEnvelope
-    from monarch._core.proc_mesh import ProcMesh as ProcMesh
-    from monarch._core.root_fault import unhandled_fault_hook as unhandled_fault_hook
-    from monarch._core.shape import Extent as Extent
-    from monarch._core.shape import Point as Point
-    from monarch._core.shape import Region as Region
-    from monarch._core.shape import Shape as Shape
-    from monarch._core.slice import NDSlice as NDSlice
-    from monarch._core.slice import Slice as Slice
-    from monarch._core.spawn import get_active_proc_meshes as get_active_proc_meshes
-    from monarch._core.spawn import register_proc_mesh_spawn_callback as register_proc_mesh_spawn_callback
-    from monarch._core.spawn import unregister_proc_mesh_spawn_callback as unregister_proc_mesh_spawn_callback
-    from monarch._core.tracing import get_meter as get_meter
-    from monarch._core.tracing import span as span
-    from monarch._core.tracing import traced as traced
-    from monarch._core.transport import enable_transport as enable_transport
-    from monarch._core.value_mesh import ValueMesh as ValueMesh
-    from monarch._core.worker import run_worker_loop_forever as run_worker_loop_forever
-    from monarch._core.worker import run_worker_loop_until_shutdown as run_worker_loop_until_shutdown
-    from monarch._core.worker import start_worker_loop_forever as start_worker_loop_forever
-    from monarch._core.workspace import Workspace as Workspace
+    from monarch._core.call.actor import Actor as Actor
+    from monarch._core.call.actor import EndpointProperty as EndpointProperty
+    from monarch._core.call.actor import NotAnEndpoint as NotAnEndpoint
+    from monarch._core.call.actor import concurrent_endpoint as concurrent_endpoint
+    from monarch._core.call.actor import endpoint as endpoint
+    from monarch._core.call.actor_mesh import ActorMesh as ActorMesh
+    from monarch._core.call.context import Context as Context
+    from monarch._core.call.context import Instance as Instance
+    from monarch._core.call.context import context as context
+    from monarch._core.call.context import current_actor_name as current_actor_name
+    from monarch._core.call.context import current_rank as current_rank
+    from monarch._core.call.context import current_size as current_size
+    from monarch._core.call.endpoint import Accumulator as Accumulator
+    from monarch._core.call.endpoint import Endpoint as Endpoint
+    from monarch._core.call.endpoint import as_endpoint as as_endpoint
+    from monarch._core.call.endpoint import send as send
+    from monarch._core.call.future import Future as Future
+    from monarch._core.call.lazy_future import WouldBlockRuntime as WouldBlockRuntime
+    from monarch._core.call.lazy_future import returns_future as returns_future
+    from monarch._core.call.port import Channel as Channel
+    from monarch._core.call.port import Port as Port
+    from monarch._core.call.port import PortReceiver as PortReceiver
+    from monarch._core.call.port import RankedPortReceiver as RankedPortReceiver
+    from monarch._core.call.port import UndeliverableMessageEnvelope as UndeliverableMessageEnvelope
+    from monarch._core.call.value_mesh import ValueMesh as ValueMesh
+    from monarch._core.config.address import BindSpec as BindSpec
+    from monarch._core.config.address import ChannelAddr as ChannelAddr
+    from monarch._core.config.address import ChannelTransport as ChannelTransport
+    from monarch._core.debug.controller import debug_controller as debug_controller
+    from monarch._core.debug.session_info import DebugSessionInfo as DebugSessionInfo
+    from monarch._core.errors.errors import ActorError as ActorError
+    from monarch._core.errors.errors import AttachError as AttachError
+    from monarch._core.errors.errors import AuthenticationError as AuthenticationError
+    from monarch._core.errors.errors import DeliveryError as DeliveryError
+    from monarch._core.errors.errors import ExitReason as ExitReason
+    from monarch._core.errors.errors import MeshFailure as MeshFailure
+    from monarch._core.errors.errors import MonarchError as MonarchError
+    from monarch._core.errors.errors import SpawnError as SpawnError
+    from monarch._core.errors.errors import SupervisionError as SupervisionError
+    from monarch._core.errors.errors import VersionMismatch as VersionMismatch
+    from monarch._core.hosts.attachment import attach_to_workers as attach_to_workers
+    from monarch._core.hosts.bootstrap_command import BootstrapCommand as BootstrapCommand
+    from monarch._core.hosts.bootstrap_command import default_bootstrap_cmd as default_bootstrap_cmd
+    from monarch._core.hosts.controller import get_or_spawn_controller as get_or_spawn_controller
+    from monarch._core.hosts.gateway import attach as attach
+    from monarch._core.hosts.here import this_host as this_host
+    from monarch._core.hosts.here import this_proc as this_proc
+    from monarch._core.hosts.host_mesh import HostMesh as HostMesh
+    from monarch._core.hosts.proc_mesh import ProcMesh as ProcMesh
+    from monarch._core.hosts.spawn import get_active_proc_meshes as get_active_proc_meshes
+    from monarch._core.hosts.spawn import register_proc_mesh_spawn_callback as register_proc_mesh_spawn_callback
+    from monarch._core.hosts.spawn import unregister_proc_mesh_spawn_callback as unregister_proc_mesh_spawn_callback
+    from monarch._core.hosts.transport import enable_transport as enable_transport
+    from monarch._core.observe.inspection import dump_state as dump_state
+    from monarch._core.observe.tracing import get_meter as get_meter
+    from monarch._core.observe.tracing import span as span
+    from monarch._core.observe.tracing import traced as traced
+    from monarch._core.pickle.buffer import Buffer as Buffer
+    from monarch._core.pickle.buffer import FrozenBuffer as FrozenBuffer
+    from monarch._core.process.identity import ActorAddr as ActorAddr
+    from monarch._core.process.identity import ProcId as ProcId
+    from monarch._core.process.identity import Uid as Uid
+    from monarch._core.process.root_fault import unhandled_fault_hook as unhandled_fault_hook
+    from monarch._core.shape.mesh import MeshTrait as MeshTrait
+    from monarch._core.shape.shape import Extent as Extent
+    from monarch._core.shape.shape import Point as Point
+    from monarch._core.shape.shape import Region as Region
+    from monarch._core.shape.shape import Shape as Shape
+    from monarch._core.shape.slice import NDSlice as NDSlice
+    from monarch._core.shape.slice import Slice as Slice
+    from monarch._core.start.shutdown import shutdown_context as shutdown_context
+    from monarch._core.start.worker import run_worker_loop_forever as run_worker_loop_forever
+    from monarch._core.start.worker import run_worker_loop_until_shutdown as run_worker_loop_until_shutdown
+    from monarch._core.start.worker import start_worker_loop_forever as start_worker_loop_forever
+    from monarch._core.sync.workspace import Workspace as Workspace
     from monarch.actor import config as config
 
 # Where each name is implemented.
 _HOMES = {
-    "actor": ("Actor", "EndpointProperty", "NotAnEndpoint", "concurrent_endpoint", "endpoint"),
-    "actor_mesh": ("ActorMesh",),
-    "address": ("BindSpec", "ChannelAddr", "ChannelTransport"),
-    "attachment": ("attach_to_workers",),
-    "bootstrap_command": ("BootstrapCommand", "default_bootstrap_cmd"),
-    "buffer": ("Buffer", "FrozenBuffer"),
-    "context": (
+    "call.actor": ("Actor", "EndpointProperty", "NotAnEndpoint", "concurrent_endpoint", "endpoint"),
+    "call.actor_mesh": ("ActorMesh",),
+    "config.address": ("BindSpec", "ChannelAddr", "ChannelTransport"),
+    "hosts.attachment": ("attach_to_workers",),
+    "hosts.bootstrap_command": ("BootstrapCommand", "default_bootstrap_cmd"),
+    "pickle.buffer": ("Buffer", "FrozenBuffer"),
+    "call.context": (
         "Context",
         "Instance",
         "context",
         "current_actor_name",
         "current_rank",
         "current_size",
-        "shutdown_context",
-        "this_host",
-        "this_proc",
     ),
-    "controller": ("get_or_spawn_controller",),
-    "debug_controller": ("debug_controller",),
-    "debug_session_info": ("DebugSessionInfo",),
-    "endpoint": ("Accumulator", "Endpoint", "as_endpoint", "send"),
-    "errors": (
+    "hosts.controller": ("get_or_spawn_controller",),
+    "debug.controller": ("debug_controller",),
+    "debug.session_info": ("DebugSessionInfo",),
+    "call.endpoint": ("Accumulator", "Endpoint", "as_endpoint", "send"),
+    "errors.errors": (
         "ActorError",
         "AttachError",
         "AuthenticationError",
@@ -118,24 +115,26 @@ _HOMES = {
         "SupervisionError",
         "VersionMismatch",
     ),
-    "future": ("Future",),
-    "gateway": ("attach",),
-    "host_mesh": ("HostMesh",),
-    "inspection": ("dump_state",),
-    "identity": ("ActorAddr", "ProcId", "Uid"),
-    "lazy_future": ("WouldBlockRuntime", "returns_future"),
-    "mesh": ("MeshTrait",),
-    "port": ("Channel", "Port", "PortReceiver", "RankedPortReceiver", "UndeliverableMessageEnvelope"),
-    "proc_mesh": ("ProcMesh",),
-    "root_fault": ("unhandled_fault_hook",),
-    "shape": ("Extent", "Point", "Region", "Shape"),
-    "slice": ("NDSlice", "Slice"),
-    "spawn": ("get_active_proc_meshes", "register_proc_mesh_spawn_callback", "unregister_proc_mesh_spawn_callback"),
-    "tracing": ("get_meter", "span", "traced"),
-    "transport": ("enable_transport",),
-    "value_mesh": ("ValueMesh",),
-    "worker": ("run_worker_loop_forever", "run_worker_loop_until_shutdown", "start_worker_loop_forever"),
-    "workspace": ("Workspace",),
+    "call.future": ("Future",),
+    "hosts.gateway": ("attach",),
+    "hosts.here": ("this_host", "this_proc"),
+    "hosts.host_mesh": ("HostMesh",),
+    "observe.inspection": ("dump_state",),
+    "process.identity": ("ActorAddr", "ProcId", "Uid"),
+    "call.lazy_future": ("WouldBlockRuntime", "returns_future"),
+    "shape.mesh": ("MeshTrait",),
+    "call.port": ("Channel", "Port", "PortReceiver", "RankedPortReceiver", "UndeliverableMessageEnvelope"),
+    "hosts.proc_mesh": ("ProcMesh",),
+    "process.root_fault": ("unhandled_fault_hook",),
+    "shape.shape": ("Extent", "Point", "Region", "Shape"),
+    "shape.slice": ("NDSlice", "Slice"),
+    "hosts.spawn": ("get_active_proc_meshes", "register_proc_mesh_spawn_callback", "unregister_proc_mesh_spawn_callback"),
+    "observe.tracing": ("get_meter", "span", "traced"),
+    "hosts.transport": ("enable_transport",),
+    "call.value_mesh": ("ValueMesh",),
+    "start.shutdown": ("shutdown_context",),
+    "start.worker": ("run_worker_loop_forever", "run_worker_loop_until_shutdown", "start_worker_loop_forever"),
+    "sync.workspace": ("Workspace",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,5 +1,5 @@
 """Recovery: replicas that are started again when they fail."""
 
-from monarch._core.recovery import Replicas as Replicas
+from monarch._core.hosts.recovery import Replicas as Replicas
 
 __all__ = ["Replicas"]

@@ -1,6 +1,6 @@
 """Configuration of Monarch: read, set and parametrize the settings of this process."""
 
-from monarch._core.config import (
+from monarch._core.config.config import (
     clear_runtime_config,
     configure,
     configured,
@@ -11,7 +11,7 @@ from monarch._core.config import (
     reload_config_from_env,
     reset_config_to_defaults,
 )
-from monarch._core.setting import Encoding
+from monarch._core.config.setting import Encoding
 
 __all__ = [
     "Encoding",

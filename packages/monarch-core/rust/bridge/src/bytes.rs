@@ -12,7 +12,7 @@ static DUMPS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 static LOADS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 fn pickling<'py>(py: Python<'py>, cell: &PyOnceLock<Py<PyAny>>, name: &str) -> PyResult<Bound<'py, PyAny>> {
-    let f = cell.get_or_try_init(py, || py.import("monarch._core.pickling")?.getattr(name).map(Bound::unbind))?;
+    let f = cell.get_or_try_init(py, || py.import("monarch._core.pickle.pickling")?.getattr(name).map(Bound::unbind))?;
     Ok(f.bind(py).clone())
 }
 

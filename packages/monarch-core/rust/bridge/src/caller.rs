@@ -252,13 +252,13 @@ pub fn message<'a>(py: Python<'a>, node: &Node, peers: &[Arc<Peer>], pickled: &'
     }
     let payload = Payload::new(&node.arena, pickled.parts(py)).map_err(|e| undeliverable(py, format!("no shared memory for it: {e}")))?;
     if payload.largest() >= LARGE && node.lending.lends_from() == UNDECIDED && peers.iter().any(|p| p.link.is_carried()) {
-        py.import("monarch._core.mover")?.call_method0("choose")?;
+        py.import("monarch._core.hosts.mover")?.call_method0("choose")?;
     }
     Ok(payload)
 }
 
 /// A `DeliveryError`; whoever called says from whom to whom.
 fn undeliverable(py: Python<'_>, why: String) -> PyErr {
-    let made = py.import("monarch._core.errors").and_then(|m| m.getattr("DeliveryError")).and_then(|class| class.call1((why,)));
+    let made = py.import("monarch._core.errors.errors").and_then(|m| m.getattr("DeliveryError")).and_then(|class| class.call1((why,)));
     made.map_or_else(|e| e, PyErr::from_value)
 }

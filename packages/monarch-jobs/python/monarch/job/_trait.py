@@ -267,7 +267,7 @@ def _warn_without_telemetry(method: str) -> None:
         return
     from warnings import warn
 
-    from monarch._core.wheel import install_hint
+    from monarch._core.errors.wheel import install_hint
 
     _warned.add(method)
     wheel = "monarch-telemetry"
@@ -275,6 +275,6 @@ def _warn_without_telemetry(method: str) -> None:
 
 
 def _absent(method: str, wheel: str) -> NoReturn:
-    from monarch._core.wheel import needs_wheel
+    from monarch._core.errors.wheel import needs_wheel
 
     raise NotImplementedError(needs_wheel(f"JobTrait.{method}", wheel))

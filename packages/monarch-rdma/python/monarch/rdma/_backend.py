@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._core import bulk
+from monarch._core.hosts import bulk
 from monarch.rdma.errors import RdmaInitError
 
 

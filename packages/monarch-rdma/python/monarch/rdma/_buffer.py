@@ -5,8 +5,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from monarch._core import bulk
 from monarch._core._native.bulk import BulkFailed, Handle
+from monarch._core.hosts import bulk
 from monarch.rdma._arguments import check_lease, check_offset, check_timeout
 from monarch.rdma._capability import CapabilityRecord
 from monarch.rdma._failure import as_error, decoder

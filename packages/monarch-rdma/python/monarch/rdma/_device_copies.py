@@ -14,8 +14,8 @@ from struct import Struct
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from monarch._core import bulk
 from monarch._core._native.bulk import BulkFailed, Plan
+from monarch._core.hosts import bulk
 from monarch.rdma._failure import ACCESS, CUDA_IPC, TIMED_OUT, TRANSFER, UNSUPPORTED, pack, resized
 from monarch.rdma._memory import Memory
 from monarch.rdma._operation import WRITE
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from monarch._core._native import CallCell
     from monarch._core._native.bulk import Handle
-    from monarch._core.bulk import Notify
+    from monarch._core.hosts.bulk import Notify
     from monarch.rdma._operation import Step
     from monarch.rdma.drivers.driver import Device, Driver, Pointer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch._core import bulk
+from monarch._core.hosts import bulk
 from monarch.rdma.errors import (
     RDMAAccessError,
     RDMAError,

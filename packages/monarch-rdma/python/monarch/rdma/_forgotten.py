@@ -10,8 +10,8 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
-from monarch._core import bulk
 from monarch._core._native.bulk import BulkFailed, Handle
+from monarch._core.hosts import bulk
 
 if TYPE_CHECKING:
     from monarch._core._native.bulk import Bulk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monarch._core import bulk
+from monarch._core.hosts import bulk
 from monarch.rdma._arguments import check_timeout
 from monarch.rdma._failure import decoder
 from monarch.rdma.paths.host_memory import HOST_MEMORY

@@ -6,7 +6,7 @@ import os
 import resource
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch._core import bulk
+from monarch._core.hosts import bulk
 
 if TYPE_CHECKING:
     from monarch.rdma.verbs.usable import Devices

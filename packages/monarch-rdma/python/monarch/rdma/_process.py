@@ -8,8 +8,8 @@ import sys
 from _thread import RLock
 from typing import NamedTuple
 
-from monarch._core import bulk
 from monarch._core._native.bulk import Bulk
+from monarch._core.hosts import bulk
 from monarch.rdma._capability import CapabilityRecord, own_record
 from monarch.rdma._forgotten import Forgotten
 from monarch.rdma.errors import RDMAUnsupportedError

@@ -1,6 +1,7 @@
 """What the extension module offers: the runtime of rust/runtime under thin wrappers (rust/bridge), one file per class or group below.
 
-Ids of processes, mailboxes and slots are plain unsigned 64-bit numbers here, and pickles made by `monarch._core.pickling` plain bytes.
+Ids of processes, mailboxes and slots are plain unsigned 64-bit numbers here, and pickles made by `monarch._core.pickle.pickling` are plain
+bytes.
 """
 
 import sys

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monarch._core import bulk
 from monarch._core._native.bulk import Handle, Plan
+from monarch._core.hosts import bulk
 from monarch.rdma._process import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monarch._core._native import CallCell
-    from monarch._core.bulk import Notify
+    from monarch._core.hosts.bulk import Notify
     from monarch.rdma._capability import CapabilityRecord
     from monarch.rdma._memory import Memory
     from monarch.rdma._operation import Operation, Step

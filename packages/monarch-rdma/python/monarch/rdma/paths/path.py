@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from monarch._core._native import CallCell
     from monarch._core._native.bulk import Handle
-    from monarch._core.bulk import Notify
+    from monarch._core.hosts.bulk import Notify
     from monarch.rdma._capability import CapabilityRecord
     from monarch.rdma._memory import Memory
     from monarch.rdma._operation import Operation

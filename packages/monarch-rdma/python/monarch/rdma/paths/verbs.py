@@ -10,8 +10,8 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch._core import bulk
 from monarch._core._native.bulk import BufferMemory, BulkFailed, Handle
+from monarch._core.hosts import bulk
 from monarch.rdma._failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_path, pack_named
 from monarch.rdma._memory import Memory
 from monarch.rdma._operation import READ, WRITE, Step
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from monarch._core._native import CallCell
     from monarch._core._native.bulk import Message
-    from monarch._core.bulk import Notify
+    from monarch._core.hosts.bulk import Notify
     from monarch.rdma._capability import CapabilityRecord
     from monarch.rdma._operation import Operation
     from monarch.rdma._probe import DeviceReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from monarch._core import bulk
+from monarch._core.hosts import bulk
 from monarch.rdma._process import this_process
 from monarch.rdma.verbs.owner import Owner
 from monarch.rdma.verbs.peer import Peer
@@ -14,7 +14,7 @@ from monarch.rdma.verbs.service import Service
 
 if TYPE_CHECKING:
     from monarch._core._native.bulk import Bulk
-    from monarch._core.bulk import Answer
+    from monarch._core.hosts.bulk import Answer
 
 
 class Fabric:

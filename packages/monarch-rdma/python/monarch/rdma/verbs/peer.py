@@ -7,8 +7,8 @@ from collections import OrderedDict
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from monarch._core import bulk
 from monarch._core._native.bulk import BulkFailed
+from monarch._core.hosts import bulk
 from monarch.rdma._slices import LONGEST_REST, REST
 from monarch.rdma.verbs import question
 from monarch.rdma.verbs.connect_record import RegionRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from monarch._core import bulk
+from monarch._core.hosts import bulk
 from monarch.rdma.verbs.memory import Range, register
 from monarch.rdma.verbs.poller import BUSY_WINDOW, Poller
 from monarch.rdma.verbs.registration import Allocation, Registrations, budget

@@ -9,8 +9,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
-from monarch._core import bulk
 from monarch._core._native import LoopWatcher
+from monarch._core.hosts import bulk
 
 if TYPE_CHECKING:
     from collections.abc import Callable

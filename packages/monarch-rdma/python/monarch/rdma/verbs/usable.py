@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from monarch._core import bulk
+from monarch._core.hosts import bulk
 from monarch.rdma.verbs.devices import SYSFS, chosen, ports
 from monarch.rdma.verbs.readiness import DEVICES, Obstacle, obstacle
 

@@ -1,0 +1,1 @@
+"""Actors in the process they live in: their threads, loops, messages and ends."""

@@ -1,0 +1,52 @@
+"""Records of Python's `logging` inside actors begin with `[actor={display}] `.
+
+The record factory adds it, so that every handler shows it, present or added later, and code outside actors pays one look at a context
+variable. Who replaces the factory afterwards and does not call the one he found loses it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from monarch._core.call.context import current_display
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_installed = False
+
+
+def install() -> None:
+    """Installs the record factory of this process, once; now, or when `logging` is imported."""
+    global _installed
+    if not _installed:
+        _installed = True
+        from monarch._core.process.post_import import when_imported
+
+        when_imported("logging", _install)
+
+
+def _install(logging: Any) -> None:
+    before = logging.getLogRecordFactory()
+
+    def make_record(*args: Any, **kwargs: Any) -> Any:
+        record = before(*args, **kwargs)
+        message: Any = record.msg
+        # Structured loggers send empty messages, which must stay empty. Others may be anything, also what cannot be compared.
+        if message is not None and not (isinstance(message, str) and not message) and _wanted():
+            display = current_display()
+            if display is not None:
+                prefix = f"[actor={display}] "
+                try:
+                    record.msg = f"{prefix.replace('%', '%%') if record.args else prefix}{message}"
+                except Exception as e:  # it has no text, which the handlers say in their own way
+                    del e
+        return record
+
+    logging.setLogRecordFactory(make_record)
+
+
+def _wanted() -> bool:
+    switches = sys.modules.get("monarch.actor.config")
+    return switches is None or switches.prefix_python_logs_with_actor

@@ -1,0 +1,386 @@
+"""The event loop of an async actor: one message after another, hooks and concurrent endpoints beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+from _contextvars import ContextVar
+from collections import deque
+
+from monarch._core._native import LoopSleep, set_thread_sender
+from monarch._core.actor.local_actor import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP, aborted
+from monarch._core.call.actor import is_coroutine_function
+from monarch._core.call.context import set_context
+from monarch._core.errors.errors import ExitReason, MeshFailure
+from monarch._core.process.fork import is_child, leave, leave_if_child
+from monarch._core.process.hook_answer import verdict
+from monarch._core.process.process import FAILED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from monarch._core._native import Call
+    from monarch._core._native import Process as NativeProcess
+    from monarch._core.actor.local_actor import LocalActor
+    from monarch._core.process.process import LocalProcess
+
+# The message that the running code belongs to, also in tasks and threads that it started.
+_handling: ContextVar[Call] = ContextVar("monarch_handling")
+
+
+def message_of_this_code() -> Call | None:
+    return _handling.get(None)
+
+
+# Messages in a row before other tasks of the loop get a turn even if none asks.
+BATCH = 64
+
+
+class SharedSelector(selectors.EpollSelector):
+    """A selector whose thread may read the sockets of the process while its loop sleeps."""
+
+    def __init__(self, process: NativeProcess) -> None:
+        super().__init__()
+        self._sleeper = LoopSleep(process, self.fileno())
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if is_child():
+            _NoTurns().popleft()
+        if timeout is None or timeout > 0:
+            self._sleeper.sleep(timeout)
+        return super().select(0)
+
+    def close(self) -> None:
+        self._sleeper.close()
+        super().close()
+
+
+class _NoTurns(deque[object]):
+    """What is ready to run on the loop of a parent, in a child that was forked in one of its steps: nothing."""
+
+    def popleft(self) -> object:
+        leave(RuntimeError(f"process {os.getpid()}, forked in an async endpoint, awaits something: the event loop is its parent's"))
+
+
+def new_loop(process: LocalProcess) -> asyncio.AbstractEventLoop:
+    if process.universe is None:
+        return asyncio.SelectorEventLoop(SharedSelector(process.native))
+    return process.universe._new_loop(process)
+
+
+class LoopSide:
+    """Runs one actor on one loop, on the actor's thread."""
+
+    def __init__(self, actor: LocalActor) -> None:
+        self.actor = actor
+        self.loop: asyncio.AbstractEventLoop = new_loop(actor.process)
+        asyncio.set_event_loop(self.loop)
+        set_thread_sender(actor.mailbox, True)
+        self.waker: asyncio.Future[None] | None = None
+        self.main: asyncio.Task[None] | None = None
+        self.concurrent: dict[asyncio.Task[None], Call] = {}
+        # Given by the message in progress: it is answered first.
+        self.aborting: bytes | None = None
+        self.failures: list[MeshFailure] = []
+        self.supervising: asyncio.Task[None] | None = None
+        # That task has not had its first step.
+        self.supervision_due = False
+        self.fd = -1
+        # The actor has ended: cancellations that reach the dispatcher are ours.
+        self.over = False
+        # So have its process and this loop: what is left of coroutines goes unheard.
+        self.abandoned = False
+        self.current: Call | None = None
+
+    def run(self, early: list[Call]) -> None:
+        self.main = self.loop.create_task(self._serve(early))
+        try:
+            self.loop.run_until_complete(self.main)
+        except asyncio.CancelledError:
+            if not self.over:
+                raise
+
+    # ---- messages
+
+    async def _serve(self, early: list[Call]) -> None:
+        actor, loop, pop = self.actor, self.loop, self.actor.mailbox.pop
+        ready: Any = getattr(loop, "_ready", ())
+        self.fd = actor.mailbox.watch()
+        loop.add_reader(self.fd, self._wake)
+        while early:
+            if await self._handle(early.pop(0)):
+                return
+        handled = 0
+        while not self.over:
+            item = pop()
+            if item is None:
+                if actor.mailbox.closed:
+                    return
+                handled = 0
+                self.waker = loop.create_future()
+                try:
+                    await self.waker
+                finally:
+                    self.waker = None
+            elif isinstance(item, bytes):
+                self._event(item)
+                await asyncio.sleep(0)
+            else:
+                # A hook begins before the next message, whether the loop or this dispatcher was first to see what calls for it.
+                if self.supervision_due:
+                    await asyncio.sleep(0)
+                if await self._handle(item):
+                    return
+                handled += 1
+                # A backlog must not starve other tasks of the loop.
+                if handled >= BATCH or ready:
+                    handled = 0
+                    await asyncio.sleep(0)
+
+    def _wake(self) -> None:
+        try:
+            os.read(self.fd, 8)
+        except BlockingIOError:
+            pass
+        while (event := self.actor.mailbox.pop_event()) is not None:
+            self._event(event)
+        if self.waker is not None and not self.waker.done():
+            self.waker.set_result(None)
+
+    async def _handle(self, call: Call) -> bool:
+        """One message; true ends the actor."""
+        actor = self.actor
+        if call.flags & STOP:
+            actor.begin_stop(call)
+            return True
+        stage = "call"
+        context = actor.message_context(call)
+        set_context(context)
+        self.current = call
+        _handling.set(call)
+        actor.current = call.method
+        try:
+            assert actor.kind is not None
+            prop = actor.kind.endpoints.get(call.method)
+            method, explicit = actor.method_of(call)
+            stage = "arguments"
+            args, kwargs = call.arguments()
+            stage = "call"
+            if explicit:
+                from monarch._core.call.port import reply_port
+
+                args = (reply_port(actor, call), *args)
+            if prop is not None and prop._concurrent:
+                task = self.loop.create_task(self._run_concurrent(call, method(*args, **kwargs), explicit))
+                self.concurrent[task] = call
+                task.add_done_callback(lambda t: self.concurrent.pop(t, None))
+                # Bodies start in the order of their messages: this one runs to its first await before the next message.
+                await asyncio.sleep(0)
+                return self.over
+            value = method(*args, **kwargs)
+            if prop is not None or is_coroutine_function(method):
+                value = await value
+            if call.wants_reply and not explicit:
+                stage = "result"
+                if actor.failure is not None:
+                    call.reply_error(FAILED, actor.failure.to_wire())
+                else:
+                    call.reply(value)
+        except BaseException as e:
+            return self._failed(call, stage, e)
+        finally:
+            actor.current = None
+            self.current = None
+            call.handled()
+            if self.aborting is not None:
+                self._event(self.aborting)
+        return self.over
+
+    def _failed(self, call: Call, stage: str, exc: BaseException) -> bool:
+        leave_if_child(exc)
+        if self.abandoned:
+            return True
+        if self.over and isinstance(exc, asyncio.CancelledError):
+            if call.wants_reply:
+                end = self.actor.failure or self.actor.stopped_failure()
+                call.reply_error(FAILED, end.to_wire())
+            return True
+        return self.actor._failed(call, stage, exc)
+
+    async def _run_concurrent(self, call: Call, body: Any, explicit: bool) -> None:
+        stage = "call"
+        try:
+            value = await body
+            leave_if_child()
+            if call.wants_reply and not explicit:
+                stage = "result"
+                call.reply(value)
+        except BaseException as e:
+            if self._failed(call, stage, e):
+                self._end_now()
+
+    # ---- events
+
+    def _event(self, event: bytes) -> None:
+        actor = self.actor
+        kind, body = event[:1], event[1:]
+        if kind == EVENT_FAILURE:
+            self.failures.append(MeshFailure.from_wire(body))
+            if self.supervising is None:
+                self.supervising = self.loop.create_task(self._supervise())
+                self.supervision_due = True
+        elif kind == EVENT_ABORT:
+            actor.fail(aborted(body))
+        elif kind == EVENT_UNDELIVERABLE:
+            self.loop.create_task(self._undeliverable(body))
+        if actor.failure is not None:
+            self._end_now()
+
+    async def _supervise(self) -> None:
+        """Failures of what the actor owns, one at a time, beside its messages."""
+        self.supervision_due = False
+        actor = self.actor
+        set_context(actor.context)
+        while self.failures and actor.failure is None:
+            failure = self.failures.pop(0)
+            try:
+                assert actor.kind is not None
+                if actor.kind.supervise is None:
+                    handled = False
+                else:
+                    answer = await self._call_hook(actor.instance.__supervise__, actor.kind.supervise, failure)
+                    handled = verdict("__supervise__", answer)
+            except BaseException as e:
+                if self.over and isinstance(e, asyncio.CancelledError):
+                    raise
+                actor.fail_raised(e, during=failure)
+                break
+            actor.supervised(failure, handled)
+        self.supervising = None
+        if actor.failure is not None:
+            self._end_now()
+
+    async def _call_hook(self, hook: Any, function: Any, argument: Any) -> Any:
+        if is_coroutine_function(function):
+            return await hook(argument)
+        # A sync hook sees no running loop: what it waits for, it waits for quietly.
+        asyncio._set_running_loop(None)
+        try:
+            return hook(argument)
+        finally:
+            asyncio._set_running_loop(self.loop)
+            asyncio.set_event_loop(self.loop)
+
+    async def _undeliverable(self, body: bytes) -> None:
+        from monarch._core.call.port import envelope_of
+
+        actor = self.actor
+        set_context(actor.context)
+        envelope = envelope_of(actor, body)
+        try:
+            hook = actor.instance._handle_undeliverable_message
+            handled = verdict("_handle_undeliverable_message", await self._call_hook(hook, hook, envelope))
+        except BaseException as e:
+            actor.fail_raised(e)
+            handled = True
+        if not handled:
+            actor.fail(ExitReason("raised", detail=envelope.error_msg()))
+        if actor.failure is not None:
+            self._end_now()
+
+    def calls(self) -> list[Call]:
+        """Those in progress."""
+        return [*([] if self.current is None else [self.current]), *self.concurrent.values()]
+
+    def abort_after_call(self, event: bytes) -> bool:
+        """Keeps the event until the call that this code belongs to is answered; false if it belongs to none."""
+        call = _handling.get(None)
+        if call is None:
+            return False
+        if call is self.current:
+            self.aborting = self.aborting or event
+            return True
+        task = next((t for t, c in list(self.concurrent.items()) if c is call), None)
+        if task is None:
+            return False
+
+        def push(_: object) -> None:
+            self.actor.mailbox.push_event(event)
+
+        self.loop.call_soon_threadsafe(task.add_done_callback, push)
+        return True
+
+    # ---- the end
+
+    def _end_now(self) -> None:
+        """Cancels the endpoint in progress. On the loop's thread."""
+        self.over = True
+        if self.main is not None and not self.main.done() and asyncio.current_task() is not self.main:
+            self.main.cancel()
+
+    def interrupt(self) -> None:
+        """The same from another thread."""
+        try:
+            self.loop.call_soon_threadsafe(self._end_now)
+        except RuntimeError:  # the loop is closed already
+            return
+
+    def end_concurrent(self) -> None:
+        self.loop.run_until_complete(self._end_concurrent())
+
+    async def _end_concurrent(self) -> None:
+        """Outstanding concurrent endpoints are cancelled and awaited; that is no failure."""
+        self.over = True
+        if self.supervising is not None and asyncio.current_task() is not self.supervising:
+            self.supervising.cancel()
+        tasks = list(self.concurrent)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def clean_up(self, hook: Any, exc: Exception | None, bound: float) -> None:
+        async def step() -> None:
+            try:
+                await hook(exc)
+                leave_if_child()
+            except BaseException as e:
+                leave_if_child(e)
+                raise
+
+        async def run() -> None:
+            set_context(self.actor.context)
+            await asyncio.wait_for(step(), bound)
+
+        try:
+            self.loop.run_until_complete(run())
+        except TimeoutError:
+            raise TimeoutError(f"__cleanup__ took longer than {bound} s") from None
+
+    def forbid(self) -> None:
+        """In a child that was forked in a step of this loop: no other step runs there."""
+        loop: Any = self.loop
+        loop._ready = _NoTurns()
+
+    def abandon(self) -> None:
+        """Closes the loop and lets go of what runs on it."""
+        self.over, self.main, self.abandoned = True, None, True
+        universe = self.actor.process.universe
+        if universe is not None:
+            universe._abandon_loop(self.loop)
+
+    def close(self) -> None:
+        """Cancels what is left and closes the loop."""
+        loop = self.loop
+        if self.fd >= 0:
+            loop.remove_reader(self.fd)
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()

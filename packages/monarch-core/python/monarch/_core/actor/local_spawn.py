@@ -1,0 +1,38 @@
+"""The start of an actor in its process, asked for by its owner."""
+
+from __future__ import annotations
+
+import marshal
+
+from monarch._core.actor.local_actor import LocalActor
+from monarch._core.call.mesh_info import MeshInfo
+from monarch._core.process.runtime_log import event
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core.process.process import LocalProcess
+
+
+def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
+    """Starts an actor in this process: a thread that builds it. Called on the housekeeping thread."""
+    rank = int.from_bytes(spec[:4], "little")
+    state, owner_proc, owner_mailbox, origin = marshal.loads(memoryview(spec)[4:])
+    info = MeshInfo.known(process, state)
+    try:
+        actor = LocalActor(process, info, rank, owner_proc, owner_mailbox, origin)
+    except RuntimeError:  # stopped before it began
+        return
+    process.actors[mailbox] = actor
+    process.supervision.actor_started(mailbox, owner_proc)
+    # The last two are for its failures: there may be no descriptor left then to read them from their files.
+    from monarch._core.actor import actor_logging
+    from monarch._core.errors import table as error_table
+    from monarch._core.pickle import remote_exception
+
+    del error_table, remote_exception
+    actor_logging.install()
+    event("actor.start", actor=actor.display, mesh=info.unique_name, rank=rank)
+    try:
+        process.start_actor(actor)
+    except (RuntimeError, MemoryError, OSError) as e:
+        actor.not_started(f"no thread can be started for the actor: {e}")

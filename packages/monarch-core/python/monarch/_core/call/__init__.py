@@ -1,0 +1,1 @@
+"""Calls: actors, endpoints, ports, futures, and the messages between them."""

@@ -1,0 +1,319 @@
+"""The `Actor` base class, the endpoint decorators, and what a class is checked for before it is spawned."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+from monarch._core.shape.mesh import MeshTrait
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import logging
+    from collections.abc import Awaitable, Callable
+    from typing import Any, Concatenate, Literal, NoReturn, ParamSpec, Protocol, Self, TypeVar, overload
+
+    from monarch._core.call.endpoint import Endpoint
+    from monarch._core.call.port import Port
+    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.shape.shape import Shape
+    from monarch._core.shape.slice import Slice
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+    R_co = TypeVar("R_co", covariant=True)
+    Propagator = str | Callable[..., Any] | None
+
+    class _Decorator(Protocol):
+        @overload
+        def __call__(self, method: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Endpoint[P, R]: ...
+        @overload
+        def __call__(self, method: Callable[Concatenate[Any, P], R], /) -> Endpoint[P, R]: ...
+
+    class _PortDecorator(Protocol):
+        @overload
+        def __call__(self, method: Callable[Concatenate[Any, Port[R], P], Awaitable[None]], /) -> Endpoint[P, R]: ...
+        @overload
+        def __call__(self, method: Callable[Concatenate[Any, Port[R], P], None], /) -> Endpoint[P, R]: ...
+
+    class _ConcurrentDecorator(Protocol):
+        def __call__(self, method: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Endpoint[P, R]: ...
+
+
+# Public attributes of a handle: no endpoint may have one of these names (contract 2.3, frozen).
+HANDLE_ATTRIBUTES = frozenset({"slice", "split", "flatten", "rename", "size", "sizes", "extent", "stop", "initialized"})
+
+_CO_COROUTINE = 0x80
+
+
+def is_coroutine_function(function: Any) -> bool:
+    """Whether calling it gives an awaitable; cheap for plain functions."""
+    code = getattr(function, "__code__", None)
+    if code is not None and not hasattr(function, "_is_coroutine"):
+        return bool(code.co_flags & _CO_COROUTINE)
+    import functools
+    import inspect
+    from asyncio import coroutines
+
+    while isinstance(function, functools.partial):
+        function = function.func
+    # What `types.coroutine` has no part in and mocks carry; Python 3.14 deprecates asyncio's own question for it.
+    marker = getattr(coroutines, "_is_coroutine", None)
+    for candidate in (function, getattr(function, "__call__", None)):  # noqa: B004
+        if inspect.iscoroutinefunction(candidate) or (marker is not None and getattr(candidate, "_is_coroutine", None) is marker):
+            return True
+    return False
+
+
+class EndpointProperty:
+    """What `@endpoint` makes of a method. Read from the class or an instance it is itself; handles turn it into an `Endpoint`."""
+
+    __slots__ = ("__weakref__", "_concurrent", "_explicit_response_port", "_instrument", "_is_async", "_method", "_propagator")
+
+    def __init__(
+        self,
+        method: Callable[..., Any],
+        propagator: Propagator = None,
+        explicit_response_port: bool = False,
+        instrument: bool = True,
+        concurrent: bool = False,
+    ) -> None:
+        self._method = method
+        self._propagator = propagator
+        self._explicit_response_port = explicit_response_port
+        self._instrument = instrument
+        self._concurrent = concurrent
+        self._is_async = is_coroutine_function(method)
+
+    def __get__(self, instance: object, owner: type | None = None) -> EndpointProperty:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<endpoint {getattr(self._method, '__qualname__', self._method)}>"
+
+
+class NotAnEndpoint:
+    """A method of the spawned class that is not an endpoint; only `as_endpoint` can use it."""
+
+    __slots__ = ("_class_name", "_handle", "_method", "_name")
+
+    def __init__(self, handle: Any, name: str, class_name: str, method: Any) -> None:
+        self._handle = handle
+        self._name = name
+        self._class_name = class_name
+        self._method = method
+
+    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(
+            f"Actor {self._class_name}.{self._name} is not annotated as an endpoint. "
+            f"Decorate it with @endpoint, or call it through as_endpoint(actor.{self._name})."
+        )
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def endpoint(method: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Endpoint[P, R]: ...
+    @overload
+    def endpoint(method: Callable[Concatenate[Any, P], R], /) -> Endpoint[P, R]: ...
+    @overload
+    def endpoint(
+        *, propagate: Propagator = None, explicit_response_port: Literal[False] = False, instrument: bool = True
+    ) -> _Decorator: ...
+    @overload
+    def endpoint(*, propagate: Propagator = None, explicit_response_port: Literal[True], instrument: bool = True) -> _PortDecorator: ...
+    @overload
+    def concurrent_endpoint(method: Callable[Concatenate[Any, P], Awaitable[R]], /) -> Endpoint[P, R]: ...
+    @overload
+    def concurrent_endpoint(
+        *, propagate: Propagator = None, explicit_response_port: Literal[False] = False, instrument: bool = True
+    ) -> _ConcurrentDecorator: ...
+    @overload
+    def concurrent_endpoint(
+        *, propagate: Propagator = None, explicit_response_port: Literal[True], instrument: bool = True
+    ) -> _PortDecorator: ...
+
+
+def endpoint(method: Any = None, *, propagate: Any = None, explicit_response_port: bool = False, instrument: bool = True) -> Any:
+    """Makes a method callable on handles of its actor.
+
+    `explicit_response_port=True`: the method gets a `Port` after `self` and answers through it, once, whenever it likes. `propagate` is
+    for monarch-tensor; `instrument=False` leaves out the span of each call.
+    """
+
+    def decorate(function: Callable[..., Any]) -> EndpointProperty:
+        if isinstance(function, EndpointProperty):
+            raise ValueError(f"{function!r} is an endpoint already")
+        return EndpointProperty(function, propagate, explicit_response_port, instrument)
+
+    return decorate if method is None else decorate(method)
+
+
+def concurrent_endpoint(method: Any = None, *, propagate: Any = None, explicit_response_port: bool = False, instrument: bool = True) -> Any:
+    """An async endpoint whose body runs as a task while the actor goes on with its next message.
+
+    `ValueError` on top of `@endpoint`, or on a method that is not `async def`.
+    """
+
+    def decorate(function: Callable[..., Any]) -> EndpointProperty:
+        if isinstance(function, EndpointProperty):
+            raise ValueError(f"concurrent_endpoint does not wrap @endpoint: {function!r}")
+        if not is_coroutine_function(function):
+            raise ValueError(f"concurrent_endpoint can only wrap async endpoints: {getattr(function, '__qualname__', function)}")
+        return EndpointProperty(function, propagate, explicit_response_port, instrument, concurrent=True)
+
+    return decorate if method is None else decorate(method)
+
+
+def _on_handle_only(name: str) -> Any:
+    def refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError(f"{type(self).__name__}.{name}: this is an actor instance; call {name} on the handle that spawn returned")
+
+    refuse.__name__ = name
+    return refuse
+
+
+class _Logger:
+    def __get__(self, instance: object, owner: type) -> logging.Logger:
+        import logging
+
+        logger = logging.getLogger(f"{owner.__module__}.{owner.__qualname__}")
+        logger.setLevel(logging.DEBUG)
+        return logger
+
+
+class Actor(MeshTrait):
+    """Base class of all actors. An instance lives in one process, on one thread, and handles one message at a time.
+
+    Optional hooks: `__supervise__(failure) -> bool` is told when something that the actor owns has failed, `__cleanup__(exc)` runs when it
+    ends, `_handle_undeliverable_message(envelope)` when a port message it sent comes back.
+    """
+
+    if TYPE_CHECKING:
+        logger: logging.Logger
+    else:
+        logger = _Logger()
+    _is_system_actor: bool = False
+
+    def __supervise__(self, failure: MeshFailure) -> bool | None:
+        """Told once per failed rank of each owned mesh; a true result ends it there, anything else fails this actor."""
+
+    def __cleanup__(self, exc: Exception | None) -> Any:
+        """Runs once when the actor ends: with None when stopped, with an exception that holds the text when it failed."""
+
+    def _handle_undeliverable_message(self, envelope: Any) -> bool:
+        return False
+
+    # The trait makes `handle.slice(...)` type-check on a handle typed as the class; an instance has no shape.
+    if not TYPE_CHECKING:
+        slice = _on_handle_only("slice")
+        split = _on_handle_only("split")
+        flatten = _on_handle_only("flatten")
+        rename = _on_handle_only("rename")
+        size = _on_handle_only("size")
+        stop = _on_handle_only("stop")
+        sizes = property(_on_handle_only("sizes"))
+        extent = property(_on_handle_only("extent"))
+        initialized = property(_on_handle_only("initialized"))
+        __len__ = _on_handle_only("__len__")
+    else:
+
+        def stop(self, reason: str = "stopped by client") -> Any: ...
+
+        @property
+        def initialized(self) -> Any: ...
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def _ndslice(self) -> Slice:
+        raise NotImplementedError("an actor instance has no shape: use the handle that spawn returned")
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        raise NotImplementedError("an actor instance has no shape: use the handle that spawn returned")
+
+    def _new_with_shape(self, shape: Shape) -> Self:
+        raise NotImplementedError("an actor instance has no shape: use the handle that spawn returned")
+
+
+class ActorClass:
+    """What the runtime knows of a class: its endpoints, whether it runs on an event loop, its hooks."""
+
+    __slots__ = ("__weakref__", "cleanup", "endpoints", "is_async", "supervise", "undeliverable")
+
+    def __init__(self, cls: type) -> None:
+        self.endpoints: dict[str, EndpointProperty] = {}
+        for base in reversed(cls.__mro__):
+            for name, value in vars(base).items():
+                if isinstance(value, EndpointProperty):
+                    self.endpoints[name] = value
+                else:
+                    self.endpoints.pop(name, None)
+        found = self.endpoints.values()
+        self.is_async = not found or any(e._is_async for e in found)
+        self.supervise = _override(cls, "__supervise__")
+        self.cleanup = _override(cls, "__cleanup__")
+        self.undeliverable = _override(cls, "_handle_undeliverable_message")
+
+    def check(self, cls: type) -> None:
+        """Raises `ValueError` for a class that cannot be spawned (contract 2.3)."""
+        from monarch._core.call.actor_mesh import FIELDS, ActorMesh
+
+        for name in self.endpoints:
+            if name in HANDLE_ATTRIBUTES or name in FIELDS or hasattr(ActorMesh, name):
+                raise ValueError(f"{cls.__qualname__}.{name}: ActorMesh has an attribute that collides with an endpoint name: {name}")
+        kinds = {e._is_async for e in self.endpoints.values()}
+        if len(kinds) == 2:
+            sync = sorted(n for n, e in self.endpoints.items() if not e._is_async)
+            raise ValueError(f"{cls.__qualname__} mixes both async and sync endpoints: {', '.join(sync)} must be async, or all others sync")
+        hooks = {
+            "__supervise__": self.supervise,
+            "__cleanup__": self.cleanup,
+            "_handle_undeliverable_message": self.undeliverable,
+        }
+        if kinds == {False}:
+            for name, hook in hooks.items():
+                if hook is not None and is_coroutine_function(hook):
+                    raise ValueError(f"{cls.__qualname__} has sync endpoints, but an async {name}")
+        if kinds == {True} and self.cleanup is not None and not is_coroutine_function(self.cleanup):
+            raise ValueError(f"{cls.__qualname__} has async endpoints, but a synchronous __cleanup__")
+
+
+def _override(cls: type, name: str) -> Any:
+    value = getattr(cls, name)
+    return None if value is getattr(Actor, name) else value
+
+
+_known: WeakKeyDictionary[type, ActorClass] = WeakKeyDictionary()
+
+
+def actor_class(cls: type) -> ActorClass:
+    """The checked description of a class; `ValueError` if it cannot be spawned."""
+    known = _known.get(cls) if isinstance(cls, type) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+    if known is None:
+        if not (isinstance(cls, type) and issubclass(cls, Actor)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"{cls!r} must subclass monarch.actor.Actor")
+        known = ActorClass(cls)
+        known.check(cls)
+        _known[cls] = known
+    return known
+
+
+def check_arguments(function: Any, skip: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises the `TypeError` that a call with `skip` leading arguments more would raise."""
+    if function is object.__init__ and (args or kwargs):
+        raise TypeError("the class has no __init__ and takes no arguments")
+    code = getattr(function, "__code__", None)
+    if code is not None and not kwargs and not code.co_kwonlyargcount:
+        given = len(args) + skip
+        most = code.co_argcount
+        if most - len(function.__defaults__ or ()) <= given and (given <= most or code.co_flags & 0x04):
+            return
+    import inspect
+
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return  # nothing is known of it, as for some C functions
+    signature.bind(*(None,) * skip, *args, **kwargs)

@@ -1,0 +1,222 @@
+"""Handles of spawned actors. Their public attributes are those of `HANDLE_ATTRIBUTES` and the endpoints of the class."""
+
+from __future__ import annotations
+
+from monarch._core.call.actor import NotAnEndpoint, actor_class
+from monarch._core.call.endpoint import endpoint_of
+from monarch._core.call.future import Future
+from monarch._core.call.mesh_info import MeshInfo
+from monarch._core.process.current import current_process
+from monarch._core.process.process import FIRST_ERROR, OK, PING
+from monarch._core.shape.generic import Generic
+from monarch._core.shape.mesh import MeshTrait
+from monarch._core.shape.shape import Extent, Shape
+from monarch._core.shape.slice import Slice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Self
+
+    from typing_extensions import TypeVar
+
+    from monarch._core._native import CallCell, Targets
+    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.supervise.supervision import OwnedMesh
+
+    A = TypeVar("A", default=Any)
+else:
+    A = None
+
+# What a handle keeps in its own dictionary: endpoints cannot have these names.
+FIELDS = frozenset({"_info", "_shape", "_owned", "_cached"})
+_ABSENT = object()
+
+
+class ActorMesh(MeshTrait, Generic[A]):
+    """The actors of one spawn, or some of them. What `spawn` returned is owned; slices and unpickled handles are references."""
+
+    def __init__(self, info: MeshInfo, shape: Shape, owned: OwnedMesh | None = None) -> None:
+        own = vars(self)
+        own["_info"] = info
+        own["_shape"] = shape
+        own["_owned"] = owned
+        own["_cached"] = {}
+        own["__name__"] = info.class_name.rpartition(".")[2]
+
+    # ---- shape
+
+    @property
+    def _ndslice(self) -> Slice:
+        return self._shape.ndslice
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return tuple(self._shape.labels)
+
+    def _new_with_shape(self, shape: Shape) -> Self:
+        return type(self)(self._info, shape)
+
+    def _base_ranks(self) -> list[int]:
+        """Spawn ranks, in the order of this handle."""
+        ranks = self._cached.get("ranks")
+        if ranks is None:
+            ranks = self._cached["ranks"] = list(self._shape.ranks())
+        return ranks
+
+    def _targets(self) -> Targets:
+        targets = self._cached.get("targets")
+        if targets is None:
+            from monarch._core._native import Targets
+
+            procs = self._info.procs
+            targets = Targets(current_process().native, [procs[r] for r in self._base_ranks()], self._info.uid)
+            self._cached["targets"] = targets
+        return targets
+
+    def _addressed_extent(self) -> bytes:
+        """The shape as receivers need it; empty if it is the spawn shape, which they know."""
+        extent = self._shape.extent
+        if extent == self._info.extent and self._base_ranks() == list(range(len(self._info.procs))):
+            return b""
+        return extent.to_wire()
+
+    def _dense_shape(self) -> Shape:
+        shape = self._cached.get("dense")
+        if shape is None:
+            shape = self._cached["dense"] = Shape(self._shape.labels, Slice.new_row_major(self._shape.ndslice.sizes))
+        return shape
+
+    # ---- endpoints
+
+    def _class(self) -> type:
+        info = self._info
+        if info.cls is None:
+            from monarch._core.pickle.pickling import loads_class
+
+            info.cls = loads_class(info.payload)
+        return info.cls
+
+    def __getattr__(self, name: str) -> Any:
+        if name[:2] == "__":
+            raise AttributeError(name)
+        cls = self._class()
+        prop = actor_class(cls).endpoints.get(name)
+        if prop is not None:
+            found = vars(self)[name] = endpoint_of(self, name, prop)
+            return found
+        method = getattr(cls, name, _ABSENT)
+        if method is _ABSENT:
+            raise AttributeError(f"actor class {self._info.class_name} has no attribute {name!r}")
+        return NotAnEndpoint(self, name, cls.__name__, method)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"cannot set {name!r}: the attributes of an actor handle are its endpoints")
+
+    def __dir__(self) -> list[str]:
+        """With the endpoints, which interactive shells complete."""
+        return sorted({*super().__dir__(), *actor_class(self._class()).endpoints})
+
+    # ---- life
+
+    def _failure(self) -> MeshFailure | None:
+        """Why calls to this handle are refused: a failed rank in it, or the stop of the whole mesh."""
+        info = self._info
+        failure = info.first_failure(self._base_ranks())
+        if failure is not None or info.stopped is None:
+            return failure
+        from monarch._core.call.answer import stopped_failure
+
+        ranks = self._base_ranks()
+        return stopped_failure(current_process(), info, ranks[0] if ranks else 0, info.stopped)
+
+    @property
+    def initialized(self) -> Future[None]:
+        """Done when the actors exist on their procs; does not wait for `__init__`. Raises `SpawnError` otherwise."""
+        process = current_process()
+        ranks = self._base_ranks()
+        info = self._info
+        lost = next((r for r in ranks if r in info.unspawned), None)
+        if lost is not None:
+            return Future._error(spawn_error(info, lost))
+        procs = [info.procs[r] for r in ranks]
+        cell = process.native.cell(FIRST_ERROR, len(procs), procs, info.uid)
+        mesh = info.uid.to_bytes(8, "little")
+        for rank, proc in enumerate(procs):
+            process.native.request(proc, PING, rank.to_bytes(4, "little") + mesh, cell.slot)
+        return Future._of(cell, self._initialized_result)
+
+    def _initialized_result(self, cell: CallCell) -> None:
+        error = cell.error()
+        if error is not None:
+            from monarch._core.call.answer import not_spawned_failure
+            from monarch._core.call.endpoint import mark_retrieved
+
+            ranks = self._base_ranks()
+            rank = ranks[error.rank]
+            # Several may fail of one cause, and this raises once.
+            others = [ranks[i] for i, r in enumerate(cell.results()) if r is None or r.status != OK]
+            failure = self._info.failed.setdefault(rank, not_spawned_failure(self._info, rank, error))
+            mark_retrieved(self._info.uid, cell, failure, others)
+            raise spawn_error(self._info, rank)
+
+    def stop(self, reason: str = "stopped by client") -> Future[None]:
+        """Stops the actors: what they have been sent is handled first, what they own is stopped, their `__cleanup__` runs.
+
+        Begins when called. `NotImplementedError` on a reference.
+        """
+        if self._owned is None:
+            raise NotImplementedError("Cannot call stop on an ActorMeshRef, requires an owned ActorMesh")
+        return self._owned.stop(reason)
+
+    @property
+    def _name(self) -> Future[str]:
+        return Future._value(self._info.unique_name)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ActorMesh):
+            return NotImplemented
+        return self._info.uid == other._info.uid and self._shape == other._shape
+
+    def __hash__(self) -> int:
+        return hash((self._info.uid, self._shape))
+
+    def __repr__(self) -> str:
+        return f"<ActorMesh {self._info.class_name} {self._info.name} {self.extent}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        share_if_plain()
+        return (received_actor_mesh, (self._info.state(), self._shape))
+
+    def __copy__(self) -> ActorMesh:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> ActorMesh:
+        return self
+
+
+def share_if_plain() -> None:
+    """Pickled by the user, not in a message: a process of another client may get it."""
+    from monarch._core.pickle.pickling import in_message
+
+    if not in_message():
+        current_process().share()
+
+
+def received_actor_mesh(state: tuple[Any, ...], shape: Shape) -> ActorMesh:
+    """A reference out of a message."""
+    return ActorMesh(MeshInfo.known(current_process(), state), shape)
+
+
+def spawn_error(info: MeshInfo, rank: int, endpoint: str | None = None) -> BaseException:
+    from monarch._core.call.lost_host import why_lost
+    from monarch._core.errors.errors import SpawnError, cause, spawn_failed, where
+
+    failure = info.failed[rank]
+    if (error := why_lost(info, failure)) is not None:
+        return error
+    place = where(failure.pid, failure.host, failure.reason.signal)
+    return SpawnError(spawn_failed(info.name, cause(failure.reason, host=failure.host, mesh=info.name), place), endpoint, failure=failure)
+
+
+def whole_shape(extent: Extent) -> Shape:
+    return Shape(extent.labels, Slice.new_row_major(extent.sizes))

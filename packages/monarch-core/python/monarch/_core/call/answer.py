@@ -1,0 +1,142 @@
+"""Answers that are errors: how they are made where they happen, and what they become at the caller."""
+
+from __future__ import annotations
+
+import marshal
+
+from monarch._core._native import Process as NativeProcess
+from monarch._core.errors.errors import ActorError, ExitReason, MeshFailure, actor_call_failed
+from monarch._core.process.process import PROC_ENDED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from monarch._core._native import Result
+    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.process.process import LocalProcess
+
+
+def pack_error(exc: BaseException, display: str, pid: int, host: str) -> bytes:
+    """An exception as the body of an answer."""
+    from monarch._core.pickle.remote_exception import pack_exception
+
+    return marshal.dumps((pack_exception(exc), display, pid, host))
+
+
+def pack_plain_error(exc: BaseException) -> bytes:
+    """An exception as the body of an answer that its caller raises as it is."""
+    from monarch._core.pickle.remote_exception import pack_exception
+
+    return marshal.dumps((pack_exception(exc),))
+
+
+def endpoint_error(result: Result, mesh: str, method: str) -> BaseException:
+    """What the caller raises: an `ActorError` around an exception of the endpoint, an exception from its port as it is."""
+    packed, *origin = marshal.loads(result.raw())
+    if origin:
+        return actor_error(result, mesh, method)
+    from monarch._core.pickle.remote_exception import unpack_exception
+
+    return unpack_exception(packed)
+
+
+def actor_error(result: Result, mesh: str, method: str) -> ActorError:
+    packed, display, pid, host = marshal.loads(result.raw())
+    return ActorError._received(packed, actor_call_failed(mesh, method), display, pid, host)
+
+
+def exit_reason(end: tuple[Any, ...]) -> ExitReason:
+    """The reason of a process's end, from the native side's description."""
+    _, _, _, kind, number, detail, core, *_ = end
+    if kind == "exit_code":
+        return ExitReason("exit_code", code=number)
+    if kind == "signal":
+        return ExitReason("signal", signal=number, core_dumped=core)
+    if kind == "oom":
+        return ExitReason("oom", signal=number, detail=detail)
+    if kind == "stopped":
+        detail = plain_reason(detail)
+    return ExitReason(kind, detail=detail or None)
+
+
+def plain_reason(reason: str) -> str:
+    parts = reason.split("\n", 2)
+    return parts[2] if len(parts) == 3 else reason
+
+
+def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | tuple[Any, ...]) -> MeshFailure:
+    """The failure of a rank whose process has ended."""
+    end = NativeProcess.decode_end(body) if isinstance(body, bytes) else body
+    from monarch._core.process.environment import host_name
+
+    pid, _, host, kind, *_, output = end
+    if not host and kind == "host_lost":
+        from monarch._core.call.lost_host import place_of
+
+        # An agent that has not joined has not said where it is.
+        host = place_of(info, rank) or ""
+    return MeshFailure(
+        actor=info.display(rank),
+        reason=exit_reason(end),
+        mesh_name=info.unique_name,
+        name=info.name,
+        crashed_ranks=[rank],
+        # An agent that is gone has not said where it was; other clients' agents are met on this host only.
+        host=host or host_name(),
+        # Of procs of a host that is lost nobody has said it.
+        pid=pid or None,
+        output=output,
+    )
+
+
+def bootstrap_failure(process: LocalProcess) -> MeshFailure:
+    """Why no actor runs in this proc; the actor is named by the receiver."""
+    assert process.bootstrap_failure is not None
+    detail, traceback = process.bootstrap_failure
+    reason = ExitReason("raised", detail=detail)
+    return MeshFailure(actor=process.name, reason=reason, host=process.host, pid=process.pid, traceback=traceback)
+
+
+def not_spawned_failure(info: MeshInfo, rank: int, result: Result) -> MeshFailure:
+    """The failure of a rank that does not exist: its process has ended, could not be set up, or had no thread for it."""
+    if result.status == PROC_ENDED:
+        return proc_ended_failure(info, rank, result.raw())
+    failure = MeshFailure.from_wire(result.raw())
+    return MeshFailure(
+        actor=info.display(rank),
+        reason=failure.reason,
+        mesh_name=info.unique_name,
+        name=info.name,
+        crashed_ranks=[rank],
+        host=failure.host,
+        pid=failure.pid,
+        traceback=failure._traceback,
+    )
+
+
+def received_failure(body: bytes, info: MeshInfo, rank: int) -> MeshFailure:
+    """The failure in an answer."""
+    if body:
+        return MeshFailure.from_wire(body)
+    # The process that it was in has seen many come and go since.
+    return MeshFailure(
+        actor=info.display(rank),
+        reason=ExitReason("stopped", detail="it ended long ago, and why is not kept"),
+        mesh_name=info.unique_name,
+        name=info.name,
+        crashed_ranks=[rank],
+    )
+
+
+def stopped_failure(process: LocalProcess, info: MeshInfo, rank: int, reason: str) -> MeshFailure:
+    """Not a failure: what a stopped mesh answers with."""
+    return MeshFailure(
+        actor=info.display(rank),
+        reason=ExitReason("stopped", detail=reason),
+        mesh_name=info.unique_name,
+        name=info.name,
+        crashed_ranks=[rank],
+        host=process.host,
+        pid=process.pid_of(info.procs[rank]),
+    )

@@ -1,0 +1,190 @@
+"""Who runs here: the actor of the current message, or the root client."""
+
+from __future__ import annotations
+
+from _contextvars import ContextVar
+
+from monarch._core.process.above import above
+from monarch._core.process.current import current_process, known_process
+from monarch._core.shape.shape import Extent, Point
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from monarch._core.actor.local_actor import LocalActor
+    from monarch._core.hosts.proc_mesh import ProcMesh
+    from monarch._core.process.identity import ActorAddr
+    from monarch._core.process.process import LocalProcess
+
+UNITY = Extent((), ())
+_ORIGIN = Point(0, UNITY)
+
+
+class CreatorInstance:
+    """The creator of an actor: `name`, `class_name`, `rank`, and its own `creator` (None for the root)."""
+
+    __slots__ = ("class_name", "creator", "name", "rank")
+
+    def __init__(self, name: str, class_name: str | None, rank: Point, creator: CreatorInstance | None) -> None:
+        self.name = name
+        self.class_name = class_name
+        self.rank = rank
+        self.creator = creator
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (CreatorInstance, (self.name, self.class_name, self.rank, self.creator))
+
+    def __repr__(self) -> str:
+        return f"<creator {self.name}>"
+
+
+class Instance:
+    """The actor that runs here, or the root client."""
+
+    __slots__ = ("_actor", "_process")
+
+    def __init__(self, process: LocalProcess, actor: LocalActor | None) -> None:
+        self._process = process
+        self._actor = actor
+
+    @property
+    def actor_id(self) -> ActorAddr:
+        if self._actor is None:
+            return self._process.actor_addr("client" if self._process.is_client else "proc", 0)
+        return self._actor.addr
+
+    @property
+    def proc_id(self) -> str:
+        return self.actor_id.proc_name
+
+    @property
+    def rank(self) -> Point:
+        """Position in the spawn space."""
+        return _ORIGIN if self._actor is None else self._actor.point
+
+    @property
+    def proc(self) -> ProcMesh:
+        """The one process this runs in."""
+        return above.own_proc(self._process)
+
+    @property
+    def proc_mesh(self) -> ProcMesh:
+        """The whole mesh this was spawned on."""
+        return self.proc if self._actor is None else self._actor.proc_mesh
+
+    @property
+    def name(self) -> str:
+        if self._actor is None:
+            return "root" if self._process.is_client else self._process.name
+        return self._actor.info.name
+
+    @property
+    def class_name(self) -> str | None:
+        return None if self._actor is None else self._actor.info.class_name
+
+    @property
+    def creator(self) -> CreatorInstance | None:
+        return None if self._actor is None else self._actor.creator
+
+    def abort(self, reason: str | None = None) -> None:
+        """Fails this actor after the message in progress has been answered."""
+        if self._actor is None:
+            raise RuntimeError("the root client cannot be aborted")
+        self._actor.abort(reason)
+
+    kill = abort
+
+    def stop(self, reason: str | None = None) -> None:
+        """Ends this actor gracefully, after the messages that are queued."""
+        if self._actor is None:
+            raise RuntimeError("the root client cannot be stopped: use shutdown_context()")
+        self._actor.stop_self(reason or "stopped by itself")
+
+    def creator_bytes(self) -> bytes:
+        """This actor as the `creator` of what it spawns, pickled."""
+        key = self._process if self._actor is None else self._actor
+        if key.creator_bytes is None:
+            from _pickle import dumps
+
+            key.creator_bytes = dumps(CreatorInstance(self.name, self.class_name, self.rank, self.creator), 5)
+        return key.creator_bytes
+
+    def __str__(self) -> str:
+        if self._actor is not None:
+            return self._actor.display
+        process = self._process
+        return "<root>" if process.proc_info is None or process.is_client else process.proc_info.display(process.proc_rank)
+
+    def __repr__(self) -> str:
+        return f"<Instance {self}>"
+
+
+class Context:
+    """`actor_instance`: who runs; `message_rank`: its position in the mesh that the caller addressed."""
+
+    __slots__ = ("actor_instance", "message_rank")
+
+    def __init__(self, actor_instance: Instance, message_rank: Point) -> None:
+        self.actor_instance = actor_instance
+        self.message_rank = message_rank
+
+
+_current: ContextVar[Context] = ContextVar("monarch_context")
+set_context = _current.set
+
+
+def context() -> Context:
+    """The context of the running message; outside any actor that of the root client, which is started if need be."""
+    try:
+        found = _current.get()
+    except LookupError:
+        return _outside()
+    if known_process() is None:  # forked since
+        current_process()
+    return found
+
+
+def _outside() -> Context:
+    process = current_process()
+    if not process.is_client and len(process.actors) == 1:
+        actor = next(iter(process.actors.values()), None)
+        if actor is not None:
+            return actor.context
+    return Context(Instance(process, None), _ORIGIN)
+
+
+def current_display() -> str | None:
+    """The display name of the actor that runs here; none outside any actor. Never starts a client."""
+    found = _current.get(None)
+    if found is None:
+        process = known_process()
+        if process is None or process.is_client:
+            return None
+        found = _outside()
+    actor = found.actor_instance._actor  # pyright: ignore[reportPrivateUsage]
+    return None if actor is None else actor.display
+
+
+def current_instance_actor() -> LocalActor | None:
+    """The actor that runs here; none outside any actor. Never starts a client."""
+    found = _current.get(None)
+    return None if found is None else found.actor_instance._actor  # pyright: ignore[reportPrivateUsage]
+
+
+def current_local_actor() -> LocalActor | None:
+    return context().actor_instance._actor  # pyright: ignore[reportPrivateUsage]
+
+
+def current_rank() -> Point:
+    """Position of this actor in the mesh that the caller addressed."""
+    return context().message_rank
+
+
+def current_size() -> dict[str, int]:
+    """The shape that the caller addressed, label to size."""
+    return dict(context().message_rank.extent)
+
+
+def current_actor_name() -> str:
+    return str(context().actor_instance.actor_id)

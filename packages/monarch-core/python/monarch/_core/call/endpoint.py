@@ -1,0 +1,336 @@
+"""Endpoints of handles, and the adverbs that call them."""
+
+from __future__ import annotations
+
+from monarch._core.call.actor import EndpointProperty, NotAnEndpoint, check_arguments
+from monarch._core.call.future import Future
+from monarch._core.process import root_fault
+from monarch._core.process.current import current_process
+from monarch._core.process.process import CLOSED, ERROR, FIRST_ERROR, NO_ANSWER, OK, PROC_ENDED, STREAM, UNDELIVERED
+from monarch._core.shape.generic import Generic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+    from monarch._core._native import CallCell, Result
+    from monarch._core.call.actor_mesh import ActorMesh
+    from monarch._core.call.port import Port
+    from monarch._core.call.value_mesh import ValueMesh
+    from monarch._core.errors.errors import MeshFailure
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+    A = TypeVar("A")
+else:
+    P = R = A = None
+
+
+# Flag of a message whose method gets a port; the native side's number.
+EXPLICIT_PORT = 32
+
+
+class Endpoint(Generic[P, R]):
+    """One method of all actors of a mesh."""
+
+    __slots__ = ("_caller", "_explicit", "_mesh", "_method", "_name", "_propagator", "_size")
+
+    # The unhandled failure that has ended the root: no call is made any more.
+
+    def __init__(self, mesh: ActorMesh, name: str, method: Any, explicit: bool = False, propagator: Any = None, flags: int = 0) -> None:
+        from monarch._core._native import Caller
+
+        self._mesh = mesh
+        self._name = name
+        self._method = method
+        self._explicit = explicit
+        self._propagator = propagator
+        targets = mesh._targets()
+        self._size = len(targets)
+        self._caller = Caller(targets, name, mesh._addressed_extent(), flags)
+
+    @property
+    def _endpoint_name(self) -> str:
+        return f"{self._mesh._info.name}.{self._name}()"
+
+    def _check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        check_arguments(self._method, 2 if self._explicit else 1, args, kwargs)
+
+    def _refused(self) -> BaseException | None:
+        """Why a call would fail at once: the mesh has failed or stopped, or the client has ended."""
+        info = self._mesh._info
+        if info.failed or info.stopped is not None:
+            failure = self._mesh._failure()
+            if failure is not None:
+                return self._supervision_error(failure)
+        if root_fault.fatal_failure is not None:
+            return self._supervision_error(root_fault.fatal_failure)
+        return None
+
+    def _supervision_error(self, failure: MeshFailure) -> BaseException:
+        from monarch._core.errors.errors import SpawnError, SupervisionError
+
+        if failure.reason.kind == "stopped":
+            from monarch._core._native import stay_if_leaving
+
+            stay_if_leaving()
+        info = self._mesh._info
+        if failure.reason.kind == "host_lost":
+            from monarch._core.call.lost_host import why_lost
+
+            if (error := why_lost(info, failure)) is not None:
+                error.__cause__ = SupervisionError(failure.report(), self._endpoint_name, failure=failure)
+                return error
+        if info.unspawned and failure.crashed_ranks and failure.crashed_ranks[0] in info.unspawned:
+            from monarch._core.call.actor_mesh import spawn_error
+
+            return spawn_error(info, failure.crashed_ranks[0], self._endpoint_name)
+        kind = SpawnError if failure.reason.kind == "not_started" else SupervisionError
+        return kind(failure.report(), self._endpoint_name, failure=failure)
+
+    def _undelivered(self, exc: RuntimeError, rank: int | None = None) -> BaseException:
+        """The message could not be sent to any of its receivers, which are as well as before; what else was raised is raised again."""
+        from monarch._core.call.context import context
+        from monarch._core.errors.errors import DeliveryError, undeliverable
+
+        if type(exc) is not DeliveryError:
+            raise exc
+        info = self._mesh._info
+        ranks = self._mesh._base_ranks()
+        only = ranks[rank] if rank is not None else ranks[0] if len(ranks) == 1 else None
+        dest = f"{info.name} ({len(ranks)} ranks)" if only is None else info.display(only)
+        return DeliveryError(undeliverable(self._endpoint_name, str(context().actor_instance), dest, exc.message), hint=exc.hint)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
+        """Calls all actors; the result has one value per rank, in the shape of the called mesh."""
+        self._check(args, kwargs)
+        refused = self._refused()
+        if refused is not None:
+            return Future._error(refused)
+        try:
+            cell = self._caller.send(args, kwargs, FIRST_ERROR)
+        except RuntimeError as e:
+            return Future._error(self._undelivered(e))
+        return Future._of(cell, self._mesh_result)
+
+    def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Calls the only actor of the mesh; `ValueError` if there is not exactly one."""
+        if self._size != 1:
+            raise ValueError(f"call_one requires exactly 1 actor, but mesh has {self._size}")
+        self._check(args, kwargs)
+        refused = self._refused()
+        if refused is not None:
+            return Future._error(refused)
+        try:
+            cell = self._caller.send(args, kwargs, FIRST_ERROR)
+        except RuntimeError as e:
+            return Future._error(self._undelivered(e))
+        return Future._of(cell, self._one_result)
+
+    def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        """Calls one actor, picked at random."""
+        self._check(args, kwargs)
+        if self._size == 0:
+            raise ValueError("choose requires at least 1 actor, but mesh has 0")
+        refused = self._refused()
+        if refused is not None:
+            return Future._error(refused)
+        rank = _random_below(self._size)
+        try:
+            cell = self._caller.send(args, kwargs, FIRST_ERROR, rank)
+        except RuntimeError as e:
+            return Future._error(self._undelivered(e, rank))
+        return Future._of(cell, lambda cell: self._one_result(cell, rank))
+
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
+        """Calls all actors; one Future per answer, in the order in which they arrive."""
+        self._check(args, kwargs)
+        refused = self._refused()
+        if refused is not None:
+            return iter([Future._error(refused) for _ in range(self._size)])
+        try:
+            cell = self._caller.send(args, kwargs, STREAM)
+        except RuntimeError as e:
+            error = self._undelivered(e)
+            return iter([Future._error(error) for _ in range(self._size)])
+        return iter([Future._of(cell, self._arrival_result(i), i) for i in range(self._size)])
+
+    def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Sends to all actors and waits for nobody; an exception in the endpoint fails its actor."""
+        self._check(args, kwargs)
+        refused = self._refused()
+        if refused is not None:
+            raise refused
+        try:
+            self._caller.send(args, kwargs, NO_ANSWER)
+        except RuntimeError as e:
+            raise self._undelivered(e) from None
+
+    def rref(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Tensors that stay where they are; needs monarch-tensor."""
+        from monarch._core.errors.wheel import missing_wheel
+
+        raise missing_wheel("rref", "monarch-tensor")
+
+    if not TYPE_CHECKING:
+
+        def __call__(self, *_: Any, **__: Any) -> None:
+            raise TypeError(
+                f"{self._endpoint_name} is an endpoint and runs in its actors: "
+                "use .call(), .call_one(), .choose(), .stream() or .broadcast()"
+            )
+
+    # ---- answers
+
+    def _one_result(self, cell: CallCell, rank: int = 0) -> R:
+        found = cell.value()
+        if found is not None:
+            return found[0]
+        result = cell.result(0)
+        assert result is not None
+        raise self._error(cell, result, rank)
+
+    def _mesh_result(self, cell: CallCell) -> ValueMesh[R]:
+        from monarch._core.call.value_mesh import ValueMesh
+
+        error = cell.error()
+        if error is not None:
+            raise self._error(cell, error, error.rank)
+        return ValueMesh._from_parts(self._mesh._dense_shape(), cell.results(), _load)
+
+    def _arrival_result(self, index: int) -> Callable[[CallCell], R]:
+        def decode(cell: CallCell) -> R:
+            result = cell.arrival(index)
+            assert result is not None
+            if result.status == OK:
+                return result.load()
+            raise self._error(cell, result, result.rank)
+
+        return decode
+
+    def _error(self, cell: CallCell, result: Result, rank: int) -> BaseException:
+        """The exception that an answer stands for; `rank` is its place in the called mesh."""
+        from monarch._core.call.answer import endpoint_error, proc_ended_failure, received_failure
+
+        if result.status == ERROR:
+            return endpoint_error(result, self._mesh._info.name, self._name)
+        if result.status == CLOSED:
+            return EOFError(f"Port closed: {self._endpoint_name} ended without an answer")
+        if result.status == UNDELIVERED:
+            from monarch._core.errors.errors import DeliveryError
+
+            return self._undelivered(DeliveryError(result.raw().decode()), rank)
+        # What has failed must be with its owner before a call of the owner shows it.
+        current_process().native.settle()
+        base_rank = self._mesh._base_ranks()[rank]
+        if result.status == PROC_ENDED:
+            failure = proc_ended_failure(self._mesh._info, base_rank, result.raw())
+        else:
+            failure = received_failure(result.raw(), self._mesh._info, base_rank)
+        self._mesh._info.failed.setdefault(base_rank, failure)
+        base, results = self._mesh._base_ranks(), cell.results()
+        whole = len(results) == len(base)
+        unanswered = [base[i] for i, r in enumerate(results) if r is None or r.status != OK] if whole else []
+        mark_retrieved(self._mesh._info.uid, cell, failure, unanswered)
+        return self._supervision_error(failure)
+
+
+def _load(result: Any) -> Any:
+    try:
+        return result.load()
+    finally:
+        # An error's traceback has this frame, and is kept.
+        del result
+
+
+def mark_retrieved(mesh: int, cell: CallCell, failure: MeshFailure, unanswered: list[int]) -> None:
+    # First of all: once the cell counts as retrieved, what has not been seen is acted upon. The ranks that the call did
+    # not get an answer from are covered too: several may die of one cause, and the call raises once.
+    root_fault.failure_seen(mesh, failure, unanswered)
+    cell.set_retrieved()
+
+
+def _random_below(n: int) -> int:
+    from random import randrange
+
+    return randrange(n)
+
+
+def endpoint_of(mesh: ActorMesh, name: str, prop: EndpointProperty) -> Endpoint[Any, Any]:
+    flags = EXPLICIT_PORT if prop._explicit_response_port else 0
+    return Endpoint(mesh, name, prop._method, prop._explicit_response_port, prop._propagator, flags)
+
+
+if TYPE_CHECKING:
+
+    @overload
+    def as_endpoint(method: Endpoint[P, R], *, propagate: Any = None, explicit_response_port: bool = False) -> Endpoint[P, R]: ...
+    @overload
+    def as_endpoint(
+        method: Callable[P, Awaitable[R]], *, propagate: Any = None, explicit_response_port: Literal[False] = False
+    ) -> Endpoint[P, R]: ...
+    @overload
+    def as_endpoint(method: Callable[P, R], *, propagate: Any = None, explicit_response_port: Literal[False] = False) -> Endpoint[P, R]: ...
+    @overload
+    def as_endpoint(
+        method: Callable[Concatenate[Port[R], P], Awaitable[None] | None], *, propagate: Any = None, explicit_response_port: Literal[True]
+    ) -> Endpoint[P, R]: ...
+
+
+def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: bool = False) -> Endpoint[Any, Any]:
+    """An endpoint out of a plain method of a spawned actor, `as_endpoint(handle.method)`."""
+    if not isinstance(method, NotAnEndpoint):
+        raise ValueError("expected an method of a spawned actor")
+    flags = EXPLICIT_PORT if explicit_response_port else 0
+    return Endpoint(method._handle, method._name, method._method, explicit_response_port, propagate, flags)
+
+
+def send(
+    endpoint: Endpoint[Any, Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    port: Port[Any] | None = None,
+    selection: Literal["all", "choose"] = "all",
+) -> None:
+    """Sends to all actors of the endpoint, or to one picked at random; what they return goes to `port` if there is one."""
+    if selection not in ("all", "choose"):
+        raise ValueError(f"selection must be 'all' or 'choose', not {selection!r}")
+    endpoint._check(tuple(args), kwargs)
+    refused = endpoint._refused()
+    if refused is not None:
+        raise refused
+    only = _random_below(endpoint._size) if selection == "choose" else None
+    try:
+        cell = endpoint._caller.send(tuple(args), kwargs, NO_ANSWER if port is None else STREAM, only)
+    except RuntimeError as e:
+        raise endpoint._undelivered(e, only) from None
+    if port is None:
+        return
+    assert cell is not None
+    port._forward(cell, 1 if only is not None else endpoint._size, endpoint, only)
+
+
+class Accumulator(Generic[P, R, A]):
+    """Folds the answers of all actors as they arrive, starting from `identity`."""
+
+    __slots__ = ("_combine", "_endpoint", "_identity")
+
+    def __init__(self, endpoint: Endpoint[P, R], identity: A, combine: Callable[[A, R], A]) -> None:
+        self._endpoint = endpoint
+        self._identity = identity
+        self._combine = combine
+
+    def accumulate(self, *args: P.args, **kwargs: P.kwargs) -> Future[A]:
+        """Sends now; the fold runs where the Future is first observed."""
+        from monarch._core.call.lazy_future import returns_future
+
+        answers = self._endpoint.stream(*args, **kwargs)
+
+        async def fold() -> A:
+            total = self._identity
+            for answer in answers:
+                total = self._combine(total, await answer)
+            return total
+
+        return returns_future(fold)()

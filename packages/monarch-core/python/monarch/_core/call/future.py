@@ -1,0 +1,316 @@
+"""Futures: results that can be waited for by threads and by any asyncio loop, any number of times.
+
+A future looks at a native cell, which the I/O side fills without the GIL. The first observer decodes; all later ones get the same object.
+An event loop learns of answers through one descriptor per loop, with one wake-up per batch.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+
+from monarch._core.shape.generic import Generic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Generator
+    from typing import Any, ParamSpec, TypeVar
+    from weakref import WeakKeyDictionary
+
+    from monarch._core.errors.errors import MonarchError
+
+    R = TypeVar("R")
+    P = ParamSpec("P")
+else:
+    R = None
+
+
+_settle = allocate_lock()
+# Of the functions between the code that waits and the warning that it blocks its loop.
+_OWN_MODULES = ("monarch._core.call.future", "monarch._core.call.lazy_future", "monarch._core.call.receive")
+_own = object()
+
+# States of a future.
+_PENDING, _VALUE, _ERROR = 0, 1, 2
+
+
+class _Raised:
+    """A `MonarchError` that a future has raised, made again where nothing has it any more.
+
+    Its traceback leads to the frames of its observers, which have the future and the memory of the operation. A future that led back to it
+    would keep them until the cyclic collector runs.
+    """
+
+    __slots__ = ("cause", "error", "parts")
+
+    def __init__(self, error: MonarchError) -> None:
+        from weakref import ref
+
+        self.error = ref(error)
+        self.parts = error.__reduce__()
+        self.cause = error.__cause__
+
+    def again(self) -> BaseException:
+        from weakref import ref
+
+        with _settle:
+            error = self.error()
+            if error is None:
+                make, arguments = self.parts
+                error = make(*arguments)
+                error.__cause__ = self.cause
+                self.error = ref(error)
+        return error
+
+
+def _running_loop() -> Any:
+    import sys
+
+    module = sys.modules.get("_asyncio")
+    return module._get_running_loop() if module is not None else None
+
+
+class Future(Generic[R]):
+    """The result of an operation of Monarch.
+
+    `get(timeout)` blocks, `await` works on every asyncio loop; both can be repeated, mixed and called from any thread, and give the same
+    value or raise the same exception object. A timeout is in seconds, raises `TimeoutError` and cancels nothing.
+    """
+
+    __slots__ = ("__weakref__", "_cell", "_decode", "_index", "_result", "_state")
+    _cell: Any
+    _decode: Any
+    _index: int
+    _result: Any
+    _state: int
+
+    def __init__(self, *, _token: object = None) -> None:
+        if _token is not _own:
+            raise TypeError("Future objects are returned by Monarch operations and cannot be constructed directly.")
+
+    @classmethod
+    def _of(cls, cell: Any, decode: Callable[[Any], Any], index: int = 0) -> Future[Any]:
+        self = cls.__new__(cls)
+        self._cell = cell
+        self._decode = decode
+        self._index = index
+        self._state = _PENDING
+        self._result = None
+        return self
+
+    @classmethod
+    def _value(cls, value: Any) -> Future[Any]:
+        self = cls._of(None, _identity)
+        self._result, self._state = value, _VALUE
+        return self
+
+    @classmethod
+    def _error(cls, error: BaseException) -> Future[Any]:
+        self = cls._of(None, _identity)
+        self._result, self._state = error, _ERROR
+        return self
+
+    def _finish(self) -> None:
+        """Decodes the answer, which is there."""
+        cell = self._cell
+        if cell is None:
+            return
+        try:
+            result, state = self._decode(cell), _VALUE
+        except BaseException as e:
+            result, state = e.with_traceback(None), _ERROR
+        with _settle:
+            if self._state == _PENDING:
+                self._result, self._state = result, state
+        # Large answers and the slot are not kept for the life of the future.
+        self._cell = None
+        self._decode = _identity
+
+    def _observe(self) -> R:
+        if self._state == _PENDING:
+            self._finish()
+        if self._state == _ERROR:
+            error = self._raised()
+            try:
+                # The same object every time: without this its traceback would grow with each observation.
+                raise error.with_traceback(None)
+            finally:
+                # This frame is part of the traceback.
+                del error, self
+        return self._result
+
+    def _raised(self) -> BaseException:
+        """The error, which is raised now, or has been."""
+        result = self._result
+        if type(result) is _Raised:
+            return result.again()
+        from monarch._core.errors.errors import MonarchError
+
+        if isinstance(result, MonarchError):
+            self._result = _Raised(result)
+        return result
+
+    def _done(self) -> bool:
+        cell = self._cell  # another thread may let go of it
+        return self._state != _PENDING or cell is None or cell.done(self._index)
+
+    def _wait(self, timeout: float | None) -> bool:
+        cell = self._cell
+        return cell is None or cell.wait(self._index, timeout)
+
+    def get(self, timeout: float | None = None) -> R:
+        """Blocks until the result is there; `TimeoutError` after `timeout` seconds."""
+        if timeout is not None:
+            _check_timeout(timeout)
+        if self._state == _PENDING and not self._done():
+            if _running_loop() is not None:
+                _warn_blocking()
+            if not self._wait(timeout):
+                raise TimeoutError(f"no result after {timeout} s")
+        try:
+            return self._observe()
+        finally:
+            # An error's traceback has this frame.
+            del self
+
+    result = get
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """The exception, or None if there is a value; waits like `get`."""
+        try:
+            self.get(timeout)
+        except BaseException as e:
+            if self._state == _ERROR and e is self._raised():
+                return e.with_traceback(None)  # pyright: ignore[reportReturnType]
+            raise
+        return None
+
+    def __await__(self) -> Generator[Any, None, R]:
+        if not self._done():
+            loop = _running_loop()
+            if loop is None:
+                raise ValueError("no active event loop: use get()")
+            yield from self._arrival(loop)
+        elif _running_loop() is None:
+            raise ValueError("no active event loop: use get()")
+        else:
+            try:
+                return self._observe()
+            except BaseException:
+                # Who calls again at once what fails at once must not keep `__supervise__`, which would change that, from running.
+                yield
+                raise
+            finally:
+                del self
+        try:
+            return self._observe()
+        finally:
+            del self
+
+    def _arrival(self, loop: Any) -> asyncio.Future[None]:
+        cell = self._cell
+        if cell is None:
+            future = loop.create_future()
+            future.set_result(None)
+            return future
+        return _bridge(loop).wait_for(loop, cell, self._index)
+
+    def as_asyncio(self) -> asyncio.Future[R]:
+        """An asyncio future of the running loop; each call gives one of its own, so cancelling it concerns nobody else."""
+        loop = _running_loop()
+        if loop is None:
+            raise RuntimeError("as_asyncio needs a running event loop")
+        outer: asyncio.Future[R] = loop.create_future()
+        if self._done():
+            _transfer(self, outer)
+            return outer
+        inner = self._arrival(loop)
+        inner.add_done_callback(lambda _: _transfer(self, outer))
+        outer.add_done_callback(lambda _: inner.cancel() if outer.cancelled() else None)
+        return outer
+
+    def __repr__(self) -> str:
+        names = {_PENDING: "done, not looked at" if self._done() else "pending", _VALUE: "value", _ERROR: "error"}
+        return f"<Future {names[self._state]}>"
+
+
+def _identity(cell: Any) -> Any:
+    return cell
+
+
+def _transfer(source: Future[Any], outer: asyncio.Future[Any]) -> None:
+    if outer.cancelled():
+        return
+    try:
+        outer.set_result(source._observe())
+    except StopIteration as e:
+        error = RuntimeError("the operation raised StopIteration")
+        error.__cause__ = e
+        outer.set_exception(error)
+    except BaseException as e:
+        outer.set_exception(e.with_traceback(None))
+
+
+def _check_timeout(timeout: float) -> None:
+    if not 0 <= timeout < float("inf"):
+        raise ValueError(f"invalid timeout {timeout}")
+
+
+def _warn_blocking() -> None:
+    """Code of this package that waits does so on behalf of a function that blocks, and says so."""
+    import sys
+    import warnings
+
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__") in _OWN_MODULES:
+        frame, level = frame.f_back, level + 1
+    if str(frame.f_globals.get("__name__")).startswith("monarch."):
+        return
+    warnings.warn(
+        "get() blocks the active event loop of this thread until the result is there: await the Future, or use as_asyncio()",
+        UserWarning,
+        stacklevel=level,
+    )
+
+
+class _Bridge:
+    """Wakes one event loop for all cells it waits for. Does not keep the loop, which keeps it."""
+
+    __slots__ = ("__weakref__", "next", "waiting", "watcher")
+
+    def __init__(self, loop: Any) -> None:
+        from monarch._core._native import LoopWatcher
+
+        self.watcher = LoopWatcher()
+        self.waiting: dict[int, Any] = {}
+        self.next = 0
+        loop.add_reader(self.watcher.fileno(), self.wake)
+
+    def wait_for(self, loop: Any, cell: Any, index: int) -> Any:
+        future = loop.create_future()
+        self.next = token = self.next + 1
+        self.waiting[token] = future
+        cell.watch(index, self.watcher, token)
+        return future
+
+    def wake(self) -> None:
+        waiting = self.waiting
+        for token in self.watcher.drain():
+            future = waiting.pop(token, None)
+            if future is not None and not future.done():
+                future.set_result(None)
+
+
+_bridges: WeakKeyDictionary[Any, _Bridge] | None = None
+
+
+def _bridge(loop: Any) -> _Bridge:
+    global _bridges
+    if _bridges is None:
+        from weakref import WeakKeyDictionary
+
+        _bridges = WeakKeyDictionary()
+    bridge = _bridges.get(loop)
+    if bridge is None:
+        bridge = _bridges[loop] = _Bridge(loop)
+    return bridge

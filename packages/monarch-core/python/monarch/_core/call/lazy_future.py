@@ -1,0 +1,288 @@
+"""Futures of async functions, whose bodies the first observer runs, once."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+
+from monarch._core.call.future import _ERROR, _PENDING, _VALUE, Future, _check_timeout, _running_loop, _warn_blocking
+from monarch._core.process.current import simulated_process, simulated_universe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    from _thread import LockType
+    from collections.abc import Awaitable, Callable, Generator
+    from typing import Any, ParamSpec, TypeVar
+    from typing import cast as _cast
+
+    from monarch._core.process.thread_loop import ThreadLoop
+
+    R = TypeVar("R")
+    P = ParamSpec("P")
+else:
+    R = None
+
+
+class WouldBlockRuntime(RuntimeError):
+    """`get()` inside a coroutine that a `get()` is driving: await there instead."""
+
+    __module__ = "monarch.actor"
+
+
+class _LazyFuture(Future[R]):
+    """The future of an async function that the first observer runs."""
+
+    __slots__ = ("_body", "_event", "_lock", "_loop", "_task", "_waiters")
+    _body: Callable[[], Awaitable[Any]] | None
+    _event: Any
+    _lock: LockType
+    _loop: Any
+    _task: asyncio.Task[None] | None
+    _waiters: list[tuple[Any, Any]]
+
+    @classmethod
+    def _make(cls, body: Callable[[], Awaitable[Any]]) -> _LazyFuture[Any]:
+        self = cls.__new__(cls)
+        self._cell = self._decode = self._result = None
+        self._index = 0
+        self._state = _PENDING
+        self._body = body
+        self._lock = allocate_lock()
+        self._event = None
+        self._waiters = []
+        # Where the body runs if it was awaited first; the loop itself holds tasks only weakly.
+        self._loop = self._task = None
+        return self
+
+    def _start(self) -> Callable[[], Awaitable[Any]] | None:
+        """The body for the first observer, None for all others."""
+        import threading
+
+        with self._lock:
+            body, self._body = self._body, None
+            if body is not None:
+                process, universe = simulated_universe()
+                self._event = threading.Event() if universe is None else universe._new_event(process)
+            return body
+
+    def _set(self, result: Any, state: int) -> None:
+        with self._lock:
+            if self._state != _PENDING:
+                return
+            if state == _ERROR and isinstance(result, Exception):
+                # It begins anew where it is observed.
+                result.__traceback__ = None
+            self._result, self._state = result, state
+            waiters, self._waiters = self._waiters, []
+            self._loop = self._task = None
+        if self._event is not None:
+            self._event.set()
+        for loop, future in waiters:
+            try:
+                loop.call_soon_threadsafe(lambda f=future: f.done() or f.set_result(None))
+            except RuntimeError:  # that loop is closed: nobody waits there
+                continue
+
+    def _done(self) -> bool:
+        return self._state != _PENDING
+
+    def _finish(self) -> None:
+        return
+
+    async def _run(self, body: Callable[[], Awaitable[Any]]) -> None:
+        try:
+            self._set(await body(), _VALUE)
+        except BaseException as e:
+            # A Ctrl-C concerns the thread that it interrupts, and nobody who looks at the Future later.
+            self._set(_cancelled() if isinstance(e, KeyboardInterrupt) else e, _ERROR)
+            if not isinstance(e, Exception):
+                raise
+
+    def get(self, timeout: float | None = None) -> R:
+        if timeout is not None:
+            _check_timeout(timeout)
+        if self._state == _PENDING:
+            self._complete(timeout)
+        try:
+            return self._observe()
+        finally:
+            # An error's traceback has this frame.
+            del self
+
+    result = get
+
+    def _complete(self, timeout: float | None) -> None:
+        """Runs the body, or waits until another observer has."""
+        running = _running_loop()
+        if running is not None and getattr(running, "_monarch_driven_by_get", False):
+            raise WouldBlockRuntime("get() inside a coroutine that a get() is driving: await it")
+        if running is not None and running is not self._loop:
+            _warn_blocking()
+        body = self._start()
+        if body is None:
+            if running is not None and running is self._loop:
+                raise WouldBlockRuntime("get() on the loop that runs the coroutine it would wait for: await it")
+            if not self._event.wait(timeout):  # pyright: ignore
+                raise TimeoutError(f"no result after {timeout} s")
+            return
+        try:
+            if running is None:
+                self._drive(body, timeout)
+            else:
+                self._drive_beside(body, timeout)
+        except KeyboardInterrupt:
+            self._interrupt()
+            raise
+
+    def _drive_beside(self, body: Callable[[], Awaitable[Any]], timeout: float | None) -> None:
+        """On a thread of its own, because a loop runs in this one."""
+        process = simulated_process()
+        if process is not None:
+            process.start_thread(self._drive, body, timeout)
+            self._event.wait()  # pyright: ignore
+            return
+        import threading
+
+        helper = threading.Thread(target=self._drive, args=(body, timeout), daemon=True, name="monarch-future")
+        helper.start()
+        helper.join()
+
+    def _interrupt(self) -> None:
+        """The `get()` that drives the body is interrupted, maybe before the body has begun, or beside its thread."""
+        loop, task = self._loop, self._task
+        self._set(_cancelled(), _ERROR)
+        if loop is not None and task is not None:
+            try:
+                loop.call_soon_threadsafe(task.cancel)
+            except RuntimeError:  # the body has ended, and its loop with it
+                return
+
+    def _drive(self, body: Callable[[], Awaitable[Any]], timeout: float | None) -> None:
+        import asyncio
+
+        async def main() -> None:
+            loop = asyncio.get_running_loop()
+            task = asyncio.ensure_future(self._run(body))
+            with self._lock:
+                interrupted = self._state != _PENDING
+                if not interrupted:
+                    self._loop, self._task = loop, task
+            if interrupted:
+                task.cancel()
+            try:
+                done, _ = await asyncio.wait((task,), timeout=timeout)
+            except asyncio.CancelledError as e:  # Ctrl-C
+                await self._cancel(task, e)
+                raise
+            if not done:
+                await self._cancel(task, TimeoutError(f"no result after {timeout} s"))
+
+        try:
+            process, universe = simulated_universe()
+            if universe is None:
+                from monarch._core.process.thread_loop import thread_loop
+
+                self._run_on(thread_loop(), main())
+            else:
+                universe._run_main(process, main())
+        except BaseException as e:
+            self._set(_cancelled() if isinstance(e, KeyboardInterrupt) else e, _ERROR)
+            if not isinstance(e, Exception):
+                raise
+
+    def _run_on(self, thread: ThreadLoop, main: Any) -> None:
+        from contextvars import copy_context
+
+        try:
+            thread.runner.run(main, context=copy_context())
+        except KeyboardInterrupt:
+            # Before the body is cancelled: what it makes of that does not count.
+            self._set(_cancelled(), _ERROR)
+            raise
+        finally:
+            thread.cancel_left()
+
+    async def _cancel(self, task: asyncio.Task[None], outcome: BaseException) -> None:
+        """Ends the body; what it makes of that does not count."""
+        import asyncio
+
+        self._set(outcome, _ERROR)
+        task.cancel()
+        await asyncio.wait((task,))
+
+    def _arrival(self, loop: Any) -> asyncio.Future[None]:
+        body = self._start()
+        future = loop.create_future()
+        if body is not None:
+            # Who awaits may be cancelled, the body goes on for the others.
+            self._loop = loop
+            self._task = loop.create_task(self._run(body))
+        with self._lock:
+            if self._state == _PENDING:
+                self._waiters.append((loop, future))
+                return future
+        future.set_result(None)
+        return future
+
+
+def _cancelled() -> BaseException:
+    from asyncio import CancelledError
+
+    return CancelledError()
+
+
+def returns_future(function: Callable[P, Awaitable[R]]) -> Callable[P, Future[R]]:
+    """Makes an async function return a `Future`: calling it only prepares, the first observer runs the body, once.
+
+    `TypeError` for anything but an async function.
+    """
+    from functools import wraps
+
+    from monarch._core.call.actor import is_coroutine_function
+
+    if not callable(function) or not is_coroutine_function(function):
+        raise TypeError("returns_future requires an async function")
+
+    @wraps(function)
+    def prepare(*args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        import contextvars
+
+        from monarch._core.call.context import context
+
+        context()
+        variables = contextvars.copy_context()
+        made = _LazyFuture._make(lambda: _in_context(variables, function, args, kwargs))
+        return _cast("Future[R]", made) if TYPE_CHECKING else made
+
+    return prepare
+
+
+def _in_context(variables: Any, function: Any, args: Any, kwargs: Any) -> Any:
+    """The body, with the caller's context variables in force at each of its steps."""
+    coroutine = variables.run(lambda: function(*args, **kwargs))
+    return _Stepped(variables, coroutine)
+
+
+class _Stepped:
+    __slots__ = ("coroutine", "variables")
+
+    def __init__(self, variables: Any, coroutine: Any) -> None:
+        self.variables = variables
+        self.coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        run, coroutine = self.variables.run, self.coroutine
+        step, value = coroutine.send, None
+        while True:
+            try:
+                yielded = run(step, value)
+            except StopIteration as e:
+                return e.value
+            try:
+                value = yield yielded
+                step = coroutine.send
+            except GeneratorExit:
+                coroutine.close()
+                raise
+            except BaseException as e:
+                step, value = coroutine.throw, e

@@ -1,0 +1,41 @@
+"""What the client knows of a host that is lost: where it was to join, and why it has not or is gone."""
+
+from __future__ import annotations
+
+from monarch._core.call.mesh_info import each_of
+from monarch._core.process.current import current_process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.errors.errors import MeshFailure, MonarchError
+
+
+def why_lost(info: MeshInfo, failure: MeshFailure) -> MonarchError | None:
+    """What is behind the loss of the host of a failed rank, such as the end of the job that started it; known in the client only."""
+    if failure.reason.kind != "host_lost" or not failure.crashed_ranks:
+        return None
+    attachment, rank = _attached(info, failure.crashed_ranks[0])
+    if attachment is None:
+        return None
+    error = attachment.no_address.get(rank)
+    if error is None:
+        return None if attachment.explain is None else attachment.explain()
+    from copy import copy
+
+    return copy(error)  # its traceback is of one raise
+
+
+def place_of(info: MeshInfo, rank: int) -> str | None:
+    """Where the host of a rank was to join; None where that is not known here."""
+    attachment, place = _attached(info, rank)
+    return None if attachment is None else attachment.addresses[place]
+
+
+def _attached(info: MeshInfo, rank: int) -> tuple[Any, int]:
+    """The call that has attached the host of a rank, and the place of the host in it."""
+    agents = each_of(info.agents)
+    agent = agents[rank] if rank < len(agents) else 0
+    return next(((a, a.ids.index(agent)) for a in current_process().attachments if agent in a.ids), (None, 0))

@@ -1,0 +1,153 @@
+"""What one process knows of one mesh, shared by all its handles: who is in it, and who of them has failed."""
+
+from __future__ import annotations
+
+from monarch._core.process.identity import to_base58, to_label
+from monarch._core.shape.shape import Extent, Point
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any, TypeAlias
+
+    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.process.process import LocalProcess
+
+
+# Hosts, each with how many procs in a row are on it.
+if TYPE_CHECKING:
+    Runs: TypeAlias = tuple[tuple[int, int], ...]
+
+
+def runs_of(agents: Iterable[int]) -> Runs:
+    found: list[list[int]] = []
+    for agent in agents:
+        if found and found[-1][0] == agent:
+            found[-1][1] += 1
+        else:
+            found.append([agent, 1])
+    return tuple((agent, count) for agent, count in found)
+
+
+def each_of(runs: Runs) -> list[int]:
+    """The host of each proc."""
+    return [agent for agent, count in runs for _ in range(count)]
+
+
+def reach(process: LocalProcess, job: int, places: list[tuple[int, int]]) -> None:
+    """Processes are on these hosts: from now on they can be sent to."""
+    if job in (0, process.job):
+        elsewhere = [place for place in places if place[1] != process.agent_uid]
+        if elsewhere:
+            process.ended.update(process.native.route(elsewhere))
+        return
+    # Another client's, of this user and on this machine.
+    for agent in {agent for _, agent in places}:
+        process.native.join(agent, [proc for proc, its in places if its == agent])
+
+
+class MeshInfo:
+    """A spawned mesh: of procs or of actors."""
+
+    __slots__ = (
+        "__weakref__",
+        "agents",
+        "class_name",
+        "cls",
+        "creator",
+        "extent",
+        "failed",
+        "job",
+        "name",
+        "owner_agent",
+        "owner_proc",
+        "payload",
+        "procs",
+        "stopped",
+        "uid",
+        "unspawned",
+    )
+
+    def __init__(
+        self,
+        uid: int,
+        name: str,
+        creator: str,
+        extent: Extent,
+        procs: tuple[int, ...],
+        class_name: str = "",
+        payload: bytes = b"",
+        agents: Runs = (),
+        owner_proc: int = 0,
+        owner_agent: int = 0,
+        job: int = 0,
+    ) -> None:
+        self.uid = uid
+        self.name = name
+        self.creator = creator
+        self.extent = extent
+        self.procs = procs
+        self.class_name = class_name
+        self.payload = payload
+        # The hosts of the procs, in their order.
+        self.agents = agents
+        # The process that its owner lives in, and the host of that.
+        self.owner_proc = owner_proc
+        self.owner_agent = owner_agent
+        # The client whose job it belongs to.
+        self.job = job
+        # Spawn rank to failure.
+        self.failed: dict[int, MeshFailure] = {}
+        self.stopped: str | None = None
+        # Ranks that could not be spawned at all.
+        self.unspawned: set[int] = set()
+        self.cls: Any = None
+
+    @property
+    def unique_name(self) -> str:
+        return f"{to_label(self.name)}-{to_base58(self.uid)}"
+
+    def display(self, rank: int) -> str:
+        """`{creator}.<{class} {name}{point}>`; a mesh of procs has no class."""
+        point = str(Point(rank, self.extent)) if self.extent.labels else ""
+        return f"{self.creator}.<{self.class_name + ' ' if self.class_name else ''}{self.name}{point}>"
+
+    def state(self) -> tuple[Any, ...]:
+        wire = self.extent.to_wire()
+        owner = (self.owner_proc, self.owner_agent)
+        return (self.uid, self.name, self.creator, wire, self.procs, self.class_name, self.payload, self.agents, owner, self.job)
+
+    @staticmethod
+    def known(process: LocalProcess, state: tuple[Any, ...]) -> MeshInfo:
+        """The info of a mesh that came in a message: one object per process and mesh."""
+        info = process.infos.get(state[0])
+        if info is None:
+            uid, name, creator, extent, procs, class_name, payload, agents, (owner_proc, owner_agent), job = state
+            shape = Extent.from_wire(extent)
+            info = process.infos[uid] = MeshInfo(
+                uid, name, creator, shape, procs, class_name, payload, agents, owner_proc, owner_agent, job
+            )
+            reach(process, job, list(zip(procs, each_of(agents), strict=True)))
+            if owner_proc not in (0, process.uid):
+                reach(process, job, [(owner_proc, owner_agent)])
+                from monarch._core.call.orphan import watch_owner
+
+                watch_owner(process, info)
+            if process.ended:
+                info.mark_ended(process.ended)
+        return info
+
+    def mark_ended(self, ended: Mapping[int, Any]) -> None:
+        """Ranks whose processes have ended before this process heard of the mesh, or heard of it again, have failed."""
+        from monarch._core.call.answer import proc_ended_failure
+
+        for rank, proc in enumerate(self.procs):
+            if proc in ended:
+                self.failed.setdefault(rank, proc_ended_failure(self, rank, ended[proc]))
+
+    def first_failure(self, ranks: Iterable[int]) -> MeshFailure | None:
+        """The failure of the lowest of these spawn ranks that has failed."""
+        failed = self.failed
+        if not failed:
+            return None
+        return next((failed[r] for r in ranks if r in failed), None)

@@ -1,0 +1,62 @@
+"""References to meshes whose owner's process has ended.
+
+Actors that were there hear of it and fail by themselves. Those that were still to be started may never be: the word to start them went
+with the owner, and their mailboxes would wait for ever. So whoever holds a reference watches the owner's process, and fails its calls.
+"""
+
+from __future__ import annotations
+
+from monarch._core.errors.errors import ExitReason, MeshFailure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.process.process import LocalProcess
+
+
+def watch_owner(process: LocalProcess, info: MeshInfo) -> None:
+    """This process has got a reference to a mesh that another one owns."""
+    owner = info.owner_proc
+    if not _concerns(process, info):
+        return
+    end = process.ended.get(owner)
+    if end is not None:
+        _orphan(process, info, end)
+    elif owner not in process.watched and not (process.is_client and info.owner_agent == process.agent_uid):
+        process.watched.add(owner)
+        process.native.watch_proc(owner, info.owner_agent)
+
+
+def _concerns(process: LocalProcess, info: MeshInfo) -> bool:
+    """The client's end is that of the whole job, and agents of other jobs tell of theirs themselves."""
+    return bool(info.class_name) and info.job == process.job and info.owner_proc not in (0, process.uid, process.job)
+
+
+def owner_ended(process: LocalProcess, uid: int, end: tuple[Any, ...]) -> None:
+    """A process has ended: what it owned and is referred to here is no more. After its end is in `process.ended`."""
+    # References, because they are copied in one step: other threads add to the dictionary.
+    for reference in process.infos.valuerefs():
+        info = reference()
+        if info is not None and info.owner_proc == uid and _concerns(process, info):
+            _orphan(process, info, end)
+
+
+def _orphan(process: LocalProcess, info: MeshInfo, end: tuple[Any, ...]) -> None:
+    reason = ExitReason("stopped", detail="its owner has stopped") if end[3] == "stopped" else ExitReason("orphaned", detail=info.creator)
+    failure = None
+    for rank, proc in enumerate(info.procs):
+        # The end of its own process is the better reason.
+        if proc not in process.ended and rank not in info.failed:
+            failure = info.failed[rank] = MeshFailure(
+                actor=info.display(rank),
+                reason=reason,
+                mesh_name=info.unique_name,
+                name=info.name,
+                crashed_ranks=[rank],
+                host=end[2],
+                pid=process.pid_of(proc),
+            )
+    if failure is not None:
+        process.native.fail_mesh(info.uid, list(info.procs), failure.to_wire())

@@ -1,0 +1,25 @@
+"""The owner of what this thread or task spawns."""
+
+from __future__ import annotations
+
+from monarch._core.call.context import current_local_actor
+from monarch._core.process.current import current_process, has_exited
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core.process.owner import Owner
+
+
+def current_owner() -> Owner:
+    """The owner that this thread or task acts for."""
+    actor = current_local_actor()
+    return actor.owner if actor is not None else current_process().owner
+
+
+def spawning_owner() -> Owner:
+    """The same for something new; `RuntimeError` if this is the root and its client has ended."""
+    owner = current_owner()
+    exited = has_exited() if owner.process.universe is None else owner.process.closed
+    if owner.actor is None and exited:
+        raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
+    return owner

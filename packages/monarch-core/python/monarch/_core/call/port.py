@@ -1,0 +1,274 @@
+"""Ports: a sending end that can be passed anywhere, and a receiving end that stays where it was opened."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+
+from monarch._core._native import PortMailbox, send_to_port, send_to_slot
+from monarch._core.call.future import Future
+from monarch._core.call.mesh_info import reach
+from monarch._core.call.receive import Inbox, Receive
+from monarch._core.process.current import current_process
+from monarch._core.process.identity import new_uid, to_base58
+from monarch._core.process.process import CLOSED, ERROR, LocalProcess
+from monarch._core.shape.generic import Generic
+
+# Why a message came back that the receiver would have taken; the native side's text.
+LOST_PARTS = "parts of it were lost on the way"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    from monarch._core._native import Call, CallCell
+    from monarch._core.actor.local_actor import LocalActor
+    from monarch._core.call.endpoint import Endpoint
+
+    R = TypeVar("R")
+else:
+    R = None
+
+
+class Port(Generic[R]):
+    """The sending end: `send` and `exception`, from any thread of any process of the job, in order per sender."""
+
+    __slots__ = ("_lock", "_once", "_owed", "_place", "_proc", "_rank", "_slot", "_to", "_used", "return_undeliverable")
+
+    def __init__(self, proc: int, to: int, once: bool, slot: bool = False, rank: int | None = None) -> None:
+        self._proc = proc
+        # The agent that the process is reached through, if it is another one's; 0 for our own.
+        # Of a port of another process: its host, and the job.
+        self._place: tuple[int, int] | None = None
+        self._to = to
+        self._once = once
+        self._slot = slot
+        self._rank = rank
+        self._used = False
+        # Of the port of a call: where the actor keeps the answers it owes.
+        self._owed: set[tuple[int, int, int]] | None = None
+        self._lock = allocate_lock()
+        self.return_undeliverable = True
+
+    def _claim(self) -> None:
+        if self._once:
+            with self._lock:
+                if self._used:
+                    raise RuntimeError("port was already used: it takes one message")
+                self._used = True
+
+    def _answered(self) -> None:
+        if self._owed is not None:
+            self._owed.discard((self._proc, self._to, self._rank or 0))
+
+    def send(self, obj: R) -> None:
+        """Sends an object; `RuntimeError` for a second one into a port that takes one."""
+        self._claim()
+        native = current_process().native
+        if self._slot:
+            try:
+                send_to_slot(native, self._proc, self._to, self._rank or 0, obj)
+            except BaseException:  # it cannot be pickled: something else may be sent instead
+                self._used = False
+                raise
+            self._answered()
+            return
+        try:
+            send_to_port(native, self._proc, self._to, obj, self._rank, False, self.return_undeliverable)
+        except BaseException:
+            self._used = False
+            raise
+
+    def exception(self, exc: BaseException) -> None:
+        """Makes the receiver raise `exc`."""
+        self._claim()
+        process = current_process()
+        if self._slot:
+            from monarch._core.call.answer import pack_plain_error
+
+            process.native.reply(self._proc, self._to, self._rank or 0, ERROR, pack_plain_error(exc))
+            self._answered()
+        else:
+            from monarch._core.pickle.remote_exception import pack_exception
+
+            send_to_port(process.native, self._proc, self._to, pack_exception(exc), self._rank, True, self.return_undeliverable)
+
+    def _forward(self, cell: CallCell, count: int, endpoint: Endpoint[Any, Any], only: int | None) -> None:
+        """Passes the answers of a call on, ranked, as they arrive."""
+        from threading import Thread
+
+        def run() -> None:
+            for i in range(count):
+                cell.wait(i)
+                result = cell.arrival(i)
+                assert result is not None
+                rank = only if only is not None else result.rank
+                port: Port[Any] = Port(self._proc, self._to, self._once, self._slot, rank)
+                port.return_undeliverable = False
+                if result.status == 0:
+                    port.send(result.load())
+                else:
+                    port.exception(endpoint._error(cell, result, rank))
+
+        Thread(target=run, daemon=True).start()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from monarch._core.call.actor_mesh import share_if_plain
+
+        share_if_plain()
+        process = current_process()
+        agent, job = self._place or (process.agent_uid, process.job)
+        return (_received_port, (self._proc, self._to, self._once, self._slot, self._rank, self.return_undeliverable, agent, job))
+
+    def __repr__(self) -> str:
+        return f"<Port {to_base58(self._to)}>"
+
+
+def _received_port(proc: int, to: int, once: bool, slot: bool, rank: int | None, give_back: bool, agent: int, job: int) -> Port[Any]:
+    port: Port[Any] = Port(proc, to, once, slot, rank)
+    port.return_undeliverable = give_back
+    process = current_process()
+    if agent != process.agent_uid:
+        port._place = (agent, job)
+        reach(process, job, [(proc, agent)])
+    return port
+
+
+class PortReceiver(Generic[R]):
+    """The receiving end: each item goes to one `recv`, in order; `async for` works.
+
+    A receiver that is dropped closes the port: messages that are still sent to it are dropped, and their senders go on. A Future of
+    `recv` that is held keeps the port open.
+    """
+
+    __slots__ = ("_inbox",)
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+
+    def recv(self) -> Future[R]:
+        """The next item when the Future is first observed; raises what the sender put in with `exception`."""
+        return Receive._from(self._inbox, _item)
+
+    def ranked(self) -> RankedPortReceiver[R]:
+        """The same port with items as `(rank, value)`."""
+        return RankedPortReceiver(self._inbox)
+
+    def __aiter__(self) -> PortReceiver[R]:
+        return self
+
+    async def __anext__(self) -> R:
+        if self._inbox.once and self._inbox.taken:
+            raise StopAsyncIteration
+        try:
+            return await self.recv()
+        except EOFError:
+            raise StopAsyncIteration from None
+
+
+class RankedPortReceiver(PortReceiver[tuple[int, R]]):
+    """Items are `(rank, value)`; a message without a rank raises `ValueError`."""
+
+    __slots__ = ()
+
+    def recv(self) -> Future[tuple[int, R]]:
+        return Receive._from(self._inbox, _ranked_item)
+
+
+def _item(cell: CallCell) -> Any:
+    result = cell.result(0)
+    assert result is not None
+    if result.status == CLOSED:
+        raise EOFError("Port closed: the receiver is gone")
+    if result.status == ERROR:
+        from monarch._core.pickle.remote_exception import unpack_exception
+
+        raise unpack_exception(result.load())
+    return result.load()
+
+
+def _ranked_item(cell: CallCell) -> Any:
+    value = _item(cell)
+    result = cell.result(0)
+    assert result is not None
+    if result.sender_rank is None:
+        raise ValueError("the message into this ranked port carries no rank")
+    return result.sender_rank, value
+
+
+class Channel(Generic[R]):
+    """Opens ports."""
+
+    @classmethod
+    def open(cls, once: bool = False) -> tuple[Port[R], PortReceiver[R]]:
+        """A port and its receiver; `once`: for one message."""
+        process = current_process()
+        mailbox = PortMailbox(process.native, new_uid())
+        return Port(process.uid, mailbox.id, once), PortReceiver(Inbox(mailbox, once))
+
+    @classmethod
+    def open_ranked(cls, once: bool = False) -> tuple[Port[R], RankedPortReceiver[R]]:
+        """The same with items as `(rank, value)`."""
+        port, receiver = cls.open(once)
+        return port, receiver.ranked()
+
+
+def reply_port(actor: LocalActor, call: Call) -> Port[Any]:
+    """The port that an explicit-port endpoint answers through: one message, with its rank."""
+    port: Port[Any] = Port(call.caller, call.slot, True, True, call.answer)
+    if call.wants_reply:
+        port._owed = actor.owed
+        actor.owed.add((call.caller, call.slot, call.answer))
+    return port
+
+
+class UndeliverableMessageEnvelope:
+    """A port message that came back: who sent it, where to, and why it could not be delivered."""
+
+    __slots__ = ("_dest", "_error", "_sender")
+
+    def __init__(self, sender: str, dest: str, error: str) -> None:
+        self._sender = sender
+        self._dest = dest
+        self._error = error
+
+    def sender(self) -> str:
+        return self._sender
+
+    def dest(self) -> str:
+        return self._dest
+
+    def error_msg(self) -> str:
+        return self._error
+
+
+def envelope_of(actor: LocalActor | None, body: bytes) -> UndeliverableMessageEnvelope:
+    from monarch._core.errors.errors import undeliverable
+
+    sender = "client" if actor is None else actor.display
+    dest = f"port<{to_base58(int.from_bytes(body[8:16], 'little'))}>"
+    # What else stands there is the process of the receiver.
+    why = LOST_PARTS if body[16:] == LOST_PARTS.encode() else "the process of its receiver has ended"
+    return UndeliverableMessageEnvelope(sender, dest, undeliverable(dest, sender, dest, why))
+
+
+def undelivered(process: LocalProcess, body: bytes) -> None:
+    """A message of this process came back. On the housekeeping thread."""
+    sender = int.from_bytes(body[:8], "little")
+    actor = process.actors.get(sender)
+    if actor is not None:
+        actor.mailbox.push_event(b"U" + body)
+    elif not sender:
+        from monarch._core.errors.errors import undeliverable
+
+        # A broadcast: its sender is not known any more, and nobody waits for it.
+        info = process.infos.get(int.from_bytes(body[8:16], "little"))
+        dest, ours = "an actor" if info is None else info.name, f"pid {process.pid} on {process.host}"
+        _warn(undeliverable(f"{dest}: a broadcast", ours, dest, LOST_PARTS))
+    elif process.is_client and not process.closed:
+        _warn(envelope_of(None, body).error_msg())
+
+
+def _warn(text: str) -> None:
+    import logging
+
+    logging.getLogger("monarch").warning("%s", text)

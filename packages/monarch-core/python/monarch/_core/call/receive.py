@@ -1,0 +1,136 @@
+"""Receives: Futures of the items of a port.
+
+A receive claims its item when it is first observed: cells take items in the order in which they were made. An observation that ends without
+an item (a time limit, a cancelled task) gives the claim up with the last observer, and an item that has come meanwhile goes to the next
+receive. So no item is lost in a Future that is not read any more.
+"""
+
+from __future__ import annotations
+
+from _thread import RLock
+
+from monarch._core.call.future import _ERROR, _PENDING, Future, _check_timeout, _running_loop, _warn_blocking
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Generator
+    from typing import Any, TypeVar
+
+    from monarch._core._native import PortMailbox
+
+    R = TypeVar("R")
+else:
+    R = None
+
+
+class Inbox:
+    """The mailbox of a port. Its receivers and their pending receives share it: the port closes with the last of them."""
+
+    __slots__ = ("lock", "mailbox", "once", "taken")
+
+    def __init__(self, mailbox: PortMailbox, once: bool) -> None:
+        self.mailbox = mailbox
+        self.once = once
+        # A receive has claimed the only item.
+        self.taken = False
+        # Reentrant: a destructor of the user, which may run at any allocation, may receive too.
+        self.lock = RLock()
+
+
+class Receive(Future[R]):
+    """The Future of one item."""
+
+    __slots__ = ("_inbox", "_observers")
+    _inbox: Inbox | None
+    _observers: int
+
+    @classmethod
+    def _from(cls, inbox: Inbox, decode: Callable[[Any], Any]) -> Receive[Any]:
+        self = cls.__new__(cls)
+        self._cell = self._result = None
+        self._decode = decode
+        self._index = 0
+        self._state = _PENDING
+        self._inbox = inbox
+        self._observers = 0
+        return self
+
+    def _begin(self) -> Inbox | None:
+        """An observation begins, and claims an item if it is the only one; none if the result is there."""
+        inbox = self._inbox
+        if inbox is None:
+            return None
+        with inbox.lock:
+            if self._state != _PENDING:
+                return None
+            if self._cell is None:
+                if inbox.once and inbox.taken:
+                    self._result, self._state = ValueError("port was already used: it takes one message"), _ERROR
+                    self._inbox = None
+                    return None
+                inbox.taken = True
+                self._cell = inbox.mailbox.receive()
+            self._observers += 1
+        return inbox
+
+    def _end(self, inbox: Inbox | None) -> None:
+        """An observation ends; the claim goes with the last one if there is no result."""
+        if inbox is None or self._state != _PENDING:
+            return
+        with inbox.lock:
+            self._observers -= 1
+            if self._observers or self._state != _PENDING:
+                return
+            cell, self._cell = self._cell, None
+            cell.leave()
+            inbox.taken = False
+
+    def _finish(self) -> None:
+        super()._finish()
+        # Without a claim there is nothing to keep the port open for.
+        if self._state != _PENDING:
+            self._inbox = None
+
+    def _done(self) -> bool:
+        cell = self._cell
+        return self._state != _PENDING or (cell is not None and cell.done(0))
+
+    def get(self, timeout: float | None = None) -> R:
+        """Blocks until the item is there; `TimeoutError` after `timeout` seconds, and the item is left for the next receive."""
+        if timeout is not None:
+            _check_timeout(timeout)
+        inbox = self._begin()
+        if inbox is None:
+            return self._observe()
+        try:
+            if not self._done():
+                if _running_loop() is not None:
+                    _warn_blocking()
+                if not self._wait(timeout):
+                    raise TimeoutError(f"no result after {timeout} s")
+            return self._observe()
+        finally:
+            self._end(inbox)
+            # An error's traceback has this frame.
+            del self
+
+    result = get
+
+    def __await__(self) -> Generator[Any, None, R]:
+        inbox = self._begin()
+        try:
+            return (yield from super().__await__())
+        finally:
+            self._end(inbox)
+
+    def as_asyncio(self) -> asyncio.Future[R]:
+        """An asyncio future of the running loop; when all of them are cancelled, the item is left for the next receive."""
+        inbox = self._begin()
+        try:
+            outer = super().as_asyncio()
+        except BaseException:
+            self._end(inbox)
+            raise
+        outer.add_done_callback(lambda _: self._end(inbox))
+        return outer

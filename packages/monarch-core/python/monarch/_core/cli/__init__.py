@@ -1,0 +1,5 @@
+"""The `monarch` command: its verbs, and those that other wheels add."""
+
+from monarch._core.cli.root import main
+
+__all__ = ["main"]

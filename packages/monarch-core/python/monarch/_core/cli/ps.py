@@ -1,0 +1,102 @@
+"""`monarch ps`: hosts, procs, actors, what runs and since when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from monarch._core.observe import inspection
+
+
+def report(pids: tuple[int, ...], as_json: bool, everything: bool = False) -> int:
+    """Prints all jobs with their hosts, then the agents that serve none of these; or what is asked for by `pids`. Gives the exit code.
+
+    With `everything` also hosts that are lost, and agents that are listed with a job already.
+    """
+    found = wanted(inspection.look(inspection.STATE), pids)
+    if as_json:
+        import json
+
+        click.echo(json.dumps([one._asdict() for one in found], indent=2))
+    elif not found:
+        click.echo("no job of this user runs on this machine")
+    else:
+        click.echo("\n\n".join("\n".join(_section(one, everything)) for one in shown(found, bool(pids) or everything)))
+    every = [part for one in found for part in inspection.parts(one)]
+    return 1 if any(answer is None or any(p["silent"] for p in answer["procs"]) for answer in every) else 0
+
+
+def shown(found: list[inspection.Look], everything: bool) -> list[inspection.Look]:
+    """Jobs, then agents of hosts. An agent that is listed with a job is left out."""
+    jobs = [one for one in found if one.answer is None or not inspection.is_agent(one.answer)]
+    hosts = {other.answer["agent_pid"] for one in jobs for other in inspection.others(one.answer or {}) if other.answer is not None}
+    agents = [one for one in found if one.answer is not None and inspection.is_agent(one.answer)]
+    return jobs + [one for one in agents if everything or (one.answer or {})["agent_pid"] not in hosts]
+
+
+def _section(one: inspection.Look, everything: bool) -> list[str]:
+    """A job with its hosts, or an agent."""
+    if one.answer is None:
+        return [f"a job that cannot be looked into: {one.error}"]
+    lines = [heading(one.answer), *_lines(one.answer)]
+    if inspection.is_agent(one.answer):
+        lines += [f"  works for {client}" for client in one.answer.get("clients", [])]
+    for other in listed_hosts(one.answer, everything):
+        lines.append("  " + host_heading(other))
+        if other.answer is not None:
+            lines += ["  " + line for line in _lines(other.answer)]
+    return lines
+
+
+def listed_hosts(answer: dict[str, Any], everything: bool) -> list[inspection.OtherHost]:
+    """The other hosts of a job; those that are lost only where everything is asked for: they are over."""
+    return [other for other in inspection.others(answer) if everything or other.state != "lost"]
+
+
+def wanted(found: list[inspection.Look], pids: tuple[int, ...]) -> list[inspection.Look]:
+    """The jobs that are asked for by the pid of their client; `UsageError` for one that is not there."""
+    known = {one.answer["agent_pid"] for one in found if one.answer is not None}
+    for pid in pids:
+        if pid not in known:
+            jobs = ", ".join(map(str, sorted(known))) or "none"
+            raise click.UsageError(f"process {pid} is not the client of a job of this user on this machine (there is: {jobs})")
+    return [one for one in found if not pids or (one.answer is not None and one.answer["agent_pid"] in pids)]
+
+
+def heading(answer: dict[str, Any]) -> str:
+    kind = "agent" if inspection.is_agent(answer) else "job"
+    return f"{kind} {answer['agent_pid']} on {answer['host']}: {inspection.command_of(answer['agent_pid'])}"
+
+
+def host_heading(one: inspection.OtherHost) -> str:
+    """Another host of a job."""
+    name = f"host {one.host}" if one.host else "a host"
+    return f"{name}: {one.error}" if one.answer is None else f"{name}, worker {one.answer['agent_pid']}"
+
+
+def _lines(answer: dict[str, Any]) -> list[str]:
+    rows = [("PID", "STATE", "UP", "RSS", "QUEUED", "DOING", "PROC / ACTOR")]
+    notes: list[str] = []
+    for proc in answer["procs"]:
+        rss = f"{proc['rss'] / 2**20:.0f} MiB" if proc["rss"] else "-"
+        rows.append((str(proc["pid"] or "-"), proc["state"], duration(proc["age"]), rss, "", "", proc["name"]))
+        if proc["silent"]:
+            notes.append(f"  {proc['name']} (pid {proc['pid']}) is unresponsive for {duration(proc['silent'])}: {proc['evidence']}")
+        for actor in inspection.actors_of(proc):
+            doing = f"{actor['doing']} {duration(actor['doing_for'])}" if actor["doing"] else "-"
+            rows.append(("", "", "", "", str(actor["queued"]), doing, "  " + actor["display"]))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    table = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows]
+    return [*table, *notes]
+
+
+def duration(seconds: float) -> str:
+    """Two figures and their unit are enough to see what hangs."""
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours < 48 else f"{hours // 24}d{hours % 24:02}h"

@@ -1,0 +1,205 @@
+"""The `monarch` command: the verbs of core, and those that other wheels add in the entry-point group `monarch.cli`.
+
+An entry point is named like its verb and refers to a `click.Command`. It is loaded when its verb runs, or when the help lists it; one
+that cannot be loaded says so there, and takes nothing else down. Nothing but this command loads this module, and so click.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+GROUP = "monarch.cli"
+# Texts that other wheels add to the end of the help.
+GUIDES = "monarch.guide"
+# As a shell has it for a program that Ctrl-C ended.
+INTERRUPTED = 130
+
+
+class Verbs(click.Group):
+    """The verbs of core come first: another wheel cannot take their place."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *_added()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        entry = _added().get(cmd_name)
+        return _missing(cmd_name) if entry is None else _loaded(entry)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from importlib.metadata import entry_points
+
+        for entry in sorted(entry_points(group=GUIDES)):
+            try:
+                guide = str(entry.load())
+            except Exception:  # its verbs are listed as broken; that is enough
+                continue
+            formatter.write(f"\n{guide}")
+
+
+def _added() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points
+
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _loaded(entry: EntryPoint) -> click.Command:
+    try:
+        found: Any = entry.load()
+        if isinstance(found, click.Command):
+            return found
+        wrong = f"{entry.value} is no click command"
+    except Exception as e:  # whatever importing another wheel raises
+        wrong = f"{type(e).__name__}: {e}"
+    return _broken(entry, wrong)
+
+
+def _broken(entry: EntryPoint, wrong: str) -> click.Command:
+    source = entry.dist.metadata["Name"] if entry.dist is not None else "an unknown wheel"
+
+    return _refusing(entry.name, f"the verb '{entry.name}' of {source} cannot be loaded: {wrong}")
+
+
+def _missing(verb: str) -> click.Command | None:
+    """The verb of a wheel of ours that is not installed."""
+    from monarch._core.errors.wheel import needs_wheel, wheel_of_verb
+
+    wheel = wheel_of_verb(verb)
+    return None if wheel is None else _refusing(verb, needs_wheel(f"the verb '{verb}'", wheel))
+
+
+def _refusing(verb: str, why: str) -> click.Command:
+    def refuse() -> None:
+        raise click.ClickException(why)
+
+    anything: dict[str, Any] = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    return click.Command(verb, anything, refuse, short_help="(cannot be loaded)")
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+def root() -> None:
+    """Looks at machines and jobs that run Monarch."""
+
+
+@root.command()
+@click.option("--json", "as_json", is_flag=True, help="As one object, name to version.")
+def version(as_json: bool) -> None:
+    """Prints what is installed, with versions."""
+    from monarch._core.observe.doctor import versions
+
+    found = dict([*versions(), ("Python", ".".join(map(str, sys.version_info[:3])))])
+    if as_json:
+        _print_json(found)
+        return
+    for name, number in found.items():
+        click.echo(f"{name} {number}")
+
+
+@root.command()
+@click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
+def doctor(as_json: bool) -> int:
+    """Checks this machine; ends each finding with what to do.
+
+    Exits with 0 if there are no findings, with 1 if there are.
+    """
+    from monarch._core.observe import doctor as examination
+
+    lines: list[examination.Line] = []
+    for line in chain(examination.examine(), examination.added()):
+        lines.append(line)
+        if not as_json:
+            click.echo(examination.as_text(line))
+    if as_json:
+        _print_json(examination.as_json(lines))
+    return 1 if any(line.todo for line in lines) else 0
+
+
+@root.command()
+@click.argument("pid", type=int, nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="All that is known, as a list of objects.")
+@click.option("--all", "everything", is_flag=True, help="Also hosts that are lost, and all agents of hosts.")
+def ps(pid: tuple[int, ...], as_json: bool, everything: bool) -> int:
+    """Lists jobs with their hosts, procs and actors, what runs and since when.
+
+    All jobs of this user on this machine, or those whose client is PID; and agents of hosts that work for none of these. Exits with 1 if
+    a proc is unresponsive.
+    """
+    from monarch._core.cli.ps import report
+
+    return report(pid, as_json, everything)
+
+
+@root.command()
+@click.argument("pid", type=int, nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="All threads, as a list of objects.")
+@click.option("--all", "everything", is_flag=True, help="Also threads that wait for work.")
+def stack(pid: tuple[int, ...], as_json: bool, everything: bool) -> int:
+    """Prints the Python stacks of all procs, equal ones once.
+
+    Also of a proc in which something holds the GIL. Exits with 1 if a proc does not answer.
+    """
+    from monarch._core.cli.stack import report
+
+    return report(pid, as_json, everything)
+
+
+@root.command()
+@click.option("--host", help="Where the job's debugger listens; found by itself for jobs on this machine.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Its port; a breakpoint says it where it matters.")
+def debug(host: str | None, port: int | None) -> int:
+    """Attaches to breakpoints in the actors of a job.
+
+    Exits with 1 if there is no job to attach to, or if it, or another client, ended the connection.
+    """
+    from monarch._core.debug.client import run
+
+    return run(host, port)
+
+
+@root.command()
+@click.option("--listen", required=True, metavar="ADDRESS", help="Such as tcp://*:22222 or ipc:///run/user/1000/monarch.")
+@click.option("--secret-file", metavar="FILE", help="The job secret, readable by its owner only; else what MONARCH_JOB_SECRET_FILE names.")
+@click.option("--insecure", is_flag=True, help="Without encryption: whoever reaches the port can run code.")
+@click.option("--publish", metavar="FILE", help="Writes the address there when it listens, as JSON.")
+@click.option("--port-tries", type=click.IntRange(1, 1000), default=1, help="So many ports from the given one are tried.")
+@click.option(
+    "--idle-timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Ends when no client was attached for S seconds."
+)
+def worker(listen: str, secret_file: str | None, insecure: bool, publish: str | None, port_tries: int, idle_timeout: float | None) -> int:
+    """Makes this machine a host of jobs: clients attach to it, and their procs run here.
+
+    Ends with 0 when a client shuts the host down, or after --idle-timeout.
+    """
+    from monarch._core.cli.worker import run
+
+    return run(listen, secret_file, insecure, publish, port_tries, idle_timeout)
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    click.echo(json.dumps(value, indent=2))
+
+
+def main() -> None:
+    """Runs the command and exits: 0 fine, 1 findings or an error, 2 usage, 130 after Ctrl-C; verbs of other wheels add their own."""
+    # Verbs load the user's own modules; last, so that no file that lies around here is taken for a library.
+    sys.path.append(os.getcwd())
+    try:
+        code = root.main(prog_name="monarch", standalone_mode=False)
+    except click.ClickException as e:
+        e.show()
+        code = e.exit_code
+    except click.Abort:
+        code = INTERRUPTED
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,1 @@
+"""Settings of a process: their declarations, values and sources."""

@@ -1,0 +1,1 @@
+"""The debugger: sessions in actors and the server that clients talk to."""

@@ -1,0 +1,234 @@
+"""`monarch debug`: the line client of the debug server.
+
+One thread receives and prints; the main thread asks for a line whenever the server wants one. With a terminal, lines are edited and
+remembered by `readline`, Ctrl-C leads back to the prompt, or out of a wait, and Ctrl-D leaves. Without one, the answers to piped input
+are shown with the input, like a transcript.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import signal
+import socket
+import sys
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from monarch._core.debug import address as debug_address
+from monarch._core.debug.mark import BEGIN, END, HELLO, INTERRUPT, INTERRUPTED, PROMPT, MarkReader
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+# To connect, seconds.
+_PATIENCE = 10.0
+_INTERRUPTED_CODE = 130
+# Clears the line that the cursor is in.
+_CLEAR = "\r\x1b[K"
+
+
+def run(host: str | None, port: int | None) -> int:
+    """Connects and serves the user; gives the exit code."""
+    try:
+        connection = _connect(host, port)
+    except (OSError, ValueError) as e:
+        print(f"monarch debug: {e}", file=sys.stderr)
+        return 1
+    with connection:
+        return DebugClient(connection).run()
+
+
+def _connect(host: str | None, port: int | None) -> socket.socket:
+    if host is None and port is None and not os.environ.get(debug_address.PORT_VARIABLE):
+        server = _only_server()
+        connection = _dial(server.host, server.port)
+        if not debug_address.is_own(connection):
+            connection.close()
+            raise OSError(f"port {server.port} belongs to another user now")
+        return connection
+    default_host, default_port = debug_address.configured()
+    return _dial(host or default_host, port or default_port)
+
+
+def _dial(host: str, port: int) -> socket.socket:
+    try:
+        connection = socket.create_connection((host, port), _PATIENCE)
+    except OSError as e:
+        raise OSError(f"nothing answers at {host} port {port}: {e}") from None
+    connection.settimeout(None)
+    return connection
+
+
+def _only_server() -> debug_address.DebugServerAddress:
+    found = debug_address.find_servers()
+    if not found:
+        raise OSError(nothing_here())
+    if len(found) > 1:
+        jobs = "".join(f"\n  --port {s.port}  process {s.pid}: {_command_line(s.pid)}" for s in found)
+        raise OSError(f"several jobs of yours are being debugged; choose one:{jobs}")
+    return found[0]
+
+
+def nothing_here() -> str:
+    """What else there is to try: procs of a job may be here whose client, and with it the debugger, is not."""
+    from monarch._core.observe import inspection
+
+    found = inspection.look(inspection.STATE)
+    clients = sorted({client for one in found if one.answer is not None for client in one.answer.get("clients", ())})
+    nothing = "no job of yours on this machine is at a breakpoint"
+    if not clients:
+        return f"{nothing}; for others, give --host and --port"
+    where = "".join(f"\n  on {host}, process {pid}" for host, _, pid, *_ in (client.split() for client in clients))
+    return (
+        f"{nothing}; jobs with processes here are debugged where their client is:{where}\n"
+        "there `monarch debug` finds the job, and --port tells this one where a tunnel ends: ssh -L 27000:localhost:27000 HOST"
+    )
+
+
+def _command_line(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            return f.read().replace(b"\0", b" ").decode(errors="replace").strip()[:120]
+    except OSError:
+        return "?"
+
+
+class DebugClient:
+    """A connection, the user's terminal, and what goes between them."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self.readline = _readline() if self.interactive else None
+        # Prompts to answer, `INTERRUPTED`, or none at the end.
+        self.events: SimpleQueue[tuple[str, str] | None] = SimpleQueue()
+        self.code = 1
+        self.over = False
+        # The prompt that the main thread shows, if it does; a line is being typed.
+        self.asking: str | None = None
+        self.lock = threading.Lock()
+
+    def run(self) -> int:
+        threading.Thread(target=self._receive, daemon=True).start()
+        self._send(HELLO)
+        try:
+            while self._turn():
+                pass
+        except KeyboardInterrupt:
+            if not self.over:
+                return _INTERRUPTED_CODE
+        except BrokenPipeError:  # whoever read our output has enough of it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return self.code
+
+    def _turn(self) -> bool:
+        """One prompt and its line; false at the end."""
+        try:
+            event = self.events.get()
+            if event is None:
+                return False
+            line = self._ask(event[1]) if event[0] == PROMPT else None
+        except KeyboardInterrupt:
+            if self.over or not self.interactive:
+                raise
+            self._interrupt()
+            return True
+        except EOFError:
+            if self.interactive:
+                self._print("\n")
+            self.code = 0
+            return False
+        if line is not None:
+            self._send(line + "\n")
+        return True
+
+    def _interrupt(self) -> None:
+        """Ctrl-C: prompts from before it do not count. A second one, which the server does not answer to, ends this process."""
+        self._send(INTERRUPT)
+        while (event := self.events.get()) is not None and event[0] != INTERRUPTED:
+            continue
+        self._print("\n")
+        if event is None:
+            self.events.put(None)
+
+    def _send(self, text: str) -> None:
+        try:
+            self.connection.sendall(text.encode(errors="replace"))
+        except OSError:  # the receiving thread sees it too, and tells
+            return
+
+    # ---- the terminal
+
+    def _ask(self, prompt: str) -> str:
+        with self.lock:
+            if self.over:
+                raise KeyboardInterrupt
+            self.asking = prompt
+        try:
+            if self.interactive:
+                return input(prompt)
+            self._print(prompt)
+            line = sys.stdin.readline()
+            if not line:
+                self._print("\n")
+                raise EOFError
+            line = line.rstrip("\n")
+            self._print(line + "\n")
+            return line
+        finally:
+            with self.lock:
+                self.asking = None
+
+    def _print(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def _show(self, text: str) -> None:
+        """Output, also while a line is being typed, which is shown again below it."""
+        with self.lock:
+            if self.asking is None or self.readline is None:
+                self._print(text)
+            else:
+                self._print(f"{_CLEAR}{text}{self.asking}{self.readline.get_line_buffer()}")
+
+    # ---- the connection
+
+    def _receive(self) -> None:
+        decoder, marks, begun = codecs.getincrementaldecoder("utf-8")("replace"), MarkReader(), False
+        before = ""
+        try:
+            while data := self.connection.recv(1 << 16):
+                for kind, text in marks.feed(decoder.decode(data)):
+                    if kind == BEGIN:
+                        begun = True
+                    elif not begun:
+                        # The greeting for clients that know no marks comes again; a refusal does not.
+                        before += text
+                    elif kind == "":
+                        self._show(text)
+                    elif kind == END:
+                        self.code = 0
+                    else:
+                        self.events.put((kind, text))
+        except (OSError, ValueError):  # ended by the other side, or our output is closed
+            pass
+        self._end(before if not begun else "")
+
+    def _end(self, refusal: str) -> None:
+        if refusal or self.code:
+            print(f"monarch debug: {refusal.strip() or 'the connection has ended'}", file=sys.stderr)
+        self.events.put(None)
+        with self.lock:
+            self.over = True
+            if self.asking is not None:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+
+def _readline() -> ModuleType | None:
+    try:
+        import readline
+    except ImportError:
+        return None
+    return readline

@@ -1,0 +1,453 @@
+"""The debugger in the process of an actor: pdb on the actor's own thread, its input and output as messages to the controller.
+
+pdb asks for a line, which is a call to the controller that is answered when somebody has typed one: the thread waits as it does for any
+other call, and hears of the end of the controller as of that of any other actor. An async actor waits in the same way: its loop stands
+still while somebody thinks, as it does under pdb anywhere.
+
+The world of a session is one call: it begins at the endpoint, whose callers in the runtime are not shown, and ends with it. What it costs
+is paid by calls that hit a breakpoint, except for a look at an empty list where an endpoint has failed.
+"""
+
+from __future__ import annotations
+
+import io
+import pdb
+import re
+import sys
+from _thread import allocate_lock, get_ident
+from bdb import BdbQuit
+from dis import opmap
+from typing import TYPE_CHECKING, Any
+
+from monarch._core.errors.complaint import complain
+from monarch._core.process.current import current_process
+from monarch._core.process.identity import new_uid, to_label
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+    from monarch._core._native import Call
+    from monarch._core.actor.local_actor import LocalActor
+    from monarch._core.call.endpoint import Endpoint
+    from monarch._core.call.future import Future
+    from monarch._core.debug.controller import DebugController
+
+# Modules whose frames lie between a thread's beginning and the user's code.
+_RUNTIME = ("monarch._core.actor.local_actor", "monarch._core.actor.async_actor", "monarch._core.process.actor_thread", "threading")
+_PACKAGE = "monarch._core."
+# Output without an end of line is sent on from here, characters.
+_LONG = 8192
+# How soon an async actor in a session sees that it is to stop, seconds.
+_LOOK_EVERY = 0.05
+# What the prompt of the debugger takes for the name of an actor.
+_NAME = re.compile(r"[-_a-zA-Z0-9]+")
+# Where a frame stands that yields; since Python 3.13 one further.
+_YIELDING = (opmap["YIELD_VALUE"], opmap["RESUME"])
+_SUSPENDABLE = 0x20 | 0x80 | 0x200  # generators, coroutines, async generators
+
+# By thread: the session that it is in, and those that read commands right now.
+_sessions: dict[int, DebugSession] = {}
+_busy: set[int] = set()
+_lock = allocate_lock()
+# `sys.stdin`, `sys.stdout` and `sys.displayhook` as they are while nobody is busy.
+_streams: tuple[Any, Any, Any] | None = None
+
+
+def stop_at(frame: FrameType, actor: LocalActor, *, header: str | None = None, commands: Any = None) -> None:
+    """Stops the calling thread, in `frame` or at its next line."""
+    thread = get_ident()
+    session = _sessions.get(thread)
+    if thread in _busy:
+        if session is not None:
+            session.message("*** breakpoint() in a command of the debugger: passed over")
+        return
+    _remember(actor)
+    if session is None:
+        session = DebugSession(actor)
+    if header is not None:
+        session.message(header)
+    session.rcLines.extend(commands or ())
+    session.set_trace(frame)
+
+
+def _remember(actor: LocalActor) -> None:
+    """Notes the message that this code belongs to: if it fails, there is a session after its death."""
+    actor.after_failure = after_failure
+    side = actor.loop_side
+    if side is None:
+        actor.debugged[:] = [actor.mailbox.taken]
+        return
+    from monarch._core.actor.async_actor import message_of_this_code
+
+    call = message_of_this_code()
+    kept = [known for known in actor.debugged if known in side.calls() and known is not call]
+    actor.debugged[:] = kept if call is None else [*kept, call]
+
+
+def after_failure(actor: LocalActor, call: Call | None, exc: BaseException) -> None:
+    """An endpoint, or `__init__`, has raised: a session if it had hit a breakpoint before."""
+    key = actor.mailbox.taken if actor.loop_side is None else call
+    if key not in actor.debugged:
+        return
+    actor.debugged.remove(key)
+    asyncio = sys.modules.get("asyncio")
+    quiet = (BdbQuit, GeneratorExit) if asyncio is None else (BdbQuit, GeneratorExit, asyncio.CancelledError)
+    if actor.failure is None and exc.__traceback__ is not None and not isinstance(exc, quiet):
+        DebugSession(actor).after_death(exc)
+
+
+class DebugSession(pdb.Pdb):
+    """One thread's pdb, from a breakpoint to the end of the call or the last `continue`."""
+
+    def __init__(self, actor: LocalActor) -> None:
+        terminal: Any = SessionStream(self)
+        super().__init__(stdin=terminal, stdout=terminal, nosigint=True, skip=[_PACKAGE + "*"])
+        self.use_rawinput = False
+        self.actor = actor
+        self.id = new_uid()
+        self.thread = get_ident()
+        # Where it is about to stop, and where its world begins.
+        self.start: FrameType | None = None
+        self.outermost: FrameType | None = None
+        self.post_mortem = False
+        # Of the frame it stands in.
+        self.function: str | None = None
+        self.line: int | None = None
+        self.path = ""
+        self.written = ""
+        self.controller: DebugController | None = None
+        # Nobody asks any more: every command is `continue`.
+        self.released = False
+        self.over = False
+
+    # ---- where it is
+
+    def set_trace(self, frame: FrameType | None = None, **options: Any) -> None:
+        """Stops in `frame`, after this has returned; frames of the runtime are left alone."""
+        assert frame is not None
+        # It may be stepping, and would step into this.
+        sys.settrace(None)
+        self.reset()
+        self.start, self.outermost = frame, _outermost(frame)
+        self.botframe = self.outermost.f_back or self.outermost
+        _sessions[self.thread] = self
+        traced: FrameType | None = frame
+        while traced is not None:
+            traced.f_trace = self.trace_dispatch
+            traced = None if traced is self.outermost else traced.f_back
+        self.set_step()
+        sys.settrace(self.trace_dispatch)
+
+    def stop_here(self, frame: FrameType) -> bool:
+        # Destructors and callbacks of weak references run anywhere, even between here and there.
+        return (self.start is None or self.start is frame) and super().stop_here(frame)
+
+    def _load_breaks(self) -> None:
+        """pdb shares the breakpoints of all its instances; here each has its own."""
+
+    def break_here(self, frame: FrameType) -> bool:
+        try:
+            return super().break_here(frame)
+        except KeyError:  # another session has taken back one at the same line
+            return False
+
+    def get_stack(self, f: FrameType | None, t: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
+        """From the endpoint on; after a death also without what the runtime did at the innermost end."""
+        stack, index = super().get_stack(f, t)
+        first, last = 0, len(stack)
+        if self.post_mortem:
+            while first < last - 1 and _is_ours(stack[first][0]):
+                first += 1
+            while last - 1 > first and _is_ours(stack[last - 1][0]):
+                last -= 1
+        else:
+            first = next((i for i, (frame, _) in enumerate(stack) if frame is self.outermost), 0)
+        return stack[first:last], max(0, min(index, last - 1) - first)
+
+    def setup(self, f: FrameType | None, tb: Any) -> Any:
+        self.start = None
+        stop = super().setup(f, tb)
+        frame, self.line = self.stack[self.curindex] if self.stack else (f, None)
+        if frame is not None:
+            self.function, self.path = frame.f_code.co_name, frame.f_code.co_filename
+        return stop
+
+    def trace_dispatch(self, frame: FrameType, event: str, arg: Any) -> Any:
+        following = super().trace_dispatch(frame, event, arg)
+        if event == "return" and frame is self.outermost and not _is_suspended(frame):
+            sys.settrace(None)
+            self.end()
+        return following
+
+    # ---- what it reads and writes
+
+    def onecmd(self, line: str) -> Any:
+        _enter(self.thread)
+        try:
+            return super().onecmd(line)
+        finally:
+            _leave(self.thread)
+
+    def read(self) -> str:
+        """The next line, of this or of a later client."""
+        if self.released:
+            return "continue\n"
+        end = self.written.rfind("\n") + 1
+        text, prompt, self.written = self.written[:end], self.written[end:], ""
+        try:
+            controller = self._open()
+            line = _wait(controller.prompt.call_one(self.id, self._place(), text, prompt))
+        except Exception as e:
+            self._lost(e)
+            line = None
+        if line is not None:
+            return f"{line}\n"
+        self.released = True
+        self.clear_all_breaks()
+        return "continue\n"
+
+    def write(self, text: str) -> None:
+        self.written += text
+        if self.controller is not None and ("\n" in text or len(self.written) > _LONG):
+            end = self.written.rfind("\n") + 1 or len(self.written)
+            text, self.written = self.written[:end], self.written[end:]
+            self._tell(self.controller.write, text)
+
+    def _tell(self, endpoint: Endpoint[[int, str], None], text: str) -> None:
+        try:
+            endpoint.broadcast(self.id, text)
+        except RuntimeError as e:  # its end is noticed by who waits for a line
+            del e
+
+    def _place(self) -> tuple[str | None, int | None]:
+        return self.function, self.line
+
+    def _open(self) -> DebugController:
+        """The controller, told of this session the first time; says on stderr how to get at it."""
+        if self.controller is not None:
+            return self.controller
+        from monarch._core.debug.controller import NAME, DebugController
+        from monarch._core.debug.session_info import DebugSessionInfo
+        from monarch._core.hosts.controller import get_or_spawn_controller
+
+        actor = self.actor
+        name = actor.info.name if _NAME.fullmatch(actor.info.name) else to_label(actor.info.name)
+        coords = {label: actor.point[label] for label in actor.point.extent}
+        info = DebugSessionInfo(name, actor.rank, coords, current_process().host, self.function, self.line)
+        controller = _wait(get_or_spawn_controller(NAME, DebugController))
+        how, taken = _wait(controller.open_session.call_one(self.id, info, current_process().uid))
+        self.controller = controller
+        what = "exception" if self.post_mortem else "breakpoint"
+        where = f"{self.function}() at {self.path}:{self.line}"
+        _say(f"{what} in {name} rank {actor.rank}, {where}; attach with: {how}")
+        if taken:
+            _say(f"Debug session for rank {actor.rank} already exists for actor {name}; this one comes after it")
+        return controller
+
+    def _lost(self, error: Exception) -> None:
+        from monarch._core.errors.errors import SupervisionError
+
+        failure = error.failure if isinstance(error, SupervisionError) else None
+        if failure is not None and failure.reason.kind == "stopped":
+            self._wait_for_the_end()
+        _say(f"the debugger cannot be reached, {self.function}() goes on: {error}")
+
+    # ---- how it ends
+
+    def _wait_for_the_end(self) -> None:
+        """The job ends. User code must not go on as if somebody had said so.
+
+        A sync endpoint waits until its process is killed. An async one is cancelled when its stop says so, which cannot reach it itself
+        because its loop stands still.
+        """
+        from threading import Event
+
+        actor, pause = self.actor, Event()
+        while actor.loop_side is None or self.thread != actor.thread or (actor.stopping is None and actor.failure is None):
+            pause.wait(_LOOK_EVERY)
+        from asyncio import CancelledError
+
+        actor.loop_side.over = True
+        self.end()
+        raise CancelledError
+
+    def set_continue(self) -> None:
+        super().set_continue()
+        if not self.breaks:
+            self.over = True
+
+    def set_quit(self) -> None:
+        super().set_quit()
+        self.over = True
+
+    def interaction(self, frame: FrameType | None, traceback: Any, *rest: Any) -> None:
+        super().interaction(frame, traceback, *rest)
+        # A command of the user's `.pdbrc` may have let it go on.
+        if self.over:
+            self.end()
+
+    def _cmdloop(self) -> None:
+        super()._cmdloop()
+        if self.over:
+            self.end()
+
+    def end(self) -> None:
+        """Tells the controller; breakpoints that pdb was asked for go with the session."""
+        self.over = True
+        self.clear_all_breaks()
+        if _sessions.get(self.thread) is self:
+            del _sessions[self.thread]
+        # Frames hold what the user's code works on.
+        self.start = self.outermost = self.botframe = None
+        if self.controller is not None:
+            text, self.written = self.written, ""
+            self._tell(self.controller.close_session, text)
+            self.controller = None
+
+    def after_death(self, exc: BaseException) -> None:
+        from traceback import format_exception_only
+
+        self.post_mortem = True
+        _sessions[self.thread] = self
+        try:
+            self.reset()
+            self.message("".join(format_exception_only(exc)).rstrip())
+            self.interaction(None, exc.__traceback__)
+        finally:
+            self.end()
+
+    # ---- commands that are different here
+
+    def clear_all_breaks(self) -> None:
+        """Its own only."""
+        for path, lines in list(self.breaks.items()):
+            for line in list(lines):
+                try:
+                    self.clear_break(path, line)
+                except KeyError:  # as in `break_here`
+                    continue
+        self.breaks.clear()
+
+    def do_clear(self, arg: str) -> Any:
+        """cl(ear) [number ... | filename:lineno]; without arguments, all breakpoints."""
+        if arg.strip():
+            return super().do_clear(arg)
+        self.clear_all_breaks()
+        self.message("Cleared all breakpoints")
+        return None
+
+    do_cl = do_clear
+
+    def do_run(self, arg: str) -> None:
+        """There is nothing to run again: an actor's calls come from its callers."""
+        self.error("an actor cannot be run again from here")
+
+    do_restart = do_run
+
+    def do_interact(self, arg: str) -> None:
+        """An interpreter with a copy of the local names, until `exit()`."""
+        from code import InteractiveConsole
+
+        assert self.curframe is not None
+        console = InteractiveConsole({**self.curframe.f_globals, **self.curframe.f_locals}, "<console>")
+
+        def ask(prompt: str = "") -> str:
+            if self.released:
+                raise EOFError
+            self.write(prompt)
+            return self.read().rstrip("\n")
+
+        console.raw_input = ask
+        console.write = self.write  # pyright: ignore[reportAttributeAccessIssue]
+        sys.stdout = self.stdout
+        try:
+            console.interact(banner="exit() leads back to pdb", exitmsg="")
+        except SystemExit:
+            return
+
+
+class SessionStream(io.TextIOBase):
+    """What pdb, and the statements that it runs, take for a terminal; other threads that meet it in `sys.stdout` write past it."""
+
+    def __init__(self, session: DebugSession) -> None:
+        self._session = session
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return "utf-8"
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1, /) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        session = self._here()
+        return "" if session is None else session.read()
+
+    def write(self, text: str, /) -> int:
+        session = self._here()
+        if session is not None:
+            session.write(text)
+        elif _streams is not None:
+            _streams[1].write(text)
+        else:
+            sys.__stdout__.write(text)  # pyright: ignore[reportOptionalMemberAccess]
+        return len(text)
+
+    def _here(self) -> DebugSession | None:
+        thread = get_ident()
+        return self._session if thread == self._session.thread else _sessions.get(thread)
+
+
+def _enter(thread: int) -> None:
+    global _streams
+    with _lock:
+        if not _busy:
+            _streams = sys.stdin, sys.stdout, sys.displayhook
+        _busy.add(thread)
+
+
+def _leave(thread: int) -> None:
+    """pdb exchanges the streams for a statement; those of two threads may have been put back in the wrong order."""
+    global _streams
+    with _lock:
+        _busy.discard(thread)
+        if not _busy and _streams is not None:
+            if isinstance(sys.stdout, SessionStream) or isinstance(sys.stdin, SessionStream):
+                sys.stdin, sys.stdout, sys.displayhook = _streams
+            _streams = None
+
+
+def _wait(future: Future[Any]) -> Any:
+    """Blocks the loop of this thread too, without a word about it."""
+    future._wait(None)
+    return future.get()
+
+
+def _say(text: str) -> None:
+    complain(f"monarch: {text}")
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).startswith(_PACKAGE)
+
+
+def _outermost(frame: FrameType) -> FrameType:
+    """The first frame of the user's that led here: an endpoint, or what a task or a thread of the user's runs."""
+    frames = [frame]
+    while (below := frames[-1].f_back) is not None and below.f_globals.get("__name__") not in _RUNTIME:
+        frames.append(below)
+    if str(frames[-1].f_globals.get("__name__")).startswith("asyncio"):
+        # A task of the actor's loop, rather than one of a loop that the user's code runs inside a call.
+        for at in range(len(frames) - 1, 0, -1):
+            if frames[at].f_globals.get("__name__") == "asyncio.events":
+                return frames[at - 1]
+    return frames[-1]
+
+
+def _is_suspended(frame: FrameType) -> bool:
+    """At a "return" event: the frame only yields, or waits in an `await`, and comes back."""
+    code = frame.f_code
+    return bool(code.co_flags & _SUSPENDABLE) and frame.f_lasti >= 0 and code.co_code[frame.f_lasti] in _YIELDING

@@ -1,0 +1,1 @@
+"""Errors: the closed list of codes, texts and hints."""

@@ -1,0 +1,1 @@
+"""Hosts: attaching workers, spawning procs, and the meshes of both."""

@@ -1,0 +1,309 @@
+"""Hosts that join a client's job: what was asked for, and what became of it."""
+
+from __future__ import annotations
+
+import json
+
+from monarch._core.call.future import Future
+from monarch._core.call.mesh_info import each_of
+from monarch._core.config import config
+from monarch._core.config.address import ChannelAddr
+from monarch._core.errors.errors import AttachError, AuthenticationError, MonarchError, VersionMismatch, attach_failed
+from monarch._core.hosts.trust import Given, Trust
+from monarch._core.process import runtime_log
+from monarch._core.process.current import current_process
+from monarch._core.process.identity import new_uid
+from monarch._core.process.process import ERROR, LocalProcess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from monarch._core._native import CallCell, Hosts
+    from monarch._core.hosts.host_mesh import HostMesh
+
+
+def native_hosts(process: LocalProcess) -> Hosts:
+    """The connections of this client or agent to other hosts, made on first need."""
+    if process.hosts is None:
+        from monarch._core._native import Hosts
+
+        process.hosts = Hosts(process.native)
+    return process.hosts
+
+
+def where(address: ChannelAddr) -> tuple[str, str, int]:
+    """An address as the native side takes it."""
+    address.require_supported()
+    if address.scheme == "unix":
+        return ("unix", address.path or "", 0)
+    if address.scheme == "local":
+        # In a namespace of the kernel, so that other processes of the user can dial it too.
+        return ("unix", f"@monarch-inproc-{address.number}", 0)
+    if address.fd is not None:
+        return ("fd", "", address.fd)
+    return ("tcp", address.host or "", address.get_port())
+
+
+class Attachment:
+    """One call of `attach_to_workers`."""
+
+    def __init__(self, process: LocalProcess, workers: Sequence[Any], given: Given, name: str | None = None) -> None:
+        self.process = process
+        self.given = given
+        known_addresses = [_known_address(w) for w in workers]
+        # Places of which the address is not known yet; the place in the mesh stands for it.
+        self.unknown = {rank for rank, address in enumerate(known_addresses) if address is None}
+        self.addresses = [address or f"{name or 'workers'}[{rank}]" for rank, address in enumerate(known_addresses)]
+        known = _joined_hosts(process)
+        taken: set[int] = set()
+        # A host that this client has already stays the one it is.
+        self._again: dict[int, tuple[Attachment, int]] = {}
+        ids: list[int] = []
+        for rank, address in enumerate(known_addresses):
+            before = known.get(address) if address is not None else None
+            if (
+                before is not None
+                and address is not None
+                and before[0].ids[before[1]] not in taken
+                and given.is_as(before[0].given, address)
+            ):
+                self._again[rank] = before
+                ids.append(before[0].ids[before[1]])
+            else:
+                ids.append(new_uid())
+            taken.add(ids[-1])
+        self.ids = tuple(ids)
+        self.cell = native_hosts(process).announce(ids, job_settings())
+        process.attachments.append(self)
+        self.failure: MonarchError | None = None
+        # By rank, the error of the Future of its address: it has the cause.
+        self.no_address: dict[int, MonarchError] = {}
+        # Why hosts that have joined are gone, asked where a call has failed for that: None where nothing is known beyond the loss.
+        self.explain: Callable[[], MonarchError | None] | None = None
+        self._workers = list(workers)
+        self.future: Future[None] = Future._of(self.cell, self._result)
+
+    def begin(self) -> None:
+        self.process.start_thread(self._run)
+
+    def _run(self) -> None:
+        from monarch._core._native import set_runtime_thread
+
+        set_runtime_thread()
+        new = [(rank, worker) for rank, worker in enumerate(self._workers) if rank not in self._again]
+        self._join([(rank, worker) for rank, worker in new if isinstance(worker, str)])
+        late = [(rank, worker) for rank, worker in new if not isinstance(worker, str)]
+        while late:
+            # With those whose addresses have come meanwhile.
+            come = [late[0], *(w for w in late[1:] if _has_come(w[1]))]
+            late = [w for w in late if w not in come]
+            self._join([(rank, text) for rank, worker in come if (text := self._address(rank, worker)) is not None])
+        for rank, before in self._again.items():
+            self._join_again(rank, *before)
+        if runtime_log.wants(runtime_log.INFO):
+            self._write_down()
+
+    def _write_down(self) -> None:
+        """Who has been attached, and who has not, of which `AttachError` tells."""
+        while not self.cell.done():
+            self.cell.wait(0, 1.0)
+        for rank, (address, result) in enumerate(zip(self.addresses, self.cell.results(), strict=True)):
+            if result is None or rank in self._again:
+                continue
+            if result.status == ERROR:
+                why = result.raw().decode(errors="replace").partition(":")[2]
+                runtime_log.event("host.not_attached", runtime_log.WARN, True, peer=address, detail=f"{address} did not join: {why}")
+            else:
+                said = json.loads(result.raw())
+                detail = f"attached {said['host']} at {address}, its agent is pid {said['pid']}"
+                runtime_log.event("host.attached", peer=address, detail=detail)
+
+    def _address(self, rank: int, worker: Any) -> Any:
+        """What the Future of an address gives; None if it gives none."""
+        try:
+            text = worker.get()
+            self.addresses[rank] = str(text)
+            self.unknown.discard(rank)
+            return text
+        except MonarchError as e:  # it says more than we could
+            self.failure = self.failure or e
+            self.no_address[rank] = e
+            self._give_up(rank, str(e).partition("\nhint: ")[0])
+        except Exception as e:
+            self._give_up(rank, f"its address did not come: {type(e).__name__}: {e}")
+        return None
+
+    def _join(self, workers: list[tuple[int, Any]]) -> None:
+        """Has these join; many that are known by the same by a tree."""
+        hosts = native_hosts(self.process)
+        bound = config.seconds("mesh_attach_config_timeout")
+        groups: dict[tuple[object, ...], tuple[Trust, list[tuple[int, int, tuple[str, str, int], int]]]] = {}
+        for rank, text in workers:
+            try:
+                address = ChannelAddr.parse(text)
+                trust = self.given.of(address)
+                one = (rank, self.ids[rank], where(address), agent_uid(address))
+            except (ValueError, TypeError, OSError) as e:
+                self._give_up(rank, str(e))
+                continue
+            groups.setdefault(trust.fields(), (trust, []))[1].append(one)
+        for trust, group in groups.values():
+            try:
+                hosts.join_all(self.cell, group, trust, described_by(self.process), 60.0 if bound is None else bound)
+            except (ValueError, TypeError, OSError) as e:
+                for rank, _, _, _ in group:
+                    self._give_up(rank, str(e))
+
+    def _join_again(self, rank: int, before: Attachment, its: int) -> None:
+        while (result := before.cell.result(its)) is None:
+            before.cell.wait(0, 1.0)
+        self.cell.complete(rank, result.status, result.raw())
+
+    def _give_up(self, rank: int, why: str) -> None:
+        native_hosts(self.process).give_up(self.cell, rank, self.ids[rank], why)
+
+    def _result(self, cell: CallCell) -> None:
+        if self.failure is None:
+            self.failure = failure_of(cell, self.addresses)
+        if self.failure is not None:
+            self._mark_procs_seen(cell)
+            raise self.failure
+
+    def _mark_procs_seen(self, cell: CallCell) -> None:
+        """The same error is the end of the procs that were to be on these hosts."""
+        from monarch._core.process.root_fault import proc_failure_seen
+
+        failed = {self.ids[r] for r, result in enumerate(cell.results()) if result is not None and result.status == ERROR}
+        for mesh in list(self.process.owned.values()):
+            if not mesh.is_actors:
+                for proc, agent in zip(mesh.info.procs, each_of(mesh.info.agents), strict=True):
+                    if agent in failed:
+                        proc_failure_seen(self.process, proc)
+
+    def check(self) -> None:
+        """Raises if it is known that hosts have not joined."""
+        if self.failure is None and self.cell.done():
+            self._result(self.cell)
+        if self.failure is not None:
+            raise self.failure
+
+    def described(self) -> list[dict[str, Any] | None]:
+        """What each host said of itself: `agent`, `host`, `pid`, `release`; None of those that have not joined."""
+        results = self.cell.results()
+        return [json.loads(r.raw()) if r is not None and r.status != ERROR else None for r in results]
+
+
+def _known_address(worker: Any) -> str | None:
+    """What is known of it now: of a Future, whatever it has."""
+    if isinstance(worker, str):
+        return worker
+    done = getattr(worker, "_done", None)
+    if done is not None and done():
+        try:
+            return str(worker.get())
+        except Exception:  # it is told where the others are, in `_run`
+            pass
+    return None
+
+
+def _has_come(worker: Any) -> bool:
+    done = getattr(worker, "_done", None)
+    return done is not None and bool(done())
+
+
+def _joined_hosts(process: LocalProcess) -> dict[str, tuple[Attachment, int]]:
+    """The hosts that this client has attached and not lost, by their addresses."""
+    if process.hosts is None:
+        return {}
+    lost = {id for id, _, _, why in process.hosts.hosts() if why is not None}
+    process.attachments = [a for a in process.attachments if not lost.issuperset(a.ids)]
+    every = [(address, a, rank) for a in process.attachments for rank, address in enumerate(a.addresses) if rank not in a.unknown]
+    return {address: (a, rank) for address, a, rank in every if a.ids[rank] not in lost}
+
+
+def failure_of(cell: CallCell, addresses: Sequence[str]) -> AttachError | None:
+    """Why not all have joined, by the answers."""
+    reasons: dict[str, str] = {}
+    kinds: set[str] = set()
+    for rank, result in enumerate(cell.results()):
+        if result is not None and result.status == ERROR:
+            kind, _, why = result.raw().decode(errors="replace").partition(":")
+            reasons[addresses[rank]] = why
+            kinds.add(kind)
+    cell.set_retrieved()
+    if not reasons:
+        return None
+    made = AuthenticationError if "auth" in kinds else VersionMismatch if "version" in kinds else AttachError
+    return made(attach_failed(len(addresses), reasons), reasons)
+
+
+def agent_uid(address: ChannelAddr) -> int:
+    """The identity that an address names; 0 if it names none. `ValueError` for one that no process can have."""
+    if address.uid is None:
+        return 0
+    from monarch._core.process.identity import from_base58
+
+    uid = from_base58(address.uid)
+    if not 0 < uid < 1 << 64:
+        raise ValueError(f"{address.url}: {address.label}<{address.uid}> is not the identity of a process")
+    return uid
+
+
+def described_by(process: LocalProcess) -> str:
+    """This client, as others write it down."""
+    import os
+
+    return f"{process.host} pid {process.pid} uid {os.getuid()}"
+
+
+def job_settings() -> tuple[float, float, float]:
+    """Of a new job, in seconds."""
+    return (
+        config.host_loss_seconds() or 3.0,
+        config.seconds("channel_reconnect_timeout") or 10.0,
+        config.seconds("mesh_orphan_timeout") or 0.0,
+    )
+
+
+def attach_to_workers(
+    *,
+    private_key: bytes | str | None = None,
+    ca: bytes | str | None = None,
+    workers: Sequence[Any],
+    name: str | None = None,
+    secret: bytes | str | None = None,
+    insecure: bool = False,
+) -> HostMesh:
+    """The hosts whose agents run at these addresses (`monarch worker`), as a mesh with one dimension `hosts`, in this order.
+
+    An address is a string such as `tcp://host:22222` or a `Future` of one. Returns at once; `initialized` is done when all have joined and
+    raises `AttachError` (`.hosts`: address to reason) if one has not within `mesh_attach_config_timeout`. `secret` (bytes, or the path of
+    a file that only its owner may read), `private_key` with `ca` (PEM, or paths), or `insecure=True` say how both sides know each other;
+    `ValueError` if an address needs one of them. Errors name a host by `name` and rank while its address is not known.
+    """
+    process = current_process()
+    if not process.is_client or process.universe is not None:
+        raise RuntimeError("attach_to_workers is for the client: an actor takes a host mesh as an argument")
+    workers = list(workers)
+    if not workers:
+        raise ValueError("workers is empty: give the address of one host at least")
+    given = Given(secret, private_key, ca, insecure)
+    for worker in workers:
+        if isinstance(worker, str):
+            address = ChannelAddr.parse(worker)
+            where(address)
+            agent_uid(address)
+            given.of(address)
+        elif not callable(getattr(worker, "get", None)):
+            raise TypeError(f"workers has {worker!r}: expected an address or a Future of one")
+    from monarch._core.hosts.host_mesh import HostMesh
+    from monarch._core.shape.shape import Shape
+    from monarch._core.shape.slice import Slice
+
+    attachment = Attachment(process, workers, given, name)
+    attachment.begin()
+    mesh = HostMesh(attachment.ids, Shape(("hosts",), Slice.new_row_major((len(workers),))), True)
+    mesh._attachment = attachment
+    return mesh

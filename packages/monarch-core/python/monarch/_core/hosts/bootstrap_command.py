@@ -1,0 +1,72 @@
+"""How a process is started when the usual way will not do."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+
+class BootstrapCommand:
+    """A program that ends up running our bootstrap: an interpreter, or a wrapper around one.
+
+    `args=None` means our own bootstrap. A None value in `env` removes the variable; `inherit_env=False` starts from an empty environment
+    plus what Monarch needs.
+    """
+
+    def __init__(
+        self,
+        program: str,
+        arg0: str | None = None,
+        args: Sequence[str] | None = None,
+        env: Mapping[str, str | None] | None = None,
+        inherit_env: bool = True,
+    ) -> None:
+        self.program = program
+        self.arg0 = arg0
+        self.args = None if args is None else list(args)
+        self.env = dict(env or {})
+        self.inherit_env = inherit_env
+
+    def with_env(self, env: Mapping[str, str | None]) -> BootstrapCommand:
+        """A copy with these variables too."""
+        return BootstrapCommand(self.program, self.arg0, self.args, {**self.env, **env}, self.inherit_env)
+
+    def _argv(self) -> list[str]:
+        args = self.args
+        if args is not None and len(args) == 2 and args[0] == "-m" and args[1].endswith("actor.bootstrap_main"):
+            import warnings
+
+            warnings.warn(f"{args} is taken as Monarch's own bootstrap: leave args out", DeprecationWarning, stacklevel=4)
+            args = None
+        if args is None:
+            args = default_arguments()
+        return [self.arg0 or self.program, *args]
+
+    def _environment(self) -> dict[str, str]:
+        base: dict[str, Any] = dict(os.environ) if self.inherit_env else {}
+        base.update(self.env)
+        return {k: v for k, v in base.items() if v is not None}
+
+    def __eq__(self, other: object) -> bool:
+        return vars(self) == vars(other) if isinstance(other, BootstrapCommand) else NotImplemented
+
+    __hash__ = None  # pyright: ignore
+
+    def __repr__(self) -> str:
+        rest = f"args={self.args!r}, env={self.env!r}, inherit_env={self.inherit_env!r}"
+        return f"BootstrapCommand(program={self.program!r}, arg0={self.arg0!r}, {rest})"
+
+
+def default_arguments() -> list[str]:
+    """Arguments that make a Python interpreter run our bootstrap, with our modules found as they were here."""
+    return ["-c", f"import sys; sys.path[:] = {sys.path!r}; from monarch._core.start.proc_main import main; main()"]
+
+
+def default_bootstrap_cmd() -> BootstrapCommand:
+    """The current interpreter, without changes to the environment."""
+    return BootstrapCommand(sys.executable)

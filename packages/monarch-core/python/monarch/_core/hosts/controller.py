@@ -1,0 +1,93 @@
+"""Controllers: one actor per job and name, living in the client's process. The client keeps the table."""
+
+from __future__ import annotations
+
+import marshal
+from _thread import allocate_lock
+
+from monarch._core.call.actor import actor_class, check_arguments
+from monarch._core.call.future import Future
+from monarch._core.process.current import current_process
+from monarch._core.process.process import CONTROLLER, ERROR, FIRST_ERROR, LocalProcess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, ParamSpec, TypeVar
+
+    from monarch._core._native import CallCell
+    from monarch._core.call.actor_mesh import ActorMesh
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
+
+
+_lock = allocate_lock()
+
+
+def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """The controller of that name, spawned in the client's process if there is none; the root owns it.
+
+    A failed one raises `ActorError` with `Failure on {name}`.
+    """
+    from monarch._core.pickle.pickling import dumps_class, dumps_in_band
+
+    actor_class(Class)  # pyright: ignore
+    check_arguments(Class.__init__, 1, args, kwargs)  # pyright: ignore
+    process = current_process()
+    request = marshal.dumps((name, dumps_class(Class), dumps_in_band((args, kwargs))))  # pyright: ignore
+    cell = process.native.cell(FIRST_ERROR, 1, [process.job])
+    process.native.request(process.job, CONTROLLER, request, cell.slot)
+    return Future._of(cell, lambda c: _result(c, name))
+
+
+def _result(cell: CallCell, name: str) -> Any:
+    from monarch._core.call.answer import actor_error
+
+    error = cell.error()
+    if error is not None:
+        if error.status == ERROR:
+            found = actor_error(error, name, "get_or_spawn_controller")
+            found.args = (str(found.exception),)
+            found.message = str(found.exception).split("\n", 1)[0]  # the rest is in its traceback
+            raise found
+        raise RuntimeError(f"the client that keeps controller {name} is gone")
+    result = cell.result(0)
+    assert result is not None
+    from monarch._core.pickle.pickling import loads
+
+    return loads(result.raw())
+
+
+def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
+    """A look-up, on the client's housekeeping thread."""
+    from monarch._core.pickle.pickling import dumps_in_band
+
+    name, payload, arguments = marshal.loads(body)
+    try:
+        found = _find_or_spawn(process, name, payload, arguments)
+    except Exception as e:
+        from monarch._core.call.answer import pack_error
+
+        process.native.reply(sender, slot, 0, ERROR, pack_error(e, "<root>", process.pid, process.host))
+        return
+    process.native.reply(sender, slot, 0, 0, dumps_in_band(found))
+
+
+def _find_or_spawn(process: LocalProcess, name: str, payload: bytes, arguments: bytes) -> ActorMesh:
+    from monarch._core.hosts.proc_mesh import own_proc
+    from monarch._core.pickle.pickling import loads, loads_class
+
+    with _lock:
+        found = process.controllers.get(name)
+        if found is None:
+            args, kwargs = loads(arguments)
+            found = process.controllers[name] = own_proc(process)._spawn(name, loads_class(payload), args, kwargs)
+            # A failed one is told to those who look it up, and to nobody else.
+            process.supervision.disown(found._info.uid)
+    failure = found._failure()
+    if failure is not None:
+        from monarch._core.errors.errors import controller_failed
+
+        raise RuntimeError(controller_failed(name, failure.report()))
+    return found

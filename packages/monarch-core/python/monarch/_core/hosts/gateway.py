@@ -1,0 +1,70 @@
+"""The agent through which a client reaches all hosts, where it can dial that one only."""
+
+from __future__ import annotations
+
+from monarch._core.config import config
+from monarch._core.config.address import ChannelAddr
+from monarch._core.hosts.attachment import agent_uid, described_by, failure_of, job_settings, native_hosts, where
+from monarch._core.hosts.trust import Given
+from monarch._core.process.current import current_process, known_process
+from monarch._core.process.process import LocalProcess
+
+# The client that `attach` has started and that has no gateway yet, because none answered: it may try another one.
+_waiting: int | None = None
+
+
+def attach(
+    addr: str,
+    *,
+    private_key: bytes | str | None = None,
+    ca: bytes | str | None = None,
+    secret: bytes | str | None = None,
+    insecure: bool = False,
+) -> None:
+    """From now on this client reaches all hosts through the agent at `addr`: one port that can be dialled is enough.
+
+    `this_host()` is still this machine. Waits for the agent, `mesh_attach_config_timeout` at most; `AttachError` if it does not answer or
+    refuses. Once only, before anything else of Monarch is used: the same address again changes nothing, another one is a `RuntimeError`,
+    as is a client that has started without. `secret` and the others as for `attach_to_workers`; a secret is also taken from
+    `MONARCH_JOB_SECRET_FILE`.
+    """
+    global _waiting
+    address = ChannelAddr.parse(addr)
+    at = where(address)
+    process = known_process()
+    if process is not None and _has_this_gateway(process, addr):
+        return
+    trust = Given(secret, private_key, ca, insecure).of(address)
+    if process is None:
+        process = current_process()
+        _waiting = process.uid
+    hosts = native_hosts(process)
+    bound = config.seconds("mesh_attach_config_timeout")
+    seconds = 60.0 if bound is None else bound
+    cell = hosts.go_through(addr, at, agent_uid(address), trust, described_by(process), job_settings(), seconds)
+    joined = False
+    try:
+        cell.wait()
+        failure = failure_of(cell, [addr])
+        if failure is not None:
+            raise failure
+        joined = True
+        _waiting = None
+    finally:
+        if not joined:
+            hosts.forget_way()
+
+
+def _has_this_gateway(process: LocalProcess, addr: str) -> bool:
+    if not process.is_client or process.universe is not None:
+        raise RuntimeError("attach is for the client: its actors use its connections")
+    way = None if process.hosts is None else process.hosts.way()
+    if way is None:
+        if process.uid != _waiting or (process.hosts is not None and process.hosts.hosts()):
+            raise RuntimeError(f"attach({addr!r}) comes too late: this client has started already, attach first of all")
+        return False
+    _, known, lost = way
+    if known != addr:
+        raise RuntimeError(f"attach({addr!r}): this client reaches hosts through {known} already, and that cannot be changed")
+    # One that is lost does not come back: it is joined anew.
+    return lost is None

@@ -1,0 +1,21 @@
+"""The process and the machine that this code runs in, as meshes."""
+
+from __future__ import annotations
+
+from monarch._core.call.context import context
+from monarch._core.hosts.host_mesh import local_host
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core.hosts.host_mesh import HostMesh
+    from monarch._core.hosts.proc_mesh import ProcMesh
+
+
+def this_proc() -> ProcMesh:
+    """The process this runs in; for the root client, the client's own process."""
+    return context().actor_instance.proc
+
+
+def this_host() -> HostMesh:
+    """The machine this runs on, a 0-dimensional mesh."""
+    return local_host(context().actor_instance._process)  # pyright: ignore[reportPrivateUsage]

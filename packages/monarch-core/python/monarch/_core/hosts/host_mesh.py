@@ -1,0 +1,282 @@
+"""Meshes of machines, on which processes are spawned. On one machine there is one host, whose agent is the client."""
+
+from __future__ import annotations
+
+from monarch._core.call.future import Future
+from monarch._core.call.lazy_future import returns_future
+from monarch._core.hosts.spawned_procs import SpawnedProcs, procs_on
+from monarch._core.process.above import above
+from monarch._core.process.process import LocalProcess
+from monarch._core.shape.mesh import MeshTrait
+from monarch._core.shape.shape import Extent, Point, Region, Shape
+from monarch._core.shape.slice import Slice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Literal, Self
+
+    from monarch._core.errors.errors import MonarchError
+    from monarch._core.hosts.attachment import Attachment
+    from monarch._core.hosts.bootstrap_command import BootstrapCommand
+    from monarch._core.hosts.proc_mesh import ProcMesh
+    from monarch._core.supervise.supervision import OwnedMesh
+    from monarch._core.sync.workspace import Workspace
+
+
+class HostMesh(MeshTrait):
+    """Host agents. What created or attached it is owned; slices and unpickled handles are references."""
+
+    __slots__ = ("__weakref__", "_agents", "_attachment", "_executable", "_is_owned", "_shape", "_spawned")
+    _whole_slice_is_self = True
+
+    def __init__(self, agents: tuple[int, ...], shape: Shape, is_owned: bool, executable: str | None = None) -> None:
+        self._agents = agents
+        self._shape = shape
+        self._is_owned = is_owned
+        self._executable = executable
+        self._spawned = SpawnedProcs()
+        # Of hosts that were attached.
+        self._attachment: Attachment | None = None
+
+    @property
+    def _ndslice(self) -> Slice:
+        return self._shape.ndslice
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return tuple(self._shape.labels)
+
+    def _new_with_shape(self, shape: Shape) -> Self:
+        mesh = type(self)(self._agents, shape, False, self._executable)
+        mesh._attachment = self._attachment
+        mesh._spawned = self._spawned
+        return mesh
+
+    def _agent_ids(self) -> list[int]:
+        """The agent of each host; one for all where all are this machine."""
+        agents = self._agents
+        return [agents[r if len(agents) > 1 else 0] for r in self._shape.ranks()]
+
+    @property
+    def _is_shut_down(self) -> bool:
+        return self._spawned.is_shut_down
+
+    def _check_not_shut_down(self) -> None:
+        if self._is_shut_down:
+            raise RuntimeError("HostMesh has already been shut down")
+
+    def _check_usable(self) -> None:
+        self._check_not_shut_down()
+        if self._attachment is not None:
+            self._attachment.check()
+
+    def _explain_loss(self, explain: Callable[[], MonarchError | None]) -> None:
+        """Calls that fail because attached hosts are lost raise what `explain` gives, if it gives something."""
+        if self._attachment is not None:
+            self._attachment.explain = explain
+
+    def _lost_hosts(self) -> dict[int, str]:
+        """Why this client has lost hosts of an attached mesh, by their ranks in it."""
+        if self._attachment is None:
+            return {}
+        native = self._attachment.process.hosts
+        lost = {agent: why for agent, _, _, why in native.hosts() if why is not None} if native is not None else {}
+        return {rank: lost[agent] for rank, agent in enumerate(self._agents) if agent in lost}
+
+    def spawn_procs(
+        self,
+        per_host: dict[str, int] | None = None,
+        bootstrap: Callable[[], Any] | None = None,
+        name: str | None = None,
+        proc_bind: list[dict[str, str]] | None = None,
+        bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None = None,
+    ) -> ProcMesh:
+        """Spawns processes on every host; the mesh has the hosts' dimensions, then those of `per_host` (label to size).
+
+        `bootstrap` runs in each before any actor; `proc_bind` has one dict per process of a host (`cpus`, `physcpubind`, `cpunodebind`,
+        `membind`); `bootstrap_command` says how to start them. Returns at once; `initialized` tells of failures.
+        """
+        from monarch._core.hosts.spawn import spawn_procs
+
+        self._check_usable()
+        if per_host is not None and not hasattr(per_host, "keys"):
+            raise TypeError(
+                f"spawn_procs({per_host!r}): per_host is a dict of label to size, not {type(per_host).__name__}\n"
+                "hint: spawn_procs({'procs': 4}) makes four processes on each host, along a dimension `procs`"
+            )
+        return spawn_procs(self, dict(per_host or {}), bootstrap, name or "anon", proc_bind, bootstrap_command)
+
+    @property
+    def initialized(self) -> Future[Literal[True]]:
+        if self._attachment is None:
+            return Future._value(True)
+        joined = self._attachment.future
+
+        async def wait() -> Literal[True]:
+            await joined
+            return True
+
+        return returns_future(wait)()
+
+    def stop(self) -> Future[None]:
+        """Stops the processes spawned through this object; the hosts stay ready."""
+        self._check_owned()
+        return _stop_all(self._spawned.take(), "host mesh stopped")
+
+    def shutdown(self) -> Future[None]:
+        """Stops the processes, those of copies included, and ends the agents; the object cannot be used afterwards."""
+        self._check_owned()
+        self._check_not_shut_down()
+        self._spawned.shut_down()
+        reason = "host mesh shut down"
+        if self._attachment is None:
+            return _stop_all(list(self._spawned), reason)
+        # No process outlives its agent, whichever object it was spawned through.
+        return self._end_agents(_stop_all(procs_on(self._attachment.process, set(self._agent_ids())), reason))
+
+    def _end_agents(self, stopped: Future[None]) -> Future[None]:
+        from monarch._core.hosts.attachment import native_hosts
+        from monarch._core.process.current import current_process
+
+        hosts, agents = native_hosts(current_process()), self._agent_ids()
+
+        async def wait() -> None:
+            try:
+                await stopped
+            finally:
+                # The others are reached through the gateway.
+                gateways = [agent for agent in agents if hosts.is_way(agent)]
+                for group in ([agent for agent in agents if agent not in gateways], gateways):
+                    # Whose end is known already has nobody to be asked.
+                    asked = [hosts.shutdown(agent) for agent in group]
+                    for cell in asked:
+                        await Future._of(cell, lambda c: c.set_retrieved())
+
+        return returns_future(wait)()
+
+    def _check_owned(self) -> None:
+        if not self._is_owned:
+            raise RuntimeError("cannot shut down `HostMesh` that is a reference instead of owned")
+
+    def with_python_executable(self, path: str) -> HostMesh:
+        """A copy whose processes use that interpreter; `this_host()` inside them does so too."""
+        mesh = self.__copy__()
+        mesh._executable = str(path)
+        return mesh
+
+    def __copy__(self) -> HostMesh:
+        """The same hosts as an object of its own: its `stop` ends what was spawned through it."""
+        mesh = HostMesh(self._agents, self._shape, self._is_owned, self._executable)
+        mesh._attachment = self._attachment
+        mesh._spawned = SpawnedProcs(self._spawned)
+        return mesh
+
+    async def sync_workspace(self, workspace: Workspace, conda: bool = False, auto_reload: bool = False) -> None:
+        """Mirrors the directories of a workspace to every host, below `WORKSPACE_DIR` there; on the client's machine there is nothing to
+        copy.
+
+        What has changed is sent, what `.gitignore` names is not, and each directory is switched to its new content in one step. One line
+        for each says what was sent. With `auto_reload` all procs of the hosts then reload the modules whose files have changed;
+        `ActorError` if one cannot be. A host that fails keeps the old content; what it cannot write is an `ActorError` that names it.
+
+        `RuntimeError` on a slice or an unpickled mesh, `NotImplementedError` for `conda`, which needs monarch-fs.
+        """
+        if not self._is_owned:
+            raise RuntimeError("sync_workspace needs an owned HostMesh, not a slice or an unpickled one")
+        self._check_usable()
+        await above.sync_workspace(self, workspace, conda, auto_reload)
+
+    @property
+    def region(self) -> Region:
+        return Region(self._shape.labels, self._shape.ndslice)
+
+    @property
+    def stream_logs(self) -> bool:
+        return False
+
+    @property
+    def is_fake_in_process(self) -> bool:
+        return False
+
+    def __enter__(self) -> Self:
+        self._check_not_shut_down()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_shut_down:
+            self.shutdown().get()
+
+    async def __aenter__(self) -> Self:
+        self._check_not_shut_down()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if not self._is_shut_down:
+            await self.shutdown()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, HostMesh):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[Any, ...]:
+        """Which hosts, in which shape: a slice is equal to what its own host calls `this_host()`."""
+        return (tuple(self._agent_ids()), self._labels, tuple(self._ndslice.sizes))
+
+    def __repr__(self) -> str:
+        return f"<HostMesh {self.extent}>"
+
+    def _state(self) -> tuple[Any, ...]:
+        return (self._agents, self._shape, self._executable)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (received_host_mesh, self._state())
+
+
+def _stop_all(meshes: list[OwnedMesh], reason: str) -> Future[None]:
+    futures = [mesh.stop(reason) for mesh in meshes]
+
+    async def wait() -> None:
+        failed: list[Exception] = []
+        for future in futures:
+            try:
+                await future
+            except Exception as e:  # the others are waited for all the same
+                failed.append(e)
+        if failed:
+            raise failed[0]
+
+    return returns_future(wait)() if futures else Future._value(None)
+
+
+def received_host_mesh(agents: tuple[int, ...], shape: Shape, executable: str | None) -> HostMesh:
+    """A reference out of a message."""
+    return HostMesh(agents, shape, False, executable)
+
+
+_local: dict[int, HostMesh] = {}
+
+
+def local_host(process: LocalProcess) -> HostMesh:
+    """The machine of this process."""
+    found = _local.get(process.uid)
+    if found is None:
+        shape = Shape((), Slice(offset=0, sizes=(), strides=()))
+        # The client owns its machine; for those it spawned, it is somebody else's.
+        found = _local[process.uid] = HostMesh((process.agent_uid,), shape, process.is_client, process.python_executable)
+    return found
+
+
+def host_extent(hosts: HostMesh, per_host: dict[str, int]) -> Extent:
+    """The hosts' dimensions followed by those of one host; `ValueError` if they share a label or a size makes no sense."""
+    shared = [label for label in per_host if label in hosts._labels]
+    if shared:
+        raise ValueError(f"per_host dimensions {shared} overlap with host labels {list(hosts._labels)}")
+    for label, size in per_host.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"per_host[{label!r}] must be a positive int, not {size!r}")
+    return Extent([*hosts._labels, *per_host], [*hosts._ndslice.sizes, *per_host.values()])

@@ -1,0 +1,49 @@
+"""Who moves large parts of messages to processes of other hosts: an entry point of the group `monarch.bulk`, or nobody.
+
+Without one they go through the agents, as everything does. With one, a part of so many bytes stays in the sender's shared memory, and
+its receiver fetches it from there, from process to process: that is native code of this package, on both sides, so only the sender needs
+the other wheel. What a frame says of such a part begins with the kind of the way, so that others can be added.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from monarch._core.process.current import current_process
+
+GROUP = "monarch.bulk"
+
+
+class Mover(Protocol):
+    """What an entry point of the group names; loaded when a process first sends something large to another host."""
+
+    def least(self) -> int | None:
+        """From how many bytes on a part is better fetched by its receiver; None: none is, as long as this process lives."""
+        ...
+
+
+def mover() -> Mover | None:
+    """The one that is installed; of several, the first by name. `ImportError` if it cannot be loaded."""
+    from importlib.metadata import entry_points
+
+    for entry in sorted(entry_points(group=GROUP)):
+        try:
+            return entry.load()
+        except Exception as e:  # whatever another wheel raises
+            raise ImportError(
+                f"{entry.value}, which moves large messages (entry point '{entry.name}' of {GROUP}), cannot be loaded: {e}"
+            ) from e
+    return None
+
+
+def choose() -> None:
+    """Decides for this process; what cannot be loaded is said once, and large parts are sent as ever."""
+    least = None
+    try:
+        found = mover()
+        least = found.least() if found is not None else None
+    except Exception as e:
+        import logging
+
+        logging.getLogger("monarch").warning("large messages to other hosts go through their agents: %s", e)
+    current_process().native.lend_from(least)

@@ -1,0 +1,284 @@
+"""Meshes of processes, on which actors are spawned."""
+
+from __future__ import annotations
+
+import marshal
+
+from monarch._core.call.actor import Actor, actor_class, check_arguments
+from monarch._core.call.actor_mesh import ActorMesh, share_if_plain, whole_shape
+from monarch._core.call.future import Future
+from monarch._core.call.mesh_info import MeshInfo, each_of, runs_of
+from monarch._core.call.owner import spawning_owner
+from monarch._core.process.current import current_process
+from monarch._core.process.identity import new_uid
+from monarch._core.process.loaded import loaded_module
+from monarch._core.process.process import AGGREGATE, GATHER, LOG_LEVEL, NO_ANSWER, LocalProcess
+from monarch._core.shape.mesh import MeshTrait
+from monarch._core.shape.shape import Extent, Shape
+from monarch._core.shape.slice import Slice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
+
+    from monarch._core._native import CallCell
+    from monarch._core.hosts.host_mesh import HostMesh
+    from monarch._core.supervise.supervision import OwnedMesh
+
+    P = ParamSpec("P")
+    T = TypeVar("T", bound=Actor)
+
+
+class ProcMesh(MeshTrait):
+    """Processes of one spawn, or some of them. What `spawn_procs` returned is owned; slices and unpickled handles are references."""
+
+    __slots__ = ("__weakref__", "_hosts", "_info", "_mesh_bytes", "_owned", "_ready", "_shape")
+    _whole_slice_is_self = True
+
+    def __init__(
+        self, info: MeshInfo, shape: Shape, hosts: Any, owned: OwnedMesh | None = None, ready: tuple[CallCell, list[str]] | None = None
+    ) -> None:
+        self._info = info
+        self._shape = shape
+        self._hosts = hosts
+        self._owned = owned
+        self._ready = ready
+        self._mesh_bytes: bytes | None = None
+
+    @property
+    def _ndslice(self) -> Slice:
+        return self._shape.ndslice
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return tuple(self._shape.labels)
+
+    def _new_with_shape(self, shape: Shape) -> Self:
+        return type(self)(self._info, shape, self._hosts, None, self._ready)
+
+    def _procs(self) -> list[int]:
+        procs = self._info.procs
+        return [procs[r] for r in self._shape.ranks()]
+
+    def _agents(self) -> list[int]:
+        """The host of each."""
+        agents = each_of(self._info.agents)
+        return [agents[r] for r in self._shape.ranks()]
+
+    def spawn(self, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Spawns one actor per process; the handle is there at once, what is sent to it waits until the actors are.
+
+        Raises here: `ValueError` for a class that cannot be spawned, `TypeError` for arguments its `__init__` does not take, what pickling
+        them raises, `RuntimeError` after `stop`. The spawner owns the actors.
+        """
+        return self._spawn(name, Class, args, kwargs)  # pyright: ignore
+
+    def _spawn(self, name: str, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorMesh:
+        from monarch._core._native import Caller
+        from monarch._core.pickle.pickling import dumps_class
+        from monarch._core.supervise.supervision import OwnedMesh
+
+        if self._info.stopped is not None:
+            raise RuntimeError("`ProcMesh` has already been stopped")
+        actor_class(cls)
+        cls = replaced(cls)
+        check_arguments(cls.__init__, 1, args, kwargs)
+        process = current_process()
+        procs = tuple(self._procs())
+        info = self._info
+        agents = info.agents if procs == info.procs else runs_of(self._agents())
+        class_name = f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
+        owner = spawning_owner()
+        payload = dumps_class(cls)
+        extent = self._shape.extent
+        info = MeshInfo(
+            new_uid(), str(name), owner.display, extent, procs, class_name, payload, agents, process.uid, process.agent_uid, info.job
+        )
+        info.cls = cls
+        handle = ActorMesh(info, whole_shape(info.extent))
+        targets = handle._targets()
+        # First of all, because pickling the arguments may raise; the receivers hold it until the actor is there.
+        Caller(targets, "__init__", b"", 0).send(args, kwargs, NO_ANSWER)
+        spec = marshal.dumps((info.state(), owner.process.uid, owner.mailbox, self._origin()))
+        owned = OwnedMesh(process, owner, info, True)
+        vars(handle)["_owned"] = owned
+        process.infos[info.uid] = info
+        native = process.native
+        for rank, proc in enumerate(procs):
+            native.spawn_actor(proc, info.uid, rank.to_bytes(4, "little") + spec)
+            if proc in process.ended:
+                self._lost(process, info, rank, process.ended[proc])
+        return handle
+
+    def _lost(self, process: LocalProcess, info: MeshInfo, rank: int, end: Any) -> None:
+        from monarch._core.call.answer import proc_ended_failure
+
+        info.failed[rank] = proc_ended_failure(info, rank, end)
+        info.unspawned.add(rank)
+
+    @property
+    def initialized(self) -> Future[Literal[True]]:
+        """Done with True when all processes are up and have run `bootstrap`; `ActorError` if that failed, else `SpawnError`."""
+        if self._ready is None:
+            return Future._value(True)
+        return Future._of(self._ready[0], self._initialized_result)
+
+    def _initialized_result(self, cell: CallCell) -> Literal[True]:
+        from monarch._core.hosts.spawn import ready_error
+
+        error = ready_error(self._info, cell, self._ready[1] if self._ready else [])
+        # Only now: what has not been seen by then is acted upon.
+        cell.set_retrieved()
+        if error is not None:
+            raise error
+        return True
+
+    def stop(self, reason: str = "stopped by client") -> Future[None]:
+        """Stops the actors with clean-up, then the processes, and delivers what they printed. Begins when called, once.
+
+        `ValueError` on a reference.
+        """
+        if self._owned is None:
+            raise ValueError("ProcMesh is not owned; must be stopped by an owner")
+        return self._owned.stop(reason)
+
+    @property
+    def host_mesh(self) -> HostMesh:
+        """The hosts that the processes run on."""
+        if self._hosts is None:
+            from monarch._core.hosts.host_mesh import local_host
+
+            return local_host(current_process())
+        from monarch._core.hosts.host_mesh import received_host_mesh
+
+        return received_host_mesh(*self._hosts)
+
+    async def logging_option(self, stream_to_client: bool = False, aggregate_window_sec: float | None = None, level: int = 20) -> None:
+        """Says what becomes of the output of these processes, which must be up, from now on.
+
+        `level` is the one of `logging` in them. With `aggregate_window_sec` lines that are equal up to numbers are shown together, as
+        `[{N} similar log lines] {sample}`, at most so many seconds after the first of them; None ends that, with what was counted on the
+        console. With `stream_to_client` what processes of other hosts print appears at the client too, as `[{host} {proc}] {line}`.
+        """
+        if not 0 <= level <= 255:
+            raise ValueError(f"invalid logging level {level}: expected 0 to 255")
+        window = aggregate_window_sec
+        if window is not None and not 0 < window < float("inf"):
+            raise ValueError(f"invalid aggregate_window_sec {window}: expected a positive number of seconds")
+        process = current_process()
+        native, procs = process.native, self._procs()
+        cell = native.cell(GATHER, len(procs), procs)
+        for rank, proc in enumerate(procs):
+            native.request(proc, LOG_LEVEL, marshal.dumps((rank, level)), cell.slot)
+        await Future._of(cell, lambda c: None)
+        # Once they are up, so that their agent knows them, whoever calls.
+        by_agent: dict[int, list[int]] = {}
+        for proc, agent in zip(procs, self._agents(), strict=True):
+            by_agent.setdefault(agent, []).append(proc)
+        cell = native.cell(GATHER, len(by_agent), list(by_agent))
+        for rank, (agent, some) in enumerate(by_agent.items()):
+            viewer = process.job if stream_to_client else None
+            body = marshal.dumps((some, None if window is None else float(window), viewer, rank))
+            native.request(agent, AGGREGATE, body, cell.slot)
+        await Future._of(cell, lambda c: None)
+
+    def activate(self) -> Any:
+        """The processes as a device mesh of monarch-tensor, or what a test gives instead."""
+        factory = replaced_engine()
+        if factory is None:
+            _needs_tensor("activate")
+        return factory(self)
+
+    def rank_tensor(self, dim: Any) -> NoReturn:
+        _needs_tensor("rank_tensor")
+
+    def rank_tensors(self) -> NoReturn:
+        _needs_tensor("rank_tensors")
+
+    def to_table(self) -> NoReturn:
+        _needs_tensor("to_table")
+
+    async def sync_workspace(self, *_: Any, **__: Any) -> NoReturn:
+        raise NotImplementedError("sync_workspace is a method of HostMesh")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop().get()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ProcMesh):
+            return NotImplemented
+        return self._procs() == other._procs() and self._shape.extent == other._shape.extent
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._procs()))
+
+    def __repr__(self) -> str:
+        return f"<ProcMesh {self._info.name} {self.extent}>"
+
+    def _origin(self) -> bytes:
+        """What actors spawned here may ask for and rarely do: their creator and this mesh, pickled and remembered."""
+        from _pickle import dumps
+
+        from monarch._core.call.context import context
+
+        if self._mesh_bytes is None:
+            self._mesh_bytes = dumps(self._reference_state(), 5)
+        return marshal.dumps((context().actor_instance.creator_bytes(), self._mesh_bytes))
+
+    def _reference_state(self) -> tuple[Any, ...]:
+        return (self._info.state(), self._shape, self._hosts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        share_if_plain()
+        return (received_proc_mesh, self._reference_state())
+
+
+def received_proc_mesh(state: tuple[Any, ...], shape: Shape, hosts: Any) -> ProcMesh:
+    """A reference out of a message."""
+    return ProcMesh(MeshInfo.known(current_process(), state), shape, hosts)
+
+
+def _needs_tensor(name: str) -> NoReturn:
+    from monarch._core.errors.wheel import missing_wheel
+
+    raise missing_wheel(f"ProcMesh.{name}", "monarch-tensor")
+
+
+def own_proc(process: LocalProcess) -> ProcMesh:
+    """This process as a mesh of one."""
+    info = process.proc_info
+    if info is None:
+        agents = ((process.agent_uid, 1),)
+        info = process.proc_info = MeshInfo(
+            process.uid, process.name, "<root>", Extent((), ()), (process.uid,), agents=agents, job=process.job
+        )
+    return ProcMesh(info, Shape((), Slice(offset=process.proc_rank, sizes=(), strides=())), None)
+
+
+def replaced(cls: Any) -> Any:
+    """The class that a test has put in the place of this one."""
+
+    patches = loaded_module("monarch._core.testing.patching")
+    return cls if patches is None else patches.get_actor_class(cls)
+
+
+def replaced_engine() -> Callable[[ProcMesh], Any] | None:
+    """What a test has put in the place of tensor engines, for the actor that runs here."""
+
+    patches = loaded_module("monarch._core.testing.patching")
+    if patches is None:
+        return None
+    from monarch._core.call.context import current_local_actor
+
+    actor = current_local_actor()
+    return None if actor is None or actor.cls is None else patches.get_tensor_engine_factory(actor.cls)

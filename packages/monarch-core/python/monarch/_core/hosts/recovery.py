@@ -1,0 +1,217 @@
+"""Replicas that an actor keeps alive: what fails among them is started again, one for one, until it fails too often.
+
+Each replica is a proc mesh of its own with whatever `start` spawns on it, because ranks of a spawned mesh are fixed: a proc that takes
+the place of another is a new mesh, and only that rank's handle changes. A replica whose procs live gets new actors on the same procs, one
+that has lost a proc gets new procs. Nothing here waits: what is called on the new handle is kept until the replica is there.
+
+There are two ways to hear of a failure, and either may be first: `handle`, for `__supervise__`, and `heal`, for who has just seen a
+`SupervisionError`. Both do the same work at most once. The limit is per replica, as that of a pod or of a child in a supervision tree is:
+many hosts lost at once are no reason to give up, one replica that cannot live is.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from monarch._core.call.owner import current_owner
+from monarch._core.errors.errors import SupervisionError, gave_up
+from monarch._core.process.current import current_process
+from monarch._core.shape.generic import Generic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypeVar
+
+    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.hosts.host_mesh import HostMesh
+    from monarch._core.hosts.proc_mesh import ProcMesh
+    from monarch._core.supervise.supervision import OwnedMesh
+
+    T = TypeVar("T")
+else:
+    T = None
+
+# Names of replaced meshes that are remembered for each replica: news of them may still be on its way. More than anybody spawns on one.
+_REMEMBERED = 64
+
+
+class _Slot:
+    """The place of one replica."""
+
+    __slots__ = ("handle", "meshes", "procs", "starts")
+
+    def __init__(self, procs: ProcMesh) -> None:
+        self.procs = procs
+        # What `start` gave, and the actor meshes that it spawned.
+        self.handle: object = None
+        self.meshes: list[MeshInfo] = []
+        # When it was started again.
+        self.starts: list[float] = []
+
+    def names(self) -> list[str]:
+        return [info.unique_name for info in (self.procs._info, *self.meshes)]
+
+    def lost(self) -> MeshFailure | None:
+        """The end of the first of its procs that has ended."""
+        from monarch._core.call.answer import proc_ended_failure
+
+        native, info = current_process().native, self.procs._info
+        for rank, proc in enumerate(info.procs):
+            end = native.ended(proc)
+            if end is not None:
+                return proc_ended_failure(info, rank, end)
+        return None
+
+    def failed(self) -> MeshFailure | None:
+        """Why it must be replaced; None if nothing is known to be wrong."""
+        for info in self.meshes:
+            # A copy: the housekeeping thread adds to it.
+            for failure in list(info.failed.values()):
+                return failure
+        return self.lost()
+
+
+class Replicas(Generic[T]):
+    """`count` replicas, each a set of processes with actors, kept alive by the actor that makes this object.
+
+    `start(rank, procs)` spawns what a replica consists of and gives its handle; it runs once for each rank, and again for a rank that
+    has to be replaced. `per_host` are the processes of one replica, one if left out. Forward `__supervise__` to `handle`. A replica that
+    fails more than `max_restarts` times within `within` seconds raises `SupervisionError` instead, code `gave_up`.
+
+        class Trainer(Actor):
+            def __init__(self) -> None:
+                self.workers = Replicas(4, lambda rank, procs: procs.spawn("worker", Worker, rank))
+
+            def __supervise__(self, failure: MeshFailure) -> bool:
+                return self.workers.handle(failure)
+
+    Use it from the actor's own thread or loop.
+    """
+
+    __module__ = "monarch.actor.recovery"
+
+    def __init__(
+        self,
+        count: int,
+        start: Callable[[int, ProcMesh], T],
+        *,
+        hosts: HostMesh | None = None,
+        per_host: dict[str, int] | None = None,
+        name: str = "replica",
+        max_restarts: int = 3,
+        within: float = 60.0,
+    ) -> None:
+        if count < 1:
+            raise ValueError(f"count must be at least 1, not {count}")
+        if max_restarts < 0:
+            raise ValueError(f"max_restarts must not be negative: {max_restarts}")
+        if not 0 < within < float("inf"):
+            raise ValueError(f"within must be a positive number of seconds, not {within}")
+        from monarch._core.hosts.here import this_host
+
+        self._start = start
+        self._hosts = hosts or this_host()
+        self._per_host = dict(per_host or {})
+        self._name = name
+        self._max_restarts = max_restarts
+        self._within = within
+        self._retired: dict[str, None] = {}
+        self._replaced: dict[int, MeshFailure] = {}
+        # All processes first: they come up together, whatever `start` does.
+        self._slots = [_Slot(self._spawn_procs(rank)) for rank in range(count)]
+        for rank, slot in enumerate(self._slots):
+            self._start_actors(rank, slot)
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __getitem__(self, rank: int) -> T:
+        """The handle of a replica as it is now; keep the rank rather than the handle."""
+        return self._slots[rank].handle  # pyright: ignore[reportReturnType]
+
+    def __iter__(self) -> Iterator[T]:
+        """The handles as they are now, in the order of ranks."""
+        return iter([self[rank] for rank in range(len(self))])
+
+    def handle(self, failure: MeshFailure) -> bool:
+        """Replaces the replica that a failure is about; False if it is about none of these. Raises `SupervisionError` on giving up."""
+        for rank, slot in enumerate(self._slots):
+            if failure.mesh_name in slot.names():
+                self._replace(rank, slot, failure)
+                return True
+        # One that has been replaced already: `heal` was first, or its actors fell one by one.
+        return failure.mesh_name in self._retired
+
+    def heal(self) -> dict[int, MeshFailure]:
+        """Replaces all that is known to have failed. Gives the ranks that were replaced since the last time, also by `handle`, and why."""
+        for rank, slot in enumerate(self._slots):
+            failure = slot.failed()
+            if failure is not None:
+                self._replace(rank, slot, failure)
+        replaced, self._replaced = self._replaced, {}
+        return dict(sorted(replaced.items()))
+
+    def restart(self, rank: int, reason: str = "restarted") -> None:
+        """Replaces a replica, processes and all, that has not failed but does not answer either. Counts for no limit."""
+        slot = self._slots[rank]
+        self._retire(slot)
+        slot.procs.stop(reason)
+        slot.procs = self._spawn_procs(rank)
+        self._start_actors(rank, slot)
+
+    # ---- replacing
+
+    def _replace(self, rank: int, slot: _Slot, failure: MeshFailure) -> None:
+        if failure.reason.kind == "stopped":
+            # By somebody else, with its host for example: that is no failure, and there is nothing to start it on.
+            raise SupervisionError(failure.report(), failure=failure)
+        now = monotonic()
+        slot.starts = [start for start in slot.starts if now - start < self._within]
+        if len(slot.starts) >= self._max_restarts:
+            self._give_up(rank, slot, failure)
+        slot.starts.append(now)
+        self._retire(slot)
+        if slot.lost() is not None:
+            slot.procs.stop("one of its procs was lost")
+            slot.procs = self._spawn_procs(rank)
+        else:
+            for owned in _owned(slot.meshes):
+                owned.stop("another actor of this replica has failed")
+        self._start_actors(rank, slot)
+        self._replaced[rank] = failure
+
+    def _give_up(self, rank: int, slot: _Slot, failure: MeshFailure) -> None:
+        count = len(slot.starts) + 1
+        raise SupervisionError(gave_up(self._name, rank, count, self._within, failure.report()), failure=failure, code="gave_up")
+
+    def _retire(self, slot: _Slot) -> None:
+        for name in slot.names():
+            self._retired[name] = None
+        while len(self._retired) > _REMEMBERED * len(self._slots):
+            del self._retired[next(iter(self._retired))]
+
+    def _spawn_procs(self, rank: int) -> ProcMesh:
+        from monarch._core.hosts.spawn import spawn_procs
+
+        self._hosts._check_usable()
+        return spawn_procs(self._hosts, self._per_host, None, f"{self._name}_{rank}", None, None, replica=rank)
+
+    def _start_actors(self, rank: int, slot: _Slot) -> None:
+        owner = current_owner()
+        slot.meshes = []
+        outer, owner.spawned = owner.spawned, []
+        try:
+            slot.handle = self._start(rank, slot.procs)
+        finally:
+            spawned, owner.spawned = owner.spawned, outer
+        procs = set(slot.procs._info.procs)
+        # Not by looking at what it owns now: that forgets what has failed already.
+        slot.meshes = [info for info in spawned if info.class_name and procs & set(info.procs)]
+
+
+def _owned(meshes: list[MeshInfo]) -> list[OwnedMesh]:
+    owned = current_process().owned
+    found = (owned.get(info.uid) for info in meshes)
+    return [mesh for mesh in found if mesh is not None]

@@ -1,0 +1,257 @@
+"""Spawning processes: what the caller decides is written down once and sent to the agent, which starts them."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+
+from monarch._core.call.actor_mesh import whole_shape
+from monarch._core.call.mesh_info import MeshInfo, each_of, reach
+from monarch._core.call.owner import spawning_owner
+from monarch._core.config import config
+from monarch._core.hosts.host_mesh import HostMesh, host_extent
+from monarch._core.hosts.proc_mesh import ProcMesh
+from monarch._core.hosts.slow_spawn import watch
+from monarch._core.process.current import current_process, simulated_process
+from monarch._core.process.environment import start_variables
+from monarch._core.process.identity import new_uid
+from monarch._core.process.loaded import loaded_module
+from monarch._core.process.log_directory import directory_below, log_root, output_file
+from monarch._core.process.process import ERROR, FIRST_ERROR, GATHER
+from monarch._core.process.runtime_log import procs_spawned
+from monarch._core.shape.shape import Point
+from monarch._core.supervise.supervision import OwnedMesh
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from monarch._core._native import CallCell
+    from monarch._core.hosts.bootstrap_command import BootstrapCommand
+
+_BIND_KEYS = frozenset({"cpunodebind", "membind", "physcpubind", "cpus"})
+
+_spawn_callbacks: list[Callable[[ProcMesh], Any]] = []
+_active: list[Any] = []
+
+
+def spawn_procs(
+    hosts: HostMesh,
+    per_host: dict[str, int],
+    bootstrap: Callable[[], Any] | None,
+    name: str,
+    proc_bind: list[dict[str, str]] | None,
+    bootstrap_command: BootstrapCommand | Callable[[Point], BootstrapCommand] | None,
+    replica: int = 0,
+) -> ProcMesh:
+    """`replica`: of several meshes like this one, for the ranks that stand before lines of output."""
+    extent = host_extent(hosts, per_host)
+    each = 1
+    for size in per_host.values():
+        each *= size
+    count = each * len(hosts)
+    binds = _checked_binds(proc_bind, each)
+    process = current_process()
+    owner = spawning_owner()
+    procs = tuple(new_uid() for _ in range(count))
+    agents = hosts._agent_ids()
+    where = tuple((agent, each) for agent in agents)
+    info = MeshInfo(new_uid(), name, owner.display, extent, procs, agents=where, job=process.job)
+    reach(process, process.job, [(agent, agent) for agent in agents] + list(zip(procs, each_of(where), strict=True)))
+    # Without code of the user each proc comes up or ends in time, so that all can be counted; with it one may wait for another.
+    ready = process.native.cell(GATHER if bootstrap is None else FIRST_ERROR, count, list(procs), info.uid)
+    setups = {
+        elsewhere: _setup(process, hosts, info, bootstrap, ready.slot, elsewhere) for elsewhere in {a != process.agent_uid for a in agents}
+    }
+    limit = config.spawn_ready_seconds()
+    prefix = config.value("prefix_with_rank")
+    capture = config.value("enable_file_capture")
+    root = log_root()
+    plans: list[list[tuple[int, bytes, bool, int, str, str, str]]] = [[] for _ in agents]
+    commands: list[str] = []
+    known: dict[int, tuple[list[str], str | None, bool, Any, str] | None] = {}
+    for rank, uid in enumerate(procs):
+        agent = agents[rank // each]
+        elsewhere = agent != process.agent_uid
+        bind = binds[rank % each] if binds else None
+        setup = marshal.dumps((setups[elsewhere], rank, uid, bind, agent))
+        given = bootstrap_command(Point(rank, extent)) if callable(bootstrap_command) else bootstrap_command
+        key = id(given) + elsewhere if given is bootstrap_command and (given is not None or bind is None) else -1 - rank
+        command = known[key] if key in known else known.setdefault(key, _command(process, hosts, given, bind, elsewhere))
+        if command is None:
+            commands.append(sys.executable)
+        else:
+            argv, program, inherit, env, shown = command
+            commands.append(shown)
+            setup = marshal.dumps((argv, program, inherit, env, None if elsewhere else _cwd(), setup))
+        shown_rank = f"[{replica * count + rank}] " if prefix else ""
+        file = output_file(info.unique_name, rank) if capture else ""
+        if file and elsewhere and root:
+            # An absolute path: the spawner's choice goes before that of the other host's agent.
+            file = os.path.join(directory_below(root, agent), file)
+        plans[rank // each].append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank), file))
+    owned = OwnedMesh(process, owner, info, False)
+    process.infos[info.uid] = info
+    procs_spawned(info)
+    for agent, asked in zip(agents, plans, strict=True):
+        process.native.spawn_procs(agent if agent != process.agent_uid else 0, asked)
+    watch(process, info, ready.slot)
+    mesh = ProcMesh(info, whole_shape(extent), hosts._state(), owned, (ready, commands))
+    hosts._spawned.add(owned)
+    _remember(mesh)
+    for callback in list(_spawn_callbacks):
+        callback(mesh)
+    return mesh
+
+
+def _checked_binds(proc_bind: list[dict[str, str]] | None, each: int) -> list[dict[str, str]] | None:
+    if proc_bind is None:
+        return None
+    if len(proc_bind) != each:
+        raise ValueError(f"proc_bind length ({len(proc_bind)}) must equal procs_per_host ({each})")
+    from monarch._core.process.cpu_binding import parse_cpus
+
+    for bind in proc_bind:
+        unknown = set(bind) - _BIND_KEYS
+        if unknown:
+            raise ValueError(f"proc_bind has unknown keys {sorted(unknown)}: expected {sorted(_BIND_KEYS)}")
+        for value in bind.values():
+            parse_cpus(value)
+    return proc_bind
+
+
+def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[], Any] | None, slot: int, elsewhere: bool) -> bytes:
+    """What all procs of a mesh need to know, those on hosts `elsewhere` or those here."""
+    from _pickle import dumps
+
+    from monarch._core.pickle.pickling import dumps_in_band
+
+    patches = loaded_module("monarch._core.testing.patching")
+    workspaces = loaded_module("monarch._core.sync.path")
+    return dumps(
+        {
+            "job": process.job,
+            "host": None if elsewhere else process.host,
+            "owner": process.uid,
+            "owner_place": (process.uid, process.agent_uid),
+            "slot": slot,
+            "mesh": (info.state(), whole_shape(info.extent), hosts._state()),
+            "env": None if elsewhere else dict(os.environ),
+            "cwd": None if elsewhere else _cwd(),
+            "log_dir": "" if elsewhere else process.log_dir,
+            "path": own_paths() if elsewhere else list(sys.path),
+            "workspace": [] if workspaces is None else workspaces.pushed(hosts._agents),
+            "config": config.pushed_values(),
+            "bootstrap": None if bootstrap is None else dumps_in_band(bootstrap),
+            "executable": hosts._executable,
+            "python": tuple(sys.version_info[:2]),
+            "start": None if elsewhere else process.start_variables,
+            "patches": None if patches is None else patches.pushed(),
+        },
+        5,
+    )
+
+
+def own_paths() -> list[str]:
+    """Where this program imports from besides its interpreter and what is installed there: other hosts may have these folders too."""
+    installed = (sys.prefix, sys.base_prefix, sys.exec_prefix)
+    return [path for path in map(os.path.abspath, sys.path) if not path.startswith(installed) and os.path.isdir(path)]
+
+
+def _cwd() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return None
+
+
+def _command(
+    process: Any, hosts: HostMesh, given: BootstrapCommand | None, bind: dict[str, str] | None, elsewhere: bool
+) -> tuple[list[str], str | None, bool, Any, str] | None:
+    """Argument vector, program and environment of a process that cannot be forked from the zygote, and how errors show it."""
+    from monarch._core.hosts.bootstrap_command import BootstrapCommand
+
+    if given is None:
+        executable = hosts._executable
+        exec_anyway = (
+            config.value("spawn_method") == "exec"
+            or (bind is not None and "membind" in bind)
+            or (not elsewhere and start_variables() != process.start_variables)
+        )
+        if executable is None and not exec_anyway:
+            return None
+        if executable is None and elsewhere:
+            return [], None, True, {}, "python"
+        given = BootstrapCommand(executable or sys.executable)
+    if elsewhere:
+        return given._argv(), given.program, given.inherit_env, given.env, " ".join((given.program, *(given.args or ())))
+    return given._argv(), given.program, False, given._environment(), " ".join((given.program, *(given.args or ())))
+
+
+def ready_error(info: MeshInfo, cell: CallCell, commands: list[str]) -> BaseException | None:
+    """Why the processes of a mesh are not usable; None if they are. `commands` started them."""
+    if cell.error() is None:
+        return None
+    from monarch._core.call.answer import actor_error
+    from monarch._core.call.lost_host import why_lost
+    from monarch._core.errors.errors import SpawnError, cause, procs_not_started
+    from monarch._core.process.root_fault import proc_failure_seen
+
+    missing: list[tuple[str, str, list[str]]] = []
+    failure = None
+    process = current_process()
+    for rank, result in enumerate(cell.results()):
+        if result is not None and result.status == 0:
+            continue
+        # Those not heard of yet are part of what the caller is told about: the mesh is not usable.
+        proc_failure_seen(process, info.procs[rank])
+        if result is None:
+            continue
+        if result.status == ERROR:
+            return actor_error(result, info.name, "bootstrap")
+        from monarch._core.call.answer import proc_ended_failure
+
+        failure = proc_ended_failure(info, result.rank, result.raw())
+        if (error := why_lost(info, failure)) is not None:
+            return error
+        missing.append(
+            (
+                f"{commands[result.rank]} (proc {result.rank})",
+                cause(failure.reason, host=failure.host, mesh=info.name),
+                list(failure._output),
+            )
+        )
+    return SpawnError(procs_not_started(len(info.procs), missing), failure=failure)
+
+
+# ---- callbacks and the list of what is there
+
+
+def register_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], Any]) -> None:
+    """Runs `callback(proc_mesh)` for each mesh before `spawn_procs` returns it."""
+    _spawn_callbacks.append(callback)
+
+
+def unregister_proc_mesh_spawn_callback(callback: Callable[[ProcMesh], Any]) -> None:
+    """`ValueError` if it is not registered."""
+    if callback not in _spawn_callbacks:
+        raise ValueError(f"callback is not registered: {callback!r}")
+    _spawn_callbacks.remove(callback)
+
+
+def _remember(mesh: ProcMesh) -> None:
+    from weakref import ref
+
+    _active[:] = [r for r in _active if r() is not None]
+    _active.append(ref(mesh))
+
+
+def get_active_proc_meshes() -> list[ProcMesh]:
+    """Meshes spawned by this process that have not been stopped."""
+    here = simulated_process()
+    universe = None if here is None else here.universe
+    meshes = [r() for r in _active]
+    live = [m for m in meshes if m is not None and m._info.stopped is None]
+    return [m for m in live if m._owned is not None and m._owned.process.universe is universe]

@@ -1,0 +1,141 @@
+"""What clients and agents of other hosts know each other by (contract 12.2)."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core.config.address import ChannelAddr
+
+# What torchmonarch 0.7 required as `ca`.
+TRUST_ALL = "trust_all_connections"
+SECRET_VARIABLE = "MONARCH_JOB_SECRET_FILE"
+_LONGEST_SECRET = 4096
+# What launchers write: random bytes, of which the first or the last may look like white space.
+_RAW_SECRET = 32
+_INHERITED = "/dev/fd/"
+
+
+class Trust:
+    """`kind` is `secret`, `site`, `insecure` or `user`; the native side reads the others as it needs them."""
+
+    __slots__ = ("ca", "key", "kind", "secret")
+
+    def __init__(self, kind: str, secret: bytes = b"", key: bytes = b"", ca: bytes = b"") -> None:
+        self.kind = kind
+        self.secret = secret
+        self.key = key
+        self.ca = ca
+
+    def fields(self) -> tuple[object, ...]:
+        return (self.kind, self.secret, self.key, self.ca)
+
+    def __repr__(self) -> str:
+        return f"<Trust {self.kind}>"
+
+
+class Given:
+    """What a user gave: checked once, then asked for each address."""
+
+    def __init__(
+        self, secret: bytes | str | os.PathLike[str] | None, private_key: bytes | str | None, ca: bytes | str | None, insecure: bool
+    ) -> None:
+        self.insecure = bool(insecure)
+        self.trust_all = ca == TRUST_ALL
+        if self.trust_all:
+            import warnings
+
+            warnings.warn(f"ca={TRUST_ALL!r} is not needed any more: use secret= or insecure=True", DeprecationWarning, stacklevel=4)
+            ca = None
+        from monarch._core.config import config
+
+        private_key = private_key or config.value("tls_key") or None
+        ca = ca or config.value("tls_ca") or None
+        if (private_key is None) != (ca is None):
+            raise ValueError("private_key= and ca= belong together: give both, or neither")
+        self._site = None if private_key is None else (_pem(private_key, "private_key", config.value("tls_cert")), _pem(ca, "ca"))
+        if secret is None and os.environ.get(SECRET_VARIABLE):
+            secret = os.environ[SECRET_VARIABLE]
+        self._secret = None if secret is None else read_secret(secret)
+
+    def is_as(self, other: Given, address: str) -> bool:
+        """The same was given for this address: who shows something else is to be checked anew."""
+        from monarch._core.config.address import ChannelAddr
+
+        place = ChannelAddr.parse(address)
+        return self.of(place).fields() == other.of(place).fields()
+
+    def of(self, address: ChannelAddr) -> Trust:
+        """For one address; `ValueError` if it needs something that was not given."""
+        if address.scheme in ("unix", "local"):
+            return Trust("user")
+        if self._secret is not None:
+            return Trust("secret", secret=self._secret)
+        if self._site is not None:
+            return Trust("site", key=self._site[0], ca=self._site[1])
+        if self.insecure or (self.trust_all and address.loopback):
+            if self.insecure:
+                import warnings
+
+                warnings.warn(f"{address.url} is used without encryption: who can reach it can run code", UserWarning, stacklevel=4)
+            return Trust("insecure")
+        raise ValueError(
+            f"{address.url} needs one of: secret= (or {SECRET_VARIABLE}), private_key= with ca=, or insecure=True for a network "
+            "where everybody may run code"
+        )
+
+
+def read_secret(secret: bytes | str | os.PathLike[str]) -> bytes:
+    """The secret itself, or what a file has that nobody else may read. `ValueError` names the file and what is wrong with it."""
+    if isinstance(secret, bytes | bytearray):
+        if len(secret) < 16:
+            raise ValueError(f"a secret of {len(secret)} bytes is too short: 16 at least, better 32 random ones")
+        return bytes(secret)
+    import stat
+
+    path = os.fspath(secret)
+    # From who started this process, who has written it or is about to; a pipe with a name is anybody's, and is not waited for.
+    inherited = path.startswith(_INHERITED)
+    try:
+        with open(path, "rb", opener=None if inherited else _without_waiting) as f:
+            found = os.fstat(f.fileno())
+            if not stat.S_ISREG(found.st_mode) and not (inherited and stat.S_ISFIFO(found.st_mode)):
+                raise ValueError(f"secret file {path}: not a file")
+            body = f.read(_LONGEST_SECRET + 1)
+        if inherited and stat.S_ISFIFO(found.st_mode):
+            # What is started here must not get it.
+            os.close(int(path.removeprefix(_INHERITED)))
+    except OSError as e:
+        raise ValueError(f"secret file {path}: {(e.strerror or str(e)).lower()}") from None
+    if found.st_uid not in (os.getuid(), 0):
+        raise ValueError(f"secret file {path}: belongs to another user")
+    if found.st_mode & 0o077:
+        raise ValueError(f"secret file {path}: others may read it, chmod 600 it")
+    if len(body) != _RAW_SECRET:
+        body = body.strip()
+    if len(body) > _LONGEST_SECRET:
+        raise ValueError(f"secret file {path}: longer than {_LONGEST_SECRET} bytes")
+    if len(body) < 16:
+        raise ValueError(f"secret file {path}: a secret of {len(body)} bytes is too short, 16 at least")
+    return body
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _pem(value: bytes | str | None, name: str, chain: str = "") -> bytes:
+    """Bytes as they are, or of a file; a key may have its chain in a file of its own."""
+    if isinstance(value, bytes):
+        return value
+    if value and value.lstrip().startswith("-----BEGIN"):
+        return value.encode()
+    body = b""
+    for path in filter(None, (value, chain)):
+        try:
+            with open(path, "rb") as f:
+                body += f.read() + b"\n"
+        except OSError as e:
+            raise ValueError(f"{name} {path}: {(e.strerror or str(e)).lower()}") from None
+    return body

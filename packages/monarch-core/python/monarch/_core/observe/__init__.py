@@ -1,0 +1,1 @@
+"""Inspection of a running job: stacks, states, notebooks."""

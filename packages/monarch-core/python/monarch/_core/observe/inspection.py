@@ -1,0 +1,144 @@
+"""Looking into jobs: those of this user on this machine, from outside; and this process, from inside."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from threading import Thread
+from typing import Any, NamedTuple
+
+from monarch._core.process import stacks
+
+# What the agent is asked for; the native side's numbers.
+STATE, STACKS = 0, 1
+# An agent answers within two seconds whatever its procs do.
+_TIMEOUT = 6.0
+
+
+class Look(NamedTuple):
+    """A job and what it said, or why it said nothing."""
+
+    agent: int
+    answer: dict[str, Any] | None
+    error: str | None
+
+
+def agents() -> list[int]:
+    """The agents that listen on this machine; other users' may be among them."""
+    from monarch._core import _native
+
+    return _native.agents()
+
+
+def look(what: int, timeout: float = _TIMEOUT) -> list[Look]:
+    """Asks all jobs of this user on this machine, at the same time: one that does not answer delays nobody else's answer."""
+    found: list[Look] = []
+
+    def ask(agent: int) -> None:
+        one = _look_at(agent, what, timeout)
+        if one is not None:
+            found.append(one)
+
+    threads = [Thread(target=ask, args=(agent,)) for agent in agents()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if any(one.answer is None for one in found):
+        # What has ended while it was looked at is no job any more.
+        there = set(agents())
+        found = [one for one in found if one.answer is not None or one.agent in there]
+    return sorted(found, key=lambda one: one.answer["agent_pid"] if one.answer else 0)
+
+
+def _look_at(agent: int, what: int, timeout: float) -> Look | None:
+    """None if it is somebody else's: it would not talk to us, and there is nothing we could say of it."""
+    from monarch._core._native import look_in
+    from monarch._core.process.identity import new_uid
+
+    try:
+        return Look(agent, json.loads(look_in(agent, new_uid(), what, timeout)), None)
+    except OSError as e:
+        return None if "another user" in str(e) else Look(agent, None, str(e))
+
+
+def is_agent(answer: dict[str, Any]) -> bool:
+    """It is the agent of a host, which clients attach to, and not itself a client."""
+    return bool(answer["procs"]) and answer["procs"][0]["name"] == "agent"
+
+
+class OtherHost(NamedTuple):
+    """Another host of a job, and what its agent said of the job's procs there, or why it said nothing."""
+
+    host: str
+    state: str
+    answer: dict[str, Any] | None
+    error: str | None
+
+
+def others(answer: dict[str, Any]) -> list[OtherHost]:
+    """The hosts of a client, besides its own; jobs of other releases may not tell."""
+    return [OtherHost(one["host"], one["state"], one["answer"], one["error"]) for one in answer.get("hosts", [])]
+
+
+def parts(one: Look) -> list[dict[str, Any] | None]:
+    """What each host of a job said. Its owner has been told of those that are lost."""
+    return [None] if one.answer is None else [one.answer, *(other.answer for other in others(one.answer) if other.state == "joined")]
+
+
+def actors_of(proc: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a proc said of its actors; none if it said nothing."""
+    return proc["answer"]["actors"] if proc["answer"] else []
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as f:
+            return " ".join(word.decode(errors="replace") for word in f.read().split(b"\0") if word)
+    except OSError:
+        return "(ended)"
+
+
+def dump_state() -> str:
+    """This process and, if it is the client, all its procs, as JSON for a bug report.
+
+    Holds versions, settings, what exists and what runs, the stacks of this process, and the variables named `MONARCH_*`; no arguments of
+    calls, no other variables. Takes at most two seconds longer than the slowest part; raises nothing on a process that has no runtime.
+    """
+    from monarch._core.config import config
+    from monarch._core.observe.doctor import versions
+    from monarch._core.process.current import known_process
+
+    process = known_process()
+    found: dict[str, Any] = {
+        "pid": os.getpid(),
+        "python": sys.version,
+        "versions": dict(versions()),
+        "argv": sys.argv,
+        "settings": {name: str(value) for name, value in config.get_global_config().items()},
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith("MONARCH_")},
+        "threads": stacks.threads(),
+    }
+    if process is not None:
+        found["process"] = json.loads(process.native.state())
+        found["owned"] = [
+            {
+                "name": mesh.info.name,
+                "class": mesh.info.class_name or None,
+                "unique_name": mesh.info.unique_name,
+                "owner": mesh.owner.display,
+                "extent": str(mesh.info.extent),
+                "failed": {rank: str(failure) for rank, failure in mesh.info.failed.items()},
+                "stopped": mesh.info.stopped,
+            }
+            for mesh in list(process.owned.values())
+        ]
+        found["ended"] = len(process.ended)
+        if process.is_client and not process.closed:
+            cell = process.native.inspect(STATE)
+            if cell.wait(0, _TIMEOUT):
+                result = cell.results()[0]
+                found["host"] = json.loads(result.raw()) if result is not None else None
+    return json.dumps(found, indent=2, default=str)

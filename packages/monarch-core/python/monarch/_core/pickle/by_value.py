@@ -1,0 +1,164 @@
+"""Classes and functions that go by value: cloudpickle, plus their source text and a memory of what is known already.
+
+Source: the first function of a message that comes from a file or cell brings that text, compressed; later ones refer to it. The
+receiver enters it in `linecache` unless it has the same text itself, so that tracebacks and pdb show the lines.
+
+Classes: cloudpickle recognises a class that comes back, but writes the state of the copy over it, which would tie its methods to new
+globals. Here the process that defined a class never takes state from outside, and any other skips state of the same version.
+"""
+
+# Cloudpickle has no types.
+# pyright: basic
+
+from __future__ import annotations
+
+import functools
+import linecache
+import sys
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from monarch._core.pickle.pickling import goes_by_value, in_trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+    from weakref import ref
+
+# Longer files would cost more than their lines in a traceback are worth.
+_MAX_SOURCE = 1 << 20
+
+Source = tuple[str, int, bytes]
+
+# What was packed, by file name, with the lines it was made of.
+_packed: dict[str, tuple[list[str], Source | None]] = {}
+# Checksum of what was entered, by file name.
+_entered: dict[str, int] = {}
+# Classes by id: a reference that keeps the entry true, whether defined here, and the version of the state.
+_known: dict[int, tuple[ref[type], bool, bytes | None]] = {}
+
+_FUNCTION = type(lambda: None)
+_CACHED = type(functools.lru_cache(lambda: None))
+
+
+class ByValuePickler(cloudpickle.Pickler):
+    """Cloudpickle with source, versions of classes, cached functions and, if torch is loaded, tensors."""
+
+    tensor: Callable[[Any], Any] | None = None
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        function = kind is _FUNCTION
+        if function or issubclass(kind, type):
+            reduced: Any = super().reducer_override(obj)
+            if reduced is NotImplemented and goes_by_value(obj) and _register(obj.__module__):
+                reduced = super().reducer_override(obj)
+            if type(reduced) is not tuple or len(reduced) != 6:
+                return reduced
+            make, args, state, _, _, setter = reduced
+            if function:
+                return (_make_function, (_source(obj.__code__), make, args), state, None, None, setter)
+            return (make, args, (_version(obj), setter, state), None, None, _set_class_state)
+        if kind is _CACHED and goes_by_value(obj):
+            return (_make_cached, (obj.__wrapped__, obj.cache_parameters()))
+        if kind is functools.cached_property:
+            # Python 3.11 keeps a lock in it.
+            return (_make_cached_property, (obj.func, obj.attrname))
+        if self.tensor is not None:
+            return self.tensor(obj)
+        return NotImplemented
+
+
+def _register(name: Any) -> bool:
+    """Tells cloudpickle about a module that only we know to be a notebook, or somebody else's `__main__`."""
+    module = sys.modules.get(name)
+    if module is None or name == "__main__":
+        return False
+    cloudpickle.register_pickle_by_value(module)
+    return True
+
+
+def _make_cached(function: Any, parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
+
+
+def _make_cached_property(function: Any, name: str | None) -> Any:
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
+
+
+# Source -----------------------------------------------------------------------------------------------------------------------
+
+
+def _source(code: CodeType) -> Source | None:
+    """File name, checksum and compressed text of the file or cell of some code, the same object every time."""
+    name = code.co_filename
+    lines = linecache.getlines(name)
+    known = _packed.get(name)
+    if known is not None and known[0] is lines:
+        return known[1]
+    text = "".join(lines).encode("utf-8", "surrogatepass")
+    source = (name, zlib.crc32(text), zlib.compress(text, 1)) if 0 < len(text) <= _MAX_SOURCE else None
+    if lines:
+        _packed[name] = (lines, source)
+    return source
+
+
+def _make_function(source: Source | None, make: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    if source is not None:
+        _enter(*source)
+    return make(*args)
+
+
+def _enter(name: str, checksum: int, packed: bytes) -> None:
+    if _entered.get(name) == checksum and name in linecache.cache:
+        return
+    lines = zlib.decompress(packed).decode("utf-8", "surrogatepass").splitlines(keepends=True)
+    if linecache.getlines(name) != lines:
+        # Without a time of change `checkcache` leaves the entry alone.
+        linecache.cache[name] = (sum(map(len, lines)), None, lines, name)
+    _entered[name] = checksum
+
+
+# Classes ----------------------------------------------------------------------------------------------------------------------
+
+
+def _version(cls: type) -> bytes | None:
+    from monarch._core.pickle.class_cache import version
+
+    entry = _lookup(cls)
+    if entry is None:
+        _remember(cls, True, None)
+    return version(cls)
+
+
+def _set_class_state(cls: type, payload: tuple[bytes | None, Callable[..., Any], Any]) -> type:
+    version, setter, state = payload
+    entry = _lookup(cls)
+    if entry is not None:
+        _, native, known = entry
+        if native or in_trial() or (version is not None and known == version):
+            return cls
+    _remember(cls, False, version)
+    return setter(cls, state) or cls
+
+
+def _lookup(cls: type) -> tuple[ref[type], bool, bytes | None] | None:
+    entry = _known.get(id(cls))
+    return entry if entry is not None and entry[0]() is cls else None
+
+
+def _remember(cls: type, native: bool, version: bytes | None) -> None:
+    from weakref import ref
+
+    key = id(cls)
+
+    def forget(dead: ref[type]) -> None:
+        entry = _known.get(key)
+        if entry is not None and entry[0] is dead:
+            del _known[key]
+
+    _known[key] = (ref(cls, forget), native, version)

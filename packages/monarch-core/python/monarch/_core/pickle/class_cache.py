@@ -1,0 +1,82 @@
+"""What was pickled and unpickled of classes that go by value, so that spawning the same class again is cheap."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from monarch._core.pickle import pickling
+from monarch._core.pickle.fingerprint import Fingerprint
+
+# A program has few actor classes; what falls out is pickled or unpickled again.
+_KEPT = 128
+_MARK = b"V"
+
+
+class _Entry:
+    """A class and what it was made of when its payload was pickled. Holds the class, so that its id stays its own."""
+
+    __slots__ = ("cls", "data", "fingerprint", "registered", "version")
+
+    def __init__(self, cls: type, fingerprint: Fingerprint) -> None:
+        self.cls = cls
+        self.fingerprint = fingerprint
+        self.registered = frozenset(pickling.registered_by_value())
+        self.version = os.urandom(8)
+        self.data: bytes | None = None
+
+    def unchanged(self) -> bool:
+        return set(self.registered) == pickling.registered_by_value() and self.fingerprint.unchanged()
+
+
+_entries: dict[int, _Entry] = {}
+_classes: dict[bytes, type] = {}
+
+
+def _entry(cls: type) -> _Entry | None:
+    """The entry of a class as it is now; None if it depends on something that may change unseen."""
+    key = id(cls)
+    found = _entries.pop(key, None)
+    if found is None or not found.unchanged():
+        try:
+            found = _Entry(cls, Fingerprint(cls))
+        except Exception:  # `Mutable`, or a class that does not like to be looked at
+            return None
+        if len(_entries) >= _KEPT:
+            _drop_oldest(_entries)
+    _entries[key] = found
+    return found
+
+
+def version(cls: type) -> bytes | None:
+    """A word that stays the same as long as nothing the class is made of changes; None if that cannot be known."""
+    entry = _entry(cls)
+    return None if entry is None else entry.version
+
+
+def payload(cls: type) -> bytes:
+    """The pickle of a class that goes by value, marked as such."""
+    entry = _entry(cls)
+    if entry is not None and entry.data is not None:
+        return entry.data
+    data = _MARK + pickling.dumps_in_band(cls)
+    if entry is not None:
+        entry.data = data
+    return data
+
+
+def from_payload(data: bytes) -> type:
+    """The class of a payload; equal payloads give the same object."""
+    data = bytes(data)
+    found = _classes.pop(data, None)
+    if found is None:
+        found = pickling.loads(memoryview(data)[1:])
+        if len(_classes) >= _KEPT:
+            _drop_oldest(_classes)
+    _classes[data] = found
+    return found
+
+
+def _drop_oldest(kept: dict[Any, Any]) -> None:
+    oldest = next(iter(kept), None)
+    kept.pop(oldest, None)

@@ -1,0 +1,309 @@
+"""The message pickler: protocol 5, the C pickler where it will do, cloudpickle for what must go by value.
+
+Three tiers, cheapest first. Trees of plain builtins go straight through the C function. Everything else goes through a C pickler that
+looks at each class and function on the way; the first that the other side could not import sends the message to the third tier, which
+is cloudpickle with the source text added (`by_value`). Buffers of `OUT_OF_BAND` bytes and more are handed out instead of being copied
+into the stream. For `bytes` that pickle itself would copy, the pickler's memo is primed: the stream starts by taking these objects from
+the buffers and refers to them from then on, at any depth, so that identities inside a message are kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from _io import BytesIO
+from _pickle import Pickler, PicklingError
+from _pickle import dumps as _c_dumps
+from _pickle import loads as _c_loads
+from _thread import _local  # pyright: ignore
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pickle import PickleBuffer
+
+# Below this, a copy in the stream is cheaper than a part of its own.
+OUT_OF_BAND = 256
+# Search for large `bytes`: levels of containers, and how many items on one level.
+_LEVELS = 4
+_ITEMS = 1024
+
+_ATOMS = frozenset({type(None), bool, int, float, complex, str})
+_MAIN = frozenset({"__main__", "__mp_main__"})
+# Objects that pickle by the name of a module although they are neither class nor function.
+_NAMED = frozenset({"_lru_cache_wrapper", "TypeVar"})
+_FUNCTION = type(lambda: None)
+# NEXT_BUFFER MEMOIZE POP
+_TAKE_BUFFER = b"\x97\x940"
+# First byte of a class that goes by value; a plain pickle starts with 0x80.
+_VALUE_MARK = b"V"
+
+
+class _State(_local):
+    message = False
+    trial = False
+
+
+_state = _State()
+# Modules that were looked at and are no notebooks.
+_ordinary: set[str] = {"builtins"}
+
+
+def in_message() -> bool:
+    """Whether this thread is pickling a message, as opposed to a plain `pickle.dumps` by the user."""
+    return _state.message
+
+
+class trial:
+    """Context in which unpickling leaves classes that exist already as they are."""
+
+    def __enter__(self) -> None:
+        self.before, _state.trial = _state.trial, True
+
+    def __exit__(self, *_: object) -> None:
+        _state.trial = self.before
+
+
+def in_trial() -> bool:
+    return _state.trial
+
+
+class ByValue(Exception):
+    """Internal: the message holds something that cannot go by reference."""
+
+
+def dumps(obj: Any) -> tuple[bytes, list[memoryview | bytes]]:
+    """Pickles a message; the list has its out-of-band buffers in order: `bytes`, or contiguous views of one dimension of bytes.
+
+    Views of writable memory are not copied here. Raises what pickling raised, with a note that gives the path to the culprit.
+    """
+    kind: Any = type(obj)  # pyright: ignore[reportUnknownVariableType]
+    if kind is tuple and len(obj) == 2:
+        # Most messages: a few atoms and no keywords.
+        args: Any = obj[0]
+        # The type first: asking an array or a tensor for its truth fails, or waits for a device.
+        if type(obj[1]) is dict and not obj[1] and type(args) is tuple:
+            for item in args:  # pyright: ignore[reportUnknownVariableType]
+                if type(item) not in _ATOMS:  # pyright: ignore[reportUnknownArgumentType]
+                    break
+            else:
+                return _c_dumps(obj, 5), []
+    large: list[bytes] = []
+    if _survey(obj, large) and not large:
+        return _c_dumps(obj, 5), []
+    buffers: list[memoryview | bytes] = []
+    return _encode(obj, large, buffers), buffers
+
+
+def dumps_in_band(obj: Any) -> bytes:
+    """Pickles like a message, into one piece."""
+    return _encode(obj, (), None)
+
+
+def loads(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
+    """Unpickles a message; `buffers` are the parts that `dumps` handed out: `bytes` if read-only, else writable memory.
+
+    Raises what unpickling raised, with a note that names the object where that can be found out.
+    """
+    if buffers:
+        buffers = [bytes(part) if type(part) is memoryview and part.readonly else part for part in buffers]
+    try:
+        if "torch" in sys.modules:
+            with _tensors().modes_off():
+                return _c_loads(data, buffers=buffers)
+        return _c_loads(data, buffers=buffers)
+    except Exception as exc:
+        from monarch._core.pickle.blame import blame_unpickling
+
+        blame_unpickling(exc, data, buffers)
+        raise
+
+
+def dumps_class(cls: type) -> bytes:
+    """Pickles a class, remembering what went by value for as long as nothing it is made of has changed."""
+    if not goes_by_value(cls):
+        try:
+            return _c_dumps(cls, 5)
+        except (PicklingError, AttributeError):  # local, or not what its module has under this name
+            pass
+    from monarch._core.pickle.class_cache import payload
+
+    return payload(cls)
+
+
+def loads_class(data: bytes) -> type:
+    """Gives the class back; equal payloads that went by value give the same object, without unpickling."""
+    if data[:1] != _VALUE_MARK:
+        return loads(data)
+    from monarch._core.pickle.class_cache import from_payload
+
+    return from_payload(data)
+
+
+def _survey(obj: Any, large: list[bytes]) -> bool:
+    """Whether `obj` is a small tree of plain builtins; collects large `bytes` near the top."""
+    plain = True
+    level: Any = (obj,)
+    for _ in range(_LEVELS):
+        below: list[Any] = []
+        for item in level:
+            kind: Any = type(item)  # pyright: ignore[reportUnknownVariableType]
+            if kind in _ATOMS:
+                continue
+            if kind is tuple or kind is list:
+                if item:
+                    below += item
+            elif kind is dict:
+                if item:
+                    below += item
+                    below += item.values()
+            elif kind is bytes:
+                if len(item) >= OUT_OF_BAND:
+                    large.append(item)
+            else:
+                plain = False
+        if not below:
+            return plain
+        if len(below) > _ITEMS:
+            return False
+        level = below
+    return False
+
+
+def _encode(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] | None) -> bytes:
+    before, _state.message = _state.message, True
+    try:
+        if "torch" in sys.modules:
+            tensors = _tensors()
+            with tensors.modes_off():
+                return _attempt(obj, large, buffers, tensors.reduce)
+        return _attempt(obj, large, buffers, None)
+    except (RecursionError, MemoryError):
+        raise
+    except Exception as exc:
+        from monarch._core.pickle.blame import blame_pickling
+
+        blame_pickling(exc, obj)
+        raise
+    finally:
+        _state.message = before
+
+
+def _attempt(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] | None, tensor: Callable[[Any], Any] | None) -> bytes:
+    try:
+        return _run(MessagePickler, obj, large, buffers, tensor)
+    except ByValue:
+        pass
+    except (PicklingError, AttributeError, TypeError):
+        pass  # cloudpickle knows more types; what a `__reduce__` of the user raised comes again
+    from monarch._core.pickle.by_value import ByValuePickler
+
+    return _run(ByValuePickler, obj, large, buffers, tensor)
+
+
+def attempt(obj: Any) -> None:
+    """Pickles and throws away: whether it can be done, without a copy of large buffers and without a search for the culprit."""
+    before, _state.message = _state.message, True
+    try:
+        tensor = _tensors().reduce if "torch" in sys.modules else None
+        _attempt(obj, (), [], tensor)
+    finally:
+        _state.message = before
+
+
+def _run(
+    kind: type[Any],
+    obj: Any,
+    large: Sequence[bytes],
+    buffers: list[memoryview | bytes] | None,
+    tensor: Callable[[Any], Any] | None,
+) -> bytes:
+    out = BytesIO()
+    if buffers is None:
+        pickler = kind(out, 5)
+    else:
+        buffers.clear()
+        parts = buffers
+
+        def apart(view: PickleBuffer) -> bool:
+            try:
+                raw = view.raw()
+            except BufferError:  # not contiguous
+                return True
+            if raw.nbytes < OUT_OF_BAND:
+                return True
+            parts.append(raw)
+            return False
+
+        pickler = kind(out, 5, buffer_callback=apart)
+        if large:
+            memo = {id(part): part for part in large}
+            pickler.memo = {address: (index, part) for index, (address, part) in enumerate(memo.items())}
+            parts.extend(memo.values())
+            out.write(b"\x80\x05" + _TAKE_BUFFER * len(memo))
+    pickler.tensor = tensor
+    pickler.dump(obj)
+    return out.getvalue()
+
+
+class MessagePickler(Pickler):
+    """The C pickler, stopped by the first class or function that must go by value."""
+
+    tensor: Callable[[Any], Any] | None = None
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind: Any = type(obj)  # pyright: ignore[reportUnknownVariableType]
+        if kind is _FUNCTION or issubclass(kind, type):
+            if goes_by_value(obj):
+                raise ByValue
+        elif kind.__name__ in _NAMED:
+            if goes_by_value(obj):
+                raise ByValue
+        elif self.tensor is not None:
+            return self.tensor(obj)
+        return NotImplemented
+
+
+def goes_by_value(obj: Any) -> bool:
+    """Whether the module of a class or function cannot be imported on the other side, or is registered to go by value."""
+    module = getattr(obj, "__module__", None)
+    return type(module) is not str or module_by_value(module)
+
+
+def module_by_value(name: str) -> bool:
+    """Whether what is defined in the module of this name goes by value."""
+    if name in _MAIN:
+        return True
+    registered = registered_by_value()
+    if registered:
+        parent = name
+        while parent:
+            if parent in registered:
+                return True
+            parent = parent.rpartition(".")[0]
+    return name not in _ordinary and _is_notebook(name)
+
+
+def registered_by_value() -> set[str]:
+    """Names of the modules that the user registered with cloudpickle."""
+    loaded: Any = sys.modules.get("cloudpickle.cloudpickle")
+    if loaded is None:
+        return set()
+    found = getattr(loaded, "_PICKLE_BY_VALUE_MODULES", None)  # without the copy that the public function makes
+    return loaded.list_registry_pickle_by_value() if found is None else found
+
+
+def _is_notebook(name: str) -> bool:
+    module = sys.modules.get(name)
+    if module is None:
+        return False
+    file = getattr(module, "__file__", None)
+    if type(file) is str and file.endswith(".ipynb"):
+        return True
+    _ordinary.add(name)
+    return False
+
+
+def _tensors() -> Any:
+    from monarch._core.pickle import tensor as tensor_pickling
+
+    return tensor_pickling

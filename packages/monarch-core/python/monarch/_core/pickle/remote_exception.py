@@ -1,0 +1,127 @@
+"""How an exception crosses processes: what can be pickled goes as it is, type, text and traceback go always.
+
+The formatted traceback is made where the exception was raised, while its frames exist. Frames of this package are left out, so that it
+starts at user code.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HEADER = "Traceback of where the remote call failed (most recent call last):"
+_PYTHON_HEADER = "Traceback (most recent call last):\n"
+
+# Longer texts of exceptions lose their middle in reports: every owner up the tree gets a copy, and the console too.
+TEXT_LIMIT = 16 << 10
+TRACEBACK_LIMIT = 64 << 10
+
+# Qualified type name, text, formatted traceback, pickled exception if it travels.
+Packed = tuple[str, str, str, bytes | None]
+
+
+def type_name(kind: type[Any]) -> str:
+    """Qualified name of a class as tracebacks show it: without the module for builtins and `__main__`."""
+    module, name = kind.__module__, kind.__qualname__
+    return name if module in ("builtins", "__main__", "__mp_main__") else f"{module}.{name}"
+
+
+def exception_text(exc: BaseException) -> str:
+    """`str(exc)`, whatever its `__str__` does."""
+    try:
+        text = str(exc)
+    except BaseException:
+        return "<exception str() failed>"
+    return str.__str__(text)
+
+
+def bounded(text: str, limit: int = TEXT_LIMIT) -> str:
+    """The text, or its begin and end if it is longer than `limit` characters."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def describe(exc: BaseException) -> tuple[str, str, str]:
+    """Qualified type name, text and formatted traceback."""
+    return type_name(type(exc)), exception_text(exc), format_exception(exc)
+
+
+def raised_text(exc: BaseException) -> str:
+    """The exception as the cause of a failure: `{Type}: {message}`."""
+    name, text = type_name(type(exc)), bounded(exception_text(exc))
+    return f"{name}: {text}" if text else name
+
+
+def format_exception(exc: BaseException) -> str:
+    """The traceback with causes, contexts and notes; an `ActorError` in it brings the traceback of its own origin."""
+    import traceback
+
+    try:
+        described = traceback.TracebackException.from_exception(exc)
+        _cut(described, _package_folders(), set())
+        text = "".join(described.format()).rstrip("\n")
+    except BaseException:  # a hostile exception must not hide that there is one
+        text = f"{_PYTHON_HEADER}{type_name(type(exc))}: {exception_text(exc)}"
+    text = bounded(text.replace(_PYTHON_HEADER, HEADER + "\n"), TRACEBACK_LIMIT)
+    return text if text.startswith(HEADER) else f"{HEADER}\n{text}"
+
+
+def _package_folders() -> tuple[str, ...]:
+    folders = {__file__.rpartition("/_core/")[0]}
+    # The other wheels of the namespace may lie elsewhere.
+    folders.update(getattr(sys.modules.get("monarch"), "__path__", ()))
+    return tuple(folder + "/" for folder in folders if folder)
+
+
+def _cut(described: Any, ours: tuple[str, ...], seen: set[int]) -> None:
+    """Removes frames of this package from a `TracebackException` and all it is chained to."""
+    pending = [described]
+    while pending:
+        part = pending.pop()
+        if part is None or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if part.stack is not None:
+            part.stack[:] = [frame for frame in part.stack if not frame.filename.startswith(ours)]
+        pending += (part.__cause__, part.__context__, *(part.exceptions or ()))
+
+
+def pack_exception(
+    exc: BaseException,
+    dumps: Callable[[BaseException], bytes] | None = None,
+    loads: Callable[[bytes], Any] | None = None,
+) -> Packed:
+    """Plain values that always travel; the pickle is None if the exception does not survive a round trip."""
+    return (*describe(exc), _pickled(exc, dumps, loads))
+
+
+def _pickled(exc: BaseException, dumps: Callable[[BaseException], bytes] | None, loads: Callable[[bytes], Any] | None) -> bytes | None:
+    from monarch._core.pickle import pickling
+
+    try:
+        data = (dumps or pickling.dumps_in_band)(exc)
+        with pickling.trial():
+            back = (loads or pickling.loads)(data)
+    except BaseException:  # user code runs in here: whatever it does, the caller must hear of the error
+        return None
+    return data if type(back) is type(exc) else None
+
+
+def unpack_exception(packed: Packed, loads: Callable[[bytes], Any] | None = None) -> BaseException:
+    """The exception itself, or an `Exception` with the same text."""
+    from monarch._core.pickle import pickling
+
+    _, text, _, data = packed
+    if data is not None:
+        try:
+            back = (loads or pickling.loads)(data)
+        except BaseException:  # its class may not be importable here
+            back = None
+        if isinstance(back, BaseException):
+            return back
+    return Exception(text)

@@ -1,0 +1,114 @@
+"""The process that this code runs in: at most one, started on first need; in a `Universe`, the simulated one."""
+
+from __future__ import annotations
+
+import os
+from _contextvars import ContextVar
+from _thread import RLock
+
+from monarch._core.process.above import above
+from monarch._core.process.fork import become_child, watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core._native import Process as NativeProcess
+    from monarch._core.process.process import LocalProcess
+    from monarch._core.testing.universe import Universe
+
+_lock = RLock()
+_process: LocalProcess | None = None
+_forked_from = 0
+# How many worlds are simulated in this process, and the simulated process that runs in this context.
+_universes = 0
+_simulated: ContextVar[LocalProcess | None] = ContextVar("monarch_simulated", default=None)
+
+
+def simulated_process() -> LocalProcess | None:
+    """The process of a `Universe` that this code belongs to."""
+    return _simulated.get() if _universes else None
+
+
+def simulated_universe() -> tuple[LocalProcess | None, Universe | None]:
+    """The same with its universe."""
+    process = simulated_process()
+    return (None, None) if process is None else (process, process.universe)
+
+
+def enter_simulated(process: LocalProcess | None) -> None:
+    """From now on this context belongs to the process; None: to no universe."""
+    _simulated.set(process)
+
+
+def count_universes(more: int) -> None:
+    global _universes
+    with _lock:
+        _universes += more
+
+
+def current_process() -> LocalProcess:
+    """This process; in a script that has none yet, the client is started. In a `Universe`, the simulated one."""
+    if _universes:
+        process = _simulated.get()
+        if process is not None and not _forked_from:
+            return process
+    process = _process
+    if process is not None:
+        return process
+    if _forked_from:
+        raise RuntimeError(
+            f"process {os.getpid()} was forked from process {_forked_from}, which was using Monarch: "
+            "use the multiprocessing start method `spawn` or `forkserver`"
+        )
+    with _lock:
+        return _process or above.start_client()
+
+
+def known_process() -> LocalProcess | None:
+    """This process if it has a runtime already."""
+    return _process
+
+
+def set_process(process: LocalProcess) -> None:
+    global _process
+    _process = process
+    watch()
+    os.register_at_fork(after_in_child=_forget_in_child)
+
+
+def _forget_in_child() -> None:
+    global _process
+    process = _process
+    if process is not None:
+        _process = None
+        forked(process.pid, [process], process.native)
+
+
+def forked(parent: int, processes: list[LocalProcess], native: NativeProcess | None = None) -> None:
+    """This process is a fork of `parent`, in which these lived, on that runtime."""
+    global _forked_from
+    _forked_from = _forked_from or parent
+    become_child(_forked_from, processes, native)
+
+
+def begin_with(uid: int) -> LocalProcess:
+    """The client of this process, with an identity that others know already; `RuntimeError` if it has another."""
+    process = known_process()
+    if process is None and not _forked_from:
+        with _lock:
+            process = _process or above.start_client(uid)
+    process = process or current_process()
+    if process.uid != uid:
+        raise RuntimeError("this process has an identity already: begin to be a worker before anything else is done with monarch")
+    return process
+
+
+_exited = False
+
+
+def mark_exited() -> None:
+    global _exited, _process
+    _exited = True
+
+
+def has_exited() -> bool:
+    return _exited

@@ -1,0 +1,16 @@
+"""What a hook of the user has answered."""
+
+from __future__ import annotations
+
+from monarch._core.process.fork import leave_if_child
+
+
+def verdict(hook: str, answer: object) -> bool:
+    """Whether a hook says that it has dealt with something; raises if what it gave back says nothing."""
+    leave_if_child()
+    if hasattr(type(answer), "__await__"):
+        close = getattr(answer, "close", None)
+        if close is not None:  # else the interpreter warns that nobody has waited for it
+            close()
+        raise TypeError(f"{hook} returned {type(answer).__name__} {answer!r}, which nobody waits for: define it with `async def`")
+    return bool(answer)

@@ -1,0 +1,135 @@
+"""A process of a job, the client or a proc, as Python knows it: what lives in it, beside its native node."""
+
+from __future__ import annotations
+
+import os
+from _thread import start_new_thread
+from time import monotonic
+from weakref import WeakValueDictionary
+
+from monarch._core._native import Process as NativeProcess
+from monarch._core._native import Supervision
+from monarch._core.process.identity import ActorAddr, to_base58
+from monarch._core.process.owner import Owner
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from monarch._core._native import Hosts
+    from monarch._core.actor.local_actor import LocalActor
+    from monarch._core.call.actor_mesh import ActorMesh
+    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.hosts.attachment import Attachment
+    from monarch._core.observe.cells import Cells
+    from monarch._core.observe.notebook import Console
+    from monarch._core.supervise.supervision import OwnedMesh
+    from monarch._core.testing.universe import Universe
+
+# Requests between housekeeping threads; 1 and 2 are known to the native side too.
+FAILURE, UNDELIVERABLE, CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 1, 2, 3, 4, 5, 6, 7
+AGGREGATE, MISSING = 20, 21
+# Of the test kit.
+FAULT, DELAY = 30, 31
+# Code has been mirrored, or is to be reloaded.
+WORKSPACE = 50
+# Of the package that moves large memory.
+BULK = 60
+
+# How a call waits for its answers; the native side's numbers.
+FIRST_ERROR, GATHER, STREAM, NO_ANSWER = 0, 1, 2, -1
+
+# What an answer is; the native side's numbers.
+OK, ERROR, FAILED, PROC_ENDED, CLOSED, UNDELIVERED = 0, 1, 2, 3, 4, 5
+
+
+class LocalProcess:
+    """The runtime of this process and everything in it that Python knows of."""
+
+    # Of a simulated process: the world it belongs to, and whether it is no more.
+    universe: Universe | None = None
+    killed = False
+    # The clock of time-outs.
+    now = staticmethod(monotonic)
+
+    def __init__(self, native: NativeProcess, host: str, name: str) -> None:
+        self.native = native
+        # Who owns what here, and who is told of failures.
+        self.supervision = Supervision()
+        self.uid: int = native.uid
+        self.is_client = native.agent_uid == native.uid
+        self.agent_uid: int = native.agent_uid
+        # The client whose job this process belongs to.
+        self.job: int = native.agent_uid
+        self.host = host
+        self.name = name
+        self.pid = os.getpid()
+        self.actors: dict[int, LocalActor] = {}
+        # Actors that had no thread to run on: by mesh, the failure as it is sent.
+        self.unstarted: dict[int, bytes] = {}
+        self.owned: dict[int, OwnedMesh] = {}
+        self.controllers: dict[str, ActorMesh] = {}
+        self.infos: WeakValueDictionary[int, MeshInfo] = WeakValueDictionary()
+        self.ended: dict[int, Any] = {}
+        # The last ones that failed and are not owned any more.
+        self.failed_meshes: list[MeshInfo] = []
+        # Owners of meshes that this process refers to.
+        self.watched: set[int] = set()
+        # Meshes of procs that are to be ready, by the slot that they answer, and how often they were looked at.
+        self.starting: dict[int, tuple[MeshInfo, int]] = {}
+        self.closed = False
+        self.is_shared = False
+        # Of a client or an agent, the connections to other hosts.
+        self.hosts: Hosts | None = None
+        self.attachments: list[Attachment] = []
+        self.creator_bytes: bytes | None = None
+        # Of the job's files on this machine.
+        self.log_dir = ""
+        # Of a proc: the one it is, as a mesh, and the mesh it was spawned in.
+        self.proc_info: MeshInfo | None = None
+        self.proc_rank = 0
+        # Of a proc whose `bootstrap` has failed: the error, and its traceback. No actor runs here.
+        self.bootstrap_failure: tuple[str, str] | None = None
+        self.python_executable: str | None = None
+        # What variables that are read only when an interpreter starts were in the process that procs are forked from.
+        self.start_variables: dict[str, str] = {}
+        # In a notebook, what carries the lines of procs to the cells.
+        self.console: Console | None = None
+        # In an interactive shell, where failures that are not handled are shown.
+        self.cells: Cells | None = None
+        self.owner: Owner = Owner(self, 0, "<root>" if self.is_client else name)
+
+    @property
+    def address(self) -> str:
+        """The address that identities show; opaque."""
+        return f"ipc://@monarch-{to_base58(self.agent_uid)}"
+
+    def actor_addr(self, label: str, uid: int) -> ActorAddr:
+        proc = f"{'client' if self.is_client else 'proc'}<{to_base58(self.uid)}>"
+        return ActorAddr(addr=self.address, proc_name=proc, actor_name=f"{label}<{to_base58(uid)}>" if uid else label)
+
+    def pid_of(self, proc: int) -> int | None:
+        """Of a proc, as far as this process knows it: the client has started all of them."""
+        if proc == self.uid:
+            return self.pid
+        end = self.native.ended(proc)
+        return end[0] if end is not None else dict(self.native.alive_procs()).get(proc)
+
+    def share(self) -> None:
+        """A handle is being pickled outside a message: whoever unpickles it must find the agent."""
+        if self.is_client:
+            self.native.open_door()
+        elif not self.is_shared:
+            cell = self.native.cell(FIRST_ERROR, 1, [self.agent_uid])
+            self.native.request(self.agent_uid, OPEN_DOOR, b"", cell.slot)
+            cell.wait()
+            self.is_shared = True
+
+    def start_actor(self, actor: LocalActor) -> None:
+        from monarch._core.process.actor_thread import ActorThread
+
+        ActorThread(target=actor.run, name=f"actor {actor.info.name}", daemon=True).start()
+
+    def start_thread(self, body: Callable[..., Any], *args: Any) -> None:
+        start_new_thread(body, args)

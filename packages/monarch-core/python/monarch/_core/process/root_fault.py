@@ -1,0 +1,227 @@
+"""Failures that reach the root: the fault hook, and what becomes of a script that has one unhandled.
+
+Who must be told is decided on the housekeeping thread. The hook is the user's code and may block, or call actors whose messages wait for
+the housekeeping thread: it runs on a thread of its own, one failure after another.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import allocate_lock
+
+from monarch._core.process.fork import leave_if_child
+from monarch._core.process.runtime_log import ERROR, INFO, failure_event
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.process.process import LocalProcess
+
+
+def unhandled_fault_hook(failure: MeshFailure) -> None:
+    """Called for each failure that nobody handled. Replace the module attribute to decide otherwise; returning drops the failure."""
+    sys.exit(1)
+
+
+_lock = allocate_lock()
+# (mesh uid, rank) that the script has seen as an exception.
+_seen: set[tuple[int, int]] = set()
+# Failures whose exception the script still holds unseen.
+_held: dict[tuple[int, int], MeshFailure] = {}
+_fatal = False
+# The one that the program ends for: every call raises it from then on.
+fatal_failure: MeshFailure | None = None
+# What the hook is still to be called for, in order; held as long as a thread is at it.
+_pending: list[tuple[LocalProcess, MeshFailure]] = []
+_calling = allocate_lock()
+# How many failures it was to be called for, ever, and at how many an exit had waited for it in vain.
+_asked = 0
+_given_up = -1
+# So long an exit waits for the hook, seconds.
+_HOOK_TIMEOUT = 3.0
+# The program is at its end: there is nothing left to interrupt.
+_leaving = False
+
+
+def has_fault() -> bool:
+    """The program ends because of an unhandled failure."""
+    return _fatal
+
+
+def is_leaving() -> bool:
+    """The program is at its end."""
+    return _leaving
+
+
+def _hook() -> Any:
+    module = sys.modules.get("monarch.actor")
+    return getattr(module, "unhandled_fault_hook", unhandled_fault_hook)
+
+
+def failure_seen(mesh: int, failure: MeshFailure, others: Iterable[int] = ()) -> None:
+    """The script has got this failure as an exception of its own call, which `others` have not answered either."""
+    with _lock:
+        for rank in (*failure.crashed_ranks, *others):
+            _seen.add((mesh, rank))
+            if _held.pop((mesh, rank), None) is not None:
+                failure_event("failure.handled", INFO, failure, "<root>")
+
+
+def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
+    """A failure of something that the root owns. On the housekeeping thread."""
+    if process.universe is not None:
+        process.universe._root_failed(failure)
+        return
+    if _hook() is not unhandled_fault_hook:
+        _call(process, failure)
+        return
+    mesh = next((m.info.uid for m in list(process.owned.values()) if m.info.unique_name == failure.mesh_name), 0)
+    key = (mesh, failure.crashed_ranks[0] if failure.crashed_ranks else -1)
+    with _lock:
+        if key in _seen:
+            failure_event("failure.handled", INFO, failure, "<root>")
+            return
+        _held[key] = failure
+    if not _may_be_seen(process, *key):
+        _act(process, key)
+
+
+def _may_be_seen(process: LocalProcess, mesh: int, rank: int) -> bool:
+    """The script holds a call to this mesh, or the mesh of procs under it, whose `initialized` tells of the same failure."""
+    native = process.native
+    if native.failure_may_be_seen(mesh):
+        return True
+    owned = process.owned.get(mesh)
+    if owned is None or not owned.is_actors:
+        return False
+    proc = owned.info.procs[rank]
+    below = [m.info for m in list(process.owned.values()) if not m.is_actors]
+    return any(proc in info.procs and native.failure_may_be_seen(info.uid) for info in below)
+
+
+def was_seen(key: tuple[int, int]) -> bool:
+    return key in _seen
+
+
+def forget_meshes(meshes: set[int]) -> None:
+    """Of a universe that has ended."""
+    with _lock:
+        _seen.difference_update([key for key in _seen if key[0] in meshes])
+
+
+def proc_failure_seen(process: LocalProcess, proc: int) -> None:
+    """The script has got the end of this process as an exception: that covers all the root has there."""
+    with _lock:
+        for mesh in list(process.owned.values()):
+            for rank, uid in enumerate(mesh.info.procs):
+                if uid == proc:
+                    _seen.add((mesh.info.uid, rank))
+                    held = _held.pop((mesh.info.uid, rank), None)
+                    if held is not None:
+                        failure_event("failure.handled", INFO, held, "<root>")
+
+
+def abandoned(process: LocalProcess) -> None:
+    """The last chance that the script sees a failure may be gone."""
+    if process.universe is not None:  # which looks when it ends
+        return
+    for key in list(_held):
+        if not _may_be_seen(process, *key):
+            _act(process, key)
+
+
+def act_at_exit(process: LocalProcess) -> None:
+    """The script ends without having looked: the hook acts now. Nobody can be interrupted any more."""
+    global _leaving, _given_up
+    _leaving = True
+    with _lock:
+        left = list(_held.values())
+        _held.clear()
+    for failure in left:
+        _call(process, failure)
+    # A hook that does not return decides nothing, and is waited for once. One that was called meanwhile is another.
+    asked = _asked
+    if _calling.acquire(timeout=0.0 if asked == _given_up else _HOOK_TIMEOUT):
+        _calling.release()
+    else:
+        _given_up = asked
+
+
+def _act(process: LocalProcess, key: tuple[int, int]) -> None:
+    with _lock:
+        failure = _held.pop(key, None)
+    if failure is not None:
+        _call(process, failure)
+
+
+def _call(process: LocalProcess, failure: MeshFailure) -> None:
+    global _asked
+    with _lock:
+        _asked += 1
+        _pending.append((process, failure))
+        if not _calling.acquire(False):
+            return
+    try:
+        process.start_thread(_call_pending)
+    except (RuntimeError, MemoryError):  # no thread is to be had: here, although a hook of the user's may block
+        _call_pending()
+
+
+def _call_pending() -> None:
+    from monarch._core._native import set_runtime_thread
+
+    set_runtime_thread()
+    while True:
+        with _lock:
+            if not _pending or _fatal:
+                _calling.release()
+                return
+            process, failure = _pending.pop(0)
+        try:
+            _hook()(failure)
+            leave_if_child()
+            failure_event("failure.handled", INFO, failure, "<root>")
+        except BaseException as e:
+            leave_if_child(e)
+            _report(process, failure, e)
+            if not _leaving:
+                _interrupt() if process.cells is None else process.cells.interrupt()
+
+
+def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -> None:
+    global _fatal, fatal_failure
+    import time
+
+    from monarch._core.errors.complaint import complain
+    from monarch._core.errors.errors import fault_hook_failed, unhandled_at_root
+
+    head = unhandled_at_root(process.host, process.pid, time.strftime("%Y-%m-%d %H:%M:%S"))
+    report = failure.report()
+    if not isinstance(error, (SystemExit, KeyboardInterrupt)):  # else it says what it means
+        report += "\n" + fault_hook_failed(error)
+    if process.cells is None:
+        _fatal = True
+        fatal_failure = failure
+    if process.cells is None or _leaving:
+        complain(f"{head}\n{report}")
+    else:
+        # An interactive shell goes on.
+        process.cells.show(head, report)
+    failure_event("failure.unhandled", ERROR, failure, "<root>")
+
+
+def _interrupt() -> None:
+    """Interrupts the main thread, also in a system call."""
+    import signal
+    import threading
+
+    from monarch._core.process.interrupt import INTERRUPT_SIGNAL
+
+    # A handler, Python's or the user's own, is what a script means to be interrupted by.
+    usual = callable(signal.getsignal(signal.SIGINT)) or not callable(signal.getsignal(INTERRUPT_SIGNAL))
+    main = threading.main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, signal.SIGINT if usual else INTERRUPT_SIGNAL)

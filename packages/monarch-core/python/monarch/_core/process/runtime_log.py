@@ -1,0 +1,221 @@
+"""The runtime's own log: what it does and decides, as events with stable names and fields (docs/logs.md).
+
+Each event goes to stderr as one line of text if `log_filter` lets it pass, and to `runtime.jsonl` in the job's log directory as one line of
+JSON if `file_log_level` does. All processes of a job on a machine append to the same file, each line by one write, which the kernel does
+not mix with others. Where nobody asked, an event costs a comparison.
+"""
+
+from __future__ import annotations
+
+import os
+from _thread import RLock
+
+from monarch._core.config import config
+from monarch._core.errors.complaint import complain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.process.process import LocalProcess
+
+LEVELS = {"trace": 5, "debug": 10, "info": 20, "warn": 30, "error": 40, "off": 60}
+DEBUG, INFO, WARN, ERROR = 10, 20, 30, 40
+_NAMES = {number: name for name, number in LEVELS.items()}
+FILE = "runtime.jsonl"
+
+
+class LogFilter:
+    """The least level that passes, for each target: the part of an event's name before the first dot."""
+
+    __slots__ = ("default", "lowest", "targets", "unknown")
+
+    def __init__(self, text: str, default: int) -> None:
+        self.default = default
+        self.targets: dict[str, int] = {}
+        # Words that are no levels; the rest counts.
+        self.unknown: list[str] = []
+        for part in filter(None, (p.strip() for p in text.split(","))):
+            target, given, word = part.rpartition("=")
+            level = LEVELS.get({"warning": "warn"}.get(word.strip().lower(), word.strip().lower()))
+            if level is None:
+                self.unknown.append(part)
+            elif given:
+                self.targets[target.strip()] = level
+            else:
+                self.default = level
+        self.lowest = min([self.default, *self.targets.values()])
+
+    def passes(self, target: str, level: int) -> bool:
+        return level >= self.targets.get(target, self.default)
+
+
+_lock = RLock()
+_stderr = LogFilter("", WARN)
+_file = LogFilter("", LEVELS["off"])
+# The least level that anybody wants; where most calls end.
+_lowest = WARN
+# The same for what the user hears of in another way.
+_lowest_said = LEVELS["off"]
+_process: LocalProcess | None = None
+_base: dict[str, Any] = {}
+_fd = -1
+_path = ""
+# A line was cut short by a full disk: the next one begins on a line of its own.
+_torn = False
+_told: set[int | None] = set()
+# Procs that this process spawned and that have not ended: mesh and rank.
+_spawned: dict[int, tuple[str, int]] = {}
+
+
+def start(process: LocalProcess) -> None:
+    """Logs for this process from now on. In a fork of the zygote nothing is kept of what it had."""
+    global _process, _base
+    _process = process
+    info = process.proc_info
+    name = "client" if info is None else f"{info.unique_name}/{process.proc_rank}"
+    _base = {"host": process.host, "pid": process.pid, "proc": name}
+    _spawned.clear()
+    _configure()
+    config.on_change(_changed)
+
+
+def _changed(values: dict[str, object]) -> None:
+    if values.keys() & {"log_filter", "file_log_level", "log_dir"}:
+        _configure()
+
+
+def _configure() -> None:
+    global _stderr, _file, _lowest, _lowest_said, _path, _fd
+    with _lock:
+        _stderr = LogFilter(config.value("log_filter"), WARN)
+        _file = LogFilter(config.value("file_log_level"), LEVELS["off"])
+        _lowest = min(_stderr.lowest, _file.lowest)
+        _lowest_said = _lowest if _stderr.lowest <= INFO else _file.lowest
+        if _process is not None and _process.is_client:
+            from monarch._core.process.log_directory import job_directory
+
+            _process.log_dir = job_directory(_process.uid)
+            _process.native.set_log_dir(_process.log_dir)
+        path = "" if _process is None else os.path.join(_process.log_dir, FILE)
+        if path != _path:
+            if _fd >= 0:
+                os.close(_fd)
+            _path, _fd = path, -1
+    unknown = [*_stderr.unknown, *_file.unknown]
+    if unknown:
+        complain(f"monarch: no level of the log: {', '.join(unknown)}: expected {' '.join(LEVELS)}, or target=level,...")
+
+
+def event(name: str, level: int = INFO, said: bool = False, **fields: object) -> None:
+    """Something has happened; `detail` says it in words. `said`: the user hears of it in another way, so stderr shows it from `info` on.
+
+    Fields that are None are left out.
+    """
+    if level >= (_lowest_said if said else _lowest):
+        _log(name, level, said, fields)
+
+
+def wants(level: int) -> bool:
+    """Whether anybody might want events of this level, for those that take some work."""
+    return level >= _lowest
+
+
+def _log(name: str, level: int, said: bool, fields: dict[str, object]) -> None:
+    target = name.partition(".")[0]
+    fields = {key: value for key, value in fields.items() if value is not None}
+    shown = min(level, INFO) if said else level
+    if _stderr.passes(target, shown):
+        complain(_text(name, shown, fields))
+    if _process is not None and _process.pid == os.getpid() and _file.passes(target, level):
+        _append(_line(name, level, fields))
+
+
+def _text(name: str, level: int, fields: dict[str, object]) -> str:
+    detail = fields.get("detail")
+    if level >= WARN and detail:
+        return f"monarch: {name}: {detail}"
+    words = [f"{key}={value}" for key, value in fields.items() if key != "detail"]
+    return " ".join(["monarch:", name, *words, *([str(detail)] if detail else [])])
+
+
+def _line(name: str, level: int, fields: dict[str, object]) -> bytes:
+    import json
+    import time
+
+    now = time.time_ns()
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now // 1_000_000_000))
+    first = {"time": f"{stamp}.{now // 1000 % 1_000_000:06}Z", "level": _NAMES[level], "event": name}
+    return json.dumps({**first, **_base, **fields}, default=str).encode() + b"\n"
+
+
+def _append(line: bytes) -> None:
+    global _fd, _torn
+    with _lock:
+        try:
+            if _fd < 0:
+                from monarch._core.process.log_directory import make_private
+
+                make_private(os.path.dirname(_path))
+                _fd = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            line = b"\n" + line if _torn else line
+            written = os.write(_fd, line)
+            _torn = written < len(line)
+        except OSError as e:
+            if e.errno not in _told:
+                _told.add(e.errno)
+                complain(f"monarch: cannot write {_path}: {e.strerror} (os error {e.errno}): events are left out until this is over")
+
+
+# ---- events with more than one line to them
+
+
+def procs_spawned(info: MeshInfo) -> None:
+    if _lowest <= INFO or _file.lowest < LEVELS["off"]:
+        for rank, uid in enumerate(info.procs):
+            _spawned[uid] = info.unique_name, rank
+            event("proc.spawn", mesh=info.unique_name, rank=rank)
+
+
+def proc_ended(uid: int, end: tuple[Any, ...]) -> None:
+    """A process that this one knows has ended; its spawner says so."""
+    mesh, rank = _spawned.pop(uid, (None, None))
+    if mesh is not None:
+        pid, _, _, kind, number, detail, core, *_ = end
+        code, signal = (number if kind == wanted else None for wanted in ("exit_code", "signal"))
+        lost = kind not in ("stopped", "returned")
+        # A stop's reason has its bounds before it.
+        more = {"code": code, "signal": signal, "core_dumped": core or None, "detail": detail.rpartition("\n")[2] or None}
+        event("proc.end", WARN if lost else INFO, True, mesh=mesh, rank=rank, child=pid or None, kind=kind, **more)
+
+
+def proc_unresponsive(uid: int, evidence: str, stacks: bytes) -> None:
+    """Python does not run any more in a proc of this process's agent, or, with no evidence, runs again. `stacks` are JSON or empty."""
+    mesh, rank = _spawned.get(uid, (None, None))
+    if not evidence:
+        event("proc.responsive", mesh=mesh, rank=rank)
+    elif _lowest_said <= WARN:
+        import json
+
+        event("proc.unresponsive", WARN, True, mesh=mesh, rank=rank, stacks=json.loads(stacks) if stacks else None, detail=evidence)
+
+
+def failure_event(name: str, level: int, failure: MeshFailure, owner: str) -> None:
+    """What becomes of a failure at `owner`, who answers for the mesh. The texts that users get are printed elsewhere."""
+    if level < _lowest_said:
+        return
+    from monarch._core.errors.errors import cause
+
+    reason = failure.reason
+    text = cause(reason, host=failure.host, mesh=failure.name)
+    rank = failure.crashed_ranks[0] if failure.crashed_ranks else None
+    event(name, level, True, actor=failure.actor, mesh=failure.mesh_name, rank=rank, owner=owner, kind=reason.kind, detail=text)
+
+
+def _config_warning(text: str) -> None:
+    event("config.warning", WARN, True, detail=text)
+
+
+config.report_warnings(_config_warning)

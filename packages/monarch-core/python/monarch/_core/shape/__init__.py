@@ -1,0 +1,1 @@
+"""Labelled n-dimensional shapes and what is sliced by them."""

@@ -1,0 +1,1 @@
+"""The entry points of processes: client, worker, zygote, proc, and their ends."""

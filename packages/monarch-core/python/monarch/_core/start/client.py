@@ -1,0 +1,71 @@
+"""The start of the client in a script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import start_new_thread
+
+from monarch._core._native import Process as NativeProcess
+from monarch._core.config import config
+from monarch._core.process import runtime_log, stacks
+from monarch._core.process.current import has_exited, set_process
+from monarch._core.process.environment import host_name, is_main_thread, start_variables
+from monarch._core.process.identity import new_uid
+from monarch._core.process.interrupt import listen
+from monarch._core.process.process import LocalProcess
+from monarch._core.start.shutdown import register_exit
+
+
+def start_client(uid: int = 0) -> LocalProcess:
+    # It takes the thread that imports it first for the main thread, and waits for that one at exit: not one of ours, which never end.
+    import threading as threading
+
+    if has_exited():
+        raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
+    _open_standard_descriptors()
+    tail = config.value("tail_log_lines")
+    native = NativeProcess.client(uid or new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
+    # It starts while the rest is imported.
+    native.warm_up()
+    process = LocalProcess(native, host_name(), "client")
+    process.start_variables = start_variables()
+    from monarch._core.start.housekeeping import run_client  # while the zygote starts
+
+    try:
+        start_new_thread(run_client, (process,))
+    except RuntimeError:  # no thread is to be had, and a client without housekeeping would wait for ever
+        native.close_agent(0.0)
+        raise
+    set_process(process)
+    register_exit(process)
+    if is_main_thread():
+        listen()
+    stacks.install(process)
+    runtime_log.start(process)
+    runtime_log.event("client.start")
+    if "IPython" in sys.modules:
+        from monarch._core.observe.notebook import install
+
+        install(process)
+    return process
+
+
+def zygote_command(executable: str | None = None) -> list[str]:
+    """The command that runs the process that procs are forked from, with our own modules found as they were here."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from monarch._core.start.zygote import main; main()"
+    return [executable or sys.executable, "-c", code]
+
+
+def _open_standard_descriptors() -> None:
+    """A socket of ours must not become descriptor 1 because that was closed: lines of procs are written there."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
+def _consoles() -> list[int]:
+    """Where lines of procs go: not into a file of the user that got the number of a stream closed from the start."""
+    return [-1 if stream is None else fd for fd, stream in ((1, sys.__stdout__), (2, sys.__stderr__))]

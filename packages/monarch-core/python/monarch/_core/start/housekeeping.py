@@ -1,0 +1,262 @@
+"""The housekeeping thread of a process: spawns, failures, stops, requests. In a proc it is the main thread."""
+
+from __future__ import annotations
+
+import marshal
+
+from monarch._core._native import set_runtime_thread
+from monarch._core.process import runtime_log
+from monarch._core.process.last_resort import end_process
+from monarch._core.process.process import (
+    AGGREGATE,
+    BULK,
+    CONTROLLER,
+    DELAY,
+    FAILED,
+    FAILURE,
+    FAULT,
+    LOG_LEVEL,
+    MISSING,
+    OK,
+    OPEN_DOOR,
+    PING,
+    UNDELIVERABLE,
+    WATCH_STOP,
+    WORKSPACE,
+    LocalProcess,
+)
+from monarch._core.supervise.supervision import CANCEL_TIME, actor_failed, parse_stop_reason, procs_ended
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class StopWatch:
+    """Watches the end of an actor: its drain may take so long per message and so long in all, its clean-up so long.
+
+    What is over its time is cancelled; what cannot be, or does not end then, is waited for no longer.
+    """
+
+    __slots__ = ("actor", "cancelled", "each", "reason", "since", "taken", "until")
+
+    def __init__(self, actor: Any, reason: str, each: float, whole: float) -> None:
+        self.actor = actor
+        self.reason = reason
+        self.each = each
+        self.taken: int = -1
+        self.since = actor.process.now()
+        self.until = self.since + whole
+        self.cancelled = False
+
+    def over(self) -> bool:
+        """True when there is nothing more to watch."""
+        actor = self.actor
+        if actor.ended or actor.given_up:
+            return True
+        now = actor.process.now()
+        if actor.cleaning:
+            if actor.clean_by is not None and now >= actor.clean_by:
+                actor.give_up_cleanup()
+                return True
+            # What comes after it has a time of its own.
+            self.since, self.until = now, max(self.until, now + self.each)
+            return False
+        if actor.mailbox.taken != self.taken:
+            self.taken, self.since = actor.mailbox.taken, now
+        if now < min(self.since + self.each, self.until):
+            return False
+        if not self.cancelled and actor.cancel(self.reason):
+            self.cancelled, self.since, self.until = True, now, now + CANCEL_TIME
+            self.each = CANCEL_TIME
+            return False
+        actor.give_up_stop(self.reason)
+        return True
+
+    def left(self, now: float) -> float:
+        return min(self.since + self.each, self.until) - now
+
+
+_VITAL = ("spawn", "stop", "ended", "abandoned")
+
+
+class Housekeeping:
+    def __init__(self, process: LocalProcess) -> None:
+        self.process = process
+        self.watches: list[StopWatch] = []
+        # Of a proc: the end of its stop, and whether one has begun.
+        self.deadline: float | None = None
+        # What is being handled is a spawn, a stop or a failure: without it some thread waits for ever.
+        self.vital = False
+
+    def run(self) -> bool:
+        """Handles events until this process is to end; false if its agent is gone."""
+        native = self.process.native
+        while True:
+            event = native.next_event(self._timeout())
+            self.watches = [w for w in self.watches if not w.over()]
+            if event is not None:
+                self.vital = event[0] in _VITAL or (event[0] == "request" and event[2] == FAILURE)
+                if self._handle(event):
+                    return False
+            if self.deadline is not None and self._may_end():
+                return True
+
+    def _timeout(self) -> float | None:
+        if self.process.universe is not None:
+            return self._simulated_timeout()
+        if self.watches:
+            return 0.02
+        return None if self.deadline is None else max(0.0, min(self.deadline - self.process.now(), 0.1))
+
+    def _simulated_timeout(self) -> float | None:
+        """Hours in hundreds of looks: seldom at first, and as often as ever near the end."""
+        now = self.process.now()
+        left = [watch.left(now) for watch in self.watches]
+        if self.deadline is not None:
+            left.append(self.deadline - now)
+        return max(0.02, min(left) / 16) if left else None
+
+    def _may_end(self) -> bool:
+        busy = [actor for actor in list(self.process.actors.values()) if actor.cleaning or not actor.given_up]
+        if not busy:
+            return True
+        # A clean-up that has begun gets its time.
+        return self.deadline is not None and self.process.now() > self.deadline and not any(a.cleaning for a in busy)
+
+    def _handle(self, event: tuple[Any, ...]) -> bool:
+        kind = event[0]
+        if kind == "spawn":
+            from monarch._core.actor.local_spawn import spawn_local
+            from monarch._core.debug.hook import install
+
+            install()
+            spawn_local(self.process, event[2], event[3])
+        elif kind == "request":
+            self._request(*event[1:])
+        elif kind == "ended":
+            for uid, end in event[1]:
+                runtime_log.proc_ended(uid, end)
+            try:
+                procs_ended(self.process, event[1])
+            finally:
+                self.process.native.failure_handled()
+        elif kind == "abandoned":
+            from monarch._core.process.root_fault import abandoned
+
+            abandoned(self.process)
+        elif kind == "stacks":
+            from monarch._core.process import stacks
+
+            self.process.native.stacks_taken(event[1], stacks.take(self.process))
+        elif kind == "unresponsive":
+            self._unresponsive(*event[1:])
+        elif kind == "stop":
+            self._stop(event[2])
+        elif kind == "root_lost":
+            return True
+        elif kind in ("audit", "shutdown", "job_ended"):
+            from monarch._core.start import worker
+
+            worker.handle(self.process, event)
+        elif kind == "launch":
+            from monarch._core.testing.simulated import launch
+
+            launch(self.process, event[1], event[2])
+        return False
+
+    def _request(self, sender: int, kind: int, slot: int, body: bytes) -> None:
+        process = self.process
+        if kind == FAILURE:
+            try:
+                actor_failed(process, body)
+            finally:
+                process.native.failure_handled()
+        elif kind == PING:
+            rank, mesh = int.from_bytes(body[:4], "little"), int.from_bytes(body[4:], "little")
+            failure = process.unstarted.get(mesh)
+            if process.bootstrap_failure is not None:
+                from monarch._core.call.answer import bootstrap_failure
+
+                failure = bootstrap_failure(process).to_wire()
+            process.native.reply(sender, slot, rank, OK if failure is None else FAILED, failure or b"")
+        elif kind == WATCH_STOP:
+            actor = process.actors.get(int.from_bytes(body[:8], "little"))
+            if actor is not None:
+                self.watches.append(StopWatch(actor, *marshal.loads(body[8:])))
+        elif kind == OPEN_DOOR:
+            process.share()
+            process.native.reply(sender, slot, 0, OK, b"")
+        elif kind == LOG_LEVEL:
+            import logging
+
+            rank, level = marshal.loads(body)
+            logging.getLogger().setLevel(level)
+            process.native.reply(sender, slot, rank, OK, b"")
+        elif kind == AGGREGATE:
+            # On this machine's console they are anyway.
+            procs, window, viewer, rank = marshal.loads(body)
+            process.native.aggregate_output(procs, window, sender, slot, rank, viewer)
+        elif kind == MISSING:
+            from monarch._core.hosts.slow_spawn import look
+
+            look(process, body)
+        elif kind == CONTROLLER:
+            from monarch._core.hosts.controller import handle_request
+
+            handle_request(process, sender, slot, body)
+        elif kind == UNDELIVERABLE:
+            from monarch._core.call.port import undelivered
+
+            undelivered(process, body)
+        elif kind == WORKSPACE:
+            from monarch._core.sync import update as workspace_update
+
+            workspace_update.handle_request(process, sender, slot, body)
+        elif kind == BULK:
+            from monarch._core.hosts import bulk
+
+            bulk.handle_request(process, sender, slot, body)
+        elif kind in (FAULT, DELAY):
+            from monarch._core.testing import fault
+
+            (fault.handle_request if kind == FAULT else fault.handle_delay)(process, sender, slot, body)
+
+    def _unresponsive(self, uid: int, evidence: str, stacks: bytes) -> None:
+        """Python has stopped to run in a proc of this agent, or runs again."""
+        runtime_log.proc_unresponsive(uid, evidence, stacks)
+
+    def _stop(self, text: str) -> None:
+        """This proc is to end: its actors stop, within the bounds."""
+        if self.deadline is not None:
+            return
+        reason, each, whole = parse_stop_reason(text)
+        self.deadline = self.process.now() + whole
+        self.process.closed = True
+        from monarch._core._native import Targets
+        from monarch._core.supervise.supervision import stop_body
+
+        native = self.process.native
+        body = stop_body(reason, each, whole)
+        for uid, actor in list(self.process.actors.items()):
+            native.stop_actors(Targets(native, [self.process.uid], uid), body)
+            self.watches.append(StopWatch(actor, reason, each, whole))
+
+
+def run_client(process: LocalProcess) -> None:
+    """The housekeeping thread of the client."""
+    set_runtime_thread()
+    keeper = Housekeeping(process)
+    while True:
+        try:
+            try:
+                keeper.run()
+            except Exception:
+                if keeper.vital:
+                    raise
+                # A bug of ours must not silence the rest: show it and go on.
+                import traceback
+
+                traceback.print_exc()
+        except Exception as e:
+            end_process("housekeeping", e)

@@ -1,0 +1,168 @@
+"""Hosts for tests: agents as separate processes on this machine, attached as if they were elsewhere.
+
+Nothing of them can be left behind. They listen on abstract sockets, which are no files; their standard input is a pipe from the test's
+process, and when that ends, however it does, so do they, with all their procs and the directory that workspaces go to.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from monarch._core.process.identity import new_uid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from subprocess import Popen
+
+    from monarch._core.hosts.host_mesh import HostMesh
+
+# How long an agent may take to end once it has been told, seconds.
+_PATIENCE = 10.0
+
+
+class LocalHosts:
+    """What `local_hosts` gives: a context manager, sync and async, whose value is the mesh."""
+
+    def __init__(self, n: int, name: str, env: Mapping[str, str | None] | None) -> None:
+        if n < 1:
+            raise ValueError(f"local_hosts needs at least one host, not {n}")
+        self._count = n
+        self._name = name
+        self._env = dict(env or {})
+        self._agents: list[Popen[bytes]] = []
+        self._directory = ""
+        self._mesh: HostMesh | None = None
+
+    def _start(self) -> list[str]:
+        """Starts the agents and waits until they listen; gives their addresses."""
+        import tempfile
+
+        if self._agents:
+            raise RuntimeError("these local hosts have been started already")
+        self._directory = tempfile.mkdtemp(prefix="monarch-hosts-")
+        addresses = [f"ipc://@monarch-host-{new_uid():x}" for _ in range(self._count)]
+        ready, told = os.pipe()
+        try:
+            for i, address in enumerate(addresses):
+                self._agents.append(self._start_one(address, os.path.join(self._directory, str(i)), told))
+            os.close(told)
+            told = -1
+            left = self._count
+            while left:
+                heard = os.read(ready, left)
+                if not heard:
+                    raise RuntimeError(f"{left} of {self._count} local hosts did not start; what they said is on stderr")
+                left -= len(heard)
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            os.close(ready)
+            if told >= 0:
+                os.close(told)
+        return addresses
+
+    def _start_one(self, address: str, workspace: str, told: int) -> Popen[bytes]:
+        import subprocess
+
+        env = {**os.environ, "WORKSPACE_DIR": workspace, **self._env}
+        serving = f"from monarch._core.start.local_hosts import serve; serve({address!r}, {workspace!r}, {told})"
+        code = f"import sys; sys.path[:] = {sys.path!r}; {serving}"
+        command = [sys.executable, "-c", code]
+        chosen = {k: v for k, v in env.items() if v is not None}
+        # In a session of its own: Ctrl-C is for the test.
+        return subprocess.Popen(command, env=chosen, stdin=subprocess.PIPE, pass_fds=(told,), start_new_session=True)
+
+    def _attach(self, addresses: list[str]) -> HostMesh:
+        from monarch._core.hosts.attachment import attach_to_workers
+
+        self._mesh = attach_to_workers(workers=addresses, name=self._name)
+        return self._mesh
+
+    def _end(self) -> None:
+        import shutil
+        import subprocess
+
+        for agent in self._agents:
+            assert agent.stdin is not None
+            agent.stdin.close()
+        for agent in self._agents:
+            try:
+                agent.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:  # a fault may have frozen it
+                agent.kill()
+                agent.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> HostMesh:
+        return self._attach(self._start())
+
+    def __exit__(self, *_: object) -> None:
+        mesh, self._mesh = self._mesh, None
+        try:
+            if mesh is not None and not mesh._is_shut_down:
+                mesh.shutdown().exception(_PATIENCE)
+        except TimeoutError:  # hosts that do not answer are ended all the same
+            return
+        finally:
+            self._end()
+
+    async def __aenter__(self) -> HostMesh:
+        import asyncio
+
+        return self._attach(await asyncio.to_thread(self._start))
+
+    async def __aexit__(self, *_: object) -> None:
+        import asyncio
+
+        await asyncio.to_thread(self.__exit__)
+
+
+def local_hosts(n: int, *, name: str = "hosts", env: Mapping[str, str | None] | None = None) -> LocalHosts:
+    """`n` host agents as separate processes on this machine, as an owned `HostMesh` with the dimension `hosts`.
+
+    A context manager, sync and async; the agents are there when it is entered, and gone with all that they ran when it is left, or when
+    this process ends, in whatever way. `env` is added to their environment, None removes a variable. Each has a `WORKSPACE_DIR` of its own.
+
+    ```python
+    from monarch.actor.testing import local_hosts
+
+    with local_hosts(2) as hosts:
+        assert hosts.sizes == {"hosts": 2}
+        hosts.spawn_procs({"gpus": 2}).initialized.get()
+    ```
+    """
+    return LocalHosts(n, name, env)
+
+
+def serve(address: str, workspace: str, told: int) -> None:
+    """The agent of such a host: its main function."""
+    from _thread import start_new_thread
+
+    from monarch._core.hosts.trust import Given
+    from monarch._core.start.worker import WorkerLoop
+
+    os.set_inheritable(told, False)
+    watched = os.dup(0)
+    start_new_thread(_end_with_the_test, (watched, workspace))
+    loop = WorkerLoop(address, Given(None, None, None, False))
+    os.write(told, b".")
+    os.close(told)
+    loop.wait()
+
+
+def _end_with_the_test(watched: int, workspace: str) -> None:
+    """The pipe ends with the test's process, or when it says so."""
+    import shutil
+    import signal
+
+    while os.read(watched, 1):
+        continue
+    shutil.rmtree(workspace, ignore_errors=True)
+    try:
+        os.rmdir(os.path.dirname(workspace))
+    except OSError:  # another host of the test does it
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,278 @@
+"""The main function of a proc, forked from the zygote or started by a command."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+# Descriptors of the link and of the setup, for a proc that was started by a command.
+FDS_VARIABLE = "MONARCH_PROC_FDS"
+# How long a proc that ends stays for those who fetch what it has sent, and if they do not, seconds.
+_FETCH_TIMEOUT = 10.0
+_FETCH_PAUSE = 2.0
+FAIL_VARIABLE = "MONARCH_ERROR_DURING_BOOTSTRAP_FOR_TESTING"
+
+# What every proc needs before it can run an actor.
+_FIRST = (
+    "faulthandler",
+    "threading",
+    "cloudpickle",
+    "monarch._core.actor.actor_logging",
+    "monarch._core.call.actor_mesh",
+    "monarch._core.process.actor_thread",
+    "monarch._core.pickle.by_value",
+    "monarch._core.pickle.class_cache",
+    "monarch._core.debug.hook",
+    "monarch._core.errors.table",
+    "monarch._core.start.housekeeping",
+    "monarch._core.actor.local_spawn",
+    "monarch._core.sync.module_reload",
+    "monarch._core.call.port",
+    "monarch._core.process.post_import",
+    "monarch._core.hosts.proc_mesh",
+    "monarch._core.pickle.remote_exception",
+    "monarch._core.process.stacks",
+    "monarch._core.call.value_mesh",
+    "monarch._core.sync.path",
+    "monarch.actor",
+)
+# What most procs are going to need, in steps that are short enough to do between two requests.
+REST = (
+    "socket",
+    "selectors",
+    "logging",
+    "ssl",
+    "subprocess",
+    "concurrent.futures.thread",
+    "linecache",
+    "traceback",
+    "asyncio",
+    "monarch._core.actor.async_actor",
+    "monarch._core.hosts.spawn",
+)
+
+
+def preload(names: Iterable[str] = _FIRST) -> None:
+    """Imports what procs need, so that its pages are shared."""
+    from importlib import import_module
+
+    for name in names:
+        import_module(name)
+
+
+def default_to_forkserver() -> None:
+    """A fork of a process with threads hangs sooner or later; what the user chooses explicitly still holds."""
+    if sys.platform.startswith("linux"):
+        from monarch._core.process.post_import import when_imported
+
+        when_imported("multiprocessing.context", _choose_forkserver)
+
+
+def _choose_forkserver(context: Any) -> None:
+    context._default_context._default_context = context._concrete_contexts["forkserver"]
+
+
+def main() -> None:
+    """Entry of a proc that was started by a command."""
+    link, setup = (int(fd) for fd in os.environ.pop(FDS_VARIABLE).split(","))
+    with open(setup, "rb") as f:
+        body = f.read()
+    os.set_inheritable(link, False)
+    from monarch._core._native import set_parent_death_signal
+
+    set_parent_death_signal(os.getppid())
+    sys.exit(run(body, link, False))
+
+
+def run(body: bytes, link: int, forked: bool = True) -> int:
+    """The life of a proc on its main thread; gives its exit code."""
+    from _pickle import loads
+
+    common, rank, uid, bind, agent = marshal.loads(body)
+    setup = loads(common)
+    _check_python(setup["python"])
+    _take_over(setup, forked, agent)
+    default_to_forkserver()
+    if bind:
+        _bind(bind)
+    from monarch._core._native import Process as NativeProcess
+    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.config import config
+    from monarch._core.process import runtime_log, stacks
+    from monarch._core.process.current import set_process
+    from monarch._core.process.environment import host_name, start_variables
+    from monarch._core.process.last_resort import end_process
+    from monarch._core.process.log_directory import directory_of_host
+    from monarch._core.process.process import LocalProcess
+    from monarch._core.shape.shape import Extent
+    from monarch._core.start.housekeeping import Housekeeping
+
+    config.reload_config_from_env()
+    config.apply_pushed(setup["config"])
+    native = NativeProcess.proc(uid, agent, link)
+    state, _, _ = setup["mesh"]
+    process = LocalProcess(native, setup["host"] or host_name(), state[1])
+    process.job = setup["job"]
+    # The client is sent to from everywhere, and the owner waits to hear from this process.
+    client = (setup["job"], setup["job"])
+    native.route([place for place in (client, setup["owner_place"]) if place[1] != process.agent_uid])
+    set_process(process)
+    stacks.install(process)
+    process.python_executable = setup["executable"]
+    process.start_variables = setup["start"] if setup["start"] is not None else start_variables()
+    process.proc_info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agents=state[7], job=state[9])
+    process.infos[state[0]] = process.proc_info
+    process.proc_rank = rank
+    process.log_dir = setup["log_dir"] or directory_of_host(process.agent_uid)
+    runtime_log.start(process)
+    runtime_log.event("proc.start", mesh=process.proc_info.unique_name, rank=rank)
+    if setup["patches"] is not None:
+        from monarch._core.testing import patching
+
+        patching.accept(setup["patches"])
+    if prepare(process, setup, rank):
+        native.reply(setup["owner"], setup["slot"], rank, 0, b"")
+    try:
+        graceful = Housekeeping(process).run()
+    except Exception as e:
+        end_process("housekeeping", e)
+    if not graceful or process.actors:
+        # Without its agent, or with an actor that does not let go, there is nothing to finalise for.
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError, AttributeError):  # the user has closed it
+            pass
+        native.flush_links(0.5)
+        os._exit(1)
+    native.flush_links(0.5)
+    if native.lent():
+        # Others are fetching what this process has sent them.
+        native.extend_stop(_FETCH_TIMEOUT)
+        native.wait_fetched(_FETCH_TIMEOUT, _FETCH_PAUSE)
+        native.flush_links(0.5)
+    stacks.uninstall(process)
+    from monarch._core._native import begin_exit
+
+    begin_exit()
+    return 0
+
+
+def _check_python(wanted: tuple[int, int]) -> None:
+    """Ends the process if it was started by an interpreter of another minor version: code that is pickled by value would crash it."""
+    own = tuple(sys.version_info[:2])
+    if own != wanted:
+        theirs = f"its spawner runs Python {wanted[0]}.{wanted[1]}, and both must be of one minor version"
+        print(f"{sys.executable} is Python {own[0]}.{own[1]}, {theirs}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def _take_over(setup: dict[str, Any], forked: bool, agent: int) -> None:
+    """Makes the process look the same however it was started."""
+    from monarch._core.sync import module_reload
+    from monarch._core.sync import path as workspace_path
+
+    workspace = workspace_path.of_job(agent)
+    if forked:
+        import gc
+
+        gc.enable()
+        if setup["env"] is not None:
+            _take_environment(setup["env"])
+    if setup["cwd"] is not None:
+        try:
+            os.chdir(setup["cwd"])
+        except OSError:  # it is gone; stay where we are
+            pass
+    if setup["env"] is None:
+        sys.path[:0] = [path for path in setup["path"] if path not in sys.path and os.path.isdir(path)]
+    else:
+        sys.path[:] = setup["path"]
+    workspace_path.keep(workspace)
+    workspace_path.accept(setup["workspace"])
+    module_reload.watch_imports()
+    sys.argv[:] = ["monarch-proc"]
+    from types import ModuleType
+
+    module = ModuleType("__main__")
+    module.__dict__["__builtins__"] = sys.modules["builtins"]
+    # Kept alive: at interpreter exit the frames below still use the old one.
+    sys.modules["monarch._core._bootstrap_main"] = sys.modules["__main__"]
+    sys.modules["__main__"] = module
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # pyright: ignore
+
+
+def _take_environment(wanted: dict[str, str]) -> None:
+    zone = os.environ.get("TZ")
+    for name in [n for n in os.environ if n not in wanted]:
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+    if os.environ.get("TZ") != zone:
+        import time
+
+        time.tzset()
+
+
+def _bind(options: dict[str, str]) -> None:
+    """Before there are threads, which inherit it; ends the process if the kernel refuses."""
+    from monarch._core.process.cpu_binding import bind
+
+    try:
+        bind(options)
+    except OSError as e:
+        print(f"cannot bind to {options}: {e}", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def prepare(process: Any, setup: dict[str, Any], rank: int) -> bool:
+    """The user's bootstrap. An error goes to the owner, and fails all actors that are spawned here."""
+    from monarch._core.process.fork import leave_if_child
+
+    try:
+        if os.environ.get(FAIL_VARIABLE) == "1":
+            raise RuntimeError("Error during bootstrap for testing")
+        if setup["bootstrap"] is not None:
+            _bootstrap(setup["bootstrap"])
+            leave_if_child()
+    except BaseException as e:
+        leave_if_child(e)
+        if not isinstance(e, Exception):
+            raise
+        from monarch._core.call.answer import pack_error
+        from monarch._core.pickle.remote_exception import format_exception, raised_text
+
+        process.bootstrap_failure = (f"bootstrap failed: {raised_text(e)}", format_exception(e))
+        display = process.proc_info.display(rank)
+        process.native.reply(setup["owner"], setup["slot"], rank, 1, pack_error(e, display, process.pid, process.host))
+        return False
+    return True
+
+
+def _bootstrap(body: bytes) -> None:
+    from monarch._core.call.actor import is_coroutine_function
+    from monarch._core.pickle.pickling import loads
+
+    cuda = sys.modules.get("torch")
+    before = {k: v for k, v in os.environ.items() if k.startswith("CUDA_")}
+    function = loads(body)
+    result = function()
+    if is_coroutine_function(function):
+        import asyncio
+
+        asyncio.run(result)
+    after = {k: v for k, v in os.environ.items() if k.startswith("CUDA_")}
+    if before != after and cuda is not None and cuda.cuda.is_initialized():
+        import logging
+
+        logging.getLogger("monarch").warning(
+            "bootstrap changed %s after CUDA was initialised", sorted(set(before) ^ set(after)) or sorted(after)
+        )

@@ -1,0 +1,274 @@
+"""The agent of a host: it listens, lets clients in, and does their work, until one of them shuts the host down."""
+
+from __future__ import annotations
+
+import os
+
+from monarch._core.call.future import Future
+from monarch._core.config.address import ChannelAddr, place_of
+from monarch._core.hosts.attachment import agent_uid, native_hosts, where
+from monarch._core.hosts.trust import Given
+from monarch._core.process import log_directory, runtime_log
+from monarch._core.process.current import begin_with, known_process
+from monarch._core.process.identity import new_uid
+from monarch._core.process.process import FIRST_ERROR, OK, LocalProcess
+from monarch._core.sync import host_workspaces
+from monarch._core.sync import path as workspace_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from threading import Event
+    from typing import Any, NoReturn
+
+# How long the last words to others may take, seconds.
+_GOODBYE = 2.0
+
+# What becomes of those who come.
+_SAYS = {
+    "joined": "{detail} has joined from {peer}",
+    "refused": "refused {peer}: {detail}",
+    "tunnel": "tunnel to {detail} for {peer}",
+    "adopted": "connected to {peer}, which others had reached for this client",
+    "lost": "host {peer} lost: {detail}",
+    "left": "host {peer} left: {detail}",
+    "ended": "job of {peer} is over: {detail}",
+    "release": "host {peer} has another patch release: {detail}",
+}
+
+_loop: WorkerLoop | None = None
+
+
+class WorkerLoop:
+    """What listens in this process; there is at most one at a time."""
+
+    def __init__(self, address: str, given: Given, tries: int = 1) -> None:
+        global _loop
+        if _loop is not None:
+            raise RuntimeError(f"this process is a worker already, at {_loop.url}")
+        given_address = ChannelAddr.parse(address)
+        self.address = place_of(given_address)
+        bound = self.address.bound or self.address
+        trust = given.of(bound)
+        workspaces = workspace_path.export()
+        # What the address says comes first: the variables may have been inherited.
+        assigned, running = _assigned_uid(), known_process()
+        uid = agent_uid(given_address) or assigned or (new_uid() if running is None else running.uid)
+        log_directory.export(uid)
+        self.process: LocalProcess = begin_with(uid)
+        if not self.process.is_client:
+            raise RuntimeError("a proc cannot be a worker: it has an agent already")
+        self.process.start_thread(workspaces.remove_left)
+        _make_room(bound)
+        self.port = self._listen(bound, trust, tries)
+        self._socket = bound.path if bound.path and not bound.path.startswith("@") else None
+        if self._socket is not None:
+            os.chmod(self._socket, 0o600)
+        if trust.kind == "insecure":
+            runtime_log.event("host.insecure", runtime_log.WARN, address=self.url)
+        self.cell = self.process.native.cell(FIRST_ERROR, 1)
+        # Clients that wait to hear that the host ends.
+        self._asked: list[tuple[int, int]] = []
+        # A client has come or gone; for `end_when_idle`.
+        self._changed: Event | None = None
+        _loop = self
+
+    def _listen(self, bound: ChannelAddr, trust: Any, tries: int) -> int:
+        hosts = native_hosts(self.process)
+        kind, name, number = where(bound)
+        for attempt in range(max(1, tries)):
+            try:
+                return hosts.listen((kind, name, number + attempt if kind == "tcp" and number else number), trust)
+            except OSError as e:
+                import errno
+
+                # The native side's error has its number in the text only.
+                taken = e.errno == errno.EADDRINUSE or f"(os error {errno.EADDRINUSE})" in str(e)
+                if taken and attempt + 1 < tries and kind == "tcp" and number:
+                    continue
+                raise OSError(e.errno, f"cannot listen at {bound.url}: {os.strerror(e.errno) if e.errno else e}") from None
+        raise AssertionError("unreachable")
+
+    @property
+    def url(self) -> str:
+        """Where clients dial it."""
+        address = self.address
+        if address.scheme in ("unix", "local"):
+            return address.url
+        host = os.uname().nodename if address.wildcard else address.host or os.uname().nodename
+        port = address.get_port() if address.bound is not None and address.get_port() else self.port
+        return f"tcp://{f'[{host}]' if ':' in host else host}:{port}"
+
+    @property
+    def future(self) -> Future[None]:
+        return Future._of(self.cell, lambda c: None)
+
+    def wait(self) -> None:
+        """Until a client shuts the host down, or `end`."""
+        try:
+            self.future.get()
+        finally:
+            self.close()
+
+    def end_when_idle(self, seconds: float) -> None:
+        """As if shut down, once no client has been attached for so long."""
+        from threading import Event
+
+        self._changed = Event()
+        self.process.start_thread(self._watch_idle, self._changed, seconds)
+
+    def _watch_idle(self, changed: Event, seconds: float) -> None:
+        from monarch._core._native import set_runtime_thread
+
+        set_runtime_thread()
+        hosts = native_hosts(self.process)
+        while _loop is self:
+            changed.clear()
+            busy = hosts.clients() > 0
+            if not changed.wait(None if busy else seconds) and hosts.clients() == 0:
+                runtime_log.event("host.idle", detail=f"no client for {seconds:g} s")
+                return self.end()
+
+    def told(self) -> None:
+        """A client has come or gone."""
+        if self._changed is not None:
+            self._changed.set()
+
+    def end(self, sender: int = 0, slot: int = 0) -> None:
+        if slot:
+            self._asked.append((sender, slot))
+        self.cell.complete(0, 0, b"")
+
+    def close(self) -> None:
+        global _loop
+        if _loop is not self:
+            return
+        _loop = None
+        self.told()
+        native = self.process.native
+        for sender, slot in self._asked:
+            native.reply(sender, slot, 0, OK, b"")
+        native_hosts(self.process).close(_GOODBYE)
+        if self._socket is not None:
+            try:
+                os.unlink(self._socket)
+            except OSError:  # somebody else has taken it away
+                pass
+
+
+# The identities of all workers that somebody has started, and which of them is this one (jobs: `new_service_proc_id` and the like).
+_IDS, _RANK = "MONARCH_SERVICE_PROC_IDS", "MONARCH_SERVICE_PROC_RANK"
+
+
+def _assigned_uid() -> int:
+    """What others dial this worker as, `<proc-id>@url`; 0 if nobody has said it. Not for what it starts, so it is taken out."""
+    text, rank = os.environ.get(_IDS), os.environ.get(_RANK)
+    if not text or rank is None:
+        return 0
+    from monarch._core.process.identity import ProcId
+
+    ids = text.split(",")
+    if not (rank.isascii() and rank.isdecimal() and int(rank) < len(ids)):
+        raise ValueError(f"{_RANK}={rank}, and {_IDS} has {len(ids)} identities")
+    value = ProcId.from_string(ids[int(rank)]).uid.instance_value
+    if not value or value >= 1 << 64:
+        raise ValueError(f"{_IDS} has {ids[int(rank)]!r} for this worker, which is not the identity of a process: expected `label<uid>`")
+    del os.environ[_IDS], os.environ[_RANK]
+    return value
+
+
+def _make_room(bound: ChannelAddr) -> None:
+    """A socket file whose listener is gone is in the way of the next."""
+    if bound.path is None or bound.path.startswith("@") or not os.path.exists(bound.path):
+        return
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as s:
+        try:
+            s.connect(bound.path)
+        except ConnectionRefusedError:
+            os.unlink(bound.path)
+        except OSError:  # no socket, or not ours: binding says what is wrong
+            return
+
+
+def handle(process: LocalProcess, event: tuple[Any, ...]) -> None:
+    """What the native side tells; on the housekeeping thread."""
+    kind = event[0]
+    if kind == "audit":
+        what, peer, detail, count = event[1:]
+        level = runtime_log.WARN if what in ("refused", "lost", "release") else runtime_log.INFO
+        # That a host is lost is the reason of failures, which are told.
+        text = _SAYS[what].format(peer=peer or "a host", detail=detail)
+        if count > 1:
+            text = f"{count} more refused; the last: {text}"
+        runtime_log.event(f"host.{what}", level, what == "lost", peer=peer, count=count if count > 1 else None, detail=text)
+        if what == "joined" and _loop is not None:
+            _loop.told()
+    elif kind == "job_ended":
+        process.start_thread(host_workspaces.job_over, event[1])
+        if _loop is not None:
+            _loop.told()
+    elif kind == "shutdown":
+        if _loop is not None:
+            _loop.end(*event[1:])
+        else:
+            process.native.reply(event[1], event[2], 0, OK, b"")
+
+
+def start_worker_loop_forever(
+    *,
+    private_key: bytes | str | None = None,
+    ca: bytes | str | None = None,
+    address: str,
+    secret: bytes | str | None = None,
+    insecure: bool = False,
+) -> Future[None]:
+    """Begins to be the agent of this host at `address`; the Future is done when a client has shut it down.
+
+    With `label<uid>@` in front of the address the agent has that identity. `secret`, `private_key` with `ca`, or `insecure` as for
+    `attach_to_workers`; `ValueError` if the address needs one of them. The Future raises `OSError` if the address cannot be listened at.
+    """
+    try:
+        loop = WorkerLoop(address, Given(secret, private_key, ca, insecure))
+    except OSError as e:
+        return Future._error(e)
+
+    async def ended() -> None:
+        try:
+            await loop.future
+        finally:
+            loop.close()
+
+    from monarch._core.call.lazy_future import returns_future
+
+    return returns_future(ended)()
+
+
+def run_worker_loop_until_shutdown(
+    *,
+    private_key: bytes | str | None = None,
+    ca: bytes | str | None = None,
+    address: str,
+    secret: bytes | str | None = None,
+    insecure: bool = False,
+) -> None:
+    """Is the agent of this host at `address` until a client shuts it down; arguments as of `start_worker_loop_forever`.
+
+    `OSError` if the address cannot be listened at.
+    """
+    WorkerLoop(address, Given(secret, private_key, ca, insecure)).wait()
+
+
+def run_worker_loop_forever(
+    *,
+    private_key: bytes | str | None = None,
+    ca: bytes | str | None = None,
+    address: str,
+    secret: bytes | str | None = None,
+    insecure: bool = False,
+) -> NoReturn:
+    """The same; the process ends with code 0 then."""
+    import sys
+
+    WorkerLoop(address, Given(secret, private_key, ca, insecure)).wait()
+    sys.exit(0)

@@ -1,0 +1,264 @@
+"""The process that procs are forked from: single-threaded, everything imported that a proc needs.
+
+It speaks with its agent over descriptor 0: frames of `u32 length, u8 kind, u8 operation, u64 proc, body`. A fork brings the proc's link,
+stdout and stderr along. When the link ends, so does the zygote, and the kernel ends its children with it.
+"""
+
+from __future__ import annotations
+
+import _socket
+import array
+import gc
+import marshal
+import os
+import select
+import sys
+
+from monarch._core._native import set_parent_death_signal
+from monarch._core.hosts.bootstrap_command import default_arguments as proc_arguments
+from monarch._core.start import proc_main
+from monarch._core.sync import path as workspace_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from typing import Any
+else:
+    import _signal as signal  # without the enumerations that the other one makes first
+
+_RAW = 5
+_FORK, _EXEC, _KILL = 1, 2, 3
+_STARTED, _EXITED, _FAILED = 1, 2, 3
+_READ = 1 << 18
+_MAX_FDS = 64
+# Procs that are forked before everything is imported.
+FEW = 4
+# After a request, so long without another one (ms) before imports go on.
+PAUSE = 30
+
+
+class Zygote:
+    def __init__(self, sock: Any) -> None:
+        self.sock = sock
+        self.buffer = bytearray()
+        self.fds: list[int] = []
+        self.children: dict[int, int] = {}
+        self.pids: dict[int, int] = {}
+        # Still to be imported, when there is nothing else to do.
+        self.rest = list(proc_main.REST)
+
+    def serve(self) -> tuple[bytes, int] | None:
+        """Serves until the agent is gone; in a forked child, gives its setup and link instead."""
+        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _woken)
+        poll = select.poll()
+        poll.register(self.sock.fileno(), select.POLLIN)
+        poll.register(read, select.POLLIN)
+        while True:
+            events = poll.poll(self.patience())
+            if not events:
+                self.preload_step()
+            for fd, _ in events:
+                if fd == read:
+                    try:
+                        os.read(read, 4096)
+                    except BlockingIOError:
+                        pass
+                    self.reap()
+                elif not self.receive():
+                    return None
+            # A few procs are forked at once, many are better off with everything imported.
+            if len(self.fds) > 3 * FEW:
+                while self.rest:
+                    self.preload_step()
+            while (frame := self.next_frame()) is not None:
+                child = self.handle(frame)
+                if child is not None:
+                    os.close(read)
+                    os.close(write)
+                    return child
+
+    def patience(self) -> int | None:
+        """How long to wait for requests before the next import, in ms: requests seldom come alone."""
+        if not self.rest:
+            return None
+        return PAUSE if self.pids else 0
+
+    def preload_step(self) -> None:
+        proc_main.preload(self.rest[:1])
+        del self.rest[0]
+        if not self.rest:
+            freeze()
+
+    def receive(self) -> bool:
+        room = _socket.CMSG_SPACE(_MAX_FDS * 4)
+        try:
+            data, ancillary, _, _ = self.sock.recvmsg(_READ, room, _socket.MSG_CMSG_CLOEXEC)
+        except InterruptedError:
+            return True
+        except OSError:
+            return False
+        for level, kind, body in ancillary:
+            if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+                found = array.array("i")
+                found.frombytes(body[: len(body) - len(body) % found.itemsize])
+                self.fds += found
+        self.buffer += data
+        return bool(data)
+
+    def next_frame(self) -> bytes | None:
+        buffer = self.buffer
+        if len(buffer) < 4:
+            return None
+        length = int.from_bytes(buffer[:4], "little")
+        if len(buffer) < 4 + length:
+            return None
+        frame = bytes(buffer[4 : 4 + length])
+        del buffer[: 4 + length]
+        return frame
+
+    def send(self, operation: int, uid: int, body: bytes) -> None:
+        frame = bytes([_RAW, operation]) + uid.to_bytes(8, "little") + body
+        try:
+            self.sock.sendall(len(frame).to_bytes(4, "little") + frame)
+        except OSError:  # the agent is gone; the next read says so too
+            return
+
+    def handle(self, frame: bytes) -> tuple[bytes, int] | None:
+        if frame[0] != _RAW:
+            return None
+        operation, uid, body = frame[1], int.from_bytes(frame[2:10], "little"), frame[10:]
+        if operation == _KILL:
+            pid = self.pids.get(uid)
+            if pid is not None:
+                os.kill(pid, int.from_bytes(body[:4], "little"))
+            return None
+        fds, self.fds = self.fds[:3], self.fds[3:]
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as e:
+            for fd in fds:
+                os.close(fd)
+            self.send(_FAILED, uid, f"cannot fork a process: {e.strerror}".encode())
+            return None
+        if pid:
+            for fd in fds:
+                os.close(fd)
+            self.children[pid] = uid
+            self.pids[uid] = pid
+            self.send(_STARTED, uid, pid.to_bytes(4, "little"))
+            return None
+        self.become_child(parent, fds)
+        if operation == _EXEC:
+            run_command(body, fds[0])
+        return body, fds[0]
+
+    def become_child(self, parent: int, fds: list[int]) -> None:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if not set_parent_death_signal(parent):
+            os._exit(1)
+        os.setpgid(0, 0)
+        os.dup2(fds[1], 1)
+        os.dup2(fds[2], 2)
+        for fd in (*fds[1:], *self.fds):
+            os.close(fd)
+        self.sock.close()
+
+    def kill_group(self, pid: int) -> None:
+        """What a child has left running."""
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except ProcessLookupError:  # it died before it had a group
+            return
+
+    def reap(self) -> None:
+        while self.children:
+            try:
+                # Looked at first: as long as it is not reaped, its number stands for its process group and no other.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if ended is None:
+                    return
+                self.kill_group(ended.si_pid)
+                pid, status = os.waitpid(ended.si_pid, 0)
+            except ChildProcessError:
+                return
+            uid = self.children.pop(pid, None)
+            if uid is not None:
+                self.pids.pop(uid, None)
+                self.send(_EXITED, uid, status.to_bytes(4, "little", signed=True))
+
+
+def _woken(*_: object) -> None:
+    """SIGCHLD: what matters is the byte in the wake-up pipe."""
+
+
+def run_command(body: bytes, link: int) -> None:
+    """Becomes the program that is to end up in `proc_main.main`; does not return."""
+    argv, program, inherit, changes, cwd, setup = marshal.loads(body)
+    # On another host the environment is that of the agent, with what was asked for.
+    env: dict[str, str] = {k: v for k, v in {**(os.environ if inherit else {}), **changes}.items() if v is not None}
+    if program is None:
+        # On another host: its own interpreter.
+        program = sys.executable
+        argv = [program, *proc_arguments()]
+    memory = os.memfd_create("monarch-setup")
+    view = memoryview(setup)
+    while view:
+        view = view[os.write(memory, view) :]
+    os.lseek(memory, 0, os.SEEK_SET)
+    # What this host's agent has exported; the rest is the client's.
+    env.update(workspace_path.variables(workspace_path.of_job(marshal.loads(setup)[4])))
+    env[proc_main.FDS_VARIABLE] = f"{link},{memory}"
+    for fd in (link, memory):
+        os.set_inheritable(fd, True)
+    try:
+        if cwd is not None:
+            os.chdir(cwd)
+        os.execvpe(program, argv, env)
+    except OSError as e:
+        os.write(2, f"cannot run {program}: {e.strerror}\n".encode())
+    os._exit(127)
+
+
+def close_inherited() -> None:
+    for name in os.listdir("/dev/fd"):
+        fd = int(name)
+        if fd > 2:
+            try:
+                os.close(fd)
+            except OSError:  # it was the one that listed them
+                continue
+
+
+def freeze() -> None:
+    """Pages with objects stay shared with the children until somebody writes to them."""
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    parent = os.getppid()
+    if not set_parent_death_signal(parent):
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The thread that started this process may block all signals, SIGCHLD too.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # Whatever the client holds open is not for procs; only descriptor 0 is meant for us.
+    close_inherited()
+    sock = _socket.socket(fileno=os.dup(0))
+    os.set_inheritable(sock.fileno(), False)
+    sock.setblocking(True)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    proc_main.preload()
+    freeze()
+    child = Zygote(sock).serve()
+    if child is None:
+        os._exit(0)
+    setup, link = child
+    sys.exit(proc_main.run(setup, link))

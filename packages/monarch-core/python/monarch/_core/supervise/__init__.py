@@ -1,0 +1,1 @@
+"""Supervision: who owns what, and where a failure goes."""

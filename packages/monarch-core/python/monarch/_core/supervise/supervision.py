@@ -1,0 +1,250 @@
+"""What this process owns, and what is done when some of it fails or is stopped.
+
+Detection is native (a link's end, an exit status, a failed actor's report), and so is the decision who is told
+(`rust/runtime/src/supervision.rs`); this file carries it out. It runs on the housekeeping thread, apart from what users call.
+"""
+
+from __future__ import annotations
+
+from monarch._core._native import Process as NativeProcess
+from monarch._core.call.answer import proc_ended_failure
+from monarch._core.call.future import Future
+from monarch._core.call.orphan import owner_ended
+from monarch._core.config import config
+from monarch._core.errors.errors import MeshFailure, SupervisionError
+from monarch._core.process.process import ERROR, GATHER, PROC_ENDED, WATCH_STOP
+from monarch._core.process.runtime_log import WARN, failure_event
+
+# How long a coroutine may take to end when it has been cancelled, seconds.
+CANCEL_TIME = 2.0
+
+# So many meshes that have failed are remembered when nobody has a handle to them, some kilobytes each.
+FAILED_MESHES = 256
+
+# How long lines that were printed may take to reach the console, seconds.
+OUTPUT_TIMEOUT = 3.0
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from monarch._core._native import CallCell, Result
+    from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.process.owner import Owner
+    from monarch._core.process.process import LocalProcess
+
+
+# The reason of a stop at the end of the program, about which nothing is printed.
+CLIENT_EXITS = "the client exits"
+
+
+class OwnedMesh:
+    """A mesh that an actor of this process, or the process itself, has created and answers for."""
+
+    __slots__ = ("future", "info", "is_actors", "owner", "process")
+
+    def __init__(self, process: LocalProcess, owner: Owner, info: MeshInfo, is_actors: bool) -> None:
+        self.process = process
+        self.owner = owner
+        self.info = info
+        self.is_actors = is_actors
+        self.future: Future[None] | None = None
+        process.owned[info.uid] = self
+        process.supervision.created(info.uid, owner.mailbox, is_actors, list(info.procs))
+        if owner.spawned is not None:
+            owner.spawned.append(info)
+
+    def stop(self, reason: str, bounds: tuple[float, float] | None = None) -> Future[None]:
+        """Begins to stop it, once; `bounds` are of one message and of the whole drain, seconds."""
+        if self.future is None:
+            for uid in self.process.supervision.stopping(self.info.uid):
+                # Actors on procs that are stopped go with them, and that is no failure.
+                ending = self.process.owned.get(uid)
+                if ending is not None:
+                    ending.info.stopped = ending.info.stopped or reason
+            self.future = self._stop_actors(reason, bounds) if self.is_actors else self._stop_procs(reason, bounds)
+        return self.future
+
+    def is_over(self) -> bool:
+        """Nothing of it is left that could fail, or be stopped; on the housekeeping thread, which has told the owner all."""
+        # Not as soon as its stop is answered: that a clean-up has failed may be still on its way to here.
+        told, gone = self.process.supervision.progress(self.info.uid)
+        if self.owner.actor is None:
+            # The root may be asked later what of it was seen.
+            return gone and self.info.stopped is not None
+        return gone or told
+
+    def forget(self) -> None:
+        self.process.owned.pop(self.info.uid, None)
+        if self.info.failed:
+            # A handle that comes back in a message must not be taken for healthy.
+            remembered = self.process.failed_meshes
+            remembered.append(self.info)
+            del remembered[:-FAILED_MESHES]
+        self.process.supervision.gone(self.info.uid)
+
+    def _stop_actors(self, reason: str, bounds: tuple[float, float] | None) -> Future[None]:
+        from monarch._core._native import Targets
+
+        info, native = self.info, self.process.native
+        each, whole = bounds or drain_bounds()
+        body = stop_body(reason, each, whole)
+        ranks = [r for r in range(len(info.procs)) if r not in info.failed]
+        cell = native.stop_actors(Targets(native, [info.procs[r] for r in ranks], info.uid), body)
+        for rank in ranks:
+            native.request(info.procs[rank], WATCH_STOP, info.uid.to_bytes(8, "little") + body)
+        return Future._of(cell, lambda c: self._stopped(c, ranks))
+
+    def _stopped(self, cell: CallCell, ranks: list[int]) -> None:
+        failures = [self._cleanup_failure(rank, result) for rank, result in zip(ranks, cell.results(), strict=True)]
+        failure = next((f for f in failures if f is not None), None)
+        if failure is not None:
+            # The owner is told too, and only of what it still owns.
+            self.process.native.settle()
+        self.forget()
+        if failure is not None:
+            from monarch._core.process.root_fault import failure_seen
+
+            if self.info.stopped != CLIENT_EXITS:  # then nobody looks at what this raises
+                failure_seen(self.info.uid, failure)
+            cell.set_retrieved()
+            raise SupervisionError(failure.report(), f"{self.info.name}.stop()", failure=failure)
+        cell.set_retrieved()
+
+    def _cleanup_failure(self, rank: int, result: Result | None) -> MeshFailure | None:
+        """What went wrong in the `__cleanup__` of an actor that answers a stop: it raised, or its process died there."""
+        if result is not None and result.status == ERROR:
+            return MeshFailure.from_wire(result.raw())
+        if result is not None and result.status == PROC_ENDED:
+            end = NativeProcess.decode_end(result.raw())
+            if self.info.uid in died_cleaning(end):
+                return proc_ended_failure(self.info, rank, end)
+        return None
+
+    def _stop_procs(self, reason: str, bounds: tuple[float, float] | None) -> Future[None]:
+        native, info = self.process.native, self.info
+        cell = native.cell(GATHER, len(info.procs), list(info.procs), info.uid)
+        each, whole = bounds or drain_bounds()
+        end = config.seconds("process_exit_timeout") or 0.0
+        for proc in info.procs:
+            native.stop_proc(proc, whole + end if bounds is None else each, stop_reason(reason, each, whole))
+        return Future._of(cell, self._procs_stopped)
+
+    def _procs_stopped(self, cell: CallCell) -> None:
+        failure = self._died_cleaning(cell)
+        self.forget()
+        for mesh in list(self.process.owned.values()):
+            if mesh.is_actors and set(mesh.info.procs) <= set(self.info.procs):
+                mesh.forget()
+        self.process.native.flush_output(OUTPUT_TIMEOUT)
+        cell.set_retrieved()
+        if failure is not None:
+            raise SupervisionError(failure.report(), f"{self.info.name}.stop()", failure=failure)
+
+    def _died_cleaning(self, cell: CallCell) -> MeshFailure | None:
+        """The failure of a process that has died in the `__cleanup__` of an actor."""
+        first = None
+        for rank, result in enumerate(cell.results()):
+            if result is None or result.status != PROC_ENDED:
+                continue
+            end = NativeProcess.decode_end(result.raw())
+            for mesh in died_cleaning(end):
+                from monarch._core.process.root_fault import failure_seen
+
+                # The owner is told too, and only of what it still owns.
+                self.process.native.settle()
+                told = self._told(mesh, self.info.procs[rank])
+                if told is not None:
+                    failure_seen(mesh, told)
+                first = first or told or proc_ended_failure(self.info, rank, end)
+        return first
+
+    def _told(self, mesh: int, proc: int) -> MeshFailure | None:
+        """What the owner of a mesh of actors has been told of the end of a process, if that is this process."""
+        info = self.process.infos.get(mesh)
+        failed = {} if info is None else {info.procs[rank]: failure for rank, failure in info.failed.items()}
+        return failed.get(proc)
+
+
+def died_cleaning(end: tuple[Any, ...]) -> list[int]:
+    """The meshes whose actors had begun their `__cleanup__` and not ended it when their process died by itself."""
+    return end[7]
+
+
+def drain_bounds() -> tuple[float, float]:
+    return config.seconds("stop_grace_period") or 0.0, config.seconds("stop_actor_timeout") or 0.0
+
+
+def stop_body(reason: str, each: float, whole: float) -> bytes:
+    import marshal
+
+    return marshal.dumps((reason, each, whole))
+
+
+def stop_reason(reason: str, each: float, whole: float) -> str:
+    """The reason as it goes to a proc, with the bounds of its actors' drains."""
+    return f"{each}\n{whole}\n{reason}"
+
+
+def parse_stop_reason(text: str) -> tuple[str, float, float]:
+    parts = text.split("\n", 2)
+    if len(parts) < 3:  # from the agent itself
+        return text, *drain_bounds()
+    return parts[2], float(parts[0]), float(parts[1])
+
+
+def actor_failed(process: LocalProcess, body: bytes) -> None:
+    """An actor reports its failure to this process, which owns its mesh."""
+    uid, rank = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
+    if uid in process.owned:
+        failure = MeshFailure.from_wire(body[12:])
+        _do(process, process.supervision.member_failed(uid, rank), lambda mesh, rank: failure)
+        _forget_if_over(process, [uid])
+
+
+def procs_ended(process: LocalProcess, ends: list[tuple[int, tuple[Any, ...]]]) -> None:
+    """Processes that this one knows have ended, of one cause."""
+    process.ended.update(ends)
+
+    def failure(mesh: OwnedMesh, rank: int) -> MeshFailure:
+        known = mesh.info.failed.get(rank)
+        return known or proc_ended_failure(mesh.info, rank, process.ended[mesh.info.procs[rank]])
+
+    _do(process, process.supervision.procs_ended([(uid, end[3] == "stopped", died_cleaning(end)) for uid, end in ends]), failure)
+    _forget_if_over(process, process.supervision.on([uid for uid, _ in ends]))
+    for uid, end in ends:
+        owner_ended(process, uid, end)
+
+
+def _forget_if_over(process: LocalProcess, meshes: list[int]) -> None:
+    """An owner that replaces what it has lost, again and again, must not keep it all."""
+    for uid in meshes:
+        mesh = process.owned.get(uid)
+        if mesh is not None and mesh.is_over():
+            mesh.forget()
+
+
+def _do(process: LocalProcess, steps: list[tuple[str, int, int, int]], failure_of: Callable[[OwnedMesh, int], MeshFailure]) -> None:
+    """What supervision has decided, step by step; any part of it may have ended meanwhile."""
+    for step, actor, uid, rank in steps:
+        if step == "orphan":
+            ward = process.actors.get(actor)
+            if ward is not None:
+                ward.orphaned(ward.info)
+            continue
+        mesh = process.owned.get(uid)
+        if mesh is None:
+            continue
+        failure = failure_of(mesh, rank)
+        if step == "mark":
+            # A caller of this process may have learned of it first.
+            mesh.info.failed[rank] = failure
+            continue
+        failure_event("failure.delivered", WARN, failure, mesh.owner.display)
+        if step == "tell":
+            mesh.owner.failed(failure)
+        else:
+            owner = process.actors.get(actor)
+            if owner is not None:
+                owner.owned_failed(failure, ask=step == "ask")

@@ -1,0 +1,1 @@
+"""Code sync: workspaces that hosts mirror."""

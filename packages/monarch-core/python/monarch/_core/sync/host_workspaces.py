@@ -1,0 +1,268 @@
+"""The directories of an agent's workspaces: one for each job, removed when the job is over.
+
+    {top}/{host name}/{agent}/
+        lock        locked by the agent as long as it lives
+        {id}/       `WORKSPACE_DIR` in the procs of a job; the id is that of this host in that job, and no other host or job has it
+        {id}.lock   locked, shared, by each process that receives the job's code or imports it
+        over/       the trees of the job that ended last; the next job of this agent begins with them, so that only changes are sent
+
+`top` is the `WORKSPACE_DIR` that the agent was started with, else `MONARCH_HOME/workspaces`: often a home that many hosts share, in which
+agents listen at the same address. So nothing is named after an address. The kernel gives locks back when a process ends, however it ends:
+a lock that can be had proves that nothing uses the directory. Some file systems do not lock across machines; therefore an agent removes
+only what former agents of the same host name have left.
+
+Only mirrors are removed. Files that a program has put beside them stay.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MIRRORS = ".monarch"
+_OVER = "over"
+_LOCK = "lock"
+_SUFFIX = ".lock"
+_TREES = ("a", "b")
+
+
+def lock(path: str, operation: int) -> int | None:
+    """Locks a file, which is made if it is not there, and returns its descriptor; None if `LOCK_NB` is given and another process has it."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, operation)
+            here, there = os.fstat(fd), os.stat(path)
+            if (here.st_ino, here.st_dev) == (there.st_ino, there.st_dev):
+                return fd
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except FileNotFoundError:  # removed by the process that had the lock
+            pass
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def lock_of(workspace: str) -> str:
+    """The lock of a job's workspace."""
+    return workspace + _SUFFIX
+
+
+def take_over(workspace: str) -> None:
+    """Begins a job's workspace with what the last job of this agent has left, if there is something."""
+    os.makedirs(workspace, 0o700, exist_ok=True)
+    try:
+        os.rename(os.path.join(os.path.dirname(workspace), _OVER), os.path.join(workspace, _MIRRORS))
+    except OSError:  # there is nothing, or this job has mirrors already
+        return
+
+
+class HostWorkspaces:
+    """The workspaces of one agent; `path` is there when this is made, if the file system lets it."""
+
+    def __init__(self, top: str, host: str) -> None:
+        from threading import Lock
+
+        from monarch._core.process.identity import new_uid, to_base58
+
+        name = "".join(c if c.isalnum() or c in ".-" else "_" for c in host)
+        self.host_directory = os.path.join(os.path.abspath(os.path.expanduser(top)), name)
+        self.path = os.path.join(self.host_directory, to_base58(new_uid()))
+        self._mutex = Lock()
+        self._closed = False
+        self._lock: int | None = None
+        try:
+            while self._lock is None:
+                os.makedirs(self.path, 0o700, exist_ok=True)
+                try:
+                    self._lock = lock(os.path.join(self.path, _LOCK), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except FileNotFoundError:  # taken for what a former agent has left, before it was locked
+                    continue
+        except OSError:  # a sync fails with the same error, and names the path
+            return
+
+    def remove_left(self) -> None:
+        """Removes what former agents of this host have left."""
+        for name in _names(self.host_directory):
+            path = os.path.join(self.host_directory, name)
+            # An agent that begins makes its lock; a directory without one is not touched.
+            if path != self.path and os.path.exists(os.path.join(path, _LOCK)):
+                _quietly(lambda path=path: _remove_left(path))
+
+    def job_over(self, id: str) -> None:
+        """Keeps the trees of a job for the next one, when its last process has ended."""
+        workspace = os.path.join(self.path, id)
+        if os.path.exists(lock_of(workspace)):
+            _quietly(lambda: self._keep(workspace))
+
+    def _keep(self, workspace: str) -> None:
+        held = lock(lock_of(workspace), fcntl.LOCK_EX)
+        try:
+            with self._mutex:
+                if self._closed:
+                    return
+                mirrors, over = os.path.join(workspace, _MIRRORS), os.path.join(self.path, _OVER)
+                _clear_mirrors(workspace, keep=True)
+                if os.path.isdir(mirrors):
+                    _remove_tree(over)
+                    os.rename(mirrors, over)
+                _remove_empty(workspace)
+                os.unlink(lock_of(workspace))
+        finally:
+            if held is not None:
+                os.close(held)
+
+    def close(self, quiet: bool) -> None:
+        """The agent ends; `quiet`: all its procs have ended, so that all mirrors can go."""
+        with self._mutex:
+            if self._closed:
+                return
+            self._closed = True
+            if quiet:
+                _quietly(lambda: _remove_all(self.path))
+            if self._lock is not None:
+                os.close(self._lock)
+
+
+_of_agent: HostWorkspaces | None = None
+
+
+def open_for_agent(top: str, host: str) -> HostWorkspaces:
+    """Those of this process, which may listen more than once."""
+    global _of_agent
+    if _of_agent is None:
+        _of_agent = HostWorkspaces(top, host)
+    return _of_agent
+
+
+def close_for_agent(quiet: bool) -> None:
+    """At the end of the agent's process."""
+    global _of_agent
+    found, _of_agent = _of_agent, None
+    if found is not None:
+        found.close(quiet)
+
+
+def job_over(id: int) -> None:
+    from monarch._core.process.identity import to_base58
+
+    if _of_agent is not None:
+        _of_agent.job_over(to_base58(id))
+
+
+def _quietly(run: Callable[[], None]) -> None:
+    """What cannot be removed stays: it is in the way of nothing, and the next agent tries again."""
+    try:
+        run()
+    except OSError as e:
+        from monarch._core.process import runtime_log
+
+        runtime_log.event("workspace.left", runtime_log.INFO, detail=f"a workspace could not be removed: {e}")
+
+
+def _names(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def _remove_left(path: str) -> None:
+    held = [lock(os.path.join(path, _LOCK), fcntl.LOCK_EX | fcntl.LOCK_NB)]
+    try:
+        if held[0] is not None:
+            # Procs end with their agent, but not at the same instant.
+            held += [lock(os.path.join(path, n), fcntl.LOCK_EX | fcntl.LOCK_NB) for n in _names(path) if n.endswith(_SUFFIX)]
+        if None not in held:
+            _remove_all(path)
+    finally:
+        for fd in held:
+            if fd is not None:
+                os.close(fd)
+
+
+def _remove_all(path: str) -> None:
+    """The directory of an agent, whose lock goes last: until then the next agent can go on with it."""
+    for name in _names(path):
+        inner = os.path.join(path, name)
+        if name == _OVER:
+            _remove_tree(inner)
+        elif name.endswith(_SUFFIX):
+            workspace = inner[: -len(_SUFFIX)]
+            _clear_mirrors(workspace, keep=False)
+            _remove_tree(os.path.join(workspace, _MIRRORS))
+            _remove_empty(workspace)
+            os.unlink(inner)
+    os.unlink(os.path.join(path, _LOCK))
+    _remove_empty(path)
+    _remove_empty(os.path.dirname(path))
+
+
+def _clear_mirrors(workspace: str, keep: bool) -> None:
+    """Removes the links to the mirrors, and if these are to be kept, all but the tree that was in use, which is named `a` then."""
+    mirrors = os.path.join(workspace, _MIRRORS)
+    for quoted in _names(mirrors):
+        link = os.path.join(workspace, quoted.replace("%2F", "/").replace("%25", "%"))
+        home = os.path.join(mirrors, quoted)
+        used = None
+        try:
+            target = os.path.normpath(os.path.join(os.path.dirname(link), os.readlink(link)))
+        except OSError:  # another file is there
+            target = ""
+        if os.path.dirname(target) == home:
+            used = os.path.basename(target)
+            os.unlink(link)
+            _remove_empty(os.path.dirname(link), workspace)
+        if keep:
+            _keep_tree(home, used)
+
+
+def _keep_tree(home: str, used: str | None) -> None:
+    for name in _TREES:
+        if name != used:
+            _remove_tree(os.path.join(home, name))
+            _remove_file(os.path.join(home, f"{name}.tree"))
+    if used == _TREES[1]:
+        for suffix in ("", ".tree"):
+            os.rename(os.path.join(home, _TREES[1] + suffix), os.path.join(home, _TREES[0] + suffix))
+
+
+def _remove_empty(path: str, stop: str = "") -> None:
+    """Removes a directory, and those above it up to `stop`, if nothing is in them."""
+    while path != stop:
+        try:
+            os.rmdir(path)
+        except OSError:
+            return
+        if not stop:
+            return
+        path = os.path.dirname(path)
+
+
+def _remove_file(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def _remove_tree(path: str) -> None:
+    from shutil import rmtree
+
+    if sys.version_info >= (3, 12):
+        rmtree(path, onexc=_unless_gone)
+    else:
+        rmtree(path, onerror=lambda function, path, info: _unless_gone(function, path, info[1]))
+
+
+def _unless_gone(function: object, path: object, error: BaseException) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

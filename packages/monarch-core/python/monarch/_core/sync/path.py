@@ -1,0 +1,159 @@
+"""Where a workspace is on a host, and `sys.path` of the processes there.
+
+The process of an agent that serves remote clients calls `export` once. All procs of the host inherit its directory, in which each job has
+a directory of its own: that one is `WORKSPACE_DIR` in the procs of the job, whatever the client's environment has. What a client has
+mirrored is sent to procs as pairs of a local directory and its place. In a proc an entry of the client's `sys.path` that is in such a
+directory becomes the same one in the mirror; a directory that is on no entry comes in behind the standard library, before what is
+installed, so that code that was synced is found before an older installed copy.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from monarch._core.process.identity import to_base58
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from monarch._core.sync.host_workspaces import HostWorkspaces
+
+    # A local directory, and where it is below `WORKSPACE_DIR`. Whether it is to be imported from: True at the front, as it is an entry
+    # of the client's `sys.path`, False behind the standard library; None if others of the list see to that.
+    Place = tuple[str, str, bool | None]
+
+VARIABLE = "WORKSPACE_DIR"
+# Set by an agent, for what it starts: the directory with the workspaces of its jobs.
+_OF_AGENT = "MONARCH_HOST_WORKSPACES"
+# In procs only: the client's own variable travels with its environment and means the client's machine.
+_OF_JOB = "MONARCH_HOST_WORKSPACE_DIR"
+
+VARIABLES = (VARIABLE, _OF_JOB)
+
+# What has been mirrored by this process, by the uid of the agent; and, in a proc, what its client has mirrored.
+_mirrored: dict[int, list[Place]] = {}
+_own: list[Place] = []
+# While it is open, what is mirrored here stays.
+_lock: int | None = None
+
+
+def export() -> HostWorkspaces:
+    """Called by an agent, before it has procs: makes the directory in which each job has its workspace on this host."""
+    from monarch._core.sync.host_workspaces import open_for_agent
+
+    home = os.environ.get("MONARCH_HOME") or os.path.join(os.path.expanduser("~"), ".monarch")
+    found = open_for_agent(os.environ.get(VARIABLE) or os.path.join(home, "workspaces"), os.uname().nodename)
+    os.environ[_OF_AGENT] = found.path
+    return found
+
+
+def of_job(id: int) -> str | None:
+    """Where the workspace of a job is, `id` is that of this host in the job; None if this host's agent serves its own process only. Called
+    before the client's environment is taken over.
+    """
+    found = os.environ.get(_OF_JOB)
+    if found is None and (agent := os.environ.get(_OF_AGENT)) is not None:
+        found = os.path.join(agent, to_base58(id))
+    return found
+
+
+def keep(found: str | None) -> None:
+    """Whatever the client's environment has, this is the workspace of the job on this host."""
+    if found is not None:
+        os.environ.update(variables(found))
+        os.environ.pop(_OF_AGENT, None)
+
+
+def variables(workspace: str | None) -> dict[str, str]:
+    """The environment of a proc of the job that is started by a command."""
+    return {} if workspace is None else dict.fromkeys(VARIABLES, workspace)
+
+
+def workspace_directory() -> str:
+    """The workspace of this proc's job on this host; `RuntimeError` if its agent has none."""
+    found = os.environ.get(_OF_JOB) or os.environ.get(VARIABLE)
+    if not found:
+        raise RuntimeError(f"the agent of host {os.uname().nodename} has exported no {VARIABLE}")
+    return os.path.abspath(found)
+
+
+def hold() -> str:
+    """The workspace, which stays as long as this process lives."""
+    global _lock
+    top = workspace_directory()
+    if _lock is None:
+        import fcntl
+
+        from monarch._core.sync.host_workspaces import lock, lock_of
+
+        try:
+            _lock = lock(lock_of(top), fcntl.LOCK_SH)
+        except OSError:  # no locks on this file system, so no other process removes anything, or no room, of which the sync tells
+            pass
+    return top
+
+
+def described(dirs: Sequence[tuple[str, str]], path: Sequence[str]) -> list[Place]:
+    """The directories of a workspace, and what of them is on `sys.path` here."""
+    found: list[Place] = []
+    imported: list[Place] = []
+    for entry in path:
+        for local, place in dirs:
+            if entry == local or entry.startswith(local + "/"):
+                imported.append((entry, os.path.normpath(os.path.join(place, entry[len(local) + 1 :])), True))
+                break
+    for local, place in dirs:
+        is_imported = any(p == place or p.startswith(place + "/") for _, p, _ in imported)
+        if (local, place, True) not in imported:
+            found.append((local, place, None if is_imported else False))
+    return [*imported, *found]
+
+
+def remember(agents: Iterable[int], places: list[Place]) -> None:
+    """These hosts have these directories from now on."""
+    for agent in agents:
+        known = _mirrored.setdefault(agent, [])
+        names = {place for _, place, _ in places}
+        known[:] = [one for one in known if one[1] not in names] + places
+
+
+def pushed(agents: Sequence[int]) -> list[Place]:
+    """What procs that are spawned on these hosts are told."""
+    for agent in agents:
+        if agent in _mirrored:
+            return _mirrored[agent]
+    return _own
+
+
+def accept(places: list[Place]) -> None:
+    """In a proc: makes what has been mirrored importable."""
+    if places and _OF_JOB in os.environ:
+        top = hold()
+        sys.path[:] = translated(sys.path, places, top)
+        # For procs that are spawned from here the entries are what they have just become.
+        _own[:] = [*places, *((os.path.join(top, place), place, None) for _, place, _ in places)]
+
+
+def translated(path: Sequence[str], places: Sequence[Place], top: str) -> list[str]:
+    """`sys.path` with local directories replaced by their mirrors, and the others put in."""
+    found: list[str] = []
+    for entry in path:
+        for local, place, _ in places:
+            if entry == local or entry.startswith(local + "/"):
+                entry = os.path.normpath(os.path.join(top, place, entry[len(local) + 1 :]))
+                break
+        found.append(entry)
+    mirrors = {os.path.join(top, place): kind for _, place, kind in places}
+    new = [mirror for mirror, kind in mirrors.items() if kind is True and mirror not in found]
+    found[:0] = new
+    at = next((i for i, entry in enumerate(found) if os.path.basename(entry) in ("site-packages", "dist-packages")), len(found))
+    found[at:at] = [mirror for mirror, kind in mirrors.items() if kind is False and mirror not in found]
+    return found
+
+
+def mirrors(places: Sequence[Place]) -> list[str]:
+    """Where directories are on this host."""
+    top = workspace_directory()
+    return [os.path.join(top, place) for _, place, _ in places]

@@ -1,0 +1,75 @@
+"""The actor that receives a workspace on a host: one process of each host, for the time of one sync."""
+
+from __future__ import annotations
+
+import os
+
+from monarch._core.call.actor import Actor, endpoint
+from monarch._core.sync.host_workspaces import take_over
+from monarch._core.sync.mirror import Mirror
+from monarch._core.sync.path import hold, workspace_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class WorkspaceReceiver(Actor):
+    """Keeps a `Mirror` for each directory of the workspace."""
+
+    def __init__(self, places: list[str]) -> None:
+        self.places = places
+        self.mirrors: dict[str, Mirror] = {}
+
+    @endpoint
+    def begin(self) -> None:
+        """Compares what is here with what was left here, while the sender looks at its side."""
+        with _told_where():
+            top = workspace_directory()
+            os.makedirs(top, 0o700, exist_ok=True)
+            hold()
+            take_over(top)
+            for place in self.places:
+                self.mirrors[place] = Mirror(top, place)
+
+    @endpoint
+    def missing(self, place: str, nodes: list[bytes], top: bytes) -> tuple[list[bytes], list[bytes]]:
+        """Takes directories and says what else is needed."""
+        with _told_where():
+            mirror = self.mirrors[place]
+            mirror.receive_nodes(nodes)
+            return mirror.missing(top)
+
+    @endpoint
+    def files(self, place: str, contents: list[Any]) -> None:
+        """Takes whole files."""
+        with _told_where():
+            self.mirrors[place].receive(contents)
+
+    @endpoint
+    def piece(self, place: str, digest: bytes, offset: int, data: Any, is_last: bool) -> None:
+        """Takes a piece of a large file."""
+        with _told_where():
+            self.mirrors[place].receive_piece(digest, offset, data, is_last)
+
+    @endpoint
+    def commit(self, place: str, top: bytes) -> tuple[list[bytes], list[bytes]]:
+        """Switches to the new tree, or says what is missing."""
+        with _told_where():
+            return self.mirrors[place].commit(top)
+
+    def __cleanup__(self, exc: Exception | None) -> None:
+        for mirror in self.mirrors.values():
+            mirror.close()
+
+
+class _told_where:
+    """Errors of the system name this host."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, OSError) and error.errno is not None:
+            told = OSError(error.errno, f"workspace on host {os.uname().nodename}: {error.strerror}", error.filename)
+            raise told.with_traceback(traceback) from None

@@ -1,0 +1,279 @@
+"""Mirrors directories of the client to hosts: one process on each host receives, the client sends every byte once.
+
+The sender looks at its tree while the receivers look at theirs. Then hosts are asked to switch to the tree with this digest; they answer
+which directories they have never seen, get these, from the top down, and then say which contents they lack. Only those travel, by
+the same casts as any call, so that hosts that lack the same are sent one message. A few messages are under way at a time, no more.
+
+All of that waits for answers, so it runs on a thread of its own, in the context of the caller, who owns the receiving processes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import monotonic
+
+from monarch._core.call.future import Future
+from monarch._core.process.current import current_process
+from monarch._core.process.process import LocalProcess
+from monarch._core.sync import path as workspace_path
+from monarch._core.sync.node import new_hash
+from monarch._core.sync.receiver import WorkspaceReceiver
+from monarch._core.sync.tree import SourceChanged, Tree, scan
+from monarch._core.sync.update import ask_procs
+from monarch._core.sync.workspace import Workspace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    from monarch._core._native import CallCell
+    from monarch._core.hosts.host_mesh import HostMesh
+
+# Files are sent together up to this size, larger ones in pieces of it; so many such messages may be under way.
+BATCH = 1 << 20
+UNDER_WAY = 4
+# How often a tree may change while it is being sent, and a host may lack something after all.
+_TRIES = 5
+# How soon a cancelled sync ends, and how long the end of a receiver may take, seconds.
+_LOOK = 0.2
+_PATIENCE = 10.0
+
+
+async def sync_workspace(hosts: HostMesh, workspace: Workspace, conda: bool, auto_reload: bool) -> None:
+    """Mirrors the workspace to hosts other than this machine, and has the procs of the hosts take notice."""
+    import asyncio
+
+    if not isinstance(workspace, Workspace):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"sync_workspace takes a Workspace, not {type(workspace).__name__}")
+    if conda:
+        from monarch._core.errors.wheel import missing_wheel
+
+        raise missing_wheel("sync_workspace(conda=True)", "monarch-fs")
+    for local in workspace.dirs:
+        if not local.is_dir():
+            raise NotADirectoryError(f"a workspace is made of directories, and this is none: {local}")
+    sync = Sync(current_process(), hosts, [(str(local), place) for local, place in workspace.dirs.items()], auto_reload)
+    try:
+        await asyncio.to_thread(sync.run)
+    finally:
+        sync.cancelled = True
+
+
+class Sync:
+    """One sync, on a thread of its own."""
+
+    def __init__(self, process: LocalProcess, hosts: HostMesh, pairs: list[tuple[str, str]], reload: bool) -> None:
+        self.process = process
+        self.hosts = hosts
+        self.pairs = pairs
+        self.places = workspace_path.described(pairs, sys.path)
+        self.reload = reload
+        self.cancelled = False
+
+    def run(self) -> None:
+        if not self.pairs:
+            return
+        agents = [agent for agent in self.hosts._agents if agent != self.process.agent_uid]
+        if agents:
+            receiving = self.hosts.spawn_procs(name="workspace")
+            try:
+                receivers = receiving.spawn("workspace", WorkspaceReceiver, [place for _, place in self.pairs])
+                self.mirror(receivers)
+            finally:
+                self._end(receiving.stop())
+            workspace_path.remember(agents, self.places)
+        self.update(self._procs(bool(agents)), bool(agents))
+
+    def _end(self, stopped: Future[None]) -> None:
+        """What receivers hold is given back when they end; one on a host that hangs is not waited for."""
+        try:
+            stopped.exception(_PATIENCE)
+        except TimeoutError:
+            return
+
+    def _procs(self, elsewhere: bool) -> list[int]:
+        if not elsewhere:
+            # Whoever has spawned them, they are on this machine, and of this job.
+            return [uid for uid, pid in self.process.native.alive_procs() if pid] if self.reload else []
+        found = {uid: None for mesh in self.hosts._spawned if mesh.info.stopped is None for uid in mesh.info.procs}
+        # And those that others have spawned: actors on these hosts, or another mesh of them.
+        if self.process.is_client:
+            found.update(dict.fromkeys(self._procs_there()))
+        return list(found)
+
+    def _procs_there(self) -> list[int]:
+        """What the agents of the hosts have of this client's."""
+        import json
+
+        from monarch._core.observe.inspection import STATE
+
+        cell = self.process.native.inspect(STATE)
+        self._wait_for_cell(cell)
+        (result,) = cell.results()
+        answer: dict[str, Any] = {} if result is None else json.loads(result.raw())
+        wanted = set(self.hosts._agents)
+        found: list[tuple[int, int]] = []
+        for host in answer.get("hosts", ()):
+            id = int(host["id"], 16)
+            if id in wanted and host["answer"] is not None:
+                # The first is the agent itself.
+                found += [(int(proc["uid"], 16), id) for proc in host["answer"]["procs"][1:] if proc["state"] != "stopping"]
+        self.process.native.route(found)
+        return [uid for uid, _ in found]
+
+    def update(self, procs: Sequence[int], is_mirrored: bool) -> None:
+        """Has procs take notice; `ActorError` if a module cannot be reloaded."""
+        failed = ask_procs(self.process, procs, self.places, is_mirrored, self.reload, self._wait_for_cell)
+        if failed:
+            from monarch._core.errors.errors import reload_failed
+
+            raise reload_failed(failed)
+
+    def _wait_for_cell(self, cell: CallCell) -> None:
+        self.wait(Future._of(cell, lambda c: None))
+
+    def wait(self, future: Future[Any]) -> Any:
+        """The result, or the end of a cancelled sync."""
+        while True:
+            self.check()
+            try:
+                return future.get(timeout=_LOOK)
+            except TimeoutError:
+                continue
+
+    def check(self) -> None:
+        if self.cancelled:
+            raise InterruptedError("the sync was cancelled")
+
+    # ---- sending
+
+    def mirror(self, receivers: Any) -> None:
+        """Makes the directories of all hosts what they are here, one after the other."""
+        begun = receivers.begin.call()
+        began = monotonic()
+        trees = [scan(os.fsencode(local), lambda: self.cancelled) for local, _ in self.pairs]
+        self.wait(begun)
+        for (local, place), tree in zip(self.pairs, trees, strict=True):
+            sending = Sending(self, receivers, place, tree)
+            for left in reversed(range(_TRIES)):
+                try:
+                    sending.run()
+                    break
+                except SourceChanged:
+                    if not left:
+                        raise
+                    sending.tree = scan(os.fsencode(local), lambda: self.cancelled)
+            now = monotonic()
+            hosts = f"{len(self.hosts)} host{'s' if len(self.hosts) != 1 else ''}"
+            files = f"{sending.files} file{'s' if sending.files != 1 else ''}"
+            print(f"workspace {local} -> {place}: {files}, {shown_size(sending.bytes)} to {hosts} in {now - began:.2f} s", flush=True)
+            began = now
+
+
+def shown_size(size: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+class Sending:
+    """Sends one directory; `files` and `bytes` are what has been sent to each host."""
+
+    def __init__(self, sync: Sync, receivers: Any, place: str, tree: Tree) -> None:
+        self.sync = sync
+        self.receivers = receivers
+        self.place = place
+        self.tree = tree
+        self.files = 0
+        self.bytes = 0
+        self.under_way: list[Future[Any]] = []
+
+    def run(self) -> None:
+        """Until all hosts have switched; `SourceChanged` if a file is not what it was at the look."""
+        top = self.tree.digest
+        sent: list[bytes] = []
+        for _ in range(_TRIES):
+            nodes, files = self._ask(self.receivers.commit, top)
+            if not nodes and not files:
+                return
+            while nodes:
+                sent += nodes
+                found = [self.tree.nodes[d] for d in nodes]
+                self.bytes += sum(map(len, found))
+                nodes, files = self._ask(self.receivers.missing, found, top)
+            self._send(self.tree.paths_of(files, sent))
+        raise RuntimeError(f"hosts keep losing parts of {self.place}: something else is writing to WORKSPACE_DIR/.monarch there")
+
+    def _ask(self, endpoint: Any, *args: Any) -> tuple[list[bytes], list[bytes]]:
+        """What any of the hosts lacks."""
+        nodes: dict[bytes, None] = {}
+        files: dict[bytes, None] = {}
+        for lacks_nodes, lacks_files in self.sync.wait(endpoint.call(self.place, *args)).values():
+            nodes.update(dict.fromkeys(lacks_nodes))
+            files.update(dict.fromkeys(lacks_files))
+        return list(nodes), list(files)
+
+    def _send(self, paths: dict[bytes, bytes]) -> None:
+        batch: list[bytes] = []
+        size = 0
+        try:
+            for digest, path in paths.items():
+                self.sync.check()
+                pieces = _pieces(digest, path)
+                first = next(pieces)
+                if len(first) < BATCH:
+                    for _ in pieces:  # its end, where the digest is checked
+                        continue
+                    batch.append(first)
+                    size += len(first)
+                    self.files += 1
+                    if size >= BATCH:
+                        self._put(self.receivers.files, size, batch)
+                        batch, size = [], 0
+                else:
+                    self._send_pieces(digest, first, pieces)
+            if batch:
+                self._put(self.receivers.files, size, batch)
+        finally:
+            under_way, self.under_way = self.under_way, []
+        for future in under_way:
+            self.sync.wait(future)
+
+    def _send_pieces(self, digest: bytes, first: bytes, pieces: Iterator[bytes]) -> None:
+        offset, piece = 0, first
+        for following in pieces:
+            self._put(self.receivers.piece, len(piece), digest, offset, piece, False)
+            offset, piece = offset + len(piece), following
+        self._put(self.receivers.piece, len(piece), digest, offset, piece, True)
+        self.files += 1
+
+    def _put(self, endpoint: Any, size: int, *args: Any) -> None:
+        """Sends a message; waits while too many are under way."""
+        self.bytes += size
+        self.under_way.append(endpoint.call(self.place, *args))
+        while len(self.under_way) > UNDER_WAY:
+            self.sync.wait(self.under_way.pop(0))
+
+
+def _pieces(digest: bytes, path: bytes) -> Iterator[bytes]:
+    """A file's content, at least one piece; `SourceChanged` at its end if it is not what it was."""
+    h = new_hash()
+    try:
+        with open(path, "rb", buffering=0) as f:
+            data = f.read(BATCH)
+            while True:
+                h.update(data)
+                following = f.read(BATCH) if len(data) == BATCH else b""
+                if not following and h.digest() != digest:
+                    break
+                yield data
+                if not following:
+                    return
+                data = following
+    except FileNotFoundError:
+        raise SourceChanged(f"{os.fsdecode(path)} went before it was read") from None
+    raise SourceChanged(f"{os.fsdecode(path)} changes while it is read")

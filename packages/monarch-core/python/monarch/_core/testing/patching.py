@@ -1,0 +1,178 @@
+"""Classes that a test has put in the place of others: what `spawn` builds, and what `activate` gives.
+
+A process that was never patched does not import this module; the runtime looks for it in `sys.modules`.
+"""
+
+from __future__ import annotations
+
+from monarch._core.call.actor import Actor, is_coroutine_function
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    from monarch._core.hosts.proc_mesh import ProcMesh
+
+    F = TypeVar("F", bound=Callable[..., Any])
+    Factory = Callable[[ProcMesh], Any]
+
+# What is in force now, by class.
+_actors: dict[type[Actor], type[Actor]] = {}
+_engines: dict[type[Actor], Factory] = {}
+
+
+class _Patch:
+    """Puts a value into a registry for a while: a context manager, sync and async, and a decorator."""
+
+    _registry: dict[Any, Any]
+    # What was there without patches, and the patches in force, oldest first: they may end in any order.
+    _base: dict[Any, Any]
+    _entries: list[_Patch]
+
+    def __init__(self, key: type[Actor], value: Any) -> None:
+        if not (isinstance(key, type) and issubclass(key, Actor)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{key!r} must be a subclass of Actor")
+        self._key = key
+        self._value = value
+
+    @classmethod
+    def _apply(cls) -> None:
+        cls._registry.clear()
+        cls._registry.update(cls._base)
+        cls._registry.update((patch._key, patch._value) for patch in cls._entries)
+
+    @classmethod
+    def _set_base(cls, base: dict[Any, Any]) -> None:
+        cls._base = dict(base)
+        cls._apply()
+
+    def __enter__(self) -> Any:
+        self._entries.append(self)
+        self._apply()
+        return self._value
+
+    def __exit__(self, *_: object) -> None:
+        # The last one, if it is in force more than once.
+        at = max(i for i, patch in enumerate(self._entries) if patch is self)
+        del self._entries[at]
+        self._apply()
+
+    async def __aenter__(self) -> Any:
+        return self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
+
+    def __call__(self, function: F) -> F:
+        from functools import wraps
+
+        if is_coroutine_function(function):
+
+            @wraps(function)
+            async def run_async(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return await function(*args, **kwargs)
+
+            return run_async  # pyright: ignore[reportReturnType]
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return function(*args, **kwargs)
+
+        return run  # pyright: ignore[reportReturnType]
+
+
+class patch_actor(_Patch):
+    """While in force, every `spawn` of `original` builds `mock`; gives `mock`.
+
+    Reaches processes that are spawned meanwhile, and what they spawn; not those that are there already. `TypeError` unless both are actors.
+    """
+
+    _registry = _actors
+    _base = {}
+    _entries = []
+
+    def __init__(self, original: type[Actor], mock: type[Actor]) -> None:
+        super().__init__(original, mock)
+        if not (isinstance(mock, type) and issubclass(mock, Actor)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{mock!r} must be a subclass of Actor")
+        self.original = original
+        self.mock = mock
+
+
+class patch_tensor_engine(_Patch):
+    """While in force, `activate()` of a proc mesh inside `actor_class` gives `factory(proc_mesh)`; by default a simulator.
+
+    Gives the factory. The default needs monarch-tensor, and says so when it is called.
+    """
+
+    _registry = _engines
+    _base = {}
+    _entries = []
+
+    def __init__(self, actor_class: type[Actor], factory: Factory | None = None) -> None:
+        factory = factory or simulated
+        super().__init__(actor_class, factory)
+        self.actor_class = actor_class
+        self.factory = factory
+
+
+def simulated(proc_mesh: ProcMesh) -> Any:
+    """The simulator of monarch-tensor; `NotImplementedError` without that wheel."""
+    from monarch._core.errors.wheel import missing_wheel
+
+    raise missing_wheel("patch_tensor_engine without a factory", "monarch-tensor")
+
+
+def get_actor_class(cls: type[Actor]) -> type[Actor]:
+    """The class that `spawn` builds for this one: itself, or what it is patched with."""
+    return _actors.get(cls, cls)
+
+
+def get_tensor_engine_factory(cls: type[Actor]) -> Factory | None:
+    """What `activate()` calls inside this actor class; none if it is not patched."""
+    return _engines.get(cls)
+
+
+def get_actor_mock_registry_state() -> dict[type[Actor], type[Actor]]:
+    """A copy: original class to the one in its place."""
+    return dict(_actors)
+
+
+def set_actor_mock_registry_state(state: dict[type[Actor], type[Actor]]) -> None:
+    """Replaces what is registered in this process; patches in force stay on top."""
+    patch_actor._set_base(state)
+
+
+def get_tensor_engine_mock_registry_state() -> dict[type[Actor], Factory]:
+    """A copy: actor class to factory."""
+    return dict(_engines)
+
+
+def set_tensor_engine_mock_registry_state(state: dict[type[Actor], Factory]) -> None:
+    """Replaces what is registered in this process; patches in force stay on top."""
+    patch_tensor_engine._set_base(state)
+
+
+# ---- the way to new processes
+
+
+def pushed() -> tuple[Any, ...] | None:
+    """What a process that is spawned now must know; none if nothing is patched."""
+    if not _actors and not _engines:
+        return None
+    from monarch._core.pickle.pickling import dumps_class, dumps_in_band
+
+    actors = [(dumps_class(key), dumps_class(value)) for key, value in _actors.items()]
+    engines = [(dumps_class(key), dumps_in_band(value)) for key, value in _engines.items()]
+    return actors, engines
+
+
+def accept(state: tuple[Any, ...]) -> None:
+    from monarch._core.pickle.pickling import loads, loads_class
+
+    actors, engines = state
+    set_actor_mock_registry_state({loads_class(key): loads_class(value) for key, value in actors})
+    set_tensor_engine_mock_registry_state({loads_class(key): loads(value) for key, value in engines})

@@ -1,0 +1,185 @@
+"""Simulated processes: nodes of this process that stand for a client or for procs, with threads that simulated time waits for."""
+
+from __future__ import annotations
+
+import marshal
+from weakref import WeakSet
+
+from monarch._core.call.mesh_info import MeshInfo
+from monarch._core.process.above import above
+from monarch._core.process.actor_thread import ActorThread
+from monarch._core.process.current import enter_simulated
+from monarch._core.process.process import FIRST_ERROR, LocalProcess
+from monarch._core.shape.shape import Extent, Shape
+from monarch._core.shape.slice import Slice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from monarch._core._native import Process as NativeProcess
+    from monarch._core._native import Timeline
+    from monarch._core.actor.local_actor import LocalActor
+    from monarch._core.call.future import Future
+    from monarch._core.supervise.supervision import OwnedMesh
+    from monarch._core.testing.universe import Universe
+
+
+class _Owned(dict[int, "OwnedMesh"]):
+    """Remembers what was in it."""
+
+    def __init__(self) -> None:
+        self.ever: set[int] = set()
+
+    def __setitem__(self, uid: int, mesh: OwnedMesh) -> None:
+        self.ever.add(uid)
+        super().__setitem__(uid, mesh)
+
+
+class SimulatedProcess(LocalProcess):
+    """The client or a proc of a universe."""
+
+    def __init__(self, universe: Universe, native: NativeProcess, host: str, name: str, pid: int, group: int) -> None:
+        super().__init__(native, host, name)
+        self.universe = universe
+        self.timeline: Timeline = universe._timeline
+        self.group = group
+        self.pid = pid
+        self.owned = self.spawned = _Owned()
+        # The simulated machine that it is on.
+        self.host_index = 0
+        self.threads: WeakSet[ActorThread] = WeakSet()
+
+    @property
+    def killed(self) -> bool:  # pyright: ignore
+        return self.timeline.is_dead(self.group)
+
+    def now(self) -> float:  # pyright: ignore
+        return self.timeline.now()
+
+    def share(self) -> None:
+        """Handles that are pickled outside a message are for this universe too."""
+
+    def start_actor(self, actor: LocalActor) -> None:
+        self._start(f"actor {actor.info.name}", actor.run)
+
+    def start_thread(self, body: Callable[..., Any], *args: Any) -> None:
+        self._start("monarch", body, *args)
+
+    def _start(self, name: str, body: Callable[..., Any], *args: Any) -> None:
+        thread = ActorThread(target=self._run, args=(body, *args), name=name, daemon=True)
+        self.threads.add(thread)
+        self.timeline.enroll(self.group)
+        try:
+            thread.start()
+        except BaseException:
+            self.timeline.dismiss(self.group)
+            raise
+
+    def _run(self, body: Callable[..., Any], *args: Any) -> None:
+        self.timeline.enter(self.group)
+        enter_simulated(self)
+        try:
+            body(*args)
+        except BaseException:
+            if not self.killed:
+                raise
+        finally:
+            self.timeline.leave()
+
+
+class Event:
+    """As `threading.Event`, for threads of a universe."""
+
+    __slots__ = ("_cell",)
+
+    def __init__(self, process: LocalProcess) -> None:
+        self._cell = process.native.cell(FIRST_ERROR, 1)
+
+    def set(self) -> None:
+        self._cell.complete(0, 0, b"")
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._cell.wait(0, timeout)
+
+    def future(self) -> Future[None]:
+        from monarch._core.call.future import Future
+
+        return Future._of(self._cell, lambda c: None)
+
+
+def keep(process: SimulatedProcess) -> None:
+    """The housekeeping thread of the simulated client."""
+    from monarch._core._native import set_runtime_thread
+
+    set_runtime_thread()
+    keeper = above.housekeeping(process)
+    while not process.killed:
+        try:
+            keeper.run()
+            return
+        except Exception:  # a bug of ours must not silence the rest: show it and go on
+            import traceback
+
+            traceback.print_exc()
+
+
+def launch(client: Any, uid: int, body: bytes) -> None:
+    """Starts a proc that the agent has asked for. On the client's housekeeping thread."""
+    universe: Universe = client.universe
+    parts = marshal.loads(body)
+    if len(parts) != 5:  # by a command, which has nothing to run here
+        parts = marshal.loads(parts[-1])
+    group = universe._timeline.new_group()
+    pid = universe._next_pid()
+    native = client.native.simulated_proc(uid, group, pid)
+    if native is None:
+        return
+    from _pickle import loads
+
+    common, rank, *_ = parts
+    setup = loads(common)
+    state, _, hosts = setup["mesh"]
+    places = list(hosts[1].ranks())
+    index = places[rank // max(1, len(state[4]) // len(places))]
+    process = SimulatedProcess(universe, native, f"host{index}", state[1], pid, group)
+    process.host_index = index
+    process.python_executable = setup["executable"]
+    process.start_variables = setup["start"]
+    process.proc_info = MeshInfo(state[0], state[1], state[2], Extent.from_wire(state[3]), state[4], agents=state[7], job=state[9])
+    process.infos[state[0]] = process.proc_info
+    process.proc_rank = rank
+    settle_host(process)
+    universe._joined(process)
+    process.start_thread(_live, process, setup, rank)
+
+
+def settle_host(process: SimulatedProcess) -> None:
+    """`this_host()` in the process: the simulated machine it is on."""
+    from monarch._core.hosts import host_mesh
+
+    shape = Shape((), Slice(offset=process.host_index, sizes=(), strides=()))
+    host_mesh._local[process.uid] = host_mesh.HostMesh((process.agent_uid,), shape, process.is_client, process.python_executable)
+
+
+def _live(process: SimulatedProcess, setup: dict[str, Any], rank: int) -> None:
+    """The life of a simulated proc on its housekeeping thread."""
+    from monarch._core._native import set_runtime_thread
+
+    set_runtime_thread()
+    try:
+        if above.prepare_proc(process, setup, rank):
+            process.native.reply(setup["owner"], setup["slot"], rank, 0, b"")
+        above.housekeeping(process).run()
+        process.native.flush_links(0.5)
+        status = 0
+    except SystemExit as e:
+        status = (e.code if isinstance(e.code, int) else 1) << 8
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+        status = 1 << 8
+    assert process.universe is not None
+    process.universe._ended(process, status)
