@@ -249,21 +249,21 @@ def test_class_comes_back_to_where_it_was_defined(tmp_path):
 def test_spawning_the_same_class_again(send, tmp_path):
     script = tmp_path / "classes.py"
     script.write_text(
-        "import pickle, sys\nfrom monarch._core.pickle import pickling\n"
+        "import pickle, sys\nfrom monarch._core.pickle import actor_class\n"
         "class Actor:\n    total = 0\n    def add(self):\n        Actor.total += 1\n        return Actor.total\n"
-        "one = pickling.dumps_class(Actor); two = pickling.dumps_class(Actor)\nassert one is two\n"
-        "Actor.total = 100\nthree = pickling.dumps_class(Actor)\nassert three != one\n"
+        "one = actor_class.dumps_class(Actor); two = actor_class.dumps_class(Actor)\nassert one is two\n"
+        "Actor.total = 100\nthree = actor_class.dumps_class(Actor)\nassert three != one\n"
         "sys.stdout.buffer.write(pickle.dumps((one, three)))\n"
     )
     data = run([str(script)])
     code = """
 import pickle, sys
-from monarch._core.pickle import pickling
+from monarch._core.pickle import actor_class
 one, three = pickle.load(sys.stdin.buffer)
-kind = pickling.loads_class(one)
+kind = actor_class.loads_class(one)
 assert kind().add() == 1
-assert pickling.loads_class(bytes(bytearray(one))) is kind and kind().add() == 2
-assert pickling.loads_class(three) is kind
+assert actor_class.loads_class(bytes(bytearray(one))) is kind and kind().add() == 2
+assert actor_class.loads_class(three) is kind
 assert kind().add() == 101
 """
     run(["-c", code], data)

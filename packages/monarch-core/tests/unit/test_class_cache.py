@@ -16,7 +16,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from monarch._core.pickle import class_cache, pickling
+from monarch._core.pickle import actor_class, class_cache, pickling
 from monarch._core.pickle.fingerprint import Fingerprint, Mutable
 
 
@@ -46,21 +46,21 @@ def local_class():
 
 
 def test_class_by_reference():
-    data = pickling.dumps_class(Pair)
-    assert data[:1] == b"\x80" and pickling.loads_class(data) is Pair
+    data = actor_class.dumps_class(Pair)
+    assert data[:1] == b"\x80" and actor_class.loads_class(data) is Pair
 
 
 def test_payload_of_an_unchanged_class_is_kept():
     kind = local_class()
-    assert pickling.dumps_class(kind) is pickling.dumps_class(kind)
-    assert pickling.loads_class(pickling.dumps_class(kind)) is kind
+    assert actor_class.dumps_class(kind) is actor_class.dumps_class(kind)
+    assert actor_class.loads_class(actor_class.dumps_class(kind)) is kind
 
 
 def test_equal_payloads_give_the_same_class_without_unpickling(monkeypatch):
-    data = pickling.dumps_class(local_class())
-    found = pickling.loads_class(data)
+    data = actor_class.dumps_class(local_class())
+    found = actor_class.loads_class(data)
     monkeypatch.setattr(pickling, "_c_loads", None)
-    assert pickling.loads_class(bytes(bytearray(data))) is found
+    assert actor_class.loads_class(bytes(bytearray(data))) is found
 
 
 threshold = 1
@@ -158,12 +158,12 @@ def changes():
 @pytest.mark.parametrize("index", range(len(changes())))
 def test_payload_follows_every_change(index):
     kind, change = changes()[index]
-    before = pickling.dumps_class(kind)
-    assert pickling.dumps_class(kind) is before
+    before = actor_class.dumps_class(kind)
+    assert actor_class.dumps_class(kind) is before
     change(kind)
-    after = pickling.dumps_class(kind)
+    after = actor_class.dumps_class(kind)
     assert after is not before
-    assert pickling.dumps_class(kind) is after
+    assert actor_class.dumps_class(kind) is after
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_what_may_change_unseen_is_not_remembered(value):
 
 def test_classes_that_cannot_be_remembered_are_pickled_every_time():
     kind = make_with(value=types.SimpleNamespace(n=1))
-    before = pickling.dumps_class(kind)
+    before = actor_class.dumps_class(kind)
     kind.value.n = 2
-    assert pickling.dumps_class(kind) != before
+    assert actor_class.dumps_class(kind) != before
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,10 @@ def test_what_stays_the_same_is_remembered(value):
 
 def test_registration_by_value_is_noticed():
     kind = make_with(method=staticmethod(module_function))
-    before = pickling.dumps_class(kind)
+    before = actor_class.dumps_class(kind)
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     try:
-        assert pickling.dumps_class(kind) != before
+        assert actor_class.dumps_class(kind) != before
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
@@ -222,16 +222,16 @@ def test_abstract_classes():
     class Abstract(abc.ABC):  # noqa: B024
         x = 1
 
-    before = pickling.dumps_class(Abstract)
-    assert pickling.dumps_class(Abstract) is before
+    before = actor_class.dumps_class(Abstract)
+    assert actor_class.dumps_class(Abstract) is before
     Abstract.register(Kept)
-    assert pickling.dumps_class(Abstract) is not before
+    assert actor_class.dumps_class(Abstract) is not before
 
 
 def test_caches_are_bounded():
     kinds = [local_class() for _ in range(300)]
     for kind in kinds:
-        pickling.loads_class(pickling.dumps_class(kind))
+        actor_class.loads_class(actor_class.dumps_class(kind))
     assert len(class_cache._entries) <= 128 and len(class_cache._classes) <= 128
 
 

@@ -10,7 +10,7 @@ import types
 
 import pytest
 
-from monarch._core.pickle import pickling
+from monarch._core.pickle import actor_class, pickling
 
 LARGE = pickling.OUT_OF_BAND
 
@@ -88,7 +88,7 @@ def test_note_for_closures_and_methods():
             return inner
 
     with pytest.raises(TypeError) as caught:
-        pickling.dumps_class(Local)
+        actor_class.dumps_class(Local)
     assert caught.value.__notes__ == ["in type object -> .method -> closure variable inner"]
 
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core.pickle import pickling
+from monarch._core.pickle import pickling, reference, state
 
 LARGE = pickling.OUT_OF_BAND
 
@@ -283,7 +283,7 @@ def test_registered_modules_go_by_value():
     module = sys.modules[__name__]
     cloudpickle.register_pickle_by_value(module)
     try:
-        assert pickling.goes_by_value(module_function)
+        assert reference.goes_by_value(module_function)
         back = through(call(module_function))[0][0]
         assert back is not module_function and back() == "module"
     finally:
@@ -297,7 +297,7 @@ def test_registered_packages_cover_their_modules(monkeypatch):
     monkeypatch.setitem(sys.modules, "some_package.inner", inner)
     cloudpickle.register_pickle_by_value(package)
     try:
-        assert pickling.module_by_value("some_package.inner") and not pickling.module_by_value("some_packages")
+        assert reference.module_by_value("some_package.inner") and not reference.module_by_value("some_packages")
     finally:
         cloudpickle.unregister_pickle_by_value(package)
 
@@ -333,7 +333,7 @@ class Handle:
     seen: list[bool] = []
 
     def __reduce__(self):
-        self.seen.append(pickling.in_message())
+        self.seen.append(state.in_message())
         return (Handle, ())
 
 
@@ -343,7 +343,7 @@ def test_handles_know_whether_they_are_in_a_message():
     pickle.dumps(Handle())
     pickling.dumps(call(lambda: 0, Handle()))
     pickling.dumps_in_band(Handle())
-    assert Handle.seen == [True, False, True, True] and not pickling.in_message()
+    assert Handle.seen == [True, False, True, True] and not state.in_message()
 
 
 def test_in_message_is_per_thread_and_ends_with_an_error():
@@ -351,16 +351,16 @@ def test_in_message_is_per_thread_and_ends_with_an_error():
 
     class Inner:
         def __reduce__(self):
-            thread = threading.Thread(target=lambda: seen.append(pickling.in_message()))
+            thread = threading.Thread(target=lambda: seen.append(state.in_message()))
             thread.start()
             thread.join()
-            seen.append(pickling.in_message())
+            seen.append(state.in_message())
             raise ValueError("stop")
 
     with pytest.raises(ValueError, match="stop"):
         pickling.dumps(call(Inner()))
     assert set(seen[::2]) == {False} and set(seen[1::2]) == {True}
-    assert not pickling.in_message()
+    assert not state.in_message()
 
 
 def test_reducers_of_copyreg_are_used():

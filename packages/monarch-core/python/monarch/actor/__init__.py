@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from monarch._core.errors.errors import SpawnError as SpawnError
     from monarch._core.errors.errors import SupervisionError as SupervisionError
     from monarch._core.errors.errors import VersionMismatch as VersionMismatch
-    from monarch._core.hosts.attachment import attach_to_workers as attach_to_workers
+    from monarch._core.hosts.attach import attach_to_workers as attach_to_workers
     from monarch._core.hosts.bootstrap_command import BootstrapCommand as BootstrapCommand
     from monarch._core.hosts.bootstrap_command import default_bootstrap_cmd as default_bootstrap_cmd
     from monarch._core.hosts.controller import get_or_spawn_controller as get_or_spawn_controller
@@ -88,7 +88,7 @@ _HOMES = {
     "call.actor": ("Actor", "EndpointProperty", "NotAnEndpoint", "concurrent_endpoint", "endpoint"),
     "call.actor_mesh": ("ActorMesh",),
     "config.address": ("BindSpec", "ChannelAddr", "ChannelTransport"),
-    "hosts.attachment": ("attach_to_workers",),
+    "hosts.attach": ("attach_to_workers",),
     "hosts.bootstrap_command": ("BootstrapCommand", "default_bootstrap_cmd"),
     "pickle.buffer": ("Buffer", "FrozenBuffer"),
     "call.context": (

@@ -9,7 +9,7 @@ from _contextvars import ContextVar
 from collections import deque
 
 from monarch._core._native import LoopSleep, set_thread_sender
-from monarch._core.actor.local_actor import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP, aborted
+from monarch._core.actor.events import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP, aborted
 from monarch._core.call.actor import is_coroutine_function
 from monarch._core.call.context import set_context
 from monarch._core.errors.errors import ExitReason, MeshFailure

@@ -11,6 +11,7 @@ import sys
 from _thread import get_ident
 
 from monarch._core._native import ActorMailbox, set_thread_sender
+from monarch._core.actor.events import EVENT_ABORT, EVENT_END, EVENT_FAILURE, EVENT_UNDELIVERABLE, EXPLICIT_PORT, STOP, aborted
 from monarch._core.call.actor import Actor, ActorClass, actor_class, is_coroutine_function
 from monarch._core.call.answer import pack_error
 from monarch._core.call.context import Context, CreatorInstance, Instance, set_context
@@ -36,15 +37,8 @@ if TYPE_CHECKING:
     from monarch._core.hosts.proc_mesh import ProcMesh
     from monarch._core.process.identity import ActorAddr
 
-# Flag of the message that stops an actor; the native side's number.
-STOP = 8
-EXPLICIT_PORT = 32
-
 # How long it may take to tell the owner that a clean-up did not end in its time.
 REPORT_TIME = 3.0
-
-# Events that overtake messages; the first byte says which.
-EVENT_FAILURE, EVENT_ABORT, EVENT_END, EVENT_UNDELIVERABLE = b"F", b"A", b"E", b"U"
 
 
 class LocalActor:
@@ -182,7 +176,7 @@ class LocalActor:
     def _construct(self, first: Call) -> bool:
         self.current = "__init__"
         try:
-            from monarch._core.pickle.pickling import loads_class
+            from monarch._core.pickle.actor_class import loads_class
 
             self.info.cls = self.info.cls or loads_class(self.info.payload)
             cls = self.cls = self.info.cls
@@ -580,12 +574,6 @@ class LocalActor:
                 return names[frame.f_code]
             frame = frame.f_back
         return None
-
-
-def aborted(reason: bytes) -> ExitReason:
-    from monarch._core.pickle.remote_exception import bounded
-
-    return ExitReason("raised", detail=f"actor explicitly aborted due to: {bounded(reason.decode())}")
 
 
 def _overrun(bound: float) -> str:

@@ -258,11 +258,6 @@ class ActorClass:
 
     def check(self, cls: type) -> None:
         """Raises `ValueError` for a class that cannot be spawned (contract 2.3)."""
-        from monarch._core.call.actor_mesh import FIELDS, ActorMesh
-
-        for name in self.endpoints:
-            if name in HANDLE_ATTRIBUTES or name in FIELDS or hasattr(ActorMesh, name):
-                raise ValueError(f"{cls.__qualname__}.{name}: ActorMesh has an attribute that collides with an endpoint name: {name}")
         kinds = {e._is_async for e in self.endpoints.values()}
         if len(kinds) == 2:
             sync = sorted(n for n, e in self.endpoints.items() if not e._is_async)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from monarch._core.call.actor import NotAnEndpoint, actor_class
+from monarch._core.call.actor import HANDLE_ATTRIBUTES, ActorClass, NotAnEndpoint, actor_class
+from monarch._core.call.answer import spawn_error
 from monarch._core.call.endpoint import endpoint_of
 from monarch._core.call.future import Future
 from monarch._core.call.mesh_info import MeshInfo
@@ -30,6 +31,13 @@ else:
 # What a handle keeps in its own dictionary: endpoints cannot have these names.
 FIELDS = frozenset({"_info", "_shape", "_owned", "_cached"})
 _ABSENT = object()
+
+
+def check_names(kind: ActorClass, cls: type) -> None:
+    """Raises `ValueError` for a class with an endpoint whose name its handle needs (contract 2.3)."""
+    for name in kind.endpoints:
+        if name in HANDLE_ATTRIBUTES or name in FIELDS or hasattr(ActorMesh, name):
+            raise ValueError(f"{cls.__qualname__}.{name}: ActorMesh has an attribute that collides with an endpoint name: {name}")
 
 
 class ActorMesh(MeshTrait, Generic[A]):
@@ -91,7 +99,7 @@ class ActorMesh(MeshTrait, Generic[A]):
     def _class(self) -> type:
         info = self._info
         if info.cls is None:
-            from monarch._core.pickle.pickling import loads_class
+            from monarch._core.pickle.actor_class import loads_class
 
             info.cls = loads_class(info.payload)
         return info.cls
@@ -196,7 +204,7 @@ class ActorMesh(MeshTrait, Generic[A]):
 
 def share_if_plain() -> None:
     """Pickled by the user, not in a message: a process of another client may get it."""
-    from monarch._core.pickle.pickling import in_message
+    from monarch._core.pickle.state import in_message
 
     if not in_message():
         current_process().share()
@@ -205,17 +213,6 @@ def share_if_plain() -> None:
 def received_actor_mesh(state: tuple[Any, ...], shape: Shape) -> ActorMesh:
     """A reference out of a message."""
     return ActorMesh(MeshInfo.known(current_process(), state), shape)
-
-
-def spawn_error(info: MeshInfo, rank: int, endpoint: str | None = None) -> BaseException:
-    from monarch._core.call.lost_host import why_lost
-    from monarch._core.errors.errors import SpawnError, cause, spawn_failed, where
-
-    failure = info.failed[rank]
-    if (error := why_lost(info, failure)) is not None:
-        return error
-    place = where(failure.pid, failure.host, failure.reason.signal)
-    return SpawnError(spawn_failed(info.name, cause(failure.reason, host=failure.host, mesh=info.name), place), endpoint, failure=failure)
 
 
 def whole_shape(extent: Extent) -> Shape:

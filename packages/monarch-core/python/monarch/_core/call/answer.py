@@ -140,3 +140,14 @@ def stopped_failure(process: LocalProcess, info: MeshInfo, rank: int, reason: st
         host=process.host,
         pid=process.pid_of(info.procs[rank]),
     )
+
+
+def spawn_error(info: MeshInfo, rank: int, endpoint: str | None = None) -> BaseException:
+    from monarch._core.call.lost_host import why_lost
+    from monarch._core.errors.errors import SpawnError, cause, spawn_failed, where
+
+    failure = info.failed[rank]
+    if (error := why_lost(info, failure)) is not None:
+        return error
+    place = where(failure.pid, failure.host, failure.reason.signal)
+    return SpawnError(spawn_failed(info.name, cause(failure.reason, host=failure.host, mesh=info.name), place), endpoint, failure=failure)

@@ -83,7 +83,7 @@ class Endpoint(Generic[P, R]):
                 error.__cause__ = SupervisionError(failure.report(), self._endpoint_name, failure=failure)
                 return error
         if info.unspawned and failure.crashed_ranks and failure.crashed_ranks[0] in info.unspawned:
-            from monarch._core.call.actor_mesh import spawn_error
+            from monarch._core.call.answer import spawn_error
 
             return spawn_error(info, failure.crashed_ranks[0], self._endpoint_name)
         kind = SpawnError if failure.reason.kind == "not_started" else SupervisionError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._core.call.mesh_info import each_of
+from monarch._core.call.runs import each_of
 from monarch._core.process.current import current_process
 
 TYPE_CHECKING = False

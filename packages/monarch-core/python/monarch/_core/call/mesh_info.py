@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
+from monarch._core.call.answer import proc_ended_failure
+from monarch._core.call.orphan import watch_owner
+from monarch._core.call.runs import each_of
 from monarch._core.process.identity import to_base58, to_label
 from monarch._core.shape.shape import Extent, Point
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any, TypeAlias
+    from typing import Any
 
+    from monarch._core.call.runs import Runs
     from monarch._core.errors.errors import MeshFailure
     from monarch._core.process.process import LocalProcess
-
-
-# Hosts, each with how many procs in a row are on it.
-if TYPE_CHECKING:
-    Runs: TypeAlias = tuple[tuple[int, int], ...]
-
-
-def runs_of(agents: Iterable[int]) -> Runs:
-    found: list[list[int]] = []
-    for agent in agents:
-        if found and found[-1][0] == agent:
-            found[-1][1] += 1
-        else:
-            found.append([agent, 1])
-    return tuple((agent, count) for agent, count in found)
-
-
-def each_of(runs: Runs) -> list[int]:
-    """The host of each proc."""
-    return [agent for agent, count in runs for _ in range(count)]
 
 
 def reach(process: LocalProcess, job: int, places: list[tuple[int, int]]) -> None:
@@ -130,8 +114,6 @@ class MeshInfo:
             reach(process, job, list(zip(procs, each_of(agents), strict=True)))
             if owner_proc not in (0, process.uid):
                 reach(process, job, [(owner_proc, owner_agent)])
-                from monarch._core.call.orphan import watch_owner
-
                 watch_owner(process, info)
             if process.ended:
                 info.mark_ended(process.ended)
@@ -139,8 +121,6 @@ class MeshInfo:
 
     def mark_ended(self, ended: Mapping[int, Any]) -> None:
         """Ranks whose processes have ended before this process heard of the mesh, or heard of it again, have failed."""
-        from monarch._core.call.answer import proc_ended_failure
-
         for rank, proc in enumerate(self.procs):
             if proc in ended:
                 self.failed.setdefault(rank, proc_ended_failure(self, rank, ended[proc]))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 
 from monarch._core.call.future import Future
-from monarch._core.call.mesh_info import each_of
+from monarch._core.call.runs import each_of
 from monarch._core.config import config
 from monarch._core.config.address import ChannelAddr
 from monarch._core.errors.errors import AttachError, AuthenticationError, MonarchError, VersionMismatch, attach_failed
 from monarch._core.hosts.trust import Given, Trust
 from monarch._core.process import runtime_log
-from monarch._core.process.current import current_process
 from monarch._core.process.identity import new_uid
 from monarch._core.process.process import ERROR, LocalProcess
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._core._native import CallCell, Hosts
-    from monarch._core.hosts.host_mesh import HostMesh
 
 
 def native_hosts(process: LocalProcess) -> Hosts:
@@ -265,45 +263,3 @@ def job_settings() -> tuple[float, float, float]:
         config.seconds("channel_reconnect_timeout") or 10.0,
         config.seconds("mesh_orphan_timeout") or 0.0,
     )
-
-
-def attach_to_workers(
-    *,
-    private_key: bytes | str | None = None,
-    ca: bytes | str | None = None,
-    workers: Sequence[Any],
-    name: str | None = None,
-    secret: bytes | str | None = None,
-    insecure: bool = False,
-) -> HostMesh:
-    """The hosts whose agents run at these addresses (`monarch worker`), as a mesh with one dimension `hosts`, in this order.
-
-    An address is a string such as `tcp://host:22222` or a `Future` of one. Returns at once; `initialized` is done when all have joined and
-    raises `AttachError` (`.hosts`: address to reason) if one has not within `mesh_attach_config_timeout`. `secret` (bytes, or the path of
-    a file that only its owner may read), `private_key` with `ca` (PEM, or paths), or `insecure=True` say how both sides know each other;
-    `ValueError` if an address needs one of them. Errors name a host by `name` and rank while its address is not known.
-    """
-    process = current_process()
-    if not process.is_client or process.universe is not None:
-        raise RuntimeError("attach_to_workers is for the client: an actor takes a host mesh as an argument")
-    workers = list(workers)
-    if not workers:
-        raise ValueError("workers is empty: give the address of one host at least")
-    given = Given(secret, private_key, ca, insecure)
-    for worker in workers:
-        if isinstance(worker, str):
-            address = ChannelAddr.parse(worker)
-            where(address)
-            agent_uid(address)
-            given.of(address)
-        elif not callable(getattr(worker, "get", None)):
-            raise TypeError(f"workers has {worker!r}: expected an address or a Future of one")
-    from monarch._core.hosts.host_mesh import HostMesh
-    from monarch._core.shape.shape import Shape
-    from monarch._core.shape.slice import Slice
-
-    attachment = Attachment(process, workers, given, name)
-    attachment.begin()
-    mesh = HostMesh(attachment.ids, Shape(("hosts",), Slice.new_row_major((len(workers),))), True)
-    mesh._attachment = attachment
-    return mesh

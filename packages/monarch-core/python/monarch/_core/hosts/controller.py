@@ -6,6 +6,7 @@ import marshal
 from _thread import allocate_lock
 
 from monarch._core.call.actor import actor_class, check_arguments
+from monarch._core.call.actor_mesh import check_names
 from monarch._core.call.future import Future
 from monarch._core.process.current import current_process
 from monarch._core.process.process import CONTROLLER, ERROR, FIRST_ERROR, LocalProcess
@@ -30,9 +31,10 @@ def get_or_spawn_controller(name: str, Class: Callable[P, T], *args: P.args, **k
 
     A failed one raises `ActorError` with `Failure on {name}`.
     """
-    from monarch._core.pickle.pickling import dumps_class, dumps_in_band
+    from monarch._core.pickle.actor_class import dumps_class
+    from monarch._core.pickle.pickling import dumps_in_band
 
-    actor_class(Class)  # pyright: ignore
+    check_names(actor_class(Class), Class)  # pyright: ignore
     check_arguments(Class.__init__, 1, args, kwargs)  # pyright: ignore
     process = current_process()
     request = marshal.dumps((name, dumps_class(Class), dumps_in_band((args, kwargs))))  # pyright: ignore
@@ -76,7 +78,8 @@ def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -
 
 def _find_or_spawn(process: LocalProcess, name: str, payload: bytes, arguments: bytes) -> ActorMesh:
     from monarch._core.hosts.proc_mesh import own_proc
-    from monarch._core.pickle.pickling import loads, loads_class
+    from monarch._core.pickle.actor_class import loads_class
+    from monarch._core.pickle.pickling import loads
 
     with _lock:
         found = process.controllers.get(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from monarch._core.call.future import Future
 from monarch._core.call.lazy_future import returns_future
+from monarch._core.hosts.attachment import native_hosts
 from monarch._core.hosts.spawned_procs import SpawnedProcs, procs_on
 from monarch._core.process.above import above
 from monarch._core.process.process import LocalProcess
@@ -97,15 +98,13 @@ class HostMesh(MeshTrait):
         `bootstrap` runs in each before any actor; `proc_bind` has one dict per process of a host (`cpus`, `physcpubind`, `cpunodebind`,
         `membind`); `bootstrap_command` says how to start them. Returns at once; `initialized` tells of failures.
         """
-        from monarch._core.hosts.spawn import spawn_procs
-
         self._check_usable()
         if per_host is not None and not hasattr(per_host, "keys"):
             raise TypeError(
                 f"spawn_procs({per_host!r}): per_host is a dict of label to size, not {type(per_host).__name__}\n"
                 "hint: spawn_procs({'procs': 4}) makes four processes on each host, along a dimension `procs`"
             )
-        return spawn_procs(self, dict(per_host or {}), bootstrap, name or "anon", proc_bind, bootstrap_command)
+        return above.spawn_procs(self, dict(per_host or {}), bootstrap, name or "anon", proc_bind, bootstrap_command)
 
     @property
     def initialized(self) -> Future[Literal[True]]:
@@ -136,7 +135,6 @@ class HostMesh(MeshTrait):
         return self._end_agents(_stop_all(procs_on(self._attachment.process, set(self._agent_ids())), reason))
 
     def _end_agents(self, stopped: Future[None]) -> Future[None]:
-        from monarch._core.hosts.attachment import native_hosts
         from monarch._core.process.current import current_process
 
         hosts, agents = native_hosts(current_process()), self._agent_ids()

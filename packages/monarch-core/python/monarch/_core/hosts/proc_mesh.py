@@ -5,10 +5,11 @@ from __future__ import annotations
 import marshal
 
 from monarch._core.call.actor import Actor, actor_class, check_arguments
-from monarch._core.call.actor_mesh import ActorMesh, share_if_plain, whole_shape
+from monarch._core.call.actor_mesh import ActorMesh, check_names, share_if_plain, whole_shape
 from monarch._core.call.future import Future
-from monarch._core.call.mesh_info import MeshInfo, each_of, runs_of
+from monarch._core.call.mesh_info import MeshInfo
 from monarch._core.call.owner import spawning_owner
+from monarch._core.call.runs import each_of, runs_of
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import new_uid
 from monarch._core.process.loaded import loaded_module
@@ -76,12 +77,12 @@ class ProcMesh(MeshTrait):
 
     def _spawn(self, name: str, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorMesh:
         from monarch._core._native import Caller
-        from monarch._core.pickle.pickling import dumps_class
+        from monarch._core.pickle.actor_class import dumps_class
         from monarch._core.supervise.supervision import OwnedMesh
 
         if self._info.stopped is not None:
             raise RuntimeError("`ProcMesh` has already been stopped")
-        actor_class(cls)
+        check_names(actor_class(cls), cls)
         cls = replaced(cls)
         check_arguments(cls.__init__, 1, args, kwargs)
         process = current_process()
@@ -125,7 +126,7 @@ class ProcMesh(MeshTrait):
         return Future._of(self._ready[0], self._initialized_result)
 
     def _initialized_result(self, cell: CallCell) -> Literal[True]:
-        from monarch._core.hosts.spawn import ready_error
+        from monarch._core.hosts.readiness import ready_error
 
         error = ready_error(self._info, cell, self._ready[1] if self._ready else [])
         # Only now: what has not been seen by then is acted upon.

@@ -7,8 +7,9 @@ import os
 import sys
 
 from monarch._core.call.actor_mesh import whole_shape
-from monarch._core.call.mesh_info import MeshInfo, each_of, reach
+from monarch._core.call.mesh_info import MeshInfo, reach
 from monarch._core.call.owner import spawning_owner
+from monarch._core.call.runs import each_of
 from monarch._core.config import config
 from monarch._core.hosts.host_mesh import HostMesh, host_extent
 from monarch._core.hosts.proc_mesh import ProcMesh
@@ -18,7 +19,7 @@ from monarch._core.process.environment import start_variables
 from monarch._core.process.identity import new_uid
 from monarch._core.process.loaded import loaded_module
 from monarch._core.process.log_directory import directory_below, log_root, output_file
-from monarch._core.process.process import ERROR, FIRST_ERROR, GATHER
+from monarch._core.process.process import FIRST_ERROR, GATHER
 from monarch._core.process.runtime_log import procs_spawned
 from monarch._core.shape.shape import Point
 from monarch._core.supervise.supervision import OwnedMesh
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from monarch._core._native import CallCell
     from monarch._core.hosts.bootstrap_command import BootstrapCommand
 
 _BIND_KEYS = frozenset({"cpunodebind", "membind", "physcpubind", "cpus"})
@@ -188,42 +188,6 @@ def _command(
     if elsewhere:
         return given._argv(), given.program, given.inherit_env, given.env, " ".join((given.program, *(given.args or ())))
     return given._argv(), given.program, False, given._environment(), " ".join((given.program, *(given.args or ())))
-
-
-def ready_error(info: MeshInfo, cell: CallCell, commands: list[str]) -> BaseException | None:
-    """Why the processes of a mesh are not usable; None if they are. `commands` started them."""
-    if cell.error() is None:
-        return None
-    from monarch._core.call.answer import actor_error
-    from monarch._core.call.lost_host import why_lost
-    from monarch._core.errors.errors import SpawnError, cause, procs_not_started
-    from monarch._core.process.root_fault import proc_failure_seen
-
-    missing: list[tuple[str, str, list[str]]] = []
-    failure = None
-    process = current_process()
-    for rank, result in enumerate(cell.results()):
-        if result is not None and result.status == 0:
-            continue
-        # Those not heard of yet are part of what the caller is told about: the mesh is not usable.
-        proc_failure_seen(process, info.procs[rank])
-        if result is None:
-            continue
-        if result.status == ERROR:
-            return actor_error(result, info.name, "bootstrap")
-        from monarch._core.call.answer import proc_ended_failure
-
-        failure = proc_ended_failure(info, result.rank, result.raw())
-        if (error := why_lost(info, failure)) is not None:
-            return error
-        missing.append(
-            (
-                f"{commands[result.rank]} (proc {result.rank})",
-                cause(failure.reason, host=failure.host, mesh=info.name),
-                list(failure._output),
-            )
-        )
-    return SpawnError(procs_not_started(len(info.procs), missing), failure=failure)
 
 
 # ---- callbacks and the list of what is there

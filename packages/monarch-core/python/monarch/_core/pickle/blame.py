@@ -16,7 +16,7 @@ import time
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any
 
-from monarch._core.pickle import pickling
+from monarch._core.pickle.state import trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,10 +30,10 @@ _REREAD = 1 << 22
 _ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, bytearray})
 
 
-def blame_pickling(exc: BaseException, obj: Any) -> None:
-    """Adds a note like `in argument 0 -> .model -> ['lock']` to the error that pickling `obj` raised."""
+def blame_pickling(exc: BaseException, obj: Any, attempt: Callable[[Any], None]) -> None:
+    """Adds a note like `in argument 0 -> .model -> ['lock']` to the error that pickling `obj` raised; `attempt` pickles a part."""
     try:
-        path = _Search(type(exc)).path(obj)
+        path = _Search(type(exc), attempt).path(obj)
         if path:
             exc.add_note("in " + " -> ".join(path))
     except Exception:  # the error itself is what matters
@@ -41,8 +41,9 @@ def blame_pickling(exc: BaseException, obj: Any) -> None:
 
 
 class _Search:
-    def __init__(self, error: type[BaseException]) -> None:
+    def __init__(self, error: type[BaseException], attempt: Callable[[Any], None]) -> None:
         self.error = error
+        self.attempt = attempt
         self.attempts = 0
         self.until = time.monotonic() + _SECONDS
         self.entered: set[int] = set()
@@ -67,7 +68,7 @@ class _Search:
         if self.attempts > _ATTEMPTS or time.monotonic() > self.until:
             return False
         try:
-            pickling.attempt(part)
+            self.attempt(part)
         except Exception as exc:
             return type(exc) is self.error
         return False
@@ -163,7 +164,7 @@ def blame_unpickling(exc: BaseException, data: bytes | memoryview, buffers: Sequ
         return
     reader = _Reader(io.BytesIO(data), buffers=buffers)
     try:
-        with pickling.trial():
+        with trial():
             reader.load()
     except Exception as again:
         if type(again) is type(exc) and reader.current:

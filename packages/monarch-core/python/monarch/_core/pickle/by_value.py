@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from monarch._core.pickle.pickling import goes_by_value, in_trial
+from monarch._core.pickle.reference import goes_by_value
+from monarch._core.pickle.state import in_trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable

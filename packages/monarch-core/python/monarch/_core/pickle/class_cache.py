@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from monarch._core.pickle import pickling
 from monarch._core.pickle.fingerprint import Fingerprint
+from monarch._core.pickle.reference import registered_by_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # A program has few actor classes; what falls out is pickled or unpickled again.
 _KEPT = 128
@@ -21,12 +24,12 @@ class _Entry:
     def __init__(self, cls: type, fingerprint: Fingerprint) -> None:
         self.cls = cls
         self.fingerprint = fingerprint
-        self.registered = frozenset(pickling.registered_by_value())
+        self.registered = frozenset(registered_by_value())
         self.version = os.urandom(8)
         self.data: bytes | None = None
 
     def unchanged(self) -> bool:
-        return set(self.registered) == pickling.registered_by_value() and self.fingerprint.unchanged()
+        return set(self.registered) == registered_by_value() and self.fingerprint.unchanged()
 
 
 _entries: dict[int, _Entry] = {}
@@ -54,23 +57,23 @@ def version(cls: type) -> bytes | None:
     return None if entry is None else entry.version
 
 
-def payload(cls: type) -> bytes:
+def payload(cls: type, dumps: Callable[[Any], bytes]) -> bytes:
     """The pickle of a class that goes by value, marked as such."""
     entry = _entry(cls)
     if entry is not None and entry.data is not None:
         return entry.data
-    data = _MARK + pickling.dumps_in_band(cls)
+    data = _MARK + dumps(cls)
     if entry is not None:
         entry.data = data
     return data
 
 
-def from_payload(data: bytes) -> type:
+def from_payload(data: bytes, loads: Callable[[memoryview], Any]) -> type:
     """The class of a payload; equal payloads give the same object."""
     data = bytes(data)
     found = _classes.pop(data, None)
     if found is None:
-        found = pickling.loads(memoryview(data)[1:])
+        found = loads(memoryview(data)[1:])
         if len(_classes) >= _KEPT:
             _drop_oldest(_classes)
     _classes[data] = found

@@ -29,7 +29,7 @@ from types import (
 )
 from typing import Any
 
-from monarch._core.pickle.pickling import goes_by_value, module_by_value
+from monarch._core.pickle.reference import goes_by_value, module_by_value
 
 # Beyond this many objects, looking at all of them costs as much as pickling them.
 _BUDGET = 600

@@ -14,8 +14,10 @@ from _io import BytesIO
 from _pickle import Pickler, PicklingError
 from _pickle import dumps as _c_dumps
 from _pickle import loads as _c_loads
-from _thread import _local  # pyright: ignore
 from typing import TYPE_CHECKING, Any
+
+from monarch._core.pickle.reference import goes_by_value
+from monarch._core.pickle.state import state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,43 +30,11 @@ _LEVELS = 4
 _ITEMS = 1024
 
 _ATOMS = frozenset({type(None), bool, int, float, complex, str})
-_MAIN = frozenset({"__main__", "__mp_main__"})
 # Objects that pickle by the name of a module although they are neither class nor function.
 _NAMED = frozenset({"_lru_cache_wrapper", "TypeVar"})
 _FUNCTION = type(lambda: None)
 # NEXT_BUFFER MEMOIZE POP
 _TAKE_BUFFER = b"\x97\x940"
-# First byte of a class that goes by value; a plain pickle starts with 0x80.
-_VALUE_MARK = b"V"
-
-
-class _State(_local):
-    message = False
-    trial = False
-
-
-_state = _State()
-# Modules that were looked at and are no notebooks.
-_ordinary: set[str] = {"builtins"}
-
-
-def in_message() -> bool:
-    """Whether this thread is pickling a message, as opposed to a plain `pickle.dumps` by the user."""
-    return _state.message
-
-
-class trial:
-    """Context in which unpickling leaves classes that exist already as they are."""
-
-    def __enter__(self) -> None:
-        self.before, _state.trial = _state.trial, True
-
-    def __exit__(self, *_: object) -> None:
-        _state.trial = self.before
-
-
-def in_trial() -> bool:
-    return _state.trial
 
 
 class ByValue(Exception):
@@ -118,27 +88,6 @@ def loads(data: bytes | memoryview, buffers: Sequence[Any] = ()) -> Any:
         raise
 
 
-def dumps_class(cls: type) -> bytes:
-    """Pickles a class, remembering what went by value for as long as nothing it is made of has changed."""
-    if not goes_by_value(cls):
-        try:
-            return _c_dumps(cls, 5)
-        except (PicklingError, AttributeError):  # local, or not what its module has under this name
-            pass
-    from monarch._core.pickle.class_cache import payload
-
-    return payload(cls)
-
-
-def loads_class(data: bytes) -> type:
-    """Gives the class back; equal payloads that went by value give the same object, without unpickling."""
-    if data[:1] != _VALUE_MARK:
-        return loads(data)
-    from monarch._core.pickle.class_cache import from_payload
-
-    return from_payload(data)
-
-
 def _survey(obj: Any, large: list[bytes]) -> bool:
     """Whether `obj` is a small tree of plain builtins; collects large `bytes` near the top."""
     plain = True
@@ -170,7 +119,7 @@ def _survey(obj: Any, large: list[bytes]) -> bool:
 
 
 def _encode(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] | None) -> bytes:
-    before, _state.message = _state.message, True
+    before, state.message = state.message, True
     try:
         if "torch" in sys.modules:
             tensors = _tensors()
@@ -182,10 +131,10 @@ def _encode(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] 
     except Exception as exc:
         from monarch._core.pickle.blame import blame_pickling
 
-        blame_pickling(exc, obj)
+        blame_pickling(exc, obj, attempt)
         raise
     finally:
-        _state.message = before
+        state.message = before
 
 
 def _attempt(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] | None, tensor: Callable[[Any], Any] | None) -> bytes:
@@ -202,12 +151,12 @@ def _attempt(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes]
 
 def attempt(obj: Any) -> None:
     """Pickles and throws away: whether it can be done, without a copy of large buffers and without a search for the culprit."""
-    before, _state.message = _state.message, True
+    before, state.message = state.message, True
     try:
         tensor = _tensors().reduce if "torch" in sys.modules else None
         _attempt(obj, (), [], tensor)
     finally:
-        _state.message = before
+        state.message = before
 
 
 def _run(
@@ -261,46 +210,6 @@ class MessagePickler(Pickler):
         elif self.tensor is not None:
             return self.tensor(obj)
         return NotImplemented
-
-
-def goes_by_value(obj: Any) -> bool:
-    """Whether the module of a class or function cannot be imported on the other side, or is registered to go by value."""
-    module = getattr(obj, "__module__", None)
-    return type(module) is not str or module_by_value(module)
-
-
-def module_by_value(name: str) -> bool:
-    """Whether what is defined in the module of this name goes by value."""
-    if name in _MAIN:
-        return True
-    registered = registered_by_value()
-    if registered:
-        parent = name
-        while parent:
-            if parent in registered:
-                return True
-            parent = parent.rpartition(".")[0]
-    return name not in _ordinary and _is_notebook(name)
-
-
-def registered_by_value() -> set[str]:
-    """Names of the modules that the user registered with cloudpickle."""
-    loaded: Any = sys.modules.get("cloudpickle.cloudpickle")
-    if loaded is None:
-        return set()
-    found = getattr(loaded, "_PICKLE_BY_VALUE_MODULES", None)  # without the copy that the public function makes
-    return loaded.list_registry_pickle_by_value() if found is None else found
-
-
-def _is_notebook(name: str) -> bool:
-    module = sys.modules.get(name)
-    if module is None:
-        return False
-    file = getattr(module, "__file__", None)
-    if type(file) is str and file.endswith(".ipynb"):
-        return True
-    _ordinary.add(name)
-    return False
 
 
 def _tensors() -> Any:

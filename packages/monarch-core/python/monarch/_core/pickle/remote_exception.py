@@ -102,10 +102,11 @@ def pack_exception(
 
 def _pickled(exc: BaseException, dumps: Callable[[BaseException], bytes] | None, loads: Callable[[bytes], Any] | None) -> bytes | None:
     from monarch._core.pickle import pickling
+    from monarch._core.pickle.state import trial
 
     try:
         data = (dumps or pickling.dumps_in_band)(exc)
-        with pickling.trial():
+        with trial():
             back = (loads or pickling.loads)(data)
     except BaseException:  # user code runs in here: whatever it does, the caller must hear of the error
         return None

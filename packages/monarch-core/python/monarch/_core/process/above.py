@@ -26,6 +26,7 @@ class Above:
         own_proc: Callable[[Any], Any]
         received_proc_mesh: Callable[..., Any]
         # Of a host mesh.
+        spawn_procs: Callable[..., Any]
         sync_workspace: Callable[..., Any]
         # Of a simulated process: its housekeeping thread, and the bootstrap of a proc.
         housekeeping: Callable[[Any], Any]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from monarch._core.process.root_fault import is_leaving
-
 TYPE_CHECKING = False
 
 # Interrupts the main thread where Ctrl-C would not: in the background of a shell SIGINT is ignored, and a script may ignore it too or
@@ -24,3 +22,29 @@ def listen() -> None:
 def interrupted(number: int, frame: object) -> None:
     if not is_leaving():
         raise KeyboardInterrupt
+
+
+# The program is at its end: there is nothing left to interrupt.
+_leaving = False
+
+
+def leave() -> None:
+    """The program is at its end from now on."""
+    global _leaving
+    _leaving = True
+
+
+def is_leaving() -> bool:
+    return _leaving
+
+
+def interrupt_main_thread() -> None:
+    """Interrupts the main thread, also in a system call."""
+    import signal
+    import threading
+
+    # A handler, Python's or the user's own, is what a script means to be interrupted by.
+    usual = callable(signal.getsignal(signal.SIGINT)) or not callable(signal.getsignal(INTERRUPT_SIGNAL))
+    main = threading.main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, signal.SIGINT if usual else INTERRUPT_SIGNAL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from _thread import allocate_lock
 
+from monarch._core.process import interrupt
 from monarch._core.process.fork import leave_if_child
 from monarch._core.process.runtime_log import ERROR, INFO, failure_event
 
@@ -42,18 +43,11 @@ _asked = 0
 _given_up = -1
 # So long an exit waits for the hook, seconds.
 _HOOK_TIMEOUT = 3.0
-# The program is at its end: there is nothing left to interrupt.
-_leaving = False
 
 
 def has_fault() -> bool:
     """The program ends because of an unhandled failure."""
     return _fatal
-
-
-def is_leaving() -> bool:
-    """The program is at its end."""
-    return _leaving
 
 
 def _hook() -> Any:
@@ -135,8 +129,8 @@ def abandoned(process: LocalProcess) -> None:
 
 def act_at_exit(process: LocalProcess) -> None:
     """The script ends without having looked: the hook acts now. Nobody can be interrupted any more."""
-    global _leaving, _given_up
-    _leaving = True
+    global _given_up
+    interrupt.leave()
     with _lock:
         left = list(_held.values())
         _held.clear()
@@ -187,8 +181,8 @@ def _call_pending() -> None:
         except BaseException as e:
             leave_if_child(e)
             _report(process, failure, e)
-            if not _leaving:
-                _interrupt() if process.cells is None else process.cells.interrupt()
+            if not interrupt.is_leaving():
+                interrupt.interrupt_main_thread() if process.cells is None else process.cells.interrupt()
 
 
 def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -> None:
@@ -205,23 +199,9 @@ def _report(process: LocalProcess, failure: MeshFailure, error: BaseException) -
     if process.cells is None:
         _fatal = True
         fatal_failure = failure
-    if process.cells is None or _leaving:
+    if process.cells is None or interrupt.is_leaving():
         complain(f"{head}\n{report}")
     else:
         # An interactive shell goes on.
         process.cells.show(head, report)
     failure_event("failure.unhandled", ERROR, failure, "<root>")
-
-
-def _interrupt() -> None:
-    """Interrupts the main thread, also in a system call."""
-    import signal
-    import threading
-
-    from monarch._core.process.interrupt import INTERRUPT_SIGNAL
-
-    # A handler, Python's or the user's own, is what a script means to be interrupted by.
-    usual = callable(signal.getsignal(signal.SIGINT)) or not callable(signal.getsignal(INTERRUPT_SIGNAL))
-    main = threading.main_thread().ident
-    if main is not None:
-        signal.pthread_kill(main, signal.SIGINT if usual else INTERRUPT_SIGNAL)

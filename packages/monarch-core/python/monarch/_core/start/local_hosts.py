@@ -76,7 +76,7 @@ class LocalHosts:
         return subprocess.Popen(command, env=chosen, stdin=subprocess.PIPE, pass_fds=(told,), start_new_session=True)
 
     def _attach(self, addresses: list[str]) -> HostMesh:
-        from monarch._core.hosts.attachment import attach_to_workers
+        from monarch._core.hosts.attach import attach_to_workers
 
         self._mesh = attach_to_workers(workers=addresses, name=self._name)
         return self._mesh

@@ -30,6 +30,12 @@ def _received_proc_mesh(*state: Any) -> ProcMesh:
     return received_proc_mesh(*state)
 
 
+def _spawn_procs(*args: Any) -> ProcMesh:
+    from monarch._core.hosts.spawn import spawn_procs
+
+    return spawn_procs(*args)
+
+
 def _sync_workspace(*args: Any) -> Coroutine[Any, Any, None]:
     from monarch._core.sync.sync import sync_workspace
 
@@ -52,6 +58,7 @@ PROVIDED = {
     "start_client": _start_client,
     "own_proc": _own_proc,
     "received_proc_mesh": _received_proc_mesh,
+    "spawn_procs": _spawn_procs,
     "sync_workspace": _sync_workspace,
     "housekeeping": _housekeeping,
     "prepare_proc": _prepare_proc,

@@ -119,7 +119,8 @@ def _hosts_of(process: LocalProcess, mesh: HostMesh, kind: str, length: float | 
 def _procs_of(process: LocalProcess, mesh: Any) -> dict[int, list[int]]:
     """By the agents of their hosts."""
     from monarch._core.call.actor_mesh import ActorMesh
-    from monarch._core.call.mesh_info import each_of, reach
+    from monarch._core.call.mesh_info import reach
+    from monarch._core.call.runs import each_of
     from monarch._core.hosts.proc_mesh import ProcMesh
 
     if not isinstance(mesh, (ProcMesh, ActorMesh)):

@@ -80,7 +80,7 @@ def _run(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
 def _portable(function: Callable[..., Any]) -> Any:
     """The function itself if it goes by value, else where to find it: its name leads to the wrapper."""
-    from monarch._core.pickle.pickling import goes_by_value
+    from monarch._core.pickle.reference import goes_by_value
 
     name = function.__qualname__
     if goes_by_value(function) or "<locals>" in name:

@@ -163,7 +163,8 @@ def pushed() -> tuple[Any, ...] | None:
     """What a process that is spawned now must know; none if nothing is patched."""
     if not _actors and not _engines:
         return None
-    from monarch._core.pickle.pickling import dumps_class, dumps_in_band
+    from monarch._core.pickle.actor_class import dumps_class
+    from monarch._core.pickle.pickling import dumps_in_band
 
     actors = [(dumps_class(key), dumps_class(value)) for key, value in _actors.items()]
     engines = [(dumps_class(key), dumps_in_band(value)) for key, value in _engines.items()]
@@ -171,7 +172,8 @@ def pushed() -> tuple[Any, ...] | None:
 
 
 def accept(state: tuple[Any, ...]) -> None:
-    from monarch._core.pickle.pickling import loads, loads_class
+    from monarch._core.pickle.actor_class import loads_class
+    from monarch._core.pickle.pickling import loads
 
     actors, engines = state
     set_actor_mock_registry_state({loads_class(key): loads_class(value) for key, value in actors})

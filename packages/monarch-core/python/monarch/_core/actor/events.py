@@ -1,0 +1,18 @@
+"""What an actor receives beside ordinary messages."""
+
+from __future__ import annotations
+
+from monarch._core.errors.errors import ExitReason
+
+# Flags of messages: it stops the actor; its answer comes through a port. The native side's numbers.
+STOP = 8
+EXPLICIT_PORT = 32
+
+# Events that overtake messages; the first byte says which.
+EVENT_FAILURE, EVENT_ABORT, EVENT_END, EVENT_UNDELIVERABLE = b"F", b"A", b"E", b"U"
+
+
+def aborted(reason: bytes) -> ExitReason:
+    from monarch._core.pickle.remote_exception import bounded
+
+    return ExitReason("raised", detail=f"actor explicitly aborted due to: {bounded(reason.decode())}")

@@ -1,0 +1,50 @@
+"""What a message holds by reference, and what the other side could not import and goes by value."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_MAIN = frozenset({"__main__", "__mp_main__"})
+# Modules that were looked at and are no notebooks.
+_ordinary: set[str] = {"builtins"}
+
+
+def goes_by_value(obj: Any) -> bool:
+    """Whether the module of a class or function cannot be imported on the other side, or is registered to go by value."""
+    module = getattr(obj, "__module__", None)
+    return type(module) is not str or module_by_value(module)
+
+
+def module_by_value(name: str) -> bool:
+    """Whether what is defined in the module of this name goes by value."""
+    if name in _MAIN:
+        return True
+    registered = registered_by_value()
+    if registered:
+        parent = name
+        while parent:
+            if parent in registered:
+                return True
+            parent = parent.rpartition(".")[0]
+    return name not in _ordinary and _is_notebook(name)
+
+
+def registered_by_value() -> set[str]:
+    """Names of the modules that the user registered with cloudpickle."""
+    loaded: Any = sys.modules.get("cloudpickle.cloudpickle")
+    if loaded is None:
+        return set()
+    found = getattr(loaded, "_PICKLE_BY_VALUE_MODULES", None)  # without the copy that the public function makes
+    return loaded.list_registry_pickle_by_value() if found is None else found
+
+
+def _is_notebook(name: str) -> bool:
+    module = sys.modules.get(name)
+    if module is None:
+        return False
+    file = getattr(module, "__file__", None)
+    if type(file) is str and file.endswith(".ipynb"):
+        return True
+    _ordinary.add(name)
+    return False
