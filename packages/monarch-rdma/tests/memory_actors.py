@@ -48,7 +48,7 @@ def resident() -> int:
 
 def bulk_connections() -> int:
     """Sockets that others have opened to this process's memory, and that are still open."""
-    name = f"@monarch-bulk-{this_process().member.uid:016x}"
+    name = f"@monarch-bulk-{this_process().member.proc:016x}"
     with open("/proc/net/unix") as f:
         # The seventh word is the number of the socket; a listener has the flag that it accepts.
         rows = [line.split() for line in f if line.rstrip().endswith(name)]

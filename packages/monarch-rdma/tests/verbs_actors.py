@@ -8,9 +8,9 @@ import weakref
 
 from memory_actors import Owner, Reader, outcome
 
-from monarch._core._native.bulk import BufferMemory
-from monarch._core.hosts import bulk
 from monarch.actor import endpoint
+from monarch.extension import bulk
+from monarch.extension.bulk import BufferMemory
 from monarch.rdma import RDMAAction, RDMABuffer, allocate
 from monarch.rdma._buffer import _received
 from monarch.rdma._memory import Memory

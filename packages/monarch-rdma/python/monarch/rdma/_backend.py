@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._core.hosts import bulk
+from monarch import extension
 from monarch.rdma.errors import RdmaInitError
 
 
@@ -10,7 +10,7 @@ def get_rdma_backend() -> str:
     """`ibverbs`, `tcp` or `none`: what carries bytes between hosts, as far as is known without opening a device."""
     if is_ibverbs_available():
         return "ibverbs"
-    return "tcp" if bulk.setting("rdma_allow_tcp_fallback") else "none"
+    return "tcp" if extension.setting("rdma_allow_tcp_fallback") else "none"
 
 
 def is_ibverbs_available() -> bool:
@@ -30,10 +30,10 @@ def is_rdma_available() -> bool:
 
 def check_backend() -> str:
     """The backend for a buffer that is being made; `RdmaInitError` where the settings leave none."""
-    _check_target(bulk.setting("rdma_ibverbs_target"))
-    _check_affinity(bulk.setting("rdma_peer_device_affinity"))
+    _check_target(extension.setting("rdma_ibverbs_target"))
+    _check_affinity(extension.setting("rdma_peer_device_affinity"))
     backend = get_rdma_backend()
-    if backend != "ibverbs" and not bulk.setting("rdma_allow_tcp_fallback"):
+    if backend != "ibverbs" and not extension.setting("rdma_allow_tcp_fallback"):
         from monarch.rdma._probe import devices
 
         tried = "\n".join(f"{found.name}: {found.reason}" for found in devices())

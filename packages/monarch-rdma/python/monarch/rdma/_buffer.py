@@ -5,8 +5,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from monarch._core._native.bulk import BulkFailed, Handle
-from monarch._core.hosts import bulk
+from monarch import extension
+from monarch.extension import bulk
+from monarch.extension.bulk import BulkFailed, Handle
 from monarch.rdma._arguments import check_lease, check_offset, check_timeout
 from monarch.rdma._capability import CapabilityRecord
 from monarch.rdma._failure import as_error, decoder
@@ -101,7 +102,7 @@ class RDMABuffer:
         except BulkFailed as e:
             raise as_error(e.args[0], "share", "this process") from None
         member = process.member
-        self._set(handle, memory.nbytes, readonly, (member.host, member.agent), member.pid, process.record, backend, True)
+        self._set(handle, memory.nbytes, readonly, (member.hostname, member.host), member.pid, process.record, backend, True)
         self._address = memory.address
 
     def _set(
@@ -147,7 +148,7 @@ class RDMABuffer:
     @property
     def owner(self) -> str:
         """The process that the memory belongs to, for people."""
-        return bulk.display(self._handle.parts()[2], self._host, self._pid)
+        return f"{extension.ProcId(self._handle.parts()[2])}@{self._host}:{self._pid}"
 
     @property
     def readonly(self) -> bool:
@@ -207,7 +208,7 @@ class RDMABuffer:
             cell = self._way().copy(self._handle, write, memory, offset, nbytes, timeout)
         except BulkFailed as e:
             return bulk.failed(as_error(e.args[0], operation, self._peer(), timeout))
-        return bulk.done() if cell is None else bulk.pending(cell, decoder(operation, {self._handle.parts()[2]: self._peer()}, timeout))
+        return bulk.done() if cell is None else bulk.future_of(cell, decoder(operation, {self._handle.parts()[2]: self._peer()}, timeout))
 
     def restrict(self, *, offset: int = 0, length: int | None = None, readonly: bool = True) -> RDMABuffer:
         """A handle of `length` bytes from `offset` on, by default of the rest, and read-only. It ends with this buffer, or by itself.
@@ -251,7 +252,7 @@ class RDMABuffer:
         cell = self._handle.drop(60.0)
         if self._path is not None:
             self._path.forget(self._handle)
-        return bulk.done() if cell is None else bulk.pending(cell, decoder("drop", {self._handle.parts()[2]: self._peer()}, 60.0))
+        return bulk.done() if cell is None else bulk.future_of(cell, decoder("drop", {self._handle.parts()[2]: self._peer()}, 60.0))
 
     def _way(self) -> Path:
         way = self._path
@@ -324,8 +325,8 @@ def _received(packed: object) -> RDMABuffer:
         raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
     record = CapabilityRecord(host, _BACKENDS[backend & ~_ON_DEVICE] == "ibverbs")
     is_far = record.host != process.record.host
-    if agent != process.member.agent:
-        bulk.reach(owner, agent)
+    if agent != process.member.host:
+        extension.reach(owner, agent)
     if on_device:
         from monarch.rdma.paths import cuda_ipc
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monarch._core.hosts import bulk
 from monarch.actor import returns_future
+from monarch.extension import bulk
 from monarch.rdma._backend import check_backend
 from monarch.rdma._buffer import RDMABuffer
 from monarch.rdma._memory import Memory, layout

@@ -14,8 +14,9 @@ from struct import Struct
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from monarch._core._native.bulk import BulkFailed, Plan
-from monarch._core.hosts import bulk
+from monarch import extension
+from monarch.extension import bulk
+from monarch.extension.bulk import BulkFailed, Plan
 from monarch.rdma._failure import ACCESS, CUDA_IPC, TIMED_OUT, TRANSFER, UNSUPPORTED, pack, resized
 from monarch.rdma._memory import Memory
 from monarch.rdma._operation import WRITE
@@ -27,9 +28,8 @@ from monarch.rdma.paths.cuda_ipc import DeviceHandle, received, wait
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monarch._core._native import CallCell
-    from monarch._core._native.bulk import Handle
-    from monarch._core.hosts.bulk import Notify
+    from monarch.extension import Request
+    from monarch.extension.bulk import Handle, Notify, PendingCall
     from monarch.rdma._operation import Step
     from monarch.rdma.drivers.driver import Device, Driver, Pointer
 
@@ -266,9 +266,9 @@ def later(task: Callable[..., None], *arguments: object) -> None:
     _own.tasks.put(lambda: task(*arguments))
 
 
-def start(copy: Copy, timeout: float) -> CallCell:
+def start(copy: Copy, timeout: float) -> PendingCall:
     """Begins when what was asked for before has ended."""
-    cell, until = bulk.cell(), monotonic() + timeout
+    cell, until = bulk.pending_call(), monotonic() + timeout
     _own.start()
     later(lambda: bulk.complete(cell, _guarded(lambda: _own.attempt([copy], until), copy.handle)))
     return cell
@@ -284,7 +284,7 @@ def _guarded(body: Callable[[], bytes | None], handle: Handle | DeviceHandle) ->
 
 # The block of the buffer: id, epoch; where in the buffer, how much, is it to be written; what it is registered as at who asks, the host of
 # that one by its capability record and by its agent; seconds.
-_QUESTION = Struct("<c16sQQQ??16sQQ8sQd")
+_QUESTION = Struct("<16sQQQ??16sQQ8sQd")
 
 
 class _Owner:
@@ -308,31 +308,31 @@ class _Owner:
         mine = process.bulk.register(address, nbytes, write, None, None)
         mine.give()
         (id, epoch, owner, _, readonly), (my_id, my_epoch, me, _, _) = self.handle.block.parts(), mine.parts()
-        there = process.record.host, process.member.agent
-        question = _QUESTION.pack(COPY, id, epoch, self.offset + at, nbytes, write, readonly, my_id, my_epoch, me, *there, left)
+        there = process.record.host, process.member.host
+        question = _QUESTION.pack(id, epoch, self.offset + at, nbytes, write, readonly, my_id, my_epoch, me, *there, left)
         try:
-            cell = bulk.ask(owner, question)
-            if not cell.wait(0, left):
-                raise _Late
-            error = cell.error()
-            if error is not None:
-                raise BulkFailed(_end_of(self.handle) or error.raw() or self.handle.failure(TRANSFER, "the owner does not copy for others"))
+            extension.ask(owner, COPY, question).get(timeout=left)
+        except TimeoutError:
+            raise _Late from None
+        except extension.RequestError as e:
+            # Without a record, there is no handler, or the process has ended.
+            record = _end_of(self.handle) or e.body or self.handle.failure(TRANSFER, "the owner does not copy for others")
+            raise BulkFailed(record) from None
         finally:
             # Afterwards nobody touches the memory any more, whatever has become of the question.
             wait(mine.drop(_SETTLING))
 
 
-def answer(body: bytes, reply: Callable[[bytes | None], None]) -> None:
-    """Another process has asked for a copy, on the housekeeping thread."""
-    if len(body) != _QUESTION.size:
-        reply(b"")
-        return
-    _, id, epoch, offset, nbytes, write, readonly, their_id, their_epoch, they, host, agent, left = _QUESTION.unpack(body)
+def answer(request: Request) -> None:
+    """Another process has asked for a copy, on the extension thread."""
+    if len(request.body) != _QUESTION.size:
+        raise ValueError(f"malformed request for a copy: {len(request.body)} bytes, expected {_QUESTION.size}")
+    id, epoch, offset, nbytes, write, readonly, their_id, their_epoch, they, host, agent, left = _QUESTION.unpack(request.body)
     process, until = this_process(), monotonic() + left
-    handle = received(process.bulk, id, epoch, process.member.uid, nbytes, offset, readonly, False)
+    handle = received(process.bulk, id, epoch, process.member.proc, nbytes, offset, readonly, False)
     is_far = host != process.record.host
     if is_far:
-        bulk.reach(they, agent)
+        extension.reach(they, agent)
     theirs = process.bulk.handle(their_id, their_epoch, they, nbytes, write, is_far)
 
     def run() -> bytes | None:
@@ -348,7 +348,16 @@ def answer(body: bytes, reply: Callable[[bytes | None], None]) -> None:
         return _asked.attempt([Copy(theirs, not write, memory, 0, nbytes)], until)
 
     _asked.start()
-    _asked.tasks.put(lambda: reply(_guarded(run, handle)))
+
+    def reply() -> None:
+        failure = _guarded(run, handle)
+        if failure is None:
+            request.answer()
+        else:
+            request.fail(failure)
+
+    request.defer()
+    _asked.tasks.put(reply)
 
 
 class DevicePlan:
@@ -379,8 +388,8 @@ class DevicePlan:
     def in_flight(self) -> bool:
         return self._running > 0
 
-    def submit(self, timeout: float, most: int, notify: Notify | None) -> CallCell:
-        cell, until = bulk.cell(), monotonic() + timeout
+    def submit(self, timeout: float, most: int, notify: Notify | None) -> PendingCall:
+        cell, until = bulk.pending_call(), monotonic() + timeout
         with _lock:
             self._running += 1
         _own.start()

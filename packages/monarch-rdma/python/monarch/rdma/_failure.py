@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch._core.hosts import bulk
+from monarch import extension
 from monarch.rdma.errors import (
     RDMAAccessError,
     RDMAError,
@@ -20,7 +20,7 @@ from monarch.rdma.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monarch._core._native import CallCell
+    from monarch.extension.bulk import PendingCall
 
 # rust/bulk/src/failure.rs
 _RECORD = Struct("<BB?QQQi")
@@ -82,10 +82,10 @@ def resized(record: bytes, done: int, asked: int) -> bytes:
     return _RECORD.pack(kind, path, opened, done, asked, owner, pid) + record[_RECORD.size :]
 
 
-def decoder(operation: str, peers: Mapping[int, str], timeout: float | None) -> Callable[[CallCell], None]:
+def decoder(operation: str, peers: Mapping[int, str], timeout: float | None) -> Callable[[PendingCall], None]:
     """For a future: raises what its cell says, if it is an error. `peers` has owners by uid, as texts show them."""
 
-    def decode(cell: CallCell) -> None:
+    def decode(cell: PendingCall) -> None:
         error = cell.error()
         if error is not None:
             raw = error.raw()
@@ -108,11 +108,11 @@ def as_error(record: bytes, operation: str, peer: str, timeout: float | None = N
         error.done, error.asked, error.phase = f.done, f.asked, phase
         return error
     if f.kind == _PEER_LOST:
-        reason = bulk.exit_reason(f.owner, _NEWS)
-        if reason is not None and reason[0] in _IN_ORDER:
-            return RDMAReleasedError(f"{head}: its process has exited", cause=reason[1], hint=_GONE)
-        lost = RDMAPeerLostError(f"{head}: the owner's process is gone", cause="" if reason is None else reason[1], hint=_GONE)
-        lost.reason = None if reason is None else reason[0]
+        end = _end_of(f.owner)
+        if end is not None and end.reason.kind in _IN_ORDER:
+            return RDMAReleasedError(f"{head}: its process has exited", cause=end.describe(), hint=_GONE)
+        lost = RDMAPeerLostError(f"{head}: the owner's process is gone", cause="" if end is None else end.describe(), hint=_GONE)
+        lost.reason = None if end is None else end.reason.kind
         return lost
     if f.kind == _RELEASED:
         return RDMAReleasedError(f"{head}: {f.detail}")
@@ -126,3 +126,14 @@ def as_error(record: bytes, operation: str, peer: str, timeout: float | None = N
     return RDMATransferError(
         f"{head}: {first}", cause=f"{f.path}: {f.done:,} of {f.asked:,} bytes, then {first}" + ("\n" + others if others else "")
     )
+
+
+def _end_of(owner: int) -> extension.ProcEnd | None:
+    """How the owner ended, of which the news may be under way still."""
+    end = extension.end_of(owner)
+    if end is not None:
+        return end
+    try:
+        return extension.watch(owner).get(timeout=_NEWS)
+    except TimeoutError:
+        return None

@@ -10,11 +10,11 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import ref
 
-from monarch._core._native.bulk import BulkFailed, Handle
-from monarch._core.hosts import bulk
+from monarch import extension
+from monarch.extension.bulk import BulkFailed, Handle
 
 if TYPE_CHECKING:
-    from monarch._core._native.bulk import Bulk
+    from monarch.extension.bulk import Bulk
     from monarch.rdma._buffer import RDMABuffer
 
 # Bytes that are worth a line at exit.
@@ -51,7 +51,7 @@ class Forgotten:
 
     def _gone(self, handle: ref[RDMABuffer]) -> None:
         shared = self._given.pop(handle, None)
-        if shared is not None and not bulk.is_ending():
+        if shared is not None and not extension.is_ending():
             self._forgotten[shared.id] = shared
 
     def prune(self, native: Bulk) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from monarch._core._native.bulk import BufferMemory
+from monarch.extension.bulk import BufferMemory
 from monarch.rdma.errors import RDMAUnsupportedError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch._core._native.bulk import Handle
+from monarch.extension.bulk import Handle
 
 if TYPE_CHECKING:
     from monarch.rdma._buffer import RDMABuffer

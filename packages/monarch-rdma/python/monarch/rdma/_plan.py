@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monarch._core.hosts import bulk
+from monarch.extension import bulk
 from monarch.rdma._arguments import check_timeout
 from monarch.rdma._failure import decoder
 from monarch.rdma.paths.host_memory import HOST_MEMORY
@@ -55,7 +55,7 @@ class RDMAPlan:
         seconds = check_timeout(timeout)
         cell = self._way.submit(self._plan, seconds, None if notify is None else bulk.notify(*notify))
         operation = f"batch of {self.ops:,} operation{'s' * (self.ops != 1)}"
-        return bulk.pending(cell, decoder(operation, self._peers, seconds))
+        return bulk.future_of(cell, decoder(operation, self._peers, seconds))
 
     def __repr__(self) -> str:
         return f"<RDMAPlan of {self.ops:,} operations, {self.nbytes:,} bytes>"

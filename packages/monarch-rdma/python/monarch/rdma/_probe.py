@@ -6,7 +6,7 @@ import os
 import resource
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch._core.hosts import bulk
+from monarch import extension
 
 if TYPE_CHECKING:
     from monarch.rdma.verbs.usable import Devices
@@ -43,7 +43,7 @@ def same_host() -> list[DeviceReport]:
 
 
 def other_hosts() -> list[DeviceReport]:
-    allowed = bool(bulk.setting("rdma_allow_tcp_fallback"))
+    allowed = bool(extension.setting("rdma_allow_tcp_fallback"))
     reason = "" if allowed else "`rdma_allow_tcp_fallback` is False"
     return [DeviceReport(name, "network", 0, None, allowed, reason) for name in ("tcp", "routed")]
 
@@ -108,7 +108,7 @@ def device_remedies(library: Devices | None = None) -> list[tuple[DeviceReport, 
 
     found: list[tuple[DeviceReport, str]] = []
     for rails, what in usable.by_device(library or usable.library()):
-        reason, remedy = ("`rdma_disable_ibverbs` is set", "") if bulk.setting("rdma_disable_ibverbs") else what or ("", "")
+        reason, remedy = ("`rdma_disable_ibverbs` is set", "") if extension.setting("rdma_disable_ibverbs") else what or ("", "")
         found.append((DeviceReport(f"verbs:{rails[0].device}", "verbs", len(rails), rails[0].numa, not reason, reason), remedy))
     return found
 

@@ -8,23 +8,25 @@ import sys
 from _thread import RLock
 from typing import NamedTuple
 
-from monarch._core._native.bulk import Bulk
-from monarch._core.hosts import bulk
+from monarch import extension
+from monarch.extension import bulk
+from monarch.extension.bulk import Bulk
 from monarch.rdma._capability import CapabilityRecord, own_record
 from monarch.rdma._forgotten import Forgotten
 from monarch.rdma.errors import RDMAUnsupportedError
 
 # Set for tests and for machines where direct copies are permitted and bad: connections copy through rings.
 FORCE_STAGED = "MONARCH_RDMA_FORCE_STAGED"
-# The first byte of what others ask about memory of GPUs; `verbs.question` has those about devices.
-COPY = b"\0"
+# Requests of other processes: to copy memory of a GPU, and about devices (`verbs.question`).
+COPY = "monarch-rdma.copy"
+DEVICES = "monarch-rdma.devices"
 
 
 class Process(NamedTuple):
     """This process: its memory, who it is, and what it can do."""
 
     bulk: Bulk
-    member: bulk.Member
+    member: extension.Member
     record: CapabilityRecord
     forgotten: Forgotten
 
@@ -35,38 +37,39 @@ _process: Process | None = None
 
 def this_process() -> Process:
     process = _process
-    if process is not None and process.member.pid == os.getpid() and not bulk.is_simulated():
+    if process is not None and process.member.pid == os.getpid() and not extension.is_simulated():
         return process
     return _open()
 
 
 def _open() -> Process:
     global _process
-    if bulk.is_simulated():
+    if extension.is_simulated():
         raise RDMAUnsupportedError("the processes of a Universe share one memory: buffers are for real processes")
     with _lock:
         if _process is None or _process.member.pid != os.getpid():
             # Of a process that was forked from one that uses Monarch this raises.
-            member = bulk.member()
+            member = extension.member()
             native = bulk.open_bulk()
             if os.environ.get(FORCE_STAGED) == "1":
                 native.refuse_direct()
             _process = Process(native, member, own_record(), Forgotten())
-            bulk.on_request(_asked)
+            extension.serve(COPY, _copy)
+            extension.serve(DEVICES, _devices)
             atexit.register(_close, _process)
         return _process
 
 
-def _asked(sender: int, body: bytes, reply: bulk.Answer) -> None:
-    """Only for memory of GPUs, and for devices; the rest is answered without Python."""
-    if body[:1] == COPY:
-        from monarch.rdma._device_copies import answer
+def _copy(request: extension.Request) -> None:
+    from monarch.rdma._device_copies import answer
 
-        answer(body, reply)
-    else:
-        from monarch.rdma.verbs.fabric import fabric
+    answer(request)
 
-        fabric().answer(sender, body, reply)
+
+def _devices(request: extension.Request) -> None:
+    from monarch.rdma.verbs.fabric import fabric
+
+    fabric().answer(request)
 
 
 def _close(process: Process) -> None:

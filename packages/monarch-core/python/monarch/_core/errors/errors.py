@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from monarch._core.errors.table import ERROR_TABLE as ERROR_TABLE
     from monarch._core.errors.table import ErrorRow
+    from monarch._core.extension.membership import ProcEnd
 
 
 _NO_DETAIL = "(no reason provided)"
@@ -352,6 +353,22 @@ def controller_failed(name: str, failure: str) -> str:
     return _fill("controller_failed", name=name, failure=failure)
 
 
+def promise_dropped(name: str) -> str:
+    return _fill("promise_dropped", name=name)
+
+
+def request_failed(name: str, proc: str, why: str) -> str:
+    return _fill("request_failed", name=name, proc=proc, why=why)
+
+
+def request_unhandled(name: str, proc: str, why: str) -> str:
+    return _fill("request_unhandled", name=name, proc=proc, why=why)
+
+
+def request_proc_ended(name: str, proc: str, why: str) -> str:
+    return _fill("request_proc_ended", name=name, proc=proc, why=why)
+
+
 def unhandled_at_root(host: str, pid: int, time: str) -> str:
     return _fill("unhandled_at_root", host=host, pid=pid, time=time)
 
@@ -542,3 +559,27 @@ class AuthenticationError(AttachError):
 
     __module__ = "monarch.actor"
     _default_code = "authentication_failed"
+
+
+class PromiseDropped(MonarchError):
+    """A promise that nothing refers to any more had not been set; the message has its name."""
+
+    __module__ = "monarch.extension"
+    _default_code = "promise_dropped"
+
+
+class RequestError(MonarchError):
+    """A request to another process was not answered with a value.
+
+    `body` is what the handler failed it with; `end` is how the process ended, where that is why.
+    """
+
+    __module__ = "monarch.extension"
+    _default_code = "request_failed"
+
+    def __init__(
+        self, message: str, body: bytes = b"", end: ProcEnd | None = None, *, code: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.body = body
+        self.end = end

@@ -191,6 +191,26 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "module {module} could not be reloaded;",
         "the old functions and classes of the module are still there; correct it and sync again",
     ),
+    ErrorRow(
+        "promise_dropped",
+        "PromiseDropped",
+        "a promise of another wheel that nothing can set any more",
+        "the promise {name} was dropped before it was set",
+    ),
+    ErrorRow("request_failed", "RequestError", "the handler of a request failed it", "request {name} to {proc} failed: {why}"),
+    ErrorRow(
+        "request_unhandled",
+        "RequestError",
+        "the receiver of a request has no handler for it",
+        "request {name} to {proc} has no handler: {why}",
+        "install the wheel that has the handler on every host, in the environment that the procs run in",
+    ),
+    ErrorRow(
+        "request_proc_ended",
+        "RequestError",
+        "the receiver of a request ended before it answered",
+        "request {name} to {proc} was not answered: {why}",
+    ),
     ErrorRow("controller_failed", "ActorError", "a look-up of a controller that has failed", "Failure on {name}: {failure}"),
 )
 

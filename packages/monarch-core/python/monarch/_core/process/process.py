@@ -34,8 +34,8 @@ AGGREGATE, MISSING = 20, 21
 FAULT, DELAY = 30, 31
 # Code has been mirrored, or is to be reloaded.
 WORKSPACE = 50
-# Of the package that moves large memory.
-BULK = 60
+# Of other wheels, by name.
+NAMED = 60
 
 # How a call waits for its answers; the native side's numbers.
 FIRST_ERROR, GATHER, STREAM, NO_ANSWER = 0, 1, 2, -1
@@ -76,6 +76,8 @@ class LocalProcess:
         self.failed_meshes: list[MeshInfo] = []
         # Owners of meshes that this process refers to.
         self.watched: set[int] = set()
+        # Processes that other wheels have said to be on other hosts.
+        self.reached: set[int] = set()
         # Meshes of procs that are to be ready, by the slot that they answer, and how often they were looked at.
         self.starting: dict[int, tuple[MeshInfo, int]] = {}
         self.closed = False

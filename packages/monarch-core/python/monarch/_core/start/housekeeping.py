@@ -9,7 +9,6 @@ from monarch._core.process import runtime_log
 from monarch._core.process.last_resort import end_process
 from monarch._core.process.process import (
     AGGREGATE,
-    BULK,
     CONTROLLER,
     DELAY,
     FAILED,
@@ -17,6 +16,7 @@ from monarch._core.process.process import (
     FAULT,
     LOG_LEVEL,
     MISSING,
+    NAMED,
     OK,
     OPEN_DOOR,
     PING,
@@ -213,10 +213,10 @@ class Housekeeping:
             from monarch._core.sync import update as workspace_update
 
             workspace_update.handle_request(process, sender, slot, body)
-        elif kind == BULK:
-            from monarch._core.hosts import bulk
+        elif kind == NAMED:
+            from monarch._core.extension.request import received
 
-            bulk.handle_request(process, sender, slot, body)
+            received(process, sender, slot, body)
         elif kind in (FAULT, DELAY):
             from monarch._core.testing import fault
 

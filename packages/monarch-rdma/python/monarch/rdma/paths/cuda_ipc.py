@@ -13,7 +13,7 @@ from struct import Struct
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch._core._native.bulk import BufferMemory, BulkFailed
+from monarch.extension.bulk import BufferMemory, BulkFailed
 from monarch.rdma._allocation import allocate
 from monarch.rdma._failure import CUDA_IPC, LOCAL, UNSUPPORTED, pack, pack_named
 from monarch.rdma._process import this_process
@@ -22,8 +22,7 @@ from monarch.rdma.drivers.library import DriverError
 from monarch.rdma.errors import RDMAUnsupportedError
 
 if TYPE_CHECKING:
-    from monarch._core._native import CallCell
-    from monarch._core._native.bulk import Bulk, Handle, SharedMemory
+    from monarch.extension.bulk import Bulk, Handle, PendingCall, SharedMemory
     from monarch.rdma._memory import Memory
     from monarch.rdma.drivers.driver import Device, Driver, Pointer
 
@@ -135,7 +134,7 @@ class DeviceHandle:
 
     @property
     def is_own(self) -> bool:
-        return self.owner == this_process().member.uid
+        return self.owner == this_process().member.proc
 
     @property
     def is_open(self) -> bool:
@@ -168,7 +167,7 @@ class DeviceHandle:
     def map(self, timeout: float) -> SharedMemory:
         raise BulkFailed(self.failure(UNSUPPORTED, "memory of a GPU cannot be mapped"))
 
-    def drop(self, timeout: float) -> CallCell | None:
+    def drop(self, timeout: float) -> PendingCall | None:
         """The memory is let go of with the last copy and the last handle that has used it."""
         self._view = None
         return self.block.drop(timeout)
@@ -213,7 +212,7 @@ class DeviceHandle:
         wait(self.block.transfer(False, memory.address, _BLOCK.size, memory, 0, timeout, 1 << 20))
 
 
-def wait(cell: CallCell | None) -> None:
+def wait(cell: PendingCall | None) -> None:
     """Until native code has done it; `BulkFailed` with its record."""
     if cell is None:
         return

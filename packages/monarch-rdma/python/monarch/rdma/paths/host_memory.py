@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monarch._core._native.bulk import Handle, Plan
-from monarch._core.hosts import bulk
+from monarch import extension
+from monarch.extension.bulk import Handle, Plan
 from monarch.rdma._process import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monarch._core._native import CallCell
-    from monarch._core.hosts.bulk import Notify
+    from monarch.extension.bulk import Notify, PendingCall
     from monarch.rdma._capability import CapabilityRecord
     from monarch.rdma._memory import Memory
     from monarch.rdma._operation import Operation, Step
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 def largest_slice() -> int:
     """Upper bound of a slice, bytes; a setting of nothing or less counts as 1 MiB."""
-    return max(int(bulk.setting("rdma_max_chunk_size_mb")), 1) << 20
+    return max(int(extension.setting("rdma_max_chunk_size_mb")), 1) << 20
 
 
 def prepared(steps: Sequence[Step], keep: object) -> Prepared:
@@ -46,7 +45,7 @@ def prepared(steps: Sequence[Step], keep: object) -> Prepared:
 
 class HostMemory:
     def reaches(self, mine: CapabilityRecord, theirs: CapabilityRecord) -> bool:
-        return mine.host == theirs.host or bool(bulk.setting("rdma_allow_tcp_fallback"))
+        return mine.host == theirs.host or bool(extension.setting("rdma_allow_tcp_fallback"))
 
     def probe(self) -> list[DeviceReport]:
         from monarch.rdma._probe import other_hosts, same_host
@@ -56,7 +55,9 @@ class HostMemory:
     def open(self, handle: Handle | DeviceHandle, timeout: float) -> str:
         return handle.path(timeout)
 
-    def copy(self, handle: Handle | DeviceHandle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> CallCell | None:
+    def copy(
+        self, handle: Handle | DeviceHandle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float
+    ) -> PendingCall | None:
         if memory.device is not None or not isinstance(handle, Handle):
             from monarch.rdma._device_copies import Copy, start
 
@@ -70,7 +71,7 @@ class HostMemory:
         # Buffers are kept like the local memory: one that was never pickled would end with its last handle.
         return prepared([op.step for op in operations], tuple(operations))
 
-    def submit(self, plan: Prepared, timeout: float, notify: Notify | None) -> CallCell:
+    def submit(self, plan: Prepared, timeout: float, notify: Notify | None) -> PendingCall:
         return plan.submit(timeout, largest_slice(), notify)
 
 

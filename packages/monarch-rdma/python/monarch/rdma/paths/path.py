@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monarch._core._native import CallCell
-    from monarch._core._native.bulk import Handle
-    from monarch._core.hosts.bulk import Notify
+    from monarch.extension.bulk import Handle, Notify, PendingCall
     from monarch.rdma._capability import CapabilityRecord
     from monarch.rdma._memory import Memory
     from monarch.rdma._operation import Operation
@@ -28,7 +26,7 @@ class Prepared(Protocol):
         """A submit has not ended."""
         ...
 
-    def submit(self, timeout: float, most: int, notify: Notify | None) -> CallCell:
+    def submit(self, timeout: float, most: int, notify: Notify | None) -> PendingCall:
         """Starts all operations, after those of an earlier submit; `most` is the upper bound of a slice."""
         ...
 
@@ -48,7 +46,9 @@ class Path(Protocol):
         """Finds out where a buffer is; the name that `RDMABuffer.path` shows."""
         ...
 
-    def copy(self, handle: Handle | DeviceHandle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> CallCell | None:
+    def copy(
+        self, handle: Handle | DeviceHandle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float
+    ) -> PendingCall | None:
         """Starts one copy; None: it is done already."""
         ...
 
@@ -60,6 +60,6 @@ class Path(Protocol):
         """Operations that are submitted together, of which some go by this path."""
         ...
 
-    def submit(self, plan: Prepared, timeout: float, notify: Notify | None) -> CallCell:
+    def submit(self, plan: Prepared, timeout: float, notify: Notify | None) -> PendingCall:
         """Starts the operations of a plan."""
         ...

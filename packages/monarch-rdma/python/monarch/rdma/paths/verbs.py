@@ -10,8 +10,9 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch._core._native.bulk import BufferMemory, BulkFailed, Handle
-from monarch._core.hosts import bulk
+from monarch import extension
+from monarch.extension import bulk
+from monarch.extension.bulk import BufferMemory, BulkFailed, Handle
 from monarch.rdma._failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_path, pack_named
 from monarch.rdma._memory import Memory
 from monarch.rdma._operation import READ, WRITE, Step
@@ -31,9 +32,7 @@ from monarch.rdma.verbs.usable import usable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from monarch._core._native import CallCell
-    from monarch._core._native.bulk import Message
-    from monarch._core.hosts.bulk import Notify
+    from monarch.extension.bulk import Message, Notify, PendingCall
     from monarch.rdma._capability import CapabilityRecord
     from monarch.rdma._operation import Operation
     from monarch.rdma._probe import DeviceReport
@@ -93,7 +92,7 @@ class Run:
         self._tried = False
 
     def start(self) -> None:
-        allowed = bool(bulk.setting("rdma_allow_tcp_fallback"))
+        allowed = bool(extension.setting("rdma_allow_tcp_fallback"))
         if any(_is_dropped(row.handle) for row in self._rows):
             self._end(self._failure(RELEASED, "it was dropped by this process"))
         elif self._peer.rests:
@@ -118,7 +117,7 @@ class Run:
             # Work that was queued before may still write it, or read it.
             with driver().on(device):
                 driver().synchronize()
-        allowed = bool(bulk.setting("rdma_allow_tcp_fallback"))
+        allowed = bool(extension.setting("rdma_allow_tcp_fallback"))
         # It takes the owner's Python, which may be busy; streams do not.
         until = min(self._until, monotonic() + PATIENCE) if allowed else self._until
         try:
@@ -171,7 +170,7 @@ class Run:
             self._end(None)
         elif transfer.state == LATE:
             self._end(self._failure(TIMED_OUT, "", done=transfer.done))
-        elif bulk.has_ended(self._peer.uid):
+        elif extension.end_of(self._peer.uid) is not None:
             self._end(self._failure(PEER_LOST, "", done=transfer.done))
         else:
             if transfer.state == REFUSED:
@@ -190,7 +189,7 @@ class Run:
         if not left:
             self._end(None)
             return
-        allowed = bool(bulk.setting("rdma_allow_tcp_fallback"))
+        allowed = bool(extension.setting("rdma_allow_tcp_fallback"))
         steps = [_part(self._rows[i], at, n) for i, at, n in left]
         if not allowed:
             memory = BufferMemory(bytearray(1))
@@ -279,9 +278,9 @@ class VerbsPlan:
     def in_flight(self) -> bool:
         return bool(self._submits)
 
-    def submit(self, timeout: float, most: int, notify: Notify | None) -> CallCell:
+    def submit(self, timeout: float, most: int, notify: Notify | None) -> PendingCall:
         message = None if notify is None else this_process().bulk.notice(notify)
-        submit = _Submit(self, bulk.cell(), monotonic() + timeout, most, message)
+        submit = _Submit(self, bulk.pending_call(), monotonic() + timeout, most, message)
         with self._lock:
             self._submits.append(submit)
             first = len(self._submits) == 1
@@ -300,7 +299,7 @@ class VerbsPlan:
 class _Submit:
     """All runs of one submit of a plan."""
 
-    def __init__(self, plan: VerbsPlan, cell: CallCell, until: float, most: int, message: Message | None) -> None:
+    def __init__(self, plan: VerbsPlan, cell: PendingCall, until: float, most: int, message: Message | None) -> None:
         self.cell = cell
         self._plan = plan
         self._until = until
@@ -335,7 +334,7 @@ class _Submit:
         bulk.complete(self.cell, record)
 
 
-def _record_of(cell: CallCell) -> bytes | None:
+def _record_of(cell: PendingCall) -> bytes | None:
     error = cell.error()
     return None if error is None else bytes(error.raw())
 
@@ -373,9 +372,11 @@ class Verbs:
         if fabric().peer(handle.parts()[2]).rests:
             warn_once("of a process that devices do not reach")
 
-    def copy(self, handle: Handle | DeviceHandle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> CallCell | None:
+    def copy(
+        self, handle: Handle | DeviceHandle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float
+    ) -> PendingCall | None:
         self._warn_if_rests(handle)
-        cell = bulk.cell()
+        cell = bulk.pending_call()
         row = _row(handle, write, memory, nbytes, offset)
         run = Run(handle.parts()[2], [row], memory.keep, monotonic() + timeout, lambda record: bulk.complete(cell, record))
         run.start()
@@ -390,7 +391,7 @@ class Verbs:
         by_devices = [op for op in operations if op.buffer._way() is self and op.kind in (READ, WRITE)]
         return VerbsPlan(operations, by_devices) if by_devices else HOST_MEMORY.plan(operations)
 
-    def submit(self, plan: Prepared, timeout: float, notify: Notify | None) -> CallCell:
+    def submit(self, plan: Prepared, timeout: float, notify: Notify | None) -> PendingCall:
         if isinstance(plan, VerbsPlan):
             for handle in plan.one_of_each_owner():
                 self._warn_if_rests(handle)

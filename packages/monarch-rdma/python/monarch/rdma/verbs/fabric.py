@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from monarch._core.hosts import bulk
+from monarch import extension
 from monarch.rdma._process import this_process
 from monarch.rdma.verbs.owner import Owner
 from monarch.rdma.verbs.peer import Peer
@@ -13,8 +13,8 @@ from monarch.rdma.verbs.rails import Rails
 from monarch.rdma.verbs.service import Service
 
 if TYPE_CHECKING:
-    from monarch._core._native.bulk import Bulk
-    from monarch._core.hosts.bulk import Answer
+    from monarch.extension import Request
+    from monarch.extension.bulk import Bulk
 
 
 class Fabric:
@@ -26,7 +26,7 @@ class Fabric:
         self._trouble = ""
         self._peers: dict[int, Peer] = {}
         self.service = Service(native.fileno(), self._look)
-        affinity = bulk.setting("rdma_peer_device_affinity")
+        affinity = extension.setting("rdma_peer_device_affinity")
         self.owner = Owner(native, self.rails, affinity, lambda uid: self.service.when_ended(uid, lambda: self.owner.forget(uid)))
 
     def rails(self) -> Rails:
@@ -46,21 +46,22 @@ class Fabric:
         with self._lock:
             found = self._peers.get(uid)
             if found is None:
-                found = self._peers[uid] = Peer(uid, self.rails, int(bulk.setting("rdma_max_chunk_size_mb")) << 20)
+                found = self._peers[uid] = Peer(uid, self.rails, int(extension.setting("rdma_max_chunk_size_mb")) << 20)
                 self.service.when_ended(uid, lambda: self._ended(uid))
             return found
 
-    def answer(self, sender: int, body: bytes, reply: Answer) -> None:
-        """Another process asks; this thread must not wait."""
+    def answer(self, request: Request) -> None:
+        """Another process asks, on the extension thread; the answer is made on the thread of the devices."""
 
         def run() -> None:
             try:
-                value = self.owner.answer(sender, body)
+                value = self.owner.answer(request.proc, request.body)
             except (OSError, ValueError) as e:
-                reply(str(e).encode())
+                request.fail(str(e).encode())
             else:
-                reply(None, value)
+                request.answer(value)
 
+        request.defer()
         self.service.run(run)
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monarch._core._native.bulk import BulkFailed
+from monarch.extension.bulk import BulkFailed
 from monarch.rdma.verbs import question
 from monarch.rdma.verbs.acceptor import Acceptor, Export
 from monarch.rdma.verbs.connect_record import RegionRecord
@@ -13,7 +13,7 @@ from monarch.rdma.verbs.memory import Range
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monarch._core._native.bulk import Bulk
+    from monarch.extension.bulk import Bulk
     from monarch.rdma.verbs.rails import Rails
 
 

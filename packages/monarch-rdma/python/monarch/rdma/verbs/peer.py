@@ -7,8 +7,9 @@ from collections import OrderedDict
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from monarch._core._native.bulk import BulkFailed
-from monarch._core.hosts import bulk
+from monarch import extension
+from monarch.extension.bulk import BulkFailed
+from monarch.rdma._process import DEVICES
 from monarch.rdma._slices import LONGEST_REST, REST
 from monarch.rdma.verbs import question
 from monarch.rdma.verbs.connect_record import RegionRecord
@@ -148,7 +149,7 @@ class Peer:
             if made is not None:
                 made.close()
             made = None
-        ended = bulk.has_ended(self.uid)
+        ended = extension.end_of(self.uid) is not None
         with self._lock:
             self._connecting, self.connection, self.trouble = False, made, trouble
             if made is not None:
@@ -164,7 +165,7 @@ class Peer:
     def _dial(self, offers: Sequence[QueueRecord]) -> Sequence[QueueRecord | None]:
         try:
             answers = question.accepted(
-                self._ask(question.pack_offers(offers), monotonic() + (bulk.seconds("rdma_qp_init_timeout") or 0.0))
+                self._ask(question.pack_offers(offers), monotonic() + (extension.seconds("rdma_qp_init_timeout") or 0.0))
             )
         except Late:
             raise OSError("the other process does not answer") from None
@@ -177,21 +178,20 @@ class Peer:
         return answers
 
     def _ask(self, body: bytes, until: float) -> bytes:
-        cell = bulk.ask(self.uid, body)
-        while not cell.wait(0, max(0.0, min(_LOOK, until - monotonic()))):
-            # At exit nobody is to wait for one that does not answer.
-            if self._ended:
-                raise Ended
-            if monotonic() >= until:
-                raise Late
-        value = bulk.answered(cell)
-        if value is None:
-            if bulk.has_ended(self.uid):
-                raise Ended
-            error = cell.error()
-            text = b"" if error is None else bytes(error.raw())
-            raise OSError(f"the other process uses no devices: {text.decode(errors='replace') or 'it does not say why'}")
-        return value
+        answer = extension.ask(self.uid, DEVICES, body)
+        while True:
+            try:
+                return answer.get(timeout=max(0.0, min(_LOOK, until - monotonic())))
+            except TimeoutError:
+                # At exit nobody is to wait for one that does not answer.
+                if self._ended:
+                    raise Ended from None
+                if monotonic() >= until:
+                    raise Late from None
+            except extension.RequestError as e:
+                if e.code == "request_proc_ended" or extension.end_of(self.uid) is not None:
+                    raise Ended from None
+                raise OSError(f"the other process uses no devices: {e.body.decode(errors='replace') or e}") from None
 
     def _take(self, asked: Sequence[question.Wanted], keys: Sequence[RegionRecord | question.Refusal]) -> None:
         if len(keys) != len(asked):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from monarch._core.hosts import bulk
+from monarch import extension
 from monarch.rdma.verbs.memory import Range, register
 from monarch.rdma.verbs.poller import BUSY_WINDOW, Poller
 from monarch.rdma.verbs.registration import Allocation, Registrations, budget
@@ -14,7 +14,7 @@ from monarch.rdma.verbs.usable import library, rails_to_open
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monarch._core._native.bulk import Bulk
+    from monarch.extension.bulk import Bulk
     from monarch.rdma.verbs.memory import Registered
     from monarch.rdma.verbs.provider import Rail
     from monarch.rdma.verbs.registration import Lease
@@ -28,7 +28,7 @@ class Rails:
     def __init__(self, native: Bulk) -> None:
         self._native = native
         self.registrations = Registrations(budget())
-        window = bulk.seconds("rdma_cq_busy_poll_window")
+        window = extension.seconds("rdma_cq_busy_poll_window")
         self.rails: list[Rail] = []
         self.ways: list[tuple[Rail, Poller, float]] = []
         troubles: list[str] = []

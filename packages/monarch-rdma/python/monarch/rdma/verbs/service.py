@@ -9,13 +9,13 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
-from monarch._core._native import LoopWatcher
-from monarch._core.hosts import bulk
+from monarch import extension
+from monarch.extension.bulk import LoopWatcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monarch._core._native import CallCell
+    from monarch.extension.bulk import PendingCall
 
 
 class Service:
@@ -26,7 +26,7 @@ class Service:
         self._descriptor = looked_after
         self._look = look
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, tuple[CallCell, Callable[[], None]]] = {}
+        self._waiting: dict[int, tuple[PendingCall, Callable[[], None]]] = {}
         self._tasks: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._closing = False
@@ -37,7 +37,7 @@ class Service:
         self._tasks.append(task)
         os.eventfd_write(self._wake, 1)
 
-    def when_done(self, cell: CallCell, then: Callable[[], None]) -> None:
+    def when_done(self, cell: PendingCall, then: Callable[[], None]) -> None:
         """Calls it once the cell is filled."""
         number = next(self._numbers)
         self._waiting[number] = cell, then
@@ -45,11 +45,7 @@ class Service:
 
     def when_ended(self, uid: int, then: Callable[[], None]) -> None:
         """Calls it once that process has ended, maybe at once."""
-        cell = bulk.end_of(uid)
-        if bulk.has_ended(uid):
-            self.run(then)
-        else:
-            self.when_done(cell, then)
+        extension.when_done(extension.watch(uid), lambda _: self.run(then))
 
     def close(self) -> None:
         self._closing = True

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
-from monarch._core.hosts import bulk
+from monarch import extension
 from monarch.rdma.verbs.devices import SYSFS, chosen, ports
 from monarch.rdma.verbs.readiness import DEVICES, Obstacle, obstacle
 
@@ -73,9 +73,9 @@ def usable() -> bool:
 
 def rails_to_open() -> tuple[tuple[Port, float], ...]:
     """One port of each device that is to be used, nearest first, with its penalty."""
-    if bulk.setting("rdma_disable_ibverbs"):
+    if extension.setting("rdma_disable_ibverbs"):
         return ()
-    return _rails_to_open(bulk.setting("rdma_ibverbs_target"), bulk.setting("rdma_max_nics_per_buffer"))
+    return _rails_to_open(extension.setting("rdma_ibverbs_target"), extension.setting("rdma_max_nics_per_buffer"))
 
 
 # Devices do not come and go while a process runs; those that fail are the business of `connection`.

@@ -1,0 +1,77 @@
+"""Memory that other processes may read and write: registered here, lent by handles, moved by native code of this package.
+
+`Bulk` is the memory of a process, `Handle` a block of it that can be sent, `Plan` several transfers at once. Their failures are
+`BulkFailed`, whose bytes are a record (`rust/bulk/src/failure.rs`): kind, path, bytes done and asked, owner, and a text.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from monarch._core._native.bulk import Bulk
+from monarch._core.call.future import Future
+from monarch._core.config import config
+from monarch._core.process.current import current_process
+from monarch._core.process.process import ERROR, FIRST_ERROR, OK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monarch._core._native import CallCell
+    from monarch._core.call.port import Port
+    from monarch._core.process.process import LocalProcess
+
+# A port for one message, as native code takes it: its process, mailbox and call, its rank, what is to happen if it cannot be delivered; the
+# value.
+Notify: TypeAlias = tuple[int, int, bool, int | None, bool, object]
+
+
+def open_bulk() -> Bulk:
+    """The memory that this process shares with others."""
+    process = current_process()
+    opening, streams = config.seconds("rdma_qp_init_timeout") or 0.0, int(config.value("rdma_tcp_fallback_parallelism"))
+    return Bulk(process.native, process.job, _tracer(process), opening, max(streams, 1))
+
+
+def _tracer(process: LocalProcess) -> int:
+    """The process that Yama is to be told of: all others of the job on this host are its descendants, or it is one itself."""
+    if process.is_client:
+        return process.native.zygote_pid() or 0
+    try:
+        with open(f"/proc/{os.getppid()}/stat") as f:
+            # The parent of our zygote is the agent. A name may hold anything, also blanks and brackets.
+            return int(f.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def pending_call() -> CallCell:
+    """What a future waits for, to be filled by `complete` or by native code."""
+    return current_process().native.cell(FIRST_ERROR, 1, [])
+
+
+def complete(call: CallCell, failure: bytes | None) -> None:
+    """Fills a pending call, from any thread: with nothing, or with the bytes of a failure."""
+    call.complete(0, OK if failure is None else ERROR, failure or b"")
+
+
+def future_of(call: CallCell, decode: Callable[[CallCell], None]) -> Future[None]:
+    """The future of a pending call; `decode` raises if it was filled with a failure."""
+    return Future._of(call, decode)
+
+
+def done() -> Future[None]:
+    """A future that is done."""
+    return Future._value(None)
+
+
+def failed(error: BaseException) -> Future[None]:
+    """A future that raises `error`."""
+    return Future._error(error)
+
+
+def notify(port: Port[Any], value: object) -> Notify:
+    """The port, for one message that native code sends; `RuntimeError` where it has had its only one."""
+    port._claim()
+    return (port._proc, port._to, port._slot, port._rank, port.return_undeliverable, value)

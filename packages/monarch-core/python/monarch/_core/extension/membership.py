@@ -1,0 +1,130 @@
+"""This process as a member of its job, and the ends of the other members."""
+
+from __future__ import annotations
+
+from monarch._core._native import Process as NativeProcess
+from monarch._core.call.answer import exit_reason
+from monarch._core.call.future import Future
+from monarch._core.call.mesh_info import reach as reach_hosts
+from monarch._core.errors.errors import ExitReason, cause
+from monarch._core.extension.ids import HostId, JobId, ProcId, Rank
+from monarch._core.process.current import current_process, known_process, simulated_process
+from monarch._core.process.process import GATHER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from monarch._core._native import CallCell
+
+
+class Member:
+    """A process as a member of a job; immutable.
+
+    `proc`, `host` and `job` are identities, `rank` the position in the mesh of procs (0 in the client), `name` the name of that mesh
+    (`client` in the client), `hostname` and `pid` what the operating system calls them.
+    """
+
+    __slots__ = ("host", "hostname", "is_client", "job", "name", "pid", "proc", "rank")
+
+    proc: ProcId
+    job: JobId
+    host: HostId
+    name: str
+    hostname: str
+    pid: int
+    rank: Rank
+    is_client: bool
+
+    def __init__(self, proc: int, job: int, host: int, name: str, hostname: str, pid: int, rank: int, is_client: bool) -> None:
+        values = (ProcId(proc), JobId(job), HostId(host), name, hostname, pid, Rank(rank), is_client)
+        for field, value in zip(("proc", "job", "host", "name", "hostname", "pid", "rank", "is_client"), values, strict=True):
+            object.__setattr__(self, field, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Member.{name} cannot be set: a member is immutable")
+
+    def __repr__(self) -> str:
+        return f"Member({self.name}[{int(self.rank)}] {self.proc} on {self.hostname}, pid {self.pid})"
+
+
+class ProcEnd:
+    """How a process ended: `reason`, the host (`hostname`) and `pid` as far as they are known, and the last lines of its output."""
+
+    __slots__ = ("hostname", "output", "pid", "proc", "reason")
+
+    def __init__(self, proc: ProcId, reason: ExitReason, hostname: str, pid: int | None, output: tuple[str, ...]) -> None:
+        self.proc = proc
+        self.reason = reason
+        self.hostname = hostname
+        self.pid = pid
+        self.output = output
+
+    def describe(self) -> str:
+        """The cause, as errors of core state it."""
+        return cause(self.reason, host=self.hostname)
+
+    def __repr__(self) -> str:
+        return f"ProcEnd({self.proc}: {self.describe()})"
+
+
+def member() -> Member:
+    """This process; the client is started in a script that has none. `RuntimeError` in a forked child, which is no member."""
+    process = current_process()
+    name = "client" if process.is_client else process.name
+    return Member(process.uid, process.job, process.agent_uid, name, process.host, process.pid, process.proc_rank, process.is_client)
+
+
+def is_simulated() -> bool:
+    """Whether this code runs in a `Universe`, whose processes are threads of one process."""
+    return simulated_process() is not None
+
+
+def is_ending() -> bool:
+    """Whether this process is being stopped, or the script has ended."""
+    process = known_process()
+    return process is None or process.closed
+
+
+def reach(proc: ProcId | int, host: HostId | int) -> None:
+    """Says where another process is, which may be a host that this process has never sent to: from now on it can be asked."""
+    process = current_process()
+    reach_hosts(process, process.job, [(host, host), (proc, host)])
+    watched = process.reached
+    if proc not in watched:
+        watched.add(proc)
+        # A process that nothing else is sent to: without this, nothing would report the loss of its host.
+        process.native.watch_proc(proc, host)
+
+
+def end_of(proc: ProcId | int) -> ProcEnd | None:
+    """How the process ended, as far as this process knows; None while it is not known to have ended."""
+    end = current_process().native.ended(proc)
+    return None if end is None else _end(ProcId(proc), end)
+
+
+def watch(proc: ProcId | int, host: HostId | int = 0) -> Future[ProcEnd]:
+    """The end of another process of the job: done when this process learns of it, at once if it has ended before.
+
+    `host` is needed for a process that this one has never sent to.
+    """
+    native = current_process().native
+    call = native.cell(GATHER, 1, [proc])
+    native.watch_proc(proc, host)
+    return Future._of(call, lambda c: _watched(ProcId(proc), c))
+
+
+def _watched(proc: ProcId, call: CallCell) -> ProcEnd:
+    result = call.result(0)
+    call.set_retrieved()
+    assert result is not None
+    raw = result.raw()
+    if not raw:
+        # Many have come and gone since.
+        return ProcEnd(proc, ExitReason("stopped", detail="it ended long ago, and why is not kept"), "", None, ())
+    return _end(proc, NativeProcess.decode_end(raw))
+
+
+def _end(proc: ProcId, end: tuple[Any, ...]) -> ProcEnd:
+    pid, _, hostname, *_, output = end
+    return ProcEnd(proc, exit_reason(end), hostname, pid or None, tuple(output))

@@ -1,0 +1,94 @@
+"""Futures that code outside core completes."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+
+from monarch._core.call.future import Future
+from monarch._core.errors.errors import PromiseDropped, promise_dropped
+from monarch._core.process.current import current_process
+from monarch._core.process.process import FIRST_ERROR, OK
+from monarch._core.shape.generic import Generic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    from monarch._core._native import CallCell
+
+    T = TypeVar("T")
+else:
+    T = None
+
+
+_lock = allocate_lock()
+
+
+class Promise(Generic[T]):
+    """The writing end of a `Future`: set once, from any thread. Made by `promise`.
+
+    `future` may be waited for, awaited and passed on by any number of readers. A promise that nothing refers to any more, and that was not
+    set, fails its future with `PromiseDropped`.
+    """
+
+    __slots__ = ("__weakref__", "_call", "_outcome", "future", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._call = current_process().native.cell(FIRST_ERROR, 1)
+        # Shared with the future, which does not refer to the promise.
+        outcome: list[tuple[Any, BaseException | None]] = []
+        self._outcome = outcome
+        self.future: Future[T] = Future._of(self._call, lambda _: _result(outcome))
+
+    def set_result(self, value: T) -> None:
+        """Completes the future with a value; `RuntimeError` if the promise was set before."""
+        self._set(value, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Completes the future with an error, which its readers raise; `RuntimeError` if the promise was set before."""
+        if not isinstance(error, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"promise {self.name}: set_exception({error!r}): expected an exception, not {type(error).__name__}")
+        self._set(None, error)
+
+    def is_set(self) -> bool:
+        """Whether the promise was set."""
+        return bool(self._outcome)
+
+    def _set(self, value: Any, error: BaseException | None) -> None:
+        with _lock:
+            if self._outcome:
+                raise RuntimeError(f"promise {self.name} is set already")
+            self._outcome.append((value, error))
+        _complete(self._call)
+
+    def __del__(self) -> None:
+        if not self._outcome:
+            self._outcome.append((None, PromiseDropped(promise_dropped(self.name))))
+            _complete(self._call)
+
+    def __repr__(self) -> str:
+        return f"<Promise {self.name}: {'set' if self._outcome else 'not set'}>"
+
+
+def _complete(call: CallCell) -> None:
+    call.complete(0, OK, b"")
+
+
+def _result(outcome: list[tuple[Any, BaseException | None]]) -> Any:
+    value, error = outcome[0]
+    if error is not None:
+        raise error
+    return value
+
+
+def promise(name: str) -> Promise[Any]:
+    """A new promise; `name` says what is waited for, in errors. The client is started in a script that has none.
+
+    >>> from monarch.extension import promise
+    >>> p = promise("the answer")
+    >>> p.set_result(42)
+    >>> p.future.get()
+    42
+    """
+    return Promise(name)

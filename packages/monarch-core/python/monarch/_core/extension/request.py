@@ -1,0 +1,152 @@
+"""Named requests between processes of a job, answered on the extension thread of the receiver."""
+
+from __future__ import annotations
+
+from monarch._core.call.future import Future
+from monarch._core.config.entry_points import Broken, load
+from monarch._core.errors.errors import RequestError, request_failed, request_proc_ended, request_unhandled
+from monarch._core.extension.ids import ProcId
+from monarch._core.extension.membership import end_of
+from monarch._core.extension.thread import extension_thread
+from monarch._core.process.current import current_process
+from monarch._core.process.process import ERROR, FAILED, FIRST_ERROR, NAMED, OK, PROC_ENDED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+    from monarch._core._native import CallCell
+    from monarch._core.process.process import LocalProcess
+
+    Handler: TypeAlias = Callable[["Request"], bytes | None]
+
+GROUP = "monarch.requests"
+# Of a name, as its length is sent in one byte.
+_LONGEST = 255
+
+
+class Request:
+    """A request that this process has received.
+
+    `proc` is the sender, `body` what it sent. A handler returns the answer, or None after `defer`.
+    """
+
+    __slots__ = ("_answered", "_deferred", "_process", "_slot", "body", "name", "proc")
+
+    def __init__(self, process: LocalProcess, sender: int, slot: int, name: str, body: bytes) -> None:
+        self.proc = ProcId(sender)
+        self.name = name
+        self.body = body
+        self._process = process
+        self._slot = slot
+        self._deferred = self._answered = False
+
+    def defer(self) -> None:
+        """The answer comes later, by `answer` or `fail` from any thread, and not by what the handler returns."""
+        self._deferred = True
+
+    def answer(self, body: bytes = b"") -> None:
+        """Completes the future of the sender; an answer after the first is dropped."""
+        self._reply(OK, body)
+
+    def fail(self, body: bytes) -> None:
+        """Fails the future of the sender with a `RequestError` that has this `body`; for errors with a meaning between two wheels."""
+        self._reply(ERROR, body)
+
+    def _reply(self, status: int, body: bytes) -> None:
+        if not self._answered:
+            self._answered = True
+            self._process.native.reply(self.proc, self._slot, 0, status, body)
+
+    def _unhandled(self, text: str) -> None:
+        self._reply(FAILED, text.encode())
+
+
+_handlers: dict[str, Handler] = {}
+
+
+def serve(name: str, handler: Handler) -> None:
+    """Answers requests of this name in this process from now on, instead of the entry point of that name."""
+    _check(name)
+    _handlers[name] = handler
+
+
+def ask(proc: ProcId | int, name: str, body: bytes = b"") -> Future[bytes]:
+    """Sends a request to a process of the job; the future has the answer.
+
+    `RequestError` from the future if the handler failed, if there is none, or if the process has ended (`.end`).
+    """
+    process = current_process()
+    call = process.native.cell(FIRST_ERROR, 1, [proc])
+    label = _check(name)
+    process.native.request(proc, NAMED, bytes((len(label),)) + label + body, call.slot)
+    return Future._of(call, lambda c: _answer(c, ProcId(proc), name))
+
+
+def _check(name: str) -> bytes:
+    label = name.encode()
+    if not 0 < len(label) <= _LONGEST:
+        raise ValueError(f"request name {name!r}: expected 1 to {_LONGEST} bytes, not {len(label)}")
+    return label
+
+
+def _answer(call: CallCell, proc: ProcId, name: str) -> bytes:
+    error = call.error()
+    if error is None:
+        result = call.result(0)
+        assert result is not None
+        return bytes(result.raw())
+    call.set_retrieved()
+    raw = bytes(error.raw())
+    if error.status == ERROR:
+        raise RequestError(request_failed(name, str(proc), _text(raw)), raw)
+    if error.status == PROC_ENDED:
+        end = end_of(proc)
+        why = "it has ended" if end is None else end.describe()
+        raise RequestError(request_proc_ended(name, str(proc), why), b"", end, code="request_proc_ended")
+    raise RequestError(request_unhandled(name, str(proc), _text(raw)), b"", code="request_unhandled")
+
+
+def _text(raw: bytes) -> str:
+    text = raw.decode(errors="replace")
+    return text if text.isprintable() else f"{len(raw)} bytes"
+
+
+def received(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
+    """A request has come. On the housekeeping thread, which does not wait."""
+    end = 1 + body[0]
+    request = Request(process, sender, slot, body[1:end].decode(errors="replace"), body[end:])
+    extension_thread().run(lambda: _handle(request))
+
+
+def _handle(request: Request) -> None:
+    try:
+        handler = _handlers.get(request.name) or _found(request)
+        if handler is None:
+            return
+        answer = handler(request)
+        if request._deferred:
+            return
+        if not isinstance(answer, bytes | bytearray | memoryview):
+            raise TypeError(f"the handler returned {type(answer).__name__}, not bytes")
+        request.answer(bytes(answer))
+    except Exception as e:
+        import logging
+
+        logging.getLogger("monarch.extension").warning("the handler of requests %r raised", request.name, exc_info=e)
+        request.fail(f"{type(e).__name__}: {e}".encode())
+
+
+def _found(request: Request) -> Handler | None:
+    """The handler of an entry point; answers the request if there is none."""
+    found = load(GROUP, request.name)
+    if found is None:
+        request._unhandled("no wheel that is installed there has a handler of this name")
+        return None
+    if isinstance(found, Broken):
+        request._unhandled(found.describe())
+        return None
+    handler: Handler = found.value
+    _handlers[request.name] = handler
+    return handler

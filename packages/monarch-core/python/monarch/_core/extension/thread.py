@@ -1,0 +1,94 @@
+"""The extension thread of a process: code of other wheels that core calls runs there, one after another, and may take its time.
+
+What hangs there delays other extensions, and nothing of core.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from _thread import allocate_lock, start_new_thread
+from collections import deque
+from itertools import count
+
+from monarch._core._native import LoopWatcher, set_runtime_thread
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from monarch._core.call.future import Future
+
+
+class ExtensionThread:
+    """Runs tasks in order, on a thread that starts with the first one."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._tasks: deque[Callable[[], object]] = deque()
+        self._watcher = LoopWatcher()
+        self._numbers = count()
+        # Futures that are not done, and what is to run then.
+        self._waiting: dict[int, tuple[Future[Any], Callable[[Future[Any]], object]]] = {}
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        start_new_thread(self._run, ())
+
+    def run(self, task: Callable[[], object]) -> None:
+        """Runs it after what was asked for before. From any thread."""
+        self._tasks.append(task)
+        os.eventfd_write(self._wake, 1)
+
+    def when_done(self, future: Future[Any], then: Callable[[Future[Any]], object]) -> None:
+        """Runs `then(future)` when the future is done. From any thread."""
+        call, index = future._cell, getattr(future, "_index", 0)
+        if call is None:  # done, or a body that its first reader runs
+            if not future._done():
+                raise TypeError(f"when_done({future!r}): an async function that nothing has awaited yet is run by its reader: await it")
+            self.run(lambda: then(future))
+            return
+        number = next(self._numbers)
+        self._waiting[number] = future, then
+        call.watch(index, self._watcher, number)
+
+    def _run(self) -> None:
+        set_runtime_thread()
+        poll = select.poll()
+        for descriptor in (self._wake, self._watcher.fileno()):
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._wake in ready:
+                os.eventfd_read(self._wake)
+            if self._watcher.fileno() in ready:
+                for number in self._watcher.drain():
+                    future, then = self._waiting.pop(number)
+                    self._guarded(lambda then=then, future=future: then(future))
+            while self._tasks:
+                self._guarded(self._tasks.popleft())
+
+    def _guarded(self, task: Callable[[], object]) -> None:
+        try:
+            task()
+        except BaseException as e:  # of another wheel: the next task is of another one
+            import logging
+
+            logging.getLogger("monarch.extension").error("a task of an extension raised", exc_info=e)
+
+
+_lock = allocate_lock()
+_thread: ExtensionThread | None = None
+
+
+def extension_thread() -> ExtensionThread:
+    """That of this process."""
+    global _thread
+    with _lock:
+        if _thread is None or _thread.pid != os.getpid():
+            _thread = ExtensionThread()
+        return _thread
+
+
+def when_done(future: Future[Any], then: Callable[[Future[Any]], object]) -> None:
+    """Runs `then(future)` on the extension thread when the future is done, at once if it is done already."""
+    extension_thread().when_done(future, then)

@@ -1,0 +1,69 @@
+"""What other wheels are built on. Each name is loaded on first use, so that importing this module costs next to nothing.
+
+Nothing else of core is for other wheels: no module outside monarch-core imports `monarch._core`. See docs/extending.md.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core.errors.errors import PromiseDropped as PromiseDropped
+    from monarch._core.errors.errors import RequestError as RequestError
+    from monarch._core.errors.wheel import install_hint as install_hint
+    from monarch._core.errors.wheel import missing_wheel as missing_wheel
+    from monarch._core.errors.wheel import needs_wheel as needs_wheel
+    from monarch._core.extension.ids import HostId as HostId
+    from monarch._core.extension.ids import JobId as JobId
+    from monarch._core.extension.ids import ProcId as ProcId
+    from monarch._core.extension.ids import Rank as Rank
+    from monarch._core.extension.membership import Member as Member
+    from monarch._core.extension.membership import ProcEnd as ProcEnd
+    from monarch._core.extension.membership import end_of as end_of
+    from monarch._core.extension.membership import is_ending as is_ending
+    from monarch._core.extension.membership import is_simulated as is_simulated
+    from monarch._core.extension.membership import member as member
+    from monarch._core.extension.membership import reach as reach
+    from monarch._core.extension.membership import watch as watch
+    from monarch._core.extension.promise import Promise as Promise
+    from monarch._core.extension.promise import promise as promise
+    from monarch._core.extension.request import Request as Request
+    from monarch._core.extension.request import ask as ask
+    from monarch._core.extension.request import serve as serve
+    from monarch._core.extension.setting import seconds as seconds
+    from monarch._core.extension.setting import setting as setting
+    from monarch._core.extension.thread import when_done as when_done
+
+# The version of this interface: a wheel that was built for another major version is refused.
+VERSION = (0, 1)
+
+# Where each name is implemented.
+_HOMES = {
+    "errors.errors": ("PromiseDropped", "RequestError"),
+    "errors.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
+    "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
+    "extension.membership": ("Member", "ProcEnd", "end_of", "is_ending", "is_simulated", "member", "reach", "watch"),
+    "extension.promise": ("Promise", "promise"),
+    "extension.request": ("Request", "ask", "serve"),
+    "extension.setting": ("seconds", "setting"),
+    "extension.thread": ("when_done",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+_NAMES = ["VERSION", *sorted(_HOME)]
+
+if not TYPE_CHECKING:  # type checkers go by the imports above
+    __all__ = [*_NAMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'monarch.extension' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"monarch._core.{home}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return list(_NAMES)

@@ -1,0 +1,26 @@
+"""Memory that other processes of the job may read and write, and what moves it."""
+
+from monarch._core._native import CallCell as PendingCall
+from monarch._core._native import LoopWatcher
+from monarch._core._native.bulk import BufferMemory, Bulk, BulkFailed, Handle, Message, Plan, SharedMemory
+from monarch._core.extension.bulk import Notify, complete, done, failed, future_of, notify, open_bulk, pending_call
+
+__all__ = [
+    "BufferMemory",
+    "Bulk",
+    "BulkFailed",
+    "Handle",
+    "LoopWatcher",
+    "Message",
+    "Notify",
+    "PendingCall",
+    "Plan",
+    "SharedMemory",
+    "complete",
+    "done",
+    "failed",
+    "future_of",
+    "notify",
+    "open_bulk",
+    "pending_call",
+]
