@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tools.netns import Host, Network, Process, unavailable
 
 PORT = 22222
-MONARCH = "from monarch._core.cli import main; main()"
+MONARCH = "from monarch.extension.cli import main; main()"
 PROCS = 2
 # Between two looks in a quiet time.
 LOOK_S = 1.0

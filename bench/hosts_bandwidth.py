@@ -29,7 +29,7 @@ import numpy as np
 
 MIB = 1 << 20
 TICK = os.sysconf("SC_CLK_TCK")
-WORKER = "from monarch._core.cli import main; main()"
+WORKER = "from monarch.extension.cli import main; main()"
 # Small calls before what is measured, so that processes and connections are there; and large ones, so that memory is.
 WARM = 3
 

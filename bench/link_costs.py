@@ -34,7 +34,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-MONARCH = "from monarch._core.cli import main; main()"
+MONARCH = "from monarch.extension.cli import main; main()"
 PORT = 22222
 WORKERS = 3
 SIZE = 32 << 10

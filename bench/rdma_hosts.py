@@ -30,7 +30,7 @@ VOLUME = 1 << 30
 LEAST, MOST = 3, 1000
 # Of the raw stream's reads and writes: larger ones are slower.
 PIECE = 1 << 20
-MONARCH = "from monarch._core.cli import main; main()"
+MONARCH = "from monarch.extension.cli import main; main()"
 
 
 def spent(body: Callable[[], object], times: int) -> float:

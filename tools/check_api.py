@@ -16,7 +16,14 @@ from tools.project import ROOT
 from tools.public_names import describe
 
 WHEELS = {
-    "monarch-core": ("monarch.actor", "monarch.actor.recovery", "monarch.actor.testing", "monarch.config", "monarch.extension", "monarch.extension.bulk"),
+    "monarch-core": (
+        "monarch.actor",
+        "monarch.actor.recovery",
+        "monarch.actor.testing",
+        "monarch.config",
+        "monarch.extension",
+        "monarch.extension.bulk",
+    ),
     "monarch-jobs": ("monarch.job",),
     "monarch-rdma": ("monarch.rdma",),
 }

@@ -8,13 +8,16 @@ test), and exits 1 if anything is wrong.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from tools import wheel_install
-from tools.project import DIST
+from tools.project import DIST, ROOT
 from tools.wheel_contents import WHEELS, problems
+
+THIRD_PARTY = ROOT / "tools" / "tests" / "third_party"
 
 
 def main(arguments: list[str]) -> int:
@@ -39,8 +42,18 @@ def _installed(wheels: list[Path]) -> list[str]:
         python = wheel_install.create(Path(scratch) / "empty")
         wheel_install.install(python, wheels)
         seen = wheel_install.probe(python, Path(scratch))
+        seen.problems.extend(_third_party(python, Path(scratch)))
     print(f"import monarch.actor: {seen.milliseconds:.1f} ms, {len(seen.own)} own modules")
     return seen.problems
+
+
+def _third_party(python: Path, scratch: Path) -> list[str]:
+    """A package of somebody else, built on public names, uses every point of the extension interface there."""
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(scratch)]
+    subprocess.run([*build, str(THIRD_PARTY)], check=True)
+    wheel_install.install(python, list(scratch.glob("parrot-*.whl")))
+    done = subprocess.run([str(python), "-P", "-W", "error", "-m", "parrot"], cwd=scratch, env={}, check=False, timeout=120)
+    return [f"{THIRD_PARTY.name}: `python -m parrot` ended with exit code {done.returncode}"] if done.returncode else []
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from tools.netns.network import Network
 from tools.netns.process import Process
 
 PORT = 22222
-MONARCH = "from monarch._core.cli import main; main()"
+MONARCH = "from monarch.extension.cli import main; main()"
 
 
 class Worker:

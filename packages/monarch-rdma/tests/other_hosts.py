@@ -25,7 +25,7 @@ def other_hosts(count: int = 1, **environment: str) -> Iterator[Any]:
     workers: list[subprocess.Popen[str]] = []
     try:
         for address in addresses:
-            argv = ["-c", "from monarch._core.cli import main; main()", "worker", "--listen", address]
+            argv = ["-c", "from monarch.extension.cli import main; main()", "worker", "--listen", address]
             argv = ["unshare", "--net", sys.executable, *argv]
             workers.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment))
         for worker in workers:

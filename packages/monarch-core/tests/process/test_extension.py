@@ -11,9 +11,9 @@ import threading
 from typing import Any
 
 import pytest
-from monarch.actor import Actor, MonarchError, ProcMesh, endpoint, this_host
 
 from monarch import extension
+from monarch.actor import Actor, MonarchError, ProcMesh, endpoint, this_host
 
 
 class Peer(Actor):

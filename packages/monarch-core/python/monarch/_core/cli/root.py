@@ -115,7 +115,7 @@ def doctor(as_json: bool) -> int:
     from monarch._core.observe import doctor as examination
 
     lines: list[examination.Line] = []
-    for line in chain(examination.examine(), examination.added()):
+    for line in chain(examination.examine(), examination.extensions(), examination.added()):
         lines.append(line)
         if not as_json:
             click.echo(examination.as_text(line))

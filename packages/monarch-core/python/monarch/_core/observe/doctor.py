@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from monarch._core.config.entry_points import Broken, load, names
 from monarch._core.errors.wheel import FOREIGN, install_hint
 
 _MIB = 1 << 20
@@ -263,6 +264,24 @@ CHECKS: tuple[Callable[[], Line], ...] = (
     clock,
     proc,
 )
+
+
+# What other wheels may add; `monarch.doctor` itself tells of its own.
+_GROUPS = ("monarch.bulk", "monarch.cli", "monarch.guide", "monarch.launcher", "monarch.requests")
+
+
+def extensions() -> Iterator[Line]:
+    """The entry points of other wheels that cannot be loaded; a line if there is none."""
+    count = 0
+    lines: list[Line] = []
+    for group in _GROUPS:
+        for name in names(group):
+            count += 1
+            found = load(group, name)
+            if isinstance(found, Broken):
+                wheel = found.wheel.partition(" ")[0]
+                lines.append(Line("extensions", found.describe(), f"install a version of {wheel} that fits this monarch-core"))
+    yield from lines or [Line("extensions", f"{count} entry points of other wheels can be loaded")]
 
 
 # Entry points of other wheels that add lines: callables that give (subject, text, what to do).
