@@ -47,3 +47,9 @@ def docstrings(text: str) -> str:
             for number in range(first.lineno - 1, first.end_lineno or first.lineno):
                 kept[number] = lines[number]
     return markdown("\n".join(kept))
+
+
+def doc_comments(text: str) -> str:
+    """The prose of a Rust file's doc comments, as `markdown` gives that of a page."""
+    found = (re.match(r"[ ]*//[/!](?!/)[ ]?(?P<text>.*)", line) for line in text.splitlines())
+    return markdown("\n".join(match["text"] if match else "" for match in found))
