@@ -76,7 +76,7 @@ def main() -> None:
     hired.put.call_one("answer", 42).get()
     print(f"{team.owner.call_one().get()} owns a store with {hired.total.call_one().get()} in it")
 
-    # What somebody else owns can be called but not stopped.
+    # The script can call an actor of another owner, but not stop it.
     try:
         hired.stop().get()
     except NotImplementedError as refused:

@@ -19,7 +19,7 @@ class Trainer(Actor):
 
     @endpoint
     def step(self) -> str:
-        import recipe  # type: ignore[import-not-found]  # it is written below
+        import recipe  # type: ignore[import-not-found]  # the module is written below
 
         self.steps += 1
         return f"step {self.steps}: {recipe.describe()}"
@@ -32,12 +32,12 @@ async def edit_sync_call() -> None:
         sys.path.insert(0, str(project))
         (project / "recipe.py").write_text("def describe():\n    return 'learning rate 0.1'\n")
 
-        # Two hosts, here agents on this machine; `attach_to_workers` would give those of a cluster.
+        # Two hosts, here agents on this machine; `attach_to_workers` would return the hosts of a cluster.
         async with local_hosts(2) as hosts:
             workspace = Workspace([project])
             trainers = hosts.spawn_procs(per_host={"gpus": 2}).spawn("trainers", Trainer)
 
-            # Every host gets a copy; it is importable at once, also in processes that were there before.
+            # Every host gets a copy. The copy is importable at once, also in running processes.
             await hosts.sync_workspace(workspace)
             print(set((await trainers.step.call()).values()))
 

@@ -203,7 +203,7 @@ class Progress:
 
 def train_on_mesh(train: Images, held_out: Images, epochs: int) -> tuple[list[list[Array]], list[float], list[tuple[float, int]]]:
     """The parameters of every worker at the end, the loss of each step, and the score after each epoch."""
-    # Nothing here waits: the processes come up together, and calls to what does not exist yet are kept in order.
+    # No line here waits: the processes start together, and calls to actors that do not exist yet are kept in order.
     workers = this_host().spawn_procs(per_host={"workers": WORKERS}).spawn("workers", Worker)
     loaders = this_host().spawn_procs(per_host={"loaders": LOADERS}).spawn("loaders", Loader, workers, train)
     evaluator = this_host().spawn_procs().spawn("evaluator", Evaluator, held_out)
@@ -240,7 +240,7 @@ def train_alone(train: Images, epochs: int) -> Model:
 
 
 def plot(path: str, losses: list[float], scores: list[tuple[float, int]]) -> None:
-    # Where its font cache or its configuration folder is missing, it says so in the log, and manages.
+    # matplotlib logs a missing font cache or configuration folder, and works without it.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -265,7 +265,7 @@ def main() -> int:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
 
-    # Importing scikit-learn takes longer than all the rest: this process alone does it, the others are handed arrays.
+    # Importing scikit-learn takes longer than all the rest: this process alone does it, the others receive arrays.
     train, held_out = load()
     start = time.monotonic()
     parameters, losses, scores = train_on_mesh(train, held_out, epochs)

@@ -130,7 +130,7 @@ class Trainer(Actor):
                 await all_of(worker.apply.call_one(self.step, mean) for worker in self.workers)
                 self.step += 1
             except SupervisionError:
-                continue  # somebody died: recover, and do it again
+                continue  # a worker died: recover, and repeat the step
 
     async def recover(self) -> list[Fault]:
         """Brings the workers that were replaced, if any, to where the others are."""
@@ -145,10 +145,10 @@ class Trainer(Actor):
                 worker, neighbour = self.workers[rank], self.workers[whole[0]]
                 await worker.pid.call_one()
                 respawned = time.monotonic()
-                # If it was lost in the middle of a step, the others may have done that step already.
+                # If the worker was lost in the middle of a step, the others may have done that step already.
                 self.step = await worker.catch_up.call_one(neighbour)
                 faults.append(Fault(rank, self.step, str(failure.reason.kind), self.started[rank], respawned, time.monotonic()))
-            except (SupervisionError, ActorError):  # one of the two is gone as well
+            except (SupervisionError, ActorError):  # the worker or its neighbour is gone as well
                 behind |= {rank: failure, **self.workers.heal()}
         return faults
 
@@ -169,10 +169,10 @@ def train_under_fire(train: Images, epochs: int, faults: int, seed: int) -> tupl
     start = time.monotonic()
     for epoch in range(epochs):
         done = trainer.train.call_one(STEPS)
-        # Not in the first, which tells how long an epoch takes, and not in the last, after which nobody would notice.
+        # Not in the first epoch, which measures the time of an epoch, and not in the last, after which no call would notice.
         if 0 < epoch < epochs - 1 and kills * (epochs - 2) < faults * epoch:
             time.sleep(rng.random() * pause)
-            # Another one than last time: of that one we may know the old process only.
+            # Another worker than last time: of that worker this script may know the old process only.
             target = rng.choice([rank for rank in range(WORKERS) if rank != target])
             kills += 1
             struck[target] = time.monotonic()

@@ -27,7 +27,7 @@ def main() -> None:
     # Four processes on this machine, laid out along one dimension that we call "gpus" (there need not be any).
     procs = this_host().spawn_procs(per_host={"gpus": 4})
 
-    # One Greeter in each. What comes back is a handle to all four; it is typed as the class.
+    # One Greeter in each. The result is a handle to all four, typed as the class.
     greeters = procs.spawn("greeters", Greeter, "Hello")
 
     # `call` sends the same message to all and gives a Future; `get` waits for the four answers.
@@ -40,7 +40,7 @@ def main() -> None:
     pids = set(greeters.pid.call().get().values())
     print(f"{len(pids)} different processes, none of them this one: {os.getpid() not in pids}")
 
-    # Nothing to close: when the script ends, everything that it started ends too.
+    # There is nothing to close: all actors and processes end with the script.
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class Player(Actor):
 
     @endpoint
     def meet(self, opponents: Player) -> None:
-        # An actor mesh is an argument like any other; what arrives is a handle that calls the same actors.
+        # An actor mesh is an argument like any other. The receiver gets a handle that calls the same actors.
         self.pair = current_rank().rank
         self.opponent = opponents.slice(pairs=self.pair)
 

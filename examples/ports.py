@@ -30,7 +30,7 @@ class Simulation(Actor):
     def resume(self) -> None:
         self.proceed.set()
 
-    # An endpoint that answers later: it gets the port of its caller, and may keep it or hand it on.
+    # An endpoint that answers later gets the port of its caller, and may keep the port or send it on.
     @endpoint(explicit_response_port=True)
     def finished(self, answer: Port[str]) -> None:
         rank = current_rank().rank
@@ -51,7 +51,7 @@ def collect(receiver: PortReceiver[tuple[int, int]], count: int, seen: list[tupl
 def main() -> None:
     simulations = this_host().spawn_procs(per_host={"gpus": 2}).spawn("simulations", Simulation)
 
-    # A channel has two ends: the port travels to those who send, the receiver stays here.
+    # A channel has two ends: the port travels to the senders, the receiver stays here.
     port, receiver = Channel[tuple[int, int]].open()
     for answer in simulations.start.call(port).get().values():
         print(answer)
@@ -62,7 +62,7 @@ def main() -> None:
     half.join()
     print(f"half-way: {sorted(seen)}")
 
-    done = simulations.finished.call()  # nobody answers this before the threads are through
+    done = simulations.finished.call()  # answered when the threads have ended
     simulations.resume.broadcast()
     collect(receiver, 2 * STEPS // 2, seen)
     print(f"all: {sorted(seen)}")

@@ -10,7 +10,7 @@ class Cell(Actor):
 
     @endpoint
     def where(self) -> str:
-        # Two positions: in the mesh that was called just now, and in the one that was spawned.
+        # Two positions: in the mesh that was called just now, and in the mesh that was spawned.
         return f"{dict(current_rank())} of the call, {dict(context().actor_instance.rank)} of the spawn"
 
     @endpoint
@@ -29,7 +29,7 @@ def main() -> None:
     print(f"row: {row.extent}, even columns: {even.extent}, one cell: {one.extent}")
     print(f"seen from the row:\n  {row.slice(columns=1).where.call_one().get()}\n  {row.where.call().get().item(columns=1)}")
 
-    # Other names and shapes for the same cells, nothing is copied or spawned.
+    # Other names and shapes for the same actors; no actor is copied or spawned.
     line = cells.flatten("cell")
     print(f"flattened: {line.extent}, without the first: {line.slice(cell=slice(1, None)).number.call().get().extent}")
     print(f"columns split in outer and inner: {line.split(cell=('outer', 'inner'), inner=2).extent}")
@@ -42,7 +42,7 @@ def main() -> None:
     print(f"item(rows=1, columns=0) = {numbers.item(rows=1, columns=0)}")
     print(f"second row = {list(numbers.slice(rows=1).values())}, sum = {sum(numbers.values())}")
 
-    # Calls to slices that share no cell do not touch each other.
+    # Calls to slices that share no actor do not affect each other.
     left, right = cells.slice(columns=0).number.call(), cells.slice(columns=slice(1, None)).number.call()
     print(f"left {list(left.get().values())}, right {list(right.get().values())}")
 

@@ -57,7 +57,7 @@ def main() -> None:
         return
     on = "process" if options.quick and shutil.which("sbatch") is None else options.on
     if options.quick and on == "slurm" and "SLURM_CONF" not in os.environ:
-        on = "process"  # the commands alone are no cluster
+        on = "process"  # SLURM's commands without a cluster
     job = make_job(on, options.nodes, options.hosts)
     workers = job.state(cached_path=STATE).workers
     for run in range(options.runs):

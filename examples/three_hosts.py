@@ -107,7 +107,7 @@ class Trainer(Actor):
             shards = {n: list(range(WORKERS))[i :: len(there)] for i, n in enumerate(there)}
             answers = await self.ask({n: self.workers[n].gradients.call_one(self.step, shards[n]) for n in there})
             if len(answers) < len(there):
-                continue  # the step is incomplete, and nobody has applied it
+                continue  # the step is incomplete, and no host has applied it
             parts = {shard: part for n in there for shard, part in zip(shards[n], answers[n] or [], strict=True)}
             mean, _ = average(parts[shard] for shard in range(WORKERS))
             await self.ask({n: worker.apply.call_one(mean) for n, worker in self.workers.items()})
@@ -208,7 +208,7 @@ def run(places: Places, options: list[str]) -> int:
             argv = (*MONARCH, "worker", "--listen", address, "--secret-file", str(secret))
             workers.append(ends.enter_context(start(*argv, stdout=subprocess.PIPE, env=env)))
             ends.callback(workers[-1].kill)
-        # Each says where it listens as soon as it does.
+        # Each worker writes its address once it listens.
         addresses = [worker.stdout.readline().split()[-1] for worker in workers if worker.stdout is not None]
         argv = (sys.executable, __file__, *options, "--waits", "--secret", str(secret), "--workers", *addresses)
         script = ends.enter_context(places.script(*argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env))

@@ -120,14 +120,14 @@ def hand_over(trainers: ProcMesh, procs: ProcMesh, nbytes: int, steps: int) -> b
 
     for step in range(1, steps + 1):
         for name, seen, fetch in (("buffer set", by_set, generators.fetch), ("messages", by_message, generators.ask)):
-            # Each brings weights that the generators have not seen.
+            # Each handover has weights that the generators have not seen.
             number, expected = trainer.train.call_one().get()
             handovers = fetch.call().get()
             good = good and all(found[1:] == (number, expected) for found in handovers.values())
             seen.append(slowest(handovers))
             print(f"step {step}: {name:<10} {seen[-1] * 1e3:8.1f} ms  {nbytes / seen[-1] / 1e9:6.2f} GB/s", flush=True)
 
-    # The first step of each sets things up: memory is touched, or shared, for the first time.
+    # The first step of each kind is slower: memory is touched, or shared, for the first time.
     warm_set, warm_message = (statistics.median(seen[1:] or seen) for seen in (by_set, by_message))
     print(f"per step: {warm_set * 1e3:.1f} ms through the buffer set, {warm_message * 1e3:.1f} ms by messages")
     print("passed" if good else "FAILED: a generator has other weights than the trainer")

@@ -12,24 +12,26 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tools.project import ROOT, files
-from tools.style import python, rust, tree
+from tools.style import python, references, rust, tree, words
 from tools.style.problem import Check, Problem
 
 EVERY: tuple[Check, ...] = (tree.name, tree.size, tree.addresses)
 BY_SUFFIX: dict[str, tuple[Check, ...]] = {
-    ".py": (python.contents, python.sleeps),
-    ".rs": (rust.contents, rust.unwraps, rust.sleeps),
+    ".md": (words.page,),
+    ".py": (python.contents, python.sleeps, words.docstrings),
+    ".rs": (rust.contents, rust.unwraps, rust.sleeps, words.docstrings),
 }
 
 
 def check(root: Path, paths: Iterable[Path]) -> Iterator[Problem]:
     """Problems of the files at `paths`, which are relative to `root`; files that are not text have none."""
+    by_suffix = {**BY_SUFFIX, ".md": (*BY_SUFFIX[".md"], *references.checks(root))}
     for path in paths:
         try:
             text = (root / path).read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
-        for one in (*EVERY, *BY_SUFFIX.get(path.suffix, ())):
+        for one in (*EVERY, *by_suffix.get(path.suffix, ())):
             yield from one(path, text)
 
 

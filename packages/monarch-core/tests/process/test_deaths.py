@@ -1,6 +1,6 @@
-"""Each part of a job on one machine that ends, hangs, or is cut off: who notices, who is told, and what goes with it.
+"""Each part of a job on one machine that ends, hangs, or is cut off: what notices it, what owners receive, and what is cleaned up.
 
-The rows of the failure table in ARCHITECTURE.md that have no test of their own elsewhere.
+The rows of docs/failures.md that have no test of their own elsewhere.
 """
 
 from __future__ import annotations

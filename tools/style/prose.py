@@ -1,0 +1,55 @@
+"""The text of a page or a docstring with everything that is not prose as spaces; every line and column stays where it was."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+_FENCE = re.compile(r"^(?P<indent>[ ]*)(?P<fence>`{3,}|~{3,})[^\n]*\n.*?^[ ]*(?P=fence)[^\n]*$", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"(?<!`)(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)", re.DOTALL)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_TARGET = re.compile(r"(?<=\])\([^()\s]*\)")
+
+
+def blank(text: str) -> str:
+    """A match as spaces, its line ends kept."""
+    return re.sub(r"[^\n]", " ", text)
+
+
+def without_fences(text: str) -> str:
+    """The page without its fenced code blocks and comments."""
+    for pattern in (_FENCE, _COMMENT):
+        text = pattern.sub(lambda found: blank(found[0]), text)
+    return text
+
+
+def markdown(text: str) -> str:
+    """The prose of a page: no code blocks, code spans, comments or targets of links."""
+    text = without_fences(text)
+    # A span ends with its paragraph: one forgotten tick must not hide the rest of the page.
+    text = re.sub(r"(?:.+\n?)+", lambda paragraph: _SPAN.sub(lambda found: blank(found[0]), paragraph[0]), text)
+    return _TARGET.sub(lambda found: blank(found[0]), text)
+
+
+def docstrings(text: str) -> str:
+    """The prose of a Python file's docstrings, as `markdown` gives that of a page."""
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:  # ruff reports it better
+        return ""
+    lines = text.splitlines()
+    kept = [""] * len(lines)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or not node.body:
+            continue
+        first = node.body[0]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            for number in range(first.lineno - 1, first.end_lineno or first.lineno):
+                kept[number] = lines[number]
+    return markdown("\n".join(kept))
+
+
+def doc_comments(text: str) -> str:
+    """The prose of a Rust file's doc comments, as `markdown` gives that of a page."""
+    found = (re.match(r"[ ]*//[/!](?!/)[ ]?(?P<text>.*)", line) for line in text.splitlines())
+    return markdown("\n".join(match["text"] if match else "" for match in found))

@@ -1,0 +1,94 @@
+"""What a Markdown page refers to exists: the targets of its links, and the tests that it names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote
+
+from tools.project import files
+from tools.style import prose
+from tools.style.problem import Check, Problem
+
+FAILURES = Path("docs/failures.md")
+_LINK = re.compile(r"\]\(<?(?P<target>[^()<>\s]+)>?(?:\s+\"[^\"]*\")?\)")
+_HEADING = re.compile(r"^#{1,6}[ ]+(?P<text>.+?)[ ]*#*$", re.MULTILINE)
+_ANCHOR = re.compile(r"<a\s+(?:id|name)=\"(?P<name>[^\"]+)\"")
+_TEST = re.compile(r"`(?P<file>(?:[\w.-]+/)*[\w-]+\.py)::(?P<name>\w+)`")
+_RUST_TEST = re.compile(r"`(?P<file>rust/[\w./-]+\.rs)`")
+
+
+def checks(root: Path) -> tuple[Check, ...]:
+    """The checks for pages of the checkout at `root`."""
+    tests = _tests(root)
+
+    @cache
+    def anchors(path: Path) -> frozenset[str]:
+        return _anchors(path.read_text(encoding="utf-8"))
+
+    def links(path: Path, text: str) -> Iterator[Problem]:
+        """Relative links lead to a file of the checkout, and their fragments to a heading of it."""
+        page = prose.without_fences(text)
+        for found in _LINK.finditer(page):
+            target, _, fragment = found["target"].partition("#")
+            if re.match(r"[a-z][a-z0-9+.-]*:", target):
+                continue
+            file = (root / path).parent / unquote(target) if target else root / path
+            line = page.count("\n", 0, found.start()) + 1
+            if not file.exists():
+                yield Problem(path, line, "dead-link", f"there is no '{target}'")
+            elif fragment and file.suffix == ".md" and fragment not in anchors(file.resolve()):
+                yield Problem(path, line, "dead-link", f"'{target or path.name}' has no heading '#{fragment}'")
+
+    def named_tests(path: Path, text: str) -> Iterator[Problem]:
+        """`test_file.py::test_name` is a function of a file of that name."""
+        for found in _TEST.finditer(text):
+            if not tests(found["file"], found["name"]):
+                yield Problem(path, text.count("\n", 0, found.start()) + 1, "no-such-test", f"'{found['file']}::{found['name']}'")
+
+    def failure_rows(path: Path, text: str) -> Iterator[Problem]:
+        """Every row of the failure table has a test; one in Rust is the path of a file with tests."""
+        if path != FAILURES:
+            return
+        for number, line in enumerate(text.splitlines(), 1):
+            for found in _RUST_TEST.finditer(line):
+                file = root / "packages/monarch-core" / found["file"]
+                if not file.is_file() or "#[test]" not in file.read_text(encoding="utf-8"):
+                    yield Problem(path, number, "no-such-test", f"'{found['file']}'")
+            row = line.startswith("| ") and not line.startswith("| failure |")
+            if row and not _TEST.search(line) and not _RUST_TEST.search(line):
+                yield Problem(path, number, "row-without-test", "no test shows this failure")
+
+    return links, named_tests, failure_rows
+
+
+def _anchors(text: str) -> frozenset[str]:
+    """The fragments that links to this page may have: headings as they are rendered, and explicit anchors."""
+    text = prose.without_fences(text)
+    names: list[str] = []
+    for found in _HEADING.finditer(text):
+        heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", found["text"]).lower()
+        name = re.sub(r"[^\w\- ]", "", heading).replace(" ", "-")
+        names.append(f"{name}-{names.count(name)}" if name in names else name)
+    return frozenset(names) | {found["name"] for found in _ANCHOR.finditer(text)}
+
+
+def _tests(root: Path) -> Callable[[str, str], bool]:
+    """Whether a Python file has a function, by the file's name or the end of its path."""
+
+    @cache
+    def paths() -> dict[str, list[Path]]:
+        named: dict[str, list[Path]] = {}
+        for path in files(root):
+            if path.suffix == ".py":
+                named.setdefault(path.name, []).append(path)
+        return named
+
+    def exists(file: str, name: str) -> bool:
+        pattern = re.compile(rf"^ *(?:async )?def {name}\(", re.MULTILINE)
+        below = [path for path in paths().get(Path(file).name, ()) if f"/{path.as_posix()}".endswith(f"/{file}")]
+        return any(pattern.search((root / path).read_text(encoding="utf-8")) for path in below)
+
+    return exists

@@ -1,0 +1,80 @@
+"""Plain words: refuses words that stand for a term of the field, and subjects that are no noun, in pages and in converted docstrings.
+
+A row is refused where it is unambiguous. These words stand for a term too, but ordinary English needs them, so a reader has to look:
+
+| word | why it is not refused | where it stands for a term |
+|---|---|---|
+| opening | "opening a connection" | handshake |
+| cell | of a notebook, of a table | pending call |
+| slot | of SLURM, of a class | call id |
+| far | "so far", "how far" (refused before a noun, as in "far host") | remote |
+| line | of text | connection for bulk data |
+| way, path | "on the way", of a file, `buffer.path` | transport, route |
+| still | "still running" (`standstill` is refused) | paused |
+| piece | "a piece of work" | fragment |
+| fetch | `fetch_add`, of a package | pull, in a rendezvous transfer |
+| who | after a noun: "the user who" (refused as the subject of a sentence) | the process, the user |
+| word | of a text, of memory | notice |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tools.style import prose
+from tools.style.problem import Problem
+
+# Pattern, and what to write instead; in order of the terms. Words of a phrase may stand on two lines.
+REFUSED: tuple[tuple[str, str], ...] = (
+    (r"trunks?", "session (between two agents), connection (its TCP connections)"),
+    (r"hearts?|pulses?|words?\s+of\s+life|signs?\s+of\s+life", "heartbeat"),
+    (r"evidence", "indirect heartbeat"),
+    (r"graves?|corpses?|digs?|dug|bury|buried", "tombstone, insert, exited process, reap"),
+    (r"doors?", "control socket"),
+    (r"guests?", "external process"),
+    (r"far\s+(?:side|end|host|owner|memory|process|agent|buffer)s?", "remote"),
+    (r"standstill", "paused"),
+    (r"movers?", "bulk transport"),
+    (r"loans?|loaned|lends?|lent|lending", "rendezvous transfer: offer, pull; shared memory: pass by reference"),
+    (r"stretch(?:es)?", "fragment"),
+    (r"lanes?", "send queue"),
+    (r"parts?\s+ahead", "out-of-band part"),
+    (r"hosts?\s+(?:below|above)|trees?\s+of\s+joins", "relayed host, relay, join tree"),
+    (r"adopt(?:s|ed|ion|ions|ing)?", "direct connection"),
+    (r"patience", "the name of the time-out"),
+    (r"stop-?watch|(?:with)?in\s+so\s+long", "deadline, or the time"),
+    (r"tells?|told|telling", "notifies, is notified, reports, sends"),
+    (r"hears?|heard|speaks?|spoken|spoke|says?|said|saying", "receives, reports, states, contains"),
+    (r"bec(?:omes?|ame|oming)\s+of", "the outcome of, the state of"),
+    (r"whoever|somebody|nobody|anybody|everybody", "the process, thread or user that; no process"),
+    (r"mak(?:es?|ing)\s+no\s+sense", "malformed: and which field"),
+)
+_PATTERNS = [(re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])", re.IGNORECASE), instead) for pattern, instead in REFUSED]
+# "Who relays a join can refuse", but not "Who am I?"; also after the bar of a table or the mark of a list.
+_WHO = re.compile(r"(?:^[ ]*(?:[-*#]+[ ]+|\d+\.[ ]+)?|[.;:|][ ]+)(?P<who>Who)\b(?![^.\n]*\?)", re.MULTILINE)
+
+# Pages that keep their words: records of what was, and pages that are made from tables in the source.
+KEPT = frozenset({"CHANGELOG.md", "bench/RESULTS.md", "docs/errors.md", "docs/settings.md"})
+# Folders whose docstrings (Python) or doc comments (Rust) are converted; a folder is added with the change that converts it.
+CONVERTED: tuple[str, ...] = ()
+
+
+def page(path: Path, text: str) -> Iterator[Problem]:
+    """Refused words in the prose of a Markdown page."""
+    if path.as_posix() not in KEPT:
+        yield from _problems(path, prose.markdown(text))
+
+
+def docstrings(path: Path, text: str, converted: tuple[str, ...] | None = None) -> Iterator[Problem]:
+    """Refused words in the docstrings or doc comments of a file below one of the converted folders."""
+    if any(path.is_relative_to(folder) for folder in (CONVERTED if converted is None else converted)):
+        yield from _problems(path, prose.doc_comments(text) if path.suffix == ".rs" else prose.docstrings(text))
+
+
+def _problems(path: Path, text: str) -> Iterator[Problem]:
+    found = [(match.start(), match[0], instead) for pattern, instead in _PATTERNS for match in pattern.finditer(text)]
+    found += [(match.start("who"), "Who", "the process, host or user that") for match in _WHO.finditer(text)]
+    for start, word, instead in sorted(found):
+        yield Problem(path, text.count("\n", 0, start) + 1, "plain-words", f"'{' '.join(word.split())}'; write: {instead}")

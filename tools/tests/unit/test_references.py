@@ -1,0 +1,92 @@
+"""Links of pages and the tests that pages name are checked; and the failure table covers every part and every failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.check_style import check
+from tools.project import ROOT
+from tools.style.references import FAILURES
+
+PARTS = ("Root", "Host agent", "Proc", "Actor", "Link", "Memory", "File", "Job")
+
+
+def problems(root: Path, name: str) -> list[tuple[str, int]]:
+    return [(problem.rule, problem.line) for problem in check(root, [Path(name)])]
+
+
+def page(root: Path, name: str, text: str) -> list[tuple[str, int]]:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return problems(root, name)
+
+
+def test_dead_links_are_found(tmp_path: Path) -> None:
+    page(tmp_path, "docs/other.md", "# Other page\n\n## What `it` is, now\n")
+    assert page(tmp_path, "docs/a.md", "[x](other.md)\n[y](missing.md)\n") == [("dead-link", 2)]
+    assert page(tmp_path, "a.md", "[x](docs/other.md#what-it-is-now) and\n[y](docs/other.md#elsewhere)\n") == [("dead-link", 2)]
+    assert page(tmp_path, "b.md", "# Own\n[x](#own) [y](#other)\n[web](https://example.org/missing.md)\n") == [("dead-link", 2)]
+
+
+def test_links_in_code_blocks_are_not_links(tmp_path: Path) -> None:
+    assert page(tmp_path, "a.md", "```\n[x](missing.md)\n```\n<!-- [x](missing.md) -->\n") == []
+
+
+def test_a_repeated_heading_has_a_number(tmp_path: Path) -> None:
+    assert page(tmp_path, "a.md", "# Same\n\n# Same\n\n[x](#same-1) [y](#same-2)\n") == [("dead-link", 5)]
+
+
+def test_named_tests_must_exist(tmp_path: Path) -> None:
+    source = tmp_path / "packages" / "p" / "tests" / "net" / "test_x.py"
+    source.parent.mkdir(parents=True)
+    source.write_text("async def test_it() -> None: ...\n")
+    assert page(tmp_path, "a.md", "`test_x.py::test_it` `net/test_x.py::test_it`\n") == []
+    assert page(tmp_path, "a.md", "\n`test_x.py::test_that`\n`unit/test_x.py::test_it`\n") == [("no-such-test", 2), ("no-such-test", 3)]
+
+
+@pytest.mark.parametrize("cell", ["", "`agent.rs`", "a reader"])
+def test_a_failure_without_a_test_is_found(tmp_path: Path, cell: str) -> None:
+    head = "| failure | test |\n|---|---|\n"
+    assert page(tmp_path, "docs/failures.md", f"{head}| The proc exits. | {cell} |\n") == [("row-without-test", 3)]
+    assert page(tmp_path, "docs/other.md", f"{head}| The proc exits. | {cell} |\n") == []
+
+
+def test_a_rust_test_is_a_file_with_tests(tmp_path: Path) -> None:
+    source = tmp_path / "packages/monarch-core/rust/net/tests/x.rs"
+    source.parent.mkdir(parents=True)
+    source.write_text("#[test]\nfn it() {}\n")
+    row = "| failure | test |\n|---|---|\n| It hangs. | `rust/net/tests/{}.rs` |\n"
+    assert page(tmp_path, "docs/failures.md", row.format("x")) == []
+    assert page(tmp_path, "docs/failures.md", row.format("y")) == [("no-such-test", 3)]
+
+
+def rows() -> dict[str, list[list[str]]]:
+    """The rows of the failure table by their section."""
+    table: dict[str, list[list[str]]] = {}
+    section = ""
+    for line in (ROOT / FAILURES).read_text(encoding="utf-8").splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        elif line.startswith("| ") and not line.startswith("| failure |"):
+            table.setdefault(section, []).append([cell.strip() for cell in line.strip("|").split("|")])
+    return table
+
+
+def test_rows_of_the_failure_table_are_complete() -> None:
+    table = rows()
+    assert tuple(table) == PARTS
+    assert sum(map(len, table.values())) > 100
+    for row in (row for part in table.values() for row in part):
+        assert len(row) == 5 and all(row), row
+        assert all(cell.endswith(".") for cell in row[:4]), row
+
+
+def test_every_part_fails_in_every_way() -> None:
+    failures = {part: " ".join(row[0] for row in part_rows) for part, part_rows in rows().items()}
+    for part in ("Root", "Host agent", "Proc", "Actor", "Link"):
+        assert all(way in failures[part] for way in ("exits", "killed", "hangs", "cut off")), part
+    clients = [row[0] for row in rows()["Root"] if "client of several hosts" in row[0]]
+    assert all(any(way in failure for failure in clients) for way in ("killed", "hangs", "cut off"))

@@ -1,0 +1,106 @@
+"""Private words and subjects that are no noun are refused in pages, and in the docstrings of converted folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.check_style import check
+from tools.style import prose, words
+
+PAGE = Path("docs/x.md")
+
+
+def lines(text: str) -> list[int]:
+    return [problem.line for problem in words.page(PAGE, text)]
+
+
+def reported(text: str) -> list[str]:
+    return [problem.text.split("'")[1] for problem in words.page(PAGE, text)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "one trunk",
+        "the Heart of a session",
+        "a sign of\nlife",
+        "the agent has a door",
+        "a guest asks",
+        "the far side",
+        "memory that is lent",
+        "hosts below it",
+        "a tree of joins",
+        "the client adopts it",
+        "the owner is told",
+        "the agent says so",
+        "it was heard",
+        "Somebody waits",
+        "whoever asks",
+        "what becomes of it",
+        "it makes no sense",
+        "within so long",
+    ],
+)
+def test_a_private_word_is_refused(text: str) -> None:
+    assert len(lines(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "so far, a path on the way, still running, a line of text",
+        "a notebook cell and a slot of SLURM",
+        "opening a connection; a piece of work; it fetches a package",
+        "foretold, heartbeat, doorway, guesthouse, two-lane-wide, essays",
+        "the user who asked",
+    ],
+)
+def test_ordinary_english_is_not_refused(text: str) -> None:
+    assert lines(text) == []
+
+
+def test_who_is_refused_as_the_subject_of_a_statement() -> None:
+    assert reported("Who relays a join can refuse.\n- Who asks gets it.\nIt ends. Who waits fails.\n") == ["Who"] * 3
+    assert reported("## Who am I?\n\n[Who am I?](#who-am-i) Who asks?\n") == []
+
+
+def test_code_comments_and_targets_are_no_prose() -> None:
+    text = "`trunk` ``a `trunk` of`` [x](trunk.md)\n<!-- trunk -->\n```\ntrunk\n```\n  ~~~\n  trunk\n  ~~~\n"
+    assert lines(text) == []
+    assert prose.markdown(text).count("\n") == text.count("\n")
+    assert lines(f"{text}a trunk\n") == [9]
+
+
+def test_a_forgotten_tick_hides_its_paragraph_only() -> None:
+    assert lines("a `broken span\n\na trunk `x`\n") == [3]
+
+
+def test_a_finding_names_the_term_to_write() -> None:
+    (problem,) = words.page(PAGE, "the trunk\n")
+    assert str(problem) == "docs/x.md:1: plain-words: 'trunk'; write: session (between two agents), connection (its TCP connections)"
+
+
+@pytest.mark.parametrize("name", sorted(words.KEPT))
+def test_records_keep_their_words(name: str) -> None:
+    assert list(words.page(Path(name), "a trunk\n")) == []
+
+
+def test_docstrings_of_converted_folders_are_read() -> None:
+    text = '"""A trunk.\n\nA `trunk`.\n"""\n\ntrunk = "a trunk"  # a trunk\n\n\nclass C:\n    def f(self):\n        """It tells."""\n'
+    found = [problem.line for problem in words.docstrings(Path("a/b/c.py"), text, converted=("a/b",))]
+    assert found == [1, 11]
+    assert list(words.docstrings(Path("a/bc.py"), text, converted=("a/b",))) == []
+    assert list(words.docstrings(Path("a/b/c.py"), "def (", converted=("a/b",))) == []
+
+
+def test_doc_comments_of_converted_folders_are_read() -> None:
+    text = '//! A trunk.\n// a trunk\n//// a trunk\nfn f() {\n    /// It `tells` and tells.\n    let x = "a trunk";\n}\n'
+    assert [problem.line for problem in words.docstrings(Path("a/b.rs"), text, converted=("a",))] == [1, 5]
+    assert list(words.docstrings(Path("b/b.rs"), text, converted=("a",))) == []
+
+
+def test_the_style_step_reads_pages(tmp_path: Path) -> None:
+    (tmp_path / "x.md").write_text("# Title\n\na trunk\n")
+    assert [(problem.rule, problem.line) for problem in check(tmp_path, [Path("x.md")])] == [("plain-words", 3)]
