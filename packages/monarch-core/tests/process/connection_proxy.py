@@ -33,6 +33,9 @@ class Pair:
         self.near = near
         self.far = far
         self.directions = (Direction(near, far), Direction(far, near))
+        # What the dialler sends first is kept back, or was: nothing else is forwarded then.
+        self.held = False
+        self.late = False
 
     def is_over(self) -> bool:
         return all(d.over and not d.waiting for d in self.directions)
@@ -46,6 +49,7 @@ class ConnectionProxy:
         self._to = (host, int(port))
         self._pairs: list[Pair] = []
         self._paused = False
+        self._holds = False
         self._commands: list[Callable[[], None]] = []
         self._done = threading.Condition()
         self._closing = False
@@ -93,6 +97,22 @@ class ConnectionProxy:
 
     def resume(self) -> None:
         self._do(lambda: self._set_paused(False))
+
+    def hold_new(self, holds: bool = True) -> None:
+        """What the dialler of a new connection sends is kept back until `release`; connections made after `hold_new(False)` are forwarded."""
+        self._do(lambda: setattr(self, "_holds", holds))
+
+    def abandon(self) -> None:
+        """The dialler of each connection of which something is kept back gets a reset."""
+        self._do(self._abandon)
+
+    def release(self) -> None:
+        """What was kept back is forwarded, though the dialler may have gone."""
+        self._do(self._release)
+
+    def held(self) -> int:
+        """Connections of which something is kept back."""
+        return sum(pair.held and bool(pair.directions[0].waiting) for pair in list(self._pairs))
 
     def refuse(self) -> None:
         """New connections are refused by the kernel."""
@@ -153,9 +173,15 @@ class ConnectionProxy:
             self._drop(pair)
         for pair in self._pairs:
             for end, reads, writes in ((pair.near, 0, 1), (pair.far, 1, 0)):
+                if end.fileno() < 0:
+                    continue
                 read, write = pair.directions[reads], pair.directions[writes]
                 events = 0
-                if not self._paused:
+                if pair.held:
+                    events |= selectors.EVENT_READ * (end is pair.near and not read.waiting)
+                elif pair.late:
+                    events |= selectors.EVENT_WRITE * (end is pair.far and bool(write.waiting))
+                elif not self._paused:
                     events |= selectors.EVENT_READ * (not read.over and not read.waiting)
                     events |= selectors.EVENT_WRITE * bool(write.waiting)
                 self._register(end, events, pair)
@@ -182,10 +208,19 @@ class ConnectionProxy:
             end.setblocking(False)
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.count += 1
-        self._pairs.append(Pair(near, far))
+        pair = Pair(near, far)
+        pair.held = self._holds
+        self._pairs.append(pair)
 
     def _move(self, pair: Pair) -> None:
         if pair not in self._pairs:
+            return
+        if pair.held:
+            pair.directions[0].waiting = pair.near.recv(CHUNK)
+            return
+        if pair.late:
+            late = pair.directions[0]
+            late.waiting = late.waiting[late.sink.send(late.waiting) :]
             return
         for direction in pair.directions:
             try:
@@ -210,6 +245,16 @@ class ConnectionProxy:
         if d.waiting:
             d.waiting = d.waiting[d.sink.send(d.waiting) :]
 
+    def _abandon(self) -> None:
+        for pair in self._pairs:
+            if pair.held:
+                self._reset_end(pair.near)
+
+    def _release(self) -> None:
+        for pair in self._pairs:
+            if pair.held:
+                pair.held, pair.late = False, True
+
     def _finish(self) -> None:
         self._end([d for pair in self._pairs for d in pair.directions])
 
@@ -228,12 +273,20 @@ class ConnectionProxy:
     def _drop(self, pair: Pair, reset: bool = False) -> None:
         self._pairs.remove(pair)
         for end in (pair.near, pair.far):
-            if end.fileno() in self._selector.get_map():
-                self._selector.unregister(end)
             if reset:
-                with contextlib.suppress(OSError):
-                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self._reset_end(end)
+            elif end.fileno() >= 0 and end.fileno() in self._selector.get_map():
+                self._selector.unregister(end)
             end.close()
+
+    def _reset_end(self, end: socket.socket) -> None:
+        if end.fileno() < 0:
+            return
+        if end.fileno() in self._selector.get_map():
+            self._selector.unregister(end)
+        with contextlib.suppress(OSError):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        end.close()
 
     def _set_paused(self, paused: bool) -> None:
         self._paused = paused

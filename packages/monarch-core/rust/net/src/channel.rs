@@ -18,7 +18,12 @@ const ACK_FRAMES: u64 = 512;
 
 /// The two sides do not agree on what was received.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
-pub struct Disagree;
+pub enum Disagree {
+    /// The other side has acknowledged more than it now claims: the claim was made earlier, for an attempt that was given up since.
+    Stale,
+    /// The other side claims more than was sent.
+    Ahead,
+}
 
 /// Bytes that are kept until they are acknowledged.
 pub enum Held {
@@ -168,7 +173,7 @@ impl Outbox {
     pub fn acked(&mut self, received: u64) -> Result<(), Disagree> {
         let Some(fresh) = received.checked_sub(self.acked) else { return Ok(()) };
         if fresh > self.done {
-            return Err(Disagree);
+            return Err(Disagree::Ahead);
         }
         for _ in 0..fresh {
             while let Some(entry) = self.kept.pop_front() {
@@ -188,11 +193,18 @@ impl Outbox {
         Ok(())
     }
 
+    /// Whether a new stream can go on where the other side claims to be.
+    pub fn can_resume(&self, received: u64) -> Result<(), Disagree> {
+        match received.checked_sub(self.acked) {
+            None => Err(Disagree::Stale),
+            Some(fresh) if fresh > self.frames => Err(Disagree::Ahead),
+            Some(_) => Ok(()),
+        }
+    }
+
     /// A new stream, over which the other side has said how many frames it has.
     pub fn resume(&mut self, received: u64) -> Result<(), Disagree> {
-        if received < self.acked || received - self.acked > self.frames {
-            return Err(Disagree);
-        }
+        self.can_resume(received)?;
         // As if all had been written, so that what has come can go; and then nothing of the rest.
         (self.written, self.done, self.at) = (self.kept.len(), self.frames, 0);
         self.acked(received)?;

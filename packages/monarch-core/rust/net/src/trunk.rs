@@ -168,6 +168,11 @@ impl Trunk {
         (pipe.outbox.unwritten() + pipe.lanes.bytes(), pipe.outbox.kept() + pipe.lanes.bytes())
     }
 
+    /// Whether a stream could take the place of the present one, whose other side claims to have so many frames.
+    pub fn can_resume(&self, peer_received: u64) -> Result<(), Disagree> {
+        lock(&self.pipe).outbox.can_resume(peer_received)
+    }
+
     /// Takes the stream for frames away; what has come is counted by then.
     pub fn detach(&self) {
         let _input = lock(&self.input);
@@ -187,6 +192,8 @@ impl Trunk {
         if pipe.closed || self.is_still() {
             return Ok(());
         }
+        // Before the old stream goes: a stale claim takes nothing away.
+        pipe.outbox.can_resume(peer_received)?;
         if let Some((old, token)) = pipe.stream.take() {
             self.poller.remove(token, old.fd());
             sys::reset(old.fd());

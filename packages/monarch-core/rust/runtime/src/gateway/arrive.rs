@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use net::dial::{NoStream, greeting_frame};
+use net::channel::Disagree;
 use net::lock::lock;
 use net::trunk::HEART;
 use net::trust::{Kind, Opened, Refused, Who};
@@ -111,9 +112,14 @@ impl Gateway {
         if number == HEART {
             return host.trunk.attach_heart(opened.stream, &answer(&Welcome::Channel { received: 0 }), Vec::new());
         }
-        host.trunk.detach();
-        let welcome = answer(&Welcome::Channel { received: host.trunk.received() });
-        if host.trunk.attach(opened.stream, received, &welcome, Vec::new()).is_err() {
+        // The dialler may have given this attempt up long ago, and use another stream: a stale claim ends nothing but its own connection.
+        let mut attached = host.trunk.can_resume(received);
+        if attached.is_ok() {
+            host.trunk.detach();
+            let welcome = answer(&Welcome::Channel { received: host.trunk.received() });
+            attached = host.trunk.attach(opened.stream, received, &welcome, Vec::new());
+        }
+        if attached == Err(Disagree::Ahead) {
             self.host_lost(job, &host, "agent exited", true);
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use net::address::Address;
 use net::connect;
 use net::dial::{self, NoStream, Ready};
+use net::channel::Disagree;
 use net::lock::lock;
 use net::trunk::{FRAMES, HEART};
 use net::trust::{DialTrust, JobId, Kind, Refused, Target};
@@ -435,8 +436,10 @@ impl Gateway {
                         }
                         return;
                     }
-                    if host.trunk.attach(ready.opened.stream, received, &[], ready.early).is_err() {
-                        self.host_lost(job, host, "agent exited", true);
+                    match host.trunk.attach(ready.opened.stream, received, &[], ready.early) {
+                        Ok(()) => {}
+                        Err(Disagree::Stale) => self.try_later(job, host),
+                        Err(Disagree::Ahead) => self.host_lost(job, host, "agent exited", true),
                     }
                     return;
                 }
