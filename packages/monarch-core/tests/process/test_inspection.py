@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from worker_processes import Workers
 
 from monarch._core import inspection
 from monarch._core._native import control_directory
+from monarch._core.identity import to_base58
 from monarch._core.process import current_process
 from monarch.actor import Actor, Channel, HostMesh, Port, ProcMesh, attach_to_workers, dump_state, endpoint, this_host
 from monarch.config import configured
@@ -117,6 +119,22 @@ def test_a_job_is_one_of_several_and_found_by_its_client(procs: ProcMesh) -> Non
     done = run("ps", str(script.process.pid))
     assert done.returncode == 2
     assert f"process {script.process.pid} is not the client of a job of this user on this machine" in done.stderr
+
+
+def test_captured_files_are_named_for_each_host(tmp_path: Path) -> None:
+    with Workers(1) as workers, configured(enable_file_capture=True, log_dir=str(tmp_path)):
+        hosts = workers.attach()
+        mesh = hosts.spawn_procs(name="there")
+        here = this_host().spawn_procs(name="here")
+        for procs in (mesh, here):
+            procs.initialized.get()
+        text = monarch("ps", str(os.getpid()))
+        places = re.findall(r"^ *output of procs is captured in (\S+), as MESH/RANK.stdout and MESH/RANK.stderr$", text, re.M)
+        assert len(set(places)) == 2 and all(Path(place).parent == tmp_path for place in places), text
+        assert places[0].endswith(to_base58(current_process().uid))
+        # Nothing has been printed: no file is there, and the place is known all the same.
+        here.stop().get()
+        hosts.shutdown().get()
 
 
 def test_stacks_of_all_procs_equal_ones_together(procs: ProcMesh) -> None:
