@@ -81,8 +81,9 @@ def test_kernel_without_a_lookup(pair: tuple[socket.socket, socket.socket], monk
 def test_connection_of_another_user_is_refused_by_both_ways(host: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
-        code = f"import os, socket, sys; os.setuid(65534); s = socket.create_connection(({host!r}, {server.getsockname()[1]})); sys.stdin.read()"
-        with subprocess.Popen([sys.executable, "-c", "import encodings.idna;" + code], stdin=subprocess.PIPE):
+        address = (host, server.getsockname()[1])
+        code = f"import encodings.idna, os, socket, sys; os.setuid(65534); s = socket.create_connection({address}); sys.stdin.read()"
+        with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE):
             with server.accept()[0] as connection:
                 assert debug_address.is_own_by_lookup(connection) in (False, None)
                 assert not debug_address.is_own_by_table(connection)

@@ -2,6 +2,9 @@
 
 `threading.Thread.start` waits until the new thread runs, which costs two switches between threads that hold the GIL, more than all the rest
 of spawning an actor. Nothing here needs that wait.
+
+Hooks of `threading.settrace` and `threading.setprofile` run on the thread before the actor does. What one of them raises there is the reason
+why the actor does not start.
 """
 
 from __future__ import annotations
@@ -9,8 +12,34 @@ from __future__ import annotations
 import sys
 import threading
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core.local_actor import LocalActor
+
 
 class ActorThread(threading.Thread):
+    def __init__(self, actor: LocalActor) -> None:
+        super().__init__(target=actor.run, name=f"actor {actor.info.name}", daemon=True)
+        self._actor = actor
+        self._excepthook = self._invoke_excepthook  # pyright: ignore
+        self._invoke_excepthook = self._raised
+
+    def _bootstrap(self) -> None:
+        try:
+            super()._bootstrap()  # pyright: ignore
+        except BaseException as e:
+            if self._actor.began:
+                raise
+            self._actor.not_begun(e)
+
+    def _raised(self, thread: threading.Thread) -> None:
+        """`run` has raised, which it does where a hook raises around it."""
+        error = sys.exception()
+        if self._actor.began or error is None:
+            self._excepthook(thread)
+        else:
+            self._actor.not_begun(error)
+
     if sys.version_info < (3, 13):
 
         def start(self) -> None:

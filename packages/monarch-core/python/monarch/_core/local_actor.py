@@ -87,6 +87,8 @@ class LocalActor:
         # When its `__cleanup__` must have returned.
         self.clean_by: float | None = None
         self.thread = 0
+        # Its code runs: from here on what it raises is its failure.
+        self.began = False
         self.current: str | None = None
         self.loop_side: Any = None
         # Messages that have hit a breakpoint: by number, or themselves if there is a loop.
@@ -121,6 +123,8 @@ class LocalActor:
         except BaseException as e:
             if self.process.universe is not None:  # a thread of a test: its exception is shown there
                 raise
+            if not self.began:
+                return self.not_begun(e)
             end_process(f"the end of actor {self.display}", e)
 
     def _live(self) -> None:
@@ -130,6 +134,7 @@ class LocalActor:
         set_context(self.context)
         early: list[Call] = []
         try:
+            self.began = True
             first = self._first_message(early) if self._may_run() else None
             if first is not None and self._construct(first):
                 assert self.kind is not None
@@ -412,6 +417,15 @@ class LocalActor:
         assert self.failure is not None
         self.process.unstarted[self.info.uid] = self.failure.to_wire()
         self._finish([])
+
+    def not_begun(self, error: BaseException) -> None:
+        """Its thread has raised before the code of the actor ran: a hook of the thread has."""
+        try:
+            from monarch._core.remote_exception import raised_text
+
+            self.not_started(f"the thread of the actor has raised before the actor began: {raised_text(error)}")
+        except BaseException as e:
+            end_process(f"the start of actor {self.display}", e)
 
     # ---- stopping
 

@@ -134,7 +134,7 @@ class LocalProcess:
     def start_actor(self, actor: LocalActor) -> None:
         from monarch._core.actor_thread import ActorThread
 
-        ActorThread(target=actor.run, name=f"actor {actor.info.name}", daemon=True).start()
+        ActorThread(actor).start()
 
     def start_thread(self, body: Callable[..., Any], *args: Any) -> None:
         start_new_thread(body, args)
