@@ -121,10 +121,9 @@ class LocalActor:
         try:
             self._live()
         except BaseException as e:
-            if self.process.universe is not None:  # a thread of a test: its exception is shown there
+            # A thread of a test shows its exception; before the actor begins, `ReportingActorThread` takes it.
+            if self.process.universe is not None or not self.began:
                 raise
-            if not self.began:
-                return self.not_begun(e)
             end_process(f"the end of actor {self.display}", e)
 
     def _live(self) -> None:
@@ -417,15 +416,6 @@ class LocalActor:
         assert self.failure is not None
         self.process.unstarted[self.info.uid] = self.failure.to_wire()
         self._finish([])
-
-    def not_begun(self, error: BaseException) -> None:
-        """Its thread has raised before the code of the actor ran: a hook of the thread has."""
-        try:
-            from monarch._core.remote_exception import raised_text
-
-            self.not_started(f"the thread of the actor has raised before the actor began: {raised_text(error)}")
-        except BaseException as e:
-            end_process(f"the start of actor {self.display}", e)
 
     # ---- stopping
 
