@@ -65,7 +65,7 @@ class ProcMesh(MeshTrait):
         agents = each_of(self._info.agents)
         return [agents[r] for r in self._shape.ranks()]
 
-    def spawn(self, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def spawn(self, /, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Spawns one actor per process; the handle is there at once, what is sent to it waits until the actors are.
 
         Raises here: `ValueError` for a class that cannot be spawned, `TypeError` for arguments its `__init__` does not take, what pickling

@@ -256,23 +256,26 @@ def _start_client(uid: int = 0) -> LocalProcess:
     native = NativeProcess.client(uid or new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
     # It starts while the rest is imported.
     native.warm_up()
-    process = LocalProcess(native, host_name(), "client")
-    process.start_variables = start_variables()
-    from monarch._core.housekeeping import run_client
-
     try:
+        process = LocalProcess(native, host_name(), "client")
+        process.start_variables = start_variables()
+        # All that the exit needs too: there may be no descriptor left then to read it from its files.
+        from monarch._core import duration, log_directory, root_fault, runtime_log, stacks
+        from monarch._core.housekeeping import run_client
+
+        del duration, log_directory, root_fault
         start_new_thread(run_client, (process,))
-    except RuntimeError:  # no thread is to be had, and a client without housekeeping would wait for ever
+    except OSError as e:
+        native.close_agent(0.0)
+        raise OSError(e.errno, f"cannot start the runtime: {e.strerror}", e.filename) from None
+    except BaseException:  # no thread is to be had: a client without housekeeping would wait for ever
         native.close_agent(0.0)
         raise
     set_process(process)
     register_exit(process)
     if is_main_thread():
         _listen_for_interrupts()
-    from monarch._core import runtime_log, stacks
-
     stacks.install(process)
-
     runtime_log.start(process)
     runtime_log.event("client.start")
     if "IPython" in sys.modules:
