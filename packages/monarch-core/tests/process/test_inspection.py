@@ -110,7 +110,8 @@ def test_a_job_is_one_of_several_and_found_by_its_client(procs: ProcMesh) -> Non
     script = Script("p = this_host().spawn_procs(); p.initialized.get(); say('up'); sys.stdin.read(); time.sleep(1000)")  # sleeps: killed
     script.until("up")
     try:
-        found = {one["answer"]["agent_pid"] for one in json.loads(monarch("ps", "--json"))}
+        # The exit code is of all jobs of this user, also those that others run: one of them may be unresponsive, or end just now.
+        found = {one["answer"]["agent_pid"] for one in json.loads(monarch("ps", "--json", code=None)) if one["answer"] is not None}
         assert {os.getpid(), script.process.pid} <= found
         only = json.loads(monarch("ps", "--json", str(script.process.pid)))
         assert [one["answer"]["agent_pid"] for one in only] == [script.process.pid]
