@@ -54,5 +54,8 @@ def spawning_owner() -> Owner:
     owner = current_owner()
     exited = has_exited() if owner.process.universe is None else owner.process.closed
     if owner.actor is None and exited:
+        from monarch._core._native import stay_if_leaving
+
+        stay_if_leaving()
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
     return owner

@@ -74,11 +74,13 @@ class ProcMesh(MeshTrait):
         return self._spawn(name, Class, args, kwargs)  # pyright: ignore
 
     def _spawn(self, name: str, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorMesh:
-        from monarch._core._native import Caller
+        from monarch._core._native import Caller, stay_if_leaving
         from monarch._core.pickling import dumps_class
         from monarch._core.supervision import OwnedMesh
 
         if self._info.stopped is not None:
+            # Where the end of the client has stopped it, a thread of the user has nobody left to tell.
+            stay_if_leaving()
             raise RuntimeError("`ProcMesh` has already been stopped")
         actor_class(cls)
         cls = replaced(cls)

@@ -250,6 +250,9 @@ def _start_client(uid: int = 0) -> LocalProcess:
     from monarch._core.shutdown import register_exit
 
     if _exited:
+        from monarch._core._native import stay_if_leaving
+
+        stay_if_leaving()
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
     _open_standard_descriptors()
     tail = config.value("tail_log_lines")
