@@ -99,7 +99,7 @@ class ConnectionProxy:
         self._do(lambda: self._set_paused(False))
 
     def hold_new(self, holds: bool = True) -> None:
-        """What the dialler of a new connection sends is kept back until `release`; connections made after `hold_new(False)` are forwarded."""
+        """What the dialler of a new connection sends is kept back until `release`; `hold_new(False)` ends this for later connections."""
         self._do(lambda: setattr(self, "_holds", holds))
 
     def abandon(self) -> None:

@@ -474,3 +474,26 @@ def test_as_endpoint_takes_adverbs(procs):
     plain = as_endpoint(procs.spawn("work", Sync).plain)
     assert plain.choose().get() == 1 and sorted(f.get() for f in plain.stream()) == [1, 1, 1]
     assert plain.broadcast() is None
+
+
+class SelfNamed(Actor):
+    """A parameter that is called `self`, behind one with another name."""
+
+    def __init__(this, self: int = 0) -> None:
+        this.start = self
+
+    @endpoint
+    def add(this, self: int) -> int:
+        return this.start + self
+
+
+def test_parameter_named_self_is_passed_by_keyword() -> None:
+    for mesh in (this_proc(), this_host().spawn_procs()):
+        actor: Any = mesh.spawn("named", SelfNamed, self=1)
+        assert actor.add.call(self=1).get().item() == 2
+        assert actor.add.call_one(self=2).get() == 3
+        assert actor.add.choose(self=3).get() == 4
+        assert [future.get() for future in actor.add.stream(self=4)] == [5]
+        actor.add.broadcast(self=5)
+        assert Accumulator(actor.add, 10, lambda a, b: a + b).accumulate(self=6).get() == 17
+        actor.stop().get()

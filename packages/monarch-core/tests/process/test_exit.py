@@ -427,6 +427,28 @@ started.wait()
     run(FOUR + code).assert_clean()
 
 
+@pytest.mark.parametrize("late", ["procs.spawn('late', Echo)", "this_host().spawn_procs()", "this_proc().spawn('late', Echo)"])
+def test_daemon_thread_that_spawns_while_the_client_ends(late):
+    code = f"""
+import atexit
+from monarch._core.process.process import has_exited
+tried = threading.Event()
+# Registered before the client's own, so that it runs after that.
+atexit.register(tried.wait)
+{FOUR}
+def body():
+    while not has_exited():
+        os.sched_yield()
+    tried.set()
+    {late}
+    say("it came back")
+threading.Thread(target=body, daemon=True).start()
+"""
+    done = run(code)
+    done.assert_clean()
+    assert done.out == ""
+
+
 # ---- exit handlers of the user
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
+import tempfile
 import textwrap
+from pathlib import Path
 
 import pytest
 from fresh import lines, run
@@ -84,6 +87,7 @@ def test_everything_is_there_after_stop_and_after_a_fast_exit(tmp_path):
         mesh.stop().get()
         found = [p for p in Path(os.environ["MONARCH_LOG_DIR"]).rglob("0.stdout")]
         assert len(found[0].read_text().splitlines()) == 5000
+        configure(exit_grace="20s")  # it is to start first, which takes its time on a busy machine
         other = this_host().spawn_procs(name="fast").spawn("probe", Probe)
         other.say.broadcast(*[f"line {i}" for i in range(5000)])
         """,
@@ -203,3 +207,49 @@ def test_full_disk(small_disk):
     # What is missing is what is not there; a line that was cut got an end.
     printed = sum(len(f"{word}\n") * times + len(f"end of {word}\n") for word, times in (("before", 10), ("x" * 99, 100), ("y" * 99, 100)))
     assert len(before) + int(number) - printed in (0, 1)
+
+
+# The directory of the job, before anything is written there.
+_EARLY = """
+from monarch._core.process.process import current_process
+this_host()
+folder = current_process().log_dir
+{make}
+configure(file_log_level="info")
+mesh, probe = spawn()
+probe.say.call("secret").get()
+mesh.stop().get()
+found = [os.path.join(top, name) for top, _, names in os.walk(os.path.realpath(folder)) for name in names]
+print("files:", *found)
+"""
+
+
+@pytest.fixture
+def public():
+    """A directory where every user may write, outside of the private one of the tests."""
+    with tempfile.TemporaryDirectory() as path:
+        os.chmod(path, 0o1777)
+        yield Path(path)
+
+
+def warnings_named(stderr, reason):
+    """The files, without their endings, of which a line says that they cannot be written, for this reason."""
+    found = re.findall(r"^(?:\[0\] )?monarch: cannot write \S+/(\S+): .*" + re.escape(reason), stderr, re.M)
+    assert len(found) == len(lines(stderr)), stderr
+    return {name.split(".")[0] for name in found}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_directory_that_another_user_made_first_gets_nothing(public):
+    make = "import subprocess; subprocess.run(['mkdir', '-m', '0777', folder], user=12345, group=12345, extra_groups=[], check=True)"
+    done = script(_EARLY.format(make=make), "", env={"TMPDIR": str(public)})
+    assert "files:\n" in done.stdout and "[0] secret\n" in done.stdout
+    (job,) = public.glob("monarch-*")
+    assert warnings_named(done.stderr, f"{job} belongs to user 12345, not to user 0") == {"0", "runtime"}
+
+
+def test_directory_behind_a_symbolic_link_gets_nothing(tmp_path):
+    make = "os.mkdir(folder + '.there', 0o700); os.symlink(folder + '.there', folder)"
+    done = script(_EARLY.format(make=make), "", env={"TMPDIR": str(tmp_path)})
+    assert "files:\n" in done.stdout and "[0] secret\n" in done.stdout
+    assert warnings_named(done.stderr, "is a symbolic link") == {"0", "runtime"}

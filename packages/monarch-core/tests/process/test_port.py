@@ -400,3 +400,37 @@ def test_what_waits_for_credit_comes_back_when_its_receiver_dies():
         while len(found := sender.came_back.call_one().get()) < 4:
             pass
         assert len(found) == 4 and all("undeliverable message for port<" in text for text in found)
+
+
+class Returns(Actor):
+    """Reports what comes back."""
+
+    @endpoint
+    def send(self, port, report, count):
+        self.report = report
+        for i in range(count):
+            port.send(i)
+
+    @endpoint
+    def alive(self):
+        return True
+
+    def _handle_undeliverable_message(self, message):
+        assert isinstance(message, UndeliverableMessageEnvelope)
+        self.report.send(message.error_msg())
+        return True
+
+
+def test_first_message_to_an_ended_process_comes_back():
+    gone = this_host().spawn_procs(name="gone")
+    port = gone.spawn("deaf", Deaf).open.call_one().get()
+    # A process that has no link to the owner of the port, and gets none.
+    procs = this_host().spawn_procs()
+    sender = procs.spawn("returns", Returns)
+    sender.alive.call_one().get()
+    gone.stop().get()
+    report, came = Channel.open()
+    sender.send.call_one(port, report, 3).get()
+    for _ in range(3):
+        assert "undeliverable" in came.recv().get()
+    procs.stop().get()

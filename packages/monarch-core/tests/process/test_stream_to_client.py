@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,11 @@ printers = procs.spawn("printer", Printer)
 printers.say.call("before").get()
 {body}
 """
+
+NOTICE = (
+    r"monarch: host\.output: what \S+p{'hosts': [01]/2}\S* on \S+ prints goes to the output of the worker \(pid \d+\), not to this console;"
+    r" `await procs\.logging_option\(stream_to_client=True\)` shows it here too, and `monarch logs` that of a job's workers\n"
+)
 
 
 def lines_of(workers: Workers, body: str) -> tuple[list[str], Any]:
@@ -51,7 +57,7 @@ say("end")
     assert len(found) == 2
     for rank, line in enumerate(found):
         assert re.fullmatch(rf"\[\S+ .*p{{'hosts': {rank}/2}}.*\] streamed", line), line
-    assert re.fullmatch(r"\[\S+ .*p{'hosts': 1/2}.*\] an error\n", done.err), done.err
+    assert re.fullmatch(NOTICE + r"\[\S+ .*p{'hosts': 1/2}.*\] an error\n", done.err), done.err
 
 
 def test_nothing_appears_unasked_or_when_it_has_been_ended(workers: Workers):
@@ -62,7 +68,43 @@ printers.say.call("alone").get()
 procs.stop().get()
 """
     lines, done = lines_of(workers, body)
-    assert (lines, done.err) == ([], "")
+    assert lines == []
+    # Once, though both hosts and several lines are concerned.
+    assert re.fullmatch(NOTICE, done.err), done.err
+
+
+def test_no_notice_of_lines_that_are_shown(workers: Workers):
+    streamed = SCRIPT.replace('printers.say.call("before").get()', "").format(
+        addresses=workers.addresses,
+        body="asyncio.run(procs.logging_option(stream_to_client=True)); printers.say.call('streamed').get(); procs.stop().get()",
+    )
+    # Hosts that have inherited the console of the client.
+    shared = """
+import asyncio
+from monarch.actor.testing import local_hosts
+class Printer(Actor):
+    @endpoint
+    def say(self, text):
+        print(text, flush=True)
+async def main():
+    async with local_hosts(2) as hosts:
+        procs = hosts.spawn_procs(name="p")
+        await procs.spawn("printer", Printer).say.call("shown")
+        await procs.stop()
+asyncio.run(main())
+"""
+    for source, word in ((streamed, "streamed"), (shared, "shown")):
+        done = run(source)
+        assert (done.code, done.err, done.out.count(word)) == (0, "", 2), done
+
+
+def test_notice_names_the_file_of_the_worker(tmp_path: Path):
+    with open(tmp_path / "worker.log", "wb") as log, Workers(1, stderr=log) as workers:
+        body = "printers.say.call('kept', 2).get(); procs.stop().get()"
+        source = SCRIPT.replace('printers.say.call("before").get()', "").format(addresses=workers.addresses, body=body)
+        done = run(source)
+    assert f"prints goes to {tmp_path / 'worker.log'}, not to this console" in done.err
+    assert "kept" in (tmp_path / "worker.log").read_text()
 
 
 def test_what_is_counted_is_reported_at_the_client(workers: Workers):

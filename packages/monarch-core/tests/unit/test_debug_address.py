@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -48,6 +51,42 @@ def test_a_connection_that_is_gone_belongs_to_nobody() -> None:
         one.close()
         assert not debug_address.is_own(one)
         other.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as one,
+        server.accept()[0] as other,
+    ):
+        yield one, other
+
+
+def test_table_of_connections_is_not_read(pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+    if debug_address.is_own_by_lookup(pair[0]) is None:
+        pytest.skip("this kernel does not look up single connections")
+    monkeypatch.setattr(debug_address, "_connections", lambda: pytest.fail("the table has been read"))
+    assert debug_address.is_own(pair[0]) and debug_address.is_own(pair[1])
+
+
+def test_kernel_without_a_lookup(pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debug_address, "_NETLINK_SOCK_DIAG", 1 << 20)
+    assert debug_address.is_own_by_lookup(pair[0]) is None
+    assert debug_address.is_own(pair[0]) and debug_address.is_own(pair[1])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_connection_of_another_user_is_refused_by_both_ways(host: str) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        address = (host, server.getsockname()[1])
+        code = f"import encodings.idna, os, socket, sys; os.setuid(65534); s = socket.create_connection({address}); sys.stdin.read()"
+        with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE):
+            with server.accept()[0] as connection:
+                assert debug_address.is_own_by_lookup(connection) in (False, None)
+                assert not debug_address.is_own_by_table(connection)
 
 
 def test_a_port_that_is_taken() -> None:

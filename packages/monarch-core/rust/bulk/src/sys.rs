@@ -107,6 +107,7 @@ pub fn receive(fd: RawFd, fds: &mut VecDeque<OwnedFd>) -> io::Result<Vec<u8>> {
 
 /// Shared memory whose size nobody can change any more, so that whoever maps it never meets its end.
 pub fn sealed_memfd(name: &std::ffi::CStr, len: u64, huge: bool) -> io::Result<OwnedFd> {
+    base::within_file_limit(len)?;
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | if huge { libc::MFD_HUGETLB } else { 0 };
     // SAFETY: a terminated name.
     let fd = owned(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;

@@ -334,8 +334,18 @@ pub fn descriptor_limit() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
+/// `EFBIG` for a length that the limit of file sizes (`ulimit -f`) forbids. It holds for shared memory too, and growing past it raises
+/// SIGXFSZ, which ends a process that does not ignore the signal.
+pub fn within_file_limit(len: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a buffer of that type; a failure leaves it as it is.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    if len > limit.rlim_cur { Err(io::Error::from_raw_os_error(libc::EFBIG)) } else { Ok(()) }
+}
+
 /// Anonymous shared memory of `len` bytes (sparse until touched).
 pub fn memfd(len: u64) -> io::Result<OwnedFd> {
+    within_file_limit(len)?;
     // SAFETY: a constant, terminated name.
     let fd = owned(unsafe { libc::memfd_create(c"monarch-arena".as_ptr(), libc::MFD_CLOEXEC) })?;
     check(unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) })?;

@@ -253,7 +253,7 @@ impl Agent {
             let consoles = *lock(&self.consoles);
             for (console, name) in consoles.into_iter().zip(["stdout", "stderr"]) {
                 let (read, write) = sys::pipe()?;
-                streams.push(self.output.add(read, console, &plan.prefix, tail.clone(), self.file(plan, name))?);
+                streams.push(self.stream((read, console), name, here, plan, tail.clone())?);
                 fds.push(write);
             }
         }

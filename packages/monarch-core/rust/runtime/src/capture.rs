@@ -20,6 +20,8 @@ use net::lock::lock;
 const LIMIT: u64 = 64 << 20;
 /// With the current one, 1 GiB a stream.
 const KEPT: u64 = 15;
+/// Directories above a file that are Monarch's own: the job's and the mesh's. What is above those is the user's choice.
+const FOLDERS: usize = 2;
 /// Bytes that may wait for the disk.
 const QUEUE: usize = 16 << 20;
 /// How long a proc that prints may be held up by a disk that does not take anything.
@@ -152,23 +154,32 @@ impl CaptureFile {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    if let Some(folder) = path.parent() {
+    let folders: Vec<&Path> = path.ancestors().skip(1).take(FOLDERS).filter(|p| !p.as_os_str().is_empty()).collect();
+    // From the top, so that nothing is made inside of another user's directory.
+    for folder in folders.into_iter().rev() {
         private_dir(folder)?;
     }
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
 }
 
-/// Makes the directory for this user alone, with those above it that are missing.
+/// Makes the directory for this user alone, with the missing directories above it. In a place where every user may write, another user
+/// can have made the directory first; the owner of a directory reads, replaces and redirects what is in it.
 fn private_dir(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     // SAFETY: no pointers.
     let me = unsafe { libc::geteuid() };
     let found = path.symlink_metadata()?;
-    if found.is_dir() && found.uid() != me {
-        // In a directory that all may write to, somebody else was there first.
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
-    Ok(())
+    let name = path.display();
+    let reason = if !found.is_dir() {
+        format!("{name} is a symbolic link")
+    } else if found.uid() != me {
+        format!("{name} belongs to user {}, not to user {me}", found.uid())
+    } else if found.mode() & 0o022 != 0 {
+        format!("{name} can be written by other users (mode {:03o})", found.mode() & 0o777)
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
 }
 
 #[derive(Default)]

@@ -2,6 +2,7 @@
 //! come into one answer. A proc that does not answer delays nobody and is in the answer all the same, with what the kernel says.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -51,6 +52,8 @@ pub struct ProcRow {
     pub rss: Option<u64>,
     /// The memory cgroup that it was seen in last.
     pub cgroup: Option<String>,
+    /// The files that its output is also written to, without `.stdout` and `.stderr`.
+    pub captured_in: Option<PathBuf>,
     /// The proc's own answer.
     pub answer: Option<Box<RawValue>>,
 }
@@ -207,6 +210,7 @@ impl Agent {
             kernel: None,
             rss: None,
             cgroup: None,
+            captured_in: None,
             answer: None,
         };
         (node.uid, row)

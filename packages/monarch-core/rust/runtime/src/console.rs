@@ -1,7 +1,10 @@
 //! Where an agent puts what its procs print: the console, windows that count, files.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use net::lock::lock;
@@ -11,6 +14,7 @@ use wire::{ProcUid, SlotId};
 use crate::agent::{Agent, FLUSH};
 use crate::capture::CaptureFile;
 use crate::node::Node;
+use crate::output::{Stream, Tail};
 use crate::viewer::Viewer;
 
 impl Agent {
@@ -22,6 +26,52 @@ impl Agent {
     /// Where the output of procs that are spawned from now on is kept, if it is.
     pub fn set_log_dir(&self, path: PathBuf) {
         *lock(&self.log_dir) = path;
+    }
+
+    /// One stream of a proc that is started.
+    pub(crate) fn stream(
+        &self,
+        (read, console): (OwnedFd, libc::c_int),
+        name: &str,
+        here: ProcUid,
+        plan: &ProcPlan,
+        tail: Arc<Tail>,
+    ) -> io::Result<Arc<Stream>> {
+        let stream = self.output.add(read, console, &plan.prefix, tail, self.file(plan, name))?;
+        let job = self.node().and_then(|n| n.gateway()?.job_here(here)).filter(|j| !j.is_clients());
+        // A terminal is looked at.
+        // SAFETY: no pointers.
+        if let Some(job) = job.filter(|_| unsafe { libc::isatty(console) } == 0) {
+            let (me, proc) = (self.weak(), plan.name.clone());
+            stream.at_first_line(move || {
+                if !job.unshown.swap(true, Ordering::Relaxed) {
+                    Agent::report_unshown(&me, job.id, console, &proc);
+                }
+            });
+        }
+        Ok(stream)
+    }
+
+    /// Lines of a proc are written to a console that the job's client may not see: it finds out, and says so once.
+    fn report_unshown(me: &Weak<Agent>, client: ProcUid, console: libc::c_int, proc: &str) {
+        let Some((agent, node)) = me.upgrade().and_then(|a| Some((a.clone(), a.node()?))) else { return };
+        let mut body = identity(console).to_vec();
+        body.extend_from_slice(format!("{}\0{proc}\0{}", agent.host(), destination(console)).as_bytes());
+        let theirs = node.clone();
+        node.poller.spawn(Box::new(move || theirs.send_system(client, UNSHOWN, SlotId::NONE, body)));
+    }
+
+    /// At the client: the first line of another host's proc went to a console of its own, or to one that is also the client's.
+    fn unshown(&self, body: &[u8]) {
+        let Some((console, words)) = body.split_first_chunk::<IDENTITY>() else { return };
+        let text = String::from_utf8_lossy(words);
+        let mut words = text.split('\0');
+        let (Some(host), Some(proc), Some(to), Some(node)) = (words.next(), words.next(), words.next(), self.node()) else { return };
+        let Some((gateway, job)) = node.gateway().and_then(|g| Some((g, g.job(node.uid)?))) else { return };
+        let is_seen = lock(&self.consoles).iter().any(|ours| identity(*ours) == *console);
+        if !is_seen && !job.unshown.swap(true, Ordering::Relaxed) {
+            gateway.audit("output", host, format!("what {proc} on {host} prints goes to {to}, not to this console"));
+        }
     }
 
     pub(crate) fn file(&self, plan: &ProcPlan, stream: &str) -> Option<CaptureFile> {
@@ -66,8 +116,13 @@ impl Agent {
         self.output.arrange(streams, window, reports, once);
     }
 
-    /// Lines of procs of another host, as its agent has sent them: the number of the stream, then whole lines.
-    pub(crate) fn show(&self, body: &[u8]) {
+    /// What the agent of another host has sent of the output of its procs: `LINES` or `UNSHOWN`.
+    pub(crate) fn printed(&self, kind: u16, body: &[u8]) {
+        if kind == LINES { self.show(body) } else { self.unshown(body) }
+    }
+
+    /// Lines of procs of another host: the number of the stream, then whole lines.
+    fn show(&self, body: &[u8]) {
         if let Some((stream, lines)) = body.split_first() {
             let console = lock(&self.consoles)[usize::from(*stream == 2)];
             if console >= 0 {
@@ -79,6 +134,10 @@ impl Agent {
 
 /// The request that carries lines: the number of the stream, then the lines.
 pub(crate) const LINES: u16 = 41;
+/// The request that says that lines are not sent: the console that they go to, then host, proc and destination, as text.
+pub(crate) const UNSHOWN: u16 = 42;
+/// Device and inode.
+const IDENTITY: usize = 16;
 /// So much may be on its way to a viewer before those who print are held back, at most so long at a time.
 const BEHIND: usize = 4 << 20;
 const HELD: Duration = Duration::from_secs(3);
@@ -95,4 +154,28 @@ fn to_viewer(node: &Arc<Node>, viewer: ProcUid) -> crate::viewer::Send {
         body.extend_from_slice(&lines);
         node.send_system(viewer, LINES, SlotId::NONE, body);
     })
+}
+
+/// What a descriptor refers to: processes that have inherited one console agree on it. Zeros if it is not open.
+fn identity(fd: libc::c_int) -> [u8; IDENTITY] {
+    // SAFETY: zeros are a value of the structure, and the pointer to it is valid.
+    let (found, stat) = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (libc::fstat(fd, &raw mut stat) == 0, stat)
+    };
+    let mut bytes = [0; IDENTITY];
+    if found {
+        bytes[..8].copy_from_slice(&stat.st_dev.to_le_bytes());
+        bytes[8..].copy_from_slice(&stat.st_ino.to_le_bytes());
+    }
+    bytes
+}
+
+/// Where what is written to a console of this process goes, in words.
+fn destination(fd: libc::c_int) -> String {
+    match std::fs::read_link(format!("/proc/self/fd/{fd}")) {
+        Ok(path) if path.is_absolute() => path.display().to_string(),
+        Ok(_) => format!("the output of the worker (pid {})", std::process::id()),
+        Err(_) => "nowhere".to_owned(),
+    }
 }

@@ -16,7 +16,7 @@ use crate::bulk_pipes::BulkPipes;
 use crate::bulk_streams::BulkStreams;
 use crate::caster::{BY_TREE, Caster};
 use crate::cell::{Cell, Mode, Outcome};
-use crate::console::LINES;
+use crate::console::{LINES, UNSHOWN};
 use crate::gateway::Gateway;
 use crate::graves::Graves;
 use crate::inspection::Inspections;
@@ -515,9 +515,9 @@ impl Node {
                 self.mailbox(mailbox);
                 self.system.push(SystemEvent::SpawnActor { from: link.peer, mailbox, spec });
             }
-            Control::System { kind: LINES, body, .. } => {
+            Control::System { kind: kind @ (LINES | UNSHOWN), body, .. } => {
                 if let Some(agent) = self.agent() {
-                    agent.show(&body);
+                    agent.printed(kind, &body);
                 }
             }
             Control::System { kind, slot, body } => self.system.push(SystemEvent::Request { from: link.peer, kind, slot, body }),

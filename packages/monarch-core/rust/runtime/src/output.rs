@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -65,6 +66,8 @@ struct Lines {
     group: Option<Arc<Group>>,
     /// Where they are shown too.
     viewer: Option<Viewer>,
+    /// Called with the first line, unless there is a viewer before it.
+    at_first: Option<Box<dyn FnOnce() + Send>>,
     /// The proc is gone.
     drained: bool,
 }
@@ -221,6 +224,9 @@ impl Stream {
         }
         self.tail.add(&l.partial);
         l.cut = false;
+        if let Some(report) = l.at_first.take() {
+            report();
+        }
         let Lines { partial, pending, group, viewer, .. } = l;
         if let Some(g) = group {
             g.add(self.console, &self.prefix, partial);
@@ -276,9 +282,22 @@ impl Stream {
         }
     }
 
+    /// `report` is called when the first line comes, unless a viewer is there before; it must not wait.
+    pub fn at_first_line(&self, report: impl FnOnce() + Send + 'static) {
+        lock(&self.lines).at_first = Some(Box::new(report));
+    }
+
+    /// The file with its bytes, if they are kept.
+    pub fn captured_in(&self) -> Option<&Path> {
+        self.file.as_ref().map(|(file, _)| file.path())
+    }
+
     /// From now on its lines are counted there, or shown, and shown to the viewer too; gives where they were counted before.
     fn regroup(&self, group: Option<Arc<Group>>, viewer: Option<Viewer>) -> (Option<Arc<Group>>, Option<Parcel>) {
         let mut l = lock(&self.lines);
+        if viewer.is_some() {
+            l.at_first = None;
+        }
         let parcel = std::mem::replace(&mut l.viewer, viewer).and_then(|mut v| v.take());
         let before = std::mem::replace(&mut l.group, group);
         if !l.drained {

@@ -16,6 +16,8 @@ use crate::lending::Loan;
 pub const SHARE: usize = 64 << 10;
 /// A frame's inline parts together; beyond it even smaller parts are shared.
 const INLINE_TOTAL: usize = 256 << 10;
+/// The same for a process that may have no shared memory of that size: the length of a frame has 32 bits, and its head needs some bytes.
+const FRAME: usize = (u32::MAX - (1 << 20)) as usize;
 /// Inline parts up to this size are copied into the frame's head, which saves a piece of the gather write.
 const COPY_INTO_HEAD: usize = 4 << 10;
 
@@ -43,7 +45,16 @@ impl<'a> Payload<'a> {
             let n = part.bytes.len();
             out.len += n as u64;
             if n >= SHARE || (inline + n > INLINE_TOTAL && n >= COPY_INTO_HEAD) {
-                let mut block = arena.alloc(n)?;
+                let mut block = match arena.alloc(n) {
+                    Ok(block) => block,
+                    // The limit of file sizes holds for shared memory, and for as long as the process lives.
+                    Err(e) if e.raw_os_error() == Some(libc::EFBIG) && inline + n <= FRAME => {
+                        inline += n;
+                        out.parts.push(Prepared::Inline(part));
+                        continue;
+                    }
+                    Err(e) => return Err(e),
+                };
                 block.fill(part.bytes);
                 let block = Arc::new(block);
                 out.blocks.push(block.clone());

@@ -75,6 +75,8 @@ pub struct Peer {
     windows: Mutex<HashMap<MailboxId, Window<Queued>>>,
     waiting: Mutex<Vec<Arc<Waiter>>>,
     ended: OnceLock<Ended>,
+    /// Messages that come back if they cannot be delivered, sent before the link has its socket: without one, none of them has gone out.
+    unlinked: Mutex<Vec<Returned>>,
     /// Those that wait for it have been told of the end: one of a lost host may be made as an ended one.
     end_told: AtomicBool,
     gathering: Mutex<Gathering>,
@@ -92,6 +94,7 @@ impl Peer {
             windows: Mutex::default(),
             waiting: Mutex::default(),
             ended: OnceLock::new(),
+            unlinked: Mutex::default(),
             end_told: AtomicBool::new(false),
             gathering: Mutex::default(),
             assembly: Mutex::default(),
@@ -114,7 +117,7 @@ impl Peer {
         !self.end_told.swap(true, Ordering::AcqRel)
     }
 
-    /// From now on nothing is sent. What waited for credit and is to come back; nothing if the end is known already.
+    /// From now on nothing is sent. What waited for credit or for the link, and is to come back; nothing if the end is known already.
     pub(crate) fn set_ended(&self, end: ProcEnd) -> Vec<Returned> {
         let bytes = postcard::to_stdvec(&end).unwrap_or_default();
         let first = self.ended.set(Ended { end, bytes }).is_ok();
@@ -124,7 +127,12 @@ impl Peer {
         self.holds.store(false, Ordering::Release);
         self.wake_waiting();
         let left = windows.into_values().flat_map(|mut w| w.take_queue());
-        if first { left.filter_map(Queued::returned).collect() } else { vec![] }
+        let mut unlinked = std::mem::take(&mut *lock(&self.unlinked));
+        // One that is down has had its socket.
+        if self.link.is_attached() || self.link.is_down() {
+            unlinked.clear();
+        }
+        if first { unlinked.into_iter().chain(left.filter_map(Queued::returned)).collect() } else { vec![] }
     }
 
     /// A piece of what the process sends; all of it when this was the last one.
@@ -208,6 +216,14 @@ impl Peer {
                 return Sent::Yes;
             }
             window.spend(cost);
+        }
+        if head.flags & RETURN != 0 && !self.link.is_carried() && !self.link.is_attached() {
+            let mut unlinked = lock(&self.unlinked);
+            // What is here is taken under the same lock; nothing may join it after that.
+            if self.ended.get().is_some() {
+                return Sent::Ended;
+            }
+            unlinked.push(Returned { sender: head.sender, dest: head.dest });
         }
         // A link that has just gone down is reported by its agent, which fails everything that waits.
         let _ = payload.send(&self.link, &mut bytes, |block| self.lend(block));

@@ -156,6 +156,7 @@ impl Agent {
                 kernel: None,
                 rss: None,
                 cgroup: p.cgroups.first().cloned(),
+                captured_in: p.streams.iter().find_map(|s| s.captured_in()).map(|path| path.with_extension("")),
                 answer: None,
             };
             (*uid, row)

@@ -2,7 +2,9 @@
 
 mod folder;
 
-use std::fs::{read_to_string, remove_file, write};
+use std::fs::{DirBuilder, Permissions, create_dir, read_to_string, remove_file, set_permissions, write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,15 +13,63 @@ use runtime::capture::{Capture, CaptureFile};
 
 const HANG: Duration = Duration::from_secs(30);
 
+/// The path of a file in directories that exist and are private.
+fn private(folder: &Folder) -> PathBuf {
+    let mesh = folder.0.join("job/mesh");
+    DirBuilder::new().recursive(true).mode(0o700).create(&mesh).unwrap();
+    mesh.join("0.stdout")
+}
+
+/// Why nothing is written, after which the directory of the mesh holds no file.
+fn refusal(folder: &Folder) -> String {
+    let error = CaptureFile::new(folder.0.join("job/mesh/0.stdout")).append(b"secret\n").unwrap_err();
+    assert!(!folder.0.join("job/mesh/0.stdout").exists());
+    error.to_string()
+}
+
+#[test]
+fn directory_of_another_user_is_refused_at_each_level() {
+    // SAFETY: no pointers.
+    if unsafe { libc::geteuid() } != 0 {
+        return; // only root can give a directory away
+    }
+    for level in ["job", "job/mesh"] {
+        let folder = Folder::new(&format!("foreign-{}", level.len()));
+        private(&folder);
+        std::os::unix::fs::chown(folder.0.join(level), Some(12345), None).unwrap();
+        let text = refusal(&folder);
+        assert_eq!(text, format!("{} belongs to user 12345, not to user 0", folder.0.join(level).display()));
+    }
+}
+
+#[test]
+fn nothing_is_made_inside_a_refused_directory() {
+    let folder = Folder::new("inside");
+    create_dir(folder.0.join("job")).unwrap();
+    set_permissions(folder.0.join("job"), Permissions::from_mode(0o777)).unwrap();
+    let text = refusal(&folder);
+    assert_eq!(text, format!("{} can be written by other users (mode 777)", folder.0.join("job").display()));
+    assert!(!folder.0.join("job/mesh").exists());
+}
+
+#[test]
+fn symbolic_link_in_place_of_a_directory_is_refused() {
+    let folder = Folder::new("linked");
+    create_dir(folder.0.join("elsewhere")).unwrap();
+    symlink("elsewhere", folder.0.join("job")).unwrap();
+    assert_eq!(refusal(&folder), format!("{} is a symbolic link", folder.0.join("job").display()));
+    assert!(!folder.0.join("elsewhere/mesh").exists());
+}
+
 #[test]
 fn a_long_file_is_cut_at_line_ends_and_old_pieces_go() {
     let folder = Folder::new("rotated");
-    let path = folder.0.join("0.stdout");
+    let path = folder.0.join("job/mesh/0.stdout");
     let file = CaptureFile::bounded(path.clone(), 10, 2);
     for text in ["one\ntwo\nthr", "ee\n", "four\nfive\n", "six\nseven\n", "eight\n"] {
         file.append(text.as_bytes()).unwrap();
     }
-    let read = |name: &str| read_to_string(folder.0.join(name)).ok();
+    let read = |name: &str| read_to_string(path.with_file_name(name)).ok();
     assert_eq!(read("0.stdout").unwrap(), "eight\n");
     assert_eq!(read("0.stdout.3").unwrap(), "six\nseven\n");
     assert_eq!(read("0.stdout.2").unwrap(), "four\nfive\n");
@@ -29,12 +79,12 @@ fn a_long_file_is_cut_at_line_ends_and_old_pieces_go() {
 #[test]
 fn a_line_without_an_end_is_cut_somewhere() {
     let folder = Folder::new("endless");
-    let file = CaptureFile::bounded(folder.0.join("0.stdout"), 10, 5);
+    let file = CaptureFile::bounded(folder.0.join("job/mesh/0.stdout"), 10, 5);
     for _ in 0..4 {
         file.append(b"xxxxxxxx").unwrap();
     }
-    assert_eq!(read_to_string(folder.0.join("0.stdout.1")).unwrap().len(), 24);
-    assert_eq!(read_to_string(folder.0.join("0.stdout")).unwrap().len(), 8);
+    assert_eq!(read_to_string(folder.0.join("job/mesh/0.stdout.1")).unwrap().len(), 24);
+    assert_eq!(read_to_string(folder.0.join("job/mesh/0.stdout")).unwrap().len(), 8);
 }
 
 /// Something that is in the way, and goes: what was lost is said where it is missing.
@@ -46,14 +96,14 @@ fn writing_goes_on_when_it_is_possible_again() {
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
     let theirs = told.clone();
     let capture = Capture::new(move |text| theirs.lock().unwrap().push(text));
-    let file = Arc::new(CaptureFile::new(blocked.join("mesh/0.stdout")));
+    let file = Arc::new(CaptureFile::new(blocked.join("job/mesh/0.stdout")));
     for text in ["lost\n", "too\n"] {
         capture.push(&file, text.as_bytes(), true);
     }
     capture.flush(Instant::now() + HANG);
     let said = told.lock().unwrap().clone();
     assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("logs/mesh/0.stdout") && said[0].contains("(os error 20)"), "{said:?}");
+    assert!(said[0].contains("logs/job/mesh/0.stdout") && said[0].contains("(os error 20)"), "{said:?}");
     remove_file(&blocked).unwrap();
     capture.push(&file, b"kept\n", true);
     capture.flush(Instant::now() + HANG);
@@ -63,7 +113,10 @@ fn writing_goes_on_when_it_is_possible_again() {
 
 #[test]
 fn a_disk_that_is_full() {
-    let file = CaptureFile::new("/dev/full".into());
+    let folder = Folder::new("full");
+    let path = private(&folder);
+    symlink("/dev/full", &path).unwrap();
+    let file = CaptureFile::new(path);
     let error = file.append(b"nowhere to go\n").unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
 }
@@ -72,7 +125,7 @@ fn a_disk_that_is_full() {
 #[test]
 fn a_disk_that_hangs_does_not_hold_up_who_prints() {
     let folder = Folder::new("hanging");
-    let path = folder.0.join("0.stdout");
+    let path = private(&folder);
     let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: a string with its end.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
@@ -88,7 +141,7 @@ fn a_disk_that_hangs_does_not_hold_up_who_prints() {
     }
     let said = told.lock().unwrap().clone();
     assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("hanging/0.stdout"), "{said:?}");
+    assert!(said[0].contains("hanging/job/mesh/0.stdout"), "{said:?}");
     // It hangs still, and a flush ends all the same.
     capture.flush(Instant::now() + Duration::from_millis(10));
     drop(reader);

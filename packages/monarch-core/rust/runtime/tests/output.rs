@@ -279,7 +279,7 @@ fn what_is_printed_is_in_the_file_as_it_was() {
     let output = Output::new().unwrap();
     let (read, write) = sys::pipe().unwrap();
     let (console, end) = sys::pipe().unwrap();
-    let path = folder.0.join("mesh/0.stdout");
+    let path = folder.0.join("job/mesh/0.stdout");
     let file = CaptureFile::new(path.clone());
     let stream = output.add(read, end.as_raw_fd(), "[0] ", Tail::new(1), Some(file)).unwrap();
     let (tx, rx) = mpsc::channel();

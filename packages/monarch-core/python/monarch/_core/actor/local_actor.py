@@ -83,6 +83,8 @@ class LocalActor:
         # When its `__cleanup__` must have returned.
         self.clean_by: float | None = None
         self.thread = 0
+        # Its code runs: from here on what it raises is its failure.
+        self.began = False
         self.current: str | None = None
         self.loop_side: Any = None
         # Messages that have hit a breakpoint: by number, or themselves if there is a loop.
@@ -115,7 +117,8 @@ class LocalActor:
         try:
             self._live()
         except BaseException as e:
-            if self.process.universe is not None:  # a thread of a test: its exception is shown there
+            # A thread of a test shows its exception; before the actor begins, `ReportingActorThread` takes it.
+            if self.process.universe is not None or not self.began:
                 raise
             end_process(f"the end of actor {self.display}", e)
 
@@ -126,6 +129,7 @@ class LocalActor:
         set_context(self.context)
         early: list[Call] = []
         try:
+            self.began = True
             first = self._first_message(early) if self._may_run() else None
             if first is not None and self._construct(first):
                 assert self.kind is not None

@@ -102,7 +102,7 @@ class NotAnEndpoint:
         self._class_name = class_name
         self._method = method
 
-    def __call__(self, *_: Any, **__: Any) -> NoReturn:
+    def __call__(self, /, *_: Any, **__: Any) -> NoReturn:
         raise RuntimeError(
             f"Actor {self._class_name}.{self._name} is not annotated as an endpoint. "
             f"Decorate it with @endpoint, or call it through as_endpoint(actor.{self._name})."

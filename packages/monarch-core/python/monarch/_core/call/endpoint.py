@@ -102,7 +102,7 @@ class Endpoint(Generic[P, R]):
         dest = f"{info.name} ({len(ranks)} ranks)" if only is None else info.display(only)
         return DeliveryError(undeliverable(self._endpoint_name, str(context().actor_instance), dest, exc.message), hint=exc.hint)
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[ValueMesh[R]]:
         """Calls all actors; the result has one value per rank, in the shape of the called mesh."""
         self._check(args, kwargs)
         refused = self._refused()
@@ -114,7 +114,7 @@ class Endpoint(Generic[P, R]):
             return Future._error(self._undelivered(e))
         return Future._of(cell, self._mesh_result)
 
-    def call_one(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def call_one(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Calls the only actor of the mesh; `ValueError` if there is not exactly one."""
         if self._size != 1:
             raise ValueError(f"call_one requires exactly 1 actor, but mesh has {self._size}")
@@ -128,7 +128,7 @@ class Endpoint(Generic[P, R]):
             return Future._error(self._undelivered(e))
         return Future._of(cell, self._one_result)
 
-    def choose(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+    def choose(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         """Calls one actor, picked at random."""
         self._check(args, kwargs)
         if self._size == 0:
@@ -143,7 +143,7 @@ class Endpoint(Generic[P, R]):
             return Future._error(self._undelivered(e, rank))
         return Future._of(cell, lambda cell: self._one_result(cell, rank))
 
-    def stream(self, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
+    def stream(self, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Future[R]]:
         """Calls all actors; one Future per answer, in the order in which they arrive."""
         self._check(args, kwargs)
         refused = self._refused()
@@ -156,7 +156,7 @@ class Endpoint(Generic[P, R]):
             return iter([Future._error(error) for _ in range(self._size)])
         return iter([Future._of(cell, self._arrival_result(i), i) for i in range(self._size)])
 
-    def broadcast(self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def broadcast(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         """Sends to all actors and waits for nobody; an exception in the endpoint fails its actor."""
         self._check(args, kwargs)
         refused = self._refused()
@@ -167,7 +167,7 @@ class Endpoint(Generic[P, R]):
         except RuntimeError as e:
             raise self._undelivered(e) from None
 
-    def rref(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def rref(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Tensors that stay where they are; needs monarch-tensor."""
         from monarch._core.errors.wheel import missing_wheel
 
@@ -175,7 +175,7 @@ class Endpoint(Generic[P, R]):
 
     if not TYPE_CHECKING:
 
-        def __call__(self, *_: Any, **__: Any) -> None:
+        def __call__(self, /, *_: Any, **__: Any) -> None:
             raise TypeError(
                 f"{self._endpoint_name} is an endpoint and runs in its actors: "
                 "use .call(), .call_one(), .choose(), .stream() or .broadcast()"
@@ -321,7 +321,7 @@ class Accumulator(Generic[P, R, A]):
         self._identity = identity
         self._combine = combine
 
-    def accumulate(self, *args: P.args, **kwargs: P.kwargs) -> Future[A]:
+    def accumulate(self, /, *args: P.args, **kwargs: P.kwargs) -> Future[A]:
         """Sends now; the fold runs where the Future is first observed."""
         from monarch._core.call.lazy_future import returns_future
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -86,6 +87,9 @@ def _lines(answer: dict[str, Any]) -> list[str]:
         for actor in inspection.actors_of(proc):
             doing = f"{actor['doing']} {duration(actor['doing_for'])}" if actor["doing"] else "-"
             rows.append(("", "", "", "", str(actor["queued"]), doing, "  " + actor["display"]))
+    # Below the directory of a job on a host: MESH/RANK.
+    folders = {os.path.dirname(os.path.dirname(proc["captured_in"])) for proc in answer["procs"] if proc.get("captured_in")}
+    notes += [f"  output of procs is captured in {folder}, as MESH/RANK.stdout and MESH/RANK.stderr" for folder in sorted(folders)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     table = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows]
     return [*table, *notes]

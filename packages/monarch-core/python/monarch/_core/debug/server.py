@@ -43,6 +43,7 @@ class DebugServer:
         self._server: asyncio.Server | None = None
         self._beacon: socket.socket | None = None
         self._connection: DebugConnection | None = None
+        self._table = asyncio.Lock()
 
     async def open(self) -> None:
         """Raises `ValueError` if the variables are of no use."""
@@ -68,7 +69,7 @@ class DebugServer:
             await self._connection.close("The job has ended.", orderly=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not debug_address.is_own(writer.get_extra_info("socket")):
+        if not await self._is_own(writer.get_extra_info("socket")):
             writer.write(b"refused: not the user of this job\n")
             await _close(writer)
             return
@@ -79,6 +80,14 @@ class DebugServer:
         await connection.run()
         if self._connection is connection:
             self._connection = None
+
+    async def _is_own(self, connection: socket.socket) -> bool:
+        known = debug_address.is_own_by_lookup(connection)
+        if known is not None:
+            return known
+        # A long table: one reader at a time, beside the loop.
+        async with self._table:
+            return await asyncio.to_thread(debug_address.is_own_by_table, connection)
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

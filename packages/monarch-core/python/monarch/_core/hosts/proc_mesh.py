@@ -67,7 +67,7 @@ class ProcMesh(MeshTrait):
         agents = each_of(self._info.agents)
         return [agents[r] for r in self._shape.ranks()]
 
-    def spawn(self, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def spawn(self, /, name: str, Class: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Spawns one actor per process; the handle is there at once, what is sent to it waits until the actors are.
 
         Raises here: `ValueError` for a class that cannot be spawned, `TypeError` for arguments its `__init__` does not take, what pickling
@@ -76,11 +76,13 @@ class ProcMesh(MeshTrait):
         return self._spawn(name, Class, args, kwargs)  # pyright: ignore
 
     def _spawn(self, name: str, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorMesh:
-        from monarch._core._native import Caller
+        from monarch._core._native import Caller, stay_if_leaving
         from monarch._core.pickle.actor_class import dumps_class
         from monarch._core.supervise.supervision import OwnedMesh
 
         if self._info.stopped is not None:
+            # Where the end of the client has stopped it, a thread of the user has nobody left to tell.
+            stay_if_leaving()
             raise RuntimeError("`ProcMesh` has already been stopped")
         check_names(actor_class(cls), cls)
         cls = replaced(cls)

@@ -47,13 +47,45 @@ def directory_of_host(agent: int) -> str:
 
 
 def make_private(path: str) -> None:
-    """Makes the directory; `OSError` if it cannot be made or belongs to somebody else."""
-    os.makedirs(path, 0o700, exist_ok=True)
-    found = os.lstat(path)
-    if found.st_uid != os.geteuid():
-        from errno import EPERM
+    """Makes the directory for this user alone, with the missing directories above it.
 
-        raise PermissionError(EPERM, "it belongs to another user", path)
+    `OSError` if it cannot be made, and also if it belongs to another user, can be written by other users, or is a symbolic link: in a
+    place where every user may write, another user can have made it first. `private_dir` of `capture.rs` is the same for captured output.
+    """
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        _make_missing(parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    found = os.lstat(path)
+    # The kinds of `stat`, which is not worth its import.
+    kind, mode = found.st_mode & 0o170000, found.st_mode & 0o777
+    if kind == 0o120000:
+        reason = "is a symbolic link"
+    elif kind != 0o040000:
+        reason = "is not a directory"
+    elif found.st_uid != os.geteuid():
+        reason = f"belongs to user {found.st_uid}, not to user {os.geteuid()}"
+    elif mode & 0o022:
+        reason = f"can be written by other users (mode {mode:03o})"
+    else:
+        return
+    from errno import EACCES
+
+    raise PermissionError(EACCES, f"{path} {reason}", path)
+
+
+def _make_missing(path: str) -> None:
+    # The mode of `makedirs` is that of the last directory only.
+    parent = os.path.dirname(path)
+    if parent != path and not os.path.isdir(parent):
+        _make_missing(parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
 
 
 def output_file(mesh: str, rank: int) -> str:

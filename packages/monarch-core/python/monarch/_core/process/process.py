@@ -129,9 +129,9 @@ class LocalProcess:
             self.is_shared = True
 
     def start_actor(self, actor: LocalActor) -> None:
-        from monarch._core.process.actor_thread import ActorThread
+        from monarch._core.process.actor_thread import ReportingActorThread
 
-        ActorThread(target=actor.run, name=f"actor {actor.info.name}", daemon=True).start()
+        ReportingActorThread(actor).start()
 
     def start_thread(self, body: Callable[..., Any], *args: Any) -> None:
         start_new_thread(body, args)

@@ -7,6 +7,7 @@ import sys
 from _thread import start_new_thread
 
 from monarch._core._native import Process as NativeProcess
+from monarch._core._native import stay_if_leaving
 from monarch._core.config import config
 from monarch._core.process import runtime_log, stacks
 from monarch._core.process.current import has_exited, set_process
@@ -22,19 +23,27 @@ def start_client(uid: int = 0) -> LocalProcess:
     import threading as threading
 
     if has_exited():
+        stay_if_leaving()
         raise RuntimeError("the Monarch client of this process has been shut down and cannot be started again")
     _open_standard_descriptors()
     tail = config.value("tail_log_lines")
     native = NativeProcess.client(uid or new_uid(), host_name(), zygote_command(), list(os.environ.items()), tail, _consoles())
     # It starts while the rest is imported.
     native.warm_up()
-    process = LocalProcess(native, host_name(), "client")
-    process.start_variables = start_variables()
-    from monarch._core.start.housekeeping import run_client  # while the zygote starts
-
     try:
+        process = LocalProcess(native, host_name(), "client")
+        process.start_variables = start_variables()
+        # All that the exit needs too: there may be no descriptor left then to read it from its files.
+        from monarch._core.config import duration
+        from monarch._core.process import log_directory
+        from monarch._core.start.housekeeping import run_client
+
+        del duration, log_directory
         start_new_thread(run_client, (process,))
-    except RuntimeError:  # no thread is to be had, and a client without housekeeping would wait for ever
+    except OSError as e:
+        native.close_agent(0.0)
+        raise OSError(e.errno, f"cannot start the runtime: {e.strerror}", e.filename) from None
+    except BaseException:  # no thread is to be had: a client without housekeeping would wait for ever
         native.close_agent(0.0)
         raise
     set_process(process)

@@ -16,7 +16,10 @@ from monarch._core.process.runtime_log import event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from typing import Any
+else:
+    import _signal as signal  # without the enumerations that the other one makes first
 
 # What a stop of local procs may take (contract 6.4).
 _HOST_TIMEOUT = 10.0
@@ -99,8 +102,6 @@ def _flush_streams() -> None:
 
 
 def _end_deferring() -> None:
-    import signal
-
     from monarch._core.process.root_fault import has_fault
 
     handler = signal.getsignal(signal.SIGINT)
@@ -122,7 +123,7 @@ def _end_with(code: int) -> None:
 
         # Running code anew, even none, makes the interpreter forget that it ends for an interrupt, which it would do by a signal.
         ctypes.pythonapi.PyRun_SimpleString(b"")
-    except ImportError:
+    except (ImportError, OSError):
         os._exit(code)
 
 

@@ -32,6 +32,7 @@ _SAYS = {
     "lost": "host {peer} lost: {detail}",
     "left": "host {peer} left: {detail}",
     "ended": "job of {peer} is over: {detail}",
+    "output": "{detail}; `await procs.logging_option(stream_to_client=True)` shows it here too, and `monarch logs` that of a job's workers",
     "release": "host {peer} has another patch release: {detail}",
 }
 
@@ -196,7 +197,7 @@ def handle(process: LocalProcess, event: tuple[Any, ...]) -> None:
     kind = event[0]
     if kind == "audit":
         what, peer, detail, count = event[1:]
-        level = runtime_log.WARN if what in ("refused", "lost", "release") else runtime_log.INFO
+        level = runtime_log.WARN if what in ("refused", "lost", "release", "output") else runtime_log.INFO
         # That a host is lost is the reason of failures, which are told.
         text = _SAYS[what].format(peer=peer or "a host", detail=detail)
         if count > 1:

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,8 @@ pub struct Job {
     pub(super) casts_sent: AtomicU64,
     pub(super) arrivals: Mutex<Arrivals>,
     pub(super) tree: Mutex<Tree>,
+    /// The client has been told, or has said, that lines of other hosts are not shown at the client.
+    pub(crate) unshown: AtomicBool,
     /// Of the client: what it says of itself to hosts.
     pub(super) from: Mutex<String>,
 }
@@ -62,6 +64,7 @@ impl Job {
             casts_sent: AtomicU64::new(0),
             arrivals: Mutex::default(),
             tree: Mutex::default(),
+            unshown: AtomicBool::new(false),
             from: Mutex::default(),
         })
     }
