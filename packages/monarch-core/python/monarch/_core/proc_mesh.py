@@ -7,7 +7,7 @@ import marshal
 from monarch._core.actor import Actor, actor_class, check_arguments
 from monarch._core.actor_mesh import ActorMesh, share_if_plain, whole_shape
 from monarch._core.future import Future
-from monarch._core.identity import new_uid
+from monarch._core.identity import checked_name, new_uid
 from monarch._core.loaded import loaded_module
 from monarch._core.mesh import MeshTrait
 from monarch._core.mesh_info import MeshInfo, each_of, runs_of
@@ -80,6 +80,7 @@ class ProcMesh(MeshTrait):
 
         if self._info.stopped is not None:
             raise RuntimeError("`ProcMesh` has already been stopped")
+        name = checked_name(str(name))
         actor_class(cls)
         cls = replaced(cls)
         check_arguments(cls.__init__, 1, args, kwargs)
@@ -92,7 +93,7 @@ class ProcMesh(MeshTrait):
         payload = dumps_class(cls)
         extent = self._shape.extent
         info = MeshInfo(
-            new_uid(), str(name), owner.display, extent, procs, class_name, payload, agents, process.uid, process.agent_uid, info.job
+            new_uid(), name, owner.display, extent, procs, class_name, payload, agents, process.uid, process.agent_uid, info.job
         )
         info.cls = cls
         handle = ActorMesh(info, whole_shape(info.extent))

@@ -9,7 +9,7 @@ import sys
 from monarch._core import config
 from monarch._core.actor_mesh import whole_shape
 from monarch._core.host_mesh import HostMesh, host_extent
-from monarch._core.identity import new_uid
+from monarch._core.identity import checked_name, new_uid
 from monarch._core.loaded import loaded_module
 from monarch._core.log_directory import directory_below, log_root, output_file
 from monarch._core.mesh_info import MeshInfo, each_of, reach
@@ -45,6 +45,7 @@ def spawn_procs(
     replica: int = 0,
 ) -> ProcMesh:
     """`replica`: of several meshes like this one, for the ranks that stand before lines of output."""
+    checked_name(name)
     extent = host_extent(hosts, per_host)
     each = 1
     for size in per_host.values():
@@ -183,6 +184,9 @@ def _command(
         if executable is None and elsewhere:
             return [], None, True, {}, "python"
         given = BootstrapCommand(executable or sys.executable)
+    if not isinstance(given, BootstrapCommand):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"bootstrap_command gave {given!r}, which is not a BootstrapCommand")
+    given._check()
     if elsewhere:
         return given._argv(), given.program, given.inherit_env, given.env, " ".join((given.program, *(given.args or ())))
     return given._argv(), given.program, False, given._environment(), " ".join((given.program, *(given.args or ())))
