@@ -19,8 +19,8 @@ PORT_VARIABLE = "MONARCH_DEBUG_SERVER_PORT"
 PROTOCOL_VARIABLE = "MONARCH_DEBUG_SERVER_PROTOCOL"
 DEFAULT_HOST, DEFAULT_PORT = "localhost", 27000
 
-# States of the kernel's table: an end in time-wait belongs to nobody any more, one that listens is a server's.
-_TIME_WAIT, _LISTEN = 0x06, 0x0A
+# The state of a server's socket in the kernel's table.
+_LISTEN = 0x0A
 
 
 class DebugServerAddress(NamedTuple):
@@ -106,19 +106,19 @@ def find_servers() -> list[DebugServerAddress]:
 
 
 def is_own(connection: socket.socket) -> bool:
-    """The other end of this connection on this machine belongs to this user."""
+    """The other end of this connection on this machine belongs to this user. False for an end that no process has (any more, or yet)."""
     try:
         theirs, ours = _ends(*connection.getpeername()[:2]), _ends(*connection.getsockname()[:2])
     except OSError:  # it is gone already
         return False
-    for local, remote, state, uid in _connections():
-        if local in theirs and remote in ours and state != _TIME_WAIT:
+    for local, remote, _, uid in _connections():
+        if local in theirs and remote in ours:
             return uid == os.getuid()
     return False
 
 
 def _connections() -> list[tuple[str, str, int, int]]:
-    """Both ends, state and user of every TCP connection of this machine, as the kernel writes them."""
+    """Both ends, state and user of every TCP socket of this machine that a process has, as the kernel writes them."""
     found: list[tuple[str, str, int, int]] = []
     for name in ("tcp", "tcp6"):
         try:
@@ -126,7 +126,8 @@ def _connections() -> list[tuple[str, str, int, int]]:
                 rows = [line.split() for line in table][1:]
         except OSError:
             continue
-        found += [(row[1], row[2], int(row[3], 16), int(row[7])) for row in rows]
+        # A socket without an inode is closed, or not accepted yet: the kernel writes root as its user, whoever had it.
+        found += [(row[1], row[2], int(row[3], 16), int(row[7])) for row in rows if row[9] != "0"]
     return found
 
 
