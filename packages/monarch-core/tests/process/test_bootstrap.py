@@ -218,3 +218,26 @@ def test_folder_that_is_gone(tmp_path, monkeypatch):
     for method in ("auto", "exec"):
         with configured(spawn_method=method), this_host().spawn_procs() as mesh:
             assert mesh.initialized.get() is True
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "text"),
+    [
+        (BootstrapCommand(""), ValueError, "program is empty"),
+        (BootstrapCommand("/bin/a\0b"), ValueError, "program has a NUL byte"),
+        (BootstrapCommand(5), TypeError, "program is 5, which is not a string"),  # pyright: ignore
+        (BootstrapCommand("true", args=["x", None]), TypeError, r"args\[1\] is None"),  # pyright: ignore
+        (BootstrapCommand("true", env={"A": 5}), TypeError, r"env\['A'\] is 5"),  # pyright: ignore
+        (BootstrapCommand("true", env={"A=B": "c"}), ValueError, "'A=B' cannot name a variable"),
+        (lambda point: "true", TypeError, "gave 'true', which is not a BootstrapCommand"),
+    ],
+)
+def test_malformed_command_is_refused_at_once(command, error, text):
+    with pytest.raises(error, match=text):
+        this_host().spawn_procs(bootstrap_command=command)
+
+
+def test_program_whose_name_is_not_unicode_is_named():
+    mesh = this_host().spawn_procs(bootstrap_command=BootstrapCommand("/no/such/\udc80"))
+    with pytest.raises(SpawnError, match=r"cannot run /no/such/\\udc80: No such file"):
+        mesh.initialized.get()

@@ -12,7 +12,7 @@ from fresh import lines, run
 from mesh_actors import Probe
 
 from monarch._core.hosts.host_mesh import HostMesh
-from monarch.actor import SupervisionError, context, this_host, this_proc
+from monarch.actor import ActorError, SupervisionError, context, get_or_spawn_controller, this_host, this_proc
 
 
 @pytest.fixture(scope="module")
@@ -220,3 +220,21 @@ def test_root_context():
     assert (root.name, root.class_name, root.creator, str(root)) == ("root", None, None, "<root>")
     assert root.actor_id.label == "client"
     assert root.actor_id.is_root
+
+
+@pytest.mark.parametrize("sizes", [{"gpus": 1 << 31}, {"gpus": 1 << 80}, {"rows": 1 << 16, "columns": 2}])
+def test_more_processes_than_a_host_can_have_are_refused(sizes):
+    with pytest.raises(ValueError, match="processes on each host, of at most 65,536"):
+        this_host().spawn_procs(sizes)
+
+
+def test_name_that_is_not_unicode_is_refused_at_once(pair, probe):
+    with pytest.raises(ValueError, match=r"name 'n\\udc80' is not valid Unicode: a lone surrogate at position 1"):
+        pair.spawn("n\udc80", Probe)
+    with pytest.raises(ValueError, match=r"name 'n\\udc80' is not valid Unicode"):
+        this_host().spawn_procs(name="n\udc80")
+    with pytest.raises(ValueError, match=r"label 'n\\udc80' is not valid Unicode"):
+        this_host().spawn_procs({"n\udc80": 2})
+    with pytest.raises(ActorError, match=r"name 'n\\udc80' is not valid Unicode"):
+        get_or_spawn_controller("n\udc80", Probe).get()
+    assert probe.pid.call().get().size() == 2

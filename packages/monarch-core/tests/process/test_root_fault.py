@@ -337,3 +337,23 @@ def test_failed_init_that_was_caught(tmp_path):
         """,
     )
     assert (code, out, err) == (0, "True\n", "")
+
+
+def test_spawn_on_procs_whose_end_was_seen_interrupts_nothing(tmp_path: Path) -> None:
+    code, out, err = run(
+        tmp_path,
+        """
+        for _ in range(40):  # the end of a process arrives before or after the spawn
+            procs = this_host().spawn_procs({"gpus": 2}, bootstrap_command=BootstrapCommand("/bin/false"))
+            try:
+                procs.initialized.get()
+            except SpawnError:
+                pass
+            try:
+                procs.spawn("child", Child).ping.call().get()
+            except SupervisionError:
+                pass
+        say("all caught")
+        """,
+    )
+    assert (code, out, err) == (0, "all caught\n", "")

@@ -62,6 +62,23 @@ def test_worker_has_the_identity_of_its_address(start: str, tmp_path: Path) -> N
         assert (worker.process.returncode, out) == (0, b"" if start == "forever" else b"over\n")
 
 
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_worker_leaves_a_file_at_its_address_alone(kind: str, tmp_path: Path) -> None:
+    place, kept = tmp_path / "place", tmp_path / "kept"
+    kept.write_text("precious")
+    {"file": lambda: place.write_text("precious"), "link": lambda: place.symlink_to(kept), "folder": place.mkdir}[kind]()
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "worker", "--listen", f"ipc://{place}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None and worker.stderr is not None
+        listening = worker.stdout.readline()
+        worker.kill()
+        said = worker.stderr.read()
+    assert listening == ""
+    assert f"cannot listen at ipc://{place}: Address already in use" in said
+    assert place.is_dir() if kind == "folder" else place.read_text() == "precious"
+
+
 def test_command_with_an_identity_publishes_it() -> None:
     with Workers(0) as workers:
         mine = identity()

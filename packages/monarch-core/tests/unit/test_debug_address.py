@@ -89,6 +89,23 @@ def test_connection_of_another_user_is_refused_by_both_ways(host: str) -> None:
                 assert not debug_address.is_own_by_table(connection)
 
 
+def test_a_client_that_has_closed_is_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as one:
+            one.sendall(b"attach trainer 0\n")
+        other = server.accept()[0]
+        with other:
+            assert other.recv(100) == b"attach trainer 0\n"
+            assert not debug_address.is_own(other)
+
+
+def test_a_server_that_has_not_accepted_is_not_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+        assert not debug_address.is_own(one)
+
+
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -21,8 +21,8 @@ PORT_VARIABLE = "MONARCH_DEBUG_SERVER_PORT"
 PROTOCOL_VARIABLE = "MONARCH_DEBUG_SERVER_PROTOCOL"
 DEFAULT_HOST, DEFAULT_PORT = "localhost", 27000
 
-# States of the kernel's table: an end in time-wait belongs to nobody any more, one that listens is a server's.
-_TIME_WAIT, _LISTEN = 0x06, 0x0A
+# The state of a server's socket in the kernel's table.
+_LISTEN = 0x0A
 
 # Of `linux/netlink.h` and `linux/inet_diag.h`: a request without `NLM_F_DUMP` looks one connection up by its addresses.
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _NLMSG_ERROR = 4, 20, 1, 2
@@ -115,7 +115,7 @@ def find_servers() -> list[DebugServerAddress]:
 
 
 def is_own(connection: socket.socket) -> bool:
-    """The other end of this connection on this machine belongs to this user."""
+    """The other end of this connection on this machine belongs to this user. False for an end that no process has (any more, or yet)."""
     known = is_own_by_lookup(connection)
     return is_own_by_table(connection) if known is None else known
 
@@ -134,13 +134,14 @@ def is_own_by_lookup(connection: socket.socket) -> bool | None:
                 return None if _look_up(netlink, connection.family, ours, theirs) is None else False
     except (OSError, struct.error):
         return None
-    state, uid = found
-    # With no connection of these addresses the kernel gives what listens at the first one.
-    return state not in (_TIME_WAIT, _LISTEN) and uid == os.getuid()
+    state, uid, inode = found
+    # With no connection of these addresses the kernel gives what listens at the first one. An end without an inode has no process, and the
+    # kernel gives root as its user.
+    return state != _LISTEN and inode != 0 and uid == os.getuid()
 
 
-def _look_up(netlink: socket.socket, family: int, near: tuple[str, int], far: tuple[str, int]) -> tuple[int, int] | None:
-    """State and user of the end `near` of a TCP connection; `OSError` if the kernel answers in another way."""
+def _look_up(netlink: socket.socket, family: int, near: tuple[str, int], far: tuple[str, int]) -> tuple[int, int, int] | None:
+    """State, user and inode of the end `near` of a TCP connection; `OSError` if the kernel answers in another way."""
     ends = [(struct.pack("!H", port), socket.inet_pton(family, host.partition("%")[0])) for host, port in (near, far)]
     (source_port, source), (target_port, target) = ends
     body = _INET_DIAG_REQ_V2.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF, source_port, target_port, source, target, 0, _ANY_COOKIE)
@@ -155,7 +156,7 @@ def _look_up(netlink: socket.socket, family: int, near: tuple[str, int], far: tu
             return None
         raise OSError(number, os.strerror(number))
     fields = _INET_DIAG_MSG.unpack_from(answer, _NLMSGHDR.size)
-    return fields[1], fields[8]
+    return fields[1], fields[8], fields[9]
 
 
 def is_own_by_table(connection: socket.socket) -> bool:
@@ -164,14 +165,14 @@ def is_own_by_table(connection: socket.socket) -> bool:
         theirs, ours = _ends(*connection.getpeername()[:2]), _ends(*connection.getsockname()[:2])
     except OSError:  # it is gone already
         return False
-    for local, remote, state, uid in _connections():
-        if local in theirs and remote in ours and state != _TIME_WAIT:
+    for local, remote, _, uid in _connections():
+        if local in theirs and remote in ours:
             return uid == os.getuid()
     return False
 
 
 def _connections() -> list[tuple[str, str, int, int]]:
-    """Both ends, state and user of every TCP connection of this machine, as the kernel writes them."""
+    """Both ends, state and user of every TCP socket of this machine that a process has, as the kernel writes them."""
     found: list[tuple[str, str, int, int]] = []
     for name in ("tcp", "tcp6"):
         try:
@@ -179,7 +180,8 @@ def _connections() -> list[tuple[str, str, int, int]]:
                 rows = [line.split() for line in table][1:]
         except OSError:
             continue
-        found += [(row[1], row[2], int(row[3], 16), int(row[7])) for row in rows]
+        # A socket without an inode is closed, or not accepted yet: the kernel writes root as its user, whoever had it.
+        found += [(row[1], row[2], int(row[3], 16), int(row[7])) for row in rows if row[9] != "0"]
     return found
 
 

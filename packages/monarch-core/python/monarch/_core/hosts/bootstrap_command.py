@@ -36,6 +36,27 @@ class BootstrapCommand:
         """A copy with these variables too."""
         return BootstrapCommand(self.program, self.arg0, self.args, {**self.env, **env}, self.inherit_env)
 
+    def _check(self) -> None:
+        """`TypeError` or `ValueError`, which name the field, for what no program can be started with."""
+        texts: list[tuple[str, Any]] = [("program", self.program)]
+        if self.arg0 is not None:
+            texts.append(("arg0", self.arg0))
+        texts += [(f"args[{i}]", arg) for i, arg in enumerate(self.args or ())]
+        for name, value in self.env.items():
+            texts.append((f"env name {name!r}", name))
+            if value is not None:
+                texts.append((f"env[{name!r}]", value))
+        for field, text in texts:
+            if not isinstance(text, str):
+                raise TypeError(f"BootstrapCommand: {field} is {text!r}, which is not a string")
+            if "\0" in text:
+                raise ValueError(f"BootstrapCommand: {field} has a NUL byte: {text!r}")
+        for name in self.env:
+            if not name or "=" in name:
+                raise ValueError(f"BootstrapCommand: {name!r} cannot name a variable of the environment")
+        if not self.program:
+            raise ValueError("BootstrapCommand: program is empty")
+
     def _argv(self) -> list[str]:
         args = self.args
         if args is not None and len(args) == 2 and args[0] == "-m" and args[1].endswith("actor.bootstrap_main"):

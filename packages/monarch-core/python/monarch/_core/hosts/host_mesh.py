@@ -7,10 +7,11 @@ from monarch._core.call.lazy_future import returns_future
 from monarch._core.hosts.attachment import native_hosts
 from monarch._core.hosts.spawned_procs import SpawnedProcs, procs_on
 from monarch._core.process.above import above
+from monarch._core.process.identity import checked_name
 from monarch._core.process.process import LocalProcess
 from monarch._core.shape.mesh import MeshTrait
 from monarch._core.shape.shape import Extent, Point, Region, Shape
-from monarch._core.shape.slice import Slice
+from monarch._core.shape.slice import Slice, product
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -269,6 +270,10 @@ def local_host(process: LocalProcess) -> HostMesh:
     return found
 
 
+# Far more than a machine runs (`pid_max` is 32,768 by default): a larger number is a mistake, and would take all memory here.
+_PROCS_PER_HOST = 1 << 16
+
+
 def host_extent(hosts: HostMesh, per_host: dict[str, int]) -> Extent:
     """The hosts' dimensions followed by those of one host; `ValueError` if they share a label or a size makes no sense."""
     shared = [label for label in per_host if label in hosts._labels]
@@ -277,4 +282,8 @@ def host_extent(hosts: HostMesh, per_host: dict[str, int]) -> Extent:
     for label, size in per_host.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"per_host[{label!r}] must be a positive int, not {size!r}")
+        checked_name(label, "label")
+    each = product(tuple(per_host.values()))
+    if each > _PROCS_PER_HOST:
+        raise ValueError(f"per_host {per_host} makes {each:,} processes on each host, of at most {_PROCS_PER_HOST:,}")
     return Extent([*hosts._labels, *per_host], [*hosts._ndslice.sizes, *per_host.values()])

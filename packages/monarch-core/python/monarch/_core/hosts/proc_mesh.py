@@ -11,7 +11,7 @@ from monarch._core.call.mesh_info import MeshInfo
 from monarch._core.call.owner import spawning_owner
 from monarch._core.call.runs import each_of, runs_of
 from monarch._core.process.current import current_process
-from monarch._core.process.identity import new_uid
+from monarch._core.process.identity import checked_name, new_uid
 from monarch._core.process.loaded import loaded_module
 from monarch._core.process.process import AGGREGATE, GATHER, LOG_LEVEL, NO_ANSWER, LocalProcess
 from monarch._core.shape.mesh import MeshTrait
@@ -84,6 +84,7 @@ class ProcMesh(MeshTrait):
             # Where the end of the client has stopped it, a thread of the user has nobody left to tell.
             stay_if_leaving()
             raise RuntimeError("`ProcMesh` has already been stopped")
+        name = checked_name(str(name))
         check_names(actor_class(cls), cls)
         cls = replaced(cls)
         check_arguments(cls.__init__, 1, args, kwargs)
@@ -96,7 +97,7 @@ class ProcMesh(MeshTrait):
         payload = dumps_class(cls)
         extent = self._shape.extent
         info = MeshInfo(
-            new_uid(), str(name), owner.display, extent, procs, class_name, payload, agents, process.uid, process.agent_uid, info.job
+            new_uid(), name, owner.display, extent, procs, class_name, payload, agents, process.uid, process.agent_uid, info.job
         )
         info.cls = cls
         handle = ActorMesh(info, whole_shape(info.extent))

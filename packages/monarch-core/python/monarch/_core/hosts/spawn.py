@@ -16,7 +16,7 @@ from monarch._core.hosts.proc_mesh import ProcMesh
 from monarch._core.hosts.slow_spawn import watch
 from monarch._core.process.current import current_process, simulated_process
 from monarch._core.process.environment import start_variables
-from monarch._core.process.identity import new_uid
+from monarch._core.process.identity import checked_name, new_uid
 from monarch._core.process.loaded import loaded_module
 from monarch._core.process.log_directory import directory_below, log_root, output_file
 from monarch._core.process.process import FIRST_ERROR, GATHER
@@ -47,6 +47,7 @@ def spawn_procs(
     replica: int = 0,
 ) -> ProcMesh:
     """`replica`: of several meshes like this one, for the ranks that stand before lines of output."""
+    checked_name(name)
     extent = host_extent(hosts, per_host)
     each = 1
     for size in per_host.values():
@@ -185,6 +186,9 @@ def _command(
         if executable is None and elsewhere:
             return [], None, True, {}, "python"
         given = BootstrapCommand(executable or sys.executable)
+    if not isinstance(given, BootstrapCommand):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"bootstrap_command gave {given!r}, which is not a BootstrapCommand")
+    given._check()
     if elsewhere:
         return given._argv(), given.program, given.inherit_env, given.env, " ".join((given.program, *(given.args or ())))
     return given._argv(), given.program, False, given._environment(), " ".join((given.program, *(given.args or ())))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _MPOL_BIND = 2
 # set_mempolicy, x86-64 and aarch64.
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
+# Kernels are built for 8,192 processors at most.
+_LARGEST = 0xFFFF
 _NODES = "/sys/devices/system/node"
 
 
@@ -28,7 +30,7 @@ def parse_cpus(text: str) -> set[int]:
             high = int(last) if dash else low
         except ValueError:
             raise ValueError(f"invalid list of processors or nodes: {text!r}") from None
-        if low < 0 or high < low:
+        if low < 0 or high < low or high > _LARGEST:
             raise ValueError(f"invalid list of processors or nodes: {text!r}")
         found.update(range(low, high + 1))
     return found

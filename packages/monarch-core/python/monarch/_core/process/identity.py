@@ -26,6 +26,15 @@ def to_label(name: str) -> str:
     return "".join(c for c in name.lower() if c in _LABEL)[:_LABEL_LENGTH] or "nil"
 
 
+def checked_name(name: str, what: str = "name") -> str:
+    """The name itself; `ValueError` for one that cannot be sent, since names are UTF-8 in messages, reports and logs."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as e:
+        raise ValueError(f"{what} {name!r} is not valid Unicode: a lone surrogate at position {e.start}") from None
+    return name
+
+
 def to_base58(value: int) -> str:
     text = ""
     while value:

@@ -30,6 +30,8 @@ def unhandled_fault_hook(failure: MeshFailure) -> None:
 _lock = allocate_lock()
 # (mesh uid, rank) that the script has seen as an exception.
 _seen: set[tuple[int, int]] = set()
+# Processes whose end it has seen: what it spawns there afterwards fails for the same reason.
+_seen_procs: set[int] = set()
 # Failures whose exception the script still holds unseen.
 _held: dict[tuple[int, int], MeshFailure] = {}
 _fatal = False
@@ -72,10 +74,10 @@ def root_failed(process: LocalProcess, failure: MeshFailure) -> None:
     if _hook() is not unhandled_fault_hook:
         _call(process, failure)
         return
-    mesh = next((m.info.uid for m in list(process.owned.values()) if m.info.unique_name == failure.mesh_name), 0)
-    key = (mesh, failure.crashed_ranks[0] if failure.crashed_ranks else -1)
+    info = next((m.info for m in list(process.owned.values()) if m.info.unique_name == failure.mesh_name), None)
+    key = (info.uid if info is not None else 0, failure.crashed_ranks[0] if failure.crashed_ranks else -1)
     with _lock:
-        if key in _seen:
+        if key in _seen or (info is not None and key[1] >= 0 and info.procs[key[1]] in _seen_procs):
             failure_event("failure.handled", INFO, failure, "<root>")
             return
         _held[key] = failure
@@ -109,6 +111,7 @@ def forget_meshes(meshes: set[int]) -> None:
 def proc_failure_seen(process: LocalProcess, proc: int) -> None:
     """The script has got the end of this process as an exception: that covers all the root has there."""
     with _lock:
+        _seen_procs.add(proc)
         for mesh in list(process.owned.values()):
             for rank, uid in enumerate(mesh.info.procs):
                 if uid == proc:

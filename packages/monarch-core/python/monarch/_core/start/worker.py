@@ -179,16 +179,23 @@ def _assigned_uid() -> int:
 
 def _make_room(bound: ChannelAddr) -> None:
     """A socket file whose listener is gone is in the way of the next."""
-    if bound.path is None or bound.path.startswith("@") or not os.path.exists(bound.path):
+    if bound.path is None or bound.path.startswith("@"):
         return
     import socket
+    import stat
 
+    try:
+        # A connection to a file of any other kind is refused as well: only a socket may be taken away.
+        if not stat.S_ISSOCK(os.lstat(bound.path).st_mode):
+            return
+    except OSError:  # nothing there, or not to be reached: binding says what is wrong
+        return
     with socket.socket(socket.AF_UNIX) as s:
         try:
             s.connect(bound.path)
         except ConnectionRefusedError:
             os.unlink(bound.path)
-        except OSError:  # no socket, or not ours: binding says what is wrong
+        except OSError:  # not ours: binding says what is wrong
             return
 
 

@@ -220,7 +220,7 @@ def run_command(body: bytes, link: int) -> None:
             os.chdir(cwd)
         os.execvpe(program, argv, env)
     except OSError as e:
-        os.write(2, f"cannot run {program}: {e.strerror}\n".encode())
+        os.write(2, f"cannot run {program}: {e.strerror}\n".encode(errors="backslashreplace"))
     os._exit(127)
 
 
