@@ -12,7 +12,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from monarch.job import _credentials
+from monarch.job._files import credentials
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -43,7 +43,7 @@ def _opened(apply_id: str | None) -> int | None:
         return None
     try:
         # For writing: NFS locks nothing else.
-        return os.open(_credentials.secret_path(apply_id), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        return os.open(credentials.secret_path(apply_id), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return None
 

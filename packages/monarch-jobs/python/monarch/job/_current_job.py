@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch.job import _contexts
+from monarch.job._files import contexts
 from monarch.job._trait import JobTrait
 from monarch.job.errors import NO_JOB, JobError
 
@@ -10,12 +10,12 @@ from monarch.job.errors import NO_JOB, JobError
 def set_current_job(module_path: str) -> None:
     """Makes `module.attribute`, which has to be a job, the spec of the active context."""
     resolve(module_path)
-    _contexts.set_spec(module_path)
+    contexts.set_spec(module_path)
 
 
 def load_current_job() -> JobTrait:
     """The spec of the active context, imported; `JobError` if none is set or it is no job."""
-    found = _contexts.spec()
+    found = contexts.spec()
     if found is None:
         raise JobError("no current job is set", code=NO_JOB, hint="`monarch apply MODULE.ATTRIBUTE`, or set_current_job(), sets one")
     return resolve(found)

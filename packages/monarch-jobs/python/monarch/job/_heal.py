@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 from monarch.job import _allocation_lock, _joining, _lifecycle
-from monarch.job._commands import time_left, time_limit
 from monarch.job._join import Host
+from monarch.job._machine.commands import time_left, time_limit
 from monarch.job._status import HealReport, HostStatus
 from monarch.job.errors import JobEndedError, JobError, JoinTimeoutError
 

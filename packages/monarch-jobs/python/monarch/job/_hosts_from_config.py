@@ -12,11 +12,11 @@ _LOCAL_HOSTS = 2
 
 def hosts_from_config(name: str) -> HostMesh:
     """The mesh `name` of the current job; without a current job, two hosts that are processes of this machine."""
-    from monarch.job import _contexts
     from monarch.job._current_job import load_current_job
+    from monarch.job._files import contexts
     from monarch.job.process import ProcessJob
 
-    if _contexts.spec() is not None:
+    if contexts.spec() is not None:
         return load_current_job().state()[name]
     from atexit import register
 

@@ -8,10 +8,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monarch.job import _credentials
-from monarch.job._commands import time_left
+from monarch.job._files import credentials
 from monarch.job._job_state import JobState
 from monarch.job._join import Host, Join
+from monarch.job._machine.commands import time_left
 from monarch.job._status import HostStatus, JobStatus
 from monarch.job.errors import JobEndedError, JobError
 
@@ -30,7 +30,7 @@ def submit(job: LauncherJob, client_script: str | None) -> None:
     if client_script is not None and not job.runs_scripts:
         raise JobError(f"{job.kind} jobs run no client script", title=job._title, hint="run the script itself; it connects with state()")
     assert job.apply_id is not None
-    secret = _credentials.make(job.apply_id)
+    secret = credentials.make(job.apply_id)
     job._client_script = client_script
     launcher = job._launcher()
     job._ids = launcher.submit(launcher.plan(), secret)

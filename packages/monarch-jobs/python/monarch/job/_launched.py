@@ -60,17 +60,17 @@ class LauncherJob(JobTrait):
     @property
     def _directory(self) -> str:
         """This allocation's private directory, `MONARCH_HOME/jobs/<apply_id>`, 0700; it exists once the job is applied."""
-        from monarch.job import _credentials
+        from monarch.job._files import credentials
 
         assert self.apply_id is not None
-        return _credentials.directory(self.apply_id)
+        return credentials.directory(self.apply_id)
 
     def _secret(self) -> bytes:
         """What the hosts were told when the job was submitted; `CredentialsError` where it is not on this machine."""
-        from monarch.job import _credentials
+        from monarch.job._files import credentials
 
         assert self.apply_id is not None
-        return _credentials.secret(self.apply_id)
+        return credentials.secret(self.apply_id)
 
     def plan(self) -> Plan:
         return self._launcher().plan()

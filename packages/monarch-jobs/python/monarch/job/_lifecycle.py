@@ -9,7 +9,8 @@ import uuid
 import warnings
 from typing import TYPE_CHECKING
 
-from monarch.job import _allocation_lock, _audit, _credentials, _store
+from monarch.job import _allocation_lock, _store
+from monarch.job._files import audit, credentials
 from monarch.job.errors import JobEndedError, JobError, StateFileError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def apply(job: JobTrait, client_script: str | None) -> None:
     life = job._life
     life.apply_id = str(uuid.uuid4())
     try:
-        with _audit.recorded("apply", _named(job), script=client_script):
+        with audit.recorded("apply", _named(job), script=client_script):
             job._create(client_script)
     except BaseException:
         _take_back(job)
@@ -62,9 +63,9 @@ def _take_back(job: JobTrait) -> None:
     apply_id = job._life.apply_id
     if apply_id is not None and not failed:
         try:
-            _credentials.remove(apply_id)
+            credentials.remove(apply_id)
         except JobError as e:  # the error that is on its way says more
-            if os.path.lexists(_credentials.directory(apply_id)):
+            if os.path.lexists(credentials.directory(apply_id)):
                 say(f"{job._title}: {e}")
     job._life.apply_id = None
     job._life.active = False
@@ -102,11 +103,11 @@ def _connect(job: JobTrait) -> JobState:
     try:
         found = job._state()
     except BaseException as e:
-        _audit.record("attach", target, f"{type(e).__name__}: {e}".partition("\n")[0])
+        audit.record("attach", target, f"{type(e).__name__}: {e}".partition("\n")[0])
         raise
     if found is not job._life.attached:
         job._life.attached = found
-        _audit.record("attach", target)
+        audit.record("attach", target)
     path = job._life.path
     if path is not None and os.path.exists(path):
         with _allocation_lock.held(job):
@@ -211,7 +212,7 @@ def _kill(asked: JobTrait, job: JobTrait) -> None:
         step(f"end the allocation ({job._where()})", job._kill)
     ended = not failed
     if apply_id is not None:
-        step("remove the credentials", _credentials.remove, apply_id)
+        step("remove the credentials", credentials.remove, apply_id)
     if ended and path is not None:
         step("remove the state file", _store.remove, path, apply_id)
     if ended:
@@ -220,14 +221,14 @@ def _kill(asked: JobTrait, job: JobTrait) -> None:
         asked._life.stand_in = None
     if was_active:
         life.attached = None
-        _audit.record("kill", target, "; ".join(f"could not {what}: {type(e).__name__}" for what, e in failed) or "done")
+        audit.record("kill", target, "; ".join(f"could not {what}: {type(e).__name__}" for what, e in failed) or "done")
     if failed:
         causes = "\n".join(f"could not {what}: {type(e).__name__}: {e}" for what, e in failed)
         raise JobError("was not killed completely", title=job._title, cause=causes) from failed[0][1]
 
 
 def heal(job: JobTrait, timeout: float | None) -> HealReport:
-    with _audit.recorded("heal", _named(job)):
+    with audit.recorded("heal", _named(job)):
         return job._heal(timeout)
 
 

@@ -11,7 +11,8 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from monarch.job import _contexts, _kinds
+from monarch.job import _kinds
+from monarch.job._files import contexts
 from monarch.job._trait import DEFAULT_JOB_PATH
 from monarch.job.errors import NO_JOB, JobError, StateFileError
 
@@ -272,7 +273,7 @@ def write(path: str, job: JobTrait, *, is_own: bool = True) -> None:
     data = encode(job)
     try:
         if os.path.normpath(path) == DEFAULT_JOB_PATH:
-            _contexts.prepare()
+            contexts.prepare()
         real = _replaceable(path)
         os.makedirs(os.path.dirname(real), 0o700, exist_ok=True)
         replace(real, data)

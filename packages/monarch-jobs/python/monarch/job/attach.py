@@ -48,9 +48,9 @@ class AttachJob(JobTrait):
         self._secret()
 
     def _secret(self) -> bytes | None:
-        from monarch.job import _credentials
+        from monarch.job._files import credentials
 
-        return None if self._credentials is None else _credentials.read_private(self._credentials)
+        return None if self._credentials is None else credentials.read_private(self._credentials)
 
     def _state(self) -> JobState:
         from monarch.actor import attach_to_workers

@@ -7,8 +7,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from monarch.job import _sessions
 from monarch.job._job_state import JobState, check_mesh_names
+from monarch.job._machine import sessions
+from monarch.job._machine.sessions import Session
 from monarch.job._plan import Plan
 from monarch.job._status import HealReport, JobStatus
 from monarch.job._trait import DEFAULT_JOB_PATH, JobTrait, LogFile
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
 
+# Becomes the script once a byte says that it may begin; without the byte, the process that started it failed or died before.
+_GATED = """
+import os, sys
+gate, script = int(sys.argv[1]), sys.argv[2]
+begun = os.read(gate, 1)
+os.close(gate)
+if begun:
+    os.execv(sys.executable, [sys.executable, script])
+sys.exit(1)
+"""
 LOGS = os.path.join(os.path.dirname(DEFAULT_JOB_PATH), "logs")
 
 
@@ -43,7 +54,7 @@ class LocalJob(JobTrait):
     def process(self) -> subprocess.Popen[bytes] | None:
         """The batch client, if this object has started one."""
         session = self._session()
-        return None if session is None else _sessions.child(session)
+        return None if session is None else sessions.child(session)
 
     def plan(self) -> Plan:
         return Plan(self.kind, "".join(f"mesh {name}: the machine of the client\n" for name in self._hosts))
@@ -69,8 +80,8 @@ class LocalJob(JobTrait):
         # The script looks for the file as soon as it runs, and the file names the script: a pipe lets it begin.
         gate, opened = os.pipe()
         try:
-            argv = [sys.executable, "-m", "monarch.job._batch_client", str(gate), script]
-            session = _sessions.start(argv, env, self.apply_id, out, err, keep=(gate,))
+            argv = [sys.executable, "-c", _GATED, str(gate), script]
+            session = sessions.start(argv, env, self.apply_id, out, err, keep=(gate,))
             self._script = {"path": script, "pid": session.pid, "start": session.start, "logs": logs}
             self._life.active = True
             _store.write(DEFAULT_JOB_PATH, BatchJob(self))
@@ -79,8 +90,8 @@ class LocalJob(JobTrait):
             os.close(gate)
             os.close(opened)
 
-    def _session(self) -> _sessions.Session | None:
-        return None if self._script is None else _sessions.Session(self._script["pid"], self._script["start"])
+    def _session(self) -> Session | None:
+        return None if self._script is None else Session(self._script["pid"], self._script["start"])
 
     def _state(self) -> JobState:
         from monarch.actor import this_host
@@ -93,9 +104,9 @@ class LocalJob(JobTrait):
             # Without a script there is nothing that outlives the client.
             alive = self._life.path is None or not self._life.loaded
             return JobStatus("running", "the machine of the client", []) if alive else JobStatus("ended", "its client is gone", [])
-        if _sessions.is_running(session):
+        if sessions.is_running(session):
             return JobStatus("running", f"script {self._where()}", [])
-        code = _sessions.exit_code(session)
+        code = sessions.exit_code(session)
         return JobStatus("ended", f"script {self._where()} {'ended' if code is None else f'ended with exit code {code}'}", [])
 
     def _kill(self) -> None:
@@ -104,7 +115,7 @@ class LocalJob(JobTrait):
         if session is None or session.pid == os.getpid():
             return
         assert self.apply_id is not None
-        left = _sessions.end([session], self.apply_id)
+        left = sessions.end([session], self.apply_id)
         if left:
             raise JobError(f"processes do not end: {', '.join(map(str, left))}", title=self._title)
         self._script = None

@@ -15,7 +15,7 @@ import tempfile
 import uuid
 from typing import TYPE_CHECKING
 
-from monarch.job import _credentials
+from monarch.job._files import credentials
 from monarch.job._loading import job_load, job_loads
 from monarch.job._trait import JobTrait
 
@@ -127,10 +127,10 @@ def _saved(job: JobTrait) -> None:
 
 def _secrets(job: JobTrait) -> list[bytes]:
     assert job.apply_id is not None
-    folder = _credentials.directory(job.apply_id)
+    folder = credentials.directory(job.apply_id)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     paths = [os.path.join(folder, name) for name in names]
-    return [_credentials.read_private(path) for path in paths if os.path.isfile(path)]
+    return [credentials.read_private(path) for path in paths if os.path.isfile(path)]
 
 
 def _in_argument_or_environment(secret: bytes) -> bool:
@@ -148,7 +148,7 @@ def _after(job: JobTrait) -> None:
     _require(not job.active and job.apply_id is None, "after kill() the job is not active")
     _require(job.status().phase == "none", "after kill() status() is 'none'")
     job.kill()
-    folder = os.path.join(_credentials.home(), "jobs")
+    folder = os.path.join(credentials.home(), "jobs")
     left = os.listdir(folder) if os.path.isdir(folder) else []
     _require(not left, f"kill() removes the credentials (left: {', '.join(left)})")
 
