@@ -15,7 +15,7 @@ import pytest
 
 from monarch.actor import Future, this_host
 from monarch.job import HostStatus, JobEndedError, JoinTimeoutError, ProcessJob, SubmitError, job_load, process
-from monarch.job._launched import LauncherJob
+from monarch.job._job.launcher_job import LauncherJob
 from monarch.job._machine import sessions
 
 HERE = Path(__file__).parents[1]
@@ -40,7 +40,7 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
 
     monkeypatch.setattr("monarch.actor.attach_to_workers", attach)
     # It is no host of the job, and must not be shut down with it.
-    monkeypatch.setattr("monarch.job._joining._shut_down", lambda connection: None)
+    monkeypatch.setattr("monarch.job._job.launcher_job._shut_down", lambda connection: None)
     return found
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from monarch.job import CredentialsError, _store
+from monarch.job import CredentialsError, job_load
 from monarch.job._files import contexts, credentials, export
+from monarch.job._job import saved
 from monarch.job.process import ProcessJob, ProcessSpec
 
 
@@ -83,7 +84,7 @@ def test_a_context_moves_to_another_machine(tmp_path: Path, apply_id: str, monke
     job._ids = {"workers": []}
     secret = credentials.make(apply_id)
     contexts.create("mine")
-    _store.write(contexts.state_path("mine"), job)
+    saved.write(contexts.state_path("mine"), job)
     sealed = export.export("mine", "passphrase")
     assert secret not in sealed
 
@@ -92,7 +93,7 @@ def test_a_context_moves_to_another_machine(tmp_path: Path, apply_id: str, monke
     there.mkdir()
     monkeypatch.chdir(there)
     assert export.restore(sealed, "passphrase", None) == "mine"
-    found = _store.load(contexts.state_path("mine"))
+    found = job_load(contexts.state_path("mine"))
     assert isinstance(found, ProcessJob)
     assert (found.apply_id, found._spec) == (apply_id, ProcessSpec(meshes={"a": 1}, env={}))
     assert found._secret() == secret

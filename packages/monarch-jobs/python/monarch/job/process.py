@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from monarch.job._files import credentials
+from monarch.job._files.state_file import DEFAULT_JOB_PATH
+from monarch.job._job.job_state import check_count, check_mesh_names
+from monarch.job._job.launcher import Host, HostPhase, HostStatus, JobStatus, Launcher, LogFile, Phase, Plan
+from monarch.job._job.launcher_job import LauncherJob
 from monarch.job._job.worker_address import (
     SERVICE_PROC_IDS_ENV,
     SERVICE_PROC_RANK_ENV,
@@ -20,20 +24,12 @@ from monarch.job._job.worker_address import (
     published_address,
     serialize_service_proc_ids,
 )
-from monarch.job._job_state import check_count, check_mesh_names
-from monarch.job._join import Host
-from monarch.job._launched import LauncherJob
 from monarch.job._machine import sessions
 from monarch.job._machine.sessions import Session
-from monarch.job._plan import Plan
-from monarch.job._status import HostPhase, HostStatus, JobStatus, Phase
-from monarch.job._trait import DEFAULT_JOB_PATH, LogFile
 from monarch.job.errors import JobError, SubmitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
-
-    from monarch.job._launcher import Launcher
 
 
 # The kernel's limit for the path of a unix socket.

@@ -16,11 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions
 from typing import Any
 
+from monarch.job._files.state_file import DEFAULT_JOB_PATH
+from monarch.job._job.launcher import HostStatus, JobStatus, LogFile, Plan
 from monarch.job._job.worker_address import published_address
 from monarch.job._machine.commands import SSH_FAILED, Commands, Forwarding, Result, time_limit
-from monarch.job._plan import Plan
-from monarch.job._status import HostStatus, JobStatus
-from monarch.job._trait import DEFAULT_JOB_PATH, LogFile
 from monarch.job.errors import BackendMissingError, JobError, SubmitError
 from monarch.job.login import LoginJob, check_meshes
 

@@ -9,6 +9,7 @@ nothing is left if it passes.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 import tempfile
@@ -16,13 +17,13 @@ import uuid
 from typing import TYPE_CHECKING
 
 from monarch.job._files import credentials
-from monarch.job._loading import job_load, job_loads
-from monarch.job._trait import JobTrait
+from monarch.job._job.trait import JobTrait
+from monarch.job._lookup import job_load, job_loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from monarch.job._job_state import JobState
+    from monarch.job._job.job_state import JobState
 
 __all__ = ["conformance"]
 
@@ -93,6 +94,7 @@ def _allocation(job: JobTrait) -> None:
 
 
 def _hosts(state: JobState) -> None:
+    # Loads the runtime of actors, which a suite without hosts does not need.
     from monarch.actor import Actor, endpoint
 
     class Greeter(Actor):
@@ -170,8 +172,6 @@ def _cached(job_factory: Callable[[], JobTrait]) -> None:
 
 
 def _main(arguments: list[str]) -> int:
-    import importlib
-
     if len(arguments) != 1 or "." not in arguments[0]:
         print(__doc__, file=sys.stderr)
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -54,8 +55,6 @@ def ls(as_json: bool) -> int:
     active = contexts.active()
     rows = [{"name": name, "active": name == active, "job": os.path.exists(contexts.state_path(name))} for name in contexts.names()]
     if as_json:
-        import json
-
         click.echo(json.dumps(rows))
         return 0
     if not rows:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
 import os
+import secrets
 import signal
 import sys
+import tempfile
 import threading
 import time
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import click
 
-from monarch.job._cli.verb import INTERRUPTED, verb
+from monarch.job._cli.verb import INTERRUPTED, job_and_hosts, mesh_of, pairs, variables, verb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import FrameType
 
     from monarch.job._client.execution import Target
-    from monarch.job._job_state import JobState
+    from monarch.job._job.job_state import JobState
 
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
@@ -72,8 +76,6 @@ def command(
       A script of yours: monarch exec --all --script setup.sh, or --script - to read it from stdin.
       With several ranks, lines begin with [rank], and each host keeps its own in the folder that the last line on stderr names.
     """
-    from monarch.job._cli.verb import job_and_hosts, variables
-
     if sum((everywhere, mesh is not None, one, point is not None)) > 1:
         raise click.UsageError("--all, --mesh, --one and --point exclude each other")
     if script is not None and module is not None:
@@ -101,8 +103,6 @@ def _words(cmd: tuple[str, ...], script: BinaryIO | None, module: str | None) ->
         return ("-m", module, *cmd), None
     if script is None:
         return cmd, None
-    import os
-
     text = script.read()
     name = os.path.basename(str(script.name)) if script.name not in ("-", "<stdin>") else "script"
     from monarch.job._host.command import PYTHON
@@ -119,8 +119,6 @@ def _words(cmd: tuple[str, ...], script: BinaryIO | None, module: str | None) ->
 def _chosen(
     state: JobState, everywhere: bool, mesh: str | None, point: str | None, per_host: str | None
 ) -> tuple[list[str], JobState, dict[str, int] | None, dict[str, int]]:
-    from monarch.job._cli.verb import mesh_of, pairs
-
     per = pairs(per_host, "--per-host")
     if everywhere:
         return list(state), state, None, per
@@ -141,10 +139,6 @@ def _targets(
     script: tuple[str, bytes] | None,
     output_dir: str | None,
 ) -> list[Target]:
-    import secrets
-    import tempfile
-    from dataclasses import replace
-
     from monarch.job._client.exec import make_target
     from monarch.job._host.command import PREFIX, SUBDIR, TEMPORARY
 
@@ -171,7 +165,10 @@ def _targets(
     # The same place on all hosts that have the same temporary folder as this one, as most do.
     click.echo(f"monarch: output by rank on the hosts: {tempfile.gettempdir()}/{folder}", err=True)
     return [
-        replace(target, order=replace(target.order, folder="/".join((TEMPORARY, folder, *([name] if len(names) > 1 else []), SUBDIR))))
+        dataclasses.replace(
+            target,
+            order=dataclasses.replace(target.order, folder="/".join((TEMPORARY, folder, *([name] if len(names) > 1 else []), SUBDIR))),
+        )
         for target, name in zip(targets, names, strict=True)
     ]
 
@@ -190,8 +187,6 @@ def _run(targets: list[Target]) -> int:
             (execution.interrupt if interrupts == 1 else execution.kill).broadcast()
             continue
         except ExecError as e:
-            import errno
-
             if interrupts:
                 return INTERRUPTED
             click.echo(f"monarch: {e}", err=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
 from typing import NamedTuple
 
 import click
 
-from monarch.job._cli.verb import FAILED, INTERRUPTED, verb
+from monarch.job._cli.verb import FAILED, INTERRUPTED, job_and_hosts, mesh_of, only_one, pairs, place, sliced, variables, verb
 
 
 @verb("shell", short_help="A shell on a host of the current job.")
@@ -21,7 +22,6 @@ def shell(mesh: str | None, point: str | None, env: tuple[str, ...], workdir: st
 
     `~.` at the start of a line leaves, also when the host does not answer.
     """
-    from monarch.job._cli.verb import job_and_hosts, mesh_of, only_one, pairs, variables
     from monarch.job._client.shell import shell as run_shell
 
     job, state = job_and_hosts()
@@ -46,7 +46,6 @@ def cp(src: str, dst: str) -> int:
     What is copied to a directory goes into it under its own name. To a mesh means to each of its hosts, from several hosts means into a
     folder for each, `DST/hosts_0` and so on. Links stay links. Exits with 1 if something had to be left out.
     """
-    from monarch.job._cli.verb import job_and_hosts, mesh_of, place, sliced
     from monarch.job._client import copy
 
     there, here = _REMOTE.fullmatch(src), _REMOTE.fullmatch(dst)
@@ -78,10 +77,7 @@ def port_forward(words: tuple[str, ...]) -> int:
     LOCAL is a port, or an address with a port; without an address only this machine can connect; 0 takes any free port. POINT is
     dimension=number,...; one number alone stands for the same port at both ends.
     """
-    import signal
-
     from monarch.actor import this_proc
-    from monarch.job._cli.verb import job_and_hosts, mesh_of, only_one, pairs
     from monarch.job._client.port_forward import PortForwarder
 
     mesh, point, ports = parse(words)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -12,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import BinaryIO
 
-    from monarch.job._status import JobStatus
-    from monarch.job._trait import LogFile
+    from monarch.job._job.launcher import JobStatus, LogFile
 
 # The end of `monarch --help`: how the verbs belong together, for a reader of nothing else.
 GUIDE = """\
@@ -42,20 +45,17 @@ def apply(spec: str | None, only_plan: bool, replace: str | None) -> int:
 
     Without an argument it is the job that was applied last. An allocation that can run the job is used again.
     """
-    import os
-    import time
-
-    from monarch.job import _lifecycle
-    from monarch.job._current_job import load_current_job, resolve, set_current_job
+    from monarch.job._job.trait import REPLACE, intended
+    from monarch.job._lookup import load_current_job, resolve, set_current_job
 
     try:
         job = load_current_job() if spec is None else resolve(spec)
     except (ValueError, TypeError, ImportError) as e:
         raise click.UsageError(str(e)) from e
     if replace is not None:
-        os.environ[_lifecycle.REPLACE] = replace
+        os.environ[REPLACE] = replace
     if only_plan:
-        click.echo(str(_lifecycle.intended(job).plan()), nl=False)
+        click.echo(str(intended(job).plan()), nl=False)
         return 0
     if spec is not None:
         set_current_job(spec)
@@ -78,8 +78,6 @@ _LOGS_INTERVAL_S = 0.2
 @click.option("--json", "as_json", is_flag=True, help="As one object a look.")
 def status(watch: bool, as_json: bool) -> int:
     """Shows the current job. Exits with 3 if there is none, with 4 if it has ended."""
-    import threading
-
     job = current_job()
     while True:
         status = job.status()
@@ -93,8 +91,6 @@ def status(watch: bool, as_json: bool) -> int:
 
 def _show_status(title: str, status: JobStatus, as_json: bool) -> None:
     if as_json:
-        import json
-
         click.echo(json.dumps({"job": title, **status._asdict(), "hosts": [host._asdict() for host in status.hosts]}))
         return
     # A detail may have the tail of a log: its first line is the state, the others stand below.
@@ -132,8 +128,6 @@ def logs(follow: bool, mesh: str | None, rank: int | None, system: bool, keeper:
     try:
         _show_logs(tails)
         if follow:
-            import threading
-
             is_running = True
             while is_running:
                 threading.Event().wait(_LOGS_INTERVAL_S)
@@ -187,8 +181,6 @@ def heal(timeout: float | None, as_json: bool) -> int:
     """Does the least that works: starts workers again in place, else elsewhere. Exits with 1 if hosts stay missing."""
     report = current_job().heal(timeout=timeout)
     if as_json:
-        import json
-
         click.echo(json.dumps({kind: [host._asdict() for host in hosts] for kind, hosts in report._asdict().items()}))
     else:
         for kind, hosts in report._asdict().items():
@@ -203,10 +195,10 @@ def heal(timeout: float | None, as_json: bool) -> int:
 @click.argument("context", required=False)
 def kill(context: str | None) -> int:
     """Ends the job of the active context, or of CONTEXT. Nothing to kill is fine."""
-    from monarch.job import _store
     from monarch.job._files import contexts
+    from monarch.job._files.state_file import DEFAULT_JOB_PATH
 
-    path = _store.active_path() if context is None else contexts.state_path(context)
+    path = DEFAULT_JOB_PATH if context is None else contexts.state_path(context)
     if context is not None and context not in contexts.names():
         raise contexts.unknown(context)
     job = loaded(path, context)

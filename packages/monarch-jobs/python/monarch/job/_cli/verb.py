@@ -13,7 +13,9 @@ Verbs that run things on hosts name meshes of the current job, and places in the
 from __future__ import annotations
 
 import functools
+import os
 import re
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monarch.actor import HostMesh
-    from monarch.job._job_state import JobState
-    from monarch.job._trait import JobTrait
+    from monarch.job._job.job_state import JobState
+    from monarch.job._job.trait import JobTrait
 
 
 FAILED = 1
@@ -77,28 +79,29 @@ def exit_code(error: Exception) -> int | None:
 
 def current_job() -> JobTrait:
     """The job of the active context; `JobError` with code `no_such_job` where there is none."""
-    from monarch.job import _store
+    from monarch.job._files.state_file import DEFAULT_JOB_PATH
+    from monarch.job._job.saved import load
+    from monarch.job._job.trait import JobTrait
 
-    return loaded(_store.active_path(), None) or _store.load(_store.active_path())
+    return loaded(DEFAULT_JOB_PATH, None) or load(DEFAULT_JOB_PATH, JobTrait)
 
 
 def loaded(path: str, context: str | None) -> JobTrait | None:
     """The job of a state file, None without one. The module of the context's spec is imported where the job's class is not."""
-    from monarch.job import _store
     from monarch.job._files import contexts
+    from monarch.job._job.saved import load_if_there
+    from monarch.job._job.trait import JobTrait
     from monarch.job.errors import StateFileError
 
     try:
-        return _store.load_if_there(path)
+        return load_if_there(path, JobTrait)
     except StateFileError as e:
         spec = contexts.spec(context)
         if e.field != "kind" or spec is None:
             raise
-        from importlib import import_module
-
         # The user named it to `monarch apply`; the file did not.
         import_module(spec.rpartition(".")[0])
-        return _store.load_if_there(path)
+        return load_if_there(path, JobTrait)
 
 
 def current_state() -> JobState:
@@ -115,7 +118,7 @@ def job_and_hosts() -> tuple[JobTrait, JobState]:
 
     job = current_job()
     if isinstance(job, LocalJob) and job.process is None:
-        # Its host is the machine of whoever asks: it does not end.
+        # Its host is this machine: it does not end.
         return job, job._state()
     return job, job._reconnect()
 
@@ -143,8 +146,6 @@ def pairs(text: str | None, what: str) -> dict[str, int]:
 
 def variables(given: Sequence[str]) -> dict[str, str]:
     """`K=V`; a name alone stands for the variable as it is here."""
-    import os
-
     found: dict[str, str] = {}
     for one in given:
         name, equals, value = one.partition("=")

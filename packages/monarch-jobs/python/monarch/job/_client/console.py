@@ -6,6 +6,7 @@ import asyncio
 import codecs
 import io
 import os
+import select
 import stat
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
@@ -91,8 +92,6 @@ def _descriptor(stream: TextIO | None) -> int | None:
 
 
 async def _writable(fd: int) -> None:
-    import select
-
     if select.select([], [fd], [], 0)[1]:
         return
     loop = asyncio.get_running_loop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -215,8 +216,6 @@ def _ask(endpoints: list[Any]) -> None:
 
 
 def _wait(ended: list[Future[None]], seconds: float) -> None:
-    import time
-
     end = time.monotonic() + seconds
     for one in ended:
         try:

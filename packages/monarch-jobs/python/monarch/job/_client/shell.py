@@ -6,7 +6,9 @@ import os
 import select
 import signal
 import sys
+import termios
 import threading
+import tty
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +16,12 @@ from monarch.actor import Actor, HostMesh, MeshFailure, endpoint, this_proc
 from monarch.job._client.exec import check_words
 from monarch.job._client.execution import cannot_start
 from monarch.job._files import audit
+from monarch.job._host.command import Refusal
 from monarch.job._host.terminal import Terminal
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from monarch.job._host.command import Refusal
 
 _TYPED = 4096
 # As many writes may be on their way; then it is looked every so many seconds whether there is room again.
@@ -205,17 +207,12 @@ class _raw:
 
     def __enter__(self) -> None:
         if self.fd is not None:
-            import termios
-            import tty
-
             self.before = termios.tcgetattr(self.fd)
             # What was typed meanwhile is for the shell.
             tty.setraw(self.fd, termios.TCSANOW)
 
     def __exit__(self, *_: object) -> None:
         if self.fd is not None:
-            import termios
-
             try:
                 # Not when all is shown: nobody may be looking any more.
                 termios.tcsetattr(self.fd, termios.TCSANOW, self.before)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -93,8 +95,6 @@ def _line(by: Origin, action: str, target: str, outcome: str, detail: dict[str, 
 
 
 def _user() -> str:
-    import pwd
-
     try:
         name = pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # as in a container that knows no users
@@ -110,6 +110,4 @@ def _source() -> str:
 
 def command_line(words: Sequence[str | None]) -> str:
     """A command as it is written down; None is the place of a script that goes along."""
-    import shlex
-
     return shlex.join(word if word is not None else "SCRIPT" for word in words)[:_LONGEST_DETAIL]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
-from monarch.job._trait import DEFAULT_JOB_PATH
+from monarch.job._files.state_file import DEFAULT_JOB_PATH, replace
 from monarch.job.errors import NO_JOB, JobError, StateFileError
 
 FOLDER = os.path.dirname(DEFAULT_JOB_PATH)
@@ -100,13 +101,13 @@ def remove(name: str) -> None:
         raise unknown(name)
     was_active = active() == name
     for file in (STATE, SPEC):
-        _unlink(os.path.join(path, file))
+        Path(path, file).unlink(missing_ok=True)
     try:
         os.rmdir(path)
     except OSError as e:
         raise StateFileError("cannot be removed", path=path, cause=e.strerror or str(e)) from None
     if was_active:
-        _unlink(DEFAULT_JOB_PATH)
+        Path(DEFAULT_JOB_PATH).unlink(missing_ok=True)
 
 
 def unknown(name: str) -> JobError:
@@ -144,10 +145,7 @@ def set_spec(dotted: str) -> None:
     prepare()
     path = os.path.join(FOLDER, active() or DEFAULT, SPEC)
     os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-    temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}"
-    with open(temporary, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o600)) as f:
-        f.write(dotted + "\n")
-    os.replace(temporary, path)
+    replace(path, f"{dotted}\n".encode())
 
 
 def _make_folder() -> None:
@@ -155,10 +153,3 @@ def _make_folder() -> None:
         os.makedirs(FOLDER, 0o700, exist_ok=True)
     except OSError as e:
         raise StateFileError("cannot be made", path=FOLDER, cause=e.strerror or str(e)) from None
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass

@@ -1,24 +1,34 @@
-"""A job's secret: `MONARCH_HOME/jobs/<apply_id>/secret`, outside the project tree, for this user alone.
+"""A job's secret: `MONARCH_HOME/jobs/<apply_id>/secret`, outside the project tree, for this user alone; and the lock of its allocation.
 
-The client makes it when it submits; a launcher carries it to the hosts, who prove it when they are attached. The certificates of the job
+The client makes it when it submits; a launcher carries it to the hosts, which prove it when they are attached. The certificates of the job
 are made by core, in memory.
+
+One process at a time changes an allocation: heals it, ends it, or writes its state file. Each of these reads the state file first, under
+the lock. Otherwise two processes would start the worker of one host, and `kill` would know only one of the two workers. The lock is on the
+secret, which every process that may change the allocation has.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import stat
+import time
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from monarch.job.errors import CredentialsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
 SECRET_BYTES = 32
 _SECRET = "secret"
+# A holder runs commands of the scheduler, which end within 30 s each; a frozen holder must not keep others from `kill`.
+LOCK_TIMEOUT_S = 60.0
+_LOCK_PAUSE_S = 0.05
 
 
 def home() -> str:
@@ -115,3 +125,41 @@ def remove(apply_id: str) -> None:
         pass
     except OSError as e:
         raise CredentialsError("cannot be removed", path=path, cause=e.strerror or str(e)) from None
+
+
+@contextlib.contextmanager
+def lock(apply_id: str | None, timeout: float = LOCK_TIMEOUT_S) -> Generator[bool]:
+    """Holds the lock of an allocation. Its value is False where another process has held it for `timeout` seconds."""
+    descriptor = _opened(apply_id)
+    if descriptor is None:
+        yield True
+        return
+    try:
+        yield _locked(descriptor, timeout)
+    finally:
+        os.close(descriptor)
+
+
+def _opened(apply_id: str | None) -> int | None:
+    """None without credentials on this machine: then no other process here can change the allocation."""
+    if apply_id is None:
+        return None
+    try:
+        # For writing: NFS locks nothing else.
+        return os.open(secret_path(apply_id), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+
+
+def _locked(descriptor: int, timeout: float) -> bool:
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(_LOCK_PAUSE_S)
+        except OSError:
+            return True  # a file system without locks

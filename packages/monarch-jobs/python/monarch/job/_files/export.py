@@ -14,15 +14,14 @@ import json
 import os
 from typing import Any
 
-from monarch.job import _store
-from monarch.job._files import contexts, credentials
+from monarch.job._files import contexts, credentials, state_file
 from monarch.job.errors import JobError
 
 
 def export(name: str, passphrase: str) -> bytes:
     """The context's state file and spec with all credentials. Its job's class need not be imported."""
-    state = _store.read(contexts.state_path(name))
-    apply_id = _store.apply_id_of(state, name)
+    state = state_file.read(contexts.state_path(name))
+    apply_id = state_file.apply_id_of(state, name)
     files: dict[str, str] = {}
     if apply_id is not None:
         folder = credentials.directory(apply_id)
@@ -40,12 +39,12 @@ def restore(data: bytes, passphrase: str, name: str | None) -> str:
         raise JobError(str(e)) from None
     context = name or str(content["context"])
     state = str(content["state"]).encode()
-    apply_id = _store.apply_id_of(state, "the exported state")
+    apply_id = state_file.apply_id_of(state, "the exported state")
     contexts.create(context)
     try:
         if apply_id is not None and content["credentials"]:
             credentials.restore(apply_id, {file: base64.b64decode(text) for file, text in content["credentials"].items()})
-        _store.replace(contexts.state_path(context), state)
+        state_file.replace(contexts.state_path(context), state)
     except BaseException:
         contexts.remove(context)
         raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import socket
 import struct
 from collections import deque
@@ -295,8 +296,6 @@ def _listening(address: str, is_shared: bool) -> socket.socket:
 
 def _raise_descriptor_limit() -> None:
     """Each connection takes one; the usual limit is there for programs that cannot handle more."""
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
-from monarch.job._job_state import check_count, check_mesh_names
+from monarch.job._job.job_state import check_count, check_mesh_names
 
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|INFINITE|UNLIMITED", re.IGNORECASE)
 _WITH_PORT = re.compile(r"(?:\w+://)?(?:\[[^\]]*\]|[^:/@\[\]]*):\d+")

@@ -12,6 +12,7 @@ import os
 import shutil
 from typing import NamedTuple
 
+from monarch.job._job.allocation import tail
 from monarch.job._job.worker_address import published_address
 from monarch.job._machine.commands import Commands, Result
 
@@ -99,12 +100,7 @@ class JobDirectory:
         """The last lines of a log; empty where there is none."""
         if self._commands.login:
             return self._commands.run("tail", "-n", str(TAIL_LINES), "--", path).out
-        try:
-            with open(path, "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_FILE))
-                return "\n".join(file.read().decode(errors="replace").splitlines()[-TAIL_LINES:])
-        except OSError:
-            return ""
+        return tail(path, TAIL_LINES, MAX_FILE)
 
     def make(self, *folders: str) -> None:
         """Makes folders that must exist before the job starts."""

@@ -6,22 +6,23 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from monarch.job._job_state import check_count, check_mesh_names
-from monarch.job._launched import LauncherJob
+from monarch import actor
+from monarch.job._files import credentials
+from monarch.job._job import saved
+from monarch.job._job.job_state import JobState, check_count, check_mesh_names
+from monarch.job._job.launcher import JobStatus, LogFile, Plan
+from monarch.job._job.launcher_job import LauncherJob
+from monarch.job._job.trait import notice
+from monarch.job._job.watch import EndWatch
 from monarch.job._machine.commands import Commands
-from monarch.job._trait import LogFile
-from monarch.job.errors import CredentialsError, SubmitError
+from monarch.job.errors import CredentialsError, JobError, SubmitError
+from monarch.job.local import BatchJob, batch_path
 from monarch.job.slurm.arguments import checked
 from monarch.job.slurm.launcher import SlurmLauncher, ending, inside
 from monarch.job.slurm.output import SINFO_FORMAT, from_sinfo, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from monarch.job._job_state import JobState
-    from monarch.job._plan import Plan
-    from monarch.job._status import JobStatus
-    from monarch.job.errors import JobError
 
 
 class SlurmJob(LauncherJob):
@@ -162,27 +163,23 @@ class SlurmJob(LauncherJob):
     def _create(self, client_script: str | None) -> None:
         if client_script is None:
             return super()._create(None)
-        from monarch.job import _lifecycle, _store
-        from monarch.job._files import credentials
-        from monarch.job.local import BatchJob
-
         if not self._args.via_ssh:
             client_script = os.path.abspath(client_script)
             if not os.path.isfile(client_script):
                 raise SubmitError(f"no such script: {client_script}", title=self._title)
-        path = _lifecycle.batch_path(self)
+        path = batch_path(self)
         super()._create(client_script)
         assert self._ids is not None and self.apply_id is not None
         self._life.active = True
         launcher = self._launcher()
         if path is not None:
-            _store.write(path, self)
+            saved.write(path, self)
         else:
-            _lifecycle.say(f"monarch: {self._title} is in {self._ids['directory']}/job.json: another job is the current one here")
+            notice(f"monarch: {self._title} is in {self._ids['directory']}/job.json: another job is the current one here")
         if not self._args.via_ssh:
             launcher.write(self._ids, "credentials", f"{credentials.directory(self.apply_id)}\n".encode())
         # The script of the job waits for this one.
-        launcher.write(self._ids, "job.json", _store.encode(BatchJob(self)))
+        launcher.write(self._ids, "job.json", saved.encode(BatchJob(self)))
 
     def _needs_kill_at_exit(self) -> bool:
         # The batch script ends with the client script, and SLURM ends the rest: scancel would take the place of the exit code.
@@ -193,8 +190,6 @@ class SlurmJob(LauncherJob):
             return super()._secret()
         except CredentialsError:
             # The home of the client is not everywhere in the cluster; the folder of the job is.
-            from monarch.job._files import credentials
-
             if self._ids is None or not inside(self._ids):
                 raise
 
@@ -209,22 +204,19 @@ class SlurmJob(LauncherJob):
 
     def _attach_gateway(self, address: str) -> None:
         """Waits for it as long as the job may take to start: it may be one of its hosts."""
-        from monarch.actor import AttachError, AuthenticationError, attach
-        from monarch.job import _joining
-
         # A gateway that is no host of this job has a secret of its own.
         secret = None if os.environ.get("MONARCH_JOB_SECRET_FILE") else self._secret()
         running: float | None = None
         while True:
             try:
-                return attach(address, secret=secret)
-            except AuthenticationError:
+                return actor.attach(address, secret=secret)
+            except actor.AuthenticationError:
                 raise
-            except AttachError:
+            except actor.AttachError:
                 status = self._poll()
                 now = time.monotonic()
                 if status.phase == "ended":
-                    raise _joining.ended(_joining.Allocation(self), status) from None
+                    raise self._allocation().ended(status) from None
                 running = (running or now) if status.phase == "running" else None
                 if running is not None and now - running >= self._args.join_timeout:
                     raise
@@ -233,10 +225,7 @@ class SlurmJob(LauncherJob):
         return ending(status.detail)
 
     def _explains_loss(self) -> Callable[[], JobError | None]:
-        from monarch.job._end_watch import EndWatch
-        from monarch.job._joining import Allocation
-
-        return EndWatch(Allocation(self), lambda status: status.detail.startswith("COMPLETING"))
+        return EndWatch(self._allocation(), lambda status: status.detail.startswith("COMPLETING"))
 
     def _where(self) -> str:
         return f"SLURM job {self._ids['job_id']}" if self._ids else "nothing was submitted"

@@ -13,9 +13,8 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from monarch.job._job.launcher import HostStatus, JobStatus, Plan
 from monarch.job._machine.commands import TIMED_OUT, Commands, Forwarding, Result
-from monarch.job._plan import Plan
-from monarch.job._status import HostStatus, JobStatus
 from monarch.job.errors import BackendMissingError, JobEndedError, JobError, JoinTimeoutError, SubmitError
 from monarch.job.slurm import output
 from monarch.job.slurm.arguments import SlurmArguments

@@ -1,4 +1,4 @@
-"""From "submitted" to "all hosts are there": what is known, what to say about it, when it has taken too long. No input or output.
+"""From "submitted" to "all hosts have joined": what is known, which progress to report, when it has taken too long. No input or output.
 
 No clock runs while the scheduler has the job pending; the time for joining begins with "running". Times are seconds of any monotonic
 clock, given by the caller.
@@ -6,29 +6,15 @@ clock, given by the caller.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
 
+from monarch.job._job.launcher import Host, JobStatus, Phase
 from monarch.job.errors import JoinTimeoutError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from monarch.job._status import JobStatus, Phase
 
 # Where stderr is no terminal, one line in this time at most.
 LINE_SECONDS = 30.0
 _FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.01, 1.0, 1.3
 _NAMED = 8
-
-
-class Host(NamedTuple):
-    """A place in a mesh."""
-
-    mesh: str
-    rank: int
-
-    def __str__(self) -> str:
-        return f"{self.mesh}[{self.rank}]"
 
 
 class Join:
@@ -43,8 +29,8 @@ class Join:
         self._phase: Phase = "unknown"
         self._detail = ""
         self._running_since: float | None = None
-        self._said = ""
-        self._said_at = now
+        self._reported = ""
+        self._reported_at = now
         self._pause = _FIRST_PAUSE
 
     @property
@@ -56,7 +42,7 @@ class Join:
         return self._total - len(self._missing)
 
     def seen(self, status: JobStatus, now: float) -> None:
-        """The scheduler's words. Back to pending, as after a preemption, stops the clock."""
+        """The status that the scheduler gives. Back to pending, as after a preemption, stops the clock."""
         if status.phase == "running":
             self._running_since = now if self._running_since is None else self._running_since
         elif status.phase == "pending":
@@ -67,8 +53,8 @@ class Join:
             if place in self._missing and host.detail:
                 self._missing[place] = host.detail
 
-    def came(self, mesh: str, rank: int) -> None:
-        """A host is there."""
+    def joined_host(self, mesh: str, rank: int) -> None:
+        """A host has joined."""
         if self._missing.pop(Host(mesh, rank), None) is not None:
             self._pause = _FIRST_PAUSE
 
@@ -80,19 +66,19 @@ class Join:
         return self._running_since + self._timeout
 
     def pause(self, now: float) -> float:
-        """How long to wait before looking again: short while something moves, a second at most."""
+        """How long to wait before looking again: short while hosts join, a second at most."""
         pause, self._pause = self._pause, min(self._pause * _GROWTH, _LONGEST_PAUSE)
         if self._timeout is not None and self._running_since is not None:
             pause = min(pause, max(self._ends() - now, 0.0) + 0.001)
         return pause
 
     def line(self, now: float) -> str | None:
-        """What to say now: on a terminal whatever has changed, elsewhere a line every 30 s while somebody is missing."""
+        """The progress to report now: on a terminal each change, elsewhere a line every 30 s while a host is missing."""
         text = self._text()
-        due = text != self._said if self._is_terminal else bool(self._missing) and now >= self._said_at + LINE_SECONDS
+        due = text != self._reported if self._is_terminal else bool(self._missing) and now >= self._reported_at + LINE_SECONDS
         if not due:
             return None
-        self._said, self._said_at = text, now
+        self._reported, self._reported_at = text, now
         return text
 
     def _text(self) -> str:
@@ -100,7 +86,7 @@ class Join:
         return f"{self._title}: {self._phase}{reason}, {self.joined} of {self._total} hosts joined"
 
     def error(self, last_words: Mapping[Host, str]) -> JoinTimeoutError:
-        """Who is missing, and what they said last."""
+        """The missing hosts, each with its last output."""
         reasons = {host: last_words.get(host) or self._missing[host] or "no output" for host in self._missing}
         lines = [f"{host}:{_indented(reason)}" for host, reason in list(reasons.items())[:_NAMED]]
         if len(reasons) > _NAMED:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from file_job import FileJob
 
-from monarch.job import BatchJob, JobError, LocalJob, ProcessJob, StateFileError, _store, job_load, job_loads
+from monarch.job import BatchJob, JobError, LocalJob, ProcessJob, StateFileError, job_load, job_loads
+from monarch.job._files import state_file
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def test_values_beyond_all_bounds_are_refused(job: str, words: str) -> None:
         ({"kind": 3}, "kind"),
         ({"kind": "nosuch"}, "kind"),
         ({"kind": "os:system"}, "kind"),
-        ({"kind": "monarch.job._trait:Life"}, "kind"),
+        ({"kind": "monarch.job._job.trait:Life"}, "kind"),
         ({"job": {}}, "job"),
         ({"job": {"arguments": {"hosts": [3]}}}, "job"),
         ({"kind": "process", "job": {"arguments": {"meshes": {"a": 0}, "env": {}}}}, "meshes.a"),
@@ -247,11 +248,11 @@ def test_a_large_file_is_not_read(folder: Path) -> None:
 
 def test_only_the_own_record_is_removed() -> None:
     put("x.json", record(apply_id=str(uuid.uuid4())))
-    _store.remove("x.json", str(uuid.uuid4()))
+    state_file.remove("x.json", str(uuid.uuid4()))
     assert os.path.exists("x.json")
-    _store.remove("x.json", job_load("x.json").apply_id)
+    state_file.remove("x.json", job_load("x.json").apply_id)
     assert not os.path.exists("x.json")
-    _store.remove("x.json", None)
+    state_file.remove("x.json", None)
 
 
 def test_a_batch_job_has_its_job_inside() -> None:

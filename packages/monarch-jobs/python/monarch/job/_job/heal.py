@@ -1,23 +1,21 @@
-"""Brings lost hosts of a `LauncherJob` back: started again where they were, else elsewhere, else told as missing.
+"""Brings lost hosts of a job back: started again where they were, else elsewhere, else reported as missing.
 
-A host is lost as soon as the scheduler or the runtime of this process says so. A worker that only the runtime has lost may be alive, as
+A host is lost as soon as the scheduler or the runtime of this process reports it. A worker that only the runtime has lost may be alive, as
 after a network that was away for long; it cannot join the same client again, so another one takes its place.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Protocol
 
-from monarch.job import _allocation_lock, _joining, _lifecycle
-from monarch.job._join import Host
+from monarch.job._files import credentials
+from monarch.job._job.allocation import Allocation
+from monarch.job._job.launcher import HealReport, Host, HostStatus, JobStatus
+from monarch.job._job.watch import until_joined
 from monarch.job._machine.commands import time_left, time_limit
-from monarch.job._status import HealReport, HostStatus
 from monarch.job.errors import JobEndedError, JobError, JoinTimeoutError
-
-if TYPE_CHECKING:
-    from monarch.job._launched import LauncherJob
-
 
 # Of the time that is left: what a host without an answer may cost when it is looked at, and when its worker is started again.
 _LOOK_SHARE, _RELAUNCH_SHARE = 0.3, 0.6
@@ -25,46 +23,58 @@ _LOOK_SHARE, _RELAUNCH_SHARE = 0.3, 0.6
 _WAIT_SHARE = 0.85
 
 
-def heal(job: LauncherJob, timeout: float | None) -> HealReport:
+class Healable(Protocol):
+    """What healing needs of a job."""
+
+    @property
+    def apply_id(self) -> str | None: ...
+    @property
+    def active(self) -> bool: ...
+    @property
+    def _title(self) -> str: ...
+    def _refresh(self) -> bool: ...
+    def _save(self) -> None: ...
+    def _allocation(self) -> Allocation: ...
+    def _look(self, allocation: Allocation) -> JobStatus: ...
+    def _replaced(self, hosts: Iterable[Host]) -> None: ...
+    def _join_timeout(self) -> float | None: ...
+
+
+def heal(job: Healable, timeout: float | None) -> HealReport:
     """`timeout` bounds all of it; by default the job's own time for joining bounds the wait for workers that were started again."""
     with time_limit(timeout):
         return _heal(job, timeout)
 
 
-def _heal(job: LauncherJob, timeout: float | None) -> HealReport:
+def _heal(job: Healable, timeout: float | None) -> HealReport:
     deadline = None if timeout is None else time.monotonic() + timeout
 
     def left(default: float) -> float:
         return default if deadline is None else max(deadline - time.monotonic(), 0.0)
 
-    with _allocation_lock.held(job, left(_allocation_lock.TIMEOUT_S)) as is_held:
+    with credentials.lock(job.apply_id, left(credentials.LOCK_TIMEOUT_S)) as is_held:
         if not is_held:
             raise JobError("is not healed: another process is changing it", title=job._title)
-        _lifecycle.refresh(job)
-        allocation = _joining.Allocation(job)
+        job._refresh()
+        allocation = job._allocation()
         with time_limit(_share(timeout, _LOOK_SHARE)):
-            before = _joining.look(job, allocation)
+            before = job._look(allocation)
         if before.phase == "ended":
-            raise _joining.ended(allocation, before)
+            raise allocation.ended(before)
         lost = {Host(host.mesh, host.rank): host for host in before.hosts if host.phase == "lost"}
         if not lost:
             return HealReport([], [], [])
         with time_limit(_share(timeout, _RELAUNCH_SHARE)):
             again = [Host(*place) for place in allocation.launcher.relaunch(allocation.ids, [(host.mesh, host.rank) for host in lost])]
-        # Before the wait: another process has to know of them, whatever comes.
-        _save(job)
-    # Handles that exist keep failing for the lost ranks; the next `state()` makes new ones.
-    if job.attached_ is not None and again:
-        job.attached_.update(dict.fromkeys(again, ""))
-        job.is_stale_ = True
+        # Before the wait: another process has to know the new workers, whatever happens here.
+        job._save()
+    job._replaced(again)
     joined: dict[Host, str] = {}
     try:
-        for place, address in _joining.until_joined(
-            allocation, again, job._join_timeout() if deadline is None else _WAIT_SHARE * left(0.0)
-        ):
+        for place, address in until_joined(allocation, again, job._join_timeout() if deadline is None else _WAIT_SHARE * left(0.0)):
             joined[place] = address
     except JoinTimeoutError:
-        pass  # they are told as missing
+        pass  # these are reported as missing
     except JobEndedError:
         if not job.active:
             raise
@@ -88,11 +98,3 @@ def _heal(job: LauncherJob, timeout: float | None) -> HealReport:
 
 def _share(timeout: float | None, share: float) -> float | None:
     return None if timeout is None else share * time_left(timeout)
-
-
-def _save(job: LauncherJob) -> None:
-    from monarch.job import _store
-
-    record = job._life.inside or job
-    if record._life.path is not None:
-        _store.write(record._life.path, record)

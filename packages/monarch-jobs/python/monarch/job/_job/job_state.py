@@ -1,7 +1,9 @@
-"""The hosts of a job, by the names of its meshes."""
+"""The hosts of a job, by the names of its meshes, and the settings of components that can be switched on beside them."""
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,8 +58,6 @@ class JobState:
 
     def _with_own_meshes(self) -> Self:
         """The same hosts and components, with mesh objects that nothing else has."""
-        from copy import copy
-
         found = copy(self)
         found._meshes = {name: copy(mesh) for name, mesh in self._meshes.items()}
         return found
@@ -103,3 +103,24 @@ def check_count(name: str, count: object) -> int:
 
 
 _MEMBERS = frozenset({*vars(JobState), "_meshes", "query_engine", "query_engine_client", "telemetry_url", "dashboard_url", "admin_url"})
+
+
+@dataclass
+class TelemetryConfig:
+    """How telemetry is collected: how long rows are kept, whether there is a dashboard and where, how often state is sampled."""
+
+    retention_secs: int = 3600
+    include_dashboard: bool = False
+    dashboard_port: int = 8265
+    snapshot_interval_secs: float = 30.0
+    level: str = "normal"
+
+
+@dataclass
+class MeshAdminConfig:
+    """Where the admin server listens; None is any free port."""
+
+    admin_addr: str | None = None
+
+
+TelemetryConfig.__module__ = MeshAdminConfig.__module__ = "monarch.job"

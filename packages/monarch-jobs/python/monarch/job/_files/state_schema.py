@@ -1,4 +1,4 @@
-"""What is in a state file."""
+"""The schema of state files; loaded when a file is read, since pydantic takes longer to load than most commands take to run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
-class Record(BaseModel):
+class StateRecord(BaseModel):
     """Schema 1. `job` is the backend's own part; `apply_id` names a directory, so it is a uuid and nothing else."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from monarch.job import BackendMissingError, HostStatus, JobError, JobStatus, Launcher, Plan, StateFileError, job_load
-from monarch.job._adapted import AdaptedJob
+from monarch.job._job.launcher_job import AdaptedJob
 
 
 class Files:
@@ -64,7 +64,7 @@ def odd(arguments: dict[str, Any]) -> int:
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     group = "monarch.launcher"
-    entries = [EntryPoint(name, f"test_job_adapted:{value}", group) for name, value in (("files", "Files"), ("odd", "odd"))]
+    entries = [EntryPoint(name, f"test_launcher_job:{value}", group) for name, value in (("files", "Files"), ("odd", "odd"))]
     entries.append(EntryPoint("broken", "no_such_module_here:x", group))
 
     def entry_points(*, group: str, name: str) -> list[EntryPoint]:

@@ -1,7 +1,7 @@
 """State files: JSON, schema 1, for this user alone, replaced in one step.
 
-Who can write a job's file can make its owner connect to other machines and cancel other allocations. So a file is refused that belongs to
-somebody else or that others may write to, and so is a pickle, whose loading would run code.
+A process that can write a job's file can make its owner connect to other machines and cancel other allocations. So a file that belongs to
+another user, or that others may write to, is refused; so is a pickle, whose loading would run code.
 """
 
 from __future__ import annotations
@@ -11,45 +11,28 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from monarch.job import _kinds
-from monarch.job._files import contexts
-from monarch.job._trait import DEFAULT_JOB_PATH
-from monarch.job.errors import NO_JOB, JobError, StateFileError
+from monarch.job.errors import NO_JOB, StateFileError
 
 if TYPE_CHECKING:
-    from monarch.job._trait import JobTrait
+    from monarch.job._files.state_schema import StateRecord
 
+# The state file of the active context.
+DEFAULT_JOB_PATH = ".monarch/job_state.json"
 SCHEMA = 1
-# Levels of nesting of a state file, the whole of it being one, and its whole numbers: what a process id, a port or a time needs.
+# The largest depth of nesting of a state file, the whole file being level one, and the largest whole number: a process id, a port or a time
+# needs no more.
 _DEEPEST, _LARGEST = 32, 1 << 63
-# Far above what thousands of hosts need; whatever is larger is no state file.
+# Far above what thousands of hosts need; a larger file is no state file.
 _LIMIT = 64 << 20
 
 
-def active_path() -> str:
-    """The state file of the active context."""
-    return DEFAULT_JOB_PATH
-
-
-def encode(job: JobTrait) -> bytes:
-    """The job as JSON; `JobError` names the attribute that JSON cannot hold."""
-    job = job._current
-    saved = job._dump()
-    for name, value in saved.items():
+def encode(kind: str, apply_id: str | None, active: bool, attributes: dict[str, Any]) -> bytes:
+    """The content of a state file; `TypeError` names the attribute that JSON cannot hold."""
+    for name, value in attributes.items():
         problem = _problem(name, value)
         if problem is not None:
-            raise JobError(
-                f"cannot be saved: {problem}",
-                title=job._title,
-                hint="end the attribute's name with '_' to leave it out, or define _dump and _load",
-            )
-    record = {
-        "schema": SCHEMA,
-        "kind": _kinds.kind_of(job),
-        "apply_id": job._life.apply_id,
-        "active": job._life.active,
-        "job": saved,
-    }
+            raise TypeError(problem)
+    record = {"schema": SCHEMA, "kind": kind, "apply_id": apply_id, "active": active, "job": attributes}
     return json.dumps(record, indent=2, allow_nan=False).encode() + b"\n"
 
 
@@ -76,25 +59,8 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
     return list(value.items())
 
 
-def decode(data: bytes, path: str = "the data") -> JobTrait:
-    """The job of such JSON; `StateFileError` with line and field."""
-    record = _record(data, path)
-    try:
-        job = _kinds.resolve(record.kind)()
-    except JobError as e:
-        raise StateFileError(str(e).splitlines()[0], path=path, field="kind", hint=e.hint) from e
-    try:
-        job._load(record.job)
-    except KeyError as e:
-        raise StateFileError(f"has no field {e}", path=path, field="job") from e
-    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as e:  # pydantic's errors are ValueErrors
-        raise _bad_arguments(e, data, path) from e
-    job._life.apply_id = record.apply_id
-    job._life.active = record.active
-    return job
-
-
-def _record(data: bytes, path: str) -> Any:
+def parse(data: bytes, path: str) -> StateRecord:
+    """What the content says; `StateFileError` with line and field."""
     _refuse_pickle(data, path)
     try:
         found: Any = json.loads(data)
@@ -121,16 +87,17 @@ def _record(data: bytes, path: str) -> Any:
         )
     if (problem := _unbounded("", found)) is not None:
         raise _malformed(path, *problem)
-    from monarch.job._record import Record
+    # pydantic takes longer to load than most commands take to run.
+    from monarch.job._files.state_schema import StateRecord
 
     try:
-        return Record.model_validate(found)
+        return StateRecord.model_validate(found)
     except ValueError as e:
-        raise _bad_arguments(e, data, path) from None
+        raise invalid(e, data, path) from None
 
 
-def _bad_arguments(error: Exception, data: bytes, path: str) -> StateFileError:
-    """The first thing that a model of pydantic complains about, or another error's text."""
+def invalid(error: Exception, data: bytes, path: str) -> StateFileError:
+    """The error for content that is no job: the first problem that a model of pydantic names, or another error's text."""
     if hasattr(error, "errors"):
         complaint: Any = error
         first: dict[str, Any] = complaint.errors()[0]
@@ -177,19 +144,9 @@ def _refuse_pickle(data: bytes, path: str) -> None:
         )
 
 
-def load(path: str) -> JobTrait:
-    """The job of the file. A missing `X.pkl` tries `X.json`; a missing file is a `StateFileError` with code `no_such_job`."""
-    found = load_if_there(path)
-    if found is None and path.endswith(".pkl"):
-        found = load_if_there(path.removesuffix(".pkl") + ".json")
-    if found is None:
-        raise StateFileError("no such job", path=path, code=NO_JOB, hint="`monarch apply MODULE.ATTRIBUTE`, or the script, makes one")
-    return found
-
-
 def read(path: str) -> bytes:
     """What is in the file; a missing one is a `StateFileError` with code `no_such_job`."""
-    data = _read(path)
+    data = read_if_there(path)
     if data is None:
         raise StateFileError("no such job", path=path, code=NO_JOB)
     return data
@@ -197,46 +154,19 @@ def read(path: str) -> bytes:
 
 def apply_id_of(data: bytes, path: str) -> str | None:
     """The allocation that a state file is about, whatever class its job is of."""
-    found: str | None = _record(data, path).apply_id
-    return found
+    return parse(data, path).apply_id
 
 
-def load_if_there(path: str) -> JobTrait | None:
-    """The job of the file, None where there is no file."""
-    data = _read(path)
-    if data is None:
-        return None
-    job = decode(data, path)
-    job._life.path = os.path.realpath(path)
-    job._life.saved = data
-    job._life.loaded = True
-    return job
-
-
-def changed(job: JobTrait) -> JobTrait | None:
-    """The job as another process has saved it since this one has read or written its state file; None where none has."""
-    life = job._life
-    if life.path is None or life.saved is None:
-        return None
-    data = _read(life.path)
-    if data is None or data == life.saved or apply_id_of(data, life.path) != life.apply_id:
-        return None
-    found = decode(data, life.path)
-    if type(found) is not type(job):
-        return None
-    life.saved = data
-    return found
-
-
-def _read(path: str) -> bytes | None:
+def read_if_there(path: str) -> bytes | None:
+    """What is in the file; None without one."""
     try:
         _check_link(path)
-        # A pipe in its place must not make us wait.
+        # A pipe in its place must not block the reader.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     except OSError as e:
-        raise _os_error("cannot be read", path, e) from None
+        raise os_error("cannot be read", path, e) from None
     try:
         _check_file(path, os.fstat(fd))
         return os.read(fd, _LIMIT)
@@ -268,20 +198,15 @@ def _check_owner(path: str, found: os.stat_result, why: str) -> None:
         )
 
 
-def write(path: str, job: JobTrait, *, is_own: bool = True) -> None:
-    """Writes the job in one step, 0600; follows a symlink. Its own file goes when it is killed."""
-    data = encode(job)
+def write(path: str, data: bytes) -> str:
+    """Replaces the file in one step, 0600; follows a symlink. Returns where the file really is."""
     try:
-        if os.path.normpath(path) == DEFAULT_JOB_PATH:
-            contexts.prepare()
         real = _replaceable(path)
         os.makedirs(os.path.dirname(real), 0o700, exist_ok=True)
         replace(real, data)
     except OSError as e:
-        raise _os_error("cannot be written", path, e) from None
-    if is_own:
-        job._current._life.path = real
-        job._current._life.saved = data
+        raise os_error("cannot be written", path, e) from None
+    return real
 
 
 def _replaceable(path: str) -> str:
@@ -319,15 +244,15 @@ def replace(path: str, data: bytes) -> None:
 def remove(path: str, apply_id: str | None) -> None:
     """Removes the file if it still is of this allocation."""
     try:
-        data = _read(path)
+        data = read_if_there(path)
         if data is None or apply_id_of(data, path) != apply_id:
             return
         os.unlink(path)
     except FileNotFoundError:
         pass
     except OSError as e:
-        raise _os_error("cannot be removed", path, e) from None
+        raise os_error("cannot be removed", path, e) from None
 
 
-def _os_error(what: str, path: str, error: OSError) -> StateFileError:
+def os_error(what: str, path: str, error: OSError) -> StateFileError:
     return StateFileError(what, path=path, cause=error.strerror or str(error))
