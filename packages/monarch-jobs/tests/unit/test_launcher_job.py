@@ -67,7 +67,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [EntryPoint(name, f"test_launcher_job:{value}", group) for name, value in (("files", "Files"), ("odd", "odd"))]
     entries.append(EntryPoint("broken", "no_such_module_here:x", group))
 
-    def entry_points(*, group: str, name: str) -> list[EntryPoint]:
+    def entry_points(*, group: str, name: str = "") -> list[EntryPoint]:
         return [entry for entry in entries if (entry.group, entry.name) == (group, name)]
 
     monkeypatch.setattr("importlib.metadata.entry_points", entry_points)

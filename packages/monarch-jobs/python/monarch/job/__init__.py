@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from monarch.job._client.port_forward import PortForwarder as PortForwarder
     from monarch.job._client.shell import shell as shell
     from monarch.job._files.state_file import DEFAULT_JOB_PATH as DEFAULT_JOB_PATH
+    from monarch.job._job.components import MeshAdminConfig as MeshAdminConfig
+    from monarch.job._job.components import TelemetryConfig as TelemetryConfig
     from monarch.job._job.job_state import JobState as JobState
-    from monarch.job._job.job_state import MeshAdminConfig as MeshAdminConfig
-    from monarch.job._job.job_state import TelemetryConfig as TelemetryConfig
     from monarch.job._job.launcher import HealReport as HealReport
     from monarch.job._job.launcher import HostStatus as HostStatus
     from monarch.job._job.launcher import JobStatus as JobStatus
@@ -53,11 +53,11 @@ _HOMES = {
     "_client.port_forward": ("PortForwarder",),
     "_client.shell": ("shell",),
     "_files.state_file": ("DEFAULT_JOB_PATH",),
-    "_job.job_state": (
-        "JobState",
+    "_job.components": (
         "MeshAdminConfig",
         "TelemetryConfig",
     ),
+    "_job.job_state": ("JobState",),
     "_job.launcher": (
         "HealReport",
         "HostStatus",

@@ -79,16 +79,20 @@ def exit_code(error: Exception) -> int | None:
 
 def current_job() -> JobTrait:
     """The job of the active context; `JobError` with code `no_such_job` where there is none."""
-    from monarch.job._files.state_file import DEFAULT_JOB_PATH
-    from monarch.job._job.saved import load
-    from monarch.job._job.trait import JobTrait
+    from monarch.job._files.state_file import DEFAULT_JOB_PATH, no_such_job
 
-    return loaded(DEFAULT_JOB_PATH, None) or load(DEFAULT_JOB_PATH, JobTrait)
+    job = loaded(DEFAULT_JOB_PATH, None)
+    if job is None:
+        raise no_such_job(DEFAULT_JOB_PATH)
+    return job
 
 
 def loaded(path: str, context: str | None) -> JobTrait | None:
     """The job of a state file, None without one. The module of the context's spec is imported where the job's class is not."""
-    from monarch.job._files import contexts
+    from monarch.job._files import contexts, state_file
+
+    if state_file.read_if_there(path) is None:
+        return None
     from monarch.job._job.saved import load_if_there
     from monarch.job._job.trait import JobTrait
     from monarch.job.errors import StateFileError
@@ -102,11 +106,6 @@ def loaded(path: str, context: str | None) -> JobTrait | None:
         # The user named it to `monarch apply`; the file did not.
         import_module(spec.rpartition(".")[0])
         return load_if_there(path, JobTrait)
-
-
-def current_state() -> JobState:
-    """The hosts of the current job, which is neither made nor changed; `JobEndedError` if it is over."""
-    return current_job()._reconnect()
 
 
 _PLACE = re.compile(r"(?P<mesh>[^\[\]]*)(?:\[(?P<point>[^\[\]]*)\])?")

@@ -6,9 +6,9 @@ context, so whoever reads or writes `DEFAULT_JOB_PATH` follows it and needs to k
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from pathlib import Path
 
 from monarch.job._files.state_file import DEFAULT_JOB_PATH, replace
 from monarch.job.errors import NO_JOB, JobError, StateFileError
@@ -101,13 +101,15 @@ def remove(name: str) -> None:
         raise unknown(name)
     was_active = active() == name
     for file in (STATE, SPEC):
-        Path(path, file).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(path, file))
     try:
         os.rmdir(path)
     except OSError as e:
         raise StateFileError("cannot be removed", path=path, cause=e.strerror or str(e)) from None
     if was_active:
-        Path(DEFAULT_JOB_PATH).unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(DEFAULT_JOB_PATH)
 
 
 def unknown(name: str) -> JobError:

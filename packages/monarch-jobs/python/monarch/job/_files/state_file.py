@@ -144,6 +144,11 @@ def _refuse_pickle(data: bytes, path: str) -> None:
         )
 
 
+def no_such_job(path: str) -> StateFileError:
+    """The error for a job whose file is missing."""
+    return StateFileError("no such job", path=path, code=NO_JOB, hint="`monarch apply MODULE.ATTRIBUTE`, or the script, makes one")
+
+
 def read(path: str) -> bytes:
     """What is in the file; a missing one is a `StateFileError` with code `no_such_job`."""
     data = read_if_there(path)

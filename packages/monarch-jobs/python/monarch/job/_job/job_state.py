@@ -1,9 +1,8 @@
-"""The hosts of a job, by the names of its meshes, and the settings of components that can be switched on beside them."""
+"""The hosts of a job, by the names of its meshes."""
 
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -103,24 +102,3 @@ def check_count(name: str, count: object) -> int:
 
 
 _MEMBERS = frozenset({*vars(JobState), "_meshes", "query_engine", "query_engine_client", "telemetry_url", "dashboard_url", "admin_url"})
-
-
-@dataclass
-class TelemetryConfig:
-    """How telemetry is collected: how long rows are kept, whether there is a dashboard and where, how often state is sampled."""
-
-    retention_secs: int = 3600
-    include_dashboard: bool = False
-    dashboard_port: int = 8265
-    snapshot_interval_secs: float = 30.0
-    level: str = "normal"
-
-
-@dataclass
-class MeshAdminConfig:
-    """Where the admin server listens; None is any free port."""
-
-    admin_addr: str | None = None
-
-
-TelemetryConfig.__module__ = MeshAdminConfig.__module__ = "monarch.job"

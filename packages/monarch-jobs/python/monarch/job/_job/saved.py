@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from monarch.job._files import contexts, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
-from monarch.job.errors import NO_JOB, BackendMissingError, JobError, StateFileError
+from monarch.job.errors import BackendMissingError, JobError, StateFileError
 
 GROUP = "monarch.launcher"
 # Found without looking at what is installed, which takes time, and works from a checkout.
@@ -152,7 +152,7 @@ def load(path: str, base: type[J]) -> J:
     if found is None and path.endswith(".pkl"):
         found = load_if_there(path.removesuffix(".pkl") + ".json", base)
     if found is None:
-        raise StateFileError("no such job", path=path, code=NO_JOB, hint="`monarch apply MODULE.ATTRIBUTE`, or the script, makes one")
+        raise state_file.no_such_job(path)
     return found
 
 

@@ -19,12 +19,14 @@ from monarch._core.wheel import install_hint, needs_wheel
 from monarch.job._files import audit, credentials, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job._job import saved
-from monarch.job._job.job_state import JobState, MeshAdminConfig, TelemetryConfig
+from monarch.job._job.job_state import JobState
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
 from monarch.job.errors import JobEndedError, JobError, StateFileError
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from monarch.job._job.components import MeshAdminConfig, TelemetryConfig
 
 # Set to 1 for a script inside an allocation.
 BATCH = "MONARCH_BATCH_JOB"
