@@ -18,8 +18,7 @@ from fresh_script import run as run_fresh
 from fresh_script import wait_for_end
 
 from monarch.actor import Actor, SupervisionError, endpoint
-from monarch.job import DEFAULT_JOB_PATH, LocalJob, ProcessJob, hosts_from_config, job_load
-from monarch.job._job.trait import JobTrait
+from monarch.job import DEFAULT_JOB_PATH, JobTrait, LocalJob, ProcessJob, hosts_from_config, job_load
 from monarch.job._machine.sessions import members as session_members
 from monarch.job.testing import conformance
 

@@ -1,4 +1,4 @@
-"""Hosts that somebody else has started: addresses and credentials."""
+"""Hosts that were started by other means: addresses and credentials."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from monarch.job.login import check_meshes
 class AttachJob(JobTrait):
     """`meshes` has the addresses per mesh; `credentials` is the 0600 file with the secret that the workers were started with.
 
-    `kill` leaves the hosts running. Without `credentials`, `MONARCH_JOB_SECRET_FILE` names the file. Who has started the workers starts
-    lost ones again, at the same addresses; `heal` then takes them in.
+    `kill` leaves the hosts running. Without `credentials`, `MONARCH_JOB_SECRET_FILE` names the file. Lost workers are
+    started again, at the same addresses, by the means that started them; `heal` then attaches to them.
     """
 
     __module__ = "monarch.job"
@@ -60,10 +60,10 @@ class AttachJob(JobTrait):
         return JobStatus("running", "started by somebody else", hosts)
 
     def _heal(self, timeout: float | None) -> HealReport:
-        """Looks who is there; nothing can be started from here."""
+        """Finds the hosts that answer; nothing can be started from here."""
         secret = self._secret()
         deadline = None if timeout is None else time.monotonic() + timeout
-        # Each on its own, so that each tells about itself; the next `state()` has those that were here and those that are here again.
+        # One attachment a host, so that each has a result of its own; the next `state()` has all that answer.
         joining = [(host, actor.attach_to_workers(workers=[host.address], secret=secret).initialized) for host in self._poll().hosts]
         self.connection_ = None
         missing: list[HostStatus] = []

@@ -103,7 +103,7 @@ class ProcessLauncher:
         self._secret = secret
 
     def plan(self) -> Plan:
-        # Values may be secret; whoever runs the plan knows them.
+        # Values may be secret; the user who runs the plan knows them.
         variables = "".join(f"env {name}=...\n" for name in sorted(self._env))
         lines = [f"{host}: monarch worker --listen ipc://DIRECTORY/{n}.sock\n" for n, host in enumerate(_hosts(self._meshes))]
         return Plan(self.kind, variables + "".join(lines), redacted=bool(self._env))
@@ -202,7 +202,7 @@ class ProcessLauncher:
         return sessions.end(workers, self._apply_id)
 
 
-# What says to a process that it is part of a job, or which one it uses.
+# Variables that make a process part of a job, or name the job that it uses.
 _OWN = frozenset({"MONARCH_JOB", "MONARCH_JOB_SHRINK", "MONARCH_BATCH_JOB", "MONARCH_BATCH_JOB_FILE", "MONARCH_JOB_SECRET_FILE"})
 _DIRECTORY = "monarch-job-"
 

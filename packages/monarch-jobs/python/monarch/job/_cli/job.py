@@ -84,7 +84,7 @@ def status(watch: bool, as_json: bool) -> int:
         _show_status(job._title, status, as_json)
         if status.phase in ("none", "ended"):
             return ENDED
-        # An event that nobody sets: Ctrl-C ends the wait.
+        # An event that is never set: Ctrl-C ends the wait.
         if not watch or threading.Event().wait(_STATUS_INTERVAL_S):
             return 0
 

@@ -19,7 +19,7 @@ _PIECE = 4096
 
 
 class Console:
-    """Used on one event loop. What nobody reads any more goes nowhere; `broken` is told, once."""
+    """Used on one event loop. Output without a reader is dropped; `broken` is called, once."""
 
     def __init__(self, broken: Callable[[], None]) -> None:
         self._sinks = {1: _Sink("stdout"), 2: _Sink("stderr")}

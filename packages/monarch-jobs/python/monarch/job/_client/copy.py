@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from monarch.actor import Future, HostMesh
 
-    # What was done, and what went wrong: an error has to be text, since it is shown to whoever copies.
+    # What was done, and what went wrong: an error has to be text, since the user who copies sees it.
     Answer = tuple[Any, str | None]
 
 # Batches on their way: the next one is read while the last one is written.

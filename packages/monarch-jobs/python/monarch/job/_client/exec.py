@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 # How long the end of the client waits for what follows a SIGKILL.
-_PATIENCE = 3.0
+_KILL_TIMEOUT_S = 3.0
 
 
 def exec_command(
@@ -148,7 +148,7 @@ def check_words(cmd: Sequence[str | None], env: Mapping[str, str] | None) -> Non
 
 # The receiving end of a result lives as long as the Future that shows it.
 _receivers: WeakKeyDictionary[Future[int], object] = WeakKeyDictionary()
-# Executions that may not have ended, each with what tells when it has; of this process only.
+# Executions that may not have ended, each with the future of its end; of this process only.
 _running: dict[int, tuple[Execution, Future[None]]] = {}
 _exit_of = 0
 _count = 0
@@ -201,10 +201,10 @@ def _at_exit(pid: int) -> None:
     running = [(execution, ended) for execution, ended in _running.values() if not _is_over(ended)]
     try:
         _ask([execution.interrupt for execution, _ in running])
-        _wait([ended for _, ended in running], 2 * command.GRACE + _PATIENCE)
+        _wait([ended for _, ended in running], 2 * command.GRACE + _KILL_TIMEOUT_S)
     except KeyboardInterrupt:
         _ask([execution.kill for execution, _ in running])
-        _wait([ended for _, ended in running], _PATIENCE)
+        _wait([ended for _, ended in running], _KILL_TIMEOUT_S)
 
 
 def _ask(endpoints: list[Any]) -> None:

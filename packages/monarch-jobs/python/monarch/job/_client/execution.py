@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 # Of output that is on its way to the console, for all ranks together, and for one.
 _ON_THEIR_WAY = 64 << 20
 _MOST, _LEAST = 256 << 10, 16 << 10
-# How long a host may take to tell that it has begun, or ended, what it was asked to; then it is left alone.
-_PATIENCE = 3.0
+# How long a host may take to report that a command has begun, or ended; then the host is left alone.
+_REPORT_TIMEOUT_S = 3.0
 KILLED, INTERRUPTED = 137, 130
 
 
@@ -43,7 +43,7 @@ class _Rank:
     command: Command
     prefix: bytes
     rank: int
-    # The proc has said that the command runs.
+    # The proc has reported that the command runs.
     begun: bool = False
     task: asyncio.Task[None] | None = None
 
@@ -107,7 +107,7 @@ class Execution(Actor):
         """Ends it at once."""
         for commands in self.commands:
             _quietly(commands.kill.broadcast)
-        asyncio.get_running_loop().call_later(_PATIENCE, self._give_up)
+        asyncio.get_running_loop().call_later(_REPORT_TIMEOUT_S, self._give_up)
 
     # ---- ranks
 
@@ -184,11 +184,11 @@ class Execution(Actor):
             self.ending = True
             for commands in self.commands:
                 _quietly(commands.interrupt.broadcast)
-            asyncio.get_running_loop().call_later(_PATIENCE, self._forget_missing)
-            asyncio.get_running_loop().call_later(2 * self.grace + _PATIENCE, self._give_up)
+            asyncio.get_running_loop().call_later(_REPORT_TIMEOUT_S, self._forget_missing)
+            asyncio.get_running_loop().call_later(2 * self.grace + _REPORT_TIMEOUT_S, self._give_up)
 
     def _forget_missing(self) -> None:
-        """A host that is not there yet may never be: the stop of its procs is all it hears of."""
+        """A host that is not there yet may never be: it gets only the stop of its procs."""
         for rank in self.ranks:
             if not rank.begun and rank.task is not None:
                 rank.task.cancel()
@@ -202,7 +202,7 @@ class Execution(Actor):
     async def _stop_procs(self) -> None:
         stopping = [asyncio.ensure_future(_settled(procs.stop("the command has ended"))) for procs in self.meshes]
         if stopping:
-            await asyncio.wait(stopping, timeout=_PATIENCE)
+            await asyncio.wait(stopping, timeout=_REPORT_TIMEOUT_S)
 
 
 async def _settled(future: Any) -> None:
@@ -215,7 +215,7 @@ async def _settled(future: Any) -> None:
 def _quietly(send: Any) -> None:
     try:
         send()
-    except MonarchError:  # a rank of it is lost: the others hear nothing, and end with their procs
+    except MonarchError:  # a rank of it is lost: the others get no message, and end with their procs
         return
 
 
@@ -225,7 +225,7 @@ def _answer(result: Port[int], outcome: int | Exception) -> None:
             result.send(outcome)
         else:
             result.exception(outcome)
-    except (MonarchError, RuntimeError):  # nobody waits any more
+    except (MonarchError, RuntimeError):  # no call waits any more
         return
 
 

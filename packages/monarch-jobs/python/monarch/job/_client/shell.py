@@ -214,7 +214,7 @@ class _raw:
     def __exit__(self, *_: object) -> None:
         if self.fd is not None:
             try:
-                # Not when all is shown: nobody may be looking any more.
+                # Not when all is shown: the terminal may have no reader any more.
                 termios.tcsetattr(self.fd, termios.TCSANOW, self.before)
             except termios.error:  # it hung up
                 return

@@ -29,7 +29,7 @@ _told = False
 
 
 class Origin(NamedTuple):
-    """Who did something, and from where: as the process says that did it."""
+    """The user of an action, and the machine and process that it came from, as that process reports them."""
 
     who: str
     source: str
@@ -46,7 +46,7 @@ def record(action: str, target: str, outcome: str = "done", **detail: object) ->
 
 
 def record_here(asked: Origin, action: str, outcome: str, **detail: object) -> None:
-    """Somebody has done this to the host that this process is on; `runs_as` is this process's own user."""
+    """An action on the host of this process, by the user of another one; `runs_as` is this process's own user."""
     _write(_line(asked, action, os.uname().nodename, outcome, {"runs_as": _user(), **detail}))
 
 

@@ -61,7 +61,7 @@ _SCRYPT = {"n": 1 << 16, "r": 8, "p": 1, "maxmem": 1 << 27}
 
 
 class WrongPassphrase(ValueError):
-    """The passphrase is another one, or the bytes were changed; which cannot be told apart."""
+    """The passphrase is another one, or the bytes were changed; the two cannot be distinguished."""
 
 
 def seal(data: bytes, passphrase: str) -> bytes:

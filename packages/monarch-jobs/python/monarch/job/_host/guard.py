@@ -5,8 +5,8 @@
 FD is a stream socket to the proc. What the proc sends first is the specification; then each byte is the number of a signal for the
 command's group, 9 for all its descendants. It gets `("started", pid)` or `("failed", errno, word)`, and at the end `("ended", status)`.
 
-A process of its own, because a proc that is killed cannot clean up, and because whoever forks, signals and reaps should have one thread.
-The guard is the reaper of all that descends from the command, so that nothing gets away from a kill; the kernel kills the command when the
+A process of its own, because a proc that is killed cannot clean up, and because a process that forks and reaps should have one thread. The
+guard is the reaper of all that descends from the command, so that nothing gets away from a kill; the kernel kills the command when the
 guard goes. A command that ends by itself takes its group along, a moment later; a process in a session of its own stays. After a signal
 from the proc the command does not end by itself: all its descendants end with it, in whatever session. Nothing of Monarch, and little of
 Python, is loaded here, since every command waits for it.
@@ -101,7 +101,7 @@ class Guard:
             data = memoryview(frame(message))
             while data:
                 data = data[os.write(self.control, data) :]
-        except OSError:  # the proc is gone: nobody asks
+        except OSError:  # the proc has ended
             return
 
     # ---- the command
@@ -129,7 +129,7 @@ class Guard:
             self._become(argv, spec, guard, write)
         os.close(write)
         if not spec["tty"]:
-            try:  # here and there, so that it holds whoever runs first
+            try:  # in both processes, so that it holds whichever runs first
                 os.setpgid(pid, pid)
             except OSError:
                 pass
@@ -207,11 +207,11 @@ class Guard:
     def _signal(self, number: int) -> None:
         try:
             os.killpg(self.pid, number)
-        except OSError:  # nobody is left in the group
+        except OSError:  # the group is empty
             return
 
     def _reap(self) -> bool:
-        """Takes note of who has ended; false if there are no descendants any more."""
+        """Reaps exited processes; false if there are no descendants any more."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -227,7 +227,7 @@ class Guard:
             os.killpg(self.pid, 0)
         except ProcessLookupError:
             return False
-        except OSError:  # there, and somebody else's
+        except OSError:  # it exists, and belongs to another user
             return True
         return True
 
@@ -265,7 +265,7 @@ class Guard:
         self._kill_all()
 
     def _kill_all(self) -> None:
-        # Whoever loses its parent becomes a child of ours, so this ends with nobody left. A process that the kernel holds is given up.
+        # A process that loses its parent becomes a child of the guard, so none is left. A process that the kernel holds is given up.
         end = time.monotonic() + 2 * LINGER
         while self._reap() and time.monotonic() < end:
             for pid in descendants(os.getpid()):
@@ -286,7 +286,7 @@ class Guard:
 
 
 def descendants(root: int) -> list[int]:
-    """All processes below `root`, as the kernel tells now."""
+    """All processes below `root`, as the kernel lists them now."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():

@@ -153,7 +153,7 @@ class GuardedProcess:
         if not self.started.done():
             self.started.set_exception(CannotStart(errno.ECHILD, sys.executable))
         elif self.pid and not self.ended.done():
-            # The kernel has killed the command; nobody is there for the rest of its group.
+            # The kernel has killed the command; no process is left to end the rest of its group.
             try:
                 os.killpg(self.pid, signal.SIGKILL)
             except OSError:

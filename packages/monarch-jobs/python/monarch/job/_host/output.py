@@ -52,7 +52,7 @@ _TOGETHER = 8 << 10
 
 
 class OutputBuffer:
-    """Chunks of several streams, in the order in which they were read. Who fills it stops while it is full."""
+    """Chunks of several streams, in the order in which they were read. The pipes that fill it pause while it is full."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

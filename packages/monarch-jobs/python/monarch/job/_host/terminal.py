@@ -1,4 +1,4 @@
-"""The actor that runs a program in a terminal of its own on a host: the far end of `shell`."""
+"""The actor that runs a program in a terminal of its own on a host: the host's half of `shell`."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Terminal(Actor):
                     continue
                 data = b""
             except OSError as e:
-                if e.errno != errno.EIO:  # nobody has the other end open
+                if e.errno != errno.EIO:  # no process has the other end open
                     raise
                 data = b""
             if data:
@@ -144,7 +144,7 @@ class Terminal(Actor):
                     view = view[os.write(self.master, view) :]
                 except BlockingIOError:
                     await self._wait_writable()
-                except OSError:  # nobody is there to read it
+                except OSError:  # no process reads it any more
                     return
 
     @concurrent_endpoint
@@ -167,7 +167,7 @@ class Terminal(Actor):
             fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
 
     async def _wait_readable(self) -> None:
-        # Only while somebody waits: what is not read would wake the loop again and again.
+        # Only while a call waits: unread output would wake the loop again and again.
         loop = asyncio.get_running_loop()
         self.readable.clear()
         loop.add_reader(self.master, self.readable.set)

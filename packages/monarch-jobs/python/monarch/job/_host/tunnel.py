@@ -76,7 +76,7 @@ class Connection:
         self._close_if_over()
 
     async def write(self, data: bytes) -> bool:
-        """From the other end to the socket; false if nobody takes it any more."""
+        """From the other end to the socket; false if the connection takes no more."""
         async with self.writing:
             try:
                 await asyncio.get_running_loop().sock_sendall(self.sock, data)
@@ -97,7 +97,7 @@ class Connection:
         self._close_if_over()
 
     def abort(self) -> None:
-        """Ends it at once; whoever is connected sees a reset."""
+        """Ends it at once; the connected program sees a reset."""
         if self.is_open:
             try:
                 self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
@@ -148,7 +148,7 @@ class TunnelEnd(Actor):
 
     @concurrent_endpoint
     async def data(self, number: int, data: bytes) -> bool:
-        """Bytes of a connection, answered when they are on their way to whoever is connected here."""
+        """Bytes of a connection, answered when they are on their way to the program that is connected here."""
         connection = self.connections.get(number)
         return connection is not None and await connection.write(data)
 

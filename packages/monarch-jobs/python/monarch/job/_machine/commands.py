@@ -20,9 +20,9 @@ from monarch.job.errors import BackendMissingError, JobError
 
 # A controller that is up answers in milliseconds; one that is being failed over takes up to a minute, and the commands then retry.
 TIMEOUT_S = 30.0
-# What a shell says of a command that is not there.
+# The exit code of a shell for a command that is not there.
 NOT_FOUND = 127
-# What ssh says of itself.
+# The exit code of ssh for its own failures.
 SSH_FAILED = 255
 TIMED_OUT = 124
 # Enough for the master of a connection, which is on this machine.
@@ -127,7 +127,7 @@ class Commands:
 def control_path(name: str) -> str:
     """Where ssh puts the socket of a shared connection: a private folder with a short path, as sockets need one.
 
-    `RuntimeError` where somebody else has made it first.
+    `RuntimeError` where another user has made it first.
     """
     folder = os.path.join(tempfile.gettempdir(), f"monarch-ssh-{os.geteuid()}")
     with contextlib.suppress(FileExistsError):
@@ -244,7 +244,7 @@ def _free_port() -> int:
 
 
 def listens(host: str, port: int) -> bool:
-    """Does somebody take a connection there within two seconds?"""
+    """Does a process take a connection there within two seconds?"""
     try:
         socket.create_connection((host, port), DIAL_TIMEOUT_S).close()
     except OSError:

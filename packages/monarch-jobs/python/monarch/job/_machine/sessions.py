@@ -1,4 +1,4 @@
-"""Processes of this machine that outlive who started them: each in a session of its own, found again and ended without mistakes.
+"""Processes of this machine that outlive their starter: each in a session of its own, found again and ended without mistakes.
 
 A pid alone names whoever has that number now. So a process is known by pid and start time, and what belongs to its session is only ended
 if it carries the mark in its environment that it was started with.
@@ -50,7 +50,7 @@ def start(argv: Sequence[str], env: Mapping[str, str], mark: str, out: str, err:
         )
     _children[child.pid] = child
     found = _stat(child.pid)
-    assert found is not None  # nobody has waited for it
+    assert found is not None  # it has not been waited for
     return Session(child.pid, found.start)
 
 
@@ -89,7 +89,7 @@ def end(sessions: Iterable[Session], mark: str) -> list[int]:
             os.close(fd)
     ids = {session.pid for session in sessions}
     left: list[int] = []
-    # A process may fork while it is looked for; whoever it forked is found in the next round.
+    # A process may fork while it is looked for; its children are found in the next round.
     for _ in range(100):
         left = members(ids, mark)
         if not left:
@@ -122,7 +122,7 @@ def members(sessions: set[int], mark: str) -> list[int]:
                 if wanted in f.read().split(b"\0"):
                     found.append(int(name))
         except OSError:
-            continue  # ended meanwhile, or somebody else's
+            continue  # ended meanwhile, or another user's
     return sorted(found)
 
 

@@ -159,7 +159,7 @@ class SlurmLauncher:
         self.commands.close()
 
     def record(self, ids: dict[str, Any]) -> output.JobRecord | None:
-        """The job as the scheduler has it now; None while it does not say. A job that nobody knows any more has ended."""
+        """The job as the scheduler has it now; None while it does not answer. A job that no command knows any more has ended."""
         job_id, cluster = ids["job_id"], self._cluster(ids)
         result = self.commands.run("squeue", *cluster, "-h", "-t", "all", "-j", job_id, "-o", output.SQUEUE_FORMAT)
         found = output.from_squeue(result.out, job_id) if result.code == 0 else None
@@ -263,7 +263,7 @@ class SlurmLauncher:
         return SubmitError(what, title=self.title, cause=result.words[:4000], command=result.command, exit_code=result.code)
 
     def _take_back(self, ids: dict[str, Any], mark: str, error: BaseException) -> None:
-        """Cancels what may have been submitted. What this cannot find ends by itself: nobody brings it a secret."""
+        """Cancels what may have been submitted. What this cannot find ends by itself, without a secret."""
         try:
             if not ids:
                 listed = self.commands.run("squeue", "-h", "-o", "%A|%k", timeout=CANCEL_TIMEOUT_S).out
