@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from monarch.job import BackendMissingError, JobEndedError, JobError, JoinTimeoutError, SlurmJob, SubmitError
-from monarch.job._machine import commands as commands
+from monarch.job._machine import commands
 from monarch.job.slurm import launcher
 from monarch.job.slurm.launcher import SlurmLauncher
 

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from monarch import actor
+from monarch.job._files.contexts import logs_folder
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job._job.job_state import JobState, check_mesh_names
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
@@ -32,7 +33,6 @@ if begun:
     os.execv(sys.executable, [sys.executable, script])
 sys.exit(1)
 """
-LOGS = os.path.join(os.path.dirname(DEFAULT_JOB_PATH), "logs")
 
 
 class LocalJob(JobTrait):
@@ -73,7 +73,7 @@ class LocalJob(JobTrait):
         if not os.path.isfile(script):
             raise SubmitError(f"no such script: {client_script}", title=self._title)
         assert self.apply_id is not None
-        logs = os.path.abspath(os.path.join(LOGS, f"job_{self.apply_id}"))
+        logs = logs_folder(self.apply_id)
         os.makedirs(logs, 0o700, exist_ok=True)
         state = os.path.abspath(DEFAULT_JOB_PATH)
         env = {**os.environ, BATCH: "1", BATCH_FILE: state}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from monarch.job._files import credentials
-from monarch.job._files.state_file import DEFAULT_JOB_PATH
+from monarch.job._files.contexts import logs_folder
 from monarch.job._job.job_state import check_count, check_mesh_names
 from monarch.job._job.launcher import Host, HostPhase, HostStatus, JobStatus, Launcher, LogFile, Phase, Plan
 from monarch.job._job.launcher_job import LauncherJob
@@ -126,12 +126,12 @@ class ProcessLauncher:
         return ids
 
     def _make_logs(self) -> str:
-        folder = os.path.join("logs", f"job_{self._apply_id}")
-        path = os.path.abspath(os.path.join(os.path.dirname(DEFAULT_JOB_PATH), folder))
+        assert self._apply_id is not None
+        path = logs_folder(self._apply_id)
         try:
             os.makedirs(path, 0o700, exist_ok=True)
         except OSError:  # the working directory cannot be written: what else the job keeps is in the home anyway
-            path = os.path.join(credentials.home(), folder)
+            path = os.path.join(credentials.home(), "logs", os.path.basename(path))
             os.makedirs(path, 0o700, exist_ok=True)
         return path
 

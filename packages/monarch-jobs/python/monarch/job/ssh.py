@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions
 from typing import Any
 
-from monarch.job._files.state_file import DEFAULT_JOB_PATH
+from monarch.job._files.contexts import logs_folder
 from monarch.job._job.launcher import HostStatus, JobStatus, LogFile, Plan
 from monarch.job._job.worker_address import published_address
 from monarch.job._machine.commands import SSH_FAILED, Commands, Forwarding, Result, time_limit
@@ -85,8 +85,7 @@ class SSHJob(LoginJob):
     def _fetch_logs(self) -> list[LogFile]:
         if self._ids is None or self.apply_id is None:
             return []
-        folder = os.path.abspath(os.path.join(os.path.dirname(DEFAULT_JOB_PATH), "logs", f"job_{self.apply_id}"))
-        return _fetch_logs(self._launcher(), self._ids, folder)
+        return _fetch_logs(self._launcher(), self._ids, logs_folder(self.apply_id))
 
     def _where(self) -> str:
         workers = (self._ids or {}).get("workers", ())

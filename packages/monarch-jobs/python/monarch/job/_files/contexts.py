@@ -18,8 +18,14 @@ DEFAULT = "default"
 STATE = "state.json"
 SPEC = "spec"
 # What else lies in the folder.
-_TAKEN = frozenset({"logs", os.path.basename(DEFAULT_JOB_PATH)})
+_LOGS = "logs"
+_TAKEN = frozenset({_LOGS, os.path.basename(DEFAULT_JOB_PATH)})
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+
+
+def logs_folder(apply_id: str) -> str:
+    """Where the output of an allocation's workers or script goes, absolute."""
+    return os.path.abspath(os.path.join(FOLDER, _LOGS, f"job_{apply_id}"))
 
 
 def check_name(name: str) -> None:
