@@ -15,7 +15,7 @@ from tools.project import ROOT, files
 from tools.style import python, references, rust, tree, words
 from tools.style.problem import Check, Problem
 
-EVERY: tuple[Check, ...] = (tree.name, tree.size, tree.addresses)
+EVERY: tuple[Check, ...] = (tree.name, tree.size, tree.addresses, tree.private_core)
 BY_SUFFIX: dict[str, tuple[Check, ...]] = {
     ".md": (words.page,),
     ".py": (python.contents, python.sleeps, words.docstrings),

@@ -50,3 +50,16 @@ def addresses(path: Path, text: str) -> Iterator[Problem]:
             yield Problem(path, number, "machine-path", f"'{found[0]}...' exists on one machine only")
         if found := DOWNLOAD.search(line):
             yield Problem(path, number, "download-address", f"'{found[0]}': packages come by name, from the configured index")
+
+
+_PRIVATE = re.compile(r"monarch[./]_core")
+
+
+def private_core(path: Path, text: str) -> Iterator[Problem]:
+    """No wheel but monarch-core names core's private modules: not in imports, strings that are executed elsewhere, or entry points."""
+    parts = path.parts
+    if parts[:1] != ("packages",) or parts[1:2] == ("monarch-core",) or "tests" in parts or path.suffix == ".md":
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if _PRIVATE.search(line):
+            yield Problem(path, number, "private-core", "a private module of core: `monarch.extension` has what other wheels are built on")

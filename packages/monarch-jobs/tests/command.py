@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
-ARGV = [sys.executable, "-P", "-W", "error", "-c", "from monarch._core.cli import main; main()"]
+ARGV = [sys.executable, "-P", "-W", "error", "-c", "from monarch.extension.cli import main; main()"]
 
 
 def start(*arguments: str, argv: list[str] = ARGV, env: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:

@@ -126,3 +126,18 @@ def test_blanking_keeps_every_place() -> None:
     assert len(blanked) == len(text)
     assert [len(line) for line in blanked.split("\n")] == [len(line) for line in text.split("\n")]
     assert blanked.split() == ["a", "b", "<'l>"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("packages/monarch-x/python/monarch/x/__init__.py", "from monarch._core.config import config\n", [1]),
+        ("packages/monarch-x/python/monarch/x/command.py", 'CODE = """\nfrom monarch._core.cli import main\n"""\n', [2]),
+        ("packages/monarch-x/pyproject.toml", '[project.entry-points."monarch.cli"]\nx = "monarch._core.cli:main"\n', [2]),
+        ("packages/monarch-x/python/monarch/x/command.py", "from monarch.extension import ask as ask\n", []),
+        ("packages/monarch-core/pyproject.toml", 'monarch = "monarch._core.cli:main"\n', []),
+        ("packages/monarch-x/tests/unit/test_x.py", "from monarch._core.config import config as config\n", []),
+    ],
+)
+def test_only_core_names_its_private_modules(tmp_path: Path, name: str, text: str, found: list[int]) -> None:
+    assert [line for rule, line in rules(tmp_path, name, text) if rule == "private-core"] == found

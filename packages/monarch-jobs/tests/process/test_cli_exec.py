@@ -18,15 +18,16 @@ import pytest
 from exec_scripts import Script
 
 from monarch.job import LocalJob
-from monarch.job._cli.port_forward import Ports, parse
+from monarch.job._cli.hosts import Ports, parse
 
 # What the installed entry points do.
 MAIN = """
 import sys
 from importlib import import_module
 from monarch._core.cli import root
-for name in ("cp", "exec", "kill", "port_forward", "shell"):
-    root.root.add_command(import_module(f"monarch.job._cli.{name}").command)
+for module, verbs in {"exec": ["command"], "hosts": ["cp", "port_forward", "shell"], "job": ["kill"]}.items():
+    for verb in verbs:
+        root.root.add_command(getattr(import_module(f"monarch.job._cli.{module}"), verb))
 root.main()
 """
 

@@ -192,7 +192,7 @@ def test_what_left_its_group_stays(tmp_path: Path) -> None:
 
 def test_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("sleep", "1000", timeout=0.01) == 124
-    monkeypatch.setattr("monarch.job._command.GRACE", 0.05)
+    monkeypatch.setattr("monarch.job._host.command.GRACE", 0.05)
     assert run("sh", "-c", "trap '' INT TERM; while :; do sleep 1; done", timeout=0.1) == 124
 
 

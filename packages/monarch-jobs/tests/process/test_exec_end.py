@@ -127,8 +127,8 @@ def test_the_end_of_the_client_ends_the_command() -> None:
 
 def test_a_command_that_ignores_signals_is_killed_at_the_end_of_the_client() -> None:
     with running(f"""
-    from monarch.job import _command
-    _command.GRACE = 0.1
+    from monarch.job._host import command
+    command.GRACE = 0.1
     fifo = sys.argv[0] + ".fifo"
     os.mkfifo(fifo)
     future = exec_command(this_host(), ["sh", "-c", {STUBBORN!r}], env={{"FIFO": fifo}})
@@ -164,7 +164,7 @@ def test_the_client_shuts_down_in_an_orderly_way() -> None:
 
 
 def test_timeout_kills_all_that_descends_from_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("monarch.job._command.GRACE", 0.1)
+    monkeypatch.setattr("monarch.job._host.command.GRACE", 0.1)
     words = f"setsid sh -c 'echo $$ > {tmp_path}/pid; trap \"\" INT TERM; exec sleep 1000' & trap '' INT TERM; while :; do sleep 1; done"
     assert exec_command(this_host(), ["sh", "-c", words], timeout=0.5).get() == 124
     assert wait_for_end(int((tmp_path / "pid").read_text()))
@@ -172,7 +172,7 @@ def test_timeout_kills_all_that_descends_from_it(monkeypatch: pytest.MonkeyPatch
 
 def test_a_script_that_came_along_is_removed_also_when_the_client_is_killed(tmp_path: Path) -> None:
     code = """
-    from monarch.job._exec import make_target, start
+    from monarch.job._client.exec import make_target, start
     script = ("hello.sh", b"echo pids $$ $0; while :; do sleep 1000; done")
     start([make_target(this_host(), ("sh", None), script=script)])[1].get()
     """

@@ -12,7 +12,7 @@ from exec_scripts import wait_for_end
 
 from monarch.actor import HostMesh, SupervisionError, this_proc
 from monarch.job import ExecError, PortForwarder, ProcessJob, exec_command
-from monarch.job._copy import download, upload
+from monarch.job._client.copy import download, upload
 
 
 @pytest.fixture

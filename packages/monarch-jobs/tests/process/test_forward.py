@@ -13,7 +13,7 @@ from exec_scripts import Script
 
 from monarch.actor import ActorError, Point, ProcMesh, this_host, this_proc
 from monarch.job import PortForwarder
-from monarch.job._tunnel import parse_address
+from monarch.job._host.tunnel import parse_address
 
 HERE = "127.0.0.1"
 

@@ -16,7 +16,8 @@ from file_job import FileJob
 from test_cli_exec import monarch
 
 from monarch.actor import this_host, this_proc
-from monarch.job import ExecError, LocalJob, PortForwarder, ProcessJob, SubmitError, _audit, exec_command, job_load
+from monarch.job import ExecError, LocalJob, PortForwarder, ProcessJob, SubmitError, exec_command, job_load
+from monarch.job._files import audit
 
 
 def rows(**wanted: str) -> list[dict[str, Any]]:
@@ -83,7 +84,7 @@ def test_commands_copies_and_ports(folder: Path) -> None:
 
 
 def test_where_it_cannot_be_written(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_audit, "_told", False)
+    monkeypatch.setattr(audit, "_told", False)
     home = Path(os.environ["MONARCH_HOME"])
     home.mkdir(0o700)
     # Somebody has put something in its place.
@@ -98,9 +99,9 @@ def test_where_it_cannot_be_written(capfd: pytest.CaptureFixture[str], tmp_path:
 
 
 def test_it_does_not_grow_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_audit, "MOST_BYTES", 2000)
+    monkeypatch.setattr(audit, "MOST_BYTES", 2000)
     for n in range(100):
-        _audit.record("exec", f"host {n}")
+        audit.record("exec", f"host {n}")
     home = Path(os.environ["MONARCH_HOME"])
     assert sorted(path.name for path in home.iterdir()) == ["audit.jsonl", "audit.jsonl.1"]
     assert all(path.stat().st_size < 2500 for path in home.iterdir())

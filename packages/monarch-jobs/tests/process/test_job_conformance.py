@@ -45,10 +45,10 @@ class WritesAtOnce(FileJob):
 
 class TellsTheSecret(FileJob):
     def _create(self, client_script: str | None) -> None:
-        from monarch.job import _credentials
+        from monarch.job._files import credentials
 
         assert self.apply_id is not None
-        self.secret = _credentials.make(self.apply_id).hex()
+        self.secret = credentials.make(self.apply_id).hex()
         super()._create(client_script)
 
 

@@ -15,7 +15,7 @@ from monarch.actor import Actor, HostMesh, SupervisionError, endpoint
 from monarch.actor.testing import fault
 from monarch.job import HealReport, ProcessJob, job_load
 
-MONARCH = (sys.executable, "-c", "from monarch._core.cli import main; main()")
+MONARCH = (sys.executable, "-c", "from monarch.extension.cli import main; main()")
 
 
 class Pid(Actor):

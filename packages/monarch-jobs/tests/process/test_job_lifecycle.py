@@ -12,7 +12,8 @@ import pytest
 from file_job import FileJob, allocations
 
 from monarch.actor import this_host
-from monarch.job import DEFAULT_JOB_PATH, BatchJob, JobEndedError, JobError, ProcessJob, _lifecycle, job_load
+from monarch.job import DEFAULT_JOB_PATH, BatchJob, JobEndedError, JobError, ProcessJob, job_load
+from monarch.job._job import trait
 
 
 def test_nothing_happens_before_apply(folder: Path) -> None:
@@ -163,7 +164,7 @@ class Hanging(Broken):
 
 
 def test_a_scheduler_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(_lifecycle, "CANCEL_SECONDS", 0.05)
+    monkeypatch.setattr(trait, "CANCEL_SECONDS", 0.05)
     job = Hanging("alloc", KeyboardInterrupt())
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -237,11 +238,11 @@ def test_local_reproduction_has_the_same_meshes(monkeypatch: pytest.MonkeyPatch,
     if shrink is not None:
         monkeypatch.setenv("MONARCH_JOB_SHRINK", shrink)
     job = FileJob("alloc", 5, "trainers")
-    stand_in = _lifecycle.intended(job)
+    stand_in = trait.intended(job)
     assert isinstance(stand_in, ProcessJob)
     assert stand_in._sizes() == {"trainers": size}
     process = ProcessJob({"a": 1})
-    assert _lifecycle.intended(process) is process
+    assert trait.intended(process) is process
 
 
 @pytest.mark.parametrize(("variable", "value"), [("MONARCH_JOB", "slurm"), ("MONARCH_JOB_SHRINK", "0"), ("MONARCH_JOB_SHRINK", "x")])
@@ -267,7 +268,7 @@ def test_what_other_wheels_bring_is_named() -> None:
 
 @pytest.mark.parametrize("method", ["enable_telemetry", "enable_admin"])
 def test_job_runs_without_the_telemetry_wheel(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monarch.job._trait._warned", set[str]())
+    monkeypatch.setattr("monarch.job._job.trait._warned", set[str]())
     job = FileJob("alloc")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

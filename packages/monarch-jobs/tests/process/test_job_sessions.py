@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from monarch.job import _sessions
-from monarch.job._sessions import Session
+from monarch.job._machine import sessions
+from monarch.job._machine.sessions import Session
 
 # Says its pid and those of two children: one in its own process group, one that ignores SIGTERM.
 FAMILY = """
@@ -35,7 +35,7 @@ def mark() -> str:
 @pytest.fixture
 def family(mark: str, tmp_path: Path) -> Iterator[tuple[Session, list[int]]]:
     yield start_family(mark, tmp_path, "signal.pause()")
-    for pid in _sessions.members(set(_started), mark):
+    for pid in sessions.members(set(_started), mark):
         os.kill(pid, signal.SIGKILL)
 
 
@@ -47,7 +47,7 @@ def start_family(mark: str, folder: Path, end: str) -> tuple[Session, list[int]]
     out = str(folder / "out")
     os.mkfifo(out)
     reader = os.open(out, os.O_RDONLY | os.O_NONBLOCK)
-    session = _sessions.start([sys.executable, "-c", FAMILY.format(end=end)], os.environ, mark, out, str(folder / "err"))
+    session = sessions.start([sys.executable, "-c", FAMILY.format(end=end)], os.environ, mark, out, str(folder / "err"))
     _started.add(session.pid)
     os.set_blocking(reader, True)
     with open(reader) as f:
@@ -56,28 +56,28 @@ def start_family(mark: str, folder: Path, end: str) -> tuple[Session, list[int]]
 
 
 def living(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if (found := _sessions._stat(pid)) is not None and found.state not in "ZX"]
+    return [pid for pid in pids if (found := sessions._stat(pid)) is not None and found.state not in "ZX"]
 
 
 def test_all_of_a_session_ends(family: tuple[Session, list[int]], mark: str) -> None:
     session, pids = family
     assert session.pid == pids[0]
-    assert _sessions.is_running(session)
-    assert _sessions.members({session.pid}, mark) == sorted(pids)
-    assert _sessions.end([session], mark) == []
+    assert sessions.is_running(session)
+    assert sessions.members({session.pid}, mark) == sorted(pids)
+    assert sessions.end([session], mark) == []
     assert living(pids) == []
-    assert _sessions.end([session], mark) == []
+    assert sessions.end([session], mark) == []
 
 
 def test_what_a_dead_leader_has_left_ends_too(mark: str, tmp_path: Path) -> None:
     session, pids = start_family(mark, tmp_path, "os._exit(3)")
-    child = _sessions.child(session)
+    child = sessions.child(session)
     assert child is not None
     child.wait()
-    assert _sessions.exit_code(session) == 3
-    assert not _sessions.is_running(session)
+    assert sessions.exit_code(session) == 3
+    assert not sessions.is_running(session)
     assert living(pids) == pids[1:]
-    assert _sessions.end([session], mark) == []
+    assert sessions.end([session], mark) == []
     assert living(pids) == []
 
 
@@ -87,27 +87,27 @@ def test_who_only_has_the_same_pid_is_left_alone(mark: str) -> None:
     ) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        found = _sessions._stat(other.pid)
+        found = sessions._stat(other.pid)
         assert found is not None
         for planted in (Session(other.pid, found.start + 1), Session(other.pid, 0)):
-            assert not _sessions.is_running(planted)
-            assert _sessions.end([planted], mark) == []
+            assert not sessions.is_running(planted)
+            assert sessions.end([planted], mark) == []
         assert other.poll() is None
         other.kill()
 
 
 def test_pids_that_are_none(mark: str) -> None:
     for planted in (Session(2**22 + 1, 1), Session(os.getpid(), 1), Session(0, 1), Session(-1, 1)):
-        assert not _sessions.is_running(planted)
-        assert _sessions.end([planted], mark) == []
+        assert not sessions.is_running(planted)
+        assert sessions.end([planted], mark) == []
 
 
 def test_logs_are_private_and_go_on(mark: str, tmp_path: Path) -> None:
     out, err = str(tmp_path / "out"), str(tmp_path / "err")
     for _ in range(2):
-        session = _sessions.start([sys.executable, "-c", "print('x')"], os.environ, mark, out, err)
-        child = _sessions.child(session)
+        session = sessions.start([sys.executable, "-c", "print('x')"], os.environ, mark, out, err)
+        child = sessions.child(session)
         assert child is not None and child.wait() == 0
-        _sessions.end([session], mark)
+        sessions.end([session], mark)
     assert Path(out).read_text() == "x\nx\n"
     assert os.stat(out).st_mode & 0o077 == 0

@@ -231,7 +231,7 @@ def test_a_planted_pickle_is_refused() -> None:
 
 LOADED = """
 import sys
-from monarch._core.cli import main
+from monarch.extension.cli import main
 sys.argv[1:] = {arguments!r}
 try:
     main()

@@ -18,8 +18,8 @@ from fresh_script import run as run_fresh
 from fresh_script import wait_for_end
 
 from monarch.actor import Actor, SupervisionError, endpoint
-from monarch.job import DEFAULT_JOB_PATH, LocalJob, ProcessJob, _sessions, hosts_from_config, job_load
-from monarch.job._trait import JobTrait
+from monarch.job import DEFAULT_JOB_PATH, JobTrait, LocalJob, ProcessJob, hosts_from_config, job_load
+from monarch.job._machine.sessions import members as session_members
 from monarch.job.testing import conformance
 
 
@@ -116,7 +116,7 @@ def test_hosts_run_actors(ended: Callable[[Any], Any]) -> None:
     assert set(where.variable.call("FOR_HOSTS").get().values()) == {"yes"}
     assert os.environ.get("FOR_HOSTS") is None
     assert [host.phase for host in job.status().hosts] == ["joined"] * 3
-    members = _sessions.members(set(sessions(job)), job.apply_id)
+    members = session_members(set(sessions(job)), job.apply_id)
     assert {pid for pid, _ in found} < set(members)
     fds = [os.pidfd_open(pid) for pid in members]
     try:
@@ -133,7 +133,7 @@ def test_the_secret_is_nowhere(ended: Callable[[Any], Any]) -> None:
     secret = Path(job._directory, "secret").read_bytes()
     assert len(secret) == 32
     forms = [secret, secret.hex().encode(), base64.b64encode(secret)]
-    members = _sessions.members(set(sessions(job)), job.apply_id)
+    members = session_members(set(sessions(job)), job.apply_id)
     told = [Path(f"/proc/{pid}/{name}").read_bytes() for pid in members for name in ("cmdline", "environ")]
     files = [path for root in (job._ids["directory"], job._ids["logs"]) for path in Path(root).rglob("*") if path.is_file()]
     assert {path.name for path in files} >= {"0.json", "1.json", "a-0.out"}

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from monarch.actor import Future, this_host
-from monarch.job import HostStatus, JobEndedError, JoinTimeoutError, ProcessJob, SubmitError, _sessions, job_load, process
-from monarch.job._launched import LauncherJob
+from monarch.job import HostStatus, JobEndedError, JoinTimeoutError, ProcessJob, SubmitError, job_load, process
+from monarch.job._job.launcher_job import LauncherJob
+from monarch.job._machine import sessions
 
 HERE = Path(__file__).parents[1]
 
@@ -39,7 +40,7 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
 
     monkeypatch.setattr("monarch.actor.attach_to_workers", attach)
     # It is no host of the job, and must not be shut down with it.
-    monkeypatch.setattr("monarch.job._joining._shut_down", lambda connection: None)
+    monkeypatch.setattr("monarch.job._job.launcher_job._shut_down", lambda connection: None)
     return found
 
 
@@ -69,7 +70,7 @@ def pids(job: LauncherJob) -> list[int]:
 
 def running(job: LauncherJob) -> list[int]:
     assert job._ids is not None and job.apply_id is not None
-    return _sessions.members(set(pids(job)), job.apply_id)
+    return sessions.members(set(pids(job)), job.apply_id)
 
 
 def wait_for(job: ProcessJob, phase: str, count: int) -> list[HostStatus]:
@@ -110,7 +111,7 @@ def test_processes_logs_and_nothing_left(applied: Callable[..., ProcessJob], att
     members = running(job)
     assert len(members) == 6
     job.kill()
-    assert [pid for pid in members if (found := _sessions._stat(pid)) is not None and found.state not in "ZX"] == []
+    assert [pid for pid in members if (found := sessions._stat(pid)) is not None and found.state not in "ZX"] == []
     assert not os.path.exists(directory)
     assert os.listdir(tmp_path / "home" / "jobs") == []
     assert loaded.status().phase == "ended"
@@ -198,7 +199,7 @@ def test_one_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.MonkeyPat
     temporary = tmp_path / "t"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    real = _sessions.start
+    real = sessions.start
     started: list[int] = []
 
     def start(*arguments: Any, **options: Any) -> Any:
@@ -208,13 +209,13 @@ def test_one_that_cannot_be_started_leaves_nothing(monkeypatch: pytest.MonkeyPat
         started.append(session.pid)
         return session
 
-    monkeypatch.setattr(_sessions, "start", start)
+    monkeypatch.setattr(sessions, "start", start)
     job = ProcessJob({"a": 3})
     with pytest.raises(SubmitError, match=r"could not be started(?s:.*)Resource temporarily unavailable"):
         job.apply()
     assert not job.active
     assert len(started) == 2
-    assert [pid for pid in started if _sessions._stat(pid) is not None] == []
+    assert [pid for pid in started if sessions._stat(pid) is not None] == []
     assert os.listdir(temporary) == []
     assert os.listdir(tmp_path / "home" / "jobs") == []
 

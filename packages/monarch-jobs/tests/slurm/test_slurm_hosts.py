@@ -166,7 +166,7 @@ def test_job_after_a_successful_script_starts(jobs: Jobs, tmp_path: Path) -> Non
     assert (tmp_path / "after").exists()
 
 
-MONARCH = "from monarch._core.cli import main; main()"
+MONARCH = "from monarch.extension.cli import main; main()"
 
 
 def test_commands_know_the_job_of_a_script(jobs: Jobs, tmp_path: Path) -> None:

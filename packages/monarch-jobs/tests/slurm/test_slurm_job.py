@@ -12,7 +12,7 @@ import pytest
 from slurm_jobs import NODE, Jobs
 
 from monarch.job import JobEndedError, JoinTimeoutError, SlurmJob, SubmitError, job_load
-from monarch.job._slurm.launcher import ending
+from monarch.job.slurm.launcher import ending
 from tools.slurm.cluster import SlurmCluster, missing, without_cgroups
 
 

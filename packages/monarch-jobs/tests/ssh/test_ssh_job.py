@@ -67,7 +67,7 @@ def test_logs_shows_what_actors_print(hosts: SshHosts) -> None:
     job = _job(hosts)
     echo = job.state(cached_path=".monarch/job_state.json").workers.spawn_procs().spawn("echo", Echo)
     echo.say.call("hello ä").get(20)
-    command = [sys.executable, "-P", "-W", "error", "-c", "from monarch._core.cli import main; main()", "logs"]
+    command = [sys.executable, "-P", "-W", "error", "-c", "from monarch.extension.cli import main; main()", "logs"]
     code, out, err = -1, "", ""
     # A line is there when the worker has read it.
     while out.count("hello ä") < 2 and code in (-1, 0):
@@ -152,7 +152,7 @@ def test_a_host_that_fails_takes_the_others_back(hosts: SshHosts, tmp_path: Path
 
 def test_a_port_that_is_closed_from_here_is_forwarded(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> None:
     """As behind a firewall: what ssh dials is not where this machine gets to the worker's port."""
-    monkeypatch.setattr("monarch.job._commands.Commands.host_name", lambda _: "nowhere.invalid")
+    monkeypatch.setattr("monarch.job._machine.commands.Commands.host_name", lambda _: "nowhere.invalid")
     job = _job(hosts)
     state = job.state(cached_path=None)
     assert len(state.workers.spawn_procs().spawn("echo", Echo).parent.call().get(20)) == 2
@@ -166,7 +166,7 @@ def test_frozen_host_costs_no_more_than_the_limits(hosts: SshHosts, monkeypatch:
     job.apply()
     _until(job, ["joined", "joined"])
     hosts.freeze_host("h1")
-    monkeypatch.setattr("monarch.job._ssh_launcher.LOOK_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("monarch.job.ssh.LOOK_TIMEOUT_S", 2.0)
     status = _until(job, ["joined", "lost"])
     assert status.hosts[1].detail == "no end after 2 s"
     report = job.heal(timeout=4)

@@ -1,7 +1,7 @@
 """What SLURM's commands print, by release.
 
 22.05 is recorded from a real cluster (tools/slurm). The others are written after the manual pages of those releases (squeue, scontrol,
-sacct), for the formats that `monarch.job._slurm.states` asks for: where they differ from 22.05, the difference is the release's
+sacct), for the formats that `monarch.job.slurm.output` asks for: where they differ from 22.05, the difference is the release's
 (`TRES` became `ReqTRES` and `AllocTRES`, `OOMKillStep` and `SLUID` were added, accounting says `CANCELLED by UID`).
 """
 

@@ -7,72 +7,73 @@ from pathlib import Path
 
 import pytest
 
-from monarch.job import DEFAULT_JOB_PATH, JobError, LocalJob, StateFileError, _contexts, job_load, load_current_job, set_current_job
+from monarch.job import DEFAULT_JOB_PATH, JobError, LocalJob, StateFileError, job_load, load_current_job, set_current_job
+from monarch.job._files import contexts
 
 
 def test_the_first_write_makes_the_default_context(folder: Path) -> None:
-    assert _contexts.names() == []
-    assert _contexts.active() is None
+    assert contexts.names() == []
+    assert contexts.active() is None
     LocalJob(("a",)).dump(DEFAULT_JOB_PATH)
     assert os.readlink(DEFAULT_JOB_PATH) == "default/state.json"
-    assert (_contexts.names(), _contexts.active()) == (["default"], "default")
+    assert (contexts.names(), contexts.active()) == (["default"], "default")
     assert job_load()._sizes() == {"a": 1}
     assert os.stat(".monarch").st_mode & 0o077 == 0
 
 
 def test_each_context_has_a_job_of_its_own() -> None:
     for name in ("one", "two"):
-        _contexts.create(name)
-        _contexts.use(name)
+        contexts.create(name)
+        contexts.use(name)
         LocalJob((name,)).dump(DEFAULT_JOB_PATH)
     assert job_load()._sizes() == {"two": 1}
-    _contexts.use("one")
+    contexts.use("one")
     assert job_load()._sizes() == {"one": 1}
     assert job_load(".monarch/job_state.pkl")._sizes() == {"one": 1}
-    _contexts.remove("one")
-    assert (_contexts.names(), _contexts.active()) == (["two"], None)
+    contexts.remove("one")
+    assert (contexts.names(), contexts.active()) == (["two"], None)
     assert not os.path.lexists(DEFAULT_JOB_PATH)
     with pytest.raises(JobError, match="no context 'one', there is: two") as found:
-        _contexts.use("one")
+        contexts.use("one")
     assert found.value.code == "no_such_job"
     with pytest.raises(JobError, match="a context 'two' already"):
-        _contexts.create("two")
+        contexts.create("two")
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "/x", ".hidden", "logs", "job_state.json", "a b", "x" * 101, "a\n"])
 def test_names_that_are_none(name: str, folder: Path) -> None:
-    for use in (_contexts.create, _contexts.use, _contexts.remove, _contexts.state_path):
+    for use in (contexts.create, contexts.use, contexts.remove, contexts.state_path):
         with pytest.raises(JobError, match="cannot name a context"):
             use(name)
     assert os.listdir(folder) == []
 
 
 def test_a_context_with_strange_files_is_not_removed() -> None:
-    _contexts.create("a")
+    contexts.create("a")
     Path(".monarch/a/mine").write_text("")
     with pytest.raises(StateFileError, match="cannot be removed\n  Directory not empty"):
-        _contexts.remove("a")
+        contexts.remove("a")
 
 
 def test_a_file_in_the_place_of_the_link_is_not_lost() -> None:
     os.mkdir(".monarch")
     Path(DEFAULT_JOB_PATH).write_text("{}")
-    _contexts.create("a")
-    _contexts.use("a")
-    assert (_contexts.active(), _contexts.names()) == ("a", ["a", "default"])
-    assert Path(_contexts.state_path("default")).read_text() == "{}"
+    contexts.create("a")
+    contexts.use("a")
+    assert (contexts.active(), contexts.names()) == ("a", ["a", "default"])
+    assert Path(contexts.state_path("default")).read_text() == "{}"
     os.unlink(DEFAULT_JOB_PATH)
     Path(DEFAULT_JOB_PATH).write_text("[]")
     with pytest.raises(StateFileError, match="the context 'default' has another one"):
-        _contexts.use("a")
-    assert (Path(DEFAULT_JOB_PATH).read_text(), Path(_contexts.state_path("default")).read_text()) == ("[]", "{}")
+        contexts.use("a")
+    assert (Path(DEFAULT_JOB_PATH).read_text(), Path(contexts.state_path("default")).read_text()) == ("[]", "{}")
 
 
 def test_links_that_lead_elsewhere_name_no_context() -> None:
     os.mkdir(".monarch")
     for target in ("../outside.json", "a/b/state.json", "/x/state.json", "state.json", "../x/state.json"):
         os.symlink(target, DEFAULT_JOB_PATH)
-        assert _contexts.active() is None
+        assert contexts.active() is None
         os.unlink(DEFAULT_JOB_PATH)
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from monarch.job import CredentialsError, _contexts, _credentials, _export, _sealed, _store
-from monarch.job._process_spec import ProcessSpec
-from monarch.job.process import ProcessJob
+from monarch.job import CredentialsError, job_load
+from monarch.job._files import contexts, credentials, export
+from monarch.job._job import saved
+from monarch.job.process import ProcessJob, ProcessSpec
 
 
 @pytest.fixture
@@ -25,80 +26,80 @@ def mode(path: Path) -> int:
 
 def test_private_and_outside_the_project(folder: Path, tmp_path: Path, apply_id: str) -> None:
     os.umask(os.umask(0))
-    secret = _credentials.make(apply_id)
+    secret = credentials.make(apply_id)
     assert len(secret) == 32
-    assert _credentials.secret(apply_id) == secret
+    assert credentials.secret(apply_id) == secret
     place = tmp_path / "home" / "jobs" / apply_id
     assert (mode(place), mode(place / "secret"), mode(tmp_path / "home")) == (0o700, 0o600, 0o700)
     assert os.listdir(folder) == []
-    _credentials.remove(apply_id)
-    _credentials.remove(apply_id)
+    credentials.remove(apply_id)
+    credentials.remove(apply_id)
     assert not place.exists()
     with pytest.raises(CredentialsError, match=r"secret: is missing(?s:.*)monarch context export"):
-        _credentials.secret(apply_id)
+        credentials.secret(apply_id)
 
 
 def test_what_is_wrong_with_the_file(tmp_path: Path, apply_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _credentials.make(apply_id)
+    credentials.make(apply_id)
     path = tmp_path / "home" / "jobs" / apply_id / "secret"
     path.chmod(0o640)
     with pytest.raises(CredentialsError, match=r"is open to others \(mode 640\)"):
-        _credentials.secret(apply_id)
+        credentials.secret(apply_id)
     path.chmod(0o600)
     path.write_bytes(b"short")
     with pytest.raises(CredentialsError, match="has 5 bytes, not 32"):
-        _credentials.secret(apply_id)
+        credentials.secret(apply_id)
     path.rename(path.with_name("real"))
     path.symlink_to("real")
     with pytest.raises(CredentialsError, match="cannot be read"):
-        _credentials.secret(apply_id)
+        credentials.secret(apply_id)
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(CredentialsError, match="is not a file"):
-        _credentials.secret(apply_id)
+        credentials.secret(apply_id)
     path.unlink()
     path.with_name("real").rename(path)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(CredentialsError, match="belongs to another user"):
-        _credentials.secret(apply_id)
+        credentials.secret(apply_id)
 
 
 def test_a_home_that_others_may_write_to(tmp_path: Path, apply_id: str) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home").chmod(0o777)
     with pytest.raises(CredentialsError, match=r"home: is open to others \(mode 777\)"):
-        _credentials.make(apply_id)
+        credentials.make(apply_id)
 
 
 def test_an_identity_that_is_no_uuid_names_no_directory() -> None:
     for bad in ("../..", "", "x"):
         with pytest.raises(ValueError, match="badly formed"):
-            _credentials.remove(bad)
+            credentials.remove(bad)
 
 
 def test_a_context_moves_to_another_machine(tmp_path: Path, apply_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(_sealed._SCRYPT, "n", 2)
+    monkeypatch.setitem(export._SCRYPT, "n", 2)
     job = ProcessJob({"a": 1})
     job._life.apply_id, job._life.active = apply_id, True
     job._ids = {"workers": []}
-    secret = _credentials.make(apply_id)
-    _contexts.create("mine")
-    _store.write(_contexts.state_path("mine"), job)
-    sealed = _export.export("mine", "passphrase")
+    secret = credentials.make(apply_id)
+    contexts.create("mine")
+    saved.write(contexts.state_path("mine"), job)
+    sealed = export.export("mine", "passphrase")
     assert secret not in sealed
 
     monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "there"))
     there = tmp_path / "other machine"
     there.mkdir()
     monkeypatch.chdir(there)
-    assert _export.restore(sealed, "passphrase", None) == "mine"
-    found = _store.load(_contexts.state_path("mine"))
+    assert export.restore(sealed, "passphrase", None) == "mine"
+    found = job_load(contexts.state_path("mine"))
     assert isinstance(found, ProcessJob)
     assert (found.apply_id, found._spec) == (apply_id, ProcessSpec(meshes={"a": 1}, env={}))
     assert found._secret() == secret
     # A second time nothing is replaced.
     for name in (None, "another"):
         with pytest.raises(RuntimeError):
-            _export.restore(sealed, "passphrase", name)
-    assert _contexts.names() == ["mine"]
+            export.restore(sealed, "passphrase", name)
+    assert contexts.names() == ["mine"]
     assert found._secret() == secret

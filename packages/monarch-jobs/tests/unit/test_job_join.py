@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from monarch.job._join import LINE_SECONDS, Host, Join
-from monarch.job._status import HostStatus, JobStatus
+from monarch.job import HostStatus, JobStatus
+from monarch.job._job.join import LINE_SECONDS, Join
+from monarch.job._job.launcher import Host
 
 
 def running(*hosts: HostStatus) -> JobStatus:
@@ -30,9 +31,9 @@ def test_no_clock_runs_while_the_scheduler_has_it_pending() -> None:
     assert not join.overdue(2e9)
     join.seen(running(), 2e9)
     assert not join.overdue(2e9 + 9)
-    join.came("a", 0)
+    join.joined_host("a", 0)
     assert join.overdue(2e9 + 11)
-    join.came("a", 1)
+    join.joined_host("a", 1)
     assert not join.overdue(3e9)
 
 
@@ -48,8 +49,8 @@ def test_elsewhere_than_on_a_terminal_one_line_in_thirty_seconds() -> None:
     said = [(now, join.line(now)) for now in range(100)]
     assert [now for now, line in said if line] == [LINE_SECONDS, 2 * LINE_SECONDS, 3 * LINE_SECONDS]
     assert said[30][1] == "slurm job x: pending (Priority), 0 of 2 hosts joined"
-    join.came("a", 0)
-    join.came("a", 1)
+    join.joined_host("a", 0)
+    join.joined_host("a", 1)
     assert join.line(1000) is None
 
 
@@ -59,9 +60,9 @@ def test_on_a_terminal_each_change_is_said_once() -> None:
     assert join.line(0) == "x: pending (Priority), 0 of 2 hosts joined"
     assert join.line(1000) is None
     join.seen(running(), 0)
-    join.came("a", 1)
+    join.joined_host("a", 1)
     assert join.line(0) == "x: running, 1 of 2 hosts joined"
-    join.came("a", 0)
+    join.joined_host("a", 0)
     assert join.line(0) == "x: running, 2 of 2 hosts joined"
 
 
@@ -72,14 +73,14 @@ def test_pauses_grow_to_a_second_and_end_with_the_timeout() -> None:
     assert pauses[-1] == 1.0
     join.seen(running(), 0)
     assert join.pause(99.9) == pytest.approx(0.101)
-    join.came("a", 0)
+    join.joined_host("a", 0)
     assert join.pause(0) < 0.02
 
 
 def test_the_error_names_the_missing_with_their_last_words() -> None:
     join = Join("slurm job x", {"a": 2, "b": 1}, 120, 0, False)
     join.seen(running(waiting("b", 0, "connection refused by tcp://node1:22222")), 0)
-    join.came("a", 1)
+    join.joined_host("a", 1)
     error = join.error({Host("a", 0): "Traceback:\nImportError: monarch"})
     assert str(error) == (
         "slurm job x: 1 of 3 hosts joined within 120 s\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from monarch.job import BackendMissingError, JobEndedError, JobError, JoinTimeoutError, SlurmJob, SubmitError
-from monarch.job import _commands as commands
-from monarch.job._slurm import launcher
-from monarch.job._slurm.launcher import SlurmLauncher
+from monarch.job._machine import commands
+from monarch.job.slurm import launcher
+from monarch.job.slurm.launcher import SlurmLauncher
 
 SECRET = b"s" * 32
 
@@ -126,7 +126,7 @@ def test_a_submission_that_is_interrupted(fakes: Fakes, job_dir: Path, monkeypat
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("monarch.job._slurm.directory.JobDirectory.write", interrupt)
+    monkeypatch.setattr("monarch.job.slurm.directory.JobDirectory.write", interrupt)
     slurm = made(job_dir)
     with pytest.raises(KeyboardInterrupt):
         slurm.submit(slurm.plan(), SECRET)
@@ -143,7 +143,7 @@ def test_what_cannot_be_cancelled_is_said(fakes: Fakes, job_dir: Path, monkeypat
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("monarch.job._slurm.directory.JobDirectory.write", fail)
+    monkeypatch.setattr("monarch.job.slurm.directory.JobDirectory.write", fail)
     slurm = made(job_dir)
     with pytest.raises(SubmitError, match="No space left") as caught:
         slurm.submit(slurm.plan(), SECRET)

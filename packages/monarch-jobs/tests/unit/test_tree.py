@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from monarch.job._tree import DATA, DIRECTORY, END, FILE, LINK, SKIPPED, Refused, TreeWriter, batches, destination, entries
+from monarch.job._host.tree import DATA, DIRECTORY, END, FILE, LINK, SKIPPED, Refused, TreeWriter, batches, destination, entries
 
 
 @pytest.fixture

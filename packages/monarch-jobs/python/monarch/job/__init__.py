@@ -5,32 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from monarch.job._components import MeshAdminConfig as MeshAdminConfig
-    from monarch.job._components import TelemetryConfig as TelemetryConfig
-    from monarch.job._current_job import load_current_job as load_current_job
-    from monarch.job._current_job import set_current_job as set_current_job
-    from monarch.job._exec import exec_command as exec_command
-    from monarch.job._forward import PortForwarder as PortForwarder
-    from monarch.job._hosts_from_config import hosts_from_config as hosts_from_config
-    from monarch.job._job_state import JobState as JobState
-    from monarch.job._launcher import Launcher as Launcher
-    from monarch.job._loading import job_load as job_load
-    from monarch.job._loading import job_loads as job_loads
-    from monarch.job._plan import Plan as Plan
-    from monarch.job._service_proc import SERVICE_PROC_IDS_ENV as SERVICE_PROC_IDS_ENV
-    from monarch.job._service_proc import SERVICE_PROC_RANK_ENV as SERVICE_PROC_RANK_ENV
-    from monarch.job._service_proc import deserialize_service_proc_ids as deserialize_service_proc_ids
-    from monarch.job._service_proc import new_service_proc_id as new_service_proc_id
-    from monarch.job._service_proc import ranked_service_proc_id_from_env as ranked_service_proc_id_from_env
-    from monarch.job._service_proc import serialize_service_proc_ids as serialize_service_proc_ids
-    from monarch.job._service_proc import service_proc_addr as service_proc_addr
-    from monarch.job._service_proc import service_proc_addrs as service_proc_addrs
-    from monarch.job._shell import shell as shell
-    from monarch.job._status import HealReport as HealReport
-    from monarch.job._status import HostStatus as HostStatus
-    from monarch.job._status import JobStatus as JobStatus
-    from monarch.job._trait import DEFAULT_JOB_PATH as DEFAULT_JOB_PATH
-    from monarch.job._trait import JobTrait as JobTrait
+    from monarch.job._client.exec import exec_command as exec_command
+    from monarch.job._client.port_forward import PortForwarder as PortForwarder
+    from monarch.job._client.shell import shell as shell
+    from monarch.job._files.state_file import DEFAULT_JOB_PATH as DEFAULT_JOB_PATH
+    from monarch.job._job.components import MeshAdminConfig as MeshAdminConfig
+    from monarch.job._job.components import TelemetryConfig as TelemetryConfig
+    from monarch.job._job.job_state import JobState as JobState
+    from monarch.job._job.launcher import HealReport as HealReport
+    from monarch.job._job.launcher import HostStatus as HostStatus
+    from monarch.job._job.launcher import JobStatus as JobStatus
+    from monarch.job._job.launcher import Launcher as Launcher
+    from monarch.job._job.launcher import Plan as Plan
+    from monarch.job._job.trait import JobTrait as JobTrait
+    from monarch.job._job.worker_address import SERVICE_PROC_IDS_ENV as SERVICE_PROC_IDS_ENV
+    from monarch.job._job.worker_address import SERVICE_PROC_RANK_ENV as SERVICE_PROC_RANK_ENV
+    from monarch.job._job.worker_address import deserialize_service_proc_ids as deserialize_service_proc_ids
+    from monarch.job._job.worker_address import new_service_proc_id as new_service_proc_id
+    from monarch.job._job.worker_address import ranked_service_proc_id_from_env as ranked_service_proc_id_from_env
+    from monarch.job._job.worker_address import serialize_service_proc_ids as serialize_service_proc_ids
+    from monarch.job._job.worker_address import service_proc_addr as service_proc_addr
+    from monarch.job._job.worker_address import service_proc_addrs as service_proc_addrs
+    from monarch.job._lookup import hosts_from_config as hosts_from_config
+    from monarch.job._lookup import job_load as job_load
+    from monarch.job._lookup import job_loads as job_loads
+    from monarch.job._lookup import load_current_job as load_current_job
+    from monarch.job._lookup import set_current_job as set_current_job
     from monarch.job.attach import AttachJob as AttachJob
     from monarch.job.errors import BackendMissingError as BackendMissingError
     from monarch.job.errors import CredentialsError as CredentialsError
@@ -49,25 +49,24 @@ if TYPE_CHECKING:
 
 # Where each name is implemented.
 _HOMES = {
-    "_components": (
+    "_client.exec": ("exec_command",),
+    "_client.port_forward": ("PortForwarder",),
+    "_client.shell": ("shell",),
+    "_files.state_file": ("DEFAULT_JOB_PATH",),
+    "_job.components": (
         "MeshAdminConfig",
         "TelemetryConfig",
     ),
-    "_current_job": (
-        "load_current_job",
-        "set_current_job",
+    "_job.job_state": ("JobState",),
+    "_job.launcher": (
+        "HealReport",
+        "HostStatus",
+        "JobStatus",
+        "Launcher",
+        "Plan",
     ),
-    "_exec": ("exec_command",),
-    "_forward": ("PortForwarder",),
-    "_hosts_from_config": ("hosts_from_config",),
-    "_job_state": ("JobState",),
-    "_launcher": ("Launcher",),
-    "_loading": (
-        "job_load",
-        "job_loads",
-    ),
-    "_plan": ("Plan",),
-    "_service_proc": (
+    "_job.trait": ("JobTrait",),
+    "_job.worker_address": (
         "SERVICE_PROC_IDS_ENV",
         "SERVICE_PROC_RANK_ENV",
         "deserialize_service_proc_ids",
@@ -77,15 +76,12 @@ _HOMES = {
         "service_proc_addr",
         "service_proc_addrs",
     ),
-    "_shell": ("shell",),
-    "_status": (
-        "HealReport",
-        "HostStatus",
-        "JobStatus",
-    ),
-    "_trait": (
-        "DEFAULT_JOB_PATH",
-        "JobTrait",
+    "_lookup": (
+        "hosts_from_config",
+        "job_load",
+        "job_loads",
+        "load_current_job",
+        "set_current_job",
     ),
     "attach": ("AttachJob",),
     "errors": (

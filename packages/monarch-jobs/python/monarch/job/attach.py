@@ -1,4 +1,4 @@
-"""Hosts that somebody else has started: addresses and credentials."""
+"""Hosts that were started by other means: addresses and credentials."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import os
 import time
 from typing import Any
 
-from monarch.job._job_state import JobState
-from monarch.job._plan import Plan
-from monarch.job._status import HealReport, HostStatus, JobStatus
-from monarch.job._trait import JobTrait
+from monarch import actor
+from monarch.job._files.credentials import read_private
+from monarch.job._job.job_state import JobState
+from monarch.job._job.launcher import HealReport, HostStatus, JobStatus, Plan
+from monarch.job._job.trait import JobTrait
+from monarch.job.errors import JobError
 from monarch.job.login import check_meshes
 
 
 class AttachJob(JobTrait):
     """`meshes` has the addresses per mesh; `credentials` is the 0600 file with the secret that the workers were started with.
 
-    `kill` leaves the hosts running. Without `credentials`, `MONARCH_JOB_SECRET_FILE` names the file. Who has started the workers starts
-    lost ones again, at the same addresses; `heal` then takes them in.
+    `kill` leaves the hosts running. Without `credentials`, `MONARCH_JOB_SECRET_FILE` names the file. Lost workers are
+    started again, at the same addresses, by the means that started them; `heal` then attaches to them.
     """
 
     __module__ = "monarch.job"
@@ -27,11 +29,9 @@ class AttachJob(JobTrait):
     def __init__(self, meshes: dict[str, list[str]], *, credentials: str | None = None) -> None:
         super().__init__()
         self._meshes = check_meshes(meshes)
-        from monarch.actor import ChannelAddr
-
         for addresses in self._meshes.values():
             for address in addresses:
-                ChannelAddr(address)
+                actor.ChannelAddr(address)
         self._credentials = None if credentials is None else os.path.abspath(os.path.expanduser(credentials))
 
     def plan(self) -> Plan:
@@ -41,23 +41,17 @@ class AttachJob(JobTrait):
         return isinstance(spec, AttachJob) and (spec._meshes, spec._credentials) == (self._meshes, self._credentials)
 
     def _create(self, client_script: str | None) -> None:
-        from monarch.job.errors import JobError
-
         if client_script is not None:
             raise JobError("attach jobs run no client script", title=self._title)
         self._secret()
 
     def _secret(self) -> bytes | None:
-        from monarch.job import _credentials
-
-        return None if self._credentials is None else _credentials.read_private(self._credentials)
+        return None if self._credentials is None else read_private(self._credentials)
 
     def _state(self) -> JobState:
-        from monarch.actor import attach_to_workers
-
         if self.connection_ is None:
             secret = self._secret()
-            meshes = {name: attach_to_workers(workers=list(hosts), name=name, secret=secret) for name, hosts in self._meshes.items()}
+            meshes = {name: actor.attach_to_workers(workers=list(hosts), name=name, secret=secret) for name, hosts in self._meshes.items()}
             self.connection_ = JobState(meshes)
         return self.connection_
 
@@ -66,19 +60,17 @@ class AttachJob(JobTrait):
         return JobStatus("running", "started by somebody else", hosts)
 
     def _heal(self, timeout: float | None) -> HealReport:
-        """Looks who is there; nothing can be started from here."""
-        from monarch.actor import AttachError, attach_to_workers
-
+        """Finds the hosts that answer; nothing can be started from here."""
         secret = self._secret()
         deadline = None if timeout is None else time.monotonic() + timeout
-        # Each on its own, so that each tells about itself; the next `state()` has those that were here and those that are here again.
-        joining = [(host, attach_to_workers(workers=[host.address], secret=secret).initialized) for host in self._poll().hosts]
+        # One attachment a host, so that each has a result of its own; the next `state()` has all that answer.
+        joining = [(host, actor.attach_to_workers(workers=[host.address], secret=secret).initialized) for host in self._poll().hosts]
         self.connection_ = None
         missing: list[HostStatus] = []
         for host, joined in joining:
             try:
                 joined.get(None if deadline is None else max(deadline - time.monotonic(), 0))
-            except AttachError as e:
+            except actor.AttachError as e:
                 missing.append(host._replace(phase="lost", detail="; ".join(e.hosts.values())))
             except TimeoutError:
                 missing.append(host._replace(phase="lost", detail=f"no answer within {timeout:g} s"))

@@ -88,7 +88,7 @@ class JoinTimeoutError(JobError, AttachError):
 
 
 class CredentialsError(JobError):
-    """The credentials of a job are missing, somebody else's, or readable by others: `path` is the file."""
+    """The credentials of a job are missing, another user's, or readable by others: `path` is the file."""
 
     __module__ = "monarch.job"
     _default_code = "credentials"

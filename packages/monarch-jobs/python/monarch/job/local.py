@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from monarch.job import _sessions
-from monarch.job._job_state import JobState, check_mesh_names
-from monarch.job._plan import Plan
-from monarch.job._status import HealReport, JobStatus
-from monarch.job._trait import DEFAULT_JOB_PATH, JobTrait, LogFile
+from monarch import actor
+from monarch.job._files.contexts import logs_folder
+from monarch.job._files.state_file import DEFAULT_JOB_PATH
+from monarch.job._job.job_state import JobState, check_mesh_names
+from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
+from monarch.job._job.saved import decode, encode, load_if_there, write
+from monarch.job._job.trait import BATCH, BATCH_FILE, JobTrait, is_alive, notice
+from monarch.job._machine import sessions
+from monarch.job._machine.sessions import Session
 from monarch.job.errors import JobError, SubmitError
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
 
-LOGS = os.path.join(os.path.dirname(DEFAULT_JOB_PATH), "logs")
+# Becomes the script once a byte says that it may begin; without the byte, the process that started it failed or died before.
+_GATED = """
+import os, sys
+gate, script = int(sys.argv[1]), sys.argv[2]
+begun = os.read(gate, 1)
+os.close(gate)
+if begun:
+    os.execv(sys.executable, [sys.executable, script])
+sys.exit(1)
+"""
 
 
 class LocalJob(JobTrait):
@@ -43,7 +57,7 @@ class LocalJob(JobTrait):
     def process(self) -> subprocess.Popen[bytes] | None:
         """The batch client, if this object has started one."""
         session = self._session()
-        return None if session is None else _sessions.child(session)
+        return None if session is None else sessions.child(session)
 
     def plan(self) -> Plan:
         return Plan(self.kind, "".join(f"mesh {name}: the machine of the client\n" for name in self._hosts))
@@ -55,37 +69,33 @@ class LocalJob(JobTrait):
     def _create(self, client_script: str | None) -> None:
         if client_script is None:
             return
-        from monarch.job import _lifecycle, _store
-
         script = os.path.abspath(client_script)
         if not os.path.isfile(script):
             raise SubmitError(f"no such script: {client_script}", title=self._title)
         assert self.apply_id is not None
-        logs = os.path.abspath(os.path.join(LOGS, f"job_{self.apply_id}"))
+        logs = logs_folder(self.apply_id)
         os.makedirs(logs, 0o700, exist_ok=True)
         state = os.path.abspath(DEFAULT_JOB_PATH)
-        env = {**os.environ, _lifecycle.BATCH: "1", _lifecycle.BATCH_FILE: state}
+        env = {**os.environ, BATCH: "1", BATCH_FILE: state}
         out, err = os.path.join(logs, "client.out"), os.path.join(logs, "client.err")
         # The script looks for the file as soon as it runs, and the file names the script: a pipe lets it begin.
         gate, opened = os.pipe()
         try:
-            argv = [sys.executable, "-m", "monarch.job._batch_client", str(gate), script]
-            session = _sessions.start(argv, env, self.apply_id, out, err, keep=(gate,))
+            argv = [sys.executable, "-c", _GATED, str(gate), script]
+            session = sessions.start(argv, env, self.apply_id, out, err, keep=(gate,))
             self._script = {"path": script, "pid": session.pid, "start": session.start, "logs": logs}
             self._life.active = True
-            _store.write(DEFAULT_JOB_PATH, BatchJob(self))
+            write(DEFAULT_JOB_PATH, BatchJob(self))
             os.write(opened, b"!")
         finally:
             os.close(gate)
             os.close(opened)
 
-    def _session(self) -> _sessions.Session | None:
-        return None if self._script is None else _sessions.Session(self._script["pid"], self._script["start"])
+    def _session(self) -> Session | None:
+        return None if self._script is None else Session(self._script["pid"], self._script["start"])
 
     def _state(self) -> JobState:
-        from monarch.actor import this_host
-
-        return JobState(dict.fromkeys(self._hosts, this_host()))
+        return JobState(dict.fromkeys(self._hosts, actor.this_host()))
 
     def _poll(self) -> JobStatus:
         session = self._session()
@@ -93,9 +103,9 @@ class LocalJob(JobTrait):
             # Without a script there is nothing that outlives the client.
             alive = self._life.path is None or not self._life.loaded
             return JobStatus("running", "the machine of the client", []) if alive else JobStatus("ended", "its client is gone", [])
-        if _sessions.is_running(session):
+        if sessions.is_running(session):
             return JobStatus("running", f"script {self._where()}", [])
-        code = _sessions.exit_code(session)
+        code = sessions.exit_code(session)
         return JobStatus("ended", f"script {self._where()} {'ended' if code is None else f'ended with exit code {code}'}", [])
 
     def _kill(self) -> None:
@@ -104,7 +114,7 @@ class LocalJob(JobTrait):
         if session is None or session.pid == os.getpid():
             return
         assert self.apply_id is not None
-        left = _sessions.end([session], self.apply_id)
+        left = sessions.end([session], self.apply_id)
         if left:
             raise JobError(f"processes do not end: {', '.join(map(str, left))}", title=self._title)
         self._script = None
@@ -159,23 +169,19 @@ class BatchJob(JobTrait):
 
     def _surround(self) -> JobState:
         """The hosts for a script inside the allocation, whose exit is the end of the allocation."""
-        from atexit import register, unregister
-
         # Before the client's own exit: the exit handlers run in reverse order.
         state = self._state()
-        unregister(self._kill_at_exit)
-        register(self._kill_at_exit)
+        atexit.unregister(self._kill_at_exit)
+        atexit.register(self._kill_at_exit)
         return state
 
     def _kill_at_exit(self) -> None:
-        from monarch.job import _lifecycle
-
         if not self.job_._needs_kill_at_exit():
             return
         try:
             self.kill()
         except JobError as e:
-            _lifecycle.say(f"monarch: {e}")
+            notice(f"monarch: {e}")
 
     def _kill(self) -> None:
         self.job_._kill()
@@ -200,12 +206,14 @@ class BatchJob(JobTrait):
         return self.job_._where()
 
     def _dump(self) -> dict[str, Any]:
-        from monarch.job import _store
-
-        return {"job": json.loads(_store.encode(self.job_))}
+        return {"job": json.loads(encode(self.job_._current))}
 
     def _load(self, saved: dict[str, Any]) -> None:
-        from monarch.job import _store
-
-        self.job_ = _store.decode(json.dumps(saved["job"]).encode(), "the surrounding job")
+        self.job_ = decode(json.dumps(saved["job"]).encode(), JobTrait, "the surrounding job")
         self.job_._life.inside = self
+
+
+def batch_path(job: JobTrait) -> str | None:
+    """Where a job with a client script is saved for the commands; None where another job that is alive is the current one."""
+    kept = load_if_there(DEFAULT_JOB_PATH, JobTrait)
+    return None if kept is not None and kept.apply_id != job.apply_id and is_alive(kept) else DEFAULT_JOB_PATH

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monarch.job._job_state import check_mesh_names
-from monarch.job._launched import LauncherJob
+from monarch.job._job.job_state import check_mesh_names
+from monarch.job._job.launcher_job import LauncherJob
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,37 +3,55 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from monarch.job import _credentials, _sessions
-from monarch.job._job_state import check_count, check_mesh_names
-from monarch.job._join import Host
-from monarch.job._launched import LauncherJob
-from monarch.job._plan import Plan
-from monarch.job._service_proc import (
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from monarch.job._files import credentials
+from monarch.job._files.contexts import logs_folder
+from monarch.job._job.job_state import check_count, check_mesh_names
+from monarch.job._job.launcher import Host, HostPhase, HostStatus, JobStatus, Launcher, LogFile, Phase, Plan
+from monarch.job._job.launcher_job import LauncherJob
+from monarch.job._job.worker_address import (
     SERVICE_PROC_IDS_ENV,
     SERVICE_PROC_RANK_ENV,
     deserialize_service_proc_ids,
     new_service_proc_id,
+    published_address,
     serialize_service_proc_ids,
 )
-from monarch.job._status import HostPhase, HostStatus, JobStatus, Phase
-from monarch.job._trait import DEFAULT_JOB_PATH, LogFile
+from monarch.job._machine import sessions
+from monarch.job._machine.sessions import Session
 from monarch.job.errors import JobError, SubmitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
-    from monarch.job._launcher import Launcher
 
 # The kernel's limit for the path of a unix socket.
 _SOCKET_PATH = 107
-_WORKER = "from monarch._core.cli import main; main()"
+_WORKER = "from monarch.extension.cli import main; main()"
+
+
+class ProcessSpec(BaseModel):
+    """Hosts per mesh, and what is added to the environment of the workers."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    meshes: dict[str, Annotated[int, Field(ge=1)]] = Field(min_length=1)
+    env: dict[str, str]
+
+    @field_validator("env")
+    @classmethod
+    def _can_be_set(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not name or "=" in name or "\0" in name + text:
+                raise ValueError(f"{name!r} cannot be set in an environment")
+        return value
 
 
 class ProcessJob(LauncherJob):
@@ -49,8 +67,6 @@ class ProcessJob(LauncherJob):
         check_mesh_names(meshes)
         for name, count in meshes.items():
             check_count(name, count)
-        from monarch.job._process_spec import ProcessSpec
-
         self._spec = ProcessSpec(meshes=dict(meshes), env=dict(env or {}))
 
     def _launcher(self) -> Launcher:
@@ -63,8 +79,6 @@ class ProcessJob(LauncherJob):
         return self._spec.model_dump()
 
     def _set_arguments(self, saved: dict[str, Any]) -> None:
-        from monarch.job._process_spec import ProcessSpec
-
         self._spec = ProcessSpec.model_validate(saved)
 
     def _logs(self) -> list[LogFile]:
@@ -89,7 +103,7 @@ class ProcessLauncher:
         self._secret = secret
 
     def plan(self) -> Plan:
-        # Values may be secret; whoever runs the plan knows them.
+        # Values may be secret; the user who runs the plan knows them.
         variables = "".join(f"env {name}=...\n" for name in sorted(self._env))
         lines = [f"{host}: monarch worker --listen ipc://DIRECTORY/{n}.sock\n" for n, host in enumerate(_hosts(self._meshes))]
         return Plan(self.kind, variables + "".join(lines), redacted=bool(self._env))
@@ -112,12 +126,12 @@ class ProcessLauncher:
         return ids
 
     def _make_logs(self) -> str:
-        folder = os.path.join("logs", f"job_{self._apply_id}")
-        path = os.path.abspath(os.path.join(os.path.dirname(DEFAULT_JOB_PATH), folder))
+        assert self._apply_id is not None
+        path = logs_folder(self._apply_id)
         try:
             os.makedirs(path, 0o700, exist_ok=True)
         except OSError:  # the working directory cannot be written: what else the job keeps is in the home anyway
-            path = os.path.join(_credentials.home(), folder)
+            path = os.path.join(credentials.home(), "logs", os.path.basename(path))
             os.makedirs(path, 0o700, exist_ok=True)
         return path
 
@@ -134,15 +148,15 @@ class ProcessLauncher:
         out, err = (_log(ids["logs"], host, stream) for stream in ("out", "err"))
         with _pipe_with(secret) as fd:
             argv += ["--secret-file", f"/dev/fd/{fd}"]
-            session = _sessions.start(argv, {**inherited, **identity, **self._env}, self._apply_id, out, err, [fd])
+            session = sessions.start(argv, {**inherited, **identity, **self._env}, self._apply_id, out, err, [fd])
         worker.update(pid=session.pid, start=session.start)
 
     def poll(self, ids: dict[str, Any]) -> JobStatus:
         hosts: list[HostStatus] = []
         for worker in ids["workers"]:
             session = _session(worker)
-            host_phase: HostPhase = "waiting" if _sessions.is_running(session) else "lost"
-            code = _sessions.exit_code(session)
+            host_phase: HostPhase = "waiting" if sessions.is_running(session) else "lost"
+            code = sessions.exit_code(session)
             detail = (
                 "" if code is None else f"its worker ended with exit code {code}" if code >= 0 else f"its worker died of signal {-code}"
             )
@@ -171,7 +185,8 @@ class ProcessLauncher:
             names[n] = new_service_proc_id()
             ids["service_procs"] = serialize_service_proc_ids(names)
             for name in (f"{n}.json", f"{n}.sock"):
-                _unlink(os.path.join(ids["directory"], name))
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(os.path.join(ids["directory"], name))
             self._start(ids, n, self._secret())
             again.append(place)
         return again
@@ -182,12 +197,12 @@ class ProcessLauncher:
             raise JobError(f"processes do not end: {', '.join(map(str, left))}", title="process job")
         _remove_directory(ids["directory"])
 
-    def _end(self, sessions: list[_sessions.Session]) -> list[int]:
+    def _end(self, workers: list[Session]) -> list[int]:
         assert self._apply_id is not None
-        return _sessions.end(sessions, self._apply_id)
+        return sessions.end(workers, self._apply_id)
 
 
-# What says to a process that it is part of a job, or which one it uses.
+# Variables that make a process part of a job, or name the job that it uses.
 _OWN = frozenset({"MONARCH_JOB", "MONARCH_JOB_SHRINK", "MONARCH_BATCH_JOB", "MONARCH_BATCH_JOB_FILE", "MONARCH_JOB_SECRET_FILE"})
 _DIRECTORY = "monarch-job-"
 
@@ -196,8 +211,8 @@ def _hosts(meshes: Mapping[str, int]) -> list[Host]:
     return [Host(mesh, rank) for mesh, size in meshes.items() for rank in range(size)]
 
 
-def _session(worker: dict[str, Any]) -> _sessions.Session:
-    return _sessions.Session(int(worker["pid"]), int(worker["start"]))
+def _session(worker: dict[str, Any]) -> Session:
+    return Session(int(worker["pid"]), int(worker["start"]))
 
 
 @contextlib.contextmanager
@@ -242,18 +257,9 @@ def _remove_directory(path: str) -> None:
 
 
 def _published(path: str, pid: int) -> str | None:
-    """The address in the file that the worker has written, None if it has not yet, or was another one."""
+    """The address in the file that the worker has written; None if it has not yet, or if the file is of the worker before it."""
     try:
-        with open(path, "rb") as f:
-            found: Any = json.loads(f.read())
-    except (FileNotFoundError, ValueError):
-        return None
-    # With its identity: another agent at this address is none of ours.
-    return f"worker<{found['uid']}>@{found['address']}" if found["pid"] == pid else None
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
+        with open(path, encoding="utf-8", errors="replace") as f:
+            return published_address(f.read(), pid)
     except FileNotFoundError:
-        pass
+        return None

@@ -9,20 +9,21 @@ nothing is left if it passes.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
 import tempfile
 import uuid
 from typing import TYPE_CHECKING
 
-from monarch.job import _credentials
-from monarch.job._loading import job_load, job_loads
-from monarch.job._trait import JobTrait
+from monarch.job._files import credentials
+from monarch.job._job.trait import JobTrait
+from monarch.job._lookup import job_load, job_loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from monarch.job._job_state import JobState
+    from monarch.job._job.job_state import JobState
 
 __all__ = ["conformance"]
 
@@ -93,6 +94,7 @@ def _allocation(job: JobTrait) -> None:
 
 
 def _hosts(state: JobState) -> None:
+    # Loads the runtime of actors, which a suite without hosts does not need.
     from monarch.actor import Actor, endpoint
 
     class Greeter(Actor):
@@ -127,10 +129,10 @@ def _saved(job: JobTrait) -> None:
 
 def _secrets(job: JobTrait) -> list[bytes]:
     assert job.apply_id is not None
-    folder = _credentials.directory(job.apply_id)
+    folder = credentials.directory(job.apply_id)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     paths = [os.path.join(folder, name) for name in names]
-    return [_credentials.read_private(path) for path in paths if os.path.isfile(path)]
+    return [credentials.read_private(path) for path in paths if os.path.isfile(path)]
 
 
 def _in_argument_or_environment(secret: bytes) -> bool:
@@ -148,7 +150,7 @@ def _after(job: JobTrait) -> None:
     _require(not job.active and job.apply_id is None, "after kill() the job is not active")
     _require(job.status().phase == "none", "after kill() status() is 'none'")
     job.kill()
-    folder = os.path.join(_credentials.home(), "jobs")
+    folder = os.path.join(credentials.home(), "jobs")
     left = os.listdir(folder) if os.path.isdir(folder) else []
     _require(not left, f"kill() removes the credentials (left: {', '.join(left)})")
 
@@ -170,8 +172,6 @@ def _cached(job_factory: Callable[[], JobTrait]) -> None:
 
 
 def _main(arguments: list[str]) -> int:
-    import importlib
-
     if len(arguments) != 1 or "." not in arguments[0]:
         print(__doc__, file=sys.stderr)
         return 2

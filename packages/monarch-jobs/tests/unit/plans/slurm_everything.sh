@@ -32,7 +32,7 @@ old=
 rm -f "$mine.pid"
 if [ "$old" ] && grep -q -a -F -- "$mine.json" "/proc/$old/cmdline"; then kill -KILL "$old"; fi 2>/dev/null
 rm -f "$mine.exit" "$mine.json"
-"$MONARCH_JOB_PYTHON" -c "from monarch._core.cli import main; main()" worker --listen "$MONARCH_JOB_LISTEN" --port-tries 100 \
+"$MONARCH_JOB_PYTHON" -c "from monarch.extension.cli import main; main()" worker --listen "$MONARCH_JOB_LISTEN" --port-tries 100 \
     --secret-file "$MONARCH_JOB_DIR/secret" --publish "$mine.json" &
 echo $! >"$mine.pid"
 wait $!

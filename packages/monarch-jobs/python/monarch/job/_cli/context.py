@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -26,9 +27,9 @@ def _sub(name: str) -> Callable[[Callable[..., int | None]], click.Command]:
 @click.argument("name")
 def create(name: str) -> int:
     """Makes a context; the active one stays. `use` makes one and switches to it."""
-    from monarch.job import _contexts
+    from monarch.job._files import contexts
 
-    _contexts.create(name)
+    contexts.create(name)
     return 0
 
 
@@ -36,12 +37,12 @@ def create(name: str) -> int:
 @click.argument("name")
 def use(name: str) -> int:
     """Switches to a context, which is made if it is new. A job without a context gets the name `default`."""
-    from monarch.job import _contexts
+    from monarch.job._files import contexts
 
-    _contexts.check_name(name)
-    if name not in _contexts.names():
-        _contexts.create(name)
-    _contexts.use(name)
+    contexts.check_name(name)
+    if name not in contexts.names():
+        contexts.create(name)
+    contexts.use(name)
     return 0
 
 
@@ -49,13 +50,11 @@ def use(name: str) -> int:
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def ls(as_json: bool) -> int:
     """Lists the contexts of this directory; the active one has a star."""
-    from monarch.job import _contexts
+    from monarch.job._files import contexts
 
-    active = _contexts.active()
-    rows = [{"name": name, "active": name == active, "job": os.path.exists(_contexts.state_path(name))} for name in _contexts.names()]
+    active = contexts.active()
+    rows = [{"name": name, "active": name == active, "job": os.path.exists(contexts.state_path(name))} for name in contexts.names()]
     if as_json:
-        import json
-
         click.echo(json.dumps(rows))
         return 0
     if not rows:
@@ -69,14 +68,14 @@ def ls(as_json: bool) -> int:
 @click.argument("name")
 def rm(name: str) -> int:
     """Kills the context's job and removes the context, if killing worked."""
-    from monarch.job import _contexts
+    from monarch.job._files import contexts
 
-    if name not in _contexts.names():
-        raise _contexts.unknown(name)
-    job = loaded(_contexts.state_path(name), name)
+    if name not in contexts.names():
+        raise contexts.unknown(name)
+    job = loaded(contexts.state_path(name), name)
     if job is not None:
         job.kill()
-    _contexts.remove(name)
+    contexts.remove(name)
     return 0
 
 
@@ -86,14 +85,15 @@ def rm(name: str) -> int:
 @click.option("--passphrase-file", type=click.Path(dir_okay=False), help="Its first line; asked for otherwise.")
 def export(name: str | None, output: str, passphrase_file: str | None) -> int:
     """Writes a context with its credentials, encrypted, so that another machine can use the job."""
-    from monarch.job import _contexts, _credentials, _export
+    from monarch.job._files import contexts, credentials
+    from monarch.job._files.export import export as exported
 
-    name = name or _contexts.active()
-    if name is None or name not in _contexts.names():
-        raise _contexts.unknown(name or "")
-    sealed = _export.export(name, _passphrase(passphrase_file, is_new=True))
+    name = name or contexts.active()
+    if name is None or name not in contexts.names():
+        raise contexts.unknown(name or "")
+    sealed = exported(name, _passphrase(passphrase_file, is_new=True))
     try:
-        _credentials.put(output, sealed)
+        credentials.put(output, sealed)
     except FileExistsError:
         raise click.ClickException(f"{output} exists") from None
     return 0
@@ -105,19 +105,19 @@ def export(name: str | None, output: str, passphrase_file: str | None) -> int:
 @click.option("--passphrase-file", type=click.Path(dir_okay=False), help="Its first line; asked for otherwise.")
 def import_(file: str, name: str | None, passphrase_file: str | None) -> int:
     """Makes the context that was exported into FILE, and switches to it."""
-    from monarch.job import _export
+    from monarch.job._files.export import restore
 
     with open(file, "rb") as f:
         data = f.read()
-    _export.restore(data, _passphrase(passphrase_file, is_new=False), name)
+    restore(data, _passphrase(passphrase_file, is_new=False), name)
     return 0
 
 
 def _passphrase(file: str | None, is_new: bool) -> str:
-    from monarch.job import _credentials
+    from monarch.job._files import credentials
 
     if file is not None:
-        found = _credentials.read_private(file).decode().partition("\n")[0]
+        found = credentials.read_private(file).decode().partition("\n")[0]
     else:
         found = str(click.prompt("Passphrase", hide_input=True, confirmation_prompt=is_new, err=True))
     if not found:

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO
+import dataclasses
+import errno
+import os
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+import time
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 import click
 
-from monarch.job._cli.verb import INTERRUPTED, verb
+from monarch.job._cli.verb import INTERRUPTED, job_and_hosts, mesh_of, pairs, variables, verb
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import FrameType
 
-    from monarch.job._execution import Target
-    from monarch.job._job_state import JobState
+    from monarch.job._client.execution import Target
+    from monarch.job._job.job_state import JobState
+
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
 
@@ -65,9 +76,6 @@ def command(
       A script of yours: monarch exec --all --script setup.sh, or --script - to read it from stdin.
       With several ranks, lines begin with [rank], and each host keeps its own in the folder that the last line on stderr names.
     """
-    from monarch.job._cli.attended import attend
-    from monarch.job._cli.target import job_and_hosts, variables
-
     if sum((everywhere, mesh is not None, one, point is not None)) > 1:
         raise click.UsageError("--all, --mesh, --one and --point exclude each other")
     if script is not None and module is not None:
@@ -95,11 +103,9 @@ def _words(cmd: tuple[str, ...], script: BinaryIO | None, module: str | None) ->
         return ("-m", module, *cmd), None
     if script is None:
         return cmd, None
-    import os
-
     text = script.read()
     name = os.path.basename(str(script.name)) if script.name not in ("-", "<stdin>") else "script"
-    from monarch.job._command import PYTHON
+    from monarch.job._host.command import PYTHON
 
     if text.startswith(b"#!"):
         # As the kernel does it: the program, and the rest of the line as one word.
@@ -113,8 +119,6 @@ def _words(cmd: tuple[str, ...], script: BinaryIO | None, module: str | None) ->
 def _chosen(
     state: JobState, everywhere: bool, mesh: str | None, point: str | None, per_host: str | None
 ) -> tuple[list[str], JobState, dict[str, int] | None, dict[str, int]]:
-    from monarch.job._cli.target import mesh_of, pairs
-
     per = pairs(per_host, "--per-host")
     if everywhere:
         return list(state), state, None, per
@@ -135,13 +139,8 @@ def _targets(
     script: tuple[str, bytes] | None,
     output_dir: str | None,
 ) -> list[Target]:
-    import secrets
-    import tempfile
-    from dataclasses import replace
-
-    from monarch.job._command import SUBDIR, TEMPORARY
-    from monarch.job._exec import make_target
-    from monarch.job._exec_folder import PREFIX
+    from monarch.job._client.exec import make_target
+    from monarch.job._host.command import PREFIX, SUBDIR, TEMPORARY
 
     names, state, point, per_host = chosen
     targets = [
@@ -166,13 +165,16 @@ def _targets(
     # The same place on all hosts that have the same temporary folder as this one, as most do.
     click.echo(f"monarch: output by rank on the hosts: {tempfile.gettempdir()}/{folder}", err=True)
     return [
-        replace(target, order=replace(target.order, folder="/".join((TEMPORARY, folder, *([name] if len(names) > 1 else []), SUBDIR))))
+        dataclasses.replace(
+            target,
+            order=dataclasses.replace(target.order, folder="/".join((TEMPORARY, folder, *([name] if len(names) > 1 else []), SUBDIR))),
+        )
         for target, name in zip(targets, names, strict=True)
     ]
 
 
 def _run(targets: list[Target]) -> int:
-    from monarch.job._exec import start
+    from monarch.job._client.exec import start
     from monarch.job.errors import ExecError
 
     execution, result = start(targets, ends_with_reader=True)
@@ -185,10 +187,79 @@ def _run(targets: list[Target]) -> int:
             (execution.interrupt if interrupts == 1 else execution.kill).broadcast()
             continue
         except ExecError as e:
-            import errno
-
             if interrupts:
                 return INTERRUPTED
             click.echo(f"monarch: {e}", err=True)
             return _NOT_FOUND if e.errno == errno.ENOENT else _NOT_EXECUTABLE
         return INTERRUPTED if interrupts else code
+
+
+# From the first interrupt of an abandoned child to the second one, which kills: descendants of the command are gone within 2 s.
+_GRACE = 1.0
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def attend() -> None:
+    """Goes on in a child process, so that a killed command still ends what it started on hosts.
+
+        command (the process of the user)  --signals-->  child (the client of the job)
+                                           --pipe----->  end of file: the command was killed
+
+    Returns in the child. The parent waits, passes signals on as SIGINT, and exits as the child does. A process that may be a client
+    already, or has other threads, goes on by itself.
+
+    Hosts cannot tell a killed client from a client that the network has cut off: without the child they keep its work for the whole lease
+    (`mesh_orphan_timeout`). The kernel closes the pipe of a killed command at once. The child is in a session of its own: signals of the
+    terminal and of the process group reach the command only, which passes each of them on once.
+    """
+    if "monarch.actor" in sys.modules or threading.active_count() > 1:
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    read, write = os.pipe2(os.O_CLOEXEC)
+    # A signal in between waits until the parent can pass it on.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [*_PASSED_ON, signal.SIGTSTP])
+    pid = os.fork()
+    if pid == 0:
+        os.close(write)
+        os.setsid()
+        # Ignored in what a shell script starts in the background; here only the parent sends it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        threading.Thread(target=_watch, args=(read,), daemon=True, name="monarch-attended").start()
+        return
+    os.close(read)
+    _wait(pid, before)
+
+
+def _watch(pipe: int) -> None:
+    """In the child: interrupts this process when the parent is gone, as Ctrl-C does, and then as a second Ctrl-C does."""
+    os.read(pipe, 1)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(_GRACE)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _wait(pid: int, mask: set[int]) -> NoReturn:
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        os.kill(pid, signal.SIGINT)
+
+    def pause(number: int, frame: FrameType | None) -> None:
+        # Ctrl-Z: both stop, and go on together.
+        os.kill(pid, signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(pid, signal.SIGCONT)
+
+    for number in _PASSED_ON:
+        # What is ignored, as by `nohup`, stays ignored.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, pass_on)
+    if signal.getsignal(signal.SIGTSTP) != signal.SIG_IGN:
+        signal.signal(signal.SIGTSTP, pause)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    # WNOWAIT: until the child is reaped below, its number stands for no other process.
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [*_PASSED_ON, signal.SIGTSTP])
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    # Not `sys.exit`: what runs at exit has run in the child.
+    os._exit(code if code >= 0 else 128 - code)

@@ -4,22 +4,29 @@ A verb is made so, and loads what it needs inside its function, because `monarch
 
     @verb("status", short_help="Scheduler phase, hosts, last words.")
     @click.option("--json", "as_json", is_flag=True)
-    def command(as_json: bool) -> int:
+    def status(as_json: bool) -> int:
         job = current_job()
+
+Verbs that run things on hosts name meshes of the current job, and places in them, as users write them.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import re
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from monarch.job._job_state import JobState
-    from monarch.job._trait import JobTrait
+    from monarch.actor import HostMesh
+    from monarch.job._job.job_state import JobState
+    from monarch.job._job.trait import JobTrait
+
 
 FAILED = 1
 NO_JOB = 3
@@ -72,29 +79,103 @@ def exit_code(error: Exception) -> int | None:
 
 def current_job() -> JobTrait:
     """The job of the active context; `JobError` with code `no_such_job` where there is none."""
-    from monarch.job import _store
+    from monarch.job._files.state_file import DEFAULT_JOB_PATH, no_such_job
 
-    return loaded(_store.active_path(), None) or _store.load(_store.active_path())
+    job = loaded(DEFAULT_JOB_PATH, None)
+    if job is None:
+        raise no_such_job(DEFAULT_JOB_PATH)
+    return job
 
 
 def loaded(path: str, context: str | None) -> JobTrait | None:
     """The job of a state file, None without one. The module of the context's spec is imported where the job's class is not."""
-    from monarch.job import _contexts, _store
+    from monarch.job._files import contexts, state_file
+
+    if state_file.read_if_there(path) is None:
+        return None
+    from monarch.job._job.saved import load_if_there
+    from monarch.job._job.trait import JobTrait
     from monarch.job.errors import StateFileError
 
     try:
-        return _store.load_if_there(path)
+        return load_if_there(path, JobTrait)
     except StateFileError as e:
-        spec = _contexts.spec(context)
+        spec = contexts.spec(context)
         if e.field != "kind" or spec is None:
             raise
-        from importlib import import_module
-
         # The user named it to `monarch apply`; the file did not.
         import_module(spec.rpartition(".")[0])
-        return _store.load_if_there(path)
+        return load_if_there(path, JobTrait)
 
 
-def current_state() -> JobState:
-    """The hosts of the current job, which is neither made nor changed; `JobEndedError` if it is over."""
-    return current_job()._reconnect()
+_PLACE = re.compile(r"(?P<mesh>[^\[\]]*)(?:\[(?P<point>[^\[\]]*)\])?")
+
+
+def job_and_hosts() -> tuple[JobTrait, JobState]:
+    """The current job and its meshes."""
+    from monarch.job.local import LocalJob
+
+    job = current_job()
+    if isinstance(job, LocalJob) and job.process is None:
+        # Its host is this machine: it does not end.
+        return job, job._state()
+    return job, job._reconnect()
+
+
+def mesh_of(state: JobState, name: str | None) -> tuple[str, HostMesh]:
+    """The mesh of this name, or the first one."""
+    if name is None:
+        name = next(iter(state))
+    if name not in state:
+        raise click.UsageError(f"no mesh '{name}' in this job, there is: {', '.join(state)}")
+    return name, state[name]
+
+
+def pairs(text: str | None, what: str) -> dict[str, int]:
+    """`d=n,d=n`."""
+    found: dict[str, int] = {}
+    for part in filter(None, (text or "").split(",")):
+        label, _, number = part.partition("=")
+        label, number = label.strip(), number.strip()
+        if not label or not number.isascii() or not number.isdigit() or label in found:
+            raise click.UsageError(f"{what} '{text}': expected dimension=number, separated by commas")
+        found[label] = int(number)
+    return found
+
+
+def variables(given: Sequence[str]) -> dict[str, str]:
+    """`K=V`; a name alone stands for the variable as it is here."""
+    found: dict[str, str] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not name:
+            raise click.UsageError(f"-e '{one}': expected NAME=VALUE")
+        if equals:
+            found[name] = value
+        elif name in os.environ:
+            found[name] = os.environ[name]
+    return found
+
+
+def place(text: str) -> tuple[str, dict[str, int]]:
+    """`mesh` or `mesh[hosts=0]`."""
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        raise click.UsageError(f"'{text}': expected MESH or MESH[dimension=number]")
+    return match["mesh"], pairs(match["point"], "point")
+
+
+def sliced(hosts: HostMesh, point: dict[str, int]) -> HostMesh:
+    """The hosts at these coordinates."""
+    from monarch.job._client.exec import chosen
+
+    try:
+        fixed = chosen(hosts.sizes, None, point)
+    except ValueError as e:
+        raise click.UsageError(str(e)) from e
+    return hosts.slice(**fixed) if fixed else hosts
+
+
+def only_one(hosts: HostMesh, point: dict[str, int]) -> HostMesh:
+    """One host: the first one, unless the point says which."""
+    return sliced(hosts, {**dict.fromkeys(hosts.sizes, 0), **point})

@@ -1,0 +1,325 @@
+"""The program that stands between a proc and a command: it starts the command, delivers signals, and leaves nothing behind.
+
+    python -I -S guard.py FD
+
+FD is a stream socket to the proc. What the proc sends first is the specification; then each byte is the number of a signal for the
+command's group, 9 for all its descendants. It gets `("started", pid)` or `("failed", errno, word)`, and at the end `("ended", status)`.
+
+A process of its own, because a proc that is killed cannot clean up, and because a process that forks and reaps should have one thread. The
+guard is the reaper of all that descends from the command, so that nothing gets away from a kill; the kernel kills the command when the
+guard goes. A command that ends by itself takes its group along, a moment later; a process in a session of its own stays. After a signal
+from the proc the command does not end by itself: all its descendants end with it, in whatever session. Nothing of Monarch, and little of
+Python, is loaded here, since every command waits for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import marshal
+import os
+import select
+import signal
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# How long what the command left behind in its group may go on, e.g. to write down what came in through a pipe.
+LINGER = 1.0
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_TIOCSCTTY = 0x540E
+
+
+def frame(message: Any) -> bytes:
+    """A message of either side: its length, then its marshalled value."""
+    body = marshal.dumps(message)
+    return len(body).to_bytes(4, "little") + body
+
+
+class Guard:
+    """One command."""
+
+    def __init__(self, control: int) -> None:
+        import ctypes
+
+        self.control = control
+        self.prctl = ctypes.CDLL(None).prctl
+        self.pid = 0
+        self.status: int | None = None
+        # The proc has sent a signal: nothing that descends from the command stays.
+        self.is_ended_by_proc = False
+        self.folder: str | None = None
+        self.wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, _noticed)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+
+    def run(self) -> None:
+        spec = self._specification()
+        if spec is None:
+            return
+        self.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        for fd in {self.control, *spec["fds"]} - {0, 1, 2}:
+            os.set_inheritable(fd, False)
+        try:
+            argv = self._argv(spec)
+            self.pid = self._start(argv, spec)
+        except OSError as e:
+            self._say(("failed", e.errno or 0, str(e.filename or "")))
+            return
+        finally:
+            for fd in {*spec["fds"]} - {0, 1, 2}:
+                os.close(fd)
+        self._say(("started", self.pid))
+        orphaned = self._until_ended()
+        if orphaned:
+            self._wind_down(spec["farewell"])
+        else:
+            self._sweep()
+            self._say(("ended", self.status))
+
+    # ---- the proc
+
+    def _specification(self) -> dict[str, Any] | None:
+        size = self._exactly(4)
+        body = self._exactly(int.from_bytes(size, "little")) if len(size) == 4 else b""
+        return marshal.loads(body) if body else None
+
+    def _exactly(self, count: int) -> bytes:
+        found = bytearray()
+        while len(found) < count:
+            piece = os.read(self.control, count - len(found))
+            if not piece:
+                return b""
+            found += piece
+        return bytes(found)
+
+    def _say(self, message: Any) -> None:
+        try:
+            data = memoryview(frame(message))
+            while data:
+                data = data[os.write(self.control, data) :]
+        except OSError:  # the proc has ended
+            return
+
+    # ---- the command
+
+    def _argv(self, spec: dict[str, Any]) -> list[str]:
+        """The words of the command, with the place of the script that came along, if one did."""
+        argv: list[Any] = spec["argv"]
+        if spec["script"] is None:
+            return argv
+        import tempfile
+
+        name, text = spec["script"]
+        self.folder = tempfile.mkdtemp(prefix="monarch-script-")
+        path = os.path.join(self.folder, name)
+        with open(path, "xb", opener=lambda p, flags: os.open(p, flags, 0o700)) as file:
+            file.write(text)
+        return [path if word is None else word for word in argv]
+
+    def _start(self, argv: list[str], spec: dict[str, Any]) -> int:
+        """Forks and executes; raises what went wrong over there."""
+        read, write = os.pipe2(os.O_CLOEXEC)
+        guard = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become(argv, spec, guard, write)
+        os.close(write)
+        if not spec["tty"]:
+            try:  # in both processes, so that it holds whichever runs first
+                os.setpgid(pid, pid)
+            except OSError:
+                pass
+        with open(read, "rb") as pipe:
+            wrong = pipe.read()
+        if wrong:
+            os.waitpid(pid, 0)
+            number, word = marshal.loads(wrong)
+            raise OSError(number, os.strerror(number), word)
+        return pid
+
+    def _become(self, argv: list[str], spec: dict[str, Any], guard: int, report: int) -> None:
+        word = spec["workdir"] or ""
+        try:
+            if spec["tty"]:
+                os.setsid()
+            else:
+                os.setpgid(0, 0)
+            self.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+            if os.getppid() != guard:  # it went before that
+                os._exit(1)
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                try:
+                    signal.signal(number, signal.SIG_DFL)
+                except (OSError, ValueError):  # what the C library keeps for itself
+                    continue
+            for target, fd in enumerate(spec["fds"]):
+                os.dup2(fd, target, inheritable=True)
+            if spec["tty"]:
+                import fcntl
+
+                fcntl.ioctl(0, _TIOCSCTTY, 0)
+            if spec["workdir"]:
+                os.chdir(spec["workdir"])
+            word = argv[0]
+            name = spec["program_name"]
+            os.execvpe(argv[0], [name, *argv[1:]] if name else argv, spec["env"])
+        except OSError as e:
+            os.write(report, marshal.dumps((e.errno or errno.EIO, word)))
+        except ValueError:  # a null byte in a word
+            os.write(report, marshal.dumps((errno.EINVAL, word)))
+        finally:
+            os._exit(127)
+
+    # ---- the end
+
+    def _until_ended(self) -> bool:
+        """Returns when the command has ended; true if the proc has."""
+        poll = select.poll()
+        poll.register(self.control, select.POLLIN)
+        poll.register(self.wake, select.POLLIN)
+        while True:
+            self._reap()
+            if self.status is not None:
+                return False
+            for fd, _ in poll.poll():
+                if fd == self.wake:
+                    os.read(self.wake, 4096)
+                elif self._obey():
+                    return True
+
+    def _obey(self) -> bool:
+        try:
+            numbers = os.read(self.control, 64)
+        except OSError:
+            numbers = b""
+        for number in numbers:
+            self.is_ended_by_proc = True
+            if number == signal.SIGKILL:
+                self._kill_all()
+            else:
+                self._signal(number)
+        return not numbers
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except OSError:  # the group is empty
+            return
+
+    def _reap(self) -> bool:
+        """Reaps exited processes; false if there are no descendants any more."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.pid:
+                self.status = status
+
+    def _group_lives(self) -> bool:
+        try:
+            os.killpg(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:  # it exists, and belongs to another user
+            return True
+        return True
+
+    def _sleep(self, seconds: float) -> None:
+        """Until a child ends, at most so long."""
+        ready, _, _ = select.select([self.wake], [], [], max(0.0, seconds))
+        if ready:
+            os.read(self.wake, 4096)
+
+    def _sweep(self) -> None:
+        """The command has ended: its group follows, and all other descendants if the proc has ended the command."""
+        end = time.monotonic() + LINGER
+        if self.is_ended_by_proc:
+            for pid in descendants(os.getpid()):
+                self._signal_one(pid, signal.SIGTERM)
+        while self._reap() and (self.is_ended_by_proc or self._group_lives()):
+            left = end - time.monotonic()
+            if left <= 0 and self.is_ended_by_proc:
+                self._kill_all()
+                return
+            if left <= 0:
+                self._signal(signal.SIGKILL)
+            # After the kill the last of them is waited for; one in the kernel's hands may take its time.
+            self._sleep(left if left > 0 else 0.1)
+            if left < -LINGER:
+                return
+
+    def _wind_down(self, farewell: list[tuple[int, float]]) -> None:
+        """The proc is gone: these signals with their pauses, then everything that descends from the command is killed."""
+        for number, pause in farewell:
+            self._signal(number)
+            end = time.monotonic() + pause
+            while self._reap() and (left := end - time.monotonic()) > 0:
+                self._sleep(left)
+        self._kill_all()
+
+    def _kill_all(self) -> None:
+        # A process that loses its parent becomes a child of the guard, so none is left. A process that the kernel holds is given up.
+        end = time.monotonic() + 2 * LINGER
+        while self._reap() and time.monotonic() < end:
+            for pid in descendants(os.getpid()):
+                self._signal_one(pid, signal.SIGKILL)
+            self._sleep(0.1)
+
+    def _signal_one(self, pid: int, number: int) -> None:
+        try:
+            os.kill(pid, number)
+        except OSError:  # ended meanwhile, or not ours to kill
+            return
+
+    def close(self) -> None:
+        if self.folder is not None:
+            import shutil
+
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def descendants(root: int) -> list[int]:
+    """All processes below `root`, as the kernel lists them now."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except (OSError, IndexError, ValueError):
+                continue  # ended meanwhile
+            children.setdefault(parent, []).append(int(name))
+    found: list[int] = []
+    pending = [root]
+    while pending:
+        below = children.get(pending.pop(), [])
+        found += below
+        pending += below
+    return found
+
+
+def _noticed(number: int, frame: object) -> None:
+    """A handler, because what is ignored stays so in the command."""
+
+
+def main() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        # Meant for the command, which gets its own.
+        signal.signal(number, _noticed)
+    guard = Guard(int(sys.argv[1]))
+    try:
+        guard.run()
+    finally:
+        guard.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Jobs: what every job can do, and what jobs whose machines come from a launcher have in common."""

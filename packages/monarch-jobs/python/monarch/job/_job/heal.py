@@ -1,0 +1,100 @@
+"""Brings lost hosts of a job back: started again where they were, else elsewhere, else reported as missing.
+
+A host is lost as soon as the scheduler or the runtime of this process reports it. A worker that only the runtime has lost may be alive, as
+after a network that was away for long; it cannot join the same client again, so another one takes its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+from monarch.job._files import credentials
+from monarch.job._job.allocation import Allocation
+from monarch.job._job.launcher import HealReport, Host, HostStatus, JobStatus
+from monarch.job._job.watch import until_joined
+from monarch.job._machine.commands import time_left, time_limit
+from monarch.job.errors import JobEndedError, JobError, JoinTimeoutError
+
+# Of the time that is left: what a host without an answer may cost when it is looked at, and when its worker is started again.
+_LOOK_SHARE, _RELAUNCH_SHARE = 0.3, 0.6
+# And the wait for workers: the rest is for the last look at the scheduler.
+_WAIT_SHARE = 0.85
+
+
+class Healable(Protocol):
+    """What healing needs of a job."""
+
+    @property
+    def apply_id(self) -> str | None: ...
+    @property
+    def active(self) -> bool: ...
+    @property
+    def _title(self) -> str: ...
+    def _refresh(self) -> bool: ...
+    def _save(self) -> None: ...
+    def _allocation(self) -> Allocation: ...
+    def _look(self, allocation: Allocation) -> JobStatus: ...
+    def _replaced(self, hosts: Iterable[Host]) -> None: ...
+    def _join_timeout(self) -> float | None: ...
+
+
+def heal(job: Healable, timeout: float | None) -> HealReport:
+    """`timeout` bounds all of it; by default the job's own time for joining bounds the wait for workers that were started again."""
+    with time_limit(timeout):
+        return _heal(job, timeout)
+
+
+def _heal(job: Healable, timeout: float | None) -> HealReport:
+    deadline = None if timeout is None else time.monotonic() + timeout
+
+    def left(default: float) -> float:
+        return default if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+    with credentials.lock(job.apply_id, left(credentials.LOCK_TIMEOUT_S)) as is_held:
+        if not is_held:
+            raise JobError("is not healed: another process is changing it", title=job._title)
+        job._refresh()
+        allocation = job._allocation()
+        with time_limit(_share(timeout, _LOOK_SHARE)):
+            before = job._look(allocation)
+        if before.phase == "ended":
+            raise allocation.ended(before)
+        lost = {Host(host.mesh, host.rank): host for host in before.hosts if host.phase == "lost"}
+        if not lost:
+            return HealReport([], [], [])
+        with time_limit(_share(timeout, _RELAUNCH_SHARE)):
+            again = [Host(*place) for place in allocation.launcher.relaunch(allocation.ids, [(host.mesh, host.rank) for host in lost])]
+        # Before the wait: another process has to know the new workers, whatever happens here.
+        job._save()
+    job._replaced(again)
+    joined: dict[Host, str] = {}
+    try:
+        for place, address in until_joined(allocation, again, job._join_timeout() if deadline is None else _WAIT_SHARE * left(0.0)):
+            joined[place] = address
+    except JoinTimeoutError:
+        pass  # these are reported as missing
+    except JobEndedError:
+        if not job.active:
+            raise
+    after = {Host(host.mesh, host.rank): host for host in allocation.seen.hosts}
+    restarted: list[HostStatus] = []
+    replaced: list[HostStatus] = []
+    missing: list[HostStatus] = []
+    for place, old in lost.items():
+        new = after[place]
+        if place not in again:
+            missing.append(new if new.phase == "lost" else old)
+        elif place not in joined:
+            # The last look may have been cut short by the end of the time, and knows nothing then.
+            detail = (new.detail if new.name else "") or "its worker was started again and does not listen"
+            missing.append(new._replace(name=new.name or old.name, phase="lost", detail=detail))
+        else:
+            kind = restarted if new.name == old.name else replaced
+            kind.append(new._replace(phase="joined", address=joined[place], detail=""))
+    return HealReport(restarted, replaced, missing)
+
+
+def _share(timeout: float | None, share: float) -> float | None:
+    return None if timeout is None else share * time_left(timeout)

@@ -1,0 +1,261 @@
+"""Jobs whose machines come from a `Launcher`: submitting, joining, status, healing and killing are the same for all of them."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from monarch import actor
+from monarch.job._files import credentials
+from monarch.job._job.allocation import Allocation
+from monarch.job._job.heal import heal
+from monarch.job._job.job_state import JobState
+from monarch.job._job.launcher import HealReport, Host, HostStatus, JobStatus, Launcher, Plan
+from monarch.job._job.saved import launcher_factory, write
+from monarch.job._job.trait import JobTrait, refresh
+from monarch.job._job.watch import AddressWatch, Promise
+from monarch.job.errors import JobError
+
+if TYPE_CHECKING:
+    from monarch.actor import Future, HostMesh
+
+SHUTDOWN_SECONDS = 5.0
+
+
+class LauncherJob(JobTrait):
+    """A backend derives from this, records its constructor's arguments in a pydantic model, and implements the first four hooks.
+
+    `_ids` has what `Launcher.submit` returned, changed in place by `relaunch`; it is saved with the job.
+    """
+
+    # Does `apply(client_script=...)` work? Then `self._client_script` is set before `_launcher` is asked.
+    runs_scripts: ClassVar[bool] = False
+
+    _ids: dict[str, Any] | None = None
+    _client_script: str | None = None
+    # Handles of this process, the addresses that they are for, and the allocation whose hosts are waited for.
+    connection_: JobState | None = None
+    attached_: dict[Host, str] | None = None
+    awaited_: Allocation | None = None
+    # Workers have been replaced since: the next `state` connects anew.
+    is_stale_: bool = False
+
+    @abstractmethod
+    def _launcher(self) -> Launcher:
+        """The launcher; made anew for every use, from the arguments (and `self.apply_id`, `self._directory` where it submits)."""
+
+    @abstractmethod
+    def _sizes(self) -> dict[str, int]:
+        """How many hosts each mesh has, in order."""
+
+    @abstractmethod
+    def _arguments(self) -> dict[str, Any]:
+        """The constructor's arguments as JSON, and what `add_mesh` and the like have added."""
+
+    @abstractmethod
+    def _set_arguments(self, saved: dict[str, Any]) -> None:
+        """Restores what `_arguments` gave, into an object whose `__init__` has not run."""
+
+    def _join_timeout(self) -> float | None:
+        """Seconds from "running" to "joined"."""
+        return 120.0
+
+    @property
+    def _directory(self) -> str:
+        """This allocation's private directory, `MONARCH_HOME/jobs/<apply_id>`, 0700; it exists once the job is applied."""
+        assert self.apply_id is not None
+        return credentials.directory(self.apply_id)
+
+    def _secret(self) -> bytes:
+        """The secret that the hosts got when the job was submitted; `CredentialsError` where it is not on this machine."""
+        assert self.apply_id is not None
+        return credentials.secret(self.apply_id)
+
+    def plan(self) -> Plan:
+        return self._launcher().plan()
+
+    def can_run(self, spec: JobTrait) -> bool:
+        return type(spec) is type(self) and spec.plan() == self.plan()
+
+    def _create(self, client_script: str | None) -> None:
+        if client_script is not None and not self.runs_scripts:
+            raise JobError(
+                f"{self.kind} jobs run no client script", title=self._title, hint="run the script itself; it connects with state()"
+            )
+        assert self.apply_id is not None
+        secret = credentials.make(self.apply_id)
+        self._client_script = client_script
+        launcher = self._launcher()
+        self._ids = launcher.submit(launcher.plan(), secret)
+
+    def _state(self) -> JobState:
+        """Handles at once; they wait for the hosts. The same ones each time, until workers are replaced."""
+        if self.connection_ is None or self.is_stale_:
+            self.connection_ = self._attach()
+            self.is_stale_ = False
+        return self.connection_
+
+    def _attach(self) -> JobState:
+        assert self.apply_id is not None
+        secret = self._secret()
+        addresses = self._launcher().addresses(self._submitted())
+        explain = self._explains_loss()
+        promises: dict[Host, Promise] = {}
+        attached = self.attached_ = {}
+        meshes: dict[str, HostMesh] = {}
+        for mesh, size in self._sizes().items():
+            workers: list[str | Future[str]] = []
+            found = addresses.get(mesh, [])
+            for rank in range(size):
+                address = found[rank] if rank < len(found) else None
+                if address is None:
+                    promise = promises[Host(mesh, rank)] = Promise(*actor.Channel[str].open(once=True))
+                    workers.append(promise.receiver.recv())
+                else:
+                    workers.append(address)
+                    attached[Host(mesh, rank)] = address
+            meshes[mesh] = actor.attach_to_workers(workers=workers, name=mesh, secret=secret)
+            if explain is not None:
+                meshes[mesh]._explain_loss(explain)
+        if promises:
+            allocation = self.awaited_ = self._allocation()
+            AddressWatch(allocation, promises, attached, self._join_timeout()).start()
+        return JobState(meshes)
+
+    def _submitted(self) -> dict[str, Any]:
+        """The scheduler's ids; `JobError` without an allocation."""
+        if self._ids is None:
+            raise JobError("has no allocation", title=self._title)
+        return self._ids
+
+    def _allocation(self) -> Allocation:
+        return Allocation(self._title, self._launcher(), self._submitted(), self._sizes(), self._logs(), self._ending)
+
+    def _ending(self, status: JobStatus) -> tuple[str, str]:
+        """State and reason of an allocation that is over, in the scheduler's words."""
+        return status.phase, status.detail
+
+    def _explains_loss(self) -> Callable[[], JobError | None] | None:
+        """The error for calls whose hosts are lost; None where the scheduler knows no more than the runtime."""
+        return None
+
+    def _poll(self) -> JobStatus:
+        return self._look(self._allocation())
+
+    def _look(self, allocation: Allocation) -> JobStatus:
+        """The launcher's status, and the hosts that the runtime of this process has lost: neither waits for the other.
+
+        Notes where workers have been replaced since this process connected: by another process's `heal`, or by a requeue.
+        """
+        status = allocation.poll()
+        connection, attached = self.connection_, self.attached_
+        if connection is None or attached is None:
+            return status
+        lost = {Host(name, rank): why for name in connection for rank, why in connection[name]._lost_hosts().items()}
+        hosts: list[HostStatus] = []
+        for host in status.hosts:
+            place = Host(host.mesh, host.rank)
+            known, why = attached.get(place), lost.get(place)
+            if host.address is None:
+                # Not known for a moment, or not there yet; where the runtime has lost it, another worker is to come.
+                self.is_stale_ |= known is not None and why is not None
+            elif known is not None and known != host.address:
+                self.is_stale_ = True
+            elif why is not None and host.phase != "lost":
+                host = host._replace(phase="lost", detail=why)
+            hosts.append(host)
+        return status._replace(hosts=hosts)
+
+    def _heal(self, timeout: float | None) -> HealReport:
+        return heal(self, timeout)
+
+    def _replaced(self, hosts: Iterable[Host]) -> None:
+        """New workers are at these places: handles that exist keep failing for the lost ranks, the next `state()` makes new ones."""
+        again = dict.fromkeys(hosts, "")
+        if self.attached_ is not None and again:
+            self.attached_.update(again)
+            self.is_stale_ = True
+
+    def _refresh(self) -> bool:
+        return refresh(self)
+
+    def _save(self) -> None:
+        """Writes the state file that has this job, if there is one."""
+        record = self._life.inside or self
+        if record._life.path is not None:
+            write(record._life.path, record)
+
+    def _kill(self) -> None:
+        """Asks the hosts to stop, if this process is connected to them, and ends the allocation in any case."""
+        if self.awaited_ is not None:
+            self.awaited_.stopped.set()
+        connection, self.connection_ = self.connection_, None
+        try:
+            if connection is not None:
+                _shut_down(connection)
+        finally:
+            if self._ids is not None:
+                self._launcher().cancel(self._ids)
+        self._ids = None
+
+    def _where(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in (self._ids or {}).items() if isinstance(value, str | int))
+
+    def _dump(self) -> dict[str, Any]:
+        return {"arguments": self._arguments(), "ids": self._ids, "client_script": self._client_script}
+
+    def _load(self, saved: dict[str, Any]) -> None:
+        self._set_arguments(saved["arguments"])
+        self._ids = saved.get("ids")
+        self._client_script = saved.get("client_script")
+
+
+def _shut_down(connection: JobState) -> None:
+    deadline = time.monotonic() + SHUTDOWN_SECONDS
+    futures: list[Future[None]] = []
+    for name in connection:
+        try:
+            futures.append(connection[name].shutdown())
+        except RuntimeError:
+            continue  # it has been shut down already
+    for future in futures:
+        try:
+            future.get(max(deadline - time.monotonic(), 0.001))
+        except Exception:
+            continue  # a host that does not answer is ended by the scheduler
+
+
+class AdaptedJob(LauncherJob):
+    """A job out of a launcher that another wheel offers: entry-point group `monarch.launcher`, name -> factory(arguments).
+
+    `arguments` are the factory's, plain JSON; `arguments["meshes"]` has the number of hosts per mesh.
+    """
+
+    def __init__(self, kind: str, arguments: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.kind = kind
+        self._given = dict(arguments)
+
+    @classmethod
+    def of_kind(cls, kind: str) -> AdaptedJob:
+        """An empty one, for `_load`."""
+        self = cls.__new__(cls)
+        self.kind = kind
+        return self
+
+    def _launcher(self) -> Launcher:
+        found = launcher_factory(self.kind)(dict(self._given))
+        if not isinstance(found, Launcher):
+            raise JobError(f"the factory of '{self.kind}' gave a {type(found).__name__}, which is no launcher", title=self._title)
+        return found
+
+    def _sizes(self) -> dict[str, int]:
+        return dict(self._given["meshes"])
+
+    def _arguments(self) -> dict[str, Any]:
+        return self._given
+
+    def _set_arguments(self, saved: dict[str, Any]) -> None:
+        self._given = dict(saved)

@@ -1,0 +1,197 @@
+"""Jobs in state files: which class a saved job is of, and the way from a job to the content of its file and back.
+
+A kind in a file stands for a built-in class, for an entry point of group `monarch.launcher`, or for an imported subclass.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Protocol, TypeVar
+
+from monarch.job._files import contexts, state_file
+from monarch.job._files.state_file import DEFAULT_JOB_PATH
+from monarch.job.errors import BackendMissingError, JobError, StateFileError
+
+GROUP = "monarch.launcher"
+# Found without looking at what is installed, which takes time, and works from a checkout.
+BUILT_IN = {
+    "attach": "monarch.job.attach:AttachJob",
+    "batch": "monarch.job.local:BatchJob",
+    "local": "monarch.job.local:LocalJob",
+    "process": "monarch.job.process:ProcessJob",
+    "slurm": "monarch.job.slurm:SlurmJob",
+    "ssh": "monarch.job.ssh:SSHJob",
+}
+# The class for factories of launchers.
+_ADAPTED = "monarch.job._job.launcher_job:AdaptedJob"
+
+
+class Saved:
+    """What a job and its state file have in common."""
+
+    def __init__(self) -> None:
+        self.apply_id: str | None = None
+        self.active = False
+        # The file that the job was read from or written to last, absolute, and its content then.
+        self.path: str | None = None
+        self.content: bytes | None = None
+        # The job was read from a file, so another process may have applied it.
+        self.loaded = False
+
+
+class SavedJob(Protocol):
+    """What this module needs of a job."""
+
+    kind: str
+
+    @property
+    def _life(self) -> Saved: ...
+    @property
+    def _title(self) -> str: ...
+    def _dump(self) -> dict[str, Any]: ...
+    def _load(self, saved: dict[str, Any]) -> None: ...
+
+
+J = TypeVar("J", bound=SavedJob)
+
+
+def kind_of(job: SavedJob) -> str:
+    """What stands for the job's class in a file."""
+    cls = type(job)
+    return job.kind or f"{cls.__module__}:{cls.__qualname__}"
+
+
+def class_of(kind: str) -> Any:
+    """A built-in class."""
+    return _named(BUILT_IN[kind])
+
+
+def _named(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def resolve(kind: str, base: type[J]) -> Callable[[], J]:
+    """Makes an empty job of that kind, for `_load`; `JobError` names what has to be imported or installed."""
+    found = _found(kind, base)
+    if isinstance(found, type) and issubclass(found, base):
+        cls: type[J] = found
+        return lambda: cls.__new__(cls)
+    if callable(found):  # pyright: ignore[reportUnknownArgumentType]
+        return lambda: _named(_ADAPTED).of_kind(kind)
+    raise JobError(f"'{kind}' is neither a JobTrait subclass nor a factory of launchers")
+
+
+def _found(kind: str, base: type[J]) -> Any:
+    if kind in BUILT_IN:
+        return class_of(kind)
+    module, colon, name = kind.partition(":")
+    if colon:
+        return _imported(module, name, kind, base)
+    return launcher_factory(kind)
+
+
+def launcher_factory(kind: str) -> Any:
+    """What an entry point of the group names."""
+    # Only a job of another wheel needs what is installed: the library takes longer to load than the rest of this module.
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group=GROUP, name=kind):
+        try:
+            return entry.load()
+        except ImportError as e:
+            raise BackendMissingError(f"the backend '{kind}' cannot be loaded", cause=f"{type(e).__name__}: {e}") from e
+    raise BackendMissingError(
+        f"no backend '{kind}' is installed", hint=f"install the wheel that has '{kind}' in the entry-point group {GROUP}"
+    )
+
+
+def _imported(module: str, name: str, kind: str, base: type[J]) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        # A file must not decide what is imported: that would run code.
+        raise JobError(f"the job is of class {kind}, which is not imported", hint=f"import {module} before loading the job")
+    return found
+
+
+def encode(job: SavedJob) -> bytes:
+    """The job as JSON; `JobError` names the attribute that JSON cannot hold."""
+    try:
+        return state_file.encode(kind_of(job), job._life.apply_id, job._life.active, job._dump())
+    except TypeError as e:
+        hint = "end the attribute's name with '_' to leave it out, or define _dump and _load"
+        raise JobError(f"cannot be saved: {e}", title=job._title, hint=hint) from None
+
+
+def decode(data: bytes, base: type[J], path: str = "the data") -> J:
+    """The job of such JSON; `StateFileError` with line and field."""
+    record = state_file.parse(data, path)
+    try:
+        job = resolve(record.kind, base)()
+    except JobError as e:
+        raise StateFileError(str(e).splitlines()[0], path=path, field="kind", hint=e.hint) from e
+    try:
+        job._load(record.job)
+    except KeyError as e:
+        raise StateFileError(f"has no field {e}", path=path, field="job") from e
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as e:  # pydantic's errors are ValueErrors
+        raise state_file.invalid(e, data, path) from e
+    job._life.apply_id = record.apply_id
+    job._life.active = record.active
+    return job
+
+
+def load(path: str, base: type[J]) -> J:
+    """The job of the file. A missing `X.pkl` tries `X.json`; a missing file is a `StateFileError` with code `no_such_job`."""
+    found = load_if_there(path, base)
+    if found is None and path.endswith(".pkl"):
+        found = load_if_there(path.removesuffix(".pkl") + ".json", base)
+    if found is None:
+        raise state_file.no_such_job(path)
+    return found
+
+
+def load_if_there(path: str, base: type[J]) -> J | None:
+    """The job of the file, None where there is no file."""
+    data = state_file.read_if_there(path)
+    if data is None:
+        return None
+    job = decode(data, base, path)
+    job._life.path = os.path.realpath(path)
+    job._life.content = data
+    job._life.loaded = True
+    return job
+
+
+def changed(job: J, base: type[J]) -> J | None:
+    """The job as another process has saved it since this one has read or written its state file; None where no process has."""
+    life = job._life
+    if life.path is None or life.content is None:
+        return None
+    data = state_file.read_if_there(life.path)
+    if data is None or data == life.content or state_file.apply_id_of(data, life.path) != life.apply_id:
+        return None
+    found = decode(data, base, life.path)
+    if type(found) is not type(job):
+        return None
+    life.content = data
+    return found
+
+
+def write(path: str, job: SavedJob, *, is_own: bool = True) -> None:
+    """Writes the job in one step, 0600; follows a symlink. Its own file is removed when the job is killed."""
+    data = encode(job)
+    if os.path.normpath(path) == DEFAULT_JOB_PATH:
+        try:
+            contexts.prepare()
+        except OSError as e:
+            raise state_file.os_error("cannot be written", path, e) from None
+    real = state_file.write(path, data)
+    if is_own:
+        job._life.path = real
+        job._life.content = data

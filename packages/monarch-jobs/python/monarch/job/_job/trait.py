@@ -1,0 +1,479 @@
+"""The base of every job: its life cycle, which users call, and the hooks that a backend implements.
+
+A backend implements `_create`, `_state`, `can_run` and `_kill`; `plan`, `_poll`, `_heal`, `_sizes`, `_logs`, `_dump` and `_load` have
+defaults. Built-in backends whose machines come from a scheduler derive from `LauncherJob` instead, which needs a `Launcher` only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import uuid
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from monarch.extension import install_hint, needs_wheel
+from monarch.job._files import audit, credentials, state_file
+from monarch.job._files.state_file import DEFAULT_JOB_PATH
+from monarch.job._job import saved
+from monarch.job._job.job_state import JobState
+from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
+from monarch.job.errors import JobEndedError, JobError, StateFileError
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from monarch.job._job.components import MeshAdminConfig, TelemetryConfig
+
+# Set to 1 for a script inside an allocation.
+BATCH = "MONARCH_BATCH_JOB"
+# The state file of the surrounding allocation; without the variable, the path that the script asks for.
+BATCH_FILE = "MONARCH_BATCH_JOB_FILE"
+# Local reproduction: `process` puts processes of this machine in the place of the hosts, so that a failing program runs here without edits.
+REPLACE = "MONARCH_JOB"
+SHRINK = "MONARCH_JOB_SHRINK"
+# How long an interrupted or failed submission waits for the scheduler to take it back.
+CANCEL_SECONDS = 5.0
+
+
+class Life(saved.Saved):
+    """What `JobTrait` itself keeps about a job: its allocation, or the job that stands in for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The job whose file has this one in it.
+        self.inside: JobTrait | None = None
+        # The job of the cached file, the surrounding allocation, or the process job that reproduces this one.
+        self.stand_in: JobTrait | None = None
+        # The handles that were given out last.
+        self.attached: JobState | None = None
+
+
+class JobTrait(ABC):
+    """Hosts that are reserved once and used many times; pure data until `apply` or `state` is called.
+
+    To add a scheduler of your own, implement `_create`, `_state`, `can_run` and `_kill`. Plain attributes are saved with the job, except
+    those whose name ends in `_`.
+    """
+
+    __module__ = "monarch.job"
+    # The name of a backend in files and texts; that of another subclass is `module:qualname`.
+    kind: str = ""
+
+    def __init__(self) -> None:
+        self._life.apply_id = None
+
+    # What users call.
+
+    def apply(self, client_script: str | None = None) -> None:
+        """Submits the job; one that is active stays as it is. With a script, it runs that inside the allocation."""
+        _submit(self, client_script)
+
+    def state(self, cached_path: str | None = DEFAULT_JOB_PATH) -> JobState:
+        """The hosts: of this object's allocation, else of the one that `cached_path` knows and that can run this, else of a new one.
+
+        Returns as soon as there are handles, which are new objects each time: `stop` of one ends what was spawned through that one. With
+        `cached_path=None` no file is read or written.
+        """
+        return _find_hosts(self, cached_path)._with_own_meshes()
+
+    def kill(self) -> None:
+        """Ends the allocation and removes credentials and state. Without an allocation it does nothing.
+
+        Every step is tried; `JobError` collects what failed.
+        """
+        _kill(self)
+
+    @property
+    def active(self) -> bool:
+        """Is there an allocation, as far as this object knows?"""
+        return self._current._life.active
+
+    @property
+    def apply_id(self) -> str | None:
+        """A fresh uuid per allocation; None without one."""
+        return self._current._life.apply_id
+
+    def dump(self, filename: str) -> None:
+        """Writes the job as JSON, for `job_load`; follows a symlink. `JobError` names an attribute that JSON cannot hold."""
+        saved.write(os.fspath(filename), self._current, is_own=False)
+
+    def dumps(self) -> bytes:
+        """The job as JSON, for `job_loads`."""
+        return saved.encode(self._current)
+
+    def status(self) -> JobStatus:
+        """One look at the scheduler and the hosts."""
+        job = self._current
+        refresh(job)
+        return job._poll() if job._life.active else JobStatus("none", "not submitted", [])
+
+    def heal(self, *, timeout: float | None = None) -> HealReport:
+        """Does the least that brings lost hosts back; the next `state()` has them, old handles keep failing for lost ranks."""
+        job = self._current
+        with audit.recorded("heal", _audit_name(job)):
+            return job._heal(timeout)
+
+    def plan(self) -> Plan:
+        """What would be submitted; nothing is touched."""
+        return Plan(_kind_name(self), f"{_kind_name(self)} job, which does not say what it submits\n")
+
+    def enable_telemetry(
+        self, config: TelemetryConfig | None = None, *, mesh_admin_config: MeshAdminConfig | None = None, **kwargs: Any
+    ) -> Self:
+        """Needs monarch-telemetry; without that wheel there is one warning, and the job runs."""
+        _warn_without_telemetry("enable_telemetry")
+        return self
+
+    def enable_admin(self, config: MeshAdminConfig | None = None, **kwargs: Any) -> Self:
+        """Needs monarch-telemetry; without that wheel there is one warning, and the job runs."""
+        _warn_without_telemetry("enable_admin")
+        return self
+
+    def remote_mount(
+        self,
+        source: str,
+        mntpoint: str | None = None,
+        meshes: list[str] | None = None,
+        python_exe: str | None = ".venv/bin/python",
+        **kwargs: Any,
+    ) -> None:
+        """Needs monarch-fs."""
+        _absent("remote_mount", "monarch-fs")
+
+    def gather_mount(self, remote_mount_point: str, local_mount_point: str, meshes: list[str] | None = None) -> None:
+        """Needs monarch-fs."""
+        _absent("gather_mount", "monarch-fs")
+
+    def profile(self, *, on_trace_ready: Callable[..., Any] | None = None) -> Any:
+        """Needs monarch-telemetry."""
+        _absent("profile", "monarch-telemetry")
+
+    def telemetry_query_client(self) -> Any:
+        """Needs monarch-telemetry."""
+        _absent("telemetry_query_client", "monarch-telemetry")
+
+    # Hooks.
+
+    @abstractmethod
+    def can_run(self, spec: JobTrait) -> bool:
+        """Can the allocation of this job be used for what `spec` describes?"""
+
+    @abstractmethod
+    def _create(self, client_script: str | None) -> None:
+        """Submits. `self.apply_id` is set; when it raises, `_kill` is called to cancel what was submitted."""
+
+    @abstractmethod
+    def _state(self) -> JobState:
+        """Connects to the allocation."""
+
+    @abstractmethod
+    def _kill(self) -> None:
+        """Ends the allocation, whatever there is of it."""
+
+    def _poll(self) -> JobStatus:
+        """One look at the allocation. Called only while there is one."""
+        return JobStatus("running", "", [])
+
+    def _heal(self, timeout: float | None) -> HealReport:
+        """Brings lost hosts back. The default only reports them."""
+        return HealReport([], [], [host for host in self.status().hosts if host.phase == "lost"])
+
+    def _adopt(self, other: JobTrait) -> None:
+        """Takes over what another process has changed about the allocation; `other` is the job as that process has saved it."""
+        vars(self).update({name: value for name, value in vars(other).items() if not name.endswith("_")})
+
+    def _needs_kill_at_exit(self) -> bool:
+        """Must the exit of a client script inside the allocation kill the job? Not where the scheduler ends it with the script."""
+        return True
+
+    def _sizes(self) -> dict[str, int]:
+        """How many hosts each mesh has, in order; what local reproduction imitates."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how many hosts its meshes have: define _sizes()")
+
+    def _logs(self) -> list[LogFile]:
+        """Files with what the workers printed, on this machine or one that shares its file system."""
+        return []
+
+    def _fetch_logs(self) -> list[LogFile]:
+        """The files of `_logs`, after what was printed on machines whose files this one cannot see has been added to copies of theirs."""
+        return self._logs()
+
+    def _where(self) -> str:
+        """What a person needs to find the allocation where it could not be ended, such as the scheduler's id."""
+        return f"apply_id {self.apply_id}"
+
+    def _dump(self) -> dict[str, Any]:
+        """What is saved: all attributes but those whose name ends in `_`."""
+        return {name: value for name, value in vars(self).items() if not name.endswith("_")}
+
+    def _load(self, saved: dict[str, Any]) -> None:
+        """Restores what `_dump` gave, into an object whose `__init__` has not run."""
+        vars(self).update(saved)
+
+    # What the rest of the package uses.
+
+    @property
+    def _life(self) -> Life:
+        # Made here and not in `__init__`, which a subclass may forget to call and loading does not call.
+        found: Life = vars(self).setdefault("life_", Life())
+        return found
+
+    @property
+    def _current(self) -> JobTrait:
+        """The job that has the allocation: this one, or the one that stands in for it."""
+        return self._life.stand_in or self
+
+    def _reconnect(self) -> JobState:
+        """The hosts of a job that was loaded; `JobEndedError` if it is over."""
+        status = self.status()
+        if status.phase in ("none", "ended"):
+            words = "ended" if status.phase == "ended" else "is not submitted"
+            raise JobEndedError(words, title=self._title, cause=status.detail, state=status.phase, reason=status.detail)
+        return _connect(self._current)
+
+    @property
+    def _title(self) -> str:
+        """How an error names the job: `<kind> job <name>`."""
+        return f"{_kind_name(self)} job {(self.apply_id or 'new')[:8]}"
+
+
+# The life cycle, in terms of the hooks. Functions, since a method more is a name less for the subclasses of other wheels.
+
+
+def _kind_name(job: JobTrait) -> str:
+    """The name of the job's kind in texts."""
+    return job.kind or type(job).__name__
+
+
+def _audit_name(job: JobTrait) -> str:
+    """The job in the audit log: `apply_id` distinguishes it from the others."""
+    return f"{_kind_name(job)} job {job._life.apply_id or ''}".rstrip()
+
+
+def intended(job: JobTrait) -> JobTrait:
+    """The job, or the one of local processes that reproduces it, if the environment asks for that."""
+    if job._life.stand_in is not None:
+        return job._life.stand_in
+    asked = os.environ.get(REPLACE)
+    if not asked or job._life.active:
+        return job
+    if asked != "process":
+        raise ValueError(f"{REPLACE}={asked}: only 'process' can replace a job")
+    job._life.stand_in = _as_processes(job)
+    return job._life.stand_in
+
+
+def _as_processes(job: JobTrait) -> JobTrait:
+    """A `ProcessJob` with the names and sizes of the job's meshes, these limited by `MONARCH_JOB_SHRINK`."""
+    process_job = saved.class_of("process")
+    if isinstance(job, process_job):
+        return job
+    limit = _shrink_limit()
+    made: JobTrait = process_job({name: size if limit is None else min(size, limit) for name, size in job._sizes().items()})
+    return made
+
+
+def _shrink_limit() -> int | None:
+    text = os.environ.get(SHRINK)
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{SHRINK}={text}: expected a number of hosts, 1 or more")
+    return int(text)
+
+
+def _submit(job: JobTrait, client_script: str | None) -> None:
+    """Submits the job, or the one that reproduces it; one that is active stays as it is."""
+    job = intended(job)
+    if job._life.active:
+        return
+    life = job._life
+    life.apply_id = str(uuid.uuid4())
+    try:
+        with audit.recorded("apply", _audit_name(job), script=client_script):
+            job._create(client_script)
+    except BaseException:
+        _take_back(job)
+        raise
+    life.active = True
+
+
+def _take_back(job: JobTrait) -> None:
+    """Cancels what a failed or interrupted submission has left, and names it if that does not work."""
+    where = job._where()
+    failed: list[str] = []
+
+    def cancel() -> None:
+        try:
+            job._kill()
+        except Exception as e:
+            failed.append(f"{type(e).__name__}: {e}")
+
+    # On a thread of its own: what it waits for may never come, and a second Ctrl-C must get through.
+    thread = threading.Thread(target=cancel, name="monarch-job-cancel", daemon=True)
+    thread.start()
+    thread.join(CANCEL_SECONDS)
+    if thread.is_alive():
+        failed.append(f"no answer within {CANCEL_SECONDS:.0f} s")
+    if failed:
+        notice(f"{job._title}: could not be cancelled ({'; '.join(failed)}), it may go on: {where}")
+    apply_id = job._life.apply_id
+    if apply_id is not None and not failed:
+        try:
+            credentials.remove(apply_id)
+        except JobError as e:  # the error that is on its way has more information
+            if os.path.lexists(credentials.directory(apply_id)):
+                notice(f"{job._title}: {e}")
+    job._life.apply_id = None
+    job._life.active = False
+
+
+def _find_hosts(job: JobTrait, cached_path: str | None) -> JobState:
+    """Finds or submits the job that has the allocation, and connects to that one."""
+    current = job._current
+    if current._life.active:
+        if is_alive(current):
+            return _connect(current)
+        _kill(job)  # what is left of it: credentials, the file
+    if os.environ.get(BATCH) == "1":
+        return _surrounding(job, cached_path)
+    wanted = intended(job)
+    if cached_path is None:
+        _submit(wanted, None)
+        return _connect(wanted)
+    cached_path = os.fspath(cached_path)
+    kept = saved.load_if_there(cached_path, JobTrait)
+    if kept is not None:
+        if is_alive(kept):
+            if kept.can_run(wanted):
+                job._life.stand_in = kept
+                return _connect(kept)
+            notice(f"monarch: the job in {cached_path} cannot run what is asked for now, it is killed: {kept._title}, {kept._where()}")
+        _kill(kept)
+    _submit(wanted, None)
+    # Before connecting: a user who interrupts that finds the allocation again.
+    _write(cached_path, wanted)
+    return _connect(wanted)
+
+
+def _connect(job: JobTrait) -> JobState:
+    target = _audit_name(job)
+    try:
+        found = job._state()
+    except BaseException as e:
+        audit.record("attach", target, f"{type(e).__name__}: {e}".partition("\n")[0])
+        raise
+    if found is not job._life.attached:
+        job._life.attached = found
+        audit.record("attach", target)
+    path = job._life.path
+    if path is not None and os.path.exists(path):
+        with credentials.lock(job._life.apply_id):
+            # Addresses have become known, or another process has changed more than that.
+            if not refresh(job):
+                _write(path, job)
+    return found
+
+
+def refresh(job: JobTrait) -> bool:
+    """Takes over what another process has done with the allocation, such as healing it; True where there was something."""
+    job = job._life.inside or job
+    try:
+        found = saved.changed(job, JobTrait)
+    except StateFileError:
+        return False  # the next process that needs the file names what is wrong with it
+    if found is None:
+        return False
+    job._adopt(found)
+    return True
+
+
+def _write(path: str, job: JobTrait) -> None:
+    try:
+        saved.write(path, job._current)
+    except StateFileError:
+        raise
+    except JobError as e:
+        warnings.warn(f"{path} is not written, so this job is not found again: {e}", RuntimeWarning, stacklevel=5)
+
+
+def _surrounding(job: JobTrait, cached_path: str | None) -> JobState:
+    """The hosts of the allocation that this script runs in."""
+    kept = saved.load(os.environ.get(BATCH_FILE) or cached_path or DEFAULT_JOB_PATH, JobTrait)
+    batch_job: Any = saved.class_of("batch")
+    batch: Any = kept if isinstance(kept, batch_job) else batch_job(kept)
+    job._life.stand_in = batch
+    found: JobState = batch._surround()
+    return found
+
+
+def is_alive(job: JobTrait) -> bool:
+    """Is there an allocation that can be used? One look at the scheduler."""
+    return job.status().phase in ("pending", "running", "unknown")
+
+
+def _kill(job: JobTrait) -> None:
+    """Every step is tried. The state file stays while the allocation could not be ended: it names that allocation."""
+    asked, job = job, job._current
+    with credentials.lock(job._life.apply_id):
+        refresh(job)
+        _end(asked, job)
+
+
+def _end(asked: JobTrait, job: JobTrait) -> None:
+    life = job._life
+    apply_id, path = life.apply_id, life.path
+    failed: list[tuple[str, Exception]] = []
+
+    def step(what: str, action: Callable[..., object], *arguments: object) -> None:
+        try:
+            action(*arguments)
+        except Exception as e:
+            failed.append((what, e))
+
+    was_active, target = life.active, _audit_name(job)
+    if life.active:
+        step(f"end the allocation ({job._where()})", job._kill)
+    ended = not failed
+    if apply_id is not None:
+        step("remove the credentials", credentials.remove, apply_id)
+    if ended and path is not None:
+        step("remove the state file", state_file.remove, path, apply_id)
+    if ended:
+        life.active = False
+        life.apply_id = life.path = None
+        asked._life.stand_in = None
+    if was_active:
+        life.attached = None
+        audit.record("kill", target, "; ".join(f"could not {what}: {type(e).__name__}" for what, e in failed) or "done")
+    if failed:
+        causes = "\n".join(f"could not {what}: {type(e).__name__}: {e}" for what, e in failed)
+        raise JobError("was not killed completely", title=job._title, cause=causes) from failed[0][1]
+
+
+def notice(line: str) -> None:
+    """One line on stderr."""
+    print(line, file=sys.stderr, flush=True)
+
+
+# Methods that have warned in this process.
+_warned: set[str] = set()
+
+
+def _warn_without_telemetry(method: str) -> None:
+    """Telemetry is best effort: a program that asks for it runs where it is not installed."""
+    if method in _warned:
+        return
+    _warned.add(method)
+    wheel = "monarch-telemetry"
+    warnings.warn(
+        f"JobTrait.{method} has no effect: the wheel {wheel} is not installed\nhint: {install_hint(wheel)}", UserWarning, stacklevel=3
+    )
+
+
+def _absent(method: str, wheel: str) -> NoReturn:
+    raise NotImplementedError(needs_wheel(f"JobTrait.{method}", wheel))

@@ -1,0 +1,121 @@
+"""Watches an allocation: hosts that join, for `state` and `heal`, and the end of the job, for calls whose hosts are lost."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from monarch import actor
+from monarch.job._job.allocation import Allocation
+from monarch.job._job.join import Join
+from monarch.job._job.launcher import Host, JobStatus
+from monarch.job._machine.commands import time_left
+from monarch.job.errors import JobEndedError
+
+# A scheduler that is up answers in milliseconds, and has ended a job seconds after its workers.
+ANSWER_S = 4.0
+# A host may be lost while its job goes on: each call that fails for it would ask again.
+AGAIN_S = 5.0
+_PAUSE_S = 0.1
+
+
+def until_joined(allocation: Allocation, wanted: list[Host], timeout: float | None) -> Iterator[tuple[Host, str]]:
+    """Yields hosts with their addresses as they become known; `JoinTimeoutError`, `JobEndedError` or the launcher's own error.
+
+    A surrounding `time_limit` ends the wait as well, whatever the scheduler says.
+    """
+    join = Join(allocation.title, allocation.sizes, timeout, time.monotonic(), sys.stderr is not None and sys.stderr.isatty())
+    missing = set(wanted)
+    for host in set(join.missing) - missing:
+        join.joined_host(host.mesh, host.rank)
+    while missing:
+        status = allocation.poll()
+        if allocation.stopped.is_set():
+            raise JobEndedError("was killed", title=allocation.title, state="killed")
+        now = time.monotonic()
+        join.seen(status, now)
+        for host in status.hosts:
+            place = Host(host.mesh, host.rank)
+            if host.phase == "joined" and host.address is not None and place in missing:
+                missing.discard(place)
+                join.joined_host(host.mesh, host.rank)
+                yield place, host.address
+        if missing and status.phase == "ended":
+            raise allocation.ended(status)
+        if missing and (join.overdue(now) or time_left(1.0) == 0):
+            raise join.error(allocation.last_words())
+        line = join.line(now)
+        if line is not None:
+            print(line, file=sys.stderr, flush=True)
+        if missing:
+            allocation.stopped.wait(time_left(join.pause(now)))
+
+
+class Promise(NamedTuple):
+    """An address to come. The receiver has to be kept: without it the future is never fulfilled."""
+
+    port: actor.Port[str]
+    receiver: actor.PortReceiver[str]
+
+
+class AddressWatch(threading.Thread):
+    """Looks at the scheduler until all addresses are known, or the allocation is killed; each address fulfils its promise."""
+
+    def __init__(self, allocation: Allocation, promises: Mapping[Host, Promise], attached: dict[Host, str], timeout: float | None) -> None:
+        super().__init__(name="monarch-job-join", daemon=True)
+        self._allocation = allocation
+        self._timeout = timeout
+        self._promises = dict(promises)
+        self._attached = attached
+
+    def run(self) -> None:
+        sent: set[Host] = set()
+        try:
+            for host, address in until_joined(self._allocation, list(self._promises), self._timeout):
+                self._attached[host] = address
+                self._promises[host].port.send(address)
+                sent.add(host)
+        except Exception as e:
+            for host, promise in self._promises.items():
+                if host not in sent:
+                    with contextlib.suppress(Exception):  # the client is ending
+                        promise.port.exception(e)
+
+
+class EndWatch:
+    """Finds out for lost hosts whether the scheduler has ended their job: calls then fail with its words, not with "agent exited".
+
+    `is_ending` is True for the status of a job that is being ended and whose last state is not known yet.
+    """
+
+    def __init__(self, allocation: Allocation, is_ending: Callable[[JobStatus], bool]) -> None:
+        self._allocation = allocation
+        self._is_ending = is_ending
+        self._lock = threading.Lock()
+        self._asked_at: float | None = None
+        self._found: JobEndedError | None = None
+
+    def __call__(self) -> JobEndedError | None:
+        """The end of the job, or None where the job goes on, or the scheduler does not answer in time."""
+        with self._lock:
+            if self._found is None and (self._asked_at is None or time.monotonic() >= self._asked_at + AGAIN_S):
+                # On a thread of its own: a scheduler that hangs must not keep the call from failing.
+                thread = threading.Thread(target=self._ask, name="monarch-job-end", daemon=True)
+                thread.start()
+                thread.join(ANSWER_S)
+                self._asked_at = time.monotonic()
+            return copy.copy(self._found)  # its traceback is of one raise
+
+    def _ask(self) -> None:
+        end = time.monotonic() + ANSWER_S - _PAUSE_S
+        status = self._allocation.launcher.poll(self._allocation.ids)
+        while self._is_ending(status) and time.monotonic() < end:
+            time.sleep(_PAUSE_S)
+            status = self._allocation.launcher.poll(self._allocation.ids)
+        if status.phase == "ended" or self._is_ending(status):
+            self._found = self._allocation.ended(status)

@@ -1,0 +1,71 @@
+"""Jobs that are there already: out of files and bytes, the current job of the directory, and hosts by the name of a mesh."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+from typing import TYPE_CHECKING
+
+from monarch.job._files import contexts
+from monarch.job._files.state_file import DEFAULT_JOB_PATH
+from monarch.job._job import saved
+from monarch.job._job.trait import JobTrait
+from monarch.job.errors import NO_JOB, JobError
+
+if TYPE_CHECKING:
+    from monarch.actor import HostMesh
+
+_LOCAL_HOSTS = 2
+
+
+def job_load(filename: str = DEFAULT_JOB_PATH) -> JobTrait:
+    """The job of a state file; a missing `X.pkl` tries `X.json`. `StateFileError` says what is wrong with the file."""
+    return saved.load(os.fspath(filename), JobTrait)
+
+
+def job_loads(data: bytes) -> JobTrait:
+    """The job of what `dumps` gave."""
+    return saved.decode(bytes(data), JobTrait)
+
+
+def set_current_job(module_path: str) -> None:
+    """Makes `module.attribute`, which has to be a job, the spec of the active context."""
+    resolve(module_path)
+    contexts.set_spec(module_path)
+
+
+def load_current_job() -> JobTrait:
+    """The spec of the active context, imported; `JobError` if none is set or it is no job."""
+    found = contexts.spec()
+    if found is None:
+        raise JobError("no current job is set", code=NO_JOB, hint="`monarch apply MODULE.ATTRIBUTE`, or set_current_job(), sets one")
+    return resolve(found)
+
+
+def resolve(module_path: str) -> JobTrait:
+    """The job that `module.attribute` names; `ValueError`, `ImportError` or `TypeError` if there is none."""
+    module, dot, attribute = module_path.rpartition(".")
+    if not dot or not all(part.isidentifier() for part in module_path.split(".")):
+        raise ValueError(f"expected MODULE.ATTRIBUTE, not '{module_path}'")
+    loaded = importlib.import_module(module)
+    if not hasattr(loaded, attribute):
+        raise ImportError(f"module '{module}' has no attribute '{attribute}'", name=module)
+    found: object = getattr(loaded, attribute)
+    if not isinstance(found, JobTrait):
+        raise TypeError(f"{module_path} is of type {type(found).__name__}, not a job")
+    return found
+
+
+def hosts_from_config(name: str) -> HostMesh:
+    """The mesh `name` of the current job; without a current job, two hosts that are processes of this machine."""
+    if contexts.spec() is not None:
+        return load_current_job().state()[name]
+    # pydantic, which that module needs, takes longer to load than all others: only without a current job.
+    from monarch.job.process import ProcessJob
+
+    job = ProcessJob({name: _LOCAL_HOSTS})
+    state = job.state(cached_path=None)
+    # No other process knows of it.
+    atexit.register(job.kill)
+    return state[name]

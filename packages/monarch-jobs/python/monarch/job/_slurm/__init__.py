@@ -1,1 +1,0 @@
-"""The parts of `monarch.job.slurm`: hostlist, script, states, sharing (pure), arguments, directory, launcher."""
