@@ -133,6 +133,8 @@ class OwnedMesh:
 
     def _procs_stopped(self, cell: CallCell) -> None:
         failure = self._died_cleaning(cell)
+        # The housekeeping thread has handled the ends, and logged them, when the stop is done.
+        self.process.native.settle()
         self.forget()
         for mesh in list(self.process.owned.values()):
             if mesh.is_actors and set(mesh.info.procs) <= set(self.info.procs):

@@ -21,6 +21,9 @@ use crate::registry::Id;
 /// Attempts in all, and what is waited before another one: also for the news that the owner has ended.
 const PAUSES: [Duration; 3] = [Duration::from_millis(3), Duration::from_millis(15), Duration::from_millis(40)];
 const CLOSED: &str = "the stream was closed";
+/// An owner that is killed closes its streams at once, and the news of its end may come later on a machine that is short of processors.
+const NEWS: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(5);
 /// Questions under way on one stream.
 const WINDOW: usize = 64;
 /// Bytes that are small.
@@ -288,9 +291,22 @@ impl Far {
                 return Err(Failure::timed_out());
             }
             if pause.is_none() || !again {
-                return Err(Failure::new(Kind::Transfer, broken));
+                let ended = broken == CLOSED && self.is_heard_to_have_ended(until);
+                return Err(if ended { Failure::lost() } else { Failure::new(Kind::Transfer, broken) });
             }
         }
+    }
+
+    /// Waits for the news that the owner has ended.
+    fn is_heard_to_have_ended(&self, until: Instant) -> bool {
+        let end = until.min(Instant::now() + NEWS);
+        while !self.has_ended() {
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+        true
     }
 
     pub fn call(&self, request: &Request, until: Instant) -> Outcome<Reply> {
