@@ -9,6 +9,7 @@ from monarch._core.call.runs import each_of
 from monarch._core.config import config
 from monarch._core.config.address import ChannelAddr
 from monarch._core.errors.errors import AttachError, AuthenticationError, MonarchError, VersionMismatch, attach_failed
+from monarch._core.hosts.connections import native_hosts
 from monarch._core.hosts.trust import Given, Trust
 from monarch._core.process import runtime_log
 from monarch._core.process.identity import new_uid
@@ -19,16 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from monarch._core._native import CallCell, Hosts
-
-
-def native_hosts(process: LocalProcess) -> Hosts:
-    """The connections of this client or agent to other hosts, made on first need."""
-    if process.hosts is None:
-        from monarch._core._native import Hosts
-
-        process.hosts = Hosts(process.native)
-    return process.hosts
+    from monarch._core._native import CallCell
 
 
 def where(address: ChannelAddr) -> tuple[str, str, int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from monarch._core.config import config
 from monarch._core.config.address import ChannelAddr
-from monarch._core.hosts.attachment import agent_uid, described_by, failure_of, job_settings, native_hosts, where
+from monarch._core.hosts.attachment import agent_uid, described_by, failure_of, job_settings, where
+from monarch._core.hosts.connections import native_hosts
 from monarch._core.hosts.trust import Given
 from monarch._core.process.current import current_process, known_process
 from monarch._core.process.process import LocalProcess

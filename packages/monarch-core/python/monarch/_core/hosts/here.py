@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from monarch._core.call.context import context
-from monarch._core.hosts.host_mesh import local_host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,4 +17,8 @@ def this_proc() -> ProcMesh:
 
 def this_host() -> HostMesh:
     """The machine this runs on, a 0-dimensional mesh."""
-    return local_host(context().actor_instance._process)  # pyright: ignore[reportPrivateUsage]
+    process = context().actor_instance._process  # pyright: ignore[reportPrivateUsage]
+    # The zygote of a new client starts while this is imported.
+    from monarch._core.hosts.host_mesh import local_host
+
+    return local_host(process)

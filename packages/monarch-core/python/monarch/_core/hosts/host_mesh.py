@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from monarch._core.call.future import Future
 from monarch._core.call.lazy_future import returns_future
-from monarch._core.hosts.attachment import native_hosts
+from monarch._core.hosts.connections import native_hosts
 from monarch._core.hosts.spawned_procs import SpawnedProcs, procs_on
 from monarch._core.process.above import above
 from monarch._core.process.identity import checked_name

@@ -26,6 +26,7 @@ _FIRST = (
     "monarch._core.actor.actor_logging",
     "monarch._core.call.actor_mesh",
     "monarch._core.process.actor_thread",
+    "monarch._core.pickle.actor_class",
     "monarch._core.pickle.by_value",
     "monarch._core.pickle.class_cache",
     "monarch._core.debug.hook",

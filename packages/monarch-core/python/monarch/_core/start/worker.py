@@ -6,7 +6,8 @@ import os
 
 from monarch._core.call.future import Future
 from monarch._core.config.address import ChannelAddr, place_of
-from monarch._core.hosts.attachment import agent_uid, native_hosts, where
+from monarch._core.hosts.attachment import agent_uid, where
+from monarch._core.hosts.connections import native_hosts
 from monarch._core.hosts.trust import Given
 from monarch._core.process import log_directory, runtime_log
 from monarch._core.process.current import begin_with, known_process

@@ -1,0 +1,45 @@
+"""What runs in the client beside the script: housekeeping, log, stacks, interrupts, the exit.
+
+The exit imports nothing: there may be no descriptor left then to read a module from its file.
+"""
+
+from __future__ import annotations
+
+import sys
+from _thread import start_new_thread
+
+from monarch._core.config import duration as _duration
+from monarch._core.process import log_directory as _log_directory
+from monarch._core.process import runtime_log, stacks
+from monarch._core.process.current import set_process
+from monarch._core.process.environment import host_name, is_main_thread, start_variables
+from monarch._core.process.interrupt import listen
+from monarch._core.process.process import LocalProcess
+from monarch._core.start.housekeeping import run_client
+from monarch._core.start.shutdown import register_exit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core._native import Process as NativeProcess
+
+# Used by the exit only.
+del _duration, _log_directory
+
+
+def begin(native: NativeProcess) -> LocalProcess:
+    """Makes this process the client, on its native node."""
+    process = LocalProcess(native, host_name(), "client")
+    process.start_variables = start_variables()
+    start_new_thread(run_client, (process,))
+    set_process(process)
+    register_exit(process)
+    if is_main_thread():
+        listen()
+    stacks.install(process)
+    runtime_log.start(process)
+    runtime_log.event("client.start")
+    if "IPython" in sys.modules:
+        from monarch._core.observe.notebook import install
+
+        install(process)
+    return process
