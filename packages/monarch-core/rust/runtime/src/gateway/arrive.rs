@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use net::dial::{NoStream, greeting_frame};
 use net::channel::Disagree;
+use net::dial::{NoStream, greeting_frame};
 use net::lock::lock;
 use net::trunk::HEART;
 use net::trust::{Kind, Opened, Refused, Who};

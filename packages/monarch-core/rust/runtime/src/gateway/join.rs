@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use net::address::Address;
+use net::channel::Disagree;
 use net::connect;
 use net::dial::{self, NoStream, Ready};
-use net::channel::Disagree;
 use net::lock::lock;
 use net::trunk::{FRAMES, HEART};
 use net::trust::{DialTrust, JobId, Kind, Refused, Target};
