@@ -8,13 +8,14 @@ import weakref
 
 from memory_actors import Owner, Reader, outcome
 
+from monarch import extension
 from monarch.actor import endpoint
-from monarch.extension import bulk
 from monarch.extension.bulk import BufferMemory
 from monarch.rdma import RDMAAction, RDMABuffer, allocate
 from monarch.rdma._buffer import _received
 from monarch.rdma._memory import Memory
 from monarch.rdma._operation import READ, Step
+from monarch.rdma._process import DEVICES
 from monarch.rdma.paths.host_memory import prepared
 from monarch.rdma.verbs.fabric import fabric
 
@@ -112,9 +113,10 @@ class VerbsReader(Reader):
 
     @endpoint
     def ask_owner(self, buffer, body):
-        cell = bulk.ask(buffer._handle.parts()[2], body)
-        cell.wait(0, 20)
-        return bulk.answered(cell)
+        try:
+            return extension.ask(buffer._handle.parts()[2], DEVICES, body).get(timeout=20)
+        except extension.RequestError:
+            return None
 
     @endpoint
     def begin_unnamed(self, buffer):

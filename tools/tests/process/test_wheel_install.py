@@ -21,7 +21,7 @@ def fake_wheel(folder: Path, actor: str) -> Path:
     path = folder / f"{NAME}-py3-none-any.whl"
     files = {
         "monarch/actor/__init__.py": actor,
-        "monarch/_core/cli/root.py": "def main(): ...",
+        "monarch/_core/cli/__init__.py": "def main(): ...",
         f"{NAME}.dist-info/METADATA": "Metadata-Version: 2.1\nName: monarch-core\nVersion: 0.1.0\n",
         f"{NAME}.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{NAME}.dist-info/entry_points.txt": "[console_scripts]\nmonarch = monarch._core.cli:main\n",

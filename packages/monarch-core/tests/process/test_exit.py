@@ -431,7 +431,7 @@ started.wait()
 def test_daemon_thread_that_spawns_while_the_client_ends(late):
     code = f"""
 import atexit
-from monarch._core.process.process import has_exited
+from monarch._core.process.current import has_exited
 tried = threading.Event()
 # Registered before the client's own, so that it runs after that.
 atexit.register(tried.wait)

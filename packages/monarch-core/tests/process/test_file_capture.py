@@ -211,7 +211,7 @@ def test_full_disk(small_disk):
 
 # The directory of the job, before anything is written there.
 _EARLY = """
-from monarch._core.process.process import current_process
+from monarch._core.process.current import current_process
 this_host()
 folder = current_process().log_dir
 {make}
