@@ -242,6 +242,7 @@ def test_joining_hosts_survive_a_disturbance(disturbance: str, topology: str):
         made.end()
 
 
+@pytest.mark.timeout(60)  # several silences are waited for, one after another
 @cases
 def test_a_disturbance_between_hosts_loses_nothing(disturbance: str, topology: str):
     host, *_ = places = TOPOLOGIES[topology]

@@ -88,7 +88,7 @@ impl ActorMailbox {
 
     /// The next delivery: a `Call`, `bytes` for an event, or none.
     fn pop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        gil::leave_in_child(py);
+        gil::leave_in_child(py, None);
         if self.node.system.failures_in_flight() > 0 {
             gil::blocking(py, || self.node.system.settle());
         }
@@ -141,7 +141,7 @@ impl ActorMailbox {
         let mut methods: HashMap<Box<[u8]>, Option<Py<PyAny>>> = HashMap::new();
         let mut sliced = false;
         loop {
-            gil::leave_in_child(py);
+            gil::leave_in_child(py, None);
             if self.node.system.failures_in_flight() > 0 {
                 gil::blocking(py, || self.node.system.settle());
             }
@@ -210,8 +210,10 @@ impl ActorMailbox {
                 let (args, kwargs) = (message.get_borrowed_item(0)?, message.get_borrowed_item(1)?);
                 f.call(args.cast::<PyTuple>()?.to_owned(), Some(&*kwargs.cast::<PyDict>()?))
             };
-            let value = call().map_err(|e| ("call", e))?;
-            gil::leave_in_child(py);
+            let value = call();
+            // First of all: what is freed or built from here on may need a lock that a thread of the parent held at the fork.
+            gil::leave_in_child(py, value.as_ref().err());
+            let value = value.map_err(|e| ("call", e))?;
             drop(message);
             if m.slot.is_none() {
                 return Ok(());

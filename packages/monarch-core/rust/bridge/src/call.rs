@@ -112,7 +112,7 @@ impl Call {
 
     /// Sends the result. Raises what pickling it raises, and nothing has been sent then.
     fn reply(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        gil::leave_in_child(value.py());
+        gil::leave_in_child(value.py(), None);
         if self.slot.is_none() {
             return Ok(());
         }
@@ -121,14 +121,14 @@ impl Call {
 
     /// Sends an error: 1 for a packed exception, 2 for a failure.
     fn reply_error(&self, py: Python<'_>, status: u8, body: &[u8]) {
-        gil::leave_in_child(py);
+        gil::leave_in_child(py, None);
         let status = if status == Status::Failed as u8 { Status::Failed } else { Status::Error };
         self.node.reply_bytes(self.to, self.slot, answer_rank(self.rank), status, body);
     }
 
     /// Gives the sender its credit back.
     fn handled(&self, py: Python<'_>) {
-        gil::leave_in_child(py);
+        gil::leave_in_child(py, None);
         self.node.handled(&self.mailbox, self.to, self.cost);
     }
 }

@@ -320,11 +320,11 @@ pub fn is_forked() -> bool {
     FORKED_FROM.load(Ordering::Acquire) != 0
 }
 
-/// A child that has come back from the user's code into a loop of ours ends here.
-pub fn leave_in_child(py: Python<'_>) {
+/// A child that has come back from the user's code into a loop of ours, or raised into it, ends here.
+pub fn leave_in_child(py: Python<'_>, raised: Option<&PyErr>) {
     if is_forked() {
         if let Some(leave) = LEAVE.get(py) {
-            let _ = leave.call0(py);
+            let _ = leave.call1(py, (raised.map(|e| e.value(py)),));
         }
         // SAFETY: nothing of ours runs after it.
         unsafe { libc::_exit(1) };

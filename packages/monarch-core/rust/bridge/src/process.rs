@@ -251,7 +251,7 @@ impl Process {
     /// The next event for the housekeeping thread; none after `timeout` seconds.
     #[pyo3(signature = (timeout=None))]
     fn next_event(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
-        gil::leave_in_child(py);
+        gil::leave_in_child(py, None);
         self.node.system.set_waiter(self.waiter.clone());
         HOUSEKEEPING.set(true);
         let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
