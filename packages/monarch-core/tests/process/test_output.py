@@ -229,7 +229,7 @@ def test_proc_that_closes_its_streams_lives_on():
 
 
 HOW = ("never opened", "nobody reads")
-ENDS = ("", "sys.exit(5)", "raise ValueError", "probe.fail.broadcast()\nimport time\ntime.sleep(25)  # sleeps: until the failure ends it")
+ENDS = ("", "sys.exit(5)", "raise ValueError", "import time\nprobe.fail.broadcast()\ntime.sleep(25)  # sleeps: until the failure ends it")
 CLOSED = [(which, how, "") for which in ("1", "2") for how in HOW] + [("1 2", how, body) for how in HOW for body in ENDS]
 
 
