@@ -24,6 +24,7 @@ class Peer(Actor):
         extension.serve("test.echo", lambda request: bytes(reversed(request.body)))
         extension.serve("test.sender", lambda request: str(request.proc).encode())
         extension.serve("test.raises", self._raises)
+        extension.serve("test.leaves", self._leaves)
         extension.serve("test.returns", lambda request: 7)  # pyright: ignore
         extension.serve("test.refuses", lambda request: request.fail(b"\x00\x01") or request.defer())
         extension.serve("test.later", self._later)
@@ -31,6 +32,9 @@ class Peer(Actor):
 
     def _raises(self, request: extension.Request) -> bytes:
         raise ValueError(f"{len(request.body)} is too many")
+
+    def _leaves(self, request: extension.Request) -> bytes:
+        raise SystemExit(3)
 
     def _later(self, request: extension.Request) -> None:
         request.defer()
@@ -238,6 +242,7 @@ def test_deferred_request_is_answered_once(peers: Any) -> None:
     ("name", "text", "body"),
     [
         ("test.raises", r"request test\.raises to <\w+> failed: ValueError: 3 is too many", b"ValueError: 3 is too many"),
+        ("test.leaves", r"failed: SystemExit: 3", b"SystemExit: 3"),
         ("test.returns", r"failed: TypeError: the handler returned int, not bytes", None),
         ("test.refuses", r"failed: 2 bytes", b"\x00\x01"),
     ],

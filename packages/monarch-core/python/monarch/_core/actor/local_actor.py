@@ -371,7 +371,7 @@ class LocalActor:
     def fail(
         self, reason: ExitReason, traceback: str | None = None, during: MeshFailure | None = None, cause: MeshFailure | None = None
     ) -> None:
-        """Marks the actor as failed, tells its owner, then everybody who waits for it. Once; not where its simulated process was killed."""
+        """Marks the actor as failed, notifies its owner, then fails its waiting calls. Once; not where its simulated process was killed."""
         if self.failure is not None or self.ended or self.process.killed:
             return
         self.failure = MeshFailure(

@@ -84,7 +84,7 @@ def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | tuple[Any, ...])
         crashed_ranks=[rank],
         # An agent that is gone has not said where it was; other clients' agents are met on this host only.
         host=host or host_name(),
-        # Of procs of a host that is lost nobody has said it.
+        # The pid of a proc on a lost host is not known.
         pid=pid or None,
         output=output,
     )

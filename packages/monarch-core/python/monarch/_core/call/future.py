@@ -216,7 +216,7 @@ class Future(Generic[R]):
         return _bridge(loop).wait_for(loop, cell, self._index)
 
     def as_asyncio(self) -> asyncio.Future[R]:
-        """An asyncio future of the running loop; each call gives one of its own, so cancelling it concerns nobody else."""
+        """An asyncio future of the running loop; each call gives one of its own, so cancelling it affects no other reader."""
         loop = _running_loop()
         if loop is None:
             raise RuntimeError("as_asyncio needs a running event loop")

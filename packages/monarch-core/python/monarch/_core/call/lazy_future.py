@@ -80,7 +80,7 @@ class _LazyFuture(Future[R]):
         for loop, future in waiters:
             try:
                 loop.call_soon_threadsafe(lambda f=future: f.done() or f.set_result(None))
-            except RuntimeError:  # that loop is closed: nobody waits there
+            except RuntimeError:  # that loop is closed: no task waits there
                 continue
 
     def _done(self) -> bool:
@@ -93,7 +93,7 @@ class _LazyFuture(Future[R]):
         try:
             self._set(await body(), _VALUE)
         except BaseException as e:
-            # A Ctrl-C concerns the thread that it interrupts, and nobody who looks at the Future later.
+            # A Ctrl-C affects the thread that it interrupts, and no later reader of the Future.
             self._set(_cancelled() if isinstance(e, KeyboardInterrupt) else e, _ERROR)
             if not isinstance(e, Exception):
                 raise

@@ -180,7 +180,7 @@ def _connections() -> list[tuple[str, str, int, int]]:
                 rows = [line.split() for line in table][1:]
         except OSError:
             continue
-        # A socket without an inode is closed, or not accepted yet: the kernel writes root as its user, whoever had it.
+        # A socket without an inode is closed, or not accepted yet: the kernel writes root as its user, in place of the one that had it.
         found += [(row[1], row[2], int(row[3], 16), int(row[7])) for row in rows if row[9] != "0"]
     return found
 

@@ -44,7 +44,7 @@ def _connect(host: str | None, port: int | None) -> socket.socket:
     if host is None and port is None and not os.environ.get(debug_address.PORT_VARIABLE):
         server = _only_server()
         connection = _dial(server.host, server.port)
-        # The greeting: until the server has accepted the connection, its end belongs to nobody.
+        # The greeting: until the server has accepted the connection, no process has its other end.
         connection.recv(1, socket.MSG_PEEK)
         if not debug_address.is_own(connection):
             connection.close()

@@ -87,7 +87,7 @@ def is_ending() -> bool:
 
 
 def reach(proc: ProcId | int, host: HostId | int) -> None:
-    """Says where another process is, which may be a host that this process has never sent to: from now on it can be asked."""
+    """Records the host of another process, which may be a host that this process has never sent to: from now on it can be asked."""
     process = current_process()
     reach_hosts(process, process.job, [(host, host), (proc, host)])
     watched = process.reached

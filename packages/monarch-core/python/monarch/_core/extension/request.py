@@ -117,7 +117,10 @@ def received(process: LocalProcess, sender: int, slot: int, body: bytes) -> None
     """A request has come. On the housekeeping thread, which does not wait."""
     end = 1 + body[0]
     request = Request(process, sender, slot, body[1:end].decode(errors="replace"), body[end:])
-    extension_thread().run(lambda: _handle(request))
+    try:
+        extension_thread().run(lambda: _handle(request))
+    except (RuntimeError, MemoryError, OSError) as e:  # the sender would wait for ever
+        request._unhandled(f"no thread can be started for it: {e}")
 
 
 def _handle(request: Request) -> None:
@@ -131,7 +134,7 @@ def _handle(request: Request) -> None:
         if not isinstance(answer, bytes | bytearray | memoryview):
             raise TypeError(f"the handler returned {type(answer).__name__}, not bytes")
         request.answer(bytes(answer))
-    except Exception as e:
+    except BaseException as e:  # also `SystemExit`: the sender would wait for ever
         import logging
 
         logging.getLogger("monarch.extension").warning("the handler of requests %r raised", request.name, exc_info=e)
