@@ -29,7 +29,8 @@ class History:
 
     def add(self, event: str, **fields: Any) -> None:
         record = {"t": time.monotonic_ns(), "e": event, "who": self.who, **fields}
-        os.write(self.fd, json.dumps(record).encode() + b"\n")
+        # A writer that is killed leaves half a line, at the border of a page: the next record begins one of its own all the same.
+        os.write(self.fd, b"\n" + json.dumps(record).encode() + b"\n")
 
     def begin(self, kind: str, mesh: str, ranks: list[int], **fields: Any) -> int:
         """Records that an operation begins, and gives its number, which counts what this sender does."""

@@ -54,7 +54,7 @@ class Operation(NamedTuple):
 
 
 def read(path: str | Path) -> list[Record]:
-    """The records of a file. The last line may be cut short by the death of who wrote it: then it was not written."""
+    """The records of a file. A line that is cut short by the death of who wrote it was not written. Empty lines separate records."""
     records: list[Record] = []
     for line in Path(path).read_text().splitlines():
         try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bench.chaos_actors import History
 from bench.chaos_check import check, detection, read
 
 Record = dict[str, Any]
@@ -386,3 +387,12 @@ def test_a_line_cut_short_was_not_written(tmp_path: Any) -> None:
     path = tmp_path / "history"
     path.write_text('{"t": 1, "e": "quiet", "who": "root"}\n{"t": 2, "e": "qu')
     assert [record["t"] for record in read(path)] == [1]
+
+
+def test_a_line_cut_short_takes_no_other_with_it(tmp_path: Any) -> None:
+    path = tmp_path / "history"
+    History(path, "m1[0]").add("quiet")
+    with path.open("a") as file:
+        file.write('\n{"t": 2, "e": "qu')
+    History(path, "root").add("quiet")
+    assert [record["who"] for record in read(path)] == ["m1[0]", "root"]

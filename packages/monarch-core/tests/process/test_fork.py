@@ -233,3 +233,38 @@ def test_start_method_in_processes_started_by_a_command():
         """
     )
     done.assert_clean()
+
+
+def test_a_fork_while_the_first_wait_begins():
+    """What the fork finds half made is never made by a child: another thread forks while the main thread prepares its first wait."""
+    done = run(
+        """
+        import types
+        import _signal
+        def fork():
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            for _ in range(500):
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    return
+                time.sleep(0.01)  # sleeps: between two looks at the child
+            say("the child hangs")
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        class Forking(types.ModuleType):
+            def __getattribute__(self, name):
+                forker = threading.Thread(target=fork)
+                forker.start()
+                forker.join()
+                return getattr(_signal, name)
+        this_host()
+        sys.modules["_signal"] = Forking("_signal")
+        echo = this_host().spawn_procs().spawn("echo", Echo)
+        assert echo.echo.call_one(1).get() == 1
+        sys.modules["_signal"] = _signal
+        fork()
+        """
+    )
+    done.assert_clean()
+    assert done.out == ""

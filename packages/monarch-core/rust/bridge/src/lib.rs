@@ -62,6 +62,7 @@ mod _native {
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         use pyo3::types::PyAnyMethods;
+        crate::signal::prepare(module.py())?;
         // Inside a file there is nothing to import from: it has to be known by its name.
         let sys = module.py().import("sys")?;
         let version = sys.getattr("version_info")?;

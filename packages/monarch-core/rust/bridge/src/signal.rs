@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use net::{Poller, Source, Waiter, sys};
-use pyo3::exceptions::PyKeyboardInterrupt;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -141,9 +141,16 @@ impl SignalPipe {
     }
 }
 
+/// Set when the module is loaded, before any thread of ours. A fork while another thread fills a cell on first need leaves it half
+/// filled in the child, which would wait for that thread for ever.
 static SET_WAKEUP_FD: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
+/// Of the module, as it is loaded.
+pub fn prepare(py: Python<'_>) -> PyResult<()> {
+    SET_WAKEUP_FD.get_or_try_init(py, || py.import("_signal")?.getattr("set_wakeup_fd").map(Bound::unbind)).map(drop)
+}
+
 fn set_wakeup_fd(py: Python<'_>, fd: i32) -> PyResult<i32> {
-    let f = SET_WAKEUP_FD.get_or_try_init(py, || py.import("_signal")?.getattr("set_wakeup_fd").map(Bound::unbind))?;
+    let f = SET_WAKEUP_FD.get(py).ok_or_else(|| PyRuntimeError::new_err("the native module is not loaded"))?;
     f.bind(py).call1((fd,))?.extract()
 }
