@@ -80,7 +80,7 @@ class Run:
             if getattr(options, name) is not None:
                 argv += [f"--{name}", str(getattr(options, name))]
         stderr = folder / "stderr"
-        hosts = ChaosHosts(options.hosts) if options.hosts else None
+        hosts = ChaosHosts(options.hosts, folder / "workers.log") if options.hosts else None
         if hosts is not None:
             argv += ["--hosts", hosts.option]
         passed = [] if hosts is None else [hosts.control.fileno()]

@@ -1,16 +1,17 @@
 """Hosts of a chaos run: workers of this machine with a proxy in front of each, in a process of their own, beside the script.
 
-    python bench/chaos_hosts.py COUNT CONTROL
+    python bench/chaos_hosts.py COUNT CONTROL LOG
 
 Prints the addresses of the proxies, and what a client needs to be let in, as one JSON line. A line `COMMAND NUMBER` on the socket with the
 descriptor `CONTROL` disturbs the connections of one: `finish`, `finish_near`, `finish_far` and `reset` of `ConnectionProxy`, answered by a
-line. The end of the standard input ends all.
+line. What the workers log goes to the file LOG. The end of the standard input ends all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -27,9 +28,9 @@ CUTS = ("finish", "finish_near", "finish_far", "reset")
 class ChaosHosts:
     """The process, as the one that starts a run sees it; `option` and `control` are for the script."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, log: Path) -> None:
         self.control, end = socket.socketpair()
-        argv = [sys.executable, __file__, str(count), str(end.fileno())]
+        argv = [sys.executable, __file__, str(count), str(end.fileno()), str(log)]
         with end:
             self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, pass_fds=[end.fileno()])
         assert self.process.stdout is not None
@@ -67,7 +68,12 @@ def main() -> int:
 
     control = socket.socket(fileno=int(sys.argv[2]))
     control.set_inheritable(False)
-    with Workers(int(sys.argv[1]), "tls") as workers, contextlib.ExitStack() as stack:
+    logging = {**os.environ, "MONARCH_LOG": "warn,host=info"}
+    with (
+        open(sys.argv[3], "w") as log,
+        Workers(int(sys.argv[1]), "tls", stderr=log, env=logging) as workers,
+        contextlib.ExitStack() as stack,
+    ):
         proxies = [stack.enter_context(ConnectionProxy(address)) for address in workers.addresses]
 
         def obey() -> None:

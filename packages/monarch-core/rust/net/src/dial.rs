@@ -42,7 +42,7 @@ impl NoStream {
         match self {
             NoStream::Refused(Refused::Version { .. }) => "version",
             NoStream::Refused(
-                Refused::Secret | Refused::Certificate(_) | Refused::Job(_) | Refused::Authority(_) | Refused::User(_) | Refused::Denied,
+                Refused::Secret | Refused::Certificate(_) | Refused::Job(_) | Refused::Authority(_) | Refused::User(_) | Refused::Denied(_),
             ) => "auth",
             _ => "other",
         }

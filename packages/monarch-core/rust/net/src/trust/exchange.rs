@@ -120,7 +120,7 @@ impl Exchange {
         }
         let length = u16::from_le_bytes([self.inbox[0], self.inbox[1]]) as usize;
         if self.inbox[2] == Tag::No as u8 && length == 1 {
-            return Err(Refused::Denied);
+            return Err(Refused::denied());
         }
         if self.inbox[2] != tag as u8 || length == 0 || length > 1 + tag.limit() {
             return Err(Refused::protocol("an unexpected frame"));
@@ -138,7 +138,7 @@ impl Exchange {
         let fixed = self.have(preface::FIXED);
         // A "no" is shorter, and nothing comes after it.
         if self.inbox == [1, 0, Tag::No as u8] {
-            return Err(Refused::Denied);
+            return Err(Refused::denied());
         }
         if !self.inbox.starts_with(&[1, 0]) {
             preface::begins(&self.inbox)?;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustls::{CertificateError, Error};
+use rustls::{AlertDescription, CertificateError, Error};
 
 use crate::trust::policy::JobId;
 use crate::trust::preface::Release;
@@ -28,9 +28,9 @@ pub enum Refused {
     Authority(JobId),
     #[error("the process at the other end belongs to user {0}")]
     User(u32),
-    /// The other end said no; its log has the reason.
-    #[error("refused by the other end")]
-    Denied,
+    /// The other end said no; its log has the reason. The alert by which it did, if it is not the one that means no.
+    #[error("refused by the other end{0}")]
+    Denied(String),
     #[error("closed by the other end before it was open")]
     Closed,
     #[error("{0}")]
@@ -40,6 +40,10 @@ pub enum Refused {
 impl Refused {
     pub(crate) fn protocol(why: impl Into<String>) -> Refused {
         Refused::Protocol(why.into())
+    }
+
+    pub(crate) fn denied() -> Refused {
+        Refused::Denied(String::new())
     }
 
     /// Whether trying again could help: the connection failed, nobody said no.
@@ -57,7 +61,8 @@ impl From<Error> for Refused {
             },
             Error::InvalidCertificate(e) => Refused::Certificate(format!("{e:?}")),
             Error::NoCertificatesPresented => Refused::Certificate("none was shown".into()),
-            Error::AlertReceived(_) => Refused::Denied,
+            Error::AlertReceived(AlertDescription::AccessDenied) => Refused::denied(),
+            Error::AlertReceived(other) => Refused::Denied(format!(" (TLS alert {other:?})")),
             other => Refused::Protocol(other.to_string()),
         }
     }

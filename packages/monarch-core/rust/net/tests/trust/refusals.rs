@@ -30,7 +30,7 @@ fn name_of(host: u64, job: JobId) -> String {
 fn a_wrong_secret() {
     for wire in [Wire::Tcp, Wire::Inproc] {
         let (a, b) = Pair::new(wire, by_secret(1), by_secret(2)).open(target(Kind::Join), b"x");
-        assert!(matches!(a, Err(Refused::Denied)));
+        assert!(matches!(a, Err(Refused::Denied(_))));
         assert!(matches!(b, Err(Refused::Secret)));
         assert_eq!(b.err().unwrap().to_string(), "wrong job secret");
     }
@@ -161,7 +161,7 @@ fn a_job_that_belongs_to_another_client() {
     let pair = joined();
     let thief = Pair { dial: Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap()), host: pair.host.clone(), wire: Wire::Tcp };
     let (a, b) = thief.open(target(Kind::Join), b"");
-    assert!(matches!(a, Err(Refused::Denied)));
+    assert!(matches!(a, Err(Refused::Denied(_))));
     assert!(matches!(b, Err(Refused::Authority(JOB))));
     // The first one still has it.
     pair.channel();
@@ -173,7 +173,7 @@ fn a_client_with_another_authority() {
     let other = Arc::new(DialTrust::new_client(JOB, by_secret(1)).unwrap());
     let (a, b) = open(Wire::Tcp, &other, &pair.host, target(Kind::Channel), b"");
     assert_eq!(a.err().unwrap().to_string(), "certificate: unknown issuer");
-    assert!(matches!(b, Err(Refused::Denied)));
+    assert!(matches!(b, Err(Refused::Denied(_))));
 }
 
 /// Certificates shown to a host whose own one is not looked at.
@@ -248,11 +248,11 @@ fn certificates_of_a_host() {
 fn jobs_and_hosts_that_are_not_known() {
     let pair = joined();
     let (a, b) = pair.open(Target { host: HOST + 1, ..target(Kind::Channel) }, b"");
-    assert!(matches!((a, b), (Err(Refused::Denied), Err(Refused::Job(JOB)))));
+    assert!(matches!((a, b), (Err(Refused::Denied(_)), Err(Refused::Job(JOB)))));
     for policy in [by_secret(1), Policy::Insecure, Policy::SameUser] {
         let wire = if matches!(policy, Policy::SameUser) { Wire::Unix } else { Wire::Tcp };
         let (a, b) = Pair::same(wire, policy).open(target(Kind::Channel), b"");
-        assert!(matches!((a, b), (Err(Refused::Denied), Err(Refused::Job(JOB)))));
+        assert!(matches!((a, b), (Err(Refused::Denied(_)), Err(Refused::Job(JOB)))));
     }
 }
 
@@ -353,7 +353,7 @@ fn a_relay_that_lies() {
         let host = Arc::new(HostTrust::new(by_secret(1)).unwrap());
         let sign = |key: &[u8]| issuer.host(HOST + 2, key, Lifetime::usual()).unwrap().to_vec();
         let (a, b) = open_by_relay(&relay, &host, Target { host: HOST + 1, ..target(Kind::Join) }, sign);
-        assert!(matches!(a, Err(Refused::Denied)));
+        assert!(matches!(a, Err(Refused::Denied(_))));
         assert!(b.err().unwrap().to_string().contains(text));
         assert!(!host.knows(JOB));
     }

@@ -33,7 +33,7 @@ fn names_and_addresses() {
         } else {
             let why = why(a.err().unwrap());
             assert!(why.starts_with("name mismatch: for ") && why.ends_with(&format!("not for {name}")), "{why}");
-            assert!(matches!(b, Err(Refused::Denied)));
+            assert!(matches!(b, Err(Refused::Denied(_))));
         }
     }
     let (fd, _other) = crate::ends::connect(Wire::Tcp);
@@ -53,19 +53,19 @@ fn chains_that_are_refused() {
     for (text, host, client) in bad {
         let (a, b) = Pair::new(Wire::Tcp, site.policy(&good()), site.policy(&host)).open(target(Kind::Join), b"");
         assert!(why(a.err().unwrap()).starts_with(text));
-        assert!(matches!(b, Err(Refused::Denied)));
+        assert!(matches!(b, Err(Refused::Denied(_))));
         let (a, b) = Pair::new(Wire::Tcp, site.policy(&client), site.policy(&good())).open(target(Kind::Join), b"");
         assert!(why(b.err().unwrap()).starts_with(text));
-        assert!(matches!(a, Err(Refused::Denied)));
+        assert!(matches!(a, Err(Refused::Denied(_))));
     }
     let (a, b) = Pair::new(Wire::Tcp, site.policy(&good()), other.policy(&good())).open(target(Kind::Join), b"");
     assert_eq!(why(a.err().unwrap()), "unknown issuer");
-    assert!(matches!(b, Err(Refused::Denied)));
+    assert!(matches!(b, Err(Refused::Denied(_))));
     // One who trusts both is still a stranger to the host.
     let both = SitePki::from_pem(site.issue(&good()).as_bytes(), (site.ca.clone() + &other.ca).as_bytes()).unwrap();
     let (a, b) = Pair::new(Wire::Tcp, Policy::Site(both), other.policy(&good())).open(target(Kind::Join), b"");
     assert_eq!(why(b.err().unwrap()), "unknown issuer");
-    assert!(matches!(a, Err(Refused::Denied)));
+    assert!(matches!(a, Err(Refused::Denied(_))));
 }
 
 #[test]

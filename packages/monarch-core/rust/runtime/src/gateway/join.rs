@@ -25,8 +25,9 @@ const ATTEMPT_ANEW: Duration = Duration::from_millis(400);
 /// Between attempts, at first and at most.
 const RETRY: Duration = Duration::from_millis(20);
 const RETRY_MOST: Duration = Duration::from_millis(500);
-/// An agent that had joined says no.
+/// An agent that had joined says no: it does not know the job, or not this connection of it.
 const FORGOTTEN: &str = "its agent does not know this job any more: it has ended since, or its lease (`mesh_orphan_timeout`) was over";
+const NO_SESSION: &str = "its agent does not know this connection any more: the job has ended there since, or began anew";
 
 /// The kind of reason of a worker that has ended: others need not try.
 pub(super) const ENDED: &str = "ended";
@@ -452,7 +453,7 @@ impl Gateway {
                     return;
                 }
                 Some(Welcome::Refused(No::OtherAgent)) => return self.host_lost(job, host, "agent exited", true),
-                Some(Welcome::Refused(No::NoSession)) => return self.host_lost(job, host, FORGOTTEN, true),
+                Some(Welcome::Refused(No::NoSession)) => return self.host_lost(job, host, NO_SESSION, true),
                 // Only the client's word is that a host is lost.
                 Some(Welcome::Refused(No::Lost)) if !job.is_clients() => return self.link_lost(job, host, refusal(No::Lost)),
                 Some(Welcome::Refused(no)) => return self.host_lost(job, host, refusal(no), true),
@@ -460,7 +461,7 @@ impl Gateway {
             },
             Err(NoStream::Refused(why)) if !why.is_transient() => {
                 // An agent that knows nothing of the job is not the one that joined it, or has given it up.
-                let why = if matches!(why, Refused::Denied) { FORGOTTEN.to_owned() } else { format!("agent exited: {why}") };
+                let why = if matches!(why, Refused::Denied(_)) { format!("{FORGOTTEN} ({why})") } else { format!("agent exited: {why}") };
                 return self.host_lost(job, host, &why, true);
             }
             Err(why) => {
