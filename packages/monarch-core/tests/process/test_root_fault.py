@@ -357,3 +357,29 @@ def test_spawn_on_procs_whose_end_was_seen_interrupts_nothing(tmp_path: Path) ->
         """,
     )
     assert (code, out, err) == (0, "all caught\n", "")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_interrupt_that_a_callback_swallows(tmp_path, ignored):
+    """The interpreter drops what a weak reference's callback raises: the script ends all the same."""
+    body = f"""
+        import weakref
+        if {ignored}:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        class Thing:
+            pass
+        def callback(_):
+            child.error.broadcast()
+            while True:
+                time.sleep(0.01)  # sleeps: until the interrupt comes
+        child = spawn()
+        thing = Thing()
+        reference = weakref.ref(thing, callback)
+        del thing
+        while True:
+            time.sleep(0.01)  # sleeps: until the interrupt comes again
+        """
+    code, _, err = run(tmp_path, body)
+    assert code == 1
+    assert "ValueError: boo" in err
+    assert "Exception ignored" not in err
