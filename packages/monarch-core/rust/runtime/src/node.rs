@@ -26,6 +26,7 @@ use crate::payload::{OutPart, Payload, keep};
 use crate::peer::{Head, Peer, Returned, Sent};
 use crate::routes::{Place, Routes};
 use crate::system::{SystemEvent, SystemQueue};
+use crate::tombs::{Ended, Tombs};
 
 /// The request that tells a sender what could not be delivered: mailbox of the sender, then of the receiver, then why.
 pub const UNDELIVERABLE: u16 = 2;
@@ -63,6 +64,7 @@ pub struct Node {
     gateway: OnceLock<Arc<Gateway>>,
     /// Procs of other agents, and which; such an agent is its own.
     pub(crate) foreign: RwLock<HashMap<ProcUid, ProcUid>>,
+    pub(crate) tombs: RwLock<Tombs>,
     pub(crate) mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
     graves: RwLock<Graves>,
     /// Meshes referred to here whose owner's process is gone, and what calls to them are answered with.
@@ -109,6 +111,7 @@ impl Node {
             routes: Routes::default(),
             gateway: OnceLock::new(),
             foreign: RwLock::default(),
+            tombs: RwLock::default(),
             mailboxes: RwLock::default(),
             graves: RwLock::default(),
             orphaned: RwLock::default(),
@@ -164,7 +167,17 @@ impl Node {
     // ---- peers
 
     pub fn known_peer(&self, uid: ProcUid) -> Option<Arc<Peer>> {
-        self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&uid).cloned()
+        let known = self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&uid).cloned();
+        known.or_else(|| Some(self.ended_anew(uid, self.end_of(uid)?)))
+    }
+
+    /// One that has ended, and of which nothing else is kept.
+    fn ended_anew(&self, uid: ProcUid, ended: Arc<Ended>) -> Arc<Peer> {
+        let link = Link::new(uid, self.poller.clone(), Arc::new(NodeFrames(self.arc())));
+        let peer = Peer::new(uid, link, self.lending.clone());
+        peer.set_ended(ended);
+        peer.link.close();
+        peer
     }
 
     /// The peer without asking anybody for a link to it.
@@ -185,7 +198,7 @@ impl Node {
         if let Some(place) = self.routes.place(uid) {
             peer.link.carry_by(self.via(place));
             if let Some(end) = self.routes.lost(place.host) {
-                peer.set_ended(end);
+                peer.set_ended(Ended::new(end));
                 peer.link.close();
             }
         }
