@@ -69,6 +69,6 @@ def test_every_wheel_and_crate_has_rows():
 
 
 def test_only_the_region_is_generated():
-    region = generate_docs.Region("page.md", "<!-- first -->", "<!-- last -->", lambda old: "new\n")
+    region = generate_docs.Region("page.md", "<!-- first -->", "<!-- last -->", lambda: "new\n")
     before, inner, after = region.split("a\n<!-- first -->\nold\n<!-- last -->\nb\n")
     assert (before, inner, after) == ("a\n<!-- first -->\n", "old\n", "<!-- last -->\nb\n")
