@@ -13,10 +13,12 @@ import importlib
 import operator
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
-from tools import sizes
-from tools.project import ROOT
+from tools import lazy_names, sizes
+from tools.project import CORE, JOBS, RDMA, ROOT
 
 PAGES = {
     "docs/settings.md": "tools.gen_settings:text",
@@ -44,6 +46,17 @@ class Region(NamedTuple):
         return before + first, inner, last + after
 
 
+def _names(wheel: Path, facade: str, package: str) -> Region:
+    """The table of a facade, from its imports; `package` has the modules that it names."""
+    path = lazy_names.facade(wheel, facade)
+    return Region(
+        path,
+        "# Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.",
+        "# End of the generated table.",
+        partial(lazy_names.table, path, package),
+    )
+
+
 REGIONS = (
     Region(
         "CONTRIBUTING.md",
@@ -52,6 +65,10 @@ REGIONS = (
         sizes.table,
         sizes.is_current,
     ),
+    _names(CORE, "monarch.actor", "monarch._core"),
+    _names(CORE, "monarch.extension", "monarch._core"),
+    _names(JOBS, "monarch.job", "monarch.job"),
+    _names(RDMA, "monarch.rdma", "monarch.rdma"),
 )
 
 

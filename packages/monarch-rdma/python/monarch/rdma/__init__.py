@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from monarch.rdma.errors import RDMAUnsupportedError as RDMAUnsupportedError
     from monarch.rdma.errors import RDMAWriteTransferWarning as RDMAWriteTransferWarning
 
-# Where each name is implemented.
+# Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
     "_buffers.action": ("RDMAAction",),
-    "_process.allocation": ("allocate",),
-    "_machine.backend": ("get_rdma_backend", "is_ibverbs_available", "is_rdma_available"),
     "_buffers.buffer": ("RDMABuffer",),
     "_buffers.buffer_set": ("RDMABufferSet",),
     "_buffers.plan": ("RDMAPlan",),
+    "_machine.backend": ("get_rdma_backend", "is_ibverbs_available", "is_rdma_available"),
     "_machine.probe": ("DeviceReport", "probe"),
+    "_process.allocation": ("allocate",),
     "errors": (
         "RDMAAccessError",
         "RDMAError",
@@ -50,6 +50,7 @@ _HOMES = {
         "RdmaInitError",
     ),
 }
+# End of the generated table.
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # type checkers go by the imports above
