@@ -10,7 +10,7 @@ from memory_actors import outcome, pattern
 
 from monarch.actor import Actor, endpoint
 from monarch.rdma import RDMAAction, RDMABuffer, RDMABufferSet, RDMATcpFallbackWarning
-from monarch.rdma._process import this_process
+from monarch.rdma._process.process import this_process
 
 
 def tensor(data, device="cuda:0"):
@@ -206,7 +206,7 @@ class Reader(Actor):
 
     @endpoint
     def settled_imports(self, wanted):
-        from monarch.rdma.paths.cuda_ipc import imports
+        from monarch.rdma._gpu.device_handle import imports
 
         while imports() != wanted:
             gc.collect()

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from monarch.actor import Actor, endpoint
 from monarch.rdma import RDMAAction, RDMABuffer, RDMABufferSet, RDMAError, allocate
-from monarch.rdma._process import this_process
+from monarch.rdma._process.process import this_process
 
 
 @lru_cache(4)

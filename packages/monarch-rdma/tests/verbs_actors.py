@@ -12,10 +12,10 @@ from monarch import extension
 from monarch.actor import endpoint
 from monarch.extension.bulk import BufferMemory
 from monarch.rdma import RDMAAction, RDMABuffer, allocate
-from monarch.rdma._buffer import _received
-from monarch.rdma._memory import Memory
-from monarch.rdma._operation import READ, Step
-from monarch.rdma._process import DEVICES
+from monarch.rdma._buffers.buffer import _received
+from monarch.rdma._process.process import DEVICES
+from monarch.rdma._transfer.memory import Memory
+from monarch.rdma._transfer.operation import READ, Step
 from monarch.rdma.paths.host_memory import prepared
 from monarch.rdma.verbs.fabric import fabric
 

@@ -12,7 +12,7 @@ import pytest
 from memory_actors import __file__ as here
 from yama import without_the_right_to_trace
 
-from monarch.rdma._probe import direct_copies
+from monarch.rdma._machine.probe import direct_copies
 
 FOLDER = str(Path(here).parent)
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -26,7 +26,7 @@ if sys.argv[2]:
     enforce(int(sys.argv[2]))
 from memory_actors import Owner, Reader, pattern
 from monarch.actor import this_host, this_proc
-from monarch.rdma._probe import direct_copies
+from monarch.rdma._machine.probe import direct_copies
 
 print(direct_copies())
 sides = []

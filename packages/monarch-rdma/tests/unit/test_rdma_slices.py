@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch.rdma._slices import LONGEST_REST, REST, SLICE, SMALL, TRIES, RailState, Slices
+from monarch.rdma.verbs.slices import LONGEST_REST, REST, SLICE, SMALL, TRIES, RailState, Slices
 
 
 class Clock:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # The version of this interface: a wheel that was built for another major version is refused.
 VERSION = (0, 1)
 
-# Where each name is implemented.
+# Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
     "errors.errors": ("PromiseDropped", "RequestError"),
     "errors.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
@@ -47,6 +47,7 @@ _HOMES = {
     "extension.setting": ("seconds", "setting"),
     "extension.thread": ("when_done",),
 }
+# End of the generated table.
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 _NAMES = ["VERSION", *sorted(_HOME)]

@@ -47,24 +47,15 @@ if TYPE_CHECKING:
     from monarch.job.slurm import SlurmJob as SlurmJob
     from monarch.job.ssh import SSHJob as SSHJob
 
-# Where each name is implemented.
+# Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
     "_client.exec": ("exec_command",),
     "_client.port_forward": ("PortForwarder",),
     "_client.shell": ("shell",),
     "_files.state_file": ("DEFAULT_JOB_PATH",),
-    "_job.components": (
-        "MeshAdminConfig",
-        "TelemetryConfig",
-    ),
+    "_job.components": ("MeshAdminConfig", "TelemetryConfig"),
     "_job.job_state": ("JobState",),
-    "_job.launcher": (
-        "HealReport",
-        "HostStatus",
-        "JobStatus",
-        "Launcher",
-        "Plan",
-    ),
+    "_job.launcher": ("HealReport", "HostStatus", "JobStatus", "Launcher", "Plan"),
     "_job.trait": ("JobTrait",),
     "_job.worker_address": (
         "SERVICE_PROC_IDS_ENV",
@@ -76,13 +67,7 @@ _HOMES = {
         "service_proc_addr",
         "service_proc_addrs",
     ),
-    "_lookup": (
-        "hosts_from_config",
-        "job_load",
-        "job_loads",
-        "load_current_job",
-        "set_current_job",
-    ),
+    "_lookup": ("hosts_from_config", "job_load", "job_loads", "load_current_job", "set_current_job"),
     "attach": ("AttachJob",),
     "errors": (
         "BackendMissingError",
@@ -94,15 +79,13 @@ _HOMES = {
         "StateFileError",
         "SubmitError",
     ),
-    "local": (
-        "BatchJob",
-        "LocalJob",
-    ),
+    "local": ("BatchJob", "LocalJob"),
     "login": ("LoginJob",),
     "process": ("ProcessJob",),
     "slurm": ("SlurmJob",),
     "ssh": ("SSHJob",),
 }
+# End of the generated table.
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # type checkers go by the imports above

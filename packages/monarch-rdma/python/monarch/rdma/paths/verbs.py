@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from monarch import extension
 from monarch.extension import bulk
 from monarch.extension.bulk import BufferMemory, BulkFailed, Handle
-from monarch.rdma._failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_path, pack_named
-from monarch.rdma._memory import Memory
-from monarch.rdma._operation import READ, WRITE, Step
-from monarch.rdma._process import this_process
-from monarch.rdma.drivers.driver import driver
-from monarch.rdma.paths.choice import warn_once
+from monarch.rdma._process.process import this_process
+from monarch.rdma._transfer.failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_path, pack_named
+from monarch.rdma._transfer.memory import Memory
+from monarch.rdma._transfer.operation import READ, WRITE, Step
+from monarch.rdma.drivers.loaded import driver
+from monarch.rdma.paths.fallback_warning import warn_once
 from monarch.rdma.paths.host_memory import HOST_MEMORY, largest_slice, prepared
 from monarch.rdma.verbs.connection import COMPLETE, REFUSED, Piece
 from monarch.rdma.verbs.connection import TIMED_OUT as LATE
@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monarch.extension.bulk import Message, Notify, PendingCall
-    from monarch.rdma._capability import CapabilityRecord
-    from monarch.rdma._operation import Operation
-    from monarch.rdma._probe import DeviceReport
-    from monarch.rdma.paths.cuda_ipc import DeviceHandle
+    from monarch.rdma._gpu.device_handle import DeviceHandle
+    from monarch.rdma._process.capability import CapabilityRecord
+    from monarch.rdma._transfer.operation import Operation
     from monarch.rdma.paths.path import Prepared
     from monarch.rdma.verbs.connection import Transfer
     from monarch.rdma.verbs.rails import Known
@@ -344,11 +343,6 @@ class Verbs:
 
     def reaches(self, mine: CapabilityRecord, theirs: CapabilityRecord) -> bool:
         return mine.host != theirs.host and theirs.has_rails and usable()
-
-    def probe(self) -> list[DeviceReport]:
-        from monarch.rdma._probe import devices
-
-        return devices()
 
     def open(self, handle: Handle | DeviceHandle, timeout: float) -> str:
         id, epoch, owner, size, _ = handle.parts()

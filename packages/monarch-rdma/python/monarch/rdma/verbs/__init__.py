@@ -28,6 +28,6 @@ part in transfers. A reader has a `Poller` per rail and a `Connection` per proce
 (`monarch.rdma.paths.verbs`); its `attempts`, and `troubles` of the connection, are what an error says. The agents tell of the death of a
 peer: `Connection.close` then ends what is under way at once, and `Acceptor.forget` its reach.
 
-Slices and rails are chosen by `monarch.rdma._slices`, which knows nothing of devices. A *rail* is a port of a device. Verbs are clear text
-on the fabric: who may read a fabric may read what is transferred.
+Slices and rails are chosen by `slices`, which knows nothing of devices. A *rail* is a port of a device. Verbs are clear text on the fabric:
+who may read a fabric may read what is transferred.
 """

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch.rdma._slices import SLICE, Attempt, RailState, Slice, Slices
 from monarch.rdma.verbs.provider import FLUSHED, SUCCESS, Completion, WorkRequest
 from monarch.rdma.verbs.send_queue import SendQueue
+from monarch.rdma.verbs.slices import SLICE, Attempt, RailState, Slice, Slices
 from monarch.rdma.verbs.status import final, status_text
 
 if TYPE_CHECKING:

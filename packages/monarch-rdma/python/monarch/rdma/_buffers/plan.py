@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monarch.extension import bulk
-from monarch.rdma._arguments import check_timeout
-from monarch.rdma._failure import decoder
+from monarch.rdma._buffers.arguments import check_timeout
+from monarch.rdma._transfer.failure import decoder
 from monarch.rdma.paths.host_memory import HOST_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monarch.actor import Future, Port
-    from monarch.rdma._operation import Operation
+    from monarch.rdma._transfer.operation import Operation
 
 # What preparing waits for owners that do not answer, seconds; what is not known then is found out at the first submit.
 _OPENING = 2.0

@@ -15,7 +15,7 @@ from monarch.extension.bulk import BulkFailed, Handle
 
 if TYPE_CHECKING:
     from monarch.extension.bulk import Bulk
-    from monarch.rdma._buffer import RDMABuffer
+    from monarch.rdma._buffers.buffer import RDMABuffer
 
 # Bytes that are worth a line at exit.
 _MUCH = 1 << 30

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from monarch.rdma import _byte_count
-from monarch.rdma._probe import DeviceReport, locked_memory, probe
+from monarch.rdma._cli import byte_count
 
 if TYPE_CHECKING:
     from monarch.rdma._bench import Figure
+    from monarch.rdma._machine.probe import DeviceReport
 
 _SIZES = (4 << 10, 1 << 20, 64 << 20)
 
@@ -25,6 +25,9 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def probe_command(as_json: bool) -> None:
     """Prints each path and device of this machine, best first, and what is in the way of those that are not usable."""
+    # 20 ms; `monarch --help` loads this module.
+    from monarch.rdma._machine.probe import locked_memory, probe
+
     rows = probe()
     if as_json:
         click.echo(json.dumps([row._asdict() for row in rows], indent=2))
@@ -47,7 +50,7 @@ class _Size(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]  (ge
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
-            return value if isinstance(value, int) else _byte_count.parse(value)
+            return value if isinstance(value, int) else byte_count.parse(value)
         except ValueError as e:
             self.fail(str(e), param, ctx)
 
@@ -58,10 +61,11 @@ class _Size(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]  (ge
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects; times in seconds.")
 def bench_command(sizes: tuple[int, ...], paths: tuple[str, ...], as_json: bool) -> None:
     """Measures copies between processes of this machine, by each path, beside a memcpy of one thread. Moves real bytes, for seconds."""
+    # 60 ms; `monarch --help` loads this module.
     from monarch.actor import ActorError, MonarchError
     from monarch.rdma import _bench
 
-    _check_room(max(sizes))
+    _check_room(max(sizes), _bench.needed_memory(max(sizes)), _bench.available_memory())
     for path in paths:
         reason = _bench.obstacle(path)
         if reason:
@@ -83,12 +87,9 @@ def bench_command(sizes: tuple[int, ...], paths: tuple[str, ...], as_json: bool)
         click.echo(json.dumps([{**f._asdict(), "bytes_per_second": f.bytes_per_second} for f in found], indent=2))
 
 
-def _check_room(nbytes: int) -> None:
-    from monarch.rdma import _bench
-
-    needed, available = _bench.needed_memory(nbytes), _bench.available_memory()
+def _check_room(nbytes: int, needed: int, available: int | None) -> None:
     if available is not None and needed > available:
-        size = _byte_count.show(nbytes)
+        size = byte_count.show(nbytes)
         raise click.ClickException(f"copies of {size} need {needed:,} bytes of memory, {available:,} are available\nhint: a smaller --size")
 
 
@@ -96,4 +97,4 @@ def _row(f: Figure) -> str:
     micro = f.seconds * 1e6
     spent = f"{micro:,.1f} us" if micro < 10_000 else f"{micro / 1000:,.1f} ms"
     speed = f"{f.bytes_per_second / 1e9:,.2f} GB/s"
-    return f"{_byte_count.show(f.nbytes):>8}  {f.path:<10}  {f.operation:<5}  {spent:>10}  {speed:>10}"
+    return f"{byte_count.show(f.nbytes):>8}  {f.path:<10}  {f.operation:<5}  {spent:>10}  {speed:>10}"

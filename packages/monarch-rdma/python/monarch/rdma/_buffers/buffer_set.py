@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch.actor import returns_future
 from monarch.extension import bulk
-from monarch.rdma._backend import check_backend
-from monarch.rdma._buffer import RDMABuffer
-from monarch.rdma._memory import Memory, layout
-from monarch.rdma._operation import READ, WRITE, Operation
-from monarch.rdma._plan import RDMAPlan
+from monarch.rdma._buffers.buffer import RDMABuffer
+from monarch.rdma._buffers.plan import RDMAPlan
+from monarch.rdma._machine.backend import check_backend
+from monarch.rdma._transfer.memory import Memory, layout
+from monarch.rdma._transfer.operation import READ, WRITE, Operation
 from monarch.rdma.errors import RDMAAccessError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from monarch.actor import Future
-    from monarch.rdma._memory import LocalMemory
+    from monarch.rdma._transfer.memory import LocalMemory
 
 
 class _Entry(NamedTuple):

@@ -8,8 +8,7 @@ has finished what it was given: once its future is done, nothing touches the mem
 from __future__ import annotations
 
 import ctypes
-from _thread import allocate_lock, start_new_thread
-from queue import SimpleQueue
+from _thread import allocate_lock
 from struct import Struct
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -17,20 +16,21 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from monarch import extension
 from monarch.extension import bulk
 from monarch.extension.bulk import BulkFailed, Plan
-from monarch.rdma._failure import ACCESS, CUDA_IPC, TIMED_OUT, TRANSFER, UNSUPPORTED, pack, resized
-from monarch.rdma._memory import Memory
-from monarch.rdma._operation import WRITE
-from monarch.rdma._process import COPY, this_process
-from monarch.rdma.drivers.driver import driver
+from monarch.rdma._gpu.device_handle import DeviceHandle, received, wait
+from monarch.rdma._gpu.worker import ASKED, OWN, Worker
+from monarch.rdma._process.process import COPY, this_process
+from monarch.rdma._transfer.failure import ACCESS, CUDA_IPC, TIMED_OUT, TRANSFER, UNSUPPORTED, pack, resized
+from monarch.rdma._transfer.memory import Memory
+from monarch.rdma._transfer.operation import WRITE
 from monarch.rdma.drivers.library import DriverError
-from monarch.rdma.paths.cuda_ipc import DeviceHandle, received, wait
+from monarch.rdma.drivers.loaded import driver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monarch.extension import Request
     from monarch.extension.bulk import Handle, Notify, PendingCall
-    from monarch.rdma._operation import Step
+    from monarch.rdma._transfer.operation import Step
     from monarch.rdma.drivers.driver import Device, Driver, Pointer
 
 # Of a pinned piece; and what is copied between two looks at the time.
@@ -139,29 +139,16 @@ class _Stage:
 
 
 class _Copies:
-    """A thread that copies."""
+    """The copies of one thread."""
 
-    def __init__(self) -> None:
-        self.tasks: SimpleQueue[Callable[[], None]] = SimpleQueue()
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
         self._stages: dict[Device, _Stage] = {}
-        self._started = False
 
-    def start(self) -> None:
-        with _lock:
-            if not self._started:
-                self._started = True
-                start_new_thread(self._serve, ())
-
-    def _serve(self) -> None:
-        while True:
-            task = self.tasks.get()
-            try:
-                task()
-            except Exception:  # of letting go of what is not needed any more
-                import traceback
-
-                traceback.print_exc()
-            del task
+    def begin(self, task: Callable[[], object]) -> None:
+        """Queues a task, which may call `attempt`."""
+        self._worker.start()
+        self._worker.later(task)
 
     def _stage(self, device: Device) -> _Stage:
         """With the context of the device."""
@@ -252,25 +239,14 @@ def _host_failure(handle: Handle) -> Callable[[int, str], bytes]:
 
 
 _lock = allocate_lock()
-_own = _Copies()
-# What others ask for has a thread of its own: two processes may ask each other.
-_asked = _Copies()
-
-
-def start_thread() -> None:
-    _own.start()
-
-
-def later(task: Callable[..., None], *arguments: object) -> None:
-    """On the thread that copies, once that is started; may be called by the garbage collector, so without locks."""
-    _own.tasks.put(lambda: task(*arguments))
+_own = _Copies(OWN)
+_asked = _Copies(ASKED)
 
 
 def start(copy: Copy, timeout: float) -> PendingCall:
     """Begins when what was asked for before has ended."""
     cell, until = bulk.pending_call(), monotonic() + timeout
-    _own.start()
-    later(lambda: bulk.complete(cell, _guarded(lambda: _own.attempt([copy], until), copy.handle)))
+    _own.begin(lambda: bulk.complete(cell, _guarded(lambda: _own.attempt([copy], until), copy.handle)))
     return cell
 
 
@@ -347,8 +323,6 @@ def answer(request: Request) -> None:
         memory = Memory(place.pointer, nbytes, not write, handle, place.device)
         return _asked.attempt([Copy(theirs, not write, memory, 0, nbytes)], until)
 
-    _asked.start()
-
     def reply() -> None:
         failure = _guarded(run, handle)
         if failure is None:
@@ -357,7 +331,7 @@ def answer(request: Request) -> None:
             request.fail(failure)
 
     request.defer()
-    _asked.tasks.put(reply)
+    _asked.begin(reply)
 
 
 class DevicePlan:
@@ -392,7 +366,6 @@ class DevicePlan:
         cell, until = bulk.pending_call(), monotonic() + timeout
         with _lock:
             self._running += 1
-        _own.start()
 
         def run() -> None:
             record = _guarded(lambda: self._run(until, most, notify), self._copies[0].handle)
@@ -400,7 +373,7 @@ class DevicePlan:
                 self._running -= 1
             bulk.complete(cell, record)
 
-        later(run)
+        _own.begin(run)
         return cell
 
     def _run(self, until: float, most: int, notify: Notify | None) -> bytes | None:

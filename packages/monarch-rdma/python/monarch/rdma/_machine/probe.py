@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import resource
 from typing import TYPE_CHECKING, NamedTuple
 
 from monarch import extension
+from monarch.rdma.drivers.loaded import driver, obstacle
+from monarch.rdma.verbs import usable
 
 if TYPE_CHECKING:
     from monarch.rdma.verbs.usable import Devices
@@ -59,7 +62,6 @@ def shared_memory() -> str:
 
 def direct_copies(scope_file: str = _YAMA) -> str:
     """What is in the way of copies from process to process by the kernel; empty if nothing is known to be."""
-    import ctypes
 
     class Range(ctypes.Structure):
         _fields_ = (("address", ctypes.c_void_p), ("length", ctypes.c_size_t))
@@ -90,8 +92,6 @@ def _may_trace() -> bool:
 
 def gpus() -> list[DeviceReport]:
     """Loads the driver; makes no context on a device."""
-    from monarch.rdma.drivers.driver import driver, obstacle
-
     reason = obstacle()
     return [DeviceReport("cuda-ipc", "device", 0 if reason else driver().count, None, not reason, reason)]
 
@@ -104,8 +104,6 @@ def devices(library: Devices | None = None) -> list[DeviceReport]:
 
 def device_remedies(library: Devices | None = None) -> list[tuple[DeviceReport, str]]:
     """Each device, and what would make it usable; empty where nothing is in its way, or a setting is."""
-    from monarch.rdma.verbs import usable
-
     found: list[tuple[DeviceReport, str]] = []
     for rails, what in usable.by_device(library or usable.library()):
         reason, remedy = ("`rdma_disable_ibverbs` is set", "") if extension.setting("rdma_disable_ibverbs") else what or ("", "")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 from _thread import RLock
 from typing import NamedTuple
 
 from monarch import extension
 from monarch.extension import bulk
 from monarch.extension.bulk import Bulk
-from monarch.rdma._capability import CapabilityRecord, own_record
-from monarch.rdma._forgotten import Forgotten
+from monarch.rdma._process.capability import CapabilityRecord, own_record
+from monarch.rdma._process.forgotten import Forgotten
 from monarch.rdma.errors import RDMAUnsupportedError
 
 # Set for tests and for machines where direct copies are permitted and bad: connections copy through rings.
 FORCE_STAGED = "MONARCH_RDMA_FORCE_STAGED"
-# Requests of other processes: to copy memory of a GPU, and about devices (`verbs.question`).
+# Requests of other processes (`_buffers.requests`): to copy memory of a GPU, and about devices (`verbs.question`).
 COPY = "monarch-rdma.copy"
 DEVICES = "monarch-rdma.devices"
 
@@ -54,32 +53,15 @@ def _open() -> Process:
             if os.environ.get(FORCE_STAGED) == "1":
                 native.refuse_direct()
             _process = Process(native, member, own_record(), Forgotten())
-            extension.serve(COPY, _copy)
-            extension.serve(DEVICES, _devices)
             atexit.register(_close, _process)
         return _process
-
-
-def _copy(request: extension.Request) -> None:
-    from monarch.rdma._device_copies import answer
-
-    answer(request)
-
-
-def _devices(request: extension.Request) -> None:
-    from monarch.rdma.verbs.fabric import fabric
-
-    fabric().answer(request)
 
 
 def _close(process: Process) -> None:
     if process.member.pid == os.getpid():
         warning = process.forgotten.warning(process.bulk)
         if warning:
-            from logging import getLogger
+            from logging import getLogger  # 5 ms, and most processes have nothing to warn of
 
             getLogger("monarch.rdma").warning("%s", warning)
-    fabric = sys.modules.get("monarch.rdma.verbs.fabric")
-    if fabric is not None:
-        fabric.close()
     process.bulk.close()

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 from monarch import extension
 from monarch.extension import bulk
 from monarch.extension.bulk import BulkFailed, Handle
-from monarch.rdma._arguments import check_lease, check_offset, check_timeout
-from monarch.rdma._capability import CapabilityRecord
-from monarch.rdma._failure import as_error, decoder
-from monarch.rdma._memory import Memory, local_memory
-from monarch.rdma._process import this_process
+from monarch.rdma._buffers.arguments import check_lease, check_offset, check_timeout
+from monarch.rdma._buffers.requests import serve_requests
+from monarch.rdma._machine.backend import check_backend
+from monarch.rdma._process.capability import CapabilityRecord
+from monarch.rdma._process.process import this_process
+from monarch.rdma._transfer.failure import as_error, decoder
+from monarch.rdma._transfer.memory import Memory, local_memory
 from monarch.rdma.errors import RDMAAccessError
 from monarch.rdma.paths.choice import choose
 
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monarch.actor import Future
-    from monarch.rdma._memory import LocalMemory
-    from monarch.rdma.paths.cuda_ipc import DeviceHandle
+    from monarch.rdma._gpu.device_handle import DeviceHandle
+    from monarch.rdma._transfer.memory import LocalMemory
     from monarch.rdma.paths.path import Path
 
 # Id, epoch, owner, bytes, read-only, job, pid, capability record, backend, agent; then the name of the host.
@@ -85,20 +87,19 @@ class RDMABuffer:
     _whole: RDMABuffer | None
 
     def __init__(self, data: LocalMemory, *, readonly: bool = False, lease: float | None = None) -> None:
-        from monarch.rdma._backend import check_backend
-
         memory, lease = local_memory(data), check_lease(lease)
         self._register(memory, bool(readonly) or memory.readonly, lease, check_backend())
 
     def _register(self, memory: Memory, readonly: bool, lease: float | None, backend: str) -> None:
         process = this_process()
+        serve_requests()
         try:
             if memory.device is None:
                 handle = process.bulk.register(memory.address, memory.nbytes, readonly, lease, memory.keep)
             else:
-                from monarch.rdma.paths import cuda_ipc
+                from monarch.rdma._gpu import device_handle  # 15 ms, with ctypes
 
-                handle = cuda_ipc.register(process.bulk, memory, readonly, lease)
+                handle = device_handle.register(process.bulk, memory, readonly, lease)
         except BulkFailed as e:
             raise as_error(e.args[0], "share", "this process") from None
         member = process.member
@@ -328,9 +329,9 @@ def _received(packed: object) -> RDMABuffer:
     if agent != process.member.host:
         extension.reach(owner, agent)
     if on_device:
-        from monarch.rdma.paths import cuda_ipc
+        from monarch.rdma._gpu import device_handle  # 15 ms, with ctypes
 
-        handle = cuda_ipc.received(process.bulk, id, epoch, owner, size, device_offset, readonly, is_far)
+        handle = device_handle.received(process.bulk, id, epoch, owner, size, device_offset, readonly, is_far)
     else:
         handle = process.bulk.handle(id, epoch, owner, size, readonly, is_far)
     buffer._set(handle, size, readonly, (name, agent), pid, record, _BACKENDS[backend & ~_ON_DEVICE], False)

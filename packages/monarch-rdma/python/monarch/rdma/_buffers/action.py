@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monarch.rdma._arguments import check_word
-from monarch.rdma._memory import local_memory
-from monarch.rdma._operation import COMPARE_AND_SWAP, FETCH_ADD, READ, WRITE, Operation
-from monarch.rdma._plan import RDMAPlan
+from monarch.rdma._buffers.arguments import check_word
+from monarch.rdma._buffers.plan import RDMAPlan
+from monarch.rdma._transfer.memory import local_memory
+from monarch.rdma._transfer.operation import COMPARE_AND_SWAP, FETCH_ADD, READ, WRITE, Operation
 from monarch.rdma.errors import RDMAAccessError, RDMAUnsupportedError
 
 if TYPE_CHECKING:
     from monarch.actor import Future, Port
-    from monarch.rdma._buffer import RDMABuffer
-    from monarch.rdma._memory import LocalMemory, Memory
+    from monarch.rdma._buffers.buffer import RDMABuffer
+    from monarch.rdma._transfer.memory import LocalMemory, Memory
 
 _WORD = 8
 

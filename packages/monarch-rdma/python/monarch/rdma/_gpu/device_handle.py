@@ -12,18 +12,21 @@ import weakref
 from struct import Struct
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
+from warnings import warn
 
 from monarch.extension.bulk import BufferMemory, BulkFailed
-from monarch.rdma._allocation import allocate
-from monarch.rdma._failure import CUDA_IPC, LOCAL, UNSUPPORTED, pack, pack_named
-from monarch.rdma._process import this_process
-from monarch.rdma.drivers.driver import HANDLE_BYTES, UUID_BYTES, driver
+from monarch.rdma._gpu.worker import OWN
+from monarch.rdma._process.allocation import allocate
+from monarch.rdma._process.process import this_process
+from monarch.rdma._transfer.failure import CUDA_IPC, LOCAL, UNSUPPORTED, pack, pack_named
+from monarch.rdma.drivers.driver import HANDLE_BYTES, UUID_BYTES
 from monarch.rdma.drivers.library import DriverError
+from monarch.rdma.drivers.loaded import driver
 from monarch.rdma.errors import RDMAUnsupportedError
 
 if TYPE_CHECKING:
     from monarch.extension.bulk import Bulk, Handle, PendingCall, SharedMemory
-    from monarch.rdma._memory import Memory
+    from monarch.rdma._transfer.memory import Memory
     from monarch.rdma.drivers.driver import Device, Driver, Pointer
 
 # What the allocation is opened with, its device, where in it the memory begins, the address at the owner, and how many bytes it has.
@@ -86,8 +89,6 @@ def _export(loaded: Driver, memory: Memory) -> tuple[Pointer, bytes]:
         reason = str(e)
     global _warned
     if reason and not _warned:
-        from warnings import warn
-
         _warned = True
         warn(
             f"the driver does not export this memory, so this process copies it for others: {reason}. Expandable segments and pools of an "
@@ -237,17 +238,15 @@ class _Imports:
 
     def use(self, handle: DeviceHandle, device: Device, exported: bytes) -> Pointer:
         """Where the allocation begins here, for as long as the handle lives."""
-        from monarch.rdma._device_copies import later, start_thread
-
         loaded, key = driver(), (handle.owner, exported, device)
-        start_thread()
+        OWN.start()
         with self._lock, loaded.on(device):
             found = self._open.get(key)
             if found is None:
                 found = self._open[key] = _Import(loaded.open(exported))
             found.uses += 1
             # The garbage collector may come at any time, also while this lock is held: another thread closes.
-            weakref.finalize(handle, later, self._let_go, key).atexit = False
+            weakref.finalize(handle, OWN.later, lambda: self._let_go(key)).atexit = False
             return found.base
 
     def _let_go(self, key: tuple[int, bytes, Device]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 
-from monarch.rdma._process import this_process
+from monarch.rdma._process.process import this_process
 from monarch.rdma.errors import RdmaInitError
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from warnings import warn
+
 from monarch import extension
 from monarch.rdma.errors import RdmaInitError
 
@@ -15,6 +17,7 @@ def get_rdma_backend() -> str:
 
 def is_ibverbs_available() -> bool:
     """Whether this process uses RDMA devices: there is one, nothing known is in its way, and the settings permit it."""
+    # 10 ms, which a process that only reads memory of others does not need.
     from monarch.rdma.verbs.usable import usable
 
     return usable()
@@ -22,8 +25,6 @@ def is_ibverbs_available() -> bool:
 
 def is_rdma_available() -> bool:
     """The same as `is_ibverbs_available`, which replaces it."""
-    from warnings import warn
-
     warn("is_rdma_available is deprecated: use is_ibverbs_available", DeprecationWarning, stacklevel=2)
     return is_ibverbs_available()
 
@@ -34,7 +35,7 @@ def check_backend() -> str:
     _check_affinity(extension.setting("rdma_peer_device_affinity"))
     backend = get_rdma_backend()
     if backend != "ibverbs" and not extension.setting("rdma_allow_tcp_fallback"):
-        from monarch.rdma._probe import devices
+        from monarch.rdma._machine.probe import devices  # 10 ms, for the text of an error
 
         tried = "\n".join(f"{found.name}: {found.reason}" for found in devices())
         raise RdmaInitError(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from monarch.extension.bulk import Handle
 
 if TYPE_CHECKING:
-    from monarch.rdma._buffer import RDMABuffer
-    from monarch.rdma._memory import Memory
-    from monarch.rdma.paths.cuda_ipc import DeviceHandle
+    from monarch.rdma._buffers.buffer import RDMABuffer
+    from monarch.rdma._gpu.device_handle import DeviceHandle
+    from monarch.rdma._transfer.memory import Memory
 
 # rust/bridge/src/bulk/plan.rs
 READ, WRITE, FETCH_ADD, COMPARE_AND_SWAP = range(4)
