@@ -144,7 +144,7 @@ def test_verbs_of_core_cannot_be_replaced(other_wheel: Path) -> None:
 def test_a_verb_that_cannot_be_loaded_names_its_wheel(other_wheel: Path, verb: str) -> None:
     done = monarch(verb, "--any", "thing", folders=(other_wheel,))
     assert done.returncode == 1
-    assert f"the verb '{verb}' of other-wheel cannot be loaded" in done.stderr
+    assert f"the verb '{verb}' of other-wheel 1.0 cannot be loaded" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -8,7 +8,23 @@ import sys
 from collections.abc import Callable
 
 from monarch.actor import Actor, endpoint, this_host
-from monarch.extension import ProcEnd, PromiseDropped, RequestError, ask, end_of, member, needs_wheel, promise, seconds, setting, watch
+from monarch.extension import (
+    BrokenEntry,
+    LoadedEntry,
+    ProcEnd,
+    PromiseDropped,
+    RequestError,
+    ask,
+    end_of,
+    entry_names,
+    load_entry,
+    member,
+    needs_wheel,
+    promise,
+    seconds,
+    setting,
+    watch,
+)
 
 
 class Talker(Actor):
@@ -18,9 +34,17 @@ class Talker(Actor):
 
 
 def main() -> None:
-    for point in (promises, membership, requests, settings, commands):
+    for point in (entry_points, promises, membership, requests, settings, commands):
         point()
         print(f"{point.__name__}: ok")
+
+
+def entry_points() -> None:
+    assert entry_names("monarch.requests") == ["parrot.dies", "parrot.echo", "parrot.gone", "parrot.raises"]
+    found = load_entry("monarch.requests", "parrot.echo")
+    assert isinstance(found, LoadedEntry) and found.wheel == "parrot 1.2.3" and found.value.__name__ == "echo", found
+    gone = load_entry("monarch.requests", "parrot.gone")
+    assert isinstance(gone, BrokenEntry) and "Traceback" in gone.report() and "pip install -U parrot" in gone.todo, gone
 
 
 def promises() -> None:
