@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 
 from monarch.actor import Actor, endpoint, this_host
+from monarch.config import configure, configured
 from monarch.extension import (
     BrokenEntry,
     LoadedEntry,
@@ -31,6 +32,10 @@ class Talker(Actor):
     @endpoint
     def proc(self) -> int:
         return member().proc
+
+    @endpoint
+    def words(self) -> int:
+        return setting("parrot_words")
 
 
 def main() -> None:
@@ -88,6 +93,16 @@ def requests() -> None:
 def settings() -> None:
     assert setting("log_filter") is not None and seconds("host_loss_timeout") == 3.0
     assert "monarch-rdma" in needs_wheel("buffers", "monarch-rdma")
+    assert setting("parrot_words") == 3 and seconds("parrot_pause") == 1.0
+    with configured(parrot_words=4):
+        procs = this_host().spawn_procs(name="talkers")
+        assert procs.spawn("talker", Talker).words.call_one().get() == 4
+        procs.stop().get()
+    assert "parrot_words" in str(raised(TypeError, lambda: configure(parrot_words="many")))
+    # The declaration that takes a key of core is left out, and named where a key of such a kind is asked for.
+    wrong = str(raised(ValueError, lambda: configure(parrot_cage="here")))
+    assert "parrot 1.2.3: entry point 'parrot-taken'" in wrong and "belongs to monarch-core" in wrong, wrong
+    assert setting("exit_grace") == "500ms"
 
 
 def commands() -> None:

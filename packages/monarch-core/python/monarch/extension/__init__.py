@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from monarch._core.config.entry_points import LoadedEntry as LoadedEntry
     from monarch._core.config.entry_points import entry_names as entry_names
     from monarch._core.config.entry_points import load_entry as load_entry
+    from monarch._core.config.setting import Setting as Setting
     from monarch._core.config.wheel import install_hint as install_hint
     from monarch._core.config.wheel import missing_wheel as missing_wheel
     from monarch._core.config.wheel import needs_wheel as needs_wheel
@@ -44,6 +45,7 @@ VERSION = (0, 1)
 _HOMES = {
     "config.entry_points": ("BrokenEntry", "LoadedEntry", "entry_names", "load_entry"),
     "errors.errors": ("PromiseDropped", "RequestError"),
+    "config.setting": ("Setting",),
     "config.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
     "extension.membership": ("Member", "ProcEnd", "end_of", "is_ending", "is_simulated", "member", "reach", "watch"),

@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 class LoadedEntry:
     """An entry point and what it refers to; `wheel` has name and version."""
 
-    __slots__ = ("group", "name", "value", "wheel")
+    __slots__ = ("group", "name", "target", "value", "wheel")
 
-    def __init__(self, group: str, name: str, wheel: str, value: Any) -> None:
+    def __init__(self, group: str, name: str, wheel: str, target: str, value: Any) -> None:
         self.group = group
         self.name = name
         self.wheel = wheel
+        self.target = target
         self.value = value
 
     def broken(self, error: BaseException) -> BrokenEntry:
         """The same entry point, after what it refers to has raised."""
-        target = f"{getattr(self.value, '__module__', '?')}:{getattr(self.value, '__qualname__', self.name)}"
-        return BrokenEntry(self.group, self.name, self.wheel, target, error)
+        return BrokenEntry(self.group, self.name, self.wheel, self.target, error)
 
 
 class BrokenEntry:
@@ -132,7 +132,7 @@ def _load(entry: Entry) -> LoadedEntry | BrokenEntry:
     if refusal is not None:
         return BrokenEntry(entry.group, entry.name, wheel, entry.target, RefusedVersion(refusal[0]), refusal[1])
     try:
-        return LoadedEntry(entry.group, entry.name, wheel, _resolve(entry.target))
+        return LoadedEntry(entry.group, entry.name, wheel, entry.target, _resolve(entry.target))
     except Exception as e:  # whatever another wheel raises
         return BrokenEntry(entry.group, entry.name, wheel, entry.target, e)
 

@@ -25,7 +25,7 @@ class Wheel:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        name, _, self.version = os.path.basename(folder).removesuffix(_SUFFIX).partition("-")
+        name, _, self.version = folder.rpartition("/")[2].removesuffix(_SUFFIX).partition("-")
         self.name = name.replace("_", "-")
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class Installed:
             if name == CORE:
                 self.core = wheel.version
             text = _read(folder, "entry_points.txt")
-            if f"[{_PREFIX}" in text:
+            if text and f"[{_PREFIX}" in text:
                 for entry in _parse(wheel, text):
                     group = self.entries.setdefault(entry.group, {})
                     # Of two wheels with one name, the first by its own name has it, whatever the order of the path.
@@ -103,15 +103,24 @@ def _folders() -> Iterator[str]:
             continue
         for name in names:
             if name.endswith(_SUFFIX):
-                yield os.path.join(place, name)
+                yield f"{place or '.'}/{name}"
 
 
 def _read(folder: str, name: str) -> str:
     try:
-        with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as f:
-            return f.read()
+        # Many files, most of them short or missing: plain system calls.
+        fd = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return ""
+    try:
+        parts: list[bytes] = []
+        while part := os.read(fd, 1 << 20):
+            parts.append(part)
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+    return b"".join(parts).decode(errors="replace")
 
 
 def _parse(wheel: Wheel, text: str) -> Iterator[Entry]:
