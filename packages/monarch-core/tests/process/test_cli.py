@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import installed_wheel
+
 MAIN = "from monarch._core.cli import main; main()"
 
 VERBS = """
@@ -95,6 +97,30 @@ def test_doctor_looks_at_everything() -> None:
     # Other wheels may add theirs.
     a_proc = lines[subjects.index("a proc")]
     assert not a_proc["finding"], a_proc
+
+
+def test_doctor_lists_what_is_left_out(tmp_path: Path) -> None:
+    words = "raise OSError('no dictionary')\n"
+    settings = "from monarch.extension import Setting\nTAKEN = [Setting('exit_grace', 'duration', '1s', 'Time to say good-bye.')]\n"
+    checks = "def lines():\n    yield ('parrot', 'can speak', '')\n    raise LookupError('lost for words')\n"
+    groups = {
+        "monarch.requests": {"words": "parrot_words:handler"},
+        "monarch.settings": {"words": "parrot_settings:TAKEN"},
+        "monarch.doctor": {"words": "parrot_checks:lines"},
+    }
+    modules = {"parrot_words": words, "parrot_settings": settings, "parrot_checks": checks}
+    done = monarch("doctor", "--json", folders=(installed_wheel.install(tmp_path, "parrot", groups, modules),))
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = json.loads(done.stdout)
+    mine = [line for line in lines if "parrot" in line["text"] + line["subject"]]
+    assert [line["subject"] for line in mine] == ["extensions", "extensions", "parrot", "words"]
+    texts = [line["text"] for line in mine]
+    for number, (group, error) in enumerate(
+        [("monarch.requests", "OSError: no dictionary"), ("monarch.settings", "ValueError: configuration key `exit_grace` belongs to")]
+    ):
+        assert f"parrot 1.0: entry point 'words' of {group}" in texts[number] and error in texts[number] and "Traceback" in texts[number]
+        assert "pip install -U parrot" in mine[number]["todo"]
+    assert texts[2] == "can speak" and "LookupError: lost for words" in texts[3] and "parrot_checks.py" in texts[3]
 
 
 def test_doctor_finds_a_low_limit() -> None:

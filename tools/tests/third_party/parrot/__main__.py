@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from monarch.actor import Actor, endpoint, this_host
+from monarch.actor import Actor, ActorError, MonarchError, endpoint, this_host
 from monarch.config import configure, configured
 from monarch.extension import (
     BrokenEntry,
@@ -18,6 +18,7 @@ from monarch.extension import (
     ask,
     end_of,
     entry_names,
+    error_text,
     load_entry,
     member,
     needs_wheel,
@@ -26,6 +27,7 @@ from monarch.extension import (
     setting,
     watch,
 )
+from parrot.errors import WordError
 
 
 class Talker(Actor):
@@ -34,12 +36,16 @@ class Talker(Actor):
         return member().proc
 
     @endpoint
+    def unknown(self, word: str) -> None:
+        raise WordError(word)
+
+    @endpoint
     def words(self) -> int:
         return setting("parrot_words")
 
 
 def main() -> None:
-    for point in (entry_points, promises, membership, requests, settings, commands):
+    for point in (entry_points, promises, membership, requests, settings, errors, commands):
         point()
         print(f"{point.__name__}: ok")
 
@@ -105,6 +111,19 @@ def settings() -> None:
     assert setting("exit_grace") == "500ms"
 
 
+def errors() -> None:
+    error = WordError("hello")
+    assert str(error) == "parrot does not know hello\n  hint: say it twice" and (error.code, error.hint) == ("parrot_word", "say it twice")
+    procs = this_host().spawn_procs(name="talkers")
+    talker = procs.spawn("talker", Talker)
+    caught = raised(ActorError, talker.unknown.call_one("hello").get)
+    assert isinstance(caught, ActorError) and isinstance(caught.exception, WordError) and caught.exception.hint == "say it twice", caught
+    procs.stop().get()
+    # The row that takes a code of core is left out.
+    assert "spawn again" in str(MonarchError("gone", code="host_lost").hint)
+    assert "no wheel declares" in str(raised(KeyError, lambda: error_text("parrot_phrase")))
+
+
 def commands() -> None:
     def monarch(*arguments: str) -> str:
         code = "from monarch.extension.cli import main; main()"
@@ -114,6 +133,7 @@ def commands() -> None:
     assert "parrot" in monarch("--help")
     doctor = monarch("doctor")
     assert "can speak" in doctor and "parrot 1.2.3" in doctor and "parrot.no_such_module" in doctor, doctor
+    assert "belongs to monarch-core" in doctor and "Traceback" in doctor and "pip install -U parrot" in doctor, doctor
 
 
 def raised(kind: type[BaseException], function: Callable[[], object]) -> BaseException:

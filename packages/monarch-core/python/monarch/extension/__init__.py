@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from monarch._core.config.wheel import install_hint as install_hint
     from monarch._core.config.wheel import missing_wheel as missing_wheel
     from monarch._core.config.wheel import needs_wheel as needs_wheel
+    from monarch._core.errors.declared import error_text as error_text
     from monarch._core.errors.errors import PromiseDropped as PromiseDropped
     from monarch._core.errors.errors import RequestError as RequestError
+    from monarch._core.errors.table import ErrorRow as ErrorRow
     from monarch._core.extension.ids import HostId as HostId
     from monarch._core.extension.ids import JobId as JobId
     from monarch._core.extension.ids import ProcId as ProcId
@@ -44,9 +46,11 @@ VERSION = (0, 1)
 # Where each name is implemented.
 _HOMES = {
     "config.entry_points": ("BrokenEntry", "LoadedEntry", "entry_names", "load_entry"),
+    "errors.declared": ("error_text",),
     "errors.errors": ("PromiseDropped", "RequestError"),
     "config.setting": ("Setting",),
     "config.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
+    "errors.table": ("ErrorRow",),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
     "extension.membership": ("Member", "ProcEnd", "end_of", "is_ending", "is_simulated", "member", "reach", "watch"),
     "extension.promise": ("Promise", "promise"),

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from monarch._core.config.entry_points import BrokenEntry, groups, load_entries
+from monarch._core.config.entry_points import BrokenEntry, broken, groups, load_entries
 from monarch._core.config.wheel import FOREIGN, install_hint
 
 _MIB = 1 << 20
@@ -272,13 +272,21 @@ GROUP = "monarch.doctor"
 
 def extensions() -> Iterator[Line]:
     """The entry points of other wheels that are left out, with the traceback of each; a line if there is none."""
-    count = 0
-    lines: list[Line] = []
-    for group in groups():
-        for found in load_entries(group):
-            count += 1
-            if isinstance(found, BrokenEntry):
-                lines.append(Line("extensions", found.report(), found.todo))
+    import logging
+
+    from monarch._core.config import declared as settings
+    from monarch._core.errors import declared as errors
+
+    count = sum(1 for group in groups() for _ in load_entries(group))
+    log = logging.getLogger("monarch.extension")
+    # What is left out is said here, and not in the log too.
+    level, _ = log.level, log.setLevel(logging.CRITICAL)
+    try:
+        settings.declare()
+        errors.declare()
+    finally:
+        log.setLevel(level)
+    lines = [Line("extensions", found.report(), found.todo) for found in broken()]
     yield from lines or [Line("extensions", f"{count} entry points of other wheels can be loaded")]
 
 
