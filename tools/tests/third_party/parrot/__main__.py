@@ -7,8 +7,27 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from monarch.actor import Actor, endpoint, this_host
-from monarch.extension import ProcEnd, PromiseDropped, RequestError, ask, end_of, member, needs_wheel, promise, seconds, setting, watch
+from monarch.actor import Actor, ActorError, MonarchError, endpoint, this_host
+from monarch.config import configure, configured
+from monarch.extension import (
+    BrokenEntry,
+    LoadedEntry,
+    ProcEnd,
+    PromiseDropped,
+    RequestError,
+    ask,
+    end_of,
+    entry_names,
+    error_text,
+    load_entry,
+    member,
+    needs_wheel,
+    promise,
+    seconds,
+    setting,
+    watch,
+)
+from parrot.errors import WordError
 
 
 class Talker(Actor):
@@ -16,11 +35,27 @@ class Talker(Actor):
     def proc(self) -> int:
         return member().proc
 
+    @endpoint
+    def unknown(self, word: str) -> None:
+        raise WordError(word)
+
+    @endpoint
+    def words(self) -> int:
+        return setting("parrot_words")
+
 
 def main() -> None:
-    for point in (promises, membership, requests, settings, commands):
+    for point in (entry_points, promises, membership, requests, settings, errors, commands):
         point()
         print(f"{point.__name__}: ok")
+
+
+def entry_points() -> None:
+    assert entry_names("monarch.requests") == ["parrot.dies", "parrot.echo", "parrot.gone", "parrot.raises"]
+    found = load_entry("monarch.requests", "parrot.echo")
+    assert isinstance(found, LoadedEntry) and found.wheel == "parrot 1.2.3" and found.value.__name__ == "echo", found
+    gone = load_entry("monarch.requests", "parrot.gone")
+    assert isinstance(gone, BrokenEntry) and "Traceback" in gone.report() and "pip install -U parrot" in gone.todo, gone
 
 
 def promises() -> None:
@@ -64,6 +99,29 @@ def requests() -> None:
 def settings() -> None:
     assert setting("log_filter") is not None and seconds("host_loss_timeout") == 3.0
     assert "monarch-rdma" in needs_wheel("buffers", "monarch-rdma")
+    assert setting("parrot_words") == 3 and seconds("parrot_pause") == 1.0
+    with configured(parrot_words=4):
+        procs = this_host().spawn_procs(name="talkers")
+        assert procs.spawn("talker", Talker).words.call_one().get() == 4
+        procs.stop().get()
+    assert "parrot_words" in str(raised(TypeError, lambda: configure(parrot_words="many")))
+    # The declaration that takes a key of core is left out, and named where a key of such a kind is asked for.
+    wrong = str(raised(ValueError, lambda: configure(parrot_cage="here")))
+    assert "parrot 1.2.3: entry point 'parrot-taken'" in wrong and "belongs to monarch-core" in wrong, wrong
+    assert setting("exit_grace") == "500ms"
+
+
+def errors() -> None:
+    error = WordError("hello")
+    assert str(error) == "parrot does not know hello\n  hint: say it twice" and (error.code, error.hint) == ("parrot_word", "say it twice")
+    procs = this_host().spawn_procs(name="talkers")
+    talker = procs.spawn("talker", Talker)
+    caught = raised(ActorError, talker.unknown.call_one("hello").get)
+    assert isinstance(caught, ActorError) and isinstance(caught.exception, WordError) and caught.exception.hint == "say it twice", caught
+    procs.stop().get()
+    # The row that takes a code of core is left out.
+    assert "spawn again" in str(MonarchError("gone", code="host_lost").hint)
+    assert "no wheel declares" in str(raised(KeyError, lambda: error_text("parrot_phrase")))
 
 
 def commands() -> None:
@@ -75,6 +133,7 @@ def commands() -> None:
     assert "parrot" in monarch("--help")
     doctor = monarch("doctor")
     assert "can speak" in doctor and "parrot 1.2.3" in doctor and "parrot.no_such_module" in doctor, doctor
+    assert "belongs to monarch-core" in doctor and "Traceback" in doctor and "pip install -U parrot" in doctor, doctor
 
 
 def raised(kind: type[BaseException], function: Callable[[], object]) -> BaseException:

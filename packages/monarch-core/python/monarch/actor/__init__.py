@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._core.errors import wheel as _wheel  # noqa: F401  # pyright: ignore[reportUnusedImport]  # names wheels that are missing
+from monarch._core.config import wheel as _wheel  # noqa: F401  # pyright: ignore[reportUnusedImport]  # names wheels that are missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch.rdma._buffers.action import RDMAAction as RDMAAction
     from monarch.rdma._buffers.buffer import RDMABuffer as RDMABuffer

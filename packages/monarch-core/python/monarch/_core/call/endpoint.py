@@ -169,7 +169,7 @@ class Endpoint(Generic[P, R]):
 
     def rref(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Tensors that stay where they are; needs monarch-tensor."""
-        from monarch._core.errors.wheel import missing_wheel
+        from monarch._core.config.wheel import missing_wheel
 
         raise missing_wheel("rref", "monarch-tensor")
 

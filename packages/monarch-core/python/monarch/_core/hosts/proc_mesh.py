@@ -253,7 +253,7 @@ def received_proc_mesh(state: tuple[Any, ...], shape: Shape, hosts: Any) -> Proc
 
 
 def _needs_tensor(name: str) -> NoReturn:
-    from monarch._core.errors.wheel import missing_wheel
+    from monarch._core.config.wheel import missing_wheel
 
     raise missing_wheel(f"ProcMesh.{name}", "monarch-tensor")
 

@@ -64,7 +64,7 @@ class _Meter:
     create_gauge = create_counter
 
     def _observable(self, *_: Any, **__: Any) -> NoReturn:
-        from monarch._core.errors.wheel import missing_wheel
+        from monarch._core.config.wheel import missing_wheel
 
         raise missing_wheel("an observable instrument", "monarch-telemetry")
 

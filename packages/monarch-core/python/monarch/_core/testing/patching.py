@@ -121,7 +121,7 @@ class patch_tensor_engine(_Patch):
 
 def simulated(proc_mesh: ProcMesh) -> Any:
     """The simulator of monarch-tensor; `NotImplementedError` without that wheel."""
-    from monarch._core.errors.wheel import missing_wheel
+    from monarch._core.config.wheel import missing_wheel
 
     raise missing_wheel("patch_tensor_engine without a factory", "monarch-tensor")
 

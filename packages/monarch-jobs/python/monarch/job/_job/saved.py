@@ -96,17 +96,17 @@ def _found(kind: str, base: type[J]) -> Any:
 
 def launcher_factory(kind: str) -> Any:
     """What an entry point of the group names."""
-    # Only a job of another wheel needs what is installed: the library takes longer to load than the rest of this module.
-    from importlib.metadata import entry_points
+    # Only a job of another wheel needs what is installed.
+    from monarch.extension import BrokenEntry, load_entry
 
-    for entry in entry_points(group=GROUP, name=kind):
-        try:
-            return entry.load()
-        except ImportError as e:
-            raise BackendMissingError(f"the backend '{kind}' cannot be loaded", cause=f"{type(e).__name__}: {e}") from e
-    raise BackendMissingError(
-        f"no backend '{kind}' is installed", hint=f"install the wheel that has '{kind}' in the entry-point group {GROUP}"
-    )
+    found = load_entry(GROUP, kind)
+    if found is None:
+        raise BackendMissingError(
+            f"no backend '{kind}' is installed", hint=f"install the wheel that has '{kind}' in the entry-point group {GROUP}"
+        )
+    if isinstance(found, BrokenEntry):
+        raise BackendMissingError(f"the backend '{kind}' cannot be loaded", cause=found.describe(), hint=found.todo)
+    return found.value
 
 
 def _imported(module: str, name: str, kind: str, base: type[J]) -> Any:

@@ -49,7 +49,9 @@ def _open() -> Process:
         if _process is None or _process.member.pid != os.getpid():
             # Of a process that was forked from one that uses Monarch this raises.
             member = extension.member()
-            native = bulk.open_bulk()
+            native = bulk.open_bulk(
+                extension.seconds("rdma_qp_init_timeout") or 0.0, int(extension.setting("rdma_tcp_fallback_parallelism"))
+            )
             if os.environ.get(FORCE_STAGED) == "1":
                 native.refuse_direct()
             _process = Process(native, member, own_record(), Forgotten())

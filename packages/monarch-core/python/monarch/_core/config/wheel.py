@@ -22,6 +22,8 @@ _VERBS = {
     "monarch-jobs": ("apply", "context", "cp", "exec", "heal", "kill", "logs", "port-forward", "shell", "status"),
     "monarch-rdma": ("rdma",),
 }
+# What the keys of its settings begin with.
+_SETTINGS = {"rdma_": "monarch-rdma"}
 
 
 def install_hint(wheel: str) -> str:
@@ -44,6 +46,11 @@ def missing_wheel(what: str, wheel: str) -> NotImplementedError:
 def wheel_of_verb(verb: str) -> str | None:
     """The wheel that adds a verb to the `monarch` command."""
     return next((wheel for wheel, verbs in _VERBS.items() if verb in verbs), None)
+
+
+def wheel_of_setting(key: str) -> str | None:
+    """The wheel that declares settings of such a name."""
+    return next((wheel for prefix, wheel in _SETTINGS.items() if key.startswith(prefix)), None)
 
 
 class MissingWheels:
