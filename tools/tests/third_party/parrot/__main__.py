@@ -8,7 +8,21 @@ import sys
 from collections.abc import Callable
 
 from monarch.actor import Actor, endpoint, this_host
-from monarch.extension import ProcEnd, PromiseDropped, RequestError, ask, end_of, member, needs_wheel, promise, seconds, setting, watch
+from monarch.actor.testing import patch_tensor_engine
+from monarch.extension import (
+    ProcEnd,
+    ProcId,
+    PromiseDropped,
+    RequestError,
+    ask,
+    end_of,
+    member,
+    needs_wheel,
+    promise,
+    seconds,
+    setting,
+    watch,
+)
 
 
 class Talker(Actor):
@@ -16,9 +30,13 @@ class Talker(Actor):
     def proc(self) -> int:
         return member().proc
 
+    @endpoint(propagate="cached")
+    def repeat(self, word: str) -> str:
+        return word
+
 
 def main() -> None:
-    for point in (promises, membership, requests, settings, commands):
+    for point in (promises, membership, requests, meshes, settings, commands):
         point()
         print(f"{point.__name__}: ok")
 
@@ -58,6 +76,25 @@ def requests() -> None:
     died = raised(RequestError, ask(victim, "parrot.dies").get)
     assert isinstance(died, RequestError) and died.end is not None and died.end.reason.code == 7, died
     assert ask(proc, "parrot.echo", b"still").get() == b"stillstill"
+    procs.stop().get()
+
+
+def meshes() -> None:
+    procs = this_host().spawn_procs({"gpus": 2}, name="talkers")
+    with procs.activate() as active:
+        assert active == "2 procs are active"
+    talkers = procs.spawn("talker", Talker)
+    proc = talkers.slice(gpus=1).proc.call_one().get()
+    assert procs.slice(gpus=1).to_table().startswith(f"talkers[1] {ProcId(proc)} on <")
+    propagate, words = talkers.repeat.rref("hi")
+    assert propagate == "cached" and list(words.values()) == ["hihi", "hihi"]
+    raised(TypeError, lambda: talkers.repeat.rref("hi", "again"))
+    # What a method raises is what the caller sees; a wheel that cannot be loaded, or that is missing, is named.
+    assert "no ranks for 2 procs" in str(raised(ArithmeticError, procs.rank_tensors))
+    broken = str(raised(NotImplementedError, lambda: procs.rank_tensor("gpus")))
+    assert "parrot 1.2.3" in broken and "'rank_tensor' of monarch.mesh" in broken, broken
+    with patch_tensor_engine(Talker) as simulated:
+        assert "monarch-tensor" in str(raised(NotImplementedError, lambda: simulated(procs)))
     procs.stop().get()
 
 
