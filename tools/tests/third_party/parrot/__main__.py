@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
 import subprocess
 import sys
+import tempfile
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 from monarch.actor import Actor, endpoint, this_host
 from monarch.actor.testing import patch_tensor_engine
@@ -23,6 +28,7 @@ from monarch.extension import (
     setting,
     watch,
 )
+from monarch.job import JobError, LocalJob, add_feature, job_loads
 
 
 class Talker(Actor):
@@ -36,7 +42,7 @@ class Talker(Actor):
 
 
 def main() -> None:
-    for point in (promises, membership, requests, meshes, settings, commands):
+    for point in (promises, membership, requests, meshes, features, settings, commands):
         point()
         print(f"{point.__name__}: ok")
 
@@ -96,6 +102,40 @@ def meshes() -> None:
     with patch_tensor_engine(Talker) as simulated:
         assert "monarch-tensor" in str(raised(NotImplementedError, lambda: simulated(procs)))
     procs.stop().get()
+
+
+def features() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file, state_file = Path(folder, "cage"), os.path.join(folder, "state.json")
+        job = LocalJob(("perch",))
+        raised(ValueError, lambda: add_feature(job, "cage", path=str(file), bars=0))
+        add_feature(job, "cage", path=str(file), bars=4)
+        assert not file.exists() and job.state(state_file).cage == str(file)
+        assert file.read_text(encoding="utf-8") == "4 bars around perch"
+        # What is saved with the job is there again, without the arguments.
+        assert [one["saved"]["starts"] for one in json.loads(job.dumps())["features"]] == [1]
+        assert job_loads(job.dumps()).state(None).cage == str(file)
+        job.kill()
+        assert not file.exists()
+        _broken_features()
+
+
+def _broken_features() -> None:
+    job = LocalJob()
+    assert "no job feature 'fish'" in str(raised(JobError, lambda: add_feature(job, "fish")))
+    broken = str(raised(JobError, lambda: add_feature(job, "gone_cage")))
+    assert "parrot 1.2.3" in broken and "no_such_module" in broken, broken
+    add_feature(job, "raises")
+    error = raised(LookupError, lambda: job.state(None))
+    assert "the job feature 'raises'" in error.__notes__[0], error.__notes__
+    job.kill()
+    job = LocalJob()
+    add_feature(job, "hangs")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert "hosts" in job.state(None)
+    assert "runs without hangs: TimeoutError" in str(caught[0].message), caught
+    assert "could not stop hangs: TimeoutError" in str(raised(JobError, job.kill)) and not job.active
 
 
 def settings() -> None:
