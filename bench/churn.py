@@ -3,11 +3,11 @@
     python bench/churn.py [--procs 10000] [--width 20] [--kill 0.5] [--hosts 0] [--jobs 1] [--seed 0]
 
 Meshes of `--width` processes are spawned one after another, on this host or on `--hosts` workers in turn. Their actors are called by the
-client and by an actor of a process that stays. Then the mesh is stopped, or, with the probability `--kill`, all of its processes are killed.
-With `--jobs`, so many clients do this one after another, on the same workers.
+client and by an actor of a process that stays. Then the mesh is stopped, or, with the probability `--kill`, all its processes are
+killed. With `--jobs`, so many clients do this one after another, on the same workers.
 
-Prints one JSON line: the proportional set size (PSS, KiB) of each process that stays after a quarter of the processes and after all of them,
-and by how many bytes it has grown for each process that has ended between.
+Prints one JSON line: the proportional set size (PSS, KiB) of each process that stays after a quarter of the processes and after all of
+them, and by how many bytes it has grown for each process that has ended between.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent.parent / "packages" / "monarch-core" / "tests" / "process"))
 
-from worker_processes import Workers, children  # noqa: E402
+from worker_processes import Workers, children
 
-import monarch.actor  # noqa: E402
-from monarch.actor import Actor, attach_to_workers, endpoint, this_host  # noqa: E402
+import monarch.actor
+from monarch.actor import Actor, attach_to_workers, endpoint, this_host
 
 
 class Echo(Actor):

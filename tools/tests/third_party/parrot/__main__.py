@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
 import subprocess
 import sys
+import tempfile
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 from monarch.actor import Actor, ActorError, MonarchError, endpoint, this_host
+from monarch.actor.testing import patch_tensor_engine
 from monarch.config import configure, configured
 from monarch.extension import (
     BrokenEntry,
     LoadedEntry,
     ProcEnd,
+    ProcId,
     PromiseDropped,
     RequestError,
     ask,
@@ -27,6 +34,7 @@ from monarch.extension import (
     setting,
     watch,
 )
+from monarch.job import JobError, LocalJob, add_feature, job_loads
 from parrot.errors import WordError
 
 
@@ -43,9 +51,13 @@ class Talker(Actor):
     def words(self) -> int:
         return setting("parrot_words")
 
+    @endpoint(propagate="cached")
+    def repeat(self, word: str) -> str:
+        return word
+
 
 def main() -> None:
-    for point in (entry_points, promises, membership, requests, settings, errors, commands):
+    for point in (entry_points, promises, membership, requests, meshes, features, settings, errors, commands):
         point()
         print(f"{point.__name__}: ok")
 
@@ -94,6 +106,59 @@ def requests() -> None:
     assert isinstance(died, RequestError) and died.end is not None and died.end.reason.code == 7, died
     assert ask(proc, "parrot.echo", b"still").get() == b"stillstill"
     procs.stop().get()
+
+
+def meshes() -> None:
+    procs = this_host().spawn_procs({"gpus": 2}, name="talkers")
+    with procs.activate() as active:
+        assert active == "2 procs are active"
+    talkers = procs.spawn("talker", Talker)
+    proc = talkers.slice(gpus=1).proc.call_one().get()
+    assert procs.slice(gpus=1).to_table().startswith(f"talkers[1] {ProcId(proc)} on <")
+    propagate, words = talkers.repeat.rref("hi")
+    assert propagate == "cached" and list(words.values()) == ["hihi", "hihi"]
+    raised(TypeError, lambda: talkers.repeat.rref("hi", "again"))
+    # What a method raises is what the caller sees; a wheel that cannot be loaded, or that is missing, is named.
+    assert "no ranks for 2 procs" in str(raised(ArithmeticError, procs.rank_tensors))
+    broken = str(raised(NotImplementedError, lambda: procs.rank_tensor("gpus")))
+    assert "parrot 1.2.3" in broken and "'rank_tensor' of monarch.mesh" in broken, broken
+    with patch_tensor_engine(Talker) as simulated:
+        assert "monarch-tensor" in str(raised(NotImplementedError, lambda: simulated(procs)))
+    procs.stop().get()
+
+
+def features() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file, state_file = Path(folder, "cage"), os.path.join(folder, "state.json")
+        job = LocalJob(("perch",))
+        raised(ValueError, lambda: add_feature(job, "cage", path=str(file), bars=0))
+        add_feature(job, "cage", path=str(file), bars=4)
+        assert not file.exists() and job.state(state_file).cage == str(file)
+        assert file.read_text(encoding="utf-8") == "4 bars around perch"
+        # What is saved with the job is there again, without the arguments.
+        assert [one["saved"]["starts"] for one in json.loads(job.dumps())["features"]] == [1]
+        assert job_loads(job.dumps()).state(None).cage == str(file)
+        job.kill()
+        assert not file.exists()
+        _broken_features()
+
+
+def _broken_features() -> None:
+    job = LocalJob()
+    assert "no job feature 'fish'" in str(raised(JobError, lambda: add_feature(job, "fish")))
+    broken = str(raised(JobError, lambda: add_feature(job, "gone_cage")))
+    assert "parrot 1.2.3" in broken and "no_such_module" in broken, broken
+    add_feature(job, "raises")
+    error = raised(LookupError, lambda: job.state(None))
+    assert "the job feature 'raises'" in error.__notes__[0], error.__notes__
+    job.kill()
+    job = LocalJob()
+    add_feature(job, "hangs")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert "hosts" in job.state(None)
+    assert "runs without hangs: TimeoutError" in str(caught[0].message), caught
+    assert "could not stop hangs: TimeoutError" in str(raised(JobError, job.kill)) and not job.active
 
 
 def settings() -> None:

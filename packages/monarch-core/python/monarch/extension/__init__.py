@@ -46,10 +46,10 @@ VERSION = (0, 1)
 # Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
     "config.entry_points": ("BrokenEntry", "LoadedEntry", "entry_names", "load_entry"),
-    "errors.declared": ("error_text",),
-    "errors.errors": ("PromiseDropped", "RequestError"),
     "config.setting": ("Setting",),
     "config.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
+    "errors.declared": ("error_text",),
+    "errors.errors": ("PromiseDropped", "RequestError"),
     "errors.table": ("ErrorRow",),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
     "extension.membership": ("Member", "ProcEnd", "end_of", "is_ending", "is_simulated", "member", "reach", "watch"),

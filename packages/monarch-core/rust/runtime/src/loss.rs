@@ -3,12 +3,13 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use net::Link;
 use net::lock::lock;
 use wire::exit::ProcEnd;
 use wire::{MailboxId, ProcUid, Status};
 
 use crate::cell::{Cell, Outcome};
-use crate::node::Node;
+use crate::node::{Node, NodeFrames};
 use crate::peer::Peer;
 use crate::system::SystemEvent;
 use crate::tombs::Ended;
@@ -51,6 +52,19 @@ impl Node {
             self.fail_calls(&peer);
             waiting.into_iter().for_each(|m| self.give_back(m, &peer));
         }
+    }
+
+    pub(crate) fn new_peer(&self, uid: ProcUid) -> Arc<Peer> {
+        let link = Link::new(uid, self.poller.clone(), Arc::new(NodeFrames(self.arc())));
+        Peer::new(uid, link, self.lending.clone())
+    }
+
+    /// One that has ended, and of which nothing else is kept.
+    pub(crate) fn ended_anew(&self, uid: ProcUid, ended: Arc<Ended>) -> Arc<Peer> {
+        let peer = self.new_peer(uid);
+        peer.set_ended(ended);
+        peer.link.close();
+        peer
     }
 
     /// From now on it is known that the process has ended; the first news of how is what counts.

@@ -171,15 +171,6 @@ impl Node {
         known.or_else(|| Some(self.ended_anew(uid, self.end_of(uid)?)))
     }
 
-    /// One that has ended, and of which nothing else is kept.
-    fn ended_anew(&self, uid: ProcUid, ended: Arc<Ended>) -> Arc<Peer> {
-        let link = Link::new(uid, self.poller.clone(), Arc::new(NodeFrames(self.arc())));
-        let peer = Peer::new(uid, link, self.lending.clone());
-        peer.set_ended(ended);
-        peer.link.close();
-        peer
-    }
-
     /// The peer without asking anybody for a link to it.
     pub fn peer_unlinked(&self, uid: ProcUid) -> (Arc<Peer>, bool) {
         if let Some(p) = self.known_peer(uid) {
@@ -189,8 +180,7 @@ impl Node {
         if let Some(p) = peers.get(&uid) {
             return (p.clone(), false);
         }
-        let link = Link::new(uid, self.poller.clone(), Arc::new(NodeFrames(self.arc())));
-        let peer = Peer::new(uid, link, self.lending.clone());
+        let peer = self.new_peer(uid);
         if self.over.load(Ordering::Acquire) {
             peer.link.close();
             return (peer, false);
@@ -593,7 +583,7 @@ impl Node {
     }
 }
 
-struct NodeFrames(Arc<Node>);
+pub(crate) struct NodeFrames(pub(crate) Arc<Node>);
 
 impl LinkHandler for NodeFrames {
     fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {

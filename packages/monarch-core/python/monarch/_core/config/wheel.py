@@ -43,6 +43,12 @@ def missing_wheel(what: str, wheel: str) -> NotImplementedError:
     return NotImplementedError(needs_wheel(what, wheel))
 
 
+def broken_wheel(what: str, broken: str) -> NotImplementedError:
+    """The error of what another wheel brings, whose entry point cannot be loaded; `broken` describes that."""
+    wheel = broken.partition(" ")[0]
+    return NotImplementedError(f"{what} cannot be used\n  {broken}\nhint: install a version of {wheel} that fits this monarch-core")
+
+
 def wheel_of_verb(verb: str) -> str | None:
     """The wheel that adds a verb to the `monarch` command."""
     return next((wheel for wheel, verbs in _VERBS.items() if verb in verbs), None)

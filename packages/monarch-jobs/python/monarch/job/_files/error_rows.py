@@ -8,6 +8,7 @@ from monarch.job.errors import (
     BackendMissingError,
     CredentialsError,
     ExecError,
+    FeatureMissingError,
     JobEndedError,
     JobError,
     JoinTimeoutError,
@@ -24,5 +25,6 @@ ROWS = (
     ErrorRow("credentials", CredentialsError, "the credentials are missing, another user's, or readable by others", "{path}: {what}"),
     ErrorRow("state_file", StateFileError, "a state file cannot be read or written", "{path}: {what}"),
     ErrorRow("backend_missing", BackendMissingError, "what a backend needs is not installed", "{title}: {what}"),
+    ErrorRow("feature_missing", FeatureMissingError, "no wheel that is installed has a job feature", "{title}: {what}"),
     ErrorRow("exec_failed", ExecError, "a command could not be started on a host", "{title}: {what}"),
 )
