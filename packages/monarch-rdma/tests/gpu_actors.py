@@ -176,7 +176,7 @@ class Reader(Actor):
 
     @endpoint
     def batch(self, buffers, data, port, value):
-        """Reads the first two, to GPU and host; writes to the third; twice, then tells."""
+        """Reads the first two, to GPU and host; writes to the third; twice, then reports."""
         onto_gpu, onto_host = zeros(buffers[0].size()), memoryview(bytearray(buffers[1].size()))
         action = RDMAAction().read_remote(onto_gpu, buffers[0]).read_remote(onto_host, buffers[1])
         plan = action.write_remote(buffers[2], tensor(data)).prepare()

@@ -9,8 +9,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from eventually import SOURCE
 
-PRELUDE = """
+PRELUDE = f"""
 import asyncio, atexit, os, signal, sys, threading, time
 import monarch.actor
 from monarch.actor import *
@@ -35,6 +36,7 @@ def spawn(name="child"):
 def say(*text):
     print(*text, flush=True)
 
+{SOURCE}
 """
 HEAD = (
     r"Unhandled monarch error on the root actor, hostname=\S+, PID=\d+ at time .*:\n"
@@ -135,8 +137,7 @@ def test_future_that_is_dropped_unretrieved(tmp_path):
         """
         child = spawn()
         future = child.fail.call_one()
-        while not future._done():
-            time.sleep(0)
+        eventually("the call has failed", future._done)
         say("done")
         try:
             del future
@@ -154,8 +155,7 @@ def test_future_that_nobody_looked_at_before_the_end(tmp_path):
         """
         child = spawn()
         future = child.fail.call_one()
-        while not future._done():
-            time.sleep(0)
+        eventually("the call has failed", future._done)
         say("done")
         """,
     )

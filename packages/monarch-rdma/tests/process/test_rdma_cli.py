@@ -1,4 +1,4 @@
-"""`monarch rdma probe` and `bench`, and what `monarch doctor` says."""
+"""`monarch rdma probe` and `bench`, and the report of `monarch doctor`."""
 
 from __future__ import annotations
 

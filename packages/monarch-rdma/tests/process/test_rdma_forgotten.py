@@ -1,4 +1,4 @@
-"""What a process says at its exit of memory that only handles elsewhere have kept."""
+"""The report of a process at its exit about memory that only handles elsewhere have kept."""
 
 from __future__ import annotations
 

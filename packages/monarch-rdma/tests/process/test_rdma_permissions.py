@@ -97,7 +97,7 @@ def test_what_the_probe_says_of_scopes(tmp_path):
 
 
 def test_no_memory_may_be_locked():
-    """Paths of one host lock none, and say how much may be."""
+    """Paths of one host lock none, and report how much may be."""
     code = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])

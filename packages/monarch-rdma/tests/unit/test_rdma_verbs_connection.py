@@ -27,7 +27,7 @@ class Clock:
 
 
 class Poller:
-    """One that is told when to look for completions."""
+    """One that is notified when to look for completions."""
 
     def __init__(self, rail):
         self.rail, self.clients, self.lookers, self.busy = rail, {}, [], 0

@@ -120,7 +120,7 @@ def usable_paths() -> list[str]:
 
 
 def available_memory() -> int | None:
-    """Bytes that can be had without swapping; None where the kernel does not say."""
+    """Bytes that can be had without swapping; None where the kernel does not report it."""
     try:
         with open("/proc/meminfo") as f:
             return next((int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable:")), None)

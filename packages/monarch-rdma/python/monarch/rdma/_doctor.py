@@ -1,4 +1,4 @@
-"""What `monarch doctor` says of paths between memories."""
+"""The report of `monarch doctor` about paths between memories."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def parse(data: bytes, path: str) -> StateRecord:
-    """What the content says; `StateFileError` with line and field."""
+    """The fields of the content; `StateFileError` with line and field."""
     _refuse_pickle(data, path)
     try:
         found: Any = json.loads(data)

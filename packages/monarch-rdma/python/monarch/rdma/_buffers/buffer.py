@@ -39,7 +39,7 @@ OPENING = 2.0
 
 
 class RDMABuffer:
-    """A handle of memory: whoever has it reads and writes that memory, from any process of the job.
+    """A handle of memory: any process of the job that has the handle reads and writes that memory.
 
     `data` is a 1-D contiguous tensor or memoryview; it stays alive until the buffer ends: by `drop`, at the end of a `with`, after `lease`
     seconds, with this process, or, if the handle was never pickled, with the handle. A `readonly` handle, and one of read-only memory, can
@@ -131,7 +131,7 @@ class RDMABuffer:
 
     @property
     def backend(self) -> str:
-        """What `get_rdma_backend()` said in the owner's process when the buffer was made: what carries bytes between hosts."""
+        """The result of `get_rdma_backend()` in the owner's process when the buffer was made: what carries bytes between hosts."""
         return self._backend
 
     @property
@@ -244,7 +244,7 @@ class RDMABuffer:
             raise as_error(e.args[0], "map", self._peer(), OPENING) from None
 
     def drop(self) -> Future[None]:
-        """Ends the buffer, for everybody; at the call, the future only reports that nobody copies any more. A second drop does nothing.
+        """Ends the buffer for all processes, at the call; the future reports the end of the last copy. A second drop does nothing.
 
         `RDMAAccessError` for a read-only handle that this process was given.
         """
@@ -307,7 +307,7 @@ class RDMABuffer:
 
 
 def _received(packed: object) -> RDMABuffer:
-    """A handle that somebody was given; `RDMAAccessError` where it is malformed, or of another job."""
+    """A handle that this process was given; `RDMAAccessError` where it is malformed, or of another job."""
     id, epoch, owner, size, readonly, job, pid, host, backend, agent, rest = _unpacked(packed)
     process = this_process()
     buffer = RDMABuffer.__new__(RDMABuffer)

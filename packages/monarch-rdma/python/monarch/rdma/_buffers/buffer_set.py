@@ -90,7 +90,7 @@ class RDMABufferSet:
         return RDMAPlan(operations)
 
     def drop(self) -> Future[None]:
-        """Ends all buffers of the set, for everybody; see `RDMABuffer.drop`."""
+        """Ends all buffers of the set, for all processes; see `RDMABuffer.drop`."""
         futures = [buffer.drop() for entry in self._entries.values() for buffer in entry.buffers]
         pending = [future for future in futures if not future._done()]
         return _all(pending) if pending else bulk.done()

@@ -224,7 +224,7 @@ class _Copies:
 
 
 def _end_of(handle: Handle | DeviceHandle) -> bytes | None:
-    """The end of a buffer, or of its owner, if that is behind what the driver says."""
+    """The end of a buffer, or of its owner, if that is behind the error of the driver."""
     try:
         if isinstance(handle, DeviceHandle):
             handle.check(_LOOK)
@@ -251,7 +251,7 @@ def start(copy: Copy, timeout: float) -> PendingCall:
 
 
 def _guarded(body: Callable[[], bytes | None], handle: Handle | DeviceHandle) -> bytes | None:
-    """Nobody waits for ever: what is a bug of ours is an error, too."""
+    """No caller waits for ever: a defect of this package is an error, too."""
     try:
         return body()
     except Exception as e:
@@ -349,7 +349,7 @@ class DevicePlan:
         self._running = 0
 
     def open(self, timeout: float) -> None:
-        """What cannot be opened says so when it is submitted."""
+        """What cannot be opened fails when it is submitted."""
         until = monotonic() + timeout
         for copy in self._copies:
             try:

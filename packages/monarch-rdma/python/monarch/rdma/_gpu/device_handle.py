@@ -1,7 +1,7 @@
 """The path `cuda-ipc`: memory of GPUs of this host, and of this process; and of other hosts, whose owners copy (`+staged`).
 
-What is registered is not that memory, which native code could not touch, but a block of shared memory that describes it. Whoever has a
-handle maps the block, without asking the owner's Python, and opens the allocation with what it says; while it is mapped the owner keeps
+What is registered is not that memory, which native code could not touch, but a block of shared memory that describes it. A process with a
+handle maps the block, without asking the owner's Python, and opens the allocation by its content; while it is mapped the owner keeps
 the tensor. The block is read before and after each copy, as any buffer of this host: that fails if it has ended. It is all that the owner
 can do: what was opened once cannot be closed from outside, so read-only handles bind those who use this package.
 """

@@ -30,7 +30,7 @@ class DeviceReport(NamedTuple):
 
 
 def probe() -> list[DeviceReport]:
-    """One row for each path and device, best first; `reason` says what is in the way of one that is not usable."""
+    """One row for each path and device, best first; `reason` is the obstacle of a row that is not usable."""
     return [*same_host(), *gpus(), *devices(), *other_hosts()]
 
 

@@ -1,7 +1,7 @@
 """Memory that nothing keeps but handles that were given away.
 
-A handle that was pickled keeps its buffer until somebody drops it. Where the owner's own handle goes while the process lives on, nobody
-here can do that any more. At exit one line says so, if it is much; what handles keep that go with the process itself is no surprise.
+A handle that was pickled keeps its buffer until a process drops it. When the owner's own handle goes while the owner lives on, the owner
+can no longer do that. At exit one line reports such buffers, if they are large; what handles keep that end with the process is no surprise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What became of an operation, from the record that native code makes of it to the exception."""
+"""The outcome of an operation, from the record that native code makes of it to the exception."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def resized(record: bytes, done: int, asked: int) -> bytes:
 
 
 def decoder(operation: str, peers: Mapping[int, str], timeout: float | None) -> Callable[[PendingCall], None]:
-    """For a future: raises what its cell says, if it is an error. `peers` has owners by uid, as texts show them."""
+    """For a future: raises the error of its cell, if there is one. `peers` has owners by uid, as texts show them."""
 
     def decode(cell: PendingCall) -> None:
         error = cell.error()

@@ -1,6 +1,6 @@
 """Memory of this process that a transfer reads or fills: a tensor or a memoryview, as an address and what keeps it there.
 
-torch is never imported here: an object is a tensor when somebody has loaded torch and it is one.
+torch is never imported here: an object is a tensor when torch is loaded and the object is one.
 """
 
 from __future__ import annotations

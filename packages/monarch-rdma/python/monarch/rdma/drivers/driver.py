@@ -81,7 +81,7 @@ class Driver(ABC):
 
     @abstractmethod
     def on(self, device: Device) -> AbstractContextManager[None]:
-        """The device is this thread's. As long as a `with` of it lasts, so nothing changes for whoever calls."""
+        """The device is this thread's. As long as a `with` of it lasts, so nothing changes for the caller."""
 
     @abstractmethod
     def dma_buffer(self, pointer: Pointer, nbytes: int) -> tuple[int, int]:

@@ -47,7 +47,7 @@ def obstacle() -> str:
 
 
 def driver() -> Driver:
-    """`DriverError` where `obstacle` has something to say."""
+    """`DriverError` where there is an `obstacle`."""
     found = _find()
     if isinstance(found, str):
         raise DriverError(found)

@@ -1,6 +1,6 @@
 """The path `verbs:<device>`: memory of other hosts, by devices of both. What they cannot carry goes by the streams of `host_memory`.
 
-Here is what becomes of one submit; rails, queues and slices are the business of `monarch.rdma.verbs`.
+This module has the outcome of one submit; rails, queues and slices are the business of `monarch.rdma.verbs`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _range(row: Row) -> Range:
 class Run:
     """Rows with one owner, from the start to the end; `done` is given the record of a failure, or nothing, by any thread.
 
-    `known` has the local memory, if somebody has it ready. `keep` keeps it.
+    `known` has the local memory, if the caller has it ready. `keep` keeps it.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Run:
             in_thread(lambda: self._guarded(self._open), "rdma opening")
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Nobody waits for ever: what is a bug of ours is an error, too."""
+        """No caller waits for ever: a defect of this package is an error, too."""
         try:
             step()
         except Exception as e:
@@ -184,7 +184,7 @@ class Run:
             self._by_streams(list(transfer.left()), "\n".join(tries or troubles), transfer.done)
 
     def _by_streams(self, left: list[tuple[int, int, int]], why: str = "", done: int = 0) -> None:
-        """What devices have not carried: row, offset in it, bytes. Where settings forbid streams, they only say what the buffers are."""
+        """What devices have not carried: row, offset in it, bytes. Where settings forbid streams, they only report the state of buffers."""
         if not left:
             self._end(None)
             return
@@ -251,7 +251,7 @@ class VerbsPlan:
         self._submits: deque[_Submit] = deque()
 
     def open(self, timeout: float) -> None:
-        """What cannot be opened says so when it is submitted."""
+        """What cannot be opened fails when it is submitted."""
         until = monotonic() + timeout
         for owner, rows in self._groups.items():
             try:

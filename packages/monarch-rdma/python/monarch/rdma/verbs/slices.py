@@ -1,4 +1,4 @@
-"""How transfers are cut, by which rail each slice goes, and what becomes of one that fails. Decisions only: no device, no thread.
+"""How transfers are cut, by which rail each slice goes, and the outcome of one that fails. Decisions only: no device, no thread.
 
 Up to 32 KiB go as one slice on the nearest rail: there the way there and back is what takes time. More is cut into slices of 1 MiB, each
 taken when there is room, by the rail with the earliest predicted end: bytes under way over measured bandwidth, times a penalty for its
@@ -139,7 +139,7 @@ class Slices:
     def take(self, full: Sequence[bool] = ()) -> tuple[Slice, int] | None:
         """The next slice, and the number of its rail; None where it has to wait for room, or there is nothing.
 
-        `full` tells of rails whose queues take no more, however little is under way.
+        `full` has the rails whose queues take no more, however little is under way.
         """
         if self.stopped:
             return None
