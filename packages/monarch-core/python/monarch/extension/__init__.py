@@ -9,6 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core.errors.errors import PromiseDropped as PromiseDropped
     from monarch._core.errors.errors import RequestError as RequestError
+    from monarch._core.errors.errors import ServiceError as ServiceError
     from monarch._core.errors.wheel import install_hint as install_hint
     from monarch._core.errors.wheel import missing_wheel as missing_wheel
     from monarch._core.errors.wheel import needs_wheel as needs_wheel
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from monarch._core.extension.request import Request as Request
     from monarch._core.extension.request import ask as ask
     from monarch._core.extension.request import serve as serve
+    from monarch._core.extension.service import Service as Service
+    from monarch._core.extension.service import service as service
     from monarch._core.extension.setting import seconds as seconds
     from monarch._core.extension.setting import setting as setting
     from monarch._core.extension.thread import when_done as when_done
@@ -38,12 +41,13 @@ VERSION = (0, 1)
 
 # Where each name is implemented.
 _HOMES = {
-    "errors.errors": ("PromiseDropped", "RequestError"),
+    "errors.errors": ("PromiseDropped", "RequestError", "ServiceError"),
     "errors.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
     "extension.membership": ("Member", "ProcEnd", "end_of", "is_ending", "is_simulated", "member", "reach", "watch"),
     "extension.promise": ("Promise", "promise"),
     "extension.request": ("Request", "ask", "serve"),
+    "extension.service": ("Service", "service"),
     "extension.setting": ("seconds", "setting"),
     "extension.thread": ("when_done",),
 }

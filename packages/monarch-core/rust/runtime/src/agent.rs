@@ -46,6 +46,8 @@ pub(crate) struct Proc {
     pub owner: ProcUid,
     /// What this host is called in the job of the proc.
     pub here: ProcUid,
+    /// Of a service: what this host is called in the other jobs whose processes it answers.
+    pub serves: HashSet<ProcUid>,
     pub name: String,
     pub born: Instant,
     pub pulse: Pulse,
@@ -266,6 +268,7 @@ impl Agent {
                 Proc {
                     owner,
                     here,
+                    serves: HashSet::new(),
                     name: plan.name.clone(),
                     born: Instant::now(),
                     pulse: Pulse::default(),

@@ -267,7 +267,16 @@ CHECKS: tuple[Callable[[], Line], ...] = (
 
 
 # What other wheels may add; `monarch.doctor` itself tells of its own.
-_GROUPS = ("monarch.bulk", "monarch.cli", "monarch.guide", "monarch.job_feature", "monarch.launcher", "monarch.mesh", "monarch.requests")
+_GROUPS = (
+    "monarch.bulk",
+    "monarch.cli",
+    "monarch.guide",
+    "monarch.job_feature",
+    "monarch.launcher",
+    "monarch.mesh",
+    "monarch.requests",
+    "monarch.service",
+)
 
 
 def extensions() -> Iterator[Line]:
