@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -12,7 +13,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-from monarch.actor import Actor, ActorError, MonarchError, endpoint, this_host
+from monarch.actor import Actor, ActorError, Channel, MonarchError, SupervisionError, endpoint, this_host
 from monarch.actor.testing import patch_tensor_engine
 from monarch.config import configure, configured
 from monarch.extension import (
@@ -22,6 +23,7 @@ from monarch.extension import (
     ProcId,
     PromiseDropped,
     RequestError,
+    ServiceError,
     ask,
     end_of,
     entry_names,
@@ -31,9 +33,11 @@ from monarch.extension import (
     needs_wheel,
     promise,
     seconds,
+    service,
     setting,
     watch,
 )
+from monarch.extension.command import CannotStart, CommandLine, Finished, TerminalProcess, run_command
 from monarch.job import JobError, LocalJob, add_feature, job_loads
 from parrot.errors import WordError
 
@@ -57,7 +61,7 @@ class Talker(Actor):
 
 
 def main() -> None:
-    for point in (entry_points, promises, membership, requests, meshes, features, settings, errors, commands):
+    for point in (entry_points, promises, membership, requests, meshes, services, programs, features, settings, errors, commands):
         point()
         print(f"{point.__name__}: ok")
 
@@ -125,6 +129,49 @@ def meshes() -> None:
     with patch_tensor_engine(Talker) as simulated:
         assert "monarch-tensor" in str(raised(NotImplementedError, lambda: simulated(procs)))
     procs.stop().get()
+
+
+def services() -> None:
+    perch = service(this_host(), "shared_perch")
+    assert perch.sit.call_one("kea").get() == ["kea"]
+    assert service(this_host(), "shared_perch").sit.call_one("lory").get() == ["kea", "lory"]
+    port, receiver = Channel[str].open()
+    service(this_host(), "own_perch").tell.call_one(port).get()
+    assert receiver.recv().get() == "red"
+    assert "cannot have" in str(raised(ServiceError, lambda: service(this_host(), "own_perch", {"color": "blue"})))
+    # One that ends is started again; the old handle fails.
+    pid = perch.pid.call_one().get()
+    raised(SupervisionError, perch.leave.call_one().get)
+    assert service(this_host(), "shared_perch").pid.call_one().get() != pid
+    raised(SupervisionError, perch.pid.call_one().get)
+    for how, why in (("raises", "no wood"), ("dies", "code 8"), ("hangs", "did not start within 0.5 s")):
+        error = raised(ServiceError, lambda how=how: service(this_host(), "broken_perch", {"how": how}))
+        assert why in str(error), error
+    assert "no_such_module" in str(raised(ServiceError, lambda: service(this_host(), "gone_perch")))
+    assert "not a monarch.extension.Service" in str(raised(ServiceError, lambda: service(this_host(), "odd_perch")))
+
+
+def programs() -> None:
+    def run(script: str, **options: float) -> Finished:
+        return asyncio.run(run_command(CommandLine(("sh", "-c", script), os.environ), **options))
+
+    assert run("echo polly; echo oops >&2; exit 3") == (3, b"polly\n", b"oops\n", 0)
+    assert run("kill -9 $$").code == 137
+    assert run("trap : INT; while :; do sleep 100; done", timeout=0.2, grace=0.1).code == 124
+    error = raised(CannotStart, lambda: asyncio.run(run_command(CommandLine(("no-such-bird",), {}))))
+    assert isinstance(error, CannotStart) and error.word == "no-such-bird", error
+
+    async def in_terminal() -> tuple[bytes, int | None]:
+        terminal = TerminalProcess((24, 80))
+        await terminal.start(CommandLine(("sh", "-c", "test -t 0 && echo tty; exit 4"), os.environ))
+        shown, code = b"", None
+        while code is None:
+            data, code = await terminal.read()
+            shown += data
+        await terminal.close()
+        return shown, code
+
+    assert asyncio.run(in_terminal()) == (b"tty\r\n", 4)
 
 
 def features() -> None:

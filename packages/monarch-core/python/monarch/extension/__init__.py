@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from monarch._core.errors.declared import error_text as error_text
     from monarch._core.errors.errors import PromiseDropped as PromiseDropped
     from monarch._core.errors.errors import RequestError as RequestError
+    from monarch._core.errors.errors import ServiceError as ServiceError
     from monarch._core.errors.table import ErrorRow as ErrorRow
     from monarch._core.extension.ids import HostId as HostId
     from monarch._core.extension.ids import JobId as JobId
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from monarch._core.extension.request import Request as Request
     from monarch._core.extension.request import ask as ask
     from monarch._core.extension.request import serve as serve
+    from monarch._core.extension.service import Service as Service
+    from monarch._core.extension.service import service as service
     from monarch._core.extension.setting import seconds as seconds
     from monarch._core.extension.setting import setting as setting
     from monarch._core.extension.thread import when_done as when_done
@@ -49,12 +52,13 @@ _HOMES = {
     "config.setting": ("Setting",),
     "config.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
     "errors.declared": ("error_text",),
-    "errors.errors": ("PromiseDropped", "RequestError"),
+    "errors.errors": ("PromiseDropped", "RequestError", "ServiceError"),
     "errors.table": ("ErrorRow",),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
     "extension.membership": ("Member", "ProcEnd", "end_of", "is_ending", "is_simulated", "member", "reach", "watch"),
     "extension.promise": ("Promise", "promise"),
     "extension.request": ("Request", "ask", "serve"),
+    "extension.service": ("Service", "service"),
     "extension.setting": ("seconds", "setting"),
     "extension.thread": ("when_done",),
 }

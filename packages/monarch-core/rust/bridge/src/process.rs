@@ -317,15 +317,39 @@ impl Process {
     }
 
     /// Tells on which hosts processes are; gives those whose host is lost, and how.
-    fn route(&self, procs: Vec<(u64, u64)>) -> PyResult<Vec<(u64, End)>> {
+    /// `here` is what the host of this process is called in the job that they share; 0: in its own.
+    #[pyo3(signature = (procs, here=0))]
+    fn route(&self, procs: Vec<(u64, u64)>, here: u64) -> PyResult<Vec<(u64, End)>> {
         gil::check_not_forked()?;
-        let here = self.node.agent_uid;
+        let here = if here == 0 { self.node.agent_uid } else { ProcUid(here) };
         let mut lost = vec![];
         for (proc, host) in procs {
             self.node.route(ProcUid(proc), ProcUid(host), here);
             lost.extend(self.node.routes.lost(ProcUid(host)).map(|end| (proc, describe(end))));
         }
         Ok(lost)
+    }
+
+    /// A proc of this agent answers the processes of the asker's job too. Gives the job; none if the asker or the proc is gone.
+    fn serve(&self, proc: u64, asker: u64) -> Option<u64> {
+        self.node.agent()?.serve(ProcUid(proc), ProcUid(asker)).map(|job| job.0)
+    }
+
+    /// What this host is called in the job of that process, for an agent.
+    fn job_of(&self, asker: u64) -> Option<u64> {
+        self.node.agent()?.job_of(ProcUid(asker)).map(|here| here.0)
+    }
+
+    /// The job in which this host is called that, for an agent.
+    fn client_of(&self, here: u64) -> Option<u64> {
+        self.node.agent()?.client_of(ProcUid(here)).map(|job| job.0)
+    }
+
+    /// A line of this agent for processes that look in; an empty text removes it.
+    fn note(&self, name: String, text: String) {
+        if let Some(agent) = self.node.agent() {
+            agent.note(name, text);
+        }
     }
 
     /// (uid, pid) of the procs of this agent.

@@ -46,6 +46,8 @@ pub(crate) struct Proc {
     pub owner: ProcUid,
     /// What this host is called in the job of the proc.
     pub here: ProcUid,
+    /// Of a service: what this host is called in the other jobs whose processes it answers.
+    pub serves: HashSet<ProcUid>,
     pub name: String,
     pub born: Instant,
     pub pulse: Pulse,
@@ -265,6 +267,7 @@ impl Agent {
                 Proc {
                     owner,
                     here,
+                    serves: HashSet::new(),
                     name: plan.name.clone(),
                     born: Instant::now(),
                     pulse: Pulse::default(),
@@ -334,8 +337,7 @@ impl Agent {
     }
 
     fn owner_lives(&self, owner: ProcUid) -> io::Result<()> {
-        let ended = self.node.upgrade().is_some_and(|node| node.end_of(owner).is_some());
-        if ended { Err(io::Error::other("its owner is gone")) } else { Ok(()) }
+        if self.end_of(owner).is_some() { Err(io::Error::other("its owner is gone")) } else { Ok(()) }
     }
 
     // ---- linking

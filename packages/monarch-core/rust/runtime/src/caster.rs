@@ -126,8 +126,8 @@ impl Node {
             hosts[at].1.push((*proc, rank as u32));
             root = Some(place.here);
         }
-        // A worker has another name in each job; what it calls itself, it calls directly.
-        let root = root.filter(|root| targets.len() - near.len() >= FEWEST && (self.agent().is_none() || *root == self.uid))?;
+        // A worker has another name in each job; what it calls itself, it calls directly. So does a service, in jobs that it serves.
+        let root = root.filter(|root| targets.len() - near.len() >= FEWEST && *root == self.agent_uid)?;
         let targets = hosts.iter().flat_map(|(_, procs)| procs).map(|(proc, rank)| Target { proc: *proc, rank: *rank }).collect();
         let id = lock(&self.caster.state).source.group(GroupSlice::whole(mailbox, root, hosts));
         Some(Group { node: Arc::downgrade(&self.arc()), id, mailbox, targets, near })

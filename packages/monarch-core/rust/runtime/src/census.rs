@@ -1,7 +1,7 @@
 //! What an agent tells about the procs of its host to those who look in: it asks them all, waits a little, and puts what has
 //! come into one answer. A proc that does not answer delays nobody and is in the answer all the same, with what the kernel says.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -69,6 +69,8 @@ struct Answer {
     hosts: Vec<HostRow>,
     /// Of an agent: clients of other hosts that have work here, in their own words.
     clients: Vec<String>,
+    /// Of the services of this host that are not as they should be, or were not.
+    notes: Vec<String>,
 }
 
 /// What is known of another host of a client.
@@ -97,6 +99,8 @@ struct Open {
 pub struct Census {
     open: Mutex<HashMap<u64, Open>>,
     next: std::sync::atomic::AtomicU64,
+    /// What is shown below the procs: by the name of a service.
+    pub(crate) notes: Mutex<BTreeMap<String, String>>,
 }
 
 impl Agent {
@@ -186,6 +190,7 @@ impl Agent {
             procs: rows.into_iter().map(|(_, row)| row).collect(),
             hosts,
             clients: node.gateway().map_or(vec![], |g| g.clients()),
+            notes: lock(&self.census.notes).iter().map(|(name, text)| format!("{name}: {text}")).collect(),
         };
         let body = serde_json::to_vec(&answer).unwrap_or_default();
         match o.asker {

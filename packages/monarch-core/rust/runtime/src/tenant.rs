@@ -10,7 +10,7 @@ use crate::agent::{Agent, LINGER, Proc};
 
 impl Agent {
     /// What this host is called in the job of a process that asks for something.
-    pub(crate) fn job_of(&self, asks: ProcUid) -> Option<ProcUid> {
+    pub fn job_of(&self, asks: ProcUid) -> Option<ProcUid> {
         let node = self.node()?;
         if asks == node.uid {
             return Some(node.uid);
@@ -20,7 +20,31 @@ impl Agent {
     }
 
     pub(crate) fn is_in_job(&self, proc: ProcUid, here: ProcUid) -> bool {
-        lock(&self.state).procs.get(&proc).is_some_and(|p| p.here == here)
+        lock(&self.state).procs.get(&proc).is_some_and(|p| p.here == here || p.serves.contains(&here))
+    }
+
+    /// A proc of this agent answers the processes of the asker's job too. Gives the job; none if the asker or the proc is gone.
+    pub fn serve(&self, proc: ProcUid, asks: ProcUid) -> Option<ProcUid> {
+        let here = self.job_of(asks)?;
+        let job = self.client_of(here)?;
+        lock(&self.state).procs.get_mut(&proc)?.serves.insert(here);
+        Some(job)
+    }
+
+    /// The job in which this host is called that.
+    pub fn client_of(&self, here: ProcUid) -> Option<ProcUid> {
+        let node = self.node()?;
+        if here == node.uid { Some(here) } else { Some(node.gateway()?.job_here(here)?.id) }
+    }
+
+    /// A line for processes that look in; an empty text removes it.
+    pub fn note(&self, name: String, text: String) {
+        let mut notes = lock(&self.census.notes);
+        if text.is_empty() {
+            notes.remove(&name);
+        } else {
+            notes.insert(name, text);
+        }
     }
 
     pub(crate) fn end_of(&self, proc: ProcUid) -> Option<ProcEnd> {
@@ -72,7 +96,10 @@ impl Agent {
     /// A job is over here: all that is left of it goes.
     pub(crate) fn job_ended(&self, here: ProcUid, why: &str) {
         let left: Vec<ProcUid> = {
-            let state = lock(&self.state);
+            let mut state = lock(&self.state);
+            state.procs.values_mut().for_each(|p| {
+                p.serves.remove(&here);
+            });
             state.procs.iter().filter(|(_, p)| p.here == here && p.stopping.is_none()).map(|(uid, _)| *uid).collect()
         };
         left.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, why));

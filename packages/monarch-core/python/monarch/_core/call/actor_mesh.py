@@ -77,14 +77,14 @@ class ActorMesh(MeshTrait, Generic[A]):
             from monarch._core._native import Targets
 
             procs = self._info.procs
-            targets = Targets(current_process().native, [procs[r] for r in self._base_ranks()], self._info.uid)
+            targets = Targets(current_process().native, [procs[r] for r in self._base_ranks()], self._info.mailbox)
             self._cached["targets"] = targets
         return targets
 
     def _addressed_extent(self) -> bytes:
         """The shape as receivers need it; empty if it is the spawn shape, which they know."""
-        extent = self._shape.extent
-        if extent == self._info.extent and self._base_ranks() == list(range(len(self._info.procs))):
+        extent, info = self._shape.extent, self._info
+        if info.mailbox == info.uid and extent == info.extent and self._base_ranks() == list(range(len(self._info.procs))):
             return b""
         return extent.to_wire()
 

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
 def reach(process: LocalProcess, job: int, places: list[tuple[int, int]]) -> None:
     """Processes are on these hosts: from now on they can be sent to."""
-    if job in (0, process.job):
-        elsewhere = [place for place in places if place[1] != process.agent_uid]
+    if job in process.services_of:
+        # Of a service, which is in the job of its agent: what its host is called in a job that it serves.
+        host, job = process.services_of[job]
+        places = [(proc, host) for proc, _ in places]
+    here = process.agent_uid if job in (0, process.job) else process.serves.get(job)
+    if here is not None:
+        elsewhere = [place for place in places if place[1] != here]
         if elsewhere:
-            process.ended.update(process.native.route(elsewhere))
+            process.ended.update(process.native.route(elsewhere, here))
         return
     # Another client's, of this user and on this machine.
     for agent in {agent for _, agent in places}:
@@ -43,6 +48,7 @@ class MeshInfo:
         "extent",
         "failed",
         "job",
+        "mailbox",
         "name",
         "owner_agent",
         "owner_proc",
@@ -66,8 +72,11 @@ class MeshInfo:
         owner_proc: int = 0,
         owner_agent: int = 0,
         job: int = 0,
+        mailbox: int = 0,
     ) -> None:
         self.uid = uid
+        # Where its actors take messages from: that of the mesh they were spawned as, of which this one is a view.
+        self.mailbox = mailbox or uid
         self.name = name
         self.creator = creator
         self.extent = extent
@@ -100,17 +109,29 @@ class MeshInfo:
     def state(self) -> tuple[Any, ...]:
         wire = self.extent.to_wire()
         owner = (self.owner_proc, self.owner_agent)
-        return (self.uid, self.name, self.creator, wire, self.procs, self.class_name, self.payload, self.agents, owner, self.job)
+        return (
+            self.uid,
+            self.name,
+            self.creator,
+            wire,
+            self.procs,
+            self.class_name,
+            self.payload,
+            self.agents,
+            owner,
+            self.job,
+            self.mailbox,
+        )
 
     @staticmethod
     def known(process: LocalProcess, state: tuple[Any, ...]) -> MeshInfo:
         """The info of a mesh that came in a message: one object per process and mesh."""
         info = process.infos.get(state[0])
         if info is None:
-            uid, name, creator, extent, procs, class_name, payload, agents, (owner_proc, owner_agent), job = state
+            uid, name, creator, extent, procs, class_name, payload, agents, (owner_proc, owner_agent), job, mailbox = state
             shape = Extent.from_wire(extent)
             info = process.infos[uid] = MeshInfo(
-                uid, name, creator, shape, procs, class_name, payload, agents, owner_proc, owner_agent, job
+                uid, name, creator, shape, procs, class_name, payload, agents, owner_proc, owner_agent, job, mailbox
             )
             reach(process, job, list(zip(procs, each_of(agents), strict=True)))
             if owner_proc not in (0, process.uid):

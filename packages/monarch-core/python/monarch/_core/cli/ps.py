@@ -90,6 +90,7 @@ def _lines(answer: dict[str, Any]) -> list[str]:
     # Below the directory of a job on a host: MESH/RANK.
     folders = {os.path.dirname(os.path.dirname(proc["captured_in"])) for proc in answer["procs"] if proc.get("captured_in")}
     notes += [f"  output of procs is captured in {folder}, as MESH/RANK.stdout and MESH/RANK.stderr" for folder in sorted(folders)]
+    notes += [f"  service {note}" for note in answer.get("notes", [])]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
     table = ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows]
     return [*table, *notes]

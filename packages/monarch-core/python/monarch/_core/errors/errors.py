@@ -361,6 +361,10 @@ def promise_dropped(name: str) -> str:
     return _fill("promise_dropped", name=name)
 
 
+def service_failed(name: str, host: str, why: str) -> str:
+    return _fill("service_failed", name=name, host=host, why=why)
+
+
 def request_failed(name: str, proc: str, why: str) -> str:
     return _fill("request_failed", name=name, proc=proc, why=why)
 
@@ -570,6 +574,13 @@ class PromiseDropped(MonarchError):
 
     __module__ = "monarch.extension"
     _default_code = "promise_dropped"
+
+
+class ServiceError(MonarchError):
+    """A service of a host did not start, or runs with other arguments."""
+
+    __module__ = "monarch.extension"
+    _default_code = "service_failed"
 
 
 class RequestError(MonarchError):

@@ -204,6 +204,13 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "a promise of another wheel that nothing can set any more",
         "the promise {name} was dropped before it was set",
     ),
+    ErrorRow(
+        "service_failed",
+        "ServiceError",
+        "a service of a host did not start, or runs with other arguments",
+        "service {name} on host {host}: {why}",
+        "`monarch ps` shows the service, and how it ended",
+    ),
     ErrorRow("request_failed", "RequestError", "the handler of a request failed it", "request {name} to {proc} failed: {why}"),
     ErrorRow(
         "request_unhandled",

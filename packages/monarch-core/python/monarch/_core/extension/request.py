@@ -64,6 +64,8 @@ class Request:
 
 
 _handlers: dict[str, Handler] = {}
+# Those of this package, by the module that has them.
+_OWN = {"monarch.service": "host_services", "monarch.service.serve": "served_jobs"}
 
 
 def serve(name: str, handler: Handler) -> None:
@@ -143,6 +145,12 @@ def _handle(request: Request) -> None:
 
 def _found(request: Request) -> Handler | None:
     """The handler of an entry point; answers the request if there is none."""
+    if request.name in _OWN:
+        from importlib import import_module
+
+        own: Handler = import_module(f"monarch._core.extension.{_OWN[request.name]}").handle
+        _handlers[request.name] = own
+        return own
     found = load_entry(GROUP, request.name)
     if found is None:
         request._unhandled("no wheel that is installed there has a handler of this name")

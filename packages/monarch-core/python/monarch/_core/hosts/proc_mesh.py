@@ -76,9 +76,8 @@ class ProcMesh(MeshTrait):
         return self._spawn(name, Class, args, kwargs)  # pyright: ignore
 
     def _spawn(self, name: str, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorMesh:
-        from monarch._core._native import Caller, stay_if_leaving
+        from monarch._core._native import stay_if_leaving
         from monarch._core.pickle.actor_class import dumps_class
-        from monarch._core.supervise.supervision import OwnedMesh
 
         if self._info.stopped is not None:
             # Where the end of the client has stopped it, a thread of the user has nobody left to tell.
@@ -88,17 +87,22 @@ class ProcMesh(MeshTrait):
         check_names(actor_class(cls), cls)
         cls = replaced(cls)
         check_arguments(cls.__init__, 1, args, kwargs)
+        class_name = f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
+        return self._spawn_actors(new_uid(), name, (class_name, dumps_class(cls), cls), args, kwargs)
+
+    def _spawn_actors(self, uid: int, name: str, kind: tuple[str, bytes, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActorMesh:
+        """`kind`: the class by its name, as it is sent, and itself, if this process has it."""
+        from monarch._core._native import Caller
+        from monarch._core.supervise.supervision import OwnedMesh
+
         process = current_process()
         procs = tuple(self._procs())
         info = self._info
         agents = info.agents if procs == info.procs else runs_of(self._agents())
-        class_name = f"{cls.__module__}.{cls.__qualname__}".replace("<locals>.", "")
+        class_name, payload, cls = kind
         owner = spawning_owner()
-        payload = dumps_class(cls)
         extent = self._shape.extent
-        info = MeshInfo(
-            new_uid(), name, owner.display, extent, procs, class_name, payload, agents, process.uid, process.agent_uid, info.job
-        )
+        info = MeshInfo(uid, name, owner.display, extent, procs, class_name, payload, agents, process.uid, process.agent_uid, info.job)
         info.cls = cls
         handle = ActorMesh(info, whole_shape(info.extent))
         targets = handle._targets()

@@ -79,6 +79,10 @@ class LocalProcess:
         self.watched: set[int] = set()
         # Processes that other wheels have said to be on other hosts.
         self.reached: set[int] = set()
+        # Of a service: what its host is called in the jobs that it serves. And for processes that use one: the host of the service, and its
+        # job as they know them, by the job of its agent.
+        self.serves: dict[int, int] = {}
+        self.services_of: dict[int, tuple[int, int]] = {}
         # Meshes of procs that are to be ready, by the slot that they answer, and how often they were looked at.
         self.starting: dict[int, tuple[MeshInfo, int]] = {}
         self.closed = False

@@ -12,6 +12,7 @@ from monarch._core.hosts.trust import Given
 from monarch._core.process import log_directory, runtime_log
 from monarch._core.process.current import begin_with, known_process
 from monarch._core.process.identity import new_uid
+from monarch._core.process.loaded import loaded_module
 from monarch._core.process.process import FIRST_ERROR, OK, LocalProcess
 from monarch._core.sync import host_workspaces
 from monarch._core.sync import path as workspace_path
@@ -215,6 +216,9 @@ def handle(process: LocalProcess, event: tuple[Any, ...]) -> None:
             _loop.told()
     elif kind == "job_ended":
         process.start_thread(host_workspaces.job_over, event[1])
+        services = loaded_module("monarch._core.extension.host_services")
+        if services is not None:
+            services.job_over(event[1])
         if _loop is not None:
             _loop.told()
     elif kind == "shutdown":

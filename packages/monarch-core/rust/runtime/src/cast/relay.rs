@@ -13,6 +13,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use wire::cast::{Answer, Attachment, CastFrame, CastMode, Reduced, Taken};
@@ -26,6 +27,9 @@ use super::tree::{FAN_OUT, divide, head};
 pub const TAKEN_DELAY: Duration = Duration::from_millis(2);
 /// After so long without another cast the root says which are over.
 pub const QUIET: Duration = Duration::from_millis(100);
+
+/// Of all relays of this process: a proc may answer the casts of several jobs, and its answer has nothing but the token.
+static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
 
 /// One cast for the procs of this host, to be put in order with the other frames of its source.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -73,7 +77,6 @@ pub struct Relay {
     pub(super) groups: HashMap<GroupId, Group>,
     pub(super) forgotten: HashSet<GroupId>,
     tokens: HashMap<u64, (GroupId, u64)>,
-    next_token: u64,
     pub(super) dead: HashSet<ProcUid>,
     pub(super) ended: HashSet<ProcUid>,
     /// What is to be said to whoever asked.
@@ -96,7 +99,6 @@ impl Relay {
             groups: HashMap::new(),
             forgotten: HashSet::new(),
             tokens: HashMap::new(),
-            next_token: 1,
             dead: HashSet::new(),
             ended: HashSet::new(),
             taken: BTreeMap::new(),
@@ -193,8 +195,7 @@ impl Relay {
     /// A new record, with what its own procs are to get.
     fn deliver(&mut self, cast: Cast, out: &mut Vec<Effect>) -> Option<Record> {
         let g = self.groups.get(&cast.group)?;
-        let token = self.next_token;
-        self.next_token += 1;
+        let token = NEXT_TOKEN.fetch_add(1, Ordering::Relaxed);
         let own = g.own.filter(|p| cast.mode != CastMode::Forget && cast.span.contains(*p));
         let mut record = Record::new(cast, token);
         let Some(position) = own else { return Some(record) };
@@ -367,6 +368,11 @@ impl Relay {
         }
         self.settle(now, id, number, &mut out);
         out
+    }
+
+    /// It has delivered the cast with this token, and waits for answers.
+    pub fn has_delivered(&self, token: u64) -> bool {
+        self.tokens.contains_key(&token)
     }
 
     /// What a target of this host is to answer to: the cast, its rank, and the host of the source.

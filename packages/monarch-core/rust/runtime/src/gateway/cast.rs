@@ -154,15 +154,18 @@ impl Gateway {
         }
     }
 
-    /// The job that a process of this host takes part in the casts of.
-    fn job_of_member(&self, proc: ProcUid) -> Option<Arc<Job>> {
-        self.jobs().into_iter().find(|j| lock(&j.casts).members.contains(&proc))
+    /// The job of the cast that a process of this host answers; the process may take part in the casts of several jobs.
+    fn job_of_cast(&self, proc: ProcUid, token: u64) -> Option<Arc<Job>> {
+        self.jobs().into_iter().find(|j| {
+            let casts = lock(&j.casts);
+            casts.members.contains(&proc) && casts.relay.has_delivered(token)
+        })
     }
 
     /// A proc of this host has answered a cast.
     pub(crate) fn cast_reply(&self, proc: ProcUid, reply: Reply, link: &Arc<Link>) {
-        let Some(job) = self.job_of_member(proc) else { return };
         let (token, index) = tree_place(reply.slot);
+        let Some(job) = self.job_of_cast(proc, token) else { return };
         if reply.parts.iter().any(|p| matches!(p, Part::Shared { .. })) {
             let slot = reply.slot;
             if self.answer_there(&job, token, index, reply, link).is_none() {
@@ -210,8 +213,8 @@ impl Gateway {
     }
 
     pub(crate) fn cast_answer(&self, proc: ProcUid, slot: SlotId, status: Status, bytes: Vec<u8>) {
-        let Some(job) = self.job_of_member(proc) else { return };
         let (token, index) = tree_place(slot);
+        let Some(job) = self.job_of_cast(proc, token) else { return };
         self.relay(&job, |c, now| c.relay.on_reply(now, token, index, status, bytes.into()));
         self.act(&job, false);
     }

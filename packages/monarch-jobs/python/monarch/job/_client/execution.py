@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import Actor, MeshFailure, MonarchError, Point, SupervisionError, concurrent_endpoint, context
+from monarch.extension.command import prefixed
 from monarch.job._client.console import Console
 from monarch.job._host.command import GRACE, Command, Order, Refusal
-from monarch.job._host.output import prefixed
 from monarch.job.errors import ExecError
 
 if TYPE_CHECKING:

@@ -20,11 +20,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from monarch.actor import Actor, concurrent_endpoint, context
+from monarch.extension.command import TIMED_OUT, CannotStart, CommandLine, GuardedProcess, OutputBuffer, OutputPipe, end_in_steps, exit_code
 from monarch.job._files import audit
-from monarch.job._host.guarded_process import CannotStart, CommandLine, GuardedProcess, exit_code
-from monarch.job._host.output import OutputBuffer, OutputPipe
 
-TIMED_OUT = 124
 # From SIGINT to SIGTERM, and from there to SIGKILL.
 GRACE = 5.0
 # The same where the proc itself has to end, within `cleanup_timeout`.
@@ -245,14 +243,7 @@ class Command(Actor):
 
     def _end(self, grace: float) -> None:
         if self.ending is None and self.process is not None:
-            self.ending = asyncio.get_running_loop().create_task(self._escalate(self.process, grace))
-
-    async def _escalate(self, process: GuardedProcess, grace: float) -> None:
-        await asyncio.wait((process.started,))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            process.signal(number)
-            await asyncio.wait((process.ended,), timeout=grace)
-        process.signal(signal.SIGKILL)
+            self.ending = asyncio.get_running_loop().create_task(end_in_steps(self.process, grace))
 
 
 def words(order: Order) -> tuple[str | None, ...]:

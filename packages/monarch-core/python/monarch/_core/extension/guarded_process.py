@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monarch.job._host import guard
+from monarch._core.extension import command_guard as guard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -159,6 +159,15 @@ class GuardedProcess:
             except OSError:
                 pass
             self.ended.set_result(signal.SIGKILL)
+
+
+async def end_in_steps(process: GuardedProcess, grace: float) -> None:
+    """Ends a command that has been started: SIGINT, SIGTERM after `grace` seconds, and SIGKILL after as many more."""
+    await asyncio.wait((process.started,))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process.signal(number)
+        await asyncio.wait((process.ended,), timeout=grace)
+    process.signal(signal.SIGKILL)
 
 
 def exit_code(status: int) -> int:

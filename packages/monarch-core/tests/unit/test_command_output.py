@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.job._host.output import LONGEST, Lines, OutputBuffer, prefixed
+from monarch.extension.command import LONGEST, Lines, OutputBuffer, prefixed
 
 PIECES = st.lists(st.one_of(st.binary(max_size=20), st.sampled_from([b"\n", b"a\n", b"\n\n", b"\xc3", b"\xa4\n"])))
 

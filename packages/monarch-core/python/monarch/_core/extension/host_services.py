@@ -1,0 +1,284 @@
+"""The services of a host, in the process of its agent: each is started once, kept running, and ended.
+
+An actor of the agent owns them: a service is a proc with one actor, in the job of the agent itself. Processes of other jobs are let in by
+the agent, job by job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+from _thread import allocate_lock
+from hashlib import blake2b
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monarch._core.call.actor import Actor, concurrent_endpoint
+from monarch._core.call.endpoint import Endpoint
+from monarch._core.errors.errors import RequestError, SupervisionError, cause
+from monarch._core.extension.request import ask
+from monarch._core.extension.served_jobs import REQUEST as SERVE
+from monarch._core.extension.thread import when_done
+from monarch._core.hosts.host_mesh import HostMesh, local_host
+from monarch._core.hosts.proc_mesh import own_proc
+from monarch._core.process.current import current_process
+
+if TYPE_CHECKING:
+    from monarch._core.call.future import Future
+    from monarch._core.errors.errors import MeshFailure
+    from monarch._core.extension.request import Request
+    from monarch._core.hosts.proc_mesh import ProcMesh
+
+# The pause before a start after the first end, and the longest: each end in a row doubles it. What has run so long starts over.
+FIRST_PAUSE, LONGEST_PAUSE, SETTLED = 0.1, 30.0, 60.0
+
+
+class Wanted(NamedTuple):
+    """What a process asks for. `job` is that of the asker; 0 for a service that all jobs share."""
+
+    name: str
+    job: int
+    class_name: str
+    payload: bytes
+    start_seconds: float
+    arguments: bytes
+    # The arguments are the declared ones: the asker takes the service as it runs.
+    is_any: bool
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.name, self.job
+
+    @property
+    def mailbox(self) -> int:
+        """The same on all hosts, so that one mesh has the service of each."""
+        return int.from_bytes(blake2b(f"{self.job} {self.name}".encode(), digest_size=8).digest(), "little") | 1
+
+
+class Running:
+    """A service from its first use until the end of its agent, or of its job."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.procs: ProcMesh | None = None
+        # Of its meshes, as failures name them.
+        self.names: tuple[str, ...] = ()
+        # The start that is awaited, or the last one; its result is the proc.
+        self.start: asyncio.Future[int] = _unset()
+        self.renewed = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.since = 0.0
+        self.ends = 0
+        self.pause = FIRST_PAUSE
+
+    def renew(self) -> None:
+        """The next start is the one that counts."""
+        self.start = _unset()
+        renewed, self.renewed = self.renewed, asyncio.Event()
+        renewed.set()
+
+
+def _unset() -> asyncio.Future[int]:
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    # Of a start that nobody waits for, the failure is in the note.
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
+
+
+class HostServices(Actor):
+    """All services of this host."""
+
+    def __init__(self) -> None:
+        here = local_host(current_process())
+        # An object of its own: the user's `stop` and `shutdown` of this host do not end its services.
+        self.host = HostMesh(here._agents, here._shape, True)
+        self.running: dict[tuple[str, int], Running] = {}
+        # Jobs by what this host is called in them.
+        self.jobs: dict[int, int] = {}
+
+    @concurrent_endpoint
+    async def start(self, wanted: Wanted, asker: int) -> tuple[int, int, int]:
+        """Proc, mailbox and job of the service, which runs and serves the asker's job; started now if it does not run."""
+        process = current_process()
+        here = process.native.job_of(asker)
+        if wanted.job and here is not None:
+            self.jobs[here] = wanted.job
+        running = self.running.get(wanted.key)
+        if running is None:
+            running = self.running[wanted.key] = Running(wanted)
+            running.task = asyncio.create_task(self._first(running))
+        elif running.wanted.arguments != wanted.arguments and not wanted.is_any:
+            runs, asked = (dict(marshal.loads(one.arguments)) for one in (running.wanted, wanted))
+            raise ValueError(f"it runs with the arguments {runs}, and cannot have {asked}")
+        while True:
+            started, renewed = running.start, running.renewed
+            proc = await asyncio.shield(started)
+            job = process.native.serve(proc, asker)
+            if job is not None and here is not None:
+                try:
+                    await ask(proc, SERVE, marshal.dumps((job, here)))
+                    return proc, running.wanted.mailbox, process.job
+                except RequestError as e:
+                    if e.code != "request_proc_ended":
+                        raise
+            elif process.native.job_of(asker) is None:
+                raise RuntimeError("the job that asks for it has ended")
+            # It has ended, which its owner hears in a moment: what starts then is waited for.
+            await renewed.wait()
+
+    @concurrent_endpoint
+    async def end_job(self, here: int) -> None:
+        """The services of one job end with it."""
+        job = self.jobs.pop(here, 0)
+        for key in [key for key in self.running if job and key[1] == job]:
+            running = self.running.pop(key)
+            if running.task is not None:
+                running.task.cancel()
+            _note(running, "")
+            if running.start.done():
+                running.renew()
+            await self._stop(running, "its job has ended")
+            # For who has asked meanwhile.
+            running.start.set_exception(RuntimeError("the job that asks for it has ended"))
+
+    async def __supervise__(self, failure: MeshFailure) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        for running in self.running.values():
+            # While it starts, the start itself sees that it failed.
+            if failure.mesh_name in running.names and running.start.done() and not running.start.exception():
+                running.renew()
+                running.task = asyncio.create_task(self._again(running, failure))
+        return True
+
+    async def _first(self, running: Running) -> None:
+        try:
+            proc = await self._launch(running)
+        except Exception as e:
+            # It is not started again before the next use: that this one fails may be the asker's doing.
+            if self.running.get(running.wanted.key) is running:
+                del self.running[running.wanted.key]
+            running.start.set_exception(e)
+        else:
+            running.start.set_result(proc)
+
+    async def _again(self, running: Running, failure: MeshFailure) -> None:
+        if monotonic() - running.since > SETTLED:
+            running.pause = FIRST_PAUSE
+        why = _cause(failure)
+        while True:
+            running.ends += 1
+            _note(running, f"ended: {why}; it starts again in {running.pause:g} s (end {running.ends})")
+            await self._stop(running, "it has failed")
+            await asyncio.sleep(running.pause)
+            running.pause = min(2 * running.pause, LONGEST_PAUSE)
+            try:
+                proc = await self._launch(running)
+            except Exception as e:
+                why = _why(e).partition("\n")[0]
+                # Who waits is told; the next asker waits for the next start.
+                running.start.set_exception(e)
+                running.renew()
+            else:
+                _note(running, f"started again after {running.ends} ends, the last: {why}")
+                running.start.set_result(proc)
+                return
+
+    async def _launch(self, running: Running) -> int:
+        """One start: the proc, when its actor has been built."""
+        wanted = running.wanted
+        try:
+            async with asyncio.timeout(wanted.start_seconds):
+                procs = running.procs = self.host.spawn_procs(name=f"service {wanted.name}")
+                running.names = (procs._info.unique_name,)
+                await procs.initialized
+                kind = (wanted.class_name, wanted.payload, None)
+                actor = procs._spawn_actors(wanted.mailbox, wanted.name, kind, (), dict(marshal.loads(wanted.arguments)))
+                running.names = (procs._info.unique_name, actor._info.unique_name)
+                # A method that every actor has: it is answered when `__init__` has returned.
+                await Endpoint(actor, "__sizeof__", object.__sizeof__).call_one()
+        except TimeoutError:
+            await self._stop(running, "it did not start in time")
+            raise TimeoutError(f"it did not start within {wanted.start_seconds:g} s") from None
+        except BaseException:
+            await self._stop(running, "it did not start")
+            raise
+        running.since = monotonic()
+        return procs._procs()[0]
+
+    async def _stop(self, running: Running, reason: str) -> None:
+        procs, running.procs, running.names = running.procs, None, ()
+        if procs is None:
+            return
+        process = current_process()
+        if running.start.done():
+            stopped = procs.stop(reason)
+        else:
+            # It may hang: there is nothing to wait for.
+            for proc in procs._procs():
+                process.native.kill_proc(proc)
+            stopped = procs.stop(reason)
+        try:
+            await stopped
+        except Exception as e:  # of a clean-up: it is over all the same
+            del e
+
+
+def _note(running: Running, text: str) -> None:
+    name, job = running.wanted.key
+    current_process().native.note(name if not job else f"{name} of job {job:x}", text)
+
+
+_lock = allocate_lock()
+_services: Any = None
+
+
+def _keeper() -> Any:
+    """The actor, spawned with the first use; on the extension thread of the agent."""
+    global _services
+    with _lock:
+        if _services is None:
+            process = current_process()
+            found = own_proc(process)._spawn("services", HostServices, (), {})
+            # Its failure is told to those who ask for a service, and does not end the agent.
+            process.supervision.disown(found._info.uid)
+            _services = found
+        return _services
+
+
+def handle(request: Request) -> None:
+    """A process of a job asks for a service of this host."""
+    process = current_process()
+    if not process.is_client:
+        raise PermissionError("services are started by the agent of a host, which this process is not")
+    name, class_name, payload, shared, start_seconds, arguments, is_any = marshal.loads(request.body)
+    here = process.native.job_of(request.proc)
+    job = None if here is None else process.native.client_of(here)
+    if job is None:
+        raise LookupError("the job that asks for it is over")
+    wanted = Wanted(name, 0 if shared else job, class_name, payload, start_seconds, arguments, is_any)
+    request.defer()
+    started: Future[tuple[int, int, int]] = _keeper().start.call_one(wanted, int(request.proc))
+    when_done(started, lambda done: _answer(request, done))
+
+
+def _answer(request: Request, started: Future[tuple[int, int, int]]) -> None:
+    try:
+        request.answer(marshal.dumps(started.get()))
+    except Exception as e:  # what it failed with
+        request.fail(f"{current_process().host}\n{_why(getattr(e, 'exception', e))}".encode())
+
+
+def _why(error: BaseException) -> str:
+    """Why a service does not start."""
+    if isinstance(error, SupervisionError) and error.failure is not None:
+        return f"{_cause(error.failure)}\n{error.failure.report()}"
+    return str(error) if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+
+
+def _cause(failure: MeshFailure) -> str:
+    return cause(failure.reason, host=failure.host)
+
+
+def job_over(here: int) -> None:
+    """A job of another host's client has ended here."""
+    if _services is not None:
+        _services.end_job.broadcast(here)

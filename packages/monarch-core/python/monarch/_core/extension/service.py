@@ -1,0 +1,128 @@
+"""Programs of which each host has one: declared by a wheel, started by the agent of the host with the first use."""
+
+from __future__ import annotations
+
+import marshal
+
+from monarch._core.call.actor import actor_class, check_arguments
+from monarch._core.call.actor_mesh import ActorMesh, check_names, whole_shape
+from monarch._core.call.mesh_info import MeshInfo
+from monarch._core.call.runs import runs_of
+from monarch._core.config.entry_points import BrokenEntry, load_entry
+from monarch._core.errors.errors import RequestError, ServiceError, service_failed
+from monarch._core.extension.ids import HostId
+from monarch._core.extension.request import ask
+from monarch._core.pickle.actor_class import dumps_class
+from monarch._core.process.current import current_process, simulated_process
+from monarch._core.process.identity import new_uid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from monarch._core.call.actor import Actor
+    from monarch._core.call.future import Future
+    from monarch._core.hosts.host_mesh import HostMesh
+    from monarch._core.process.process import LocalProcess
+
+GROUP = "monarch.service"
+REQUEST = "monarch.service"
+
+
+class Service:
+    """The declaration of a service, which an entry point of the group `monarch.service` names; immutable.
+
+    `actor` is its class, of an importable module. A `shared` service is one for all jobs of the host, else each job has its own, which ends
+    with the job. `arguments` are keyword arguments of the class that `service` may add to. A start may take `start_seconds`.
+    """
+
+    __slots__ = ("actor", "arguments", "shared", "start_seconds")
+
+    actor: type[Actor]
+    shared: bool
+    arguments: Mapping[str, Any]
+    start_seconds: float
+
+    def __init__(
+        self, actor: type[Actor], *, shared: bool = False, arguments: Mapping[str, Any] | None = None, start_seconds: float = 30.0
+    ) -> None:
+        check_names(actor_class(actor), actor)
+        if not 0 < start_seconds < float("inf"):
+            raise ValueError(f"start_seconds must be a positive number of seconds, not {start_seconds}")
+        for field, value in zip(self.__slots__, (actor, dict(arguments or {}), bool(shared), float(start_seconds)), strict=True):
+            object.__setattr__(self, field, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Service.{name} cannot be set: a declaration is immutable")
+
+    def __repr__(self) -> str:
+        return f"Service({self.actor.__qualname__}, shared={self.shared}, arguments={self.arguments})"
+
+
+def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = None) -> ActorMesh:
+    """The service of that name on each of the hosts, as a mesh of actors in the shape of the hosts; waits until it has started everywhere.
+
+    The agent of a host starts it with the first use, and again, with a growing pause, when it ends. The handle fails for a rank whose
+    service has ended since: ask again. Arguments are plain data: None, bool, int, float, str, bytes, and lists, tuples and dicts of them.
+
+    `ServiceError` if no wheel has it, if it does not start, or if it runs with other arguments than those that are given here.
+    """
+    if simulated_process() is not None:
+        raise RuntimeError(f"service({name!r}): a Universe has no services of hosts")
+    declared = _declared(name)
+    given = {**declared.arguments, **(arguments or {})}
+    check_arguments(declared.actor.__init__, 1, (), given)
+    try:
+        packed = marshal.dumps(sorted(given.items()))
+    except ValueError:
+        raise TypeError(f"service({name!r}): arguments are plain data, which {given!r} is not") from None
+    hosts._check_usable()
+    process = current_process()
+    agents = hosts._agent_ids()
+    cls = declared.actor
+    class_name, payload = f"{cls.__module__}.{cls.__qualname__}", dumps_class(cls)
+    body = marshal.dumps((name, class_name, payload, declared.shared, declared.start_seconds, packed, arguments is None))
+    asked = {agent: ask(agent, REQUEST, body) for agent in dict.fromkeys(agents)}
+    found = {agent: _started(process, name, agent, answer) for agent, answer in asked.items()}
+    mailbox = next(iter(found.values()))[1] if found else 0
+    procs = tuple(found[agent][0] for agent in agents)
+    extent = hosts.extent
+    info = MeshInfo(new_uid(), name, "<host>", extent, procs, class_name, payload, runs_of(agents), job=process.job, mailbox=mailbox)
+    info.cls = cls
+    process.infos[info.uid] = info
+    elsewhere = [(found[agent][0], agent) for agent in found if agent != process.agent_uid]
+    process.ended.update(process.native.route(elsewhere))
+    info.mark_ended(process.ended)
+    return ActorMesh(info, whole_shape(extent))
+
+
+def _declared(name: str) -> Service:
+    found = load_entry(GROUP, name)
+    if found is None:
+        raise ServiceError(
+            f"no service {name!r} is installed", hint=f"install the wheel that has {name!r} in the entry-point group {GROUP}"
+        )
+    if isinstance(found, BrokenEntry):
+        wheel = found.wheel.partition(" ")[0]
+        raise ServiceError(
+            f"service {name!r} cannot be loaded\n  {found.describe()}", hint=f"install a version of {wheel} that fits this monarch-core"
+        ) from found.error
+    if not isinstance(found.value, Service):
+        raise ServiceError(f"service {name!r} of {found.wheel} is {found.value!r}, not a monarch.extension.Service")
+    return found.value
+
+
+def _started(process: LocalProcess, name: str, agent: int, answer: Future[bytes]) -> tuple[int, int]:
+    """Proc and mailbox of the service on one host."""
+    try:
+        proc, mailbox, job = marshal.loads(answer.get())
+    except RequestError as e:
+        if e.code != "request_failed":
+            raise ServiceError(service_failed(name, str(HostId(agent)), str(e))) from e
+        host, _, why = e.body.decode(errors="replace").partition("\n")
+        raise ServiceError(service_failed(name, host, why.replace("\n", "\n  "))) from None
+    if job != process.job:
+        # What the service sends of itself, ports for example, is of the job of its agent.
+        process.services_of[job] = (agent, process.job)
+    return proc, mailbox

@@ -1,0 +1,24 @@
+"""Commands of users in child processes: a guard that leaves nothing behind, their output, signals, exit codes and terminals."""
+
+from monarch._core.extension.command_output import LONGEST, Lines, OutputBuffer, OutputPipe, prefixed
+from monarch._core.extension.guarded_process import CannotStart, CommandLine, GuardedProcess, end_in_steps, exit_code
+from monarch._core.extension.run_command import TIMED_OUT, Finished, run_command
+from monarch._core.extension.terminal_process import HUNG_UP, TerminalProcess
+
+__all__ = [
+    "HUNG_UP",
+    "LONGEST",
+    "TIMED_OUT",
+    "CannotStart",
+    "CommandLine",
+    "Finished",
+    "GuardedProcess",
+    "Lines",
+    "OutputBuffer",
+    "OutputPipe",
+    "TerminalProcess",
+    "end_in_steps",
+    "exit_code",
+    "prefixed",
+    "run_command",
+]

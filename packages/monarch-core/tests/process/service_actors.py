@@ -1,0 +1,70 @@
+"""A service for tests: an actor of a module that workers import, and its declaration as a wheel would have it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from monarch._core.config import entry_points
+from monarch.actor import Actor, Channel, Port, PortReceiver, endpoint
+from monarch.extension import Service
+
+
+class Perch(Actor):
+    def __init__(self, color: str = "green", how: str = "") -> None:
+        if how == "raises":
+            raise LookupError("no wood")
+        if how == "dies":
+            os._exit(8)
+        if how == "hangs":
+            threading.Event().wait()
+        self.color = color
+        self.birds: list[str] = []
+
+    @endpoint
+    def sit(self, bird: str) -> list[str]:
+        self.birds.append(bird)
+        return self.birds
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+    @endpoint
+    def double(self, value: Any) -> Any:
+        return value + value
+
+    @endpoint
+    def forward(self, other: Any, bird: str) -> list[str]:
+        """Calls an actor of the job that asks."""
+        return list(other.sit.call(bird).get().values())[0]
+
+    @endpoint
+    def send(self, port: Port[str]) -> None:
+        port.send(self.color)
+
+    @endpoint
+    def listen(self) -> Port[str]:
+        port, self.receiver = Channel[str].open()
+        return port
+
+    @endpoint
+    def heard(self) -> str:
+        receiver: PortReceiver[str] = self.receiver
+        return receiver.recv().get(timeout=20)
+
+    @endpoint
+    def leave(self) -> None:
+        os._exit(7)
+
+    @endpoint
+    def fall(self) -> None:
+        raise RuntimeError("fell off")
+
+
+def declare(name: str, service: Any = None, **options: Any) -> str:
+    """As an entry point of an installed wheel would."""
+    value = Service(Perch, **options) if service is None else service
+    entry_points._known[("monarch.service", name)] = entry_points.LoadedEntry("monarch.service", name, "wheel 1.0", "wheel:x", value)
+    return name
