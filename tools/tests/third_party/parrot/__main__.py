@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from queue import Queue
 
 from monarch.actor import Actor, ActorError, MonarchError, endpoint, this_host
 from monarch.config import configure, configured
@@ -13,12 +16,14 @@ from monarch.extension import (
     BrokenEntry,
     LoadedEntry,
     ProcEnd,
+    ProcJoined,
     PromiseDropped,
     RequestError,
     ask,
     end_of,
     entry_names,
     error_text,
+    listen,
     load_entry,
     member,
     needs_wheel,
@@ -27,6 +32,7 @@ from monarch.extension import (
     setting,
     watch,
 )
+from parrot import hooks
 from parrot.errors import WordError
 
 
@@ -40,12 +46,16 @@ class Talker(Actor):
         raise WordError(word)
 
     @endpoint
+    def told(self) -> tuple[list[str], str | None]:
+        return hooks.told, os.environ.get("PARROT_CAGE")
+
+    @endpoint
     def words(self) -> int:
         return setting("parrot_words")
 
 
 def main() -> None:
-    for point in (entry_points, promises, membership, requests, settings, errors, commands):
+    for point in (entry_points, promises, membership, listeners, process_setup, requests, settings, errors, commands):
         point()
         print(f"{point.__name__}: ok")
 
@@ -76,6 +86,38 @@ def membership() -> None:
     procs.stop().get()
     found = end.get()
     assert isinstance(found, ProcEnd) and found.reason.kind == "stopped", found
+
+
+def listeners() -> None:
+    events: Queue[object] = Queue()
+
+    def breaks(event: object) -> None:
+        raise LookupError("no such member")
+
+    broken, listening = listen(breaks), listen(events.put)
+    procs = this_host().spawn_procs(name="talkers")
+    joined = events.get()
+    assert isinstance(joined, ProcJoined) and joined.name == "talkers" and joined.host == member().host, joined
+    assert procs.spawn("talker", Talker).proc.call_one().get() == joined.proc
+    procs.stop().get()
+    ended = events.get()
+    assert isinstance(ended, ProcEnd) and ended.proc == joined.proc, ended
+    assert not broken.is_active() and listening.is_active()
+    listening.stop()
+    assert not listening.is_active()
+
+
+def process_setup() -> None:
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("monarch.extension").addHandler(handler)
+    procs = this_host().spawn_procs({"gpus": 2}, name="greeted")
+    assert procs.spawn("talker", Talker).told.call().get().values() == [(["hello greeted 0"], "open"), (["hello greeted 1"], "open")]
+    procs.stop().get()
+    logging.getLogger("monarch.extension").removeHandler(handler)
+    # The two that fail were left out when the first proc was spawned, and for good.
+    assert records == [] and "PARROT_CAGE" not in os.environ, records
 
 
 def requests() -> None:
@@ -133,6 +175,7 @@ def commands() -> None:
     assert "parrot" in monarch("--help")
     doctor = monarch("doctor")
     assert "can speak" in doctor and "parrot 1.2.3" in doctor and "parrot.no_such_module" in doctor, doctor
+    assert "LookupError: the cage is lost" in doctor and "TimeLimit: contribute: not done within 0.2 s" in doctor, doctor
     assert "belongs to monarch-core" in doctor and "Traceback" in doctor and "pip install -U parrot" in doctor, doctor
 
 
