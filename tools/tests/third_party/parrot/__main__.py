@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 
 from monarch.actor import Actor, ActorError, Channel, MonarchError, SupervisionError, endpoint, this_host
 from monarch.actor.testing import patch_tensor_engine
@@ -21,6 +23,7 @@ from monarch.extension import (
     LoadedEntry,
     ProcEnd,
     ProcId,
+    ProcJoined,
     PromiseDropped,
     RequestError,
     ServiceError,
@@ -28,6 +31,7 @@ from monarch.extension import (
     end_of,
     entry_names,
     error_text,
+    listen,
     load_entry,
     member,
     needs_wheel,
@@ -39,6 +43,7 @@ from monarch.extension import (
 )
 from monarch.extension.command import CannotStart, CommandLine, Finished, TerminalProcess, run_command
 from monarch.job import JobError, LocalJob, add_feature, job_loads
+from parrot import hooks
 from parrot.errors import WordError
 
 
@@ -52,6 +57,10 @@ class Talker(Actor):
         raise WordError(word)
 
     @endpoint
+    def told(self) -> tuple[list[str], str | None]:
+        return hooks.told, os.environ.get("PARROT_CAGE")
+
+    @endpoint
     def words(self) -> int:
         return setting("parrot_words")
 
@@ -61,7 +70,21 @@ class Talker(Actor):
 
 
 def main() -> None:
-    for point in (entry_points, promises, membership, requests, meshes, services, programs, features, settings, errors, commands):
+    for point in (
+        entry_points,
+        promises,
+        membership,
+        listeners,
+        process_setup,
+        requests,
+        meshes,
+        services,
+        programs,
+        features,
+        settings,
+        errors,
+        commands,
+    ):
         point()
         print(f"{point.__name__}: ok")
 
@@ -92,6 +115,38 @@ def membership() -> None:
     procs.stop().get()
     found = end.get()
     assert isinstance(found, ProcEnd) and found.reason.kind == "stopped", found
+
+
+def listeners() -> None:
+    events: Queue[object] = Queue()
+
+    def breaks(event: object) -> None:
+        raise LookupError("no such member")
+
+    broken, listening = listen(breaks), listen(events.put)
+    procs = this_host().spawn_procs(name="talkers")
+    joined = events.get()
+    assert isinstance(joined, ProcJoined) and joined.name == "talkers" and joined.host == member().host, joined
+    assert procs.spawn("talker", Talker).proc.call_one().get() == joined.proc
+    procs.stop().get()
+    ended = events.get()
+    assert isinstance(ended, ProcEnd) and ended.proc == joined.proc, ended
+    assert not broken.is_active() and listening.is_active()
+    listening.stop()
+    assert not listening.is_active()
+
+
+def process_setup() -> None:
+    records: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("monarch.extension").addHandler(handler)
+    procs = this_host().spawn_procs({"gpus": 2}, name="greeted")
+    assert procs.spawn("talker", Talker).told.call().get().values() == [(["hello greeted 0"], "open"), (["hello greeted 1"], "open")]
+    procs.stop().get()
+    logging.getLogger("monarch.extension").removeHandler(handler)
+    # The two that fail were left out when the first proc was spawned, and for good.
+    assert records == [] and "PARROT_CAGE" not in os.environ, records
 
 
 def requests() -> None:
@@ -245,6 +300,7 @@ def commands() -> None:
     assert "parrot" in monarch("--help")
     doctor = monarch("doctor")
     assert "can speak" in doctor and "parrot 1.2.3" in doctor and "parrot.no_such_module" in doctor, doctor
+    assert "LookupError: the cage is lost" in doctor and "TimeLimit: contribute: not done within 0.2 s" in doctor, doctor
     assert "belongs to monarch-core" in doctor and "Traceback" in doctor and "pip install -U parrot" in doctor, doctor
 
 

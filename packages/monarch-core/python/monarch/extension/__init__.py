@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from monarch._core.extension.ids import JobId as JobId
     from monarch._core.extension.ids import ProcId as ProcId
     from monarch._core.extension.ids import Rank as Rank
+    from monarch._core.extension.listening import HostEnd as HostEnd
+    from monarch._core.extension.listening import HostJoined as HostJoined
+    from monarch._core.extension.listening import Listening as Listening
+    from monarch._core.extension.listening import ProcJoined as ProcJoined
+    from monarch._core.extension.listening import listen as listen
     from monarch._core.extension.membership import Member as Member
     from monarch._core.extension.membership import ProcEnd as ProcEnd
     from monarch._core.extension.membership import end_of as end_of
@@ -42,6 +47,7 @@ if TYPE_CHECKING:
     from monarch._core.extension.setting import seconds as seconds
     from monarch._core.extension.setting import setting as setting
     from monarch._core.extension.thread import when_done as when_done
+    from monarch._core.hosts.proc_setup import ProcSetup as ProcSetup
 
 # The version of this interface: a wheel that was built for another major version is refused.
 VERSION = (0, 1)
@@ -55,12 +61,14 @@ _HOMES = {
     "errors.errors": ("PromiseDropped", "RequestError", "ServiceError"),
     "errors.table": ("ErrorRow",),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
+    "extension.listening": ("HostEnd", "HostJoined", "Listening", "ProcJoined", "listen"),
     "extension.membership": ("Member", "ProcEnd", "end_of", "is_ending", "is_simulated", "member", "reach", "watch"),
     "extension.promise": ("Promise", "promise"),
     "extension.request": ("Request", "ask", "serve"),
     "extension.service": ("Service", "service"),
     "extension.setting": ("seconds", "setting"),
     "extension.thread": ("when_done",),
+    "hosts.proc_setup": ("ProcSetup",),
 }
 # End of the generated table.
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

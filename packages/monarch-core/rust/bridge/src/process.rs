@@ -293,6 +293,11 @@ impl Process {
         self.node.end_of_old(ProcUid(proc)).map(|ended| describe(ended.end.clone()))
     }
 
+    /// Whether this is the identity of a host, as far as this process knows hosts.
+    fn is_host(&self, uid: u64) -> bool {
+        self.node.routes.is_host(ProcUid(uid))
+    }
+
     /// Decodes the bytes of a result whose process ended.
     #[staticmethod]
     fn decode_end(body: &[u8]) -> PyResult<End> {

@@ -37,7 +37,7 @@ impl Routes {
         self.lost.read().unwrap_or_else(PoisonError::into_inner).get(&host).cloned()
     }
 
-    fn is_host(&self, uid: ProcUid) -> bool {
+    pub fn is_host(&self, uid: ProcUid) -> bool {
         self.hosts.read().unwrap_or_else(PoisonError::into_inner).contains(&uid)
     }
 

@@ -7,6 +7,7 @@ from monarch._core.call.answer import exit_reason
 from monarch._core.call.future import Future
 from monarch._core.call.mesh_info import reach as reach_hosts
 from monarch._core.errors.errors import ExitReason, cause
+from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import HostId, JobId, ProcId, Rank
 from monarch._core.process.current import current_process, known_process, simulated_process
 from monarch._core.process.process import GATHER
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from monarch._core._native import CallCell
 
 
-class Member:
+class Member(Frozen):
     """A process as a member of a job; immutable.
 
     `proc`, `host` and `job` are identities, `rank` the position in the mesh of procs (0 in the client), `name` the name of that mesh
@@ -37,28 +38,26 @@ class Member:
     is_client: bool
 
     def __init__(self, proc: int, job: int, host: int, name: str, hostname: str, pid: int, rank: int, is_client: bool) -> None:
-        values = (ProcId(proc), JobId(job), HostId(host), name, hostname, pid, Rank(rank), is_client)
-        for field, value in zip(("proc", "job", "host", "name", "hostname", "pid", "rank", "is_client"), values, strict=True):
-            object.__setattr__(self, field, value)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"Member.{name} cannot be set: a member is immutable")
+        self._set(proc=ProcId(proc), job=JobId(job), host=HostId(host), name=name, hostname=hostname, pid=pid)
+        self._set(rank=Rank(rank), is_client=is_client)
 
     def __repr__(self) -> str:
         return f"Member({self.name}[{int(self.rank)}] {self.proc} on {self.hostname}, pid {self.pid})"
 
 
-class ProcEnd:
-    """How a process ended: `reason`, the host (`hostname`) and `pid` as far as they are known, and the last lines of its output."""
+class ProcEnd(Frozen):
+    """How a process ended: `reason`, the host (`hostname`) and `pid` as far as they are known, the last lines of its output; immutable."""
 
     __slots__ = ("hostname", "output", "pid", "proc", "reason")
 
+    proc: ProcId
+    reason: ExitReason
+    hostname: str
+    pid: int | None
+    output: tuple[str, ...]
+
     def __init__(self, proc: ProcId, reason: ExitReason, hostname: str, pid: int | None, output: tuple[str, ...]) -> None:
-        self.proc = proc
-        self.reason = reason
-        self.hostname = hostname
-        self.pid = pid
-        self.output = output
+        self._set(proc=proc, reason=reason, hostname=hostname, pid=pid, output=output)
 
     def describe(self) -> str:
         """The cause, as errors of core state it."""
@@ -100,7 +99,7 @@ def reach(proc: ProcId | int, host: HostId | int) -> None:
 def end_of(proc: ProcId | int) -> ProcEnd | None:
     """How the process ended, as far as this process knows; None while it is not known to have ended."""
     end = current_process().native.ended(proc)
-    return None if end is None else _end(ProcId(proc), end)
+    return None if end is None else proc_end(ProcId(proc), end)
 
 
 def watch(proc: ProcId | int, host: HostId | int = 0) -> Future[ProcEnd]:
@@ -122,9 +121,9 @@ def _watched(proc: ProcId, call: CallCell) -> ProcEnd:
     if not raw:
         # Many have come and gone since.
         return ProcEnd(proc, ExitReason("stopped", detail="it ended long ago, and why is not kept"), "", None, ())
-    return _end(proc, NativeProcess.decode_end(raw))
+    return proc_end(proc, NativeProcess.decode_end(raw))
 
 
-def _end(proc: ProcId, end: tuple[Any, ...]) -> ProcEnd:
+def proc_end(proc: ProcId, end: tuple[Any, ...]) -> ProcEnd:
     pid, _, hostname, *_, output = end
     return ProcEnd(proc, exit_reason(end), hostname, pid or None, tuple(output))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from monarch._core._native import CallCell
     from monarch._core.call.future import Future
 
 
@@ -29,8 +30,8 @@ class ExtensionThread:
         self._tasks: deque[Callable[[], object]] = deque()
         self._watcher = LoopWatcher()
         self._numbers = count()
-        # Futures that are not done, and what is to run then.
-        self._waiting: dict[int, tuple[Future[Any], Callable[[Future[Any]], object]]] = {}
+        # What is to run when a call that is watched has its answer.
+        self._waiting: dict[int, Callable[[], object]] = {}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         start_new_thread(self._run, ())
 
@@ -47,8 +48,12 @@ class ExtensionThread:
                 raise TypeError(f"when_done({future!r}): an async function that nothing has awaited yet is run by its reader: await it")
             self.run(lambda: then(future))
             return
+        self.when_arrived(call, index, lambda: then(future))
+
+    def when_arrived(self, call: CallCell, index: int, task: Callable[[], object]) -> None:
+        """Runs it when the call has its answer, of a stream the one with this index. From any thread."""
         number = next(self._numbers)
-        self._waiting[number] = future, then
+        self._waiting[number] = task
         call.watch(index, self._watcher, number)
 
     def _run(self) -> None:
@@ -62,8 +67,7 @@ class ExtensionThread:
                 os.eventfd_read(self._wake)
             if self._watcher.fileno() in ready:
                 for number in self._watcher.drain():
-                    future, then = self._waiting.pop(number)
-                    self._guarded(lambda then=then, future=future: then(future))
+                    self._guarded(self._waiting.pop(number))
             while self._tasks:
                 self._guarded(self._tasks.popleft())
 

@@ -76,6 +76,8 @@ class Attachment:
         self.future: Future[None] = Future._of(self.cell, self._result)
 
     def begin(self) -> None:
+        if self.process.membership is not None:
+            self.process.membership.attaching(self, set(self._again))
         self.process.start_thread(self._run)
 
     def _run(self) -> None:

@@ -15,7 +15,7 @@ from monarch._core.hosts.host_mesh import HostMesh, host_extent
 from monarch._core.hosts.proc_mesh import ProcMesh
 from monarch._core.hosts.slow_spawn import watch
 from monarch._core.process.current import current_process, simulated_process
-from monarch._core.process.environment import start_variables
+from monarch._core.process.environment import changed, is_start_variable, start_variables
 from monarch._core.process.identity import checked_name, new_uid
 from monarch._core.process.loaded import loaded_module
 from monarch._core.process.log_directory import directory_below, log_root, output_file
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._core.hosts.bootstrap_command import BootstrapCommand
+    from monarch._core.hosts.proc_setup import Wire
 
 _BIND_KEYS = frozenset({"cpunodebind", "membind", "physcpubind", "cpus"})
 
@@ -55,6 +56,8 @@ def spawn_procs(
     count = each * len(hosts)
     binds = _checked_binds(proc_bind, each)
     process = current_process()
+    hooks = _contributed(process, name, count)
+    changes = {} if hooks is None else hooks[4]
     owner = spawning_owner()
     procs = tuple(new_uid() for _ in range(count))
     agents = hosts._agent_ids()
@@ -64,7 +67,8 @@ def spawn_procs(
     # Without code of the user each proc comes up or ends in time, so that all can be counted; with it one may wait for another.
     ready = process.native.cell(GATHER if bootstrap is None else FIRST_ERROR, count, list(procs), info.uid)
     setups = {
-        elsewhere: _setup(process, hosts, info, bootstrap, ready.slot, elsewhere) for elsewhere in {a != process.agent_uid for a in agents}
+        elsewhere: _setup(process, hosts, info, bootstrap, ready.slot, elsewhere, hooks)
+        for elsewhere in {a != process.agent_uid for a in agents}
     }
     limit = config.spawn_ready_seconds()
     prefix = config.value("prefix_with_rank")
@@ -80,7 +84,7 @@ def spawn_procs(
         setup = marshal.dumps((setups[elsewhere], rank, uid, bind, agent))
         given = bootstrap_command(Point(rank, extent)) if callable(bootstrap_command) else bootstrap_command
         key = id(given) + elsewhere if given is bootstrap_command and (given is not None or bind is None) else -1 - rank
-        command = known[key] if key in known else known.setdefault(key, _command(process, hosts, given, bind, elsewhere))
+        command = known[key] if key in known else known.setdefault(key, _command(process, hosts, given, bind, elsewhere, changes))
         if command is None:
             commands.append(sys.executable)
         else:
@@ -99,6 +103,8 @@ def spawn_procs(
     for agent, asked in zip(agents, plans, strict=True):
         process.native.spawn_procs(agent if agent != process.agent_uid else 0, asked)
     watch(process, info, ready.slot)
+    if process.membership is not None:
+        process.membership.spawned(info)
     mesh = ProcMesh(info, whole_shape(extent), hosts._state(), owned, (ready, commands))
     hosts._spawned.add(owned)
     _remember(mesh)
@@ -123,7 +129,20 @@ def _checked_binds(proc_bind: list[dict[str, str]] | None, each: int) -> list[di
     return proc_bind
 
 
-def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[], Any] | None, slot: int, elsewhere: bool) -> bytes:
+def _contributed(process: Any, name: str, count: int) -> Wire | None:
+    """What other wheels have these procs know; nothing is loaded where none has a hook."""
+    from monarch._core.config.entry_points import entry_names
+
+    if process.universe is not None or not entry_names("monarch.process"):
+        return None
+    from monarch._core.hosts.proc_setup import contribute
+
+    return contribute(name, count)
+
+
+def _setup(
+    process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[], Any] | None, slot: int, elsewhere: bool, hooks: Wire | None
+) -> bytes:
     """What all procs of a mesh need to know, those on hosts `elsewhere` or those here."""
     from _pickle import dumps
 
@@ -139,12 +158,13 @@ def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[]
             "owner_place": (process.uid, process.agent_uid),
             "slot": slot,
             "mesh": (info.state(), whole_shape(info.extent), hosts._state()),
-            "env": None if elsewhere else dict(os.environ),
+            "env": None if elsewhere else changed(None if hooks is None else hooks[4]),
             "cwd": None if elsewhere else _cwd(),
             "log_dir": "" if elsewhere else process.log_dir,
             "path": own_paths() if elsewhere else list(sys.path),
             "workspace": [] if workspaces is None else workspaces.pushed(hosts._agents),
             "config": config.pushed_values(elsewhere),
+            "hooks": hooks,
             "bootstrap": None if bootstrap is None else dumps_in_band(bootstrap),
             "executable": hosts._executable,
             "python": tuple(sys.version_info[:2]),
@@ -169,7 +189,12 @@ def _cwd() -> str | None:
 
 
 def _command(
-    process: Any, hosts: HostMesh, given: BootstrapCommand | None, bind: dict[str, str] | None, elsewhere: bool
+    process: Any,
+    hosts: HostMesh,
+    given: BootstrapCommand | None,
+    bind: dict[str, str] | None,
+    elsewhere: bool,
+    changes: dict[str, str | None],
 ) -> tuple[list[str], str | None, bool, Any, str] | None:
     """Argument vector, program and environment of a process that cannot be forked from the zygote, and how errors show it."""
     from monarch._core.hosts.bootstrap_command import BootstrapCommand
@@ -179,16 +204,20 @@ def _command(
         exec_anyway = (
             config.value("spawn_method") == "exec"
             or (bind is not None and "membind" in bind)
-            or (not elsewhere and start_variables() != process.start_variables)
+            or (not elsewhere and start_variables(changes) != process.start_variables)
+            or (elsewhere and any(is_start_variable(name) for name in changes))
         )
         if executable is None and not exec_anyway:
             return None
         if executable is None and elsewhere:
-            return [], None, True, {}, "python"
+            return [], None, True, changes, "python"
         given = BootstrapCommand(executable or sys.executable)
     if not isinstance(given, BootstrapCommand):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"bootstrap_command gave {given!r}, which is not a BootstrapCommand")
     given._check()
+    if changes:
+        # What the user says of a variable goes before what a wheel says.
+        given = BootstrapCommand(given.program, given.arg0, given.args, {**changes, **given.env}, given.inherit_env)
     if elsewhere:
         return given._argv(), given.program, given.inherit_env, given.env, " ".join((given.program, *(given.args or ())))
     return given._argv(), given.program, False, given._environment(), " ".join((given.program, *(given.args or ())))

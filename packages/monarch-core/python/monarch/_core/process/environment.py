@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from _thread import get_ident
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 def host_name() -> str:
     return os.uname().nodename
@@ -14,8 +18,20 @@ def host_name() -> str:
 _START_VARIABLES = ("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES")
 
 
-def start_variables() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if k.startswith(_START_VARIABLES)}
+def is_start_variable(name: str) -> bool:
+    return name.startswith(_START_VARIABLES)
+
+
+def changed(changes: Mapping[str, str | None] | None) -> dict[str, str]:
+    """The environment of this process after changes, if there are any; None removes a variable."""
+    if not changes:
+        return dict(os.environ)
+    return {name: value for name, value in {**os.environ, **changes}.items() if value is not None}
+
+
+def start_variables(changes: Mapping[str, str | None] | None = None) -> dict[str, str]:
+    """Those that this process has, after changes if there are any."""
+    return {name: value for name, value in changed(changes).items() if is_start_variable(name)}
 
 
 def is_main_thread() -> bool:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from monarch._core.actor.local_actor import LocalActor
     from monarch._core.call.actor_mesh import ActorMesh
     from monarch._core.call.mesh_info import MeshInfo
+    from monarch._core.extension.listening import Members
     from monarch._core.hosts.attachment import Attachment
     from monarch._core.observe.cells import Cells
     from monarch._core.observe.notebook import Console
@@ -83,6 +84,8 @@ class LocalProcess:
         # job as they know them, by the job of its agent.
         self.serves: dict[int, int] = {}
         self.services_of: dict[int, tuple[int, int]] = {}
+        # Who listens to joins and ends of members; None where nobody does.
+        self.membership: Members | None = None
         # Meshes of procs that are to be ready, by the slot that they answer, and how often they were looked at.
         self.starting: dict[int, tuple[MeshInfo, int]] = {}
         self.closed = False

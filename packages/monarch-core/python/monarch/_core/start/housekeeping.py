@@ -137,6 +137,8 @@ class Housekeeping:
         elif kind == "ended":
             for uid, end in event[1]:
                 runtime_log.proc_ended(uid, end)
+            if self.process.membership is not None:
+                self.process.membership.ended(event[1])
             try:
                 procs_ended(self.process, event[1])
             finally:

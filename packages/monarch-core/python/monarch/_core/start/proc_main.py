@@ -137,6 +137,12 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
         from monarch._core.testing import patching
 
         patching.accept(setup["patches"])
+    hooks = None
+    if setup["hooks"] is not None:
+        from monarch._core.hosts.proc_setup import ProcHooks
+
+        hooks = ProcHooks(setup["hooks"])
+        hooks.start()
     if prepare(process, setup, rank):
         native.reply(setup["owner"], setup["slot"], rank, 0, b"")
     try:
@@ -151,6 +157,8 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
             pass
         native.flush_links(0.5)
         os._exit(1)
+    if hooks is not None:
+        hooks.stop(native.extend_stop)
     native.flush_links(0.5)
     if native.lent():
         # Others are fetching what this process has sent them.
@@ -185,6 +193,10 @@ def _take_over(setup: dict[str, Any], forked: bool, agent: int) -> None:
         gc.enable()
         if setup["env"] is not None:
             _take_environment(setup["env"])
+        elif setup["hooks"] is not None:
+            from monarch._core.process.environment import changed
+
+            _take_environment(changed(setup["hooks"][4]))
     if setup["cwd"] is not None:
         try:
             os.chdir(setup["cwd"])
