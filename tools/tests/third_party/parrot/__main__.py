@@ -8,7 +8,22 @@ import sys
 from collections.abc import Callable
 
 from monarch.actor import Actor, endpoint, this_host
-from monarch.extension import ProcEnd, PromiseDropped, RequestError, ask, end_of, member, needs_wheel, promise, seconds, setting, watch
+from monarch.extension import (
+    ProcEnd,
+    PromiseDropped,
+    RequestError,
+    ask,
+    end_of,
+    events,
+    member,
+    needs_wheel,
+    promise,
+    seconds,
+    setting,
+    watch,
+)
+
+from parrot import observer
 
 
 class Talker(Actor):
@@ -16,9 +31,14 @@ class Talker(Actor):
     def proc(self) -> int:
         return member().proc
 
+    @endpoint
+    def say(self, word: str) -> None:
+        with events.span("speech"):
+            events.emit(word, loud=True)
+
 
 def main() -> None:
-    for point in (promises, membership, requests, settings, commands):
+    for point in (promises, membership, requests, observers, settings, commands):
         point()
         print(f"{point.__name__}: ok")
 
@@ -59,6 +79,27 @@ def requests() -> None:
     assert isinstance(died, RequestError) and died.end is not None and died.end.reason.code == 7, died
     assert ask(proc, "parrot.echo", b"still").get() == b"stillstill"
     procs.stop().get()
+
+
+def observers() -> None:
+    assert any(t.name == "user.event" and t.emitted and t.fields[0].name == "name" for t in events.event_types())
+    procs = this_host().spawn_procs(name="speakers")
+    talker = procs.spawn("talker", Talker)
+    proc = talker.proc.call_one().get()
+    heard, broken = events.observe("parrot", every=0.01), events.observe("parrot.breaks", every=0.01)
+    while broken.error is None or not observer.heard:
+        talker.say.call_one("hello").get()
+    heard.stop()
+    assert set(observer.heard) == {"hello"} and heard.error is None
+    assert broken.name == "'parrot.breaks' of parrot 1.2.3" and "too many" in str(broken.error), broken.name
+    gone = str(raised(ImportError, lambda: events.observe("parrot.gone")))
+    assert "parrot 1.2.3" in gone and "ModuleNotFoundError" in gone, gone
+    assert "parrot.breaks" in str(raised(LookupError, lambda: events.observe("cuckoo")))
+    procs.stop().get()
+    # What an ended process has recorded is still there.
+    (ended,) = [recording for recording in events.recordings() if recording.proc == proc and recording.ended]
+    spoken = [event.fields["name"] for event in ended.reader().read() if event.name == "span.enter"]
+    assert set(spoken) == {"speech"}, spoken
 
 
 def settings() -> None:

@@ -43,8 +43,13 @@ pub fn failed(e: std::io::Error) -> PyErr {
     PyOSError::new_err(format!("cannot start the runtime: {e}"))
 }
 
-/// How a proc ended, as Python gets it: pid, started, host, kind, number, detail, core dumped, meshes in clean-up, output.
-type End = (u32, bool, String, &'static str, i32, String, bool, Vec<u64>, Vec<String>);
+/// How a proc ended, as Python gets it: pid, started, host, kind, number, detail, core dumped, meshes in clean-up, last events, output.
+type End = (u32, bool, String, &'static str, i32, String, bool, Vec<u64>, Recent, Vec<String>);
+
+/// The last events of a proc, to decode when somebody asks for them.
+#[derive(IntoPyObject)]
+#[pyo3(transparent)]
+struct Recent(std::borrow::Cow<'static, [u8]>);
 
 fn describe(end: ProcEnd) -> End {
     let (kind, number, detail, core) = match end.reason {
@@ -58,7 +63,7 @@ fn describe(end: ProcEnd) -> End {
         ExitReason::LinkLost(why) => ("link_lost", 0, why, false),
     };
     let cleaning = end.cleaning.into_iter().map(|m| m.0).collect();
-    (end.pid, end.started, end.host, kind, number, detail, core, cleaning, end.output)
+    (end.pid, end.started, end.host, kind, number, detail, core, cleaning, Recent(end.recent.into()), end.output)
 }
 
 /// A proc to be started: uid, setup, exec, ready in ms, prefix of output lines, name, file of output.
@@ -496,6 +501,25 @@ impl Process {
             None => return Err(PyOSError::new_err("this process has no procs of its own")),
         }
         Ok(CallCell::new(&self.node, inner))
+    }
+
+    /// Records the events of this process from now on, in a ring for at least so many.
+    fn record(&self, events: u32) {
+        self.node.keep_recording(events);
+    }
+
+    /// The same for this agent and all its procs, those that come too; 0: no longer, except where a process records for itself.
+    fn record_host(&self, events: u32) {
+        if let Some(agent) = self.node.agent() {
+            agent.record(events);
+        }
+    }
+
+    /// The processes of this agent whose events are recorded or were: (proc, pid, file, ended), this process first.
+    fn recorded(&self) -> Vec<(u64, u32, String, bool)> {
+        let own = std::process::id();
+        let row = |r: runtime::recordings::Recording| (r.proc.0, r.pid, format!("/proc/{own}/fd/{}", r.fd), r.ended);
+        self.node.agent().map_or(vec![], |a| a.recorded().into_iter().map(row).collect())
     }
 
     /// Numbers for tests.

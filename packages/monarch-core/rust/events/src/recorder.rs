@@ -13,12 +13,7 @@ static CURRENT: AtomicPtr<Ring> = AtomicPtr::new(std::ptr::null_mut());
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Made once; threads may be about to write at any time, so it stays mapped while it is off.
-struct Made {
-    ring: &'static Ring,
-    fd: OwnedFd,
-}
-
-static MADE: Mutex<Option<Made>> = Mutex::new(None);
+static MADE: Mutex<Option<&'static Ring>> = Mutex::new(None);
 
 /// Nanoseconds of a clock that is never set.
 #[inline]
@@ -48,23 +43,24 @@ pub(crate) fn current() -> Option<&'static Ring> {
     unsafe { ring.as_ref() }
 }
 
-/// Records from now on, in a ring for at least so many events; the descriptor is for readers. A process that has a ring goes on with that.
-pub fn start(proc: u64, events: usize) -> io::Result<OwnedFd> {
+/// Records from now on, in a ring for at least so many events; the descriptor is for readers. A process that has had a ring goes on with
+/// that, and there is no descriptor: whoever keeps rings has it.
+pub fn start(proc: u64, events: usize) -> io::Result<Option<OwnedFd>> {
     if IS_CHILD.load(Ordering::Relaxed) {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    let made = match &mut *made {
-        Some(made) => made,
-        none => {
+    let (ring, fd) = match *made {
+        Some(ring) => (ring, None),
+        None => {
+            let (ring, fd) = Ring::create(proc, events)?;
             // SAFETY: the function stores to atomics only.
             unsafe { libc::pthread_atfork(None, None, Some(become_child)) };
-            let (ring, fd) = Ring::create(proc, events)?;
-            none.insert(Made { ring: Box::leak(Box::new(ring)), fd })
+            (&*Box::leak(Box::new(ring)), Some(fd))
         }
     };
-    let fd = made.fd.try_clone()?;
-    CURRENT.store(std::ptr::from_ref(made.ring).cast_mut(), Ordering::Release);
+    *made = Some(ring);
+    CURRENT.store(std::ptr::from_ref(ring).cast_mut(), Ordering::Release);
     Ok(fd)
 }
 

@@ -23,6 +23,7 @@ use crate::cleanup::Cleanups;
 use crate::node::Node;
 use crate::output::{Output, Stream, Tail};
 use crate::pulse::Pulse;
+use crate::recordings::{Recordings, note_end};
 use crate::simulated::Launcher;
 use crate::zygote::{Report, Zygote};
 
@@ -96,6 +97,7 @@ pub struct Agent {
     pub(crate) options: AgentOptions,
     pub(crate) output: Output,
     pub(crate) cgroups: Cgroups,
+    pub(crate) recordings: Recordings,
     /// What files with output are below.
     pub(crate) log_dir: Mutex<PathBuf>,
     pub(crate) state: Mutex<State>,
@@ -119,6 +121,7 @@ impl Agent {
             options,
             output,
             cgroups: Cgroups::here(),
+            recordings: Recordings::default(),
             log_dir: Mutex::default(),
             state: Mutex::default(),
             quiet: Condvar::new(),
@@ -232,6 +235,7 @@ impl Agent {
                     reason: ExitReason::NotStarted(why),
                     cleaning: vec![],
                     output: vec![],
+                    recent: vec![],
                 };
                 failed.push((uid, end, owner));
             }
@@ -332,6 +336,7 @@ impl Agent {
             p.pid = pid;
             p.is_in(cgroup);
         }
+        self.record_proc(from);
     }
 
     // ---- linking
@@ -495,7 +500,9 @@ impl Agent {
                 None => p.cleanups.outcome(p.stopping, || self.cgroups.explained(reason, &p.cgroups)),
             };
             let (host, output) = (self.options.host.clone(), p.tail.lines());
-            let end = ProcEnd { pid: p.pid, started: p.started, host, reason, cleaning, output };
+            let recent = self.recordings.ended(uid, p.pid);
+            let end = ProcEnd { pid: p.pid, started: p.started, host, reason, cleaning, output, recent };
+            note_end(uid, &end);
             ends.push((uid, end, p.owner));
         }
         self.ended(ends);
@@ -577,6 +584,7 @@ impl Agent {
             z.end();
         }
         drop(lock(&self.door).take());
+        self.recordings.close();
         self.output.flush(bound, true);
     }
 }

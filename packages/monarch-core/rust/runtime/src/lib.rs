@@ -34,6 +34,7 @@
 //! | `inspection` | what a process tells about itself |
 //! | `census` | what an agent tells about its procs |
 //! | `pulse` | is Python running in a proc? |
+//! | `recordings` | the rings of the processes of a host, which outlive them |
 //! | `watch` | the agent looks after its procs |
 //! | `bulk_pipes` | such streams where none can be opened, by messages |
 //! | `bulk_streams` | streams between processes of different hosts, handed to them by their agents |
@@ -69,6 +70,7 @@ pub mod output;
 pub mod payload;
 pub mod peer;
 pub mod pulse;
+pub mod recordings;
 pub mod routes;
 pub mod simulated;
 pub mod supervision;

@@ -21,7 +21,7 @@ use crate::gateway::Gateway;
 use crate::graves::Graves;
 use crate::inspection::Inspections;
 use crate::lending::Lending;
-use crate::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
+use crate::mailbox::{CHOSEN, Incoming, Mailbox, Pushed, answer_rank};
 use crate::payload::{OutPart, Payload, keep};
 use crate::peer::{Head, Peer, Returned, Sent};
 use crate::routes::{Place, Routes};
@@ -79,6 +79,8 @@ pub struct Node {
     me: OnceLock<std::sync::Weak<Node>>,
     /// Of a simulated process that is no more.
     pub(crate) over: AtomicBool,
+    /// It records its events for itself, whoever else wants them.
+    pub(crate) flight_recorder: AtomicBool,
 }
 
 impl Node {
@@ -120,6 +122,7 @@ impl Node {
             dropped_items: AtomicU64::new(0),
             me: OnceLock::new(),
             over: AtomicBool::new(false),
+            flight_recorder: AtomicBool::new(false),
         });
         let _ = node.me.set(Arc::downgrade(&node));
         let poller = Arc::downgrade(&node.poller);
@@ -263,6 +266,22 @@ impl Node {
 
     /// Sends to an actor or port, here or elsewhere. `Full` only if `queue` is false.
     pub fn send_message<'a>(
+        &self,
+        peer: &Peer,
+        head: &Head<'_>,
+        parts: &Payload<'_>,
+        local: impl FnOnce() -> Vec<OutPart<'a>>,
+        queue: bool,
+    ) -> Sent {
+        let sent = self.hand_over_message(peer, head, parts, local, queue);
+        if sent == Sent::Yes {
+            let (call, rank) = (head.slot.0, u64::from(head.rank & !CHOSEN));
+            events::message_sent(head.dest.0, head.method, rank, peer.uid.0, head.sender.0, call, parts.len());
+        }
+        sent
+    }
+
+    fn hand_over_message<'a>(
         &self,
         peer: &Peer,
         head: &Head<'_>,
@@ -531,6 +550,12 @@ impl Node {
             Control::Inspect { id, what } if self.agent().is_none() => self.inspect(link.peer, id, what),
             Control::Inspected { id, body } => self.on_inspected(link.peer, id, body),
             Control::StopProc { uid, grace_ms, reason } if uid == self.uid => self.system.push(SystemEvent::StopProc { grace_ms, reason }),
+            Control::Record { events } if link.peer == self.agent_uid => self.record(events),
+            Control::Recording => {
+                if let (Some(agent), Some(fd)) = (self.agent(), fds.pop_front()) {
+                    agent.recordings.add(link.peer, fd);
+                }
+            }
             Control::BulkStream { number, peer, host, here, serves, dialled, keys } if link.peer == self.agent_uid => {
                 self.on_bulk_stream(number, (peer, Place { host, here }), (serves, dialled), &keys, fds.pop_front())
             }
@@ -555,6 +580,7 @@ impl Node {
     }
 
     fn on_down(&self, link: &Arc<Link>) {
+        events::link_down(link.peer.0);
         if self.is_foreign_agent(link.peer) {
             // A loss that is being told closes the link itself.
             if self.known_peer(link.peer).is_some_and(|p| p.ended().is_none()) {

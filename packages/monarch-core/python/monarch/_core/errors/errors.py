@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from monarch._core._native.events import Event
     from monarch._core.errors.table import ERROR_TABLE as ERROR_TABLE
     from monarch._core.errors.table import ErrorRow
     from monarch._core.extension.membership import ProcEnd
@@ -102,13 +103,15 @@ class MeshFailure:
     """The failure of one rank of a mesh, as `__supervise__` and the fault hook get it.
 
     `mesh_name` is the unique name (`<none>` if there is no mesh), `name` the one given to `spawn`, `actor` the display name, `cause` the
-    failure of an owned actor that this one follows from. `report()` is the full text.
+    failure of an owned actor that this one follows from. `report()` is the full text. `recent_events` are the last events of the process that
+    ended, oldest first, if it recorded any (docs/events.md).
     """
 
     __slots__ = (
         "_chain",
         "_during",
         "_output",
+        "_recent",
         "_traceback",
         "actor",
         "cause",
@@ -136,6 +139,7 @@ class MeshFailure:
         output: Iterable[str] = (),
         chain: Iterable[str] = (),
         during: MeshFailure | None = None,
+        recent: bytes = b"",
     ) -> None:
         self.mesh_name = "<none>" if mesh_name is None else _exact(mesh_name)
         self.name = None if name is None else _exact(name)
@@ -149,6 +153,17 @@ class MeshFailure:
         self._output = [_exact(line) for line in output]
         self._chain = [_exact(display) for display in chain]
         self._during = during
+        self._recent = recent
+
+    @property
+    def recent_events(self) -> tuple[Event, ...]:
+        """The last events of the process whose end this failure follows from, oldest first; empty if none were recorded."""
+        recent = _first(self)[0]._recent
+        if not recent:
+            return ()
+        from monarch._core._native.events import decode
+
+        return tuple(decode(recent))
 
     def report(self) -> str:
         """The whole story: culprit and cause first, then who passed it on, traceback, last output and a hint."""
@@ -159,14 +174,14 @@ class MeshFailure:
         cause = None if self.cause is None or self.cause is during else self.cause._plain()
         return (
             (self.mesh_name, self.name, tuple(self.crashed_ranks), self.actor, self.host, self.pid, self.reason._fields()),
-            (self._traceback, tuple(self._output), tuple(self._chain)),
+            (self._traceback, tuple(self._output), tuple(self._chain), self._recent),
             cause,
             None if during is None else during._plain(),
         )
 
     @classmethod
     def _from_plain(cls, plain: tuple[Any, ...]) -> MeshFailure:
-        (mesh_name, name, ranks, actor, host, pid, reason), (traceback, output, chain), cause, during = plain
+        (mesh_name, name, ranks, actor, host, pid, reason), (traceback, output, chain, recent), cause, during = plain
         return cls(
             actor=actor,
             reason=ExitReason(*reason),
@@ -180,6 +195,7 @@ class MeshFailure:
             output=output,
             chain=chain,
             during=None if during is None else cls._from_plain(during),
+            recent=recent,
         )
 
     def to_wire(self) -> bytes:
