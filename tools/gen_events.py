@@ -51,25 +51,25 @@ The ring of a process is a memory file without a name (`memfd`). The process has
 | what | where it is decided |
 |---|---|
 | made | by the process, when it begins to record; the descriptor goes to the agent over the link |
-| read | by any process of the host and the user, from `/proc/<agent>/fd/<number>`; the agent tells the number |
+| read | by any process of the host and the user, from `/proc/<agent>/fd/<number>`; the agent sends the number |
 | kept | by the agent: as long as the process lives, and of the last 16 that have ended |
 | gone | when the agent has ended, in whatever way: the kernel frees the file with its last descriptor, and nothing is left to remove |
 
-A ring has slots of 128 bytes for `flight_recorder_events` events, 16,384 if nothing else is set, and 420 KiB beside them: 2.5 MiB in all, of
-which the kernel provides what was written to. Of these bytes 8 are a sequence number, 8 the time, 8 type and thread, 24 are reserved for a
+A ring has slots of 128 bytes for `flight_recorder_events` events, 16,384 if nothing else is set, and 420 KiB beside them: 2.5 MiB in all.
+The kernel provides what was written to. Of a slot's bytes 8 are a sequence number, 8 the time, 8 type and thread, 24 are reserved for a
 trace context, and 80 are fields.
 
-- A writer takes a number by one atomic addition, marks the slot of that number as being written, stores the record, and publishes it. It
-  takes no lock, makes no system call, and allocates nothing; it does not need the GIL. Threads do not wait for each other.
+- A writer takes a number by one atomic addition, marks the slot of that number as being written, stores the record, and publishes it.
+  A writer takes no lock, makes no system call, allocates nothing, and does not need the GIL. Threads do not wait for each other.
 - A full ring overwrites its oldest events. Readers count them by the numbers that they did not get (`lost`).
-- Two threads whose numbers are a whole round apart may want the same slot. The one that comes second writes nothing; its event counts as lost.
+- Two threads whose numbers are a whole round apart may want the same slot. The second one writes nothing, and its event counts as lost.
 - A reader copies a slot and looks at the sequence number before and after. It skips what was overwritten meanwhile, and what its writer
   never finished, and counts both.
 - Names (of methods, meshes, spans) are stored once, and found by their hash. A name for which there is no room is a text.
-- Texts (log lines, fields as JSON) lie in 256 KiB that are overwritten in turn. A text is cut at 4,096 bytes, and a field whose text has been
-  overwritten is None. A hash of the text tells.
+- Texts (log lines, fields as JSON) lie in 256 KiB that are overwritten in turn. A text is cut at 4,096 bytes. A field whose text has been
+  overwritten is None: a text has a hash, which the reader checks.
 - A forked child records nothing: its parent's ring is turned off in it by the fork itself.
-- The size of the file is sealed, so no reader finds it shorter than it was. A reader checks all that it reads from the ring: it may be damaged.
+- The size of the file is sealed, so no reader finds it shorter than it was. A reader checks all that it reads: a ring may be damaged.
 
 The time is that of the monotonic clock; a reader adds the offset to the epoch that the process had when it began to record.
 
@@ -77,8 +77,8 @@ The time is that of the monotonic clock; a reader adds the offset to the epoch t
 
 ## What is not an event
 
-Payloads of messages, and output of procs ([logs.md](logs.md)). Ports and answers have no events of their own: the events of the call have their
-times. Not every agent is asked for what its procs did last: `recent_events` are of procs that ended while they were recorded.
+Payloads of messages, and output of procs ([logs.md](logs.md)). Ports and answers have no events of their own: the events of the call have
+their times. `traced` functions are no spans.
 
 ## The types
 

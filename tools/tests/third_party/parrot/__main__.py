@@ -22,7 +22,6 @@ from monarch.extension import (
     setting,
     watch,
 )
-
 from parrot import observer
 
 

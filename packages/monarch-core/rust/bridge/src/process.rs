@@ -88,12 +88,15 @@ impl Process {
         Ok(Process::of(node))
     }
 
-    /// A proc, whose link to its agent is the descriptor `fd`.
+    /// A proc, whose link to its agent is the descriptor `fd`. It records so many events, from the first message on; 0: none.
     #[staticmethod]
-    fn proc(uid: u64, agent: u64, fd: i32) -> PyResult<Self> {
+    fn proc(uid: u64, agent: u64, fd: i32, events: u32) -> PyResult<Self> {
         let node = Node::start(ProcUid(uid), ProcUid(agent)).map_err(failed)?;
         let peer = node.peer(ProcUid(agent));
         peer.send_control(Control::Hello { version: wire::VERSION, uid: ProcUid(uid), pid: std::process::id() });
+        if events > 0 {
+            node.keep_recording(events);
+        }
         // SAFETY: the caller hands the descriptor over.
         peer.link.attach(unsafe { OwnedFd::from_raw_fd(fd) }).map_err(failed)?;
         Ok(Process::of(node))

@@ -96,8 +96,8 @@ impl Reader {
         self.next = self.next.max(self.written().saturating_sub(events as u64));
     }
 
-    /// The next events, in order, at most so many. `ended`: nobody writes any more, so what is not finished never will be. Else an event that
-    /// is not finished is waited for, until the next call.
+    /// The next events, in order, at most so many. `ended`: the process writes no more, so what is not finished never will be. Else an
+    /// event that is not finished is waited for, until the next call.
     pub fn read(&mut self, most: usize, ended: bool) -> Vec<Record> {
         let mut records = Vec::new();
         let written = self.written();

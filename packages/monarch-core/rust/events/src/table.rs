@@ -153,7 +153,7 @@ events! {
         rank: Count "rank of the receiver in the shape that was addressed",
         proc: Id "process of the receiver",
         sender: Id "mesh of the sending actor; 0 outside actors",
-        call: Id "number of the call in the sender; 0 if nobody waits for an answer",
+        call: Id "number of the call in the sender; 0 without a waiting caller",
         bytes: Bytes "size of the arguments",
     }
     6 message_received "message.received" true "A message waits in the mailbox of its actor." {
@@ -162,7 +162,7 @@ events! {
         rank: Count "rank of the receiver in the shape that was addressed",
         proc: Id "process of the sender",
         sender: Id "mesh of the sending actor; 0 outside actors",
-        call: Id "number of the call in the sender; 0 if nobody waits for an answer",
+        call: Id "number of the call in the sender; 0 without a waiting caller",
         bytes: Bytes "size of the arguments",
         depth: Count "messages in the mailbox, this one included",
     }
@@ -171,14 +171,14 @@ events! {
         method: Name "endpoint",
         rank: Count "rank of the receiver in the shape that was addressed",
         proc: Id "process of the sender",
-        call: Id "number of the call in the sender; 0 if nobody waits for an answer",
+        call: Id "number of the call in the sender; 0 without a waiting caller",
     }
     8 message_handled "message.handled" true "An actor has handled a message." {
         mesh: Id "mesh of the actor",
         method: Name "endpoint",
         rank: Count "rank of the receiver in the shape that was addressed",
         proc: Id "process of the sender",
-        call: Id "number of the call in the sender; 0 if nobody waits for an answer",
+        call: Id "number of the call in the sender; 0 without a waiting caller",
         duration: Nanoseconds "time since it was begun",
         failed: Count "1 if the endpoint raised",
     }
@@ -198,26 +198,25 @@ events! {
     12 link_down "link.down" true "A link to another process of this host has ended." {
         proc: Id "the other process",
     }
-    13 link_resumed "link.resumed" false "A session with another host goes on over a new connection." {
+    13 link_resumed "link.resumed" true "A session with another host has a connection, its first or another one; agents record it." {
         host: Id "the agent of the other host",
-        bytes: Bytes "sent so far",
-        round_trip: Nanoseconds "last one measured",
+        received: Count "frames that the other host has received in this session; 0 for a first connection",
+        waiting: Bytes "bytes that wait to be sent or acknowledged",
     }
     14 cast_sent "cast.sent" true "A call to several targets on other hosts was handed to the agent, to go down a tree." {
         mesh: Id "mesh of the receiving actors",
         method: Name "endpoint",
         targets: Count "receivers on other hosts",
-        call: Id "number of the call in the sender; 0 if nobody waits for an answer",
+        call: Id "number of the call in the sender; 0 without a waiting caller",
         bytes: Bytes "size of the arguments",
     }
-    15 cast_step "cast.step" false "An agent has passed a cast on." {
-        mesh: Id "mesh of the receiving actors",
-        hosts: Count "hosts that it was passed on to",
-        procs: Count "procs of this host that got it",
+    15 cast_step "cast.step" true "An agent has passed a cast on to another host." {
+        host: Id "the agent of the other host",
+        number: Count "number of the cast in its group",
+        bytes: Bytes "size of the call",
     }
-    16 reduction_step "reduction.step" false "An agent has combined answers on their way back." {
-        call: Id "number of the call in the sender",
-        answers: Count "answers in what was passed on",
+    16 reduction_step "reduction.step" true "An agent has passed answers on towards the caller, combined as far as they can be." {
+        host: Id "the agent of the other host",
     }
     17 span_enter "span.enter" true "A span has begun on this thread." {
         span: Id "number of the span in this process",

@@ -25,7 +25,7 @@ use crate::output::{Output, Stream, Tail};
 use crate::pulse::Pulse;
 use crate::recordings::{Recordings, note_end};
 use crate::simulated::Launcher;
-use crate::zygote::{Report, Zygote};
+use crate::zygote::{Report, Zygote, from_status};
 
 /// A proc whose link ended without its process ending is killed after this time: it closed its descriptors.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
@@ -500,7 +500,7 @@ impl Agent {
                 None => p.cleanups.outcome(p.stopping, || self.cgroups.explained(reason, &p.cgroups)),
             };
             let (host, output) = (self.options.host.clone(), p.tail.lines());
-            let recent = self.recordings.ended(uid, p.pid);
+            let recent = self.recordings.ended(uid, p.pid, &reason);
             let end = ProcEnd { pid: p.pid, started: p.started, host, reason, cleaning, output, recent };
             note_end(uid, &end);
             ends.push((uid, end, p.owner));
@@ -591,15 +591,4 @@ impl Agent {
 
 fn owner_lives(state: &State, owner: ProcUid) -> io::Result<()> {
     if state.ended.contains_key(&owner) { Err(io::Error::other("its owner is gone")) } else { Ok(()) }
-}
-
-fn from_status(status: i32) -> ExitReason {
-    if libc::WIFSIGNALED(status) {
-        ExitReason::Signal { signal: libc::WTERMSIG(status), core_dumped: libc::WCOREDUMP(status) }
-    } else {
-        match libc::WEXITSTATUS(status) {
-            0 => ExitReason::Returned,
-            n => ExitReason::ExitCode(n),
-        }
-    }
 }

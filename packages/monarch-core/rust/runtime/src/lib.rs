@@ -26,6 +26,7 @@
 //! | `zygote` | the interpreter that procs are forked from |
 //! | `supervision` | who owns what, and who is told of failures: decisions only |
 //! | `simulated` | procs that are nodes of this process, for tests |
+//! | `outgoing` | messages and answers on their way out |
 //! | `output` | lines that procs print |
 //! | `viewer` | lines that are shown at the client too |
 //! | `console` | where an agent puts what its procs print |
@@ -66,6 +67,7 @@ pub mod lending;
 mod loss;
 pub mod mailbox;
 pub mod node;
+mod outgoing;
 pub mod output;
 pub mod payload;
 pub mod peer;

@@ -1,5 +1,5 @@
-//! The rings of the processes of a host. Their agent has the descriptors, so they outlive the processes, and end with the agent: a ring is a
-//! memory file without a name, and no process has to clean up after another.
+//! The rings of the processes of a host. Their agent has the descriptors, so they outlive the processes, and end with the agent: a ring is
+//! a memory file without a name, and no process has to clean up after another.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -47,11 +47,15 @@ impl Recordings {
         lock(&self.rings).live.insert(proc, fd);
     }
 
-    /// The last events of a proc that has ended, in bytes for `decode`; empty if it did not record.
-    pub(crate) fn ended(&self, proc: ProcUid, pid: u32) -> Vec<u8> {
+    /// The last events of a proc that has ended otherwise than it should, in bytes for `decode`; empty if it did not record.
+    pub(crate) fn ended(&self, proc: ProcUid, pid: u32, reason: &ExitReason) -> Vec<u8> {
         let mut rings = lock(&self.rings);
         let Some(fd) = rings.live.remove(&proc) else { return vec![] };
-        let recent = last(&fd).map_or_else(|_| vec![], |records| postcard::to_stdvec(&records).unwrap_or_default());
+        let recent = match reason {
+            // Of which many may be remembered, and nobody asks.
+            ExitReason::Returned | ExitReason::Stopped(_) => vec![],
+            _ => last(&fd).map_or_else(|_| vec![], |records| postcard::to_stdvec(&records).unwrap_or_default()),
+        };
         rings.ended.push_back((proc, pid, fd));
         if rings.ended.len() > KEPT {
             rings.ended.pop_front();

@@ -46,7 +46,8 @@ __all__ = [
     "was_interrupted",
 ]
 
-# How a process ended: pid, started, host, kind, number (exit code or signal), detail, core dumped, meshes in clean-up, last events, last lines of output.
+# How a process ended: pid, started, host, kind, number (exit code or signal), detail, core dumped, meshes in clean-up, last events, last
+# lines of output.
 _End: TypeAlias = tuple[int, bool, str, str, int, str, bool, list[int], bytes, list[str]]
 # What concerns the housekeeping thread, each kind with its own fields: (kind, ...).
 _Event: TypeAlias = (
@@ -74,7 +75,7 @@ class Process:
         uid: int, host: str, zygote: Sequence[str], env: Sequence[tuple[str, str]], tail_lines: int, consoles: Sequence[int]
     ) -> Process: ...
     @staticmethod
-    def proc(uid: int, agent: int, fd: int) -> Process: ...
+    def proc(uid: int, agent: int, fd: int, events: int) -> Process: ...
     @staticmethod
     def simulated_client(timeline: Timeline, uid: int, host: str) -> Process: ...
     def simulated_proc(self, uid: int, group: int, pid: int) -> Process | None: ...

@@ -267,7 +267,7 @@ def _kept() -> list[Setting]:
             "flight_recorder",
             "bool",
             False,
-            "Each process records its events in shared memory; the last ones of a killed proc are in `MeshFailure.recent_events` (events.md).",
+            "Processes record their events in shared memory; the last of a killed proc are in `MeshFailure.recent_events` (events.md).",
         ),
         Setting(
             "flight_recorder_events",

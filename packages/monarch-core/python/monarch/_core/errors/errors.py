@@ -103,8 +103,7 @@ class MeshFailure:
     """The failure of one rank of a mesh, as `__supervise__` and the fault hook get it.
 
     `mesh_name` is the unique name (`<none>` if there is no mesh), `name` the one given to `spawn`, `actor` the display name, `cause` the
-    failure of an owned actor that this one follows from. `report()` is the full text. `recent_events` are the last events of the process that
-    ended, oldest first, if it recorded any (docs/events.md).
+    failure of an owned actor that this one follows from. `report()` is the full text.
     """
 
     __slots__ = (
@@ -157,7 +156,7 @@ class MeshFailure:
 
     @property
     def recent_events(self) -> tuple[Event, ...]:
-        """The last events of the process whose end this failure follows from, oldest first; empty if none were recorded."""
+        """The last events of the process whose end was the cause, oldest first; empty if none were recorded."""
         recent = _first(self)[0]._recent
         if not recent:
             return ()

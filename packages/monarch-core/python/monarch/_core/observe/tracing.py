@@ -1,4 +1,4 @@
-"""Spans, meters and events of users. They are events of the process while those are recorded (docs/events.md), and else cost next to nothing."""
+"""Spans, meters and events of users: events of the process while those are recorded (docs/events.md). Else they cost next to nothing."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class _RecordedSpan(_Span):
         self._token = current.set(self._number)
         self._began = now()
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    def __exit__(self, *raised: object) -> None:
         ended = now()
         # What has been turned off meanwhile has no time.
-        span_exit(self._number, self._name, max(0, ended - self._began), kind is not None)
+        span_exit(self._number, self._name, max(0, ended - self._began), raised[0] is not None)
         _spans()[0].reset(self._token)
 
 

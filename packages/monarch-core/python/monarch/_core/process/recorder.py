@@ -18,9 +18,14 @@ def ring_events() -> int:
     return min(int(config.value("flight_recorder_events")), _MOST)
 
 
+def wanted() -> int:
+    """How many events this process is to record for itself; 0 without a flight recorder."""
+    return ring_events() if config.value("flight_recorder") else 0
+
+
 def start(process: LocalProcess) -> None:
-    """Records from now on, if the settings ask for it."""
-    if config.value("flight_recorder"):
-        process.native.record(ring_events())
+    """Records from now on, if the settings ask for it; a proc does so already."""
+    if events := wanted():
+        process.native.record(events)
         info = process.proc_info
         proc_start("client" if info is None else info.unique_name, process.proc_rank)

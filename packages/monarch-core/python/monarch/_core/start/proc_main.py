@@ -116,7 +116,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
 
     config.reload_config_from_env()
     config.apply_pushed(setup["config"])
-    native = NativeProcess.proc(uid, agent, link)
+    native = NativeProcess.proc(uid, agent, link, recorder.wanted())
     state, _, _ = setup["mesh"]
     process = LocalProcess(native, setup["host"] or host_name(), state[1])
     process.job = setup["job"]
