@@ -293,3 +293,42 @@ assert metric == {"meter": "train", "name": "loss", "kind": "histogram", "amount
         env=RECORDER,
     )
     assert done.stderr == ""
+
+
+def test_the_last_events_of_a_proc_on_another_host_come_with_its_failure():
+    done = run(
+        ACTORS
+        + """
+from worker_processes import Workers
+with Workers(1) as workers, workers.attach() as hosts:
+    worker = hosts.spawn_procs(name="far").spawn("worker", Worker)
+    try:
+        worker.die.call_one().get()
+    except Exception as e:
+        print(names(e.failure.recent_events)[-2:])
+    # The rings of another host's processes are read on that host.
+    assert {r.pid for r in events.recordings()} == {os.getpid()}
+    sys.stdout.flush()
+    failures.clear()
+""",
+        env=RECORDER,
+        check=False,
+    )
+    assert lines(done.stdout) == ["['message.begun', 'user.event']"], done.stderr
+
+
+def test_nothing_is_left_behind_when_all_processes_are_killed(tmp_path):
+    done = run(
+        ACTORS
+        + """
+worker = this_host().spawn_procs().spawn("worker", Worker)
+worker.place.call_one().get()
+print(*(os.readlink(r.file) for r in events.recordings()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+""",
+        env={**RECORDER, "TMPDIR": str(tmp_path), "MONARCH_LOG_DIR": str(tmp_path)},
+        check=False,
+    )
+    # Files without a name: they end with the last process that has them.
+    assert (done.returncode, done.stdout.strip()) == (-9, " ".join(["/memfd:monarch-events (deleted)"] * 2))
+    assert list(tmp_path.iterdir()) == []
