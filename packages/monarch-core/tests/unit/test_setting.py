@@ -37,6 +37,8 @@ CONTRACT_DEFAULTS = {
     "log_dir": "",
     "log_filter": "warn",
     "file_log_level": "",
+    "flight_recorder": False,
+    "flight_recorder_events": 16384,
     "tail_log_lines": 20,
     "prefix_with_rank": True,
     "tls_cert": "",
@@ -75,7 +77,7 @@ CONTRACT_DEFAULTS = {
 def test_defaults() -> None:
     effective = Configuration({}).view()
     assert {name: effective[name] for name in CONTRACT_DEFAULTS} == CONTRACT_DEFAULTS
-    assert len(SETTINGS) == 29 + 51 and len(effective) == len(KNOWN) == 44 + 51
+    assert len(SETTINGS) == 31 + 51 and len(effective) == len(KNOWN) == 46 + 51
     assert set(effective) - set(CONTRACT_DEFAULTS) <= {one.name for one in KNOWN.values() if one.ignored}
 
 
@@ -176,6 +178,7 @@ def test_bad_duration(text: str) -> None:
 
 
 NONZERO = [
+    "flight_recorder_events",
     "host_loss_timeout",
     "rdma_max_nics_per_buffer",
     "rdma_min_stripe_size_kb",

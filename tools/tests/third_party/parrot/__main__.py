@@ -31,6 +31,7 @@ from monarch.extension import (
     end_of,
     entry_names,
     error_text,
+    events,
     listen,
     load_entry,
     member,
@@ -43,7 +44,7 @@ from monarch.extension import (
 )
 from monarch.extension.command import CannotStart, CommandLine, Finished, TerminalProcess, run_command
 from monarch.job import JobError, LocalJob, add_feature, job_loads
-from parrot import hooks
+from parrot import hooks, observer
 from parrot.errors import WordError
 
 
@@ -64,6 +65,11 @@ class Talker(Actor):
     def words(self) -> int:
         return setting("parrot_words")
 
+    @endpoint
+    def say(self, word: str) -> None:
+        with events.span("speech"):
+            events.emit(word, loud=True)
+
     @endpoint(propagate="cached")
     def repeat(self, word: str) -> str:
         return word
@@ -75,6 +81,7 @@ def main() -> None:
         promises,
         membership,
         listeners,
+        observers,
         process_setup,
         requests,
         meshes,
@@ -261,6 +268,27 @@ def _broken_features() -> None:
         assert "hosts" in job.state(None)
     assert "runs without hangs: TimeoutError" in str(caught[0].message), caught
     assert "could not stop hangs: TimeoutError" in str(raised(JobError, job.kill)) and not job.active
+
+
+def observers() -> None:
+    assert any(t.name == "user.event" and t.emitted and t.fields[0].name == "name" for t in events.event_types())
+    procs = this_host().spawn_procs(name="speakers")
+    talker = procs.spawn("talker", Talker)
+    proc = talker.proc.call_one().get()
+    heard, broken = events.observe("parrot", every=0.01), events.observe("parrot.breaks", every=0.01)
+    while broken.error is None or not observer.heard:
+        talker.say.call_one("hello").get()
+    heard.stop()
+    assert set(observer.heard) == {"hello"} and heard.error is None
+    assert broken.name == "'parrot.breaks' of parrot 1.2.3" and "too many" in str(broken.error), broken.name
+    gone = str(raised(ImportError, lambda: events.observe("parrot.gone")))
+    assert "parrot 1.2.3" in gone and "ModuleNotFoundError" in gone, gone
+    assert "parrot.breaks" in str(raised(LookupError, lambda: events.observe("cuckoo")))
+    procs.stop().get()
+    # What an ended process has recorded is still there.
+    (ended,) = [recording for recording in events.recordings() if recording.proc == proc and recording.ended]
+    spoken = [event.fields["name"] for event in ended.reader().read() if event.name == "span.enter"]
+    assert set(spoken) == {"speech"}, spoken
 
 
 def settings() -> None:

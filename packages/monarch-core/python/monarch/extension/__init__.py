@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from monarch._core.config.wheel import missing_wheel as missing_wheel
     from monarch._core.config.wheel import needs_wheel as needs_wheel
     from monarch._core.errors.declared import error_text as error_text
-    from monarch._core.errors.errors import PromiseDropped as PromiseDropped
-    from monarch._core.errors.errors import RequestError as RequestError
-    from monarch._core.errors.errors import ServiceError as ServiceError
+    from monarch._core.errors.extension import PromiseDropped as PromiseDropped
+    from monarch._core.errors.extension import RequestError as RequestError
+    from monarch._core.errors.extension import ServiceError as ServiceError
     from monarch._core.errors.table import ErrorRow as ErrorRow
     from monarch._core.extension.ids import HostId as HostId
     from monarch._core.extension.ids import JobId as JobId

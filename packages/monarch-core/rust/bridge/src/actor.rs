@@ -200,7 +200,7 @@ impl ActorMailbox {
 
     /// Runs a plain sync endpoint.
     fn handle(&self, py: Python<'_>, f: &Bound<'_, PyAny>, mut m: Incoming, failed: &Bound<'_, PyAny>) -> PyResult<bool> {
-        let cost = m.cost();
+        let (cost, began) = (m.cost(), events::now_if_on());
         let arguments = load(py, &m.parts);
         // Large parts live on in the arguments that were made of them.
         m.parts = Vec::new();
@@ -227,6 +227,10 @@ impl ActorMailbox {
         });
         if !gil::is_forked() {
             self.node.handled(&self.inner, m.from, cost);
+            if began > 0 {
+                let (rank, failed) = (u64::from(m.rank & !CHOSEN), u64::from(outcome.is_err()));
+                events::message_handled(self.inner.id.0, &m.method, rank, m.from.0, m.slot.0, events::now() - began, failed);
+            }
         }
         match outcome {
             Ok(()) => Ok(false),

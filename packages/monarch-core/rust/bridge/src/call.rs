@@ -1,5 +1,6 @@
 //! A message on its way to user code, for everything but the fast path.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -25,6 +26,9 @@ pub struct Call {
     pub extent: Box<[u8]>,
     message: Mutex<Option<Incoming>>,
     cost: u64,
+    /// When it was taken, and whether its answer is an error; for the record of events.
+    began: u64,
+    failed: AtomicBool,
 }
 
 impl Call {
@@ -40,6 +44,8 @@ impl Call {
             method: m.method.clone(),
             extent: m.extent.clone(),
             cost: m.cost(),
+            began: events::now_if_on(),
+            failed: AtomicBool::new(false),
             message: Mutex::new(Some(m)),
         }
     }
@@ -123,6 +129,7 @@ impl Call {
     fn reply_error(&self, py: Python<'_>, status: u8, body: &[u8]) {
         gil::leave_in_child(py, None);
         let status = if status == Status::Failed as u8 { Status::Failed } else { Status::Error };
+        self.failed.store(true, Ordering::Relaxed);
         self.node.reply_bytes(self.to, self.slot, answer_rank(self.rank), status, body);
     }
 
@@ -130,6 +137,11 @@ impl Call {
     fn handled(&self, py: Python<'_>) {
         gil::leave_in_child(py, None);
         self.node.handled(&self.mailbox, self.to, self.cost);
+        if self.began > 0 {
+            let (rank, failed) = (u64::from(self.rank & !CHOSEN), u64::from(self.failed.load(Ordering::Relaxed)));
+            let (mesh, took) = (self.mailbox.id.0, events::now() - self.began);
+            events::message_handled(mesh, &self.method, rank, self.to.0, self.slot.0, took, failed);
+        }
     }
 }
 

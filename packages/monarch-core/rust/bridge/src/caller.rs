@@ -83,7 +83,7 @@ pub fn send(
     let sender = gil::sender();
     let busy = || sender.as_ref().and_then(|s| s.mailbox.as_ref()).is_some_and(|m| !m.is_empty());
     let on_loop = sender.as_ref().is_some_and(|s| s.on_loop) || loop_is_running(py)?;
-    let waiter = gil::waiter(&node.poller);
+    let (waiter, began) = (gil::waiter(&node.poller), events::now_if_on());
     let mut patience = std::time::Duration::from_millis(20);
     loop {
         // An actor with messages of its own is never held back, so actors that flood each other go on.
@@ -101,6 +101,9 @@ pub fn send(
         gil::wait(py, &node.poller, &waiter, look, || peer.has_credit(head.dest))?;
         let sent = node.send_message(peer, head, payload, local, false);
         if sent != Sent::Full {
+            if began > 0 {
+                events::credit_stall(head.dest.0, head.method, peer.uid.0, events::now() - began);
+            }
             return Ok(sent);
         }
     }

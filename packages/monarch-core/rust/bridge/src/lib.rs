@@ -6,6 +6,7 @@ mod bytes;
 mod call;
 mod caller;
 mod cell;
+mod events;
 mod gil;
 mod hosts;
 mod look_in;
@@ -14,6 +15,7 @@ mod port;
 mod process;
 mod signal;
 mod supervision;
+mod system_event;
 mod timeline;
 mod watcher;
 
@@ -59,6 +61,15 @@ mod _native {
         use crate::bulk::{BufferMemory, Bulk, BulkFailed, Handle, Message, Plan, SharedMemory};
     }
 
+    #[pyo3::pymodule]
+    mod events {
+        #[pymodule_export]
+        use crate::events::{
+            Event, EventField, EventType, Ring, actor_end, decode, event_types, is_on, log_line, metric_update, now, proc_start,
+            span_enter, span_exit, supervision_delivered, user_event,
+        };
+    }
+
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         use pyo3::types::PyAnyMethods;
@@ -68,6 +79,8 @@ mod _native {
         let version = sys.getattr("version_info")?;
         let (major, minor): (u8, u8) = (version.getattr("major")?.extract()?, version.getattr("minor")?.extract()?);
         net::trust::set_python(format!("{major}.{minor}"));
-        sys.getattr("modules")?.set_item("monarch._core._native.bulk", module.getattr("bulk")?)
+        let modules = sys.getattr("modules")?;
+        modules.set_item("monarch._core._native.bulk", module.getattr("bulk")?)?;
+        modules.set_item("monarch._core._native.events", module.getattr("events")?)
     }
 }

@@ -13,7 +13,6 @@ use runtime::lending::{NEVER, UNDECIDED};
 use runtime::simulated::Launcher;
 use runtime::{Agent, Mode, Node, SystemEvent};
 use wire::control::ProcPlan;
-use wire::exit::{ExitReason, ProcEnd};
 use wire::frame::STOP;
 use wire::{Control, MailboxId, ProcUid, SlotId, Status};
 
@@ -21,6 +20,7 @@ use crate::bulk::Exchanging;
 use crate::caller::{Targets, mode};
 use crate::cell::CallCell;
 use crate::gil;
+use crate::system_event::{End, describe, event};
 use crate::timeline::Timeline;
 
 /// Later than this is never: a clock must be able to count it.
@@ -41,24 +41,6 @@ pub struct Process {
 
 pub fn failed(e: std::io::Error) -> PyErr {
     PyOSError::new_err(format!("cannot start the runtime: {e}"))
-}
-
-/// How a proc ended, as Python gets it: pid, started, host, kind, number, detail, core dumped, meshes in clean-up, output.
-type End = (u32, bool, String, &'static str, i32, String, bool, Vec<u64>, Vec<String>);
-
-fn describe(end: ProcEnd) -> End {
-    let (kind, number, detail, core) = match end.reason {
-        ExitReason::Returned => ("returned", 0, String::new(), false),
-        ExitReason::ExitCode(n) => ("exit_code", n, String::new(), false),
-        ExitReason::Signal { signal, core_dumped } => ("signal", signal, String::new(), core_dumped),
-        ExitReason::Stopped(why) => ("stopped", 0, why, false),
-        ExitReason::NotStarted(why) => ("not_started", 0, why, false),
-        ExitReason::Oom { signal, cgroup } => ("oom", signal, cgroup, false),
-        ExitReason::HostLost(why) => ("host_lost", 0, why, false),
-        ExitReason::LinkLost(why) => ("link_lost", 0, why, false),
-    };
-    let cleaning = end.cleaning.into_iter().map(|m| m.0).collect();
-    (end.pid, end.started, end.host, kind, number, detail, core, cleaning, end.output)
 }
 
 /// A proc to be started: uid, setup, exec, ready in ms, prefix of output lines, name, file of output.
@@ -83,12 +65,15 @@ impl Process {
         Ok(Process::of(node))
     }
 
-    /// A proc, whose link to its agent is the descriptor `fd`.
+    /// A proc, whose link to its agent is the descriptor `fd`. It records so many events, from the first message on; 0: none.
     #[staticmethod]
-    fn proc(uid: u64, agent: u64, fd: i32) -> PyResult<Self> {
+    fn proc(uid: u64, agent: u64, fd: i32, events: u32) -> PyResult<Self> {
         let node = Node::start(ProcUid(uid), ProcUid(agent)).map_err(failed)?;
         let peer = node.peer(ProcUid(agent));
         peer.send_control(Control::Hello { version: wire::VERSION, uid: ProcUid(uid), pid: std::process::id() });
+        if events > 0 {
+            node.keep_recording(events);
+        }
         // SAFETY: the caller hands the descriptor over.
         peer.link.attach(unsafe { OwnedFd::from_raw_fd(fd) }).map_err(failed)?;
         Ok(Process::of(node))
@@ -532,6 +517,25 @@ impl Process {
         Ok(CallCell::new(&self.node, inner))
     }
 
+    /// Records the events of this process from now on, in a ring for at least so many.
+    fn record(&self, events: u32) {
+        self.node.keep_recording(events);
+    }
+
+    /// The same for this agent and all its procs, those that come too; 0: no longer, except where a process records for itself.
+    fn record_host(&self, events: u32) {
+        if let Some(agent) = self.node.agent() {
+            agent.record(events);
+        }
+    }
+
+    /// The processes of this agent whose events are recorded or were: (proc, pid, file, ended), this process first.
+    fn recorded(&self) -> Vec<(u64, u32, String, bool)> {
+        let own = std::process::id();
+        let row = |r: runtime::recordings::Recording| (r.proc.0, r.pid, format!("/proc/{own}/fd/{}", r.fd), r.ended);
+        self.node.agent().map_or(vec![], |a| a.recorded().into_iter().map(row).collect())
+    }
+
     /// Numbers for tests.
     fn stats(&self) -> (usize, u64, u64) {
         let dropped = self.node.dropped_replies.load(std::sync::atomic::Ordering::Relaxed);
@@ -558,29 +562,4 @@ impl Process {
         let (waiter, exchanging) = (node.poller.waiter(), Exchanging::start(&node));
         Process { node, waiter, exchanging }
     }
-}
-
-fn event(py: Python<'_>, e: SystemEvent) -> PyResult<Py<PyAny>> {
-    let bytes = |b: Vec<u8>| PyBytes::new(py, &b).unbind();
-    let tuple = match e {
-        SystemEvent::SpawnActor { from, mailbox, spec } => ("spawn", from.0, mailbox.0, bytes(spec)).into_pyobject(py)?.into_any(),
-        SystemEvent::StopProc { grace_ms, reason } => ("stop", grace_ms as f64 / 1e3, reason).into_pyobject(py)?.into_any(),
-        SystemEvent::ProcsEnded { ends } => {
-            let ends: Vec<(u64, End)> = ends.into_iter().map(|(uid, end)| (uid.0, describe(end))).collect();
-            ("ended", ends).into_pyobject(py)?.into_any()
-        }
-        SystemEvent::Request { from, kind, slot, body } => ("request", from.0, kind, slot.0, bytes(body)).into_pyobject(py)?.into_any(),
-        SystemEvent::Ping { .. } => return Ok(py.None()),
-        SystemEvent::Stacks { ticket } => ("stacks", ticket).into_pyobject(py)?.into_any(),
-        SystemEvent::Unresponsive { uid, evidence, stacks } => {
-            ("unresponsive", uid.0, evidence, bytes(stacks)).into_pyobject(py)?.into_any()
-        }
-        SystemEvent::Abandoned { mesh } => ("abandoned", mesh.0).into_pyobject(py)?.into_any(),
-        SystemEvent::RootLost => ("root_lost",).into_pyobject(py)?.into_any(),
-        SystemEvent::Audit(a) => ("audit", a.what, a.peer, a.detail, a.count).into_pyobject(py)?.into_any(),
-        SystemEvent::Shutdown { from, slot } => ("shutdown", from.0, slot.0).into_pyobject(py)?.into_any(),
-        SystemEvent::JobEnded { here } => ("job_ended", here.0).into_pyobject(py)?.into_any(),
-        SystemEvent::Launch { uid, setup } => ("launch", uid.0, bytes(setup)).into_pyobject(py)?.into_any(),
-    };
-    Ok(tuple.unbind())
 }

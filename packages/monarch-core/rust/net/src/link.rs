@@ -164,6 +164,7 @@ impl Link {
             out.fd = Some(fd.clone());
             self.flush(&mut out, raw);
         }
+        events::link_up(self.peer.0);
         self.poller.add(self.token, raw, Arc::new(LinkSource(self.clone(), fd)))?;
         let out = lock(&self.out);
         if out.down {

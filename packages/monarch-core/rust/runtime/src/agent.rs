@@ -23,8 +23,9 @@ use crate::cleanup::Cleanups;
 use crate::node::Node;
 use crate::output::{Output, Stream, Tail};
 use crate::pulse::Pulse;
+use crate::recordings::{Recordings, note_end};
 use crate::simulated::Launcher;
-use crate::zygote::{Report, Zygote};
+use crate::zygote::{Report, Zygote, from_status};
 
 /// A proc whose link ended without its process ending is killed after this time: it closed its descriptors.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
@@ -97,6 +98,7 @@ pub struct Agent {
     pub(crate) options: AgentOptions,
     pub(crate) output: Output,
     pub(crate) cgroups: Cgroups,
+    pub(crate) recordings: Recordings,
     /// What files with output are below.
     pub(crate) log_dir: Mutex<PathBuf>,
     pub(crate) state: Mutex<State>,
@@ -120,6 +122,7 @@ impl Agent {
             options,
             output,
             cgroups: Cgroups::here(),
+            recordings: Recordings::default(),
             log_dir: Mutex::default(),
             state: Mutex::default(),
             quiet: Condvar::new(),
@@ -233,6 +236,7 @@ impl Agent {
                     reason: ExitReason::NotStarted(why),
                     cleaning: vec![],
                     output: vec![],
+                    recent: vec![],
                 };
                 failed.push((uid, end, owner));
             }
@@ -334,6 +338,7 @@ impl Agent {
             p.pid = pid;
             p.is_in(cgroup);
         }
+        self.record_proc(from);
     }
 
     fn owner_lives(&self, owner: ProcUid) -> io::Result<()> {
@@ -501,7 +506,9 @@ impl Agent {
                 None => p.cleanups.outcome(p.stopping, || self.cgroups.explained(reason, &p.cgroups)),
             };
             let (host, output) = (self.options.host.clone(), p.tail.lines());
-            let end = ProcEnd { pid: p.pid, started: p.started, host, reason, cleaning, output };
+            let recent = self.recordings.ended(uid, p.pid, &reason);
+            let end = ProcEnd { pid: p.pid, started: p.started, host, reason, cleaning, output, recent };
+            note_end(uid, &end);
             ends.push((uid, end, p.owner));
         }
         self.ended(ends);
@@ -584,17 +591,7 @@ impl Agent {
             z.end();
         }
         drop(lock(&self.door).take());
+        self.recordings.close();
         self.output.flush(bound, true);
-    }
-}
-
-fn from_status(status: i32) -> ExitReason {
-    if libc::WIFSIGNALED(status) {
-        ExitReason::Signal { signal: libc::WTERMSIG(status), core_dumped: libc::WCOREDUMP(status) }
-    } else {
-        match libc::WEXITSTATUS(status) {
-            0 => ExitReason::Returned,
-            n => ExitReason::ExitCode(n),
-        }
     }
 }

@@ -161,6 +161,7 @@ impl Node {
             }
             cast
         };
+        events::cast_sent(group.mailbox.0, head.method, group.targets.len() as u64, head.slot.0, payload.len());
         let drain = self.hand_over(cast);
         drop(_in_order);
         drain();

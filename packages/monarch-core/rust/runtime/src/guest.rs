@@ -216,6 +216,7 @@ impl Node {
             reason: ExitReason::HostLost(why.to_owned()),
             cleaning: vec![],
             output: vec![],
+            recent: vec![],
         };
         self.procs_ended(all.into_iter().map(|uid| (uid, end.clone())).collect());
     }

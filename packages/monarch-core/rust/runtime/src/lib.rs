@@ -26,6 +26,7 @@
 //! | `zygote` | the interpreter that procs are forked from |
 //! | `supervision` | who owns what, and who is told of failures: decisions only |
 //! | `simulated` | procs that are nodes of this process, for tests |
+//! | `outgoing` | messages and answers on their way out |
 //! | `output` | lines that procs print |
 //! | `viewer` | lines that are shown at the client too |
 //! | `console` | where an agent puts what its procs print |
@@ -34,6 +35,7 @@
 //! | `inspection` | what a process tells about itself |
 //! | `census` | what an agent tells about its procs |
 //! | `pulse` | is Python running in a proc? |
+//! | `recordings` | the rings of the processes of a host, which outlive them |
 //! | `watch` | the agent looks after its procs |
 //! | `bulk_pipes` | such streams where none can be opened, by messages |
 //! | `bulk_streams` | streams between processes of different hosts, handed to them by their agents |
@@ -65,10 +67,12 @@ pub mod lending;
 mod loss;
 pub mod mailbox;
 pub mod node;
+mod outgoing;
 pub mod output;
 pub mod payload;
 pub mod peer;
 pub mod pulse;
+pub mod recordings;
 pub mod routes;
 pub mod simulated;
 pub mod supervision;

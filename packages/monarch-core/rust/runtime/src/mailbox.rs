@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use net::{RecvPart, Waiter, sys};
-use wire::frame::{EXCEPTION, EXPLICIT_PORT, RANKED};
+use wire::frame::{EXCEPTION, EXPLICIT_PORT, RANKED, TO_PORT};
 use wire::{MailboxId, ProcUid, SlotId, Status};
 
 use crate::cell::{Cell, Outcome};
@@ -51,6 +51,19 @@ pub const CHOSEN: u32 = 1 << 31;
 /// The rank that an answer carries, given the rank that the message was sent to.
 pub fn answer_rank(rank: u32) -> u32 {
     if rank & CHOSEN != 0 { 0 } else { rank }
+}
+
+/// From so many messages on the growth of a mailbox is an event.
+const DEEP: u64 = 64;
+
+fn note_received(m: &Incoming, depth: u64) {
+    if m.flags & TO_PORT == 0 {
+        let (rank, bytes) = (u64::from(m.rank & !CHOSEN), m.cost() - OVERHEAD);
+        events::message_received(m.dest.0, &m.method, rank, m.from.0, m.sender.0, m.slot.0, bytes, depth);
+    }
+    if depth >= DEEP && depth.is_power_of_two() {
+        events::queue_depth(m.dest.0, depth);
+    }
 }
 
 /// What became of a pushed message.
@@ -194,6 +207,9 @@ impl Mailbox {
             self.hand_out(state, number, item);
             return Ok(Pushed::Taken(credit));
         }
+        if events::is_on() {
+            note_received(&message, state.queue.len() as u64 + 1);
+        }
         state.queue.push_back(message);
         let wake = std::mem::replace(&mut state.idle, false);
         drop(state);
@@ -284,6 +300,7 @@ impl Mailbox {
         if let Some(m) = state.queue.pop_front() {
             self.taken.fetch_add(1, Ordering::Relaxed);
             state.doing = Some(Doing::new(&m.method));
+            events::message_begun(self.id.0, &m.method, u64::from(m.rank & !CHOSEN), m.from.0, m.slot.0);
             let answered_by_port = m.flags & EXPLICIT_PORT != 0;
             state.current = (!m.slot.is_none() && !answered_by_port).then_some((m.from, m.slot, m.rank));
             return Some(Delivery::Message(m));
@@ -345,6 +362,7 @@ impl Mailbox {
 
     /// Names the actor that takes from this mailbox, on its thread.
     pub fn set_label(&self, display: String, thread: u64) {
+        events::actor_start(self.id.0, display.as_bytes());
         let _ = self.label.set((display, thread));
     }
 

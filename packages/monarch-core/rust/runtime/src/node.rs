@@ -22,8 +22,7 @@ use crate::graves::Graves;
 use crate::inspection::Inspections;
 use crate::lending::Lending;
 use crate::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
-use crate::payload::{OutPart, Payload, keep};
-use crate::peer::{Head, Peer, Returned, Sent};
+use crate::peer::{Head, Peer, Returned};
 use crate::routes::{Place, Routes};
 use crate::system::{SystemEvent, SystemQueue};
 use crate::tombs::{Ended, Tombs};
@@ -81,6 +80,8 @@ pub struct Node {
     me: OnceLock<std::sync::Weak<Node>>,
     /// Of a simulated process that is no more.
     pub(crate) over: AtomicBool,
+    /// It records its events for itself, whoever else wants them.
+    pub(crate) flight_recorder: AtomicBool,
 }
 
 impl Node {
@@ -123,6 +124,7 @@ impl Node {
             dropped_items: AtomicU64::new(0),
             me: OnceLock::new(),
             over: AtomicBool::new(false),
+            flight_recorder: AtomicBool::new(false),
         });
         let _ = node.me.set(Arc::downgrade(&node));
         let poller = Arc::downgrade(&node.poller);
@@ -262,65 +264,6 @@ impl Node {
 
     pub fn calls_in_flight(&self) -> usize {
         lock(&self.slots).len()
-    }
-
-    /// Sends to an actor or port, here or elsewhere. `Full` only if `queue` is false.
-    pub fn send_message<'a>(
-        &self,
-        peer: &Peer,
-        head: &Head<'_>,
-        parts: &Payload<'_>,
-        local: impl FnOnce() -> Vec<OutPart<'a>>,
-        queue: bool,
-    ) -> Sent {
-        if peer.uid != self.uid {
-            return peer.send_message(head, parts, queue);
-        }
-        let message = Incoming {
-            from: self.uid,
-            dest: head.dest,
-            sender: head.sender,
-            slot: head.slot,
-            rank: head.rank,
-            flags: head.flags,
-            method: head.method.into(),
-            extent: head.extent.into(),
-            parts: keep(local()),
-        };
-        match peer.admit_local(message, queue) {
-            Ok(Some(m)) => self.deliver(m),
-            Ok(None) => {}
-            Err(_) => return Sent::Full,
-        }
-        Sent::Yes
-    }
-
-    pub fn send_reply<'a>(
-        &self,
-        to: ProcUid,
-        slot: SlotId,
-        rank: u32,
-        status: Status,
-        parts: &Payload<'_>,
-        local: impl FnOnce() -> Vec<OutPart<'a>>,
-    ) {
-        if slot.is_none() {
-            return;
-        }
-        let to = if slot.0 & BY_TREE == 0 { to } else { self.agent_uid };
-        if slot.0 & BY_TREE != 0 && self.answer_tree(slot, status, parts) {
-            return;
-        }
-        if to == self.uid {
-            self.complete(slot, Arc::new(Outcome { rank, sender_rank: None, status, parts: keep(local()) }));
-        } else {
-            self.peer(to).send_reply(slot, rank, status, parts);
-        }
-    }
-
-    /// A short reply.
-    pub fn reply_bytes(&self, to: ProcUid, slot: SlotId, rank: u32, status: Status, bytes: &[u8]) {
-        self.send_reply(to, slot, rank, status, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }]);
     }
 
     /// The ranks that a call still waits for; none if it is over or nobody holds it.
@@ -534,6 +477,12 @@ impl Node {
             Control::Inspect { id, what } if self.agent().is_none() => self.inspect(link.peer, id, what),
             Control::Inspected { id, body } => self.on_inspected(link.peer, id, body),
             Control::StopProc { uid, grace_ms, reason } if uid == self.uid => self.system.push(SystemEvent::StopProc { grace_ms, reason }),
+            Control::Record { events } if link.peer == self.agent_uid => self.record(events),
+            Control::Recording => {
+                if let (Some(agent), Some(fd)) = (self.agent(), fds.pop_front()) {
+                    agent.recordings.add(link.peer, fd);
+                }
+            }
             Control::BulkStream { number, peer, host, here, serves, dialled, keys } if link.peer == self.agent_uid => {
                 self.on_bulk_stream(number, (peer, Place { host, here }), (serves, dialled), &keys, fds.pop_front())
             }
@@ -558,6 +507,7 @@ impl Node {
     }
 
     fn on_down(&self, link: &Arc<Link>) {
+        events::link_down(link.peer.0);
         if self.is_foreign_agent(link.peer) {
             // A loss that is being told closes the link itself.
             if self.known_peer(link.peer).is_some_and(|p| p.ended().is_none()) {

@@ -49,7 +49,7 @@ pub(crate) struct Tombs {
 impl Default for Tombs {
     fn default() -> Self {
         let reason = ExitReason::Stopped(LONG_AGO.to_owned());
-        let end = ProcEnd { pid: 0, started: true, host: String::new(), reason, cleaning: vec![], output: vec![] };
+        let end = ProcEnd { pid: 0, started: true, host: String::new(), reason, cleaning: vec![], recent: vec![], output: vec![] };
         let long_ago = Ended::new(end);
         long_ago.tell();
         Tombs { recent: HashMap::new(), order: VecDeque::new(), old: HashSet::new(), long_ago, leaving: VecDeque::new() }
@@ -95,7 +95,15 @@ mod tests {
 
     fn end(pid: u32) -> Arc<Ended> {
         let reason = ExitReason::ExitCode(3);
-        Ended::new(ProcEnd { pid, started: true, host: "h".to_owned(), reason, cleaning: vec![], output: vec!["a line".to_owned()] })
+        Ended::new(ProcEnd {
+            pid,
+            started: true,
+            host: "h".to_owned(),
+            reason,
+            cleaning: vec![],
+            recent: vec![],
+            output: vec!["a line".to_owned()],
+        })
     }
 
     #[test]

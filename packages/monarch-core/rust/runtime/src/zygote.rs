@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Weak};
 
 use net::{Link, LinkHandler, Poller, sys};
+use wire::exit::ExitReason;
 use wire::{Frame, ProcUid};
 
 use crate::agent::{Agent, AgentOptions};
@@ -132,4 +133,16 @@ fn parse(body: &[u8]) -> Option<Report> {
         FAILED => Report::Failed { uid, why: String::from_utf8_lossy(rest).into_owned() },
         _ => return None,
     })
+}
+
+/// What a wait status says.
+pub(crate) fn from_status(status: i32) -> ExitReason {
+    if libc::WIFSIGNALED(status) {
+        ExitReason::Signal { signal: libc::WTERMSIG(status), core_dumped: libc::WCOREDUMP(status) }
+    } else {
+        match libc::WEXITSTATUS(status) {
+            0 => ExitReason::Returned,
+            n => ExitReason::ExitCode(n),
+        }
+    }
 }

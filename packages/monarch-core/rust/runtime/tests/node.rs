@@ -135,7 +135,7 @@ fn bytes(parts: &[RecvPart]) -> Vec<u8> {
 }
 
 fn end(reason: ExitReason) -> ProcEnd {
-    ProcEnd { pid: 9, started: true, host: "here".into(), reason, cleaning: vec![], output: vec!["bye".into()] }
+    ProcEnd { pid: 9, started: true, host: "here".into(), reason, cleaning: vec![], output: vec!["bye".into()], recent: vec![] }
 }
 
 #[test]

@@ -9,7 +9,8 @@ use wire::exit::ProcEnd;
 use wire::{ExitReason, ProcUid, SlotId};
 
 fn ended(uid: u64) -> SystemEvent {
-    let end = ProcEnd { pid: 1, started: true, host: "h".into(), reason: ExitReason::Returned, cleaning: vec![], output: vec![] };
+    let end =
+        ProcEnd { pid: 1, started: true, host: "h".into(), reason: ExitReason::Returned, cleaning: vec![], output: vec![], recent: vec![] };
     SystemEvent::ProcsEnded { ends: vec![(ProcUid(uid), end)] }
 }
 

@@ -194,6 +194,12 @@ pub enum Control {
         number: u64,
         no_way: bool,
     },
+    /// The agent wants the events of this process, in a ring for at least so many; 0: no longer.
+    Record {
+        events: u32,
+    },
+    /// The ring of the sender's events; its descriptor rides along.
+    Recording,
 }
 
 impl Control {

@@ -40,4 +40,6 @@ pub struct ProcEnd {
     pub cleaning: Vec<MailboxId>,
     /// The last lines it wrote, oldest first.
     pub output: Vec<String>,
+    /// Its last events, as the crate `events` writes them down; empty if none were recorded.
+    pub recent: Vec<u8>,
 }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, final
 
 from . import bulk as bulk
+from . import events as events
 
 __all__ = [
     "ActorMailbox",
@@ -27,6 +28,7 @@ __all__ = [
     "Timeline",
     "after_fork_in_child",
     "bulk",
+    "events",
     "begin_exit",
     "begin_leaving",
     "hold_gil",
@@ -44,8 +46,9 @@ __all__ = [
     "was_interrupted",
 ]
 
-# How a process ended: pid, started, host, kind, number (exit code or signal), detail, core dumped, last lines of output.
-_End: TypeAlias = tuple[int, bool, str, str, int, str, bool, list[int], list[str]]
+# How a process ended: pid, started, host, kind, number (exit code or signal), detail, core dumped, meshes in clean-up, last events, last
+# lines of output.
+_End: TypeAlias = tuple[int, bool, str, str, int, str, bool, list[int], bytes, list[str]]
 # What concerns the housekeeping thread, each kind with its own fields: (kind, ...).
 _Event: TypeAlias = (
     tuple[Literal["spawn"], int, int, bytes]
@@ -72,7 +75,7 @@ class Process:
         uid: int, host: str, zygote: Sequence[str], env: Sequence[tuple[str, str]], tail_lines: int, consoles: Sequence[int]
     ) -> Process: ...
     @staticmethod
-    def proc(uid: int, agent: int, fd: int) -> Process: ...
+    def proc(uid: int, agent: int, fd: int, events: int) -> Process: ...
     @staticmethod
     def simulated_client(timeline: Timeline, uid: int, host: str) -> Process: ...
     def simulated_proc(self, uid: int, group: int, pid: int) -> Process | None: ...
@@ -114,6 +117,9 @@ class Process:
     def close_agent(self, bound: float) -> None: ...
     def flush_output(self, bound: float) -> None: ...
     def set_log_dir(self, path: str) -> None: ...
+    def record(self, events: int) -> None: ...
+    def record_host(self, events: int) -> None: ...
+    def recorded(self) -> list[tuple[int, int, str, bool]]: ...
     def aggregate_output(
         self, procs: Sequence[int], window: float | None, to: int, slot: int, rank: int, viewer: int | None = None
     ) -> None: ...

@@ -11,6 +11,7 @@ import sys
 from _thread import get_ident
 
 from monarch._core._native import ActorMailbox, set_thread_sender
+from monarch._core._native.events import actor_end
 from monarch._core.actor.events import EVENT_ABORT, EVENT_END, EVENT_FAILURE, EVENT_UNDELIVERABLE, EXPLICIT_PORT, STOP, aborted
 from monarch._core.call.actor import Actor, ActorClass, actor_class, is_coroutine_function
 from monarch._core.call.answer import pack_error
@@ -448,6 +449,7 @@ class LocalActor:
         self.ended = True
         self._fail_owed(wire)
         # While it is known the process does not end.
+        actor_end(self.info.uid, self.display, end.reason.kind, end.reason.detail or "")
         event("actor.stop", actor=self.display, mesh=self.info.unique_name, rank=self.rank, kind=end.reason.kind)
         self.process.actors.pop(self.info.uid, None)
         self.process.supervision.actor_ended(self.info.uid)

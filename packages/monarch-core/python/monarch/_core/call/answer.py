@@ -87,6 +87,7 @@ def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | tuple[Any, ...])
         # The pid of a proc on a lost host is not known.
         pid=pid or None,
         output=output,
+        recent=end[8],
     )
 
 

@@ -266,6 +266,19 @@ def _kept() -> list[Setting]:
             "The same log as JSON lines in `log_dir`: a level, or `target=level,...`; empty: not at all (logs.md).",
             variable=("MONARCH_FILE_LOG",),
         ),
+        Setting(
+            "flight_recorder",
+            "bool",
+            False,
+            "Processes record their events in shared memory; the last of a killed proc are in `MeshFailure.recent_events` (events.md).",
+        ),
+        Setting(
+            "flight_recorder_events",
+            "int",
+            16384,
+            "Events that a process keeps when they are recorded, 128 bytes each: rounded up to a power of two, 256 to 4,194,304.",
+            nonzero=True,
+        ),
         Setting("tail_log_lines", "int", 20, "Last lines of output kept for reports.", variable=(f"{hm}TAIL_LOG_LINES",)),
         Setting(
             "prefix_with_rank",

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from monarch._core._native.events import Event
     from monarch._core.errors.table import ERROR_TABLE as ERROR_TABLE
     from monarch._core.errors.table import ErrorRow
-    from monarch._core.extension.membership import ProcEnd
 
 
 _NO_DETAIL = "(no reason provided)"
@@ -37,7 +37,8 @@ def _row(code: str) -> ErrorRow | None:
     return ROWS.get(code)
 
 
-def _fill(row: str, /, **fields: object) -> str:
+def fill(row: str, /, **fields: object) -> str:
+    """The template of a row with its fields."""
     from monarch._core.errors.table import ROWS
 
     return ROWS[row].template.format(**fields)
@@ -113,6 +114,7 @@ class MeshFailure:
         "_chain",
         "_during",
         "_output",
+        "_recent",
         "_traceback",
         "actor",
         "cause",
@@ -140,6 +142,7 @@ class MeshFailure:
         output: Iterable[str] = (),
         chain: Iterable[str] = (),
         during: MeshFailure | None = None,
+        recent: bytes = b"",
     ) -> None:
         self.mesh_name = "<none>" if mesh_name is None else _exact(mesh_name)
         self.name = None if name is None else _exact(name)
@@ -153,6 +156,17 @@ class MeshFailure:
         self._output = [_exact(line) for line in output]
         self._chain = [_exact(display) for display in chain]
         self._during = during
+        self._recent = recent
+
+    @property
+    def recent_events(self) -> tuple[Event, ...]:
+        """The last events of the process whose end was the cause, oldest first; empty if none were recorded."""
+        recent = _first(self)[0]._recent
+        if not recent:
+            return ()
+        from monarch._core._native.events import decode
+
+        return tuple(decode(recent))
 
     def report(self) -> str:
         """The whole story: culprit and cause first, then who passed it on, traceback, last output and a hint."""
@@ -163,14 +177,14 @@ class MeshFailure:
         cause = None if self.cause is None or self.cause is during else self.cause._plain()
         return (
             (self.mesh_name, self.name, tuple(self.crashed_ranks), self.actor, self.host, self.pid, self.reason._fields()),
-            (self._traceback, tuple(self._output), tuple(self._chain)),
+            (self._traceback, tuple(self._output), tuple(self._chain), self._recent),
             cause,
             None if during is None else during._plain(),
         )
 
     @classmethod
     def _from_plain(cls, plain: tuple[Any, ...]) -> MeshFailure:
-        (mesh_name, name, ranks, actor, host, pid, reason), (traceback, output, chain), cause, during = plain
+        (mesh_name, name, ranks, actor, host, pid, reason), (traceback, output, chain, recent), cause, during = plain
         return cls(
             actor=actor,
             reason=ExitReason(*reason),
@@ -184,6 +198,7 @@ class MeshFailure:
             output=output,
             chain=chain,
             during=None if during is None else cls._from_plain(during),
+            recent=recent,
         )
 
     def to_wire(self) -> bytes:
@@ -206,7 +221,7 @@ class MeshFailure:
         first = _first(self)[0]
         text = _split(cause(first.reason, host=first.host, mesh=first.name))[0]
         place = where(first.pid, first.host, first.reason.signal)
-        return _fill("mesh_failure", mesh_name=self.mesh_name, ranks=self.crashed_ranks, display=first.actor, cause=text, where=place)
+        return fill("mesh_failure", mesh_name=self.mesh_name, ranks=self.crashed_ranks, display=first.actor, cause=text, where=place)
 
 
 def _failure_from_wire(data: bytes) -> MeshFailure:
@@ -238,7 +253,7 @@ def cause(reason: ExitReason, *, host: str | None = None, mesh: str | None = Non
     if _row(reason.kind) is None:
         return detail if reason.detail else reason.kind
     signal = 9 if reason.signal is None else reason.signal
-    return _fill(
+    return fill(
         reason.kind, detail=detail, code=reason.code, signal=signal, host=host or "unknown host", mesh=mesh or "<none>", owner=detail
     )
 
@@ -253,14 +268,14 @@ def failure_report(failure: MeshFailure, hint: bool = True) -> str:
         stop, rest = _split(reason.detail or _NO_DETAIL)
         lines = [status_stopped(first.actor, stop, place)]
     else:
-        lines = [_fill("actor_failed", display=first.actor, cause=head, where=place)]
-    lines += ["  " + _fill("not_handled", display=display) for display in levels]
+        lines = [fill("actor_failed", display=first.actor, cause=head, where=place)]
+    lines += ["  " + fill("not_handled", display=display) for display in levels]
     lines += _indent(first._traceback.rstrip("\n").split("\n") if first._traceback else rest)
     if first._output:
         lines.append("  last output:")
         lines += _indent((line.rstrip("\r\n") for line in first._output), "    ")
     if first._during is not None:
-        lines.append("  " + _fill("while_handling"))
+        lines.append("  " + fill("while_handling"))
         lines += _indent(failure_report(first._during, hint=False).split("\n"), "    ")
     advice = _advice(first, levels) if hint else None
     if advice:
@@ -303,20 +318,20 @@ def _indent(lines: Iterable[str], by: str = "  ") -> list[str]:
 
 
 def status_stopped(display: str, reason: str, where: str) -> str:
-    return _fill("actor_stopped", display=display, reason=reason, where=where)
+    return fill("actor_stopped", display=display, reason=reason, where=where)
 
 
 def call_failed(mesh: str, method: str, report: str) -> str:
-    return _fill("call_failed", endpoint=f"{mesh}.{method}()", message=report)
+    return fill("call_failed", endpoint=f"{mesh}.{method}()", message=report)
 
 
 def spawn_failed(mesh: str, cause: str, where: str) -> str:
-    return _fill("spawn_failed", mesh=mesh, cause=cause, where=where)
+    return fill("spawn_failed", mesh=mesh, cause=cause, where=where)
 
 
 def procs_not_started(n: int, procs: Sequence[tuple[str, str, Sequence[str]]]) -> str:
     """`n` is how many were asked for, `procs` has command, exit and last output of each that failed."""
-    lines = [_fill("procs_not_started", k=len(procs), n=n)]
+    lines = [fill("procs_not_started", k=len(procs), n=n)]
     for command, ended, output in procs:
         lines.append(f"  {command}: {ended}")
         if output:
@@ -327,13 +342,13 @@ def procs_not_started(n: int, procs: Sequence[tuple[str, str, Sequence[str]]]) -
 
 def gave_up(name: str, rank: int, count: int, within: float, report: str) -> str:
     """`report` is that of the last failure."""
-    head = _fill("gave_up", name=name, rank=rank, count=count, within=f"{within:g}")
+    head = fill("gave_up", name=name, rank=rank, count=count, within=f"{within:g}")
     return "\n".join([head, *_indent(report.split("\n"))])
 
 
 def undeliverable(target: str, sender: str, dest: str, why: str) -> str:
     """`target` is `{mesh}.{method}()`, or what stands for it; the root client is shown as `client`."""
-    return _fill("undeliverable", target=target, sender=_client(sender), dest=_client(dest), why=why)
+    return fill("undeliverable", target=target, sender=_client(sender), dest=_client(dest), why=why)
 
 
 def _client(display: str) -> str:
@@ -342,50 +357,30 @@ def _client(display: str) -> str:
 
 def attach_failed(n: int, hosts: Mapping[str, str]) -> str:
     """`n` is how many were asked, `hosts` gives the reason for each address that did not join."""
-    return _fill("attach_failed", k=len(hosts), n=n, hosts="; ".join(f"{address}: {why}" for address, why in hosts.items()))
+    return fill("attach_failed", k=len(hosts), n=n, hosts="; ".join(f"{address}: {why}" for address, why in hosts.items()))
 
 
 def version_mismatch(ours: str, theirs: str, peer: str) -> str:
-    return _fill("version_mismatch", ours=ours, theirs=theirs, peer=peer)
+    return fill("version_mismatch", ours=ours, theirs=theirs, peer=peer)
 
 
 def authentication_failed(peer: str, why: str = "refused") -> str:
-    return _fill("authentication_failed", peer=peer, why=why)
+    return fill("authentication_failed", peer=peer, why=why)
 
 
 def controller_failed(name: str, failure: str) -> str:
-    return _fill("controller_failed", name=name, failure=failure)
-
-
-def promise_dropped(name: str) -> str:
-    return _fill("promise_dropped", name=name)
-
-
-def service_failed(name: str, host: str, why: str) -> str:
-    return _fill("service_failed", name=name, host=host, why=why)
-
-
-def request_failed(name: str, proc: str, why: str) -> str:
-    return _fill("request_failed", name=name, proc=proc, why=why)
-
-
-def request_unhandled(name: str, proc: str, why: str) -> str:
-    return _fill("request_unhandled", name=name, proc=proc, why=why)
-
-
-def request_proc_ended(name: str, proc: str, why: str) -> str:
-    return _fill("request_proc_ended", name=name, proc=proc, why=why)
+    return fill("controller_failed", name=name, failure=failure)
 
 
 def unhandled_at_root(host: str, pid: int, time: str) -> str:
-    return _fill("unhandled_at_root", host=host, pid=pid, time=time)
+    return fill("unhandled_at_root", host=host, pid=pid, time=time)
 
 
 def fault_hook_failed(error: BaseException) -> str:
     """What follows the report if the hook did not end the program on purpose."""
     from monarch._core.pickle.remote_exception import exception_text, format_exception, type_name
 
-    text = _fill("fault_hook_failed", error=f"{type_name(type(error))}: {exception_text(error)}")
+    text = fill("fault_hook_failed", error=f"{type_name(type(error))}: {exception_text(error)}")
     return "\n".join([text, *_indent(format_exception(error).split("\n"))])
 
 
@@ -401,11 +396,11 @@ def reload_failed(failed: Sequence[tuple[str, str, int, str, Any]]) -> ActorErro
     told = {(module, formatted)}
     lines = [formatted.rstrip("\n")]
     for other_host, other_proc, other_pid, other_module, other in failed[1:]:
-        lines.append(f"{_fill('reload_failed', module=other_module)} {other[0]}: {other[1]} at {other_proc} {where(other_pid, other_host)}")
+        lines.append(f"{fill('reload_failed', module=other_module)} {other[0]}: {other[1]} at {other_proc} {where(other_pid, other_host)}")
         if (other_module, other[2]) not in told:
             told.add((other_module, other[2]))
             lines += _indent(other[2].rstrip("\n").split("\n"))
-    error = ActorError._received((kind, text, "\n".join(lines), data), _fill("reload_failed", module=module), proc, pid, host)
+    error = ActorError._received((kind, text, "\n".join(lines), data), fill("reload_failed", module=module), proc, pid, host)
     error.code, error.hint = "reload_failed", _hint("reload_failed")
     return error
 
@@ -501,7 +496,7 @@ class ActorError(MonarchError):
         error = f"{self.exception_type}: {text}" if text else self.exception_type
         if not self._place:
             return f"{self.message} {error}\n {self.exception_formatted}"
-        return f"{_fill('actor_error', message=self.message, error=error, place=self._place)}\n {self.exception_formatted}"
+        return f"{fill('actor_error', message=self.message, error=error, place=self._place)}\n {self.exception_formatted}"
 
 
 class SupervisionError(MonarchError, RuntimeError):
@@ -527,7 +522,7 @@ class SupervisionError(MonarchError, RuntimeError):
         self.failure = failure
 
     def __str__(self) -> str:
-        return self.message if self.endpoint is None else _fill("call_failed", endpoint=self.endpoint, message=self.message)
+        return self.message if self.endpoint is None else fill("call_failed", endpoint=self.endpoint, message=self.message)
 
 
 class SpawnError(SupervisionError):
@@ -567,34 +562,3 @@ class AuthenticationError(AttachError):
 
     __module__ = "monarch.actor"
     _default_code = "authentication_failed"
-
-
-class PromiseDropped(MonarchError):
-    """A promise that nothing refers to any more had not been set; the message has its name."""
-
-    __module__ = "monarch.extension"
-    _default_code = "promise_dropped"
-
-
-class ServiceError(MonarchError):
-    """A service of a host did not start, or runs with other arguments."""
-
-    __module__ = "monarch.extension"
-    _default_code = "service_failed"
-
-
-class RequestError(MonarchError):
-    """A request to another process was not answered with a value.
-
-    `body` is what the handler failed it with; `end` is how the process ended, where that is why.
-    """
-
-    __module__ = "monarch.extension"
-    _default_code = "request_failed"
-
-    def __init__(
-        self, message: str, body: bytes = b"", end: ProcEnd | None = None, *, code: str | None = None, hint: str | None = None
-    ) -> None:
-        super().__init__(message, code=code, hint=hint)
-        self.body = body
-        self.end = end

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch._core.call.actor import Actor, concurrent_endpoint
 from monarch._core.call.endpoint import Endpoint
-from monarch._core.errors.errors import RequestError, SupervisionError, cause
+from monarch._core.errors.errors import SupervisionError, cause
+from monarch._core.errors.extension import RequestError
 from monarch._core.extension.request import ask
 from monarch._core.extension.served_jobs import REQUEST as SERVE
 from monarch._core.extension.thread import when_done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from monarch._core.call.future import Future
 from monarch._core.config.entry_points import BrokenEntry, load_entry
-from monarch._core.errors.errors import RequestError, request_failed, request_proc_ended, request_unhandled
+from monarch._core.errors.extension import RequestError, request_failed, request_proc_ended, request_unhandled
 from monarch._core.extension.ids import ProcId
 from monarch._core.extension.membership import end_of
 from monarch._core.extension.thread import extension_thread

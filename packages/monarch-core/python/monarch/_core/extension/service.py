@@ -9,7 +9,7 @@ from monarch._core.call.actor_mesh import ActorMesh, check_names, whole_shape
 from monarch._core.call.mesh_info import MeshInfo
 from monarch._core.call.runs import runs_of
 from monarch._core.config.entry_points import BrokenEntry, load_entry
-from monarch._core.errors.errors import RequestError, ServiceError, service_failed
+from monarch._core.errors.extension import RequestError, ServiceError, service_failed
 from monarch._core.extension.ids import HostId
 from monarch._core.extension.request import ask
 from monarch._core.pickle.actor_class import dumps_class

@@ -1,10 +1,13 @@
-"""Spans and meters. Without monarch-telemetry they keep nothing and cost next to nothing."""
+"""Spans, meters and events of users: events of the process while those are recorded (docs/events.md). Else they cost next to nothing."""
 
 from __future__ import annotations
 
+from monarch._core._native.events import is_on, metric_update, now, span_enter, span_exit, user_event
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from contextvars import ContextVar
     from typing import Any, NoReturn, TypeVar
 
     F = TypeVar("F", bound=Callable[..., Any])
@@ -23,9 +26,58 @@ class _Span:
 _NOTHING = _Span()
 
 
+class _RecordedSpan(_Span):
+    __slots__ = ("_attributes", "_began", "_name", "_number", "_token")
+
+    def __init__(self, name: str, attributes: dict[str, object]) -> None:
+        self._name = name
+        self._attributes = attributes
+
+    def __enter__(self) -> None:
+        current, numbers = _spans()
+        self._number = next(numbers)
+        span_enter(self._number, current.get(), self._name, _json(self._attributes))
+        self._token = current.set(self._number)
+        self._began = now()
+
+    def __exit__(self, *raised: object) -> None:
+        ended = now()
+        # What has been turned off meanwhile has no time.
+        span_exit(self._number, self._name, max(0, ended - self._began), raised[0] is not None)
+        _spans()[0].reset(self._token)
+
+
+_made: tuple[ContextVar[int], Iterator[int]] | None = None
+
+
+def _spans() -> tuple[ContextVar[int], Iterator[int]]:
+    """The span that this code runs in, and the numbers of spans."""
+    global _made
+    if _made is None:
+        from contextvars import ContextVar
+        from itertools import count
+
+        _made = ContextVar("monarch_span", default=0), count(1)
+    return _made
+
+
+def _json(fields: Mapping[str, object]) -> str:
+    if not fields:
+        return ""
+    import json
+
+    return json.dumps(fields, default=str)
+
+
 def span(name: str, **attributes: object) -> _Span:
-    """A context manager that marks a stretch of work."""
-    return _NOTHING
+    """A context manager that marks a stretch of work: events `span.enter` and `span.exit`, if events are recorded."""
+    return _RecordedSpan(name, attributes) if is_on() else _NOTHING
+
+
+def emit(name: str, **fields: object) -> None:
+    """An event of the program, with fields that JSON can have; others as text. Nothing happens while no events are recorded."""
+    if is_on():
+        user_event(name, _json(fields))
 
 
 def traced(function: Any = None, /, *, name: str | None = None) -> Any:
@@ -38,13 +90,17 @@ def _unchanged(function: Any) -> Any:
 
 
 class _Instrument:
-    __slots__ = ("name",)
+    __slots__ = ("_kind", "_meter", "name")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, meter: str, name: str, kind: str) -> None:
         self.name = name
+        self._meter = meter
+        self._kind = kind
 
     def add(self, amount: float, attributes: Mapping[str, object] | None = None, context: Any = None) -> None:
-        """Counts."""
+        """Counts or measures: an event `metric.update`, if events are recorded."""
+        if is_on():
+            metric_update(self._meter, self.name, self._kind, amount, _json(attributes or {}))
 
     record = add
     set = add
@@ -57,11 +113,16 @@ class _Meter:
         self.name = name
 
     def create_counter(self, name: str, unit: str = "", description: str = "") -> _Instrument:
-        return _Instrument(name)
+        return _Instrument(self.name, name, "counter")
 
-    create_up_down_counter = create_counter
-    create_histogram = create_counter
-    create_gauge = create_counter
+    def create_up_down_counter(self, name: str, unit: str = "", description: str = "") -> _Instrument:
+        return _Instrument(self.name, name, "up_down_counter")
+
+    def create_histogram(self, name: str, unit: str = "", description: str = "") -> _Instrument:
+        return _Instrument(self.name, name, "histogram")
+
+    def create_gauge(self, name: str, unit: str = "", description: str = "") -> _Instrument:
+        return _Instrument(self.name, name, "gauge")
 
     def _observable(self, *_: Any, **__: Any) -> NoReturn:
         from monarch._core.config.wheel import missing_wheel

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 # Requests between housekeeping threads; 1 and 2 are known to the native side too.
 FAILURE, UNDELIVERABLE, CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 1, 2, 3, 4, 5, 6, 7
 AGGREGATE, MISSING = 20, 21
+# Who records events on this host.
+RECORDINGS = 22
 # Of the test kit.
 FAULT, DELAY = 30, 31
 # Code has been mirrored, or is to be reloaded.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from _thread import RLock
 
+from monarch._core._native.events import is_on, log_line
 from monarch._core.config import config
 from monarch._core.errors.complaint import complain
 
@@ -114,8 +115,17 @@ def event(name: str, level: int = INFO, said: bool = False, **fields: object) ->
 
     Fields that are None are left out.
     """
+    if is_on():
+        _record(name, level, fields)
     if level >= (_lowest_said if said else _lowest):
         _log(name, level, said, fields)
+
+
+def _record(name: str, level: int, fields: dict[str, object]) -> None:
+    import json
+
+    given = {key: value for key, value in fields.items() if value is not None}
+    log_line(name, level, json.dumps(given, default=str) if given else "")
 
 
 def wants(level: int) -> bool:

@@ -10,7 +10,7 @@ from _thread import start_new_thread
 
 from monarch._core.config import duration as _duration
 from monarch._core.process import log_directory as _log_directory
-from monarch._core.process import runtime_log, stacks
+from monarch._core.process import recorder, runtime_log, stacks
 from monarch._core.process.current import set_process
 from monarch._core.process.environment import host_name, is_main_thread, start_variables
 from monarch._core.process.interrupt import listen
@@ -37,6 +37,7 @@ def begin(native: NativeProcess) -> LocalProcess:
         listen()
     stacks.install(process)
     runtime_log.start(process)
+    recorder.start(process)
     runtime_log.event("client.start")
     if "IPython" in sys.modules:
         from monarch._core.observe.notebook import install

@@ -20,6 +20,7 @@ from monarch._core.process.process import (
     OK,
     OPEN_DOOR,
     PING,
+    RECORDINGS,
     UNDELIVERABLE,
     WATCH_STOP,
     WORKSPACE,
@@ -219,6 +220,10 @@ class Housekeeping:
             from monarch._core.extension.request import received
 
             received(process, sender, slot, body)
+        elif kind == RECORDINGS:
+            from monarch._core.extension.recording import handle_request
+
+            handle_request(process, sender, slot, body)
         elif kind in (FAULT, DELAY):
             from monarch._core.testing import fault
 

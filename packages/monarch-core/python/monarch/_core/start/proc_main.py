@@ -105,7 +105,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     from monarch._core._native import Process as NativeProcess
     from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.config import config
-    from monarch._core.process import runtime_log, stacks
+    from monarch._core.process import recorder, runtime_log, stacks
     from monarch._core.process.current import set_process
     from monarch._core.process.environment import host_name, start_variables
     from monarch._core.process.last_resort import end_process
@@ -116,7 +116,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
 
     config.reload_config_from_env()
     config.apply_pushed(setup["config"])
-    native = NativeProcess.proc(uid, agent, link)
+    native = NativeProcess.proc(uid, agent, link, recorder.wanted())
     state, _, _ = setup["mesh"]
     process = LocalProcess(native, setup["host"] or host_name(), state[1])
     process.job = setup["job"]
@@ -132,6 +132,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     process.proc_rank = rank
     process.log_dir = setup["log_dir"] or directory_of_host(process.agent_uid)
     runtime_log.start(process)
+    recorder.start(process)
     runtime_log.event("proc.start", mesh=process.proc_info.unique_name, rank=rank)
     if setup["patches"] is not None:
         from monarch._core.testing import patching

@@ -7,6 +7,7 @@ Detection is native (a link's end, an exit status, a failed actor's report), and
 from __future__ import annotations
 
 from monarch._core._native import Process as NativeProcess
+from monarch._core._native.events import supervision_delivered
 from monarch._core.call.answer import proc_ended_failure
 from monarch._core.call.future import Future
 from monarch._core.call.orphan import owner_ended
@@ -245,6 +246,7 @@ def _do(process: LocalProcess, steps: list[tuple[str, int, int, int]], failure_o
             mesh.info.failed[rank] = failure
             continue
         failure_event("failure.delivered", WARN, failure, mesh.owner.display)
+        supervision_delivered(uid, rank, mesh.owner.display, failure.reason.kind)
         if step == "tell":
             mesh.owner.failed(failure)
         else:

@@ -170,7 +170,15 @@ impl Gateway {
 
 /// The end of all processes of a host.
 pub(crate) fn host_end(host: &str, why: &str) -> ProcEnd {
-    ProcEnd { pid: 0, started: true, host: host.to_owned(), reason: ExitReason::HostLost(why.to_owned()), cleaning: vec![], output: vec![] }
+    ProcEnd {
+        pid: 0,
+        started: true,
+        host: host.to_owned(),
+        reason: ExitReason::HostLost(why.to_owned()),
+        cleaning: vec![],
+        output: vec![],
+        recent: vec![],
+    }
 }
 
 /// What comes over the trunks of a job.

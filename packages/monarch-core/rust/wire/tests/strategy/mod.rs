@@ -50,14 +50,17 @@ pub fn exit_reason() -> impl Strategy<Value = ExitReason> {
 }
 
 pub fn proc_end() -> impl Strategy<Value = ProcEnd> {
-    (any::<(u32, bool, Vec<u64>)>(), text(), exit_reason(), texts()).prop_map(|((pid, started, cleaning), host, reason, output)| ProcEnd {
-        pid,
-        started,
-        host,
-        reason,
-        cleaning: cleaning.into_iter().map(wire::MailboxId).collect(),
-        output,
-    })
+    (any::<(u32, bool, Vec<u64>)>(), text(), exit_reason(), texts(), bytes()).prop_map(
+        |((pid, started, cleaning), host, reason, output, recent)| ProcEnd {
+            pid,
+            started,
+            host,
+            reason,
+            cleaning: cleaning.into_iter().map(wire::MailboxId).collect(),
+            output,
+            recent,
+        },
+    )
 }
 
 fn plan() -> impl Strategy<Value = ProcPlan> {

@@ -1,0 +1,60 @@
+"""The errors of the extension interface: promises, services, requests."""
+
+from __future__ import annotations
+
+from monarch._core.errors.errors import MonarchError, fill
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core.extension.membership import ProcEnd
+
+
+def promise_dropped(name: str) -> str:
+    return fill("promise_dropped", name=name)
+
+
+def service_failed(name: str, host: str, why: str) -> str:
+    return fill("service_failed", name=name, host=host, why=why)
+
+
+def request_failed(name: str, proc: str, why: str) -> str:
+    return fill("request_failed", name=name, proc=proc, why=why)
+
+
+def request_unhandled(name: str, proc: str, why: str) -> str:
+    return fill("request_unhandled", name=name, proc=proc, why=why)
+
+
+def request_proc_ended(name: str, proc: str, why: str) -> str:
+    return fill("request_proc_ended", name=name, proc=proc, why=why)
+
+
+class PromiseDropped(MonarchError):
+    """A promise that nothing refers to any more had not been set; the message has its name."""
+
+    __module__ = "monarch.extension"
+    _default_code = "promise_dropped"
+
+
+class ServiceError(MonarchError):
+    """A service of a host did not start, or runs with other arguments."""
+
+    __module__ = "monarch.extension"
+    _default_code = "service_failed"
+
+
+class RequestError(MonarchError):
+    """A request to another process was not answered with a value.
+
+    `body` is what the handler failed it with; `end` is how the process ended, where that is why.
+    """
+
+    __module__ = "monarch.extension"
+    _default_code = "request_failed"
+
+    def __init__(
+        self, message: str, body: bytes = b"", end: ProcEnd | None = None, *, code: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, hint=hint)
+        self.body = body
+        self.end = end

@@ -1,0 +1,222 @@
+"""Events of the processes of this host, as they are read: rings that the agent keeps, readers of them, and observers that get batches.
+
+The agent of a host has the ring of each process as a file without a name. It tells processes of its host where the files are; they map
+them and read by themselves, and the process that is observed does not notice.
+"""
+
+from __future__ import annotations
+
+import marshal
+from _thread import allocate_lock
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from monarch._core._native.events import Event, Ring
+from monarch._core.config.entry_points import Broken, load, names
+from monarch._core.extension.ids import ProcId
+from monarch._core.extension.membership import is_ending
+from monarch._core.process.current import current_process
+from monarch._core.process.process import FIRST_ERROR, OK, RECORDINGS
+from monarch._core.process.recorder import ring_events
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monarch._core.process.process import LocalProcess
+
+GROUP = "monarch.observer"
+# Events of one batch at most, so that an observer that is behind gets several.
+_BATCH = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The recorded events of a process of this host, which may have ended."""
+
+    proc: ProcId
+    pid: int
+    ended: bool
+    file: str
+
+    def reader(self) -> Reader:
+        """Reads the events, from the oldest that is there. `OSError` if the agent has let go of them."""
+        return Reader(self)
+
+
+class Reader:
+    """The events of one process, in order, each once."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.proc = recording.proc
+        self.pid = recording.pid
+        # Of a process that has ended: what it has not finished to write is not waited for.
+        self.ended = recording.ended
+        self._ring = Ring(recording.file)
+        if self._ring.proc != self.proc:
+            raise FileNotFoundError(f"the events of {self.proc} are not kept any more: more recent processes have ended since")
+
+    @property
+    def lost(self) -> int:
+        """Events that this reader did not get: they were overwritten before, or never finished."""
+        return self._ring.lost
+
+    @property
+    def capacity(self) -> int:
+        """How many events the process keeps."""
+        return self._ring.capacity
+
+    def read(self, most: int = _BATCH) -> list[Event]:
+        """The next events, at most so many; none if there are no new ones."""
+        return self._ring.read(most, self.ended)
+
+    def last(self, events: int) -> list[Event]:
+        """The last events, at most so many; those before are skipped."""
+        self._ring.skip_to_last(events)
+        return self.read(events)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """New events of one process, for an observer. `lost` counts all events of the process that the observer did not get."""
+
+    proc: ProcId
+    pid: int
+    events: list[Event]
+    lost: int
+    ended: bool
+
+
+class Observer(Protocol):
+    """What gets the events of a host: called on a thread of its own with one batch after another."""
+
+    def __call__(self, batch: Batch, /) -> None: ...
+
+
+def recordings() -> list[Recording]:
+    """The processes of this process's host whose events are recorded or were: the agent first, those that have ended last."""
+    return _ask(0)
+
+
+class Observation:
+    """An observer that is attached. `error` is what it raised: it is left out from then on."""
+
+    def __init__(self, name: str, observer: Callable[[Batch], None], every: float) -> None:
+        from threading import Event as Signal
+        from threading import Thread
+
+        self.name = name
+        self.error: BaseException | None = None
+        self._observer = observer
+        self._every = every
+        self._readers: dict[ProcId, Reader] = {}
+        self._over: set[ProcId] = set()
+        self._stop = Signal()
+        _ask(1)
+        self._thread = Thread(target=self._run, name="monarch-observer", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Detaches the observer, after it has got what was recorded until now. Returns when it is done."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(self._every):
+                self._drain()
+            self._drain()
+        except BaseException as e:  # of another wheel, or the end of this process: it is left out
+            if is_ending():
+                return
+            self.error = e
+            import logging
+
+            logging.getLogger("monarch.extension").warning("the observer %s failed and gets no more events", self.name, exc_info=e)
+        finally:
+            self._readers.clear()
+            _release()
+
+    def _drain(self) -> None:
+        found = _ask(0)
+        for recording in found:
+            if recording.proc in self._over:
+                continue
+            try:
+                reader = self._readers.get(recording.proc) or recording.reader()
+            except OSError:  # it has ended, and more recent ones have since
+                continue
+            self._readers[recording.proc] = reader
+            reader.ended = recording.ended
+            while events := reader.read():
+                self._observer(Batch(recording.proc, recording.pid, events, reader.lost, recording.ended))
+            if recording.ended:
+                self._over.add(recording.proc)
+                del self._readers[recording.proc]
+        self._over &= {recording.proc for recording in found}
+
+
+def observe(observer: Observer | str, *, every: float = 0.2) -> Observation:
+    """Attaches an observer to all processes of this host, those that come too: from now on they record their events.
+
+    `observer` is called with a `Batch` every so many seconds, on a thread of this process that nothing else waits for; a string is the name
+    of an entry point of the group `monarch.observer`. An observer that raises is logged by name and left out. `LookupError` if no wheel has
+    an entry point of this name, `ImportError` if it cannot be loaded.
+    """
+    if not 0 < every < float("inf"):
+        raise ValueError(f"invalid time between batches {every}: must be positive and finite")
+    if not isinstance(observer, str):
+        return Observation(getattr(observer, "__qualname__", type(observer).__qualname__), observer, every)
+    found = load(GROUP, observer)
+    if found is None:
+        raise LookupError(f"no wheel has an observer {observer!r}; there is {', '.join(names(GROUP)) or 'none'}")
+    if isinstance(found, Broken):
+        raise ImportError(found.describe()) from found.error
+    return Observation(f"{observer!r} of {found.wheel}", found.value, every)
+
+
+def _ask(change: int) -> list[Recording]:
+    """Asks the agent; `change`: 1 for an observer that comes, -1 for one that goes."""
+    process = current_process()
+    body = marshal.dumps((change, ring_events()))
+    if process.is_client:
+        return _described(_answer(process, process.uid, change, ring_events()))
+    call = process.native.cell(FIRST_ERROR, 1, [process.agent_uid])
+    process.native.request(process.agent_uid, RECORDINGS, body, call.slot)
+    call.wait()
+    result = call.result(0)
+    if result is None or result.status != OK:
+        call.set_retrieved()
+        raise RuntimeError("the agent of this host does not answer: the process is ending")
+    return _described(marshal.loads(result.raw()))
+
+
+def _release() -> None:
+    try:
+        _ask(-1)
+    except (RuntimeError, OSError):  # the process ends, and the agent knows
+        return
+
+
+def _described(rows: list[tuple[int, int, str, bool]]) -> list[Recording]:
+    return [Recording(ProcId(proc), pid, ended, file) for proc, pid, file, ended in rows]
+
+
+_lock = allocate_lock()
+# Of an agent: how many observers each process has.
+_observers: dict[int, int] = {}
+
+
+def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
+    """Answers a process of this host. On the housekeeping thread of its agent."""
+    change, events = marshal.loads(body)
+    process.native.reply(sender, slot, 0, OK, marshal.dumps(_answer(process, sender, change, events)))
+
+
+def _answer(process: LocalProcess, sender: int, change: int, events: int) -> list[tuple[int, int, str, bool]]:
+    if change:
+        with _lock:
+            _observers[sender] = _observers.get(sender, 0) + change
+            for observer in [uid for uid, count in _observers.items() if count <= 0 or uid in process.ended]:
+                del _observers[observer]
+            process.native.record_host(events if _observers else 0)
+    return process.native.recorded()

@@ -1,0 +1,31 @@
+"""The flight recorder: this process's events in shared memory, which its agent keeps when the process has ended (docs/events.md)."""
+
+from __future__ import annotations
+
+from monarch._core._native.events import proc_start
+from monarch._core.config import config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core.process.process import LocalProcess
+
+# A count that the native side takes; what a ring can have is less.
+_MOST = 2**32 - 1
+
+
+def ring_events() -> int:
+    """How many events a ring is to have room for, by the settings of this process."""
+    return min(int(config.value("flight_recorder_events")), _MOST)
+
+
+def wanted() -> int:
+    """How many events this process is to record for itself; 0 without a flight recorder."""
+    return ring_events() if config.value("flight_recorder") else 0
+
+
+def start(process: LocalProcess) -> None:
+    """Records from now on, if the settings ask for it; a proc does so already."""
+    if events := wanted():
+        process.native.record(events)
+        info = process.proc_info
+        proc_start("client" if info is None else info.unique_name, process.proc_rank)

@@ -1,0 +1,21 @@
+"""Events of processes: what a program adds to them, and how they are read by other processes of the host."""
+
+from monarch._core._native.events import Event, EventField, EventType, event_types
+from monarch._core.extension.recording import Batch, Observation, Observer, Reader, Recording, observe, recordings
+from monarch._core.observe.tracing import emit, span
+
+__all__ = [
+    "Batch",
+    "Event",
+    "EventField",
+    "EventType",
+    "Observation",
+    "Observer",
+    "Reader",
+    "Recording",
+    "emit",
+    "event_types",
+    "observe",
+    "recordings",
+    "span",
+]

@@ -1,0 +1,239 @@
+//! `monarch._core._native.events`: the types of events, records of them, and the rings they are read from.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use ::events::{Field, Reader, Record, TABLE, Value, type_of};
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+
+/// A field of a type of events.
+#[pyclass(frozen)]
+pub struct EventField(&'static Field);
+
+#[pymethods]
+impl EventField {
+    #[getter]
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// `id`, `count`, `bytes`, `ns`, `float`, `name` or `text`.
+    #[getter]
+    fn unit(&self) -> &'static str {
+        self.0.unit.word()
+    }
+
+    #[getter]
+    fn about(&self) -> &'static str {
+        self.0.about
+    }
+}
+
+/// A type of events.
+#[pyclass(frozen)]
+pub struct EventType(&'static ::events::EventType);
+
+#[pymethods]
+impl EventType {
+    #[getter]
+    fn number(&self) -> u16 {
+        self.0.number
+    }
+
+    #[getter]
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    #[getter]
+    fn about(&self) -> &'static str {
+        self.0.about
+    }
+
+    #[getter]
+    fn emitted(&self) -> bool {
+        self.0.emitted
+    }
+
+    #[getter]
+    fn fields(&self) -> Vec<EventField> {
+        self.0.fields.iter().map(EventField).collect()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<EventType {}>", self.0.name)
+    }
+}
+
+/// All types of events, by number.
+#[pyfunction]
+pub fn event_types() -> Vec<EventType> {
+    TABLE.iter().map(EventType).collect()
+}
+
+/// Something that has happened in a process.
+#[pyclass(frozen)]
+pub struct Event(Record);
+
+#[pymethods]
+impl Event {
+    #[getter]
+    fn name(&self) -> String {
+        // One of a later version, in a process that has another one installed.
+        type_of(self.0.kind).map_or_else(|| format!("type {}", self.0.kind), |t| t.name.to_owned())
+    }
+
+    /// Counts the events of its process, from 0.
+    #[getter]
+    fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    /// Nanoseconds since the epoch.
+    #[getter]
+    fn time(&self) -> u64 {
+        self.0.time
+    }
+
+    /// The kernel's number of its thread.
+    #[getter]
+    fn thread(&self) -> u32 {
+        self.0.thread
+    }
+
+    /// Its fields by name; none for a text that was overwritten before it was read.
+    #[getter]
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let fields = PyDict::new(py);
+        for (field, value) in type_of(self.0.kind).map_or(&[][..], |t| t.fields).iter().zip(&self.0.fields) {
+            let value = match value {
+                Value::Number(n) => n.into_pyobject(py)?.into_any(),
+                Value::Float(x) => x.into_pyobject(py)?.into_any(),
+                Value::Text(text) => PyString::new(py, text).into_any(),
+                Value::Lost => py.None().into_bound(py),
+            };
+            fields.set_item(field.name, value)?;
+        }
+        Ok(fields)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(format!("<Event {} {}>", self.name(), self.fields(py)?.repr()?))
+    }
+}
+
+/// The ring of a process, to read.
+#[pyclass(frozen)]
+pub struct Ring(Mutex<Reader>);
+
+impl Ring {
+    fn reader(&self) -> std::sync::MutexGuard<'_, Reader> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Ring {
+    /// Maps the ring of a process of this host. `OSError` if it is not one.
+    #[new]
+    fn new(path: PathBuf) -> PyResult<Self> {
+        let opened = File::open(&path).and_then(|file| Reader::open(file.as_raw_fd()));
+        opened.map(|r| Ring(Mutex::new(r))).map_err(|e| PyOSError::new_err(format!("cannot read events of {}: {e}", path.display())))
+    }
+
+    #[getter]
+    fn proc(&self) -> u64 {
+        self.reader().proc()
+    }
+
+    #[getter]
+    fn pid(&self) -> u32 {
+        self.reader().pid()
+    }
+
+    #[getter]
+    fn capacity(&self) -> u64 {
+        self.reader().capacity()
+    }
+
+    #[getter]
+    fn written(&self) -> u64 {
+        self.reader().written()
+    }
+
+    #[getter]
+    fn lost(&self) -> u64 {
+        self.reader().lost()
+    }
+
+    fn skip_to_last(&self, events: usize) {
+        self.reader().skip_to_last(events);
+    }
+
+    /// The next events, at most so many; `ended`: the process writes no more.
+    fn read(&self, py: Python<'_>, most: usize, ended: bool) -> Vec<Event> {
+        py.detach(|| self.reader().read(most, ended)).into_iter().map(Event).collect()
+    }
+}
+
+/// The last events that a proc's end came with.
+#[pyfunction]
+pub fn decode(recent: &[u8]) -> Vec<Event> {
+    runtime::recordings::decode(recent).into_iter().map(Event).collect()
+}
+
+/// This process records its events.
+#[pyfunction]
+pub fn is_on() -> bool {
+    ::events::is_on()
+}
+
+/// Nanoseconds of the clock of `span_exit`; 0 while nothing is recorded.
+#[pyfunction]
+pub fn now() -> u64 {
+    ::events::now_if_on()
+}
+
+#[pyfunction]
+pub fn proc_start(mesh: &str, rank: u64) {
+    ::events::proc_start(mesh.as_bytes(), rank, u64::from(std::process::id()));
+}
+
+#[pyfunction]
+pub fn actor_end(mesh: u64, actor: &str, kind: &str, detail: &str) {
+    ::events::actor_end(mesh, actor.as_bytes(), kind.as_bytes(), detail.as_bytes());
+}
+
+#[pyfunction]
+pub fn supervision_delivered(mesh: u64, rank: u64, owner: &str, kind: &str) {
+    ::events::supervision_delivered(mesh, rank, owner.as_bytes(), kind.as_bytes());
+}
+
+#[pyfunction]
+pub fn log_line(name: &str, level: u64, fields: &str) {
+    ::events::log_line(name.as_bytes(), level, fields.as_bytes());
+}
+
+#[pyfunction]
+pub fn user_event(name: &str, fields: &str) {
+    ::events::user_event(name.as_bytes(), fields.as_bytes());
+}
+
+#[pyfunction]
+pub fn span_enter(span: u64, parent: u64, name: &str, fields: &str) {
+    ::events::span_enter(span, parent, name.as_bytes(), fields.as_bytes());
+}
+
+#[pyfunction]
+pub fn span_exit(span: u64, name: &str, duration: u64, failed: bool) {
+    ::events::span_exit(span, name.as_bytes(), duration, u64::from(failed));
+}
+
+#[pyfunction]
+pub fn metric_update(meter: &str, name: &str, kind: &str, amount: f64, attributes: &str) {
+    ::events::metric_update(meter.as_bytes(), name.as_bytes(), kind.as_bytes(), amount, attributes.as_bytes());
+}

@@ -1,0 +1,28 @@
+//! Events of a process in a ring of shared memory.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `table` | the types of events, with fields and units; from it come the functions that emit them |
+//! | `layout` | what lies where in the memory of a ring |
+//! | `memory` | the mapping of a ring |
+//! | `ring` | the writing end |
+//! | `text` | names, kept once and for all, and texts, overwritten like events |
+//! | `reader` | the reading end, in any process that has the descriptor |
+//! | `recorder` | the ring of this process: on, off, and inert in a forked child |
+//!
+//! A writer reserves a slot with one addition, marks it as being written, stores the record and publishes it: no lock, no system call, no
+//! allocation. Readers see by the slot's sequence number whether a record is whole, unfinished or overwritten. docs/events.md has the rest.
+
+mod layout;
+mod memory;
+mod reader;
+mod recorder;
+mod ring;
+mod table;
+mod text;
+
+pub use layout::{DEFAULT_CAPACITY, capacity};
+pub use reader::{Reader, Record, Value};
+pub use recorder::{is_on, now, now_if_on, start, stop};
+pub use ring::Ring;
+pub use table::*;

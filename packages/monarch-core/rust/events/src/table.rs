@@ -1,0 +1,255 @@
+//! The types of events: one table for the code that emits them, for readers, and for docs/events.md.
+//!
+//! Numbers and names are stable: a type may get fields at its end, and keeps those that it has.
+
+use crate::recorder::current;
+
+/// What a field is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// The identity of a process, mesh, actor or call.
+    Id,
+    Count,
+    Bytes,
+    Nanoseconds,
+    Float,
+    /// A text that comes again and again.
+    Name,
+    Text,
+}
+
+impl Unit {
+    pub fn word(self) -> &'static str {
+        match self {
+            Unit::Id => "id",
+            Unit::Count => "count",
+            Unit::Bytes => "bytes",
+            Unit::Nanoseconds => "ns",
+            Unit::Float => "float",
+            Unit::Name => "name",
+            Unit::Text => "text",
+        }
+    }
+}
+
+pub struct Field {
+    pub name: &'static str,
+    pub unit: Unit,
+    pub about: &'static str,
+}
+
+pub struct EventType {
+    pub number: u16,
+    pub name: &'static str,
+    pub about: &'static str,
+    /// False: the name is reserved, and nothing emits it yet.
+    pub emitted: bool,
+    pub fields: &'static [Field],
+}
+
+/// The type with this number.
+pub fn type_of(number: u16) -> Option<&'static EventType> {
+    // Numbers count from 1 without a gap, which a test checks.
+    TABLE.get(usize::from(number).checked_sub(1)?)
+}
+
+macro_rules! unit {
+    (Id) => {
+        u64
+    };
+    (Count) => {
+        u64
+    };
+    (Bytes) => {
+        u64
+    };
+    (Nanoseconds) => {
+        u64
+    };
+    (Float) => {
+        f64
+    };
+    (Name) => {
+        &[u8]
+    };
+    (Text) => {
+        &[u8]
+    };
+}
+
+macro_rules! word {
+    ($ring:ident, Name, $value:ident) => {
+        $ring.name($value)
+    };
+    ($ring:ident, Text, $value:ident) => {
+        $ring.text($value)
+    };
+    ($ring:ident, Float, $value:ident) => {
+        $value.to_bits()
+    };
+    ($ring:ident, $unit:ident, $value:ident) => {
+        $value
+    };
+}
+
+macro_rules! events {
+    ($($number:literal $function:ident $name:literal $emitted:literal $about:literal {
+        $($field:ident: $unit:ident $field_about:literal,)*
+    })*) => {
+        pub static TABLE: &[EventType] = &[$(EventType {
+            number: $number,
+            name: $name,
+            about: $about,
+            emitted: $emitted,
+            fields: &[$(Field { name: stringify!($field), unit: Unit::$unit, about: $field_about }),*],
+        }),*];
+
+        $(
+            #[doc = $about]
+            #[inline]
+            #[allow(clippy::too_many_arguments)]
+            pub fn $function($($field: unit!($unit)),*) {
+                if crate::recorder::is_on() {
+                    #[inline(never)]
+                    #[allow(clippy::too_many_arguments)]
+                    fn emit($($field: unit!($unit)),*) {
+                        if let Some(ring) = current() {
+                            ring.write($number, &[$(word!(ring, $unit, $field)),*]);
+                        }
+                    }
+                    emit($($field),*);
+                }
+            }
+        )*
+    };
+}
+
+events! {
+    1 proc_start "proc.start" true "This process has come up as a member of its job." {
+        mesh: Name "unique name of the mesh of procs; `client` for the client",
+        rank: Count "rank in that mesh",
+        pid: Count "the operating system's number of the process",
+    }
+    2 proc_end "proc.end" true "A proc has ended; the agent of its host records it." {
+        proc: Id "the proc",
+        kind: Name "kind of the exit reason",
+        number: Count "exit code or signal",
+        pid: Count "what its process number was",
+        detail: Text "detail of the exit reason",
+    }
+    3 actor_start "actor.start" true "An actor has a thread and takes messages." {
+        mesh: Id "its mesh",
+        actor: Name "its display name",
+    }
+    4 actor_end "actor.end" true "An actor takes no more messages." {
+        mesh: Id "its mesh",
+        actor: Name "its display name",
+        kind: Name "`stopped`, or the kind of the failure",
+        detail: Text "the reason in words",
+    }
+    5 message_sent "message.sent" true "A message was handed to a link, or to an actor of this process." {
+        mesh: Id "mesh of the receiving actor",
+        method: Name "endpoint",
+        rank: Count "rank of the receiver in the shape that was addressed",
+        proc: Id "process of the receiver",
+        sender: Id "mesh of the sending actor; 0 outside actors",
+        call: Id "number of the call in the sender; 0 without a waiting caller",
+        bytes: Bytes "size of the arguments",
+    }
+    6 message_received "message.received" true "A message waits in the mailbox of its actor." {
+        mesh: Id "mesh of the actor",
+        method: Name "endpoint",
+        rank: Count "rank of the receiver in the shape that was addressed",
+        proc: Id "process of the sender",
+        sender: Id "mesh of the sending actor; 0 outside actors",
+        call: Id "number of the call in the sender; 0 without a waiting caller",
+        bytes: Bytes "size of the arguments",
+        depth: Count "messages in the mailbox, this one included",
+    }
+    7 message_begun "message.begun" true "An actor begins to handle a message." {
+        mesh: Id "mesh of the actor",
+        method: Name "endpoint",
+        rank: Count "rank of the receiver in the shape that was addressed",
+        proc: Id "process of the sender",
+        call: Id "number of the call in the sender; 0 without a waiting caller",
+    }
+    8 message_handled "message.handled" true "An actor has handled a message." {
+        mesh: Id "mesh of the actor",
+        method: Name "endpoint",
+        rank: Count "rank of the receiver in the shape that was addressed",
+        proc: Id "process of the sender",
+        call: Id "number of the call in the sender; 0 without a waiting caller",
+        duration: Nanoseconds "time since it was begun",
+        failed: Count "1 if the endpoint raised",
+    }
+    9 queue_depth "queue.depth" true "A mailbox has grown to a power of two of messages, 64 or more." {
+        mesh: Id "mesh of the actor",
+        depth: Count "messages in the mailbox",
+    }
+    10 credit_stall "credit.stall" true "A sender had to wait because the receiver is behind." {
+        mesh: Id "mesh of the receiving actor",
+        method: Name "endpoint",
+        proc: Id "process of the receiver",
+        duration: Nanoseconds "how long it waited",
+    }
+    11 link_up "link.up" true "A link to another process of this host has its socket." {
+        proc: Id "the other process",
+    }
+    12 link_down "link.down" true "A link to another process of this host has ended." {
+        proc: Id "the other process",
+    }
+    13 link_resumed "link.resumed" true "A session with another host has a connection, its first or another one; agents record it." {
+        host: Id "the agent of the other host",
+        received: Count "frames that the other host has received in this session; 0 for a first connection",
+        waiting: Bytes "bytes that wait to be sent or acknowledged",
+    }
+    14 cast_sent "cast.sent" true "A call to several targets on other hosts was handed to the agent, to go down a tree." {
+        mesh: Id "mesh of the receiving actors",
+        method: Name "endpoint",
+        targets: Count "receivers on other hosts",
+        call: Id "number of the call in the sender; 0 without a waiting caller",
+        bytes: Bytes "size of the arguments",
+    }
+    15 cast_step "cast.step" true "An agent has passed a cast on to another host." {
+        host: Id "the agent of the other host",
+        number: Count "number of the cast in its group",
+        bytes: Bytes "size of the call",
+    }
+    16 reduction_step "reduction.step" true "An agent has passed answers on towards the caller, combined as far as they can be." {
+        host: Id "the agent of the other host",
+    }
+    17 span_enter "span.enter" true "A span has begun on this thread." {
+        span: Id "number of the span in this process",
+        parent: Id "the span around it on this thread; 0: none",
+        name: Name "name of the span",
+        fields: Text "attributes as JSON",
+    }
+    18 span_exit "span.exit" true "A span has ended." {
+        span: Id "number of the span in this process",
+        name: Name "name of the span",
+        duration: Nanoseconds "since it was entered",
+        failed: Count "1 if an exception left it",
+    }
+    19 log_line "log.line" true "The runtime's own log has an entry (logs.md)." {
+        name: Name "event of the log",
+        level: Count "10 debug, 20 info, 30 warn, 40 error",
+        fields: Text "its fields as JSON",
+    }
+    20 supervision_delivered "supervision.delivered" true "A failure was delivered to the owner of a mesh." {
+        mesh: Id "the mesh that failed",
+        rank: Count "the rank that failed",
+        owner: Name "display name of the owner",
+        kind: Name "kind of the failure's reason",
+    }
+    21 user_event "user.event" true "A program has recorded something (`monarch.extension.events.emit`)." {
+        name: Name "name of the event",
+        fields: Text "fields as JSON",
+    }
+    22 metric_update "metric.update" true "An instrument of `get_meter` was updated." {
+        meter: Name "name of the meter",
+        name: Name "name of the instrument",
+        kind: Name "`counter`, `up_down_counter`, `histogram` or `gauge`",
+        amount: Float "what was added or recorded",
+        attributes: Text "attributes as JSON",
+    }
+}

@@ -1,0 +1,262 @@
+//! Rings as their readers see them: many writers, overwriting, records that are not finished, a writer that was killed.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use events::{Reader, Record, Ring, TABLE, Unit, Value, type_of};
+use proptest::prelude::*;
+
+/// `user.event`: a name and a text.
+const USER: u16 = 21;
+/// `queue.depth`: two numbers.
+const DEPTH: u16 = 9;
+
+fn ring(events: usize) -> (Ring, OwnedFd, Reader) {
+    let (ring, fd) = Ring::create(7, events).unwrap();
+    let reader = Reader::open(fd.as_raw_fd()).unwrap();
+    (ring, fd, reader)
+}
+
+fn user(ring: &Ring, name: &str, text: &str) {
+    ring.write(USER, &[ring.name(name.as_bytes()), ring.text(text.as_bytes())]);
+}
+
+fn texts(record: &Record) -> Vec<&str> {
+    let text = |value: &Value| match value {
+        Value::Text(text) => Some(text.clone().leak() as &str),
+        _ => None,
+    };
+    record.fields.iter().filter_map(text).collect()
+}
+
+fn numbers(record: &Record) -> Vec<u64> {
+    let number = |value: &Value| match value {
+        Value::Number(n) => Some(*n),
+        _ => None,
+    };
+    record.fields.iter().filter_map(number).collect()
+}
+
+#[test]
+fn events_come_back_in_order_with_names_and_texts() {
+    let (ring, _fd, mut reader) = ring(256);
+    user(&ring, "loaded", "{\"rows\": 3}");
+    user(&ring, "loaded", "");
+    let records = reader.read(10, false);
+    assert_eq!(records.iter().map(texts).collect::<Vec<_>>(), [["loaded", "{\"rows\": 3}"], ["loaded", ""]]);
+    assert_eq!((records[0].number, records[1].number, reader.lost()), (0, 1, 0));
+    assert!(records[0].time <= records[1].time && records[0].thread != 0);
+    assert_eq!((reader.proc(), reader.pid(), reader.capacity()), (7, std::process::id(), 256));
+    assert!(reader.read(10, false).is_empty());
+}
+
+#[test]
+fn a_full_ring_overwrites_the_oldest_and_the_reader_counts_them() {
+    let (ring, _fd, mut reader) = ring(256);
+    for n in 0..1000 {
+        ring.write(DEPTH, &[n, n + 1]);
+    }
+    let records = reader.read(usize::MAX, false);
+    assert_eq!((records.len(), reader.lost()), (256, 744));
+    assert_eq!(numbers(&records[0]), [744, 745]);
+    assert_eq!(numbers(&records[255]), [999, 1000]);
+}
+
+#[test]
+fn the_last_events_are_read_without_the_rest() {
+    let (ring, _fd, mut reader) = ring(256);
+    for n in 0..100 {
+        ring.write(DEPTH, &[n, 0]);
+    }
+    reader.skip_to_last(3);
+    let last: Vec<_> = reader.read(10, true).iter().map(|r| numbers(r)[0]).collect();
+    assert_eq!((last, reader.lost()), (vec![97, 98, 99], 0));
+}
+
+#[test]
+fn a_text_that_was_overwritten_is_lost_and_never_another_one() {
+    let (ring, _fd, mut reader) = ring(1 << 14);
+    let text = |n: usize| format!("{n:04}").repeat(256);
+    for n in 0..2000 {
+        user(&ring, "line", &text(n));
+    }
+    let records = reader.read(usize::MAX, false);
+    assert_eq!(records.len(), 2000);
+    let mut lost = 0;
+    for (n, record) in records.iter().enumerate() {
+        match &record.fields[1] {
+            Value::Text(t) => assert_eq!(*t, text(n)),
+            other => {
+                assert_eq!(*other, Value::Lost);
+                lost += 1;
+            }
+        }
+    }
+    assert!(lost > 0 && lost < 2000, "{lost} lost");
+}
+
+#[test]
+fn names_beyond_the_room_for_them_are_kept_as_texts() {
+    let (ring, _fd, mut reader) = ring(256);
+    for n in 0..20_000 {
+        ring.name(format!("name {n}").as_bytes());
+    }
+    user(&ring, "one more", "");
+    user(&ring, "name 1", "");
+    let records = reader.read(2, false);
+    assert_eq!((texts(&records[0])[0], texts(&records[1])[0]), ("one more", "name 1"));
+}
+
+#[test]
+fn records_of_many_writers_are_whole_while_they_are_overwritten() {
+    let (ring, _fd, mut reader) = ring(256);
+    let (over, seen) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4_u64)
+            .map(|writer| {
+                let (ring, over) = (&ring, &over);
+                scope.spawn(move || {
+                    let mut n = 0;
+                    while !over.load(Ordering::Relaxed) {
+                        // All words of a record follow from the first.
+                        let first = n * 4 + writer;
+                        ring.write(8, &[first, ring.name(format!("{}", first % 97).as_bytes()), !first, first ^ 77, first, first, first]);
+                        n += 1;
+                    }
+                })
+            })
+            .collect();
+        while seen.load(Ordering::Relaxed) < 50_000 {
+            for record in reader.read(1024, false) {
+                let (n, name) = (numbers(&record), texts(&record));
+                assert_eq!(n, [n[0], !n[0], n[0] ^ 77, n[0], n[0], n[0]]);
+                assert_eq!(name, [format!("{}", n[0] % 97)]);
+                seen.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+        writers.into_iter().for_each(|w| w.join().unwrap());
+    });
+    let rest = reader.read(usize::MAX, true).len() as u64;
+    assert_eq!(seen.load(Ordering::Relaxed) + rest + reader.lost(), reader.written());
+}
+
+#[test]
+fn names_are_one_each_however_many_threads_add_them() {
+    let (ring, _fd, _reader) = ring(256);
+    let all: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let add = || (0..500).map(|n| ring.name(format!("mesh {n}").as_bytes())).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(add)).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert!(all.iter().all(|numbers| *numbers == all[0]));
+}
+
+#[test]
+fn the_events_of_a_killed_process_are_read_after_its_end() {
+    let (ring, _fd, mut reader) = ring(256);
+    let mut pipe = [0; 2];
+    // SAFETY: the child writes to the ring and to a pipe, which needs no lock of this process, and is killed.
+    unsafe {
+        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        let child = libc::fork();
+        if child == 0 {
+            for n in 0..300 {
+                ring.write(DEPTH, &[n, 0]);
+            }
+            libc::write(pipe[1], b"x".as_ptr().cast(), 1);
+            loop {
+                libc::pause();
+            }
+        }
+        let mut byte = 0_u8;
+        assert_eq!(libc::read(pipe[0], (&raw mut byte).cast(), 1), 1);
+        libc::kill(child, libc::SIGKILL);
+        let mut status = 0;
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        assert!(libc::WIFSIGNALED(status));
+    }
+    let records = reader.read(usize::MAX, true);
+    assert_eq!((records.len(), reader.lost()), (256, 44));
+    assert_eq!(numbers(&records[255])[0], 299);
+}
+
+#[test]
+fn a_record_that_its_writer_never_finished_is_skipped_and_counted() {
+    let (ring, fd, mut reader) = ring(256);
+    ring.write(DEPTH, &[1, 0]);
+    ring.write(DEPTH, &[2, 0]);
+    ring.write(DEPTH, &[3, 0]);
+    // As if the second writer had died in the middle: its sequence number says that it writes.
+    let words = map(&fd);
+    let slots = words.len() - 256 * 16;
+    words[slots + 16].store(3, Ordering::Relaxed);
+    let seen = |reader: &mut Reader, ended| reader.read(10, ended).iter().map(|r| numbers(r)[0]).collect::<Vec<_>>();
+    assert_eq!(seen(&mut reader, false), [1]);
+    assert_eq!((seen(&mut reader, false), reader.lost()), (vec![3], 1));
+    let mut late = Reader::open(fd.as_raw_fd()).unwrap();
+    assert_eq!((seen(&mut late, true), late.lost()), (vec![1, 3], 1));
+    // Who comes a round later does not write over one that is still writing.
+    for n in 3..256 + 3 {
+        ring.write(DEPTH, &[n, 0]);
+    }
+    assert_eq!(words[slots + 16].load(Ordering::Relaxed), 3);
+}
+
+fn map(fd: &OwnedFd) -> &'static [AtomicU64] {
+    // SAFETY: a shared mapping of the whole ring, never unmapped.
+    unsafe {
+        let mut found: libc::stat = std::mem::zeroed();
+        assert_eq!(libc::fstat(fd.as_raw_fd(), &raw mut found), 0);
+        let len = found.st_size as usize;
+        let p = libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, fd.as_raw_fd(), 0);
+        assert_ne!(p, libc::MAP_FAILED);
+        std::slice::from_raw_parts(p.cast(), len / 8)
+    }
+}
+
+#[test]
+fn something_else_is_no_ring() {
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    assert_eq!(Reader::open(file.as_raw_fd()).err().unwrap().kind(), std::io::ErrorKind::InvalidData);
+    let (_ring, fd, _reader) = ring(256);
+    map(&fd)[0].store(1, Ordering::Relaxed);
+    assert!(Reader::open(fd.as_raw_fd()).is_err());
+}
+
+#[test]
+fn the_table_has_no_gaps_and_fits_into_a_record() {
+    for (i, t) in TABLE.iter().enumerate() {
+        assert_eq!((usize::from(t.number), type_of(t.number).unwrap().name), (i + 1, t.name));
+        assert!(t.fields.len() <= 10, "{}", t.name);
+        assert!(t.about.ends_with('.') && t.about.len() < 120, "{}", t.about);
+    }
+    assert!(type_of(0).is_none() && type_of(TABLE.len() as u16 + 1).is_none());
+    let names: std::collections::HashSet<_> = TABLE.iter().map(|t| t.name).collect();
+    assert_eq!(names.len(), TABLE.len());
+    assert!(matches!(TABLE[usize::from(USER) - 1].fields[0].unit, Unit::Name));
+}
+
+proptest! {
+    #[test]
+    fn any_name_and_any_text_come_back(name in ".{1,80}", text in ".{0,300}") {
+        let (ring, _fd, mut reader) = ring(256);
+        user(&ring, &name, &text);
+        user(&ring, &name, &text);
+        for record in reader.read(2, false) {
+            prop_assert_eq!(texts(&record), [&name, &text]);
+        }
+    }
+
+    #[test]
+    fn any_damage_is_survived(damage in proptest::collection::vec((0_usize..4000, any::<u64>()), 1..20)) {
+        let (ring, fd, mut reader) = ring(256);
+        user(&ring, "name", "text");
+        let words = map(&fd);
+        for (at, value) in damage {
+            // Not the magic number, the capacity or the size, which are looked at when it is opened.
+            words[4 + at * 16 % (words.len() - 4)].store(value, Ordering::Relaxed);
+        }
+        reader.read(1000, true);
+    }
+}

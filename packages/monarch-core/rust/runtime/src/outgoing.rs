@@ -1,0 +1,89 @@
+//! Messages and answers on their way out, to this process or to another.
+
+use std::sync::Arc;
+
+use wire::{ProcUid, SlotId, Status};
+
+use crate::caster::BY_TREE;
+use crate::cell::Outcome;
+use crate::mailbox::{CHOSEN, Incoming};
+use crate::node::Node;
+use crate::payload::{OutPart, Payload, keep};
+use crate::peer::{Head, Peer, Sent};
+
+impl Node {
+    /// Sends to an actor or port, here or elsewhere. `Full` only if `queue` is false.
+    pub fn send_message<'a>(
+        &self,
+        peer: &Peer,
+        head: &Head<'_>,
+        parts: &Payload<'_>,
+        local: impl FnOnce() -> Vec<OutPart<'a>>,
+        queue: bool,
+    ) -> Sent {
+        let sent = self.hand_over_message(peer, head, parts, local, queue);
+        if sent == Sent::Yes {
+            let (call, rank) = (head.slot.0, u64::from(head.rank & !CHOSEN));
+            events::message_sent(head.dest.0, head.method, rank, peer.uid.0, head.sender.0, call, parts.len());
+        }
+        sent
+    }
+
+    fn hand_over_message<'a>(
+        &self,
+        peer: &Peer,
+        head: &Head<'_>,
+        parts: &Payload<'_>,
+        local: impl FnOnce() -> Vec<OutPart<'a>>,
+        queue: bool,
+    ) -> Sent {
+        if peer.uid != self.uid {
+            return peer.send_message(head, parts, queue);
+        }
+        let message = Incoming {
+            from: self.uid,
+            dest: head.dest,
+            sender: head.sender,
+            slot: head.slot,
+            rank: head.rank,
+            flags: head.flags,
+            method: head.method.into(),
+            extent: head.extent.into(),
+            parts: keep(local()),
+        };
+        match peer.admit_local(message, queue) {
+            Ok(Some(m)) => self.deliver(m),
+            Ok(None) => {}
+            Err(_) => return Sent::Full,
+        }
+        Sent::Yes
+    }
+
+    pub fn send_reply<'a>(
+        &self,
+        to: ProcUid,
+        slot: SlotId,
+        rank: u32,
+        status: Status,
+        parts: &Payload<'_>,
+        local: impl FnOnce() -> Vec<OutPart<'a>>,
+    ) {
+        if slot.is_none() {
+            return;
+        }
+        let to = if slot.0 & BY_TREE == 0 { to } else { self.agent_uid };
+        if slot.0 & BY_TREE != 0 && self.answer_tree(slot, status, parts) {
+            return;
+        }
+        if to == self.uid {
+            self.complete(slot, Arc::new(Outcome { rank, sender_rank: None, status, parts: keep(local()) }));
+        } else {
+            self.peer(to).send_reply(slot, rank, status, parts);
+        }
+    }
+
+    /// A short reply.
+    pub fn reply_bytes(&self, to: ProcUid, slot: SlotId, rank: u32, status: Status, bytes: &[u8]) {
+        self.send_reply(to, slot, rank, status, &Payload::small(bytes), || vec![OutPart { bytes, readonly: true }]);
+    }
+}

@@ -1,0 +1,334 @@
+"""Events of processes: the flight recorder of a killed proc, full rings, forks, observers, and that nothing is left behind."""
+
+from __future__ import annotations
+
+from fresh import lines, run
+
+RECORDER = {"MONARCH_FLIGHT_RECORDER": "1", "MONARCH_FLIGHT_RECORDER_EVENTS": "256"}
+
+ACTORS = """
+import os, signal, sys, threading, time
+from monarch.actor import Actor, MeshFailure, endpoint, this_host, this_proc
+from monarch import actor as monarch_actor
+from monarch.extension import ProcId, member
+from monarch.extension import events
+
+class Worker(Actor):
+    @endpoint
+    def step(self, n):
+        return n
+
+    @endpoint
+    def emit(self, n):
+        for i in range(n):
+            events.emit("step", i=i)
+
+    @endpoint
+    def fork(self):
+        pid = os.fork()
+        if pid == 0:
+            events.emit("in the child")
+            os._exit(7)
+        events.emit("in the parent")
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    @endpoint
+    def place(self):
+        return os.getpid()
+
+    @endpoint
+    def die(self):
+        events.emit("about to die", why="a test")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def names(found):
+    return [event.name for event in found]
+
+def of(found, name):
+    return [event.fields for event in found if event.name == name]
+
+failures = []
+monarch_actor.unhandled_fault_hook = failures.append
+"""
+
+
+def test_the_last_events_of_a_killed_proc_come_with_its_failure():
+    done = run(
+        ACTORS
+        + """
+worker = this_host().spawn_procs(name="doomed").spawn("worker", Worker)
+assert worker.step.call_one(3).get() == 3
+try:
+    worker.die.call_one().get()
+except Exception as e:
+    failure = e.failure
+recent = failure.recent_events
+print(names(recent)[-2:], recent[-1].fields)
+assert len(recent) <= 32 and [e.number for e in recent] == sorted(e.number for e in recent)
+begun = of(recent, "message.begun")
+print([b["method"] for b in begun if b["method"]][-2:])
+import pickle
+assert pickle.loads(pickle.dumps(failure)).recent_events[-1].fields == recent[-1].fields
+sys.stdout.flush()
+os._exit(0)
+""",
+        env=RECORDER,
+    )
+    assert lines(done.stdout) == [
+        "['message.begun', 'user.event'] {'name': 'about to die', 'fields': '{\"why\": \"a test\"}'}",
+        "['step', 'die']",
+    ]
+
+
+def test_without_a_recorder_there_are_no_events():
+    done = run(
+        ACTORS
+        + """
+worker = this_host().spawn_procs().spawn("worker", Worker)
+try:
+    worker.die.call_one().get()
+except Exception as e:
+    print(e.failure.recent_events, events.recordings())
+sys.stdout.flush()
+os._exit(0)
+"""
+    )
+    assert lines(done.stdout) == ["() []"]
+
+
+def test_a_call_is_seen_on_both_sides_with_its_times_and_sizes():
+    done = run(
+        ACTORS
+        + """
+procs = this_host().spawn_procs(name="workers")
+worker = procs.spawn("worker", Worker)
+assert worker.step.call_one(b"x" * 1000).get()
+worker.place.call_one().get()
+client, proc = (r.reader().read() for r in events.recordings())
+(sent,) = [f for f in of(client, "message.sent") if f["method"] == "step"]
+(received,) = [f for f in of(proc, "message.received") if f["method"] == "step"]
+(handled,) = [f for f in of(proc, "message.handled") if f["method"] == "step"]
+assert sent["mesh"] == received["mesh"] == handled["mesh"] and sent["call"] == received["call"] == handled["call"]
+assert received["proc"] == handled["proc"] == member().proc
+assert 1000 < sent["bytes"] == received["bytes"] < 1200 and received["depth"] in (1, 2)
+assert 0 < handled["duration"] < 10**10 and handled["failed"] == 0
+assert of(proc, "proc.start")[0]["mesh"].startswith("workers") and len(of(proc, "actor.start")) == 1
+times = [e.time for e in proc if e.fields.get("method") == "step"]
+assert times == sorted(times) and abs(times[0] / 1e9 - time.time()) < 60
+assert "link.up" in names(client) and "log.line" in names(client)
+procs.stop().get()
+(ended,) = [r for r in events.recordings() if r.ended]
+found = ended.reader().read()
+assert [f["kind"] for f in of(found, "actor.end")] == ["stopped"], of(found, "actor.end")
+""",
+        env={**RECORDER, "MONARCH_FLIGHT_RECORDER_EVENTS": "4096"},
+    )
+    assert done.stderr == ""
+
+
+def test_a_full_ring_has_the_last_events_and_counts_the_others():
+    done = run(
+        ACTORS
+        + """
+worker = this_host().spawn_procs().spawn("worker", Worker)
+worker.emit.call_one(1000).get()
+reader = events.recordings()[1].reader()
+found = reader.read()
+assert len(found) == reader.capacity == 256
+import json
+steps = [json.loads(f["fields"])["i"] for f in of(found, "user.event")]
+assert steps == list(range(1000 - len(steps), 1000)) and len(steps) > 200, steps
+assert reader.lost == found[0].number > 700
+assert reader.read() == []
+""",
+        env=RECORDER,
+    )
+    assert done.stderr == ""
+
+
+def test_a_forked_child_writes_nothing_into_the_ring_of_its_parent():
+    done = run(
+        ACTORS
+        + """
+worker = this_host().spawn_procs().spawn("worker", Worker)
+assert worker.fork.call_one().get() == 7
+print([f["name"] for f in of(events.recordings()[1].reader().read(), "user.event")])
+""",
+        env=RECORDER,
+    )
+    assert lines(done.stdout) == ["['in the parent']"]
+
+
+def test_an_observer_gets_the_events_of_all_processes_of_the_host_while_it_is_attached():
+    done = run(
+        ACTORS
+        + """
+workers = this_host().spawn_procs(per_host={"gpus": 2}).spawn("worker", Worker)
+pids = {pid for _, pid in workers.place.call().get().items()}
+assert events.recordings() == []
+got, ready = [], threading.Event()
+def observer(batch):
+    got.append(batch)
+    seen = {b.pid for b in got if any(e.name == "message.handled" for e in b.events)}
+    if pids <= seen:
+        ready.set()
+watching = events.observe(observer, every=0.01)
+late = this_host().spawn_procs().spawn("late", Worker)
+pids.add(late.place.call_one().get())
+while not ready.wait(0.01):
+    late.place.call_one().get()
+    workers.step.call(1).get()
+watching.stop()
+assert watching.error is None
+for pid in pids:
+    numbers = [e.number for b in got if b.pid == pid for e in b.events]
+    assert numbers == sorted(set(numbers)) and {b.lost for b in got if b.pid == pid} == {0}
+# Nobody wants them any more: the processes stop to record, and what they have is still there to read.
+workers.place.call().get()
+def written():
+    return [r.reader()._ring.written for r in events.recordings()]
+before = written()
+workers.step.call(1).get()
+after = written()
+assert len(after) == 4 and after == before, (before, after)
+"""
+    )
+    assert done.stderr == ""
+
+
+def test_a_broken_observer_is_named_and_left_out():
+    done = run(
+        ACTORS
+        + """
+import logging
+worker = this_host().spawn_procs().spawn("worker", Worker)
+def breaks(batch):
+    raise ValueError("cannot take it")
+good = []
+watching, other = events.observe(breaks, every=0.01), events.observe(good.append, every=0.01)
+while watching.error is None:
+    worker.step.call_one(1).get()
+print(type(watching.error).__name__)
+before = len(good)
+while len(good) < before + 2:
+    worker.step.call_one(1).get()
+other.stop()
+assert other.error is None
+try:
+    events.observe("no such thing")
+except LookupError as e:
+    print(e)
+"""
+    )
+    assert lines(done.stdout) == ["ValueError", "no wheel has an observer 'no such thing'; there is none"]
+    assert "the observer breaks failed" in done.stderr and "cannot take it" in done.stderr
+
+
+def test_a_proc_reads_the_events_of_its_neighbour_which_has_died():
+    done = run(
+        ACTORS
+        + """
+class Reader(Actor):
+    @endpoint
+    def last(self, pid):
+        for recording in events.recordings():
+            if recording.pid == pid and recording.ended:
+                return [(e.name, e.fields["name"]) for e in recording.reader().last(1)]
+
+worker = this_host().spawn_procs().spawn("worker", Worker)
+reader = this_host().spawn_procs().spawn("reader", Reader)
+pid = worker.place.call_one().get()
+try:
+    worker.die.call_one().get()
+except Exception:
+    pass
+print(reader.last.call_one(pid).get())
+sys.stdout.flush()
+os._exit(0)
+""",
+        env=RECORDER,
+    )
+    assert lines(done.stdout) == ["[('user.event', 'about to die')]"]
+
+
+def test_nothing_is_left_behind_by_an_orderly_end():
+    done = run(
+        ACTORS
+        + """
+from monarch.actor import shutdown_context
+from monarch.actor.testing import assert_clean
+worker = this_host().spawn_procs().spawn("worker", Worker)
+worker.step.call_one(1).get()
+files = [r.file for r in events.recordings()]
+assert all(os.readlink(f).startswith("/memfd:monarch-events") for f in files) and len(files) == 2
+shutdown_context().get()
+assert_clean()
+""",
+        env=RECORDER,
+    )
+    assert done.stderr == ""
+
+
+def test_spans_and_meters_are_events():
+    done = run(
+        ACTORS
+        + """
+from monarch.actor import get_meter, span
+this_proc()
+with span("outer", epoch=1):
+    try:
+        with span("inner"):
+            raise KeyError
+    except KeyError:
+        pass
+get_meter("train").create_histogram("loss").record(0.25, {"rank": 0})
+found = events.recordings()[0].reader().read()
+(outer, inner), (inner_exit, outer_exit) = of(found, "span.enter"), of(found, "span.exit")
+assert (outer["name"], outer["parent"], outer["fields"]) == ("outer", 0, '{"epoch": 1}')
+assert (inner["name"], inner["parent"]) == ("inner", outer["span"])
+assert (inner_exit["failed"], outer_exit["failed"]) == (1, 0) and 0 < inner_exit["duration"] <= outer_exit["duration"]
+(metric,) = of(found, "metric.update")
+assert metric == {"meter": "train", "name": "loss", "kind": "histogram", "amount": 0.25, "attributes": '{"rank": 0}'}
+""",
+        env=RECORDER,
+    )
+    assert done.stderr == ""
+
+
+def test_the_last_events_of_a_proc_on_another_host_come_with_its_failure():
+    done = run(
+        ACTORS
+        + """
+from worker_processes import Workers
+with Workers(1) as workers, workers.attach() as hosts:
+    worker = hosts.spawn_procs(name="far").spawn("worker", Worker)
+    try:
+        worker.die.call_one().get()
+    except Exception as e:
+        print(names(e.failure.recent_events)[-2:])
+    # The rings of another host's processes are read on that host.
+    assert {r.pid for r in events.recordings()} == {os.getpid()}
+    sys.stdout.flush()
+    failures.clear()
+""",
+        env=RECORDER,
+        check=False,
+    )
+    assert lines(done.stdout) == ["['message.begun', 'user.event']"], done.stderr
+
+
+def test_nothing_is_left_behind_when_all_processes_are_killed(tmp_path):
+    done = run(
+        ACTORS
+        + """
+worker = this_host().spawn_procs().spawn("worker", Worker)
+worker.place.call_one().get()
+print(*(os.readlink(r.file) for r in events.recordings()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+""",
+        env={**RECORDER, "TMPDIR": str(tmp_path), "MONARCH_LOG_DIR": str(tmp_path)},
+        check=False,
+    )
+    # Files without a name: they end with the last process that has them.
+    assert (done.returncode, done.stdout.strip()) == (-9, " ".join(["/memfd:monarch-events (deleted)"] * 2))
+    assert list(tmp_path.iterdir()) == []
