@@ -23,6 +23,7 @@ WHEELS = {
         "monarch.config",
         "monarch.extension",
         "monarch.extension.bulk",
+        "monarch.extension.mesh",
     ),
     "monarch-jobs": ("monarch.job",),
     "monarch-rdma": ("monarch.rdma",),

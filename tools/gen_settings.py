@@ -1,4 +1,4 @@
-"""Writes docs/settings.md from the table of settings in monarch-core.
+"""Writes docs/settings.md from the table of settings in monarch-core and the declarations of the other wheels.
 
 python -m tools.gen_settings            rewrite the page
 python -m tools.gen_settings --check    change nothing, exit 1 if the page is stale
@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+from tools.declarations import of_wheels
 from tools.generate_docs import NOTE
 from tools.project import CORE, ROOT
 
@@ -30,7 +32,6 @@ is listed first wins over one that follows. An empty variable counts as not set.
 SECTIONS = (
     ("core", "Runtime", ""),
     ("telemetry", "Telemetry", "Read by monarch-telemetry; without it they have no effect."),
-    ("rdma", "RDMA", "Read by monarch-rdma; types are checked without it."),
 )
 
 IGNORED = """\
@@ -59,14 +60,11 @@ def _lines() -> Iterator[str]:
         yield f"## {title}\n"
         if note:
             yield f"{note}\n"
-        rows: list[tuple[str, ...]] = []
-        for setting in table.SETTINGS.values():
-            if setting.group == group:
-                kind = " or ".join(f"`{choice}`" for choice in setting.choices) or setting.kind
-                limits = [word for word, holds in (("or `None`", setting.nullable), ("not zero", setting.nonzero)) if holds]
-                about = f"*Local.* {setting.about}" if setting.local else setting.about
-                rows.append((f"`{setting.name}`", ", ".join((kind, *limits)), _value(setting.default), _names(setting.variables), about))
-        yield _table(("Key", "Type", "Default", "Environment", "Meaning"), rows)
+        yield _rows(setting for setting in table.SETTINGS.values() if setting.group == group)
+    for wheel, settings in of_wheels("monarch.settings"):
+        yield f"## {wheel}\n"
+        yield f"Declared by {wheel}; without it these keys are refused, and the error names it.\n"
+        yield _rows(settings)
     yield IGNORED
     rows = [
         (
@@ -81,6 +79,18 @@ def _lines() -> Iterator[str]:
     ]
     yield _table(("Key", "Type", "Default", "Environment", "Why it has no meaning here"), rows)
     yield f"No keys any more, refused like any unknown key: {_names(table.DROPPED)}.\n"
+
+
+def _rows(settings: Iterable[Any]) -> str:
+    rows: list[tuple[str, ...]] = []
+    for setting in settings:
+        kind = " or ".join(f"`{choice}`" for choice in setting.choices) or setting.kind
+        limits = [
+            word for word, holds in ((setting.unit, setting.unit), ("or `None`", setting.nullable), ("not zero", setting.nonzero)) if holds
+        ]
+        about = f"*Local.* {setting.about}" if setting.local else setting.about
+        rows.append((f"`{setting.name}`", ", ".join((kind, *limits)), _value(setting.default), _names(setting.variables), about))
+    return _table(("Key", "Type", "Default", "Environment", "Meaning"), rows)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

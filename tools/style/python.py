@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ CLOCKS = {"time", "asyncio", "trio", "anyio"}
 # Also inside strings: a script that a test hands to another interpreter. `sleep(0)` gives others a turn and takes no time.
 SLEEP_TEXT = re.compile(r"\b(?:time|asyncio|trio|anyio)\.sleep\s*\((?!\s*0\s*\))")
 SLEEP_MARK = re.compile(r"# sleeps: \S")
+# Calls that pass time in a loop, and the mark of a loop that must not be an `eventually`.
+_PAUSES = re.compile(r"\b(?:sleep|sched_yield|sigtimedwait|select\.select)\(")
+_POLL_MARK = re.compile(r"# polls: \S")
 # PEP 562: how a facade loads names late.
 MODULE_HOOKS = {"__getattr__", "__dir__"}
 
@@ -36,6 +40,36 @@ def sleeps(path: Path, text: str) -> Iterator[Problem]:
     for number in sorted(found):
         if not SLEEP_MARK.search(lines[number - 1]):
             yield Problem(path, number, "sleep", "a sleep in a test; wait for an event, or say why: '# sleeps: <reason>'")
+
+
+def polls(path: Path, text: str) -> Iterator[Problem]:
+    """No loop of a test that only waits, also in its scripts: `eventually` names what did not come. Else `# polls: <reason>`."""
+    if not is_test(path):
+        return
+    lines = text.splitlines()
+    for first, source in [(1, text), *_scripts(text)]:
+        for node in ast.walk(_parse(source)):
+            if isinstance(node, ast.While) and _only_waits(node):
+                number = min(first + node.lineno - 1, len(lines))
+                if not _POLL_MARK.search(lines[number - 1]):
+                    yield Problem(path, number, "poll", "a loop that only waits; use `eventually`, or say why: '# polls: <reason>'")
+
+
+def _only_waits(loop: ast.While) -> bool:
+    """An endless loop and one that passes a given time are meant as they are."""
+    condition = ast.unparse(loop.test)
+    if isinstance(loop.test, ast.Constant) or "monotonic" in condition:
+        return False
+    return all(isinstance(one, ast.Pass | ast.Continue) or _PAUSES.search(ast.unparse(one)) for one in loop.body)
+
+
+def _scripts(text: str) -> Iterator[tuple[int, str]]:
+    """First line and text of each string that may be a script; an f-string stands with a name for each of its values."""
+    for node in ast.walk(_parse(text)):
+        parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+        found = "".join(str(part.value) if isinstance(part, ast.Constant) else "x" for part in parts if isinstance(part, ast.expr))
+        if isinstance(node, ast.Constant | ast.JoinedStr) and "while " in found:
+            yield node.lineno, textwrap.dedent(found)
 
 
 def _parse(text: str) -> ast.AST:

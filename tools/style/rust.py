@@ -34,8 +34,13 @@ def blank(text: str) -> str:
     return _TOKEN.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
+def masked(text: str) -> str:
+    """`blank`, but strings and characters as underscores: what is left on a line is code."""
+    return _TOKEN.sub(lambda found: re.sub(r"[^\n]", " " if found[0].startswith("/") else "_", found[0]), text)
+
+
 def without_tests(code: str) -> str:
-    """Blanked code with `#[cfg(test)]` items blanked too."""
+    """Blanked or masked code with `#[cfg(test)]` items blanked too."""
     for found in list(_TEST_ITEM.finditer(code)):
         end = found.end() if found["end"] == ";" else _closing(code, found.end() - 1)
         code = code[: found.start()] + re.sub(r"[^\n]", " ", code[found.start() : end]) + code[end:]

@@ -31,7 +31,7 @@ def monarch(*arguments: str, env: dict[str, str] | None = None) -> tuple[int, st
 
 @functools.cache
 def _metadata() -> list[str]:
-    """A folder with the wheel's entry points, where a checkout is tested that nobody has installed."""
+    """A folder with the wheel's entry points, where a checkout is tested that is not installed."""
     try:
         importlib.metadata.distribution("monarch-jobs")
         return []

@@ -10,7 +10,7 @@ from memory_actors import outcome, pattern
 
 from monarch.actor import Actor, endpoint
 from monarch.rdma import RDMAAction, RDMABuffer, RDMABufferSet, RDMATcpFallbackWarning
-from monarch.rdma._process import this_process
+from monarch.rdma._process.process import this_process
 
 
 def tensor(data, device="cuda:0"):
@@ -176,7 +176,7 @@ class Reader(Actor):
 
     @endpoint
     def batch(self, buffers, data, port, value):
-        """Reads the first two, to GPU and host; writes to the third; twice, then tells."""
+        """Reads the first two, to GPU and host; writes to the third; twice, then reports."""
         onto_gpu, onto_host = zeros(buffers[0].size()), memoryview(bytearray(buffers[1].size()))
         action = RDMAAction().read_remote(onto_gpu, buffers[0]).read_remote(onto_host, buffers[1])
         plan = action.write_remote(buffers[2], tensor(data)).prepare()
@@ -206,7 +206,7 @@ class Reader(Actor):
 
     @endpoint
     def settled_imports(self, wanted):
-        from monarch.rdma.paths.cuda_ipc import imports
+        from monarch.rdma._gpu.device_handle import imports
 
         while imports() != wanted:
             gc.collect()

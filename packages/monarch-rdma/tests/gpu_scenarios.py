@@ -11,6 +11,7 @@ import pickle
 import signal
 import warnings
 
+from eventually import eventually
 from gpu_actors import Both, Owner, Reader, content, tensor, zeros
 from memory_actors import pattern
 
@@ -97,8 +98,7 @@ def the_owner_keeps_what_is_shared():
     reader.forget.call_one().get()
     del buffers
     assert reader.settled_imports.call_one(0).get()
-    while owner.counts.call_one().get() != (0, 0):
-        pass
+    eventually("no allocation is open", lambda: owner.counts.call_one().get(), lambda counts: counts == (0, 0))
     # And once more, by the same.
     buffer = owner.share.call_one(3000, seed=5).get()
     assert reader.read.call_one(buffer).get() == pattern(3000, 5)
@@ -148,8 +148,7 @@ def killed_reader():
     owner.drop.call_one().get()
     assert owner.counts.call_one().get() == (0, 1)
     os.kill(pid, signal.SIGKILL)
-    while owner.counts.call_one().get() != (0, 0):
-        pass
+    eventually("no allocation is open", lambda: owner.counts.call_one().get(), lambda counts: counts == (0, 0))
 
 
 def probed():
@@ -158,7 +157,7 @@ def probed():
 
 
 def expandable_segments():
-    """What torch is told, and what stands for it."""
+    """The setting of torch, and what stands for it."""
     owner, reader = pair(owner={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "MONARCH_FAKE_NO_EXPORT": "1"})
     # Of more than one piece of the allocator.
     nbytes = (33 << 20) + 5
@@ -169,7 +168,7 @@ def expandable_segments():
 
 
 def another_host():
-    """The owner's Python copies between its GPU and memory of the other host, whoever owns that."""
+    """The owner's Python copies between its GPU and memory of the other host, whichever process owns that."""
     from other_hosts import other_hosts
 
     monarch.actor.unhandled_fault_hook = lambda failure: None

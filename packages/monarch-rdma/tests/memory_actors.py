@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from monarch.actor import Actor, endpoint
 from monarch.rdma import RDMAAction, RDMABuffer, RDMABufferSet, RDMAError, allocate
-from monarch.rdma._process import this_process
+from monarch.rdma._process.process import this_process
 
 
 @lru_cache(4)
@@ -71,7 +71,7 @@ def outcome(future):
 
 
 class Owner(Actor):
-    """Owns memory: `arena` says of which kind."""
+    """Owns memory: `arena` is its kind."""
 
     def __init__(self, arena=False):
         self.arena = arena
@@ -109,7 +109,7 @@ class Owner(Actor):
 
     @endpoint
     def settled(self, wanted):
-        """Returns when the counts are these: others have let go, or died, and this process has heard of it."""
+        """Returns when the counts are these: others have let go, or died, and this process was notified."""
         while this_process().bulk.counts() != wanted:
             gc.collect()
         return True
@@ -149,7 +149,7 @@ class Owner(Actor):
 
     @endpoint
     def hold_the_gil(self, ready, until):
-        """Until a byte comes; says first that it is about to."""
+        """Until a byte comes; reports first that it is about to."""
         import ctypes
 
         library = ctypes.PyDLL(None)  # unlike CDLL, it keeps the GIL
@@ -208,7 +208,7 @@ class Reader(Actor):
 
     @endpoint
     def read_until_it_fails(self, buffer, port):
-        """Tells when the first read is done, and goes on until one fails."""
+        """Reports when the first read is done, and goes on until one fails."""
         memory = memoryview(bytearray(buffer.size()))
         failed, reads = None, 0
         while failed is None:
@@ -308,7 +308,7 @@ class Reader(Actor):
 
     @endpoint
     def parts_without_a_name(self, buffer, times):
-        """Nobody but the transfer holds the handle."""
+        """Only the transfer holds the handle."""
         word, memory = memoryview(bytearray(8)), memoryview(bytearray(buffer.size()))
         for _ in range(times):
             buffer.restrict(length=8).read_into(word).get()

@@ -2,8 +2,8 @@
 
 Memory of GPUs comes by descriptors, as `fake_gpu/driver.c` gives them, and addresses in it count from 0.
 
-Keys are files of a directory that all processes know, FABRIC: whoever has the key of a region reads where it is, and a region that is
-closed has no file any more. A file `cut.DEVICE` there cuts a rail: nothing comes back, and after all retries its device says so.
+Keys are files of a directory that all processes know, FABRIC: a process with the key of a region reads where it is, and a region that is
+closed has no file any more. A file `cut.DEVICE` there cuts a rail: nothing comes back, and after all retries its device reports it.
 `slow.DEVICE` holds requests until it is gone. `none.DEVICE` refuses connections, `full.DEVICE` memory.
 """
 
@@ -54,7 +54,7 @@ def _is_of_a_gpu(address):
 
 class Region:
     def __init__(self, address, nbytes, read, write, mapped=None):
-        """`mapped` is where it is in this process, if addresses do not say that."""
+        """`mapped` is where it is in this process, if addresses do not show that."""
         self.mapped = mapped
         self.key = self.remote_key = random.getrandbits(32)
         self.file = folder() / f"key.{self.key}"

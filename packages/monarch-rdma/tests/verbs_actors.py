@@ -12,10 +12,10 @@ from monarch import extension
 from monarch.actor import endpoint
 from monarch.extension.bulk import BufferMemory
 from monarch.rdma import RDMAAction, RDMABuffer, allocate
-from monarch.rdma._buffer import _received
-from monarch.rdma._memory import Memory
-from monarch.rdma._operation import READ, Step
-from monarch.rdma._process import DEVICES
+from monarch.rdma._buffers.buffer import _received
+from monarch.rdma._process.process import DEVICES
+from monarch.rdma._transfer.memory import Memory
+from monarch.rdma._transfer.operation import READ, Step
 from monarch.rdma.paths.host_memory import prepared
 from monarch.rdma.verbs.fabric import fabric
 
@@ -39,7 +39,7 @@ class VerbsReader(Reader):
 
     @endpoint
     def read_telling(self, buffer, port):
-        """Says so when it has been started."""
+        """Reports its start."""
         got = bytearray(buffer.size())
         future = buffer.read_into(memoryview(got))
         port.send(None)
@@ -48,7 +48,7 @@ class VerbsReader(Reader):
 
     @endpoint
     def failing(self, buffer, port):
-        """The same with what becomes of it."""
+        """The same with its outcome."""
         future = buffer.read_into(memoryview(bytearray(buffer.size())))
         port.send(None)
         return outcome(future)
@@ -69,7 +69,7 @@ class VerbsReader(Reader):
 
     @endpoint
     def trim(self):
-        """Registrations that nobody uses go."""
+        """Registrations that nothing uses go."""
         gc.collect()
         for _, poller, _ in fabric().rails().ways:
             poller.wake(0.0)
@@ -120,7 +120,7 @@ class VerbsReader(Reader):
 
     @endpoint
     def begin_unnamed(self, buffer):
-        """A read into memory that nobody here has a name for; whether it is still there."""
+        """A read into memory that nothing here has a name for; whether it is still there."""
         memory = _Noticed(1)
         self.noticed = weakref.ref(memory)
         memory = BufferMemory(memory)

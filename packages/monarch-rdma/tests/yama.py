@@ -1,6 +1,6 @@
 """Yama's rule for direct copies, on kernels that do not have it: from now on for this process and what it starts.
 
-A file says which scope it is, as Yama's would, and a seccomp filter has a process of ours asked about every declaration of a tracer and
+A file has the scope, as Yama's would, and a seccomp filter has a process of ours asked about every declaration of a tracer and
 every copy. The copies themselves are the kernel's.
 """
 
@@ -73,7 +73,7 @@ class _Rule:
         self.named: dict[int, int] = {}
 
     def answer(self) -> None:
-        """Until nobody is left who could ask."""
+        """Until no process is left that could ask."""
         poll = select.poll()
         poll.register(self.questions, select.POLLIN)
         while not poll.poll()[0][1] & select.POLLHUP:
@@ -102,7 +102,7 @@ class _Rule:
 
 
 def _show(scope: int) -> None:
-    """Where Yama would; for nobody else."""
+    """Where Yama would; for no other process."""
     libc = ctypes.CDLL(None, use_errno=True)
     folder = b"/proc/sys/kernel"
     steps = (

@@ -141,3 +141,23 @@ def test_blanking_keeps_every_place() -> None:
 )
 def test_only_core_names_its_private_modules(tmp_path: Path, name: str, text: str, found: list[int]) -> None:
     assert [line for rule, line in rules(tmp_path, name, text) if rule == "private-core"] == found
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("while not ready():\n    pass\n", [1]),  # polls: data of this test
+        ("while not ready():\n    os.sched_yield()\n", [1]),  # polls: data of this test
+        ("while ready() != 1:\n    time.sleep(0.01)  # sleeps: data of this test\n", [1]),  # polls: data of this test
+        ('CODE = """\nx = 1\nwhile not ready():\n    pass\n"""\n', [3]),
+        ('CODE = f"""\nwhile not {x}:\n    pass\n"""\n', [2]),
+        ("while not ready():  # polls: the queue waits\n    pass\n", []),
+        ("while True:\n    pass\n", []),
+        ("while time.monotonic() < end:\n    pass\n", []),
+        ("while not ready():\n    step()\n", []),
+        ('"""Looks while it waits."""\n', []),
+    ],
+)
+def test_loops_of_tests_that_only_wait(tmp_path: Path, text: str, lines: list[int]) -> None:
+    assert rules(tmp_path, "tests/test_x.py", text) == [("poll", line) for line in lines]
+    assert rules(tmp_path, "src/x.py", text) == []

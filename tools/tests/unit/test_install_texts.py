@@ -7,7 +7,7 @@ import tomllib
 
 import pytest
 
-from monarch._core.errors.wheel import EXISTING, FOREIGN, install_hint, missing_wheel
+from monarch._core.config.wheel import EXISTING, FOREIGN, install_hint, missing_wheel
 from tools.project import PACKAGES, ROOT, files
 from tools.wheel_contents import WHEELS
 

@@ -44,7 +44,7 @@ def fresh(faults):
     """Takes what a test leaves: failures come in order, so one of our own tells that no more are to come."""
     yield
     this_proc().spawn("last", Last).fail.broadcast()
-    while faults.get().name != "last":
+    while faults.get().name != "last":  # polls: the queue waits
         pass
 
 

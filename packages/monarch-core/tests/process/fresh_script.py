@@ -15,6 +15,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from eventually import SOURCE
+
 VARIABLE = "MONARCH_TEST_RUN"
 
 # The interpreter itself loses a Ctrl-C that falls into a weak reference's callback of its import system; it says so, and the user
@@ -27,10 +29,11 @@ ELSEWHERE = re.compile(r"^monarch: host\.output: .*\n", re.MULTILINE)
 PYTHONS_HELPER = re.compile(r"from multiprocessing\.(resource_tracker|forkserver) import main")
 
 # Every script may use these.
-PRELUDE = """
+PRELUDE = f"""
 import os, signal, sys, threading, time
 from monarch.actor import Actor, concurrent_endpoint, context, endpoint, this_host, this_proc
 
+{SOURCE}
 def say(word):
     os.write(1, word.encode() + b"\\n")
 

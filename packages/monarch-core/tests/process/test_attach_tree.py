@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 import pytest
+from eventually import eventually
 from fresh_script import Script, run, wait_for_end
 from hostile_peers import OURS, PYTHON, other_version, server
 from worker_processes import Workers
@@ -64,9 +65,8 @@ def below(mesh: HostMesh) -> list[int]:
 
 
 def wait_until_adopted(mesh: HostMesh, rank: int) -> None:
-    """Until the client has a connection of its own; pytest's time limit bounds it."""
-    while rank in below(mesh):
-        pass
+    """Until the client has a connection of its own."""
+    eventually(f"a connection to host {rank}", lambda: below(mesh), lambda found: rank not in found)
 
 
 # Of 8 hosts the client has the first of each half join, 0 has 1 and 2 join, and 2 has 3; so in the other half.
@@ -181,8 +181,7 @@ def test_the_first_of_a_part_does_not_answer():
         workers.processes[0].send_signal(signal.SIGSTOP)
         with workers.attach() as hosts:
             # Its part is joined without it.
-            while sum(name != "" for _, name, _, _ in hosts_of_client().hosts()) < 7:
-                pass
+            eventually("seven hosts joined", lambda: [name for _, name, _, _ in hosts_of_client().hosts() if name], lambda n: len(n) >= 7)
             workers.processes[0].send_signal(signal.SIGCONT)
             assert hosts.initialized.get() is True
             echoes = hosts.spawn_procs().spawn("echo", Echo)

@@ -8,6 +8,7 @@ import signal
 import threading
 
 import pytest
+from eventually import eventually
 from fresh import lines, run
 
 from monarch._core.process.current import current_process
@@ -114,8 +115,7 @@ def test_a_thread_that_is_ahead_waits_inside_the_adverb(procs):
         frame = sys._current_frames().get(thread.ident)
         return frame is not None and frame.f_code.co_name == "broadcast"
 
-    while not (len(sent) >= 100 and is_in_adverb()):
-        pass
+    eventually("the thread is stuck in an adverb", lambda: (len(sent), is_in_adverb()), lambda seen: seen[0] >= 100 and seen[1])
     assert not done.is_set()
     gate.send("go")
     thread.join()
@@ -155,15 +155,13 @@ def test_actors_that_flood_each_other(procs, kind, count, size):
     futures = [one.flood.call_one(two, count, size), two.flood.call_one(one, count, size)]
     # The next message of each is behind the flood it sent only for itself; ask until all have come.
     [f.get() for f in futures]
-    while list(actors.taken.call().get().values()) != [count, count]:
-        pass
+    eventually("both have all messages", lambda: list(actors.taken.call().get().values()), lambda taken: taken == [count, count])
 
 
 def test_an_actor_that_floods_itself(procs):
     one = procs.slice(gpus=0).spawn("flooding", Flooding)
     one.flood.call_one(one, 50_000, 200).get()
-    while one.taken.call_one().get() != 50_000:
-        pass
+    eventually("all messages came", lambda: one.taken.call_one().get(), lambda taken: taken == 50_000)
 
 
 def test_memory_of_the_receiver_is_bounded(procs):
@@ -248,8 +246,8 @@ def test_sender_that_waits_for_a_receiver_that_dies(procs):
                 print("Killed(sig=9)" in str(e))
         thread = threading.Thread(target=send)
         thread.start()
-        while len(ended) < 100:
-            pass
+        from eventually import eventually
+        eventually("a hundred messages were sent", lambda: len(ended), lambda count: count >= 100)
         os.kill(pid, signal.SIGKILL)
         thread.join()
     """,

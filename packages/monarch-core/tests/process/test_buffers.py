@@ -7,6 +7,7 @@ import signal
 
 import numpy as np
 import pytest
+from eventually import eventually
 
 from monarch._core.process.current import current_process
 from monarch.actor import Actor, Buffer, FrozenBuffer, SupervisionError, endpoint, this_host
@@ -230,8 +231,7 @@ def state(pid):
 def kill_during(mesh, pid, call):
     """Kills a process of which a call is waited for, so that the failure has somebody to tell."""
     os.kill(pid, signal.SIGSTOP)
-    while state(pid) != "T":
-        pass
+    eventually(f"process {pid} is stopped", lambda: state(pid), lambda seen: seen == "T")
     future = call()
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(SupervisionError, match=r"Killed\(sig=9\)"):

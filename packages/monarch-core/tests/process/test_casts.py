@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from eventually import eventually
 from worker_processes import Workers
 
 from monarch._core.observe.inspection import STATE, look
@@ -110,15 +111,23 @@ def kept(workers: Workers) -> list[Any]:
 
 
 def wait_until_forgotten(workers: Workers) -> None:
-    """Until nothing is kept of any cast, and nothing waits for one; pytest's time limit bounds it."""
-    while any(one["records"] or one["held"] or one["calls"] for one in kept(workers)):
-        pass
+    """Until nothing is kept of any cast, and nothing waits for one."""
+
+    def nothing(found: list[Any]) -> bool:
+        return not any(one["records"] or one["held"] or one["calls"] for one in found)
+
+    eventually("nothing is kept of any cast", lambda: kept(workers), nothing)
 
 
 def wait_for_groups(workers: Workers, there: int, here: int) -> None:
     """Until all workers know so many groups, and this client."""
-    while [one["groups"] for one in kept(workers)] != [there] * len(workers.processes) + [here]:
+
+    def groups() -> list[int]:
         gc.collect()
+        return [one["groups"] for one in kept(workers)]
+
+    expected = [there] * len(workers.processes) + [here]
+    eventually(f"groups {expected}", groups, lambda found: found == expected)
 
 
 def test_calls_go_through_a_tree(children: int):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 
+from eventually import eventually
 from worker_processes import Workers
 
 from monarch._core.process.current import current_process
@@ -48,8 +48,11 @@ def test_hosts_get_other_certificates_while_the_job_goes_on():
         assert before == [shown(*place) for place in places] and len(set(before)) == 3
         native.renew("a test")
         # Nothing tells the client, whose streams stay as they are.
-        while any(shown(*place) == old for place, old in zip(places, before, strict=True)):
-            select.select([], [], [], 0.01)
+        eventually(
+            "every agent shows a new certificate",
+            lambda: [shown(*place) for place in places],
+            lambda now: all(new != old for new, old in zip(now, before, strict=True)),
+        )
         answers = [callers.slice(hosts=n).call.call_one(echoes, n) for n in range(3)]
         # Streams that are opened now show the new ones, to this client and among the hosts.
         for agent in hosts._agents:

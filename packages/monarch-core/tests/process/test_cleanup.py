@@ -8,6 +8,7 @@ import signal
 from typing import Any
 
 import pytest
+from eventually import eventually
 from fresh_script import Script, run
 
 from monarch.actor import Actor, SupervisionError, context, endpoint, this_host, this_proc
@@ -239,8 +240,7 @@ class FailsEarly(Actor):
         self.port = port
         child = this_proc().spawn("child", Child)
         child.fail.broadcast()
-        while _error(lambda: child.fail.call_one().get()).__class__ is not SupervisionError:
-            pass
+        eventually("the child failed", lambda: _error(lambda: child.fail.call_one().get()), lambda e: type(e) is SupervisionError)
 
     @endpoint
     async def ready(self):

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import installed_wheel
+
 MAIN = "from monarch._core.cli import main; main()"
 
 VERBS = """
@@ -97,6 +99,30 @@ def test_doctor_looks_at_everything() -> None:
     assert not a_proc["finding"], a_proc
 
 
+def test_doctor_lists_what_is_left_out(tmp_path: Path) -> None:
+    words = "raise OSError('no dictionary')\n"
+    settings = "from monarch.extension import Setting\nTAKEN = [Setting('exit_grace', 'duration', '1s', 'Time to say good-bye.')]\n"
+    checks = "def lines():\n    yield ('parrot', 'can speak', '')\n    raise LookupError('lost for words')\n"
+    groups = {
+        "monarch.requests": {"words": "parrot_words:handler"},
+        "monarch.settings": {"words": "parrot_settings:TAKEN"},
+        "monarch.doctor": {"words": "parrot_checks:lines"},
+    }
+    modules = {"parrot_words": words, "parrot_settings": settings, "parrot_checks": checks}
+    done = monarch("doctor", "--json", folders=(installed_wheel.install(tmp_path, "parrot", groups, modules),))
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = json.loads(done.stdout)
+    mine = [line for line in lines if "parrot" in line["text"] + line["subject"]]
+    assert [line["subject"] for line in mine] == ["extensions", "extensions", "parrot", "words"]
+    texts = [line["text"] for line in mine]
+    for number, (group, error) in enumerate(
+        [("monarch.requests", "OSError: no dictionary"), ("monarch.settings", "ValueError: configuration key `exit_grace` belongs to")]
+    ):
+        assert f"parrot 1.0: entry point 'words' of {group}" in texts[number] and error in texts[number] and "Traceback" in texts[number]
+        assert "pip install -U parrot" in mine[number]["todo"]
+    assert texts[2] == "can speak" and "LookupError: lost for words" in texts[3] and "parrot_checks.py" in texts[3]
+
+
 def test_doctor_finds_a_low_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     code = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, {hard})); {MAIN}"
@@ -144,7 +170,7 @@ def test_verbs_of_core_cannot_be_replaced(other_wheel: Path) -> None:
 def test_a_verb_that_cannot_be_loaded_names_its_wheel(other_wheel: Path, verb: str) -> None:
     done = monarch(verb, "--any", "thing", folders=(other_wheel,))
     assert done.returncode == 1
-    assert f"the verb '{verb}' of other-wheel cannot be loaded" in done.stderr
+    assert f"the verb '{verb}' of other-wheel 1.0 cannot be loaded" in done.stderr
     assert "Traceback" not in done.stderr
 
 

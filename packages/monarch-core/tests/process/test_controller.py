@@ -149,6 +149,7 @@ def test_failed_controller_harms_nobody_else(use):
         """
         import sys, time
         sys.path.insert(0, sys.argv[1])
+        from eventually import eventually
         from test_controller import Failing
         from mesh_actors import Counter
         from monarch._core.process.current import current_process
@@ -163,8 +164,7 @@ def test_failed_controller_harms_nobody_else(use):
             # Nobody waits for an answer; the main thread sees the end before the next call.
             actor.die.broadcast()
             process = current_process()
-            while not any(m.info.failed for m in process.owned.values()):
-                time.sleep(0)
+            eventually("a mesh failed", lambda: [m for m in process.owned.values() if m.info.failed])
         try:
             (actor.die if use == "endpoint" else actor.anything if use == "init" else actor.add).call_one().get()
         except SupervisionError as e:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually
 from fresh_script import Script, run, wait_for_end
 
 from monarch._core.process.current import current_process
@@ -62,8 +63,7 @@ def _close_sockets() -> None:
 def freeze(pid: int) -> None:
     """Returns when it stands still."""
     os.kill(pid, signal.SIGSTOP)
-    while Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
-        pass
+    eventually(f"process {pid} is stopped", lambda: Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0], lambda s: s == "T")
 
 
 def parent_of(pid: int) -> int:
@@ -302,5 +302,4 @@ def test_what_a_dying_owner_has_just_asked_for_does_not_stay(faults):
         procs.spawn("spawner", Spawner).spawn_and_die.broadcast()
         for _ in range(3):
             faults.get()
-        while native.alive_procs():
-            native.wait_quiet(0.1)
+        eventually("no proc is left", native.alive_procs, lambda left: not left)

@@ -143,8 +143,7 @@ stand(2)
 print(list(result.get().values()), flush=True)
 far.step.call(5)
 stand(2)
-while len(debug_controller().list.call_one(print_output=False).get()) > 1:
-    pass
+eventually("one session is left", lambda: debug_controller().list.call_one(print_output=False).get(), lambda found: len(found) <= 1)
 say("one left")
 signal.sigwait([signal.SIGUSR1])
 """

@@ -11,6 +11,7 @@ import textwrap
 
 import pytest
 from debugged_actors import PDB, PROMPT, AsyncWorker, DebugLine, Initial, Plain, Worker, ranks_of, sessions
+from eventually import eventually
 
 from monarch.actor import ActorError, DebugSessionInfo, SupervisionError, debug_controller, this_host
 
@@ -298,8 +299,7 @@ def test_concurrent_endpoint(procs, debug_line):
     results = [worker.beside.call_one(fail) for fail in (False, True)]
     sessions()
     assert "beside()" in debug_line.ask("attach concurrent 0", PDB)
-    while "beside" not in debug_line.ask("p fail, 'beside'", PDB):
-        continue
+    eventually("the prompt of the endpoint", lambda: debug_line.ask("p fail, 'beside'", PDB), lambda text: "beside" in text)
     debug_line.ask("c")
     # The other one; the order of tasks is the loop's.
     sessions()
@@ -408,10 +408,14 @@ def test_second_actor_of_the_same_name_and_rank(procs, debug_line, capfd):
     debug_line.ask("c")
     assert [result.get() for result in results] == [2, 4]
     # What a proc prints comes by its own way.
-    said = ""
-    while "comes after it" not in said:
-        said += capfd.readouterr().err
-    assert "Debug session for rank 0 already exists for actor same" in said
+    said: list[str] = []
+
+    def printed() -> str:
+        said.append(capfd.readouterr().err)
+        return "".join(said)
+
+    text = eventually("the line of the proc", printed, lambda text: "comes after it" in text)
+    assert "Debug session for rank 0 already exists for actor same" in text
 
 
 # ---- the rest of the process lives
@@ -455,5 +459,4 @@ def test_procs_stop_with_a_session(debug_line, monkeypatch):
         for result in results:
             with pytest.raises(SupervisionError):
                 result.get()
-    while ranks_of(debug_line.ask("list")):
-        continue
+    eventually("no session is left", lambda: ranks_of(debug_line.ask("list")), lambda ranks: not ranks)

@@ -437,8 +437,7 @@ tried = threading.Event()
 atexit.register(tried.wait)
 {FOUR}
 def body():
-    while not has_exited():
-        os.sched_yield()
+    eventually("the client has ended", has_exited)
     tried.set()
     {late}
     say("it came back")

@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import re
-import select
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually
 from fresh_script import wait_for_end
 
 from monarch._core.observe.inspection import STATE
@@ -236,9 +236,8 @@ def test_out_of_memory_after_a_move(cgroup, faults):
     pids = list(handle.pid.call().get().values())
     for pid in pids:
         (cgroup.folder / "cgroup.procs").write_text(str(pid))
-    # The agent looks after its procs at intervals; the time limit of the test bounds it.
-    while {_cgroup_as_seen(pid) for pid in pids} != {cgroup.name}:
-        select.select([], [], [], 0.05)
+    # The agent looks after its procs at intervals.
+    eventually("the agent has seen the move", lambda: {_cgroup_as_seen(pid) for pid in pids}, lambda seen: seen == {cgroup.name})
     failure, text = end_of(handle, faults, lambda: handle.slice(gpus=0).grow.call_one().get())
     assert failure.reason == ExitReason("oom", signal=9, detail=cgroup.name)
     assert f"out of memory in cgroup {cgroup.name} (pid {pids[0]} on {HOST}) SIGKILL" in text

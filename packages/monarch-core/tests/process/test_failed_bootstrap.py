@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually
 from fresh import lines, run
 
 from monarch.actor import Actor, ActorError, BootstrapCommand, SpawnError, SupervisionError, endpoint, this_host
@@ -130,8 +131,7 @@ def test_owner_of_the_spawn_gets_each_failure(tmp_path: Path):
     with this_host().spawn_procs() as mesh:
         owner = mesh.spawn("owner", Owner)
         assert CAUSE in owner.spawn_there.call_one(str(tmp_path)).get()
-        while len(seen := owner.failures.call_one().get()) < 2:
-            pass
+        seen = eventually("two failures", lambda: owner.failures.call_one().get(), lambda seen: len(seen) >= 2)
         assert sorted(seen) == [([0], CAUSE), ([1], CAUSE)]
     assert os.listdir(tmp_path) == []
 

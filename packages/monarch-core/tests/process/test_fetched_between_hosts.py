@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from eventually import eventually
 from forwarded_port import ForwardedPort
 from fresh_script import Done, run
 from worker_processes import Workers
@@ -193,8 +193,7 @@ def test_memory_is_flat_after_many_calls():
                     assert one.fetch.call_one(other, size).get() == 3 * size
             other.noted.call_one().get()
             # The last loan is given back when its receiver has reported that it has the bytes.
-            while lent():
-                select.select([], [], [], 0.01)
+            eventually("every loan is given back", lent, lambda left: not left)
             return list(keepers.usage.call().get().values())
 
         before, after = call(100), call(500)

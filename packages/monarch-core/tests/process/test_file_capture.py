@@ -176,7 +176,7 @@ def test_full_disk(small_disk):
         def say(word, times):
             probe.say.call(*[word] * times, f"end of {{word}}").get()
             # What is on the console has been handed to the file, and this waits for it.
-            while shown.readline() != f"[0] end of {{word}}\\n":
+            while shown.readline() != f"[0] end of {{word}}\\n":  # polls: the line waits
                 pass
             current_process().native.flush_output(10.0)
 

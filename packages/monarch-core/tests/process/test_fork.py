@@ -245,13 +245,12 @@ def test_a_fork_while_the_first_wait_begins():
             pid = os.fork()
             if pid == 0:
                 os._exit(0)
-            for _ in range(500):
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    return
-                time.sleep(0.01)  # sleeps: between two looks at the child
-            say("the child hangs")
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            try:
+                eventually("the child has ended", lambda: os.waitpid(pid, os.WNOHANG)[0], seconds=20)
+            except AssertionError:
+                say("the child hangs")
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
         class Forking(types.ModuleType):
             def __getattribute__(self, name):
                 forker = threading.Thread(target=fork)

@@ -83,8 +83,7 @@ pid = forker.pid.call_one().get()
 assert forker.{method}.call_one("{way}", ledger).get() == ("the parent", {code})
 assert [forker.pid.call_one().get() for _ in range(100)] == [pid] * 100
 # The messages of the forker and those of the client have no order between them.
-while len(got := ledger.all.call_one().get()) < 10:
-    time.sleep(0.01)  # sleeps: between two looks
+got = eventually("ten messages", lambda: ledger.all.call_one().get(), lambda got: len(got) >= 10)
 assert got == [(when, i) for when in ("before", "after") for i in range(5)]
 procs.stop().get()
 """
@@ -142,8 +141,7 @@ def test_child_of_hooks_and_bootstrap_ends():
         forker = procs.spawn("forker", Forker)
         pid, _ = forker.pid.call_one().get()
         forker.own.call_one().get()
-        while forker.pid.call_one().get() != (pid, 1):
-            pass
+        eventually("one failure was handled", lambda: forker.pid.call_one().get(), lambda seen: seen == (pid, 1))
         procs.stop().get()
         """
     )

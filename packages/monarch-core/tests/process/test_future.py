@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from eventually import SOURCE
 
 import monarch.actor
 from monarch.actor import (
@@ -342,17 +343,18 @@ def test_thousands_on_one_loop(slow):
 
 
 def test_ctrl_c_interrupts_a_get():
-    script = """
-import os, signal, threading
+    script = f"""
+import os, signal, threading, time
 from monarch.actor import Channel
+{SOURCE}
 port, receiver = Channel.open()
 future = receiver.recv()
 waiting = threading.Event()
 
 def interrupt():
     waiting.wait()
-    while open(f"/proc/self/task/{os.getpid()}/stat").read().rpartition(")")[2].split()[0] != "S":
-        pass
+    stat = f"/proc/self/task/{{os.getpid()}}/stat"
+    eventually("the main thread waits", lambda: open(stat).read().rpartition(")")[2].split()[0], lambda state: state == "S")
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=interrupt).start()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from typing import Any
 
 import pytest
+from eventually import eventually
 from fresh_script import wait_for_end
 from mesh_actors import Probe
 
@@ -130,8 +130,7 @@ def test_kill_and_freeze():
         with pytest.raises(SupervisionError, match="lost: agent killed"):
             probes.slice(hosts=2).pid.call().get()
         fault(hosts.slice(hosts=1), "freeze", duration="2s")
-        while not all(_state(pid) in "Tt" for pid in others):
-            os.sched_yield()
+        eventually("all procs are frozen", lambda: [_state(pid) for pid in others], lambda states: set(states) <= {"T", "t"})
         late = probes.slice(hosts=1).echo.call(1)
         assert list(probes.slice(hosts=0).echo.call(1).get().values()) == [1] * 2
         assert list(late.get().values()) == [1] * 2

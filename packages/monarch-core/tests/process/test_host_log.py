@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually
 from fresh_script import Script
 from worker_processes import Workers
 
@@ -34,10 +34,12 @@ class Logged:
     def names(self, number: int, target: str = "host.") -> list[str]:
         return [event["event"] for event in self.events(number) if event["event"].startswith(target)]
 
-    def until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
+    def until(self, what: str, look: Callable[[], object], holds: Callable[[Any], object] = bool) -> None:
+        def alive() -> object:
             assert all(process.poll() is None for process in self.workers.processes), self.said()
-            select.select([], [], [], 0.01)
+            return look()
+
+        eventually(what, alive, holds)
 
     def said(self) -> str:
         return (self.folder / "stderr").read_text()
@@ -77,7 +79,9 @@ def test_procs_log_where_their_agent_does(start: Callable[..., Logged], tmp_path
         assert not os.path.exists(os.path.join(there, "runtime.jsonl"))
         # What they print goes where the client wants it.
         folder = tmp_path / "client"
-        hosts.until(lambda: [path.read_text() for path in folder.glob("*/logged-*/0.stdout")] == ["on the host\n"])
+        hosts.until(
+            "the line", lambda: [p.read_text() for p in folder.glob("*/logged-*/0.stdout")], lambda texts: texts == ["on the host\n"]
+        )
         assert not list(hosts.folder.glob("*/logged-*"))
         mesh.shutdown().get()
     assert hosts.said() == ""
@@ -89,7 +93,7 @@ def test_captured_files_are_beside_the_log_of_the_host(start: Callable[..., Logg
         mesh = attach_to_workers(workers=hosts.workers.addresses, **hosts.workers.trust())
         mesh.spawn_procs(name="logged").spawn("probe", Probe).directory.call_one().get()
         folder = hosts.folder / hosts.workers.published[0]["uid"]
-        hosts.until(lambda: [path.read_text() for path in folder.glob("logged-*/0.stdout")] == ["on the host\n"])
+        hosts.until("the line", lambda: [p.read_text() for p in folder.glob("logged-*/0.stdout")], lambda texts: texts == ["on the host\n"])
         mesh.shutdown().get()
 
 
@@ -123,9 +127,9 @@ signal.sigwait({signal.SIGUSR1})
     script.send(signal.SIGUSR1)
     script.end().assert_clean()
     for number in (0, 2):
-        hosts.until(lambda number=number: "host.ended" in hosts.names(number))
+        hosts.until("the end of a host", lambda number=number: hosts.names(number), lambda names: "host.ended" in names)
     frozen.send_signal(signal.SIGCONT)
-    hosts.until(lambda: "host.ended" in hosts.names(1))
+    hosts.until("the end of a host", lambda: hosts.names(1), lambda names: "host.ended" in names)
     for number in range(3):
         said = [event for event in hosts.events(number) if event["event"].startswith("host.")]
         assert {event["event"] for event in said} <= {"host.joined", "host.left", "host.ended"}, said
@@ -150,8 +154,8 @@ try:
 except AuthenticationError:
     from pathlib import Path
     # Written by a thread that nothing waits for.
-    while not all(word in next(Path(os.environ["MONARCH_LOG_DIR"]).rglob("runtime.jsonl")).read_text() for word in (".attached", ".not_")):
-        signal.sigtimedwait((), 0.01)
+    (log,) = Path(os.environ["MONARCH_LOG_DIR"]).rglob("runtime.jsonl")
+    eventually("both events are logged", log.read_text, lambda text: ".attached" in text and ".not_" in text)
     say("refused")
 """
     variables = {
@@ -171,6 +175,6 @@ except AuthenticationError:
     assert attached["detail"].endswith(f"at {address}, its agent is pid {hosts.workers.processes[0].pid}")
     (refused,) = [event for event in said if event["event"] == "host.not_attached"]
     assert refused["peer"] == address and refused["detail"] == f"{address} did not join: refused by the other end"
-    hosts.until(lambda: {"host.joined", "host.refused", "host.ended"} <= set(hosts.names(0)))
+    hosts.until("three events", lambda: set(hosts.names(0)), lambda names: {"host.joined", "host.refused", "host.ended"} <= names)
     (joined,) = [event for event in hosts.events(0) if event["event"] == "host.joined"]
     assert f" pid {client} uid {os.geteuid()} has joined from " in joined["detail"]

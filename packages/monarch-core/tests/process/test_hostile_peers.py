@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually
 from forwarded_port import ForwardedPort
 from fresh_script import run
 from hostile_peers import (
@@ -83,11 +84,14 @@ class Agent:
             found += [json.loads(line) for line in path.read_text().splitlines(True) if line.endswith("\n")]
         return [event for event in found if event["event"] == name]
 
-    def until(self, holds: Callable[[], bool]) -> None:
+    def until(self, what: str, look: Callable[[], object], holds: Callable[[Any], object] = bool) -> None:
         """Waits for what the agent does by itself."""
-        while not holds():
+
+        def alive() -> object:
             assert self.workers.processes[0].poll() is None, self.log()
-            select.select([], [], [], 0.01)
+            return look()
+
+        eventually(what, alive, holds)
 
 
 @pytest.fixture
@@ -121,7 +125,7 @@ def test_strangers_are_refused_and_written_down(tmp_path: Path, kind: str, words
     agent = Agent(tmp_path, kind)
     with agent.workers:
         ask(agent.address, words)
-        agent.until(lambda: bool(agent.events("host.refused")))
+        agent.until("a refusal", lambda: agent.events("host.refused"))
         (event,) = agent.events("host.refused")
         assert event["level"] == "warn" and event["peer"].startswith("127.0.0.1:") and why in event["detail"]
         # Operators see it, too.
@@ -153,7 +157,7 @@ def test_thousands_of_connections_that_say_nothing(secured: Agent):
         finally:
             over.set()
             thread.join()
-    secured.until(lambda: descriptors(secured.pid) <= before + 4)
+    secured.until("its descriptors are closed", lambda: descriptors(secured.pid), lambda now: now <= before + 4)
 
 
 def test_who_takes_his_time_is_cut_off(secured: Agent):
@@ -210,7 +214,7 @@ def test_frames_that_have_changed(insecure: Agent):
         ask(insecure.address, channel(job, host + n, chance.choice((0, 255, 3))) + changed(chance, frames))
     insecure.serves()
     assert memory(insecure.pid) < used + 64 * MIB
-    insecure.until(lambda: descriptors(insecure.pid) <= before + 8)
+    insecure.until("its descriptors are closed", lambda: descriptors(insecure.pid), lambda now: now <= before + 8)
 
 
 def changed(chance: random.Random, good: bytes) -> bytes:
@@ -263,7 +267,7 @@ def test_a_certificate_of_somebody_else(secured: Agent, tmp_path: Path):
                 with context.wrap_socket(plain, server_hostname=f"h{host:016x}.j{number:016x}.monarch.internal") as encrypted:
                     # The last message of the handshake is the client's: the answer to it is an alert.
                     assert encrypted.recv(1)
-        secured.until(lambda: len(secured.events("host.refused")) == 2)
+        secured.until("two refusals", lambda: secured.events("host.refused"), lambda found: len(found) == 2)
         assert ["certificate" in e["detail"] or "unknown job" in e["detail"] for e in secured.events("host.refused")] == [True, True]
         assert probe.echo.call_one(2).get() == 2
 
@@ -323,8 +327,7 @@ def test_servers_that_are_no_workers(kind: str, handle: Callable[[socket.socket]
             attach_to_workers(workers=[address], **trust).initialized.get()
         assert isinstance(caught.value, VersionMismatch) == why.startswith("version")
     # Both are closed by another thread, which has told us before.
-    while (sockets(), threads()) > before:
-        select.select([], [], [], 0.01)
+    eventually("socket and thread are closed", lambda: (sockets(), threads()), lambda now: now <= before)
 
 
 def sockets() -> int:
@@ -353,7 +356,7 @@ def test_secrets_are_nowhere(secured: Agent):
                 assert secret not in Path(f"/proc/{pid}/{file}").read_bytes()
         with pytest.raises(AttachError):
             attach_to_workers(workers=[secured.address], secret=b"x" * 32).initialized.get()
-    secured.until(lambda: bool(secured.events("host.refused") and secured.events("host.ended")))
+    secured.until("refusal and end", lambda: [secured.events(name) for name in ("host.refused", "host.ended")], all)
     written = [secured.err, *(path for path in secured.logs.rglob("*") if path.is_file()), *secured.workers.folder.glob("*.json")]
     assert len(written) >= 2
     for path in written:

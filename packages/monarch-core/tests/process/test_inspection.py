@@ -12,11 +12,12 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually
 from fresh_script import Script
 from worker_processes import Workers
 
@@ -78,12 +79,6 @@ def look(what: int = inspection.STATE) -> dict[str, dict[str, Any]]:
 
 def name(rank: int) -> str:
     return f"<root>.<looked at{{'procs': {rank}/3}}>"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Each look waits for those that do not answer, so this is no spinning."""
-    while not condition():
-        pass
 
 
 def test_ps_shows_what_runs_and_since_when(procs: ProcMesh) -> None:
@@ -154,12 +149,12 @@ def test_stacks_while_something_holds_the_gil(procs: ProcMesh) -> None:
     worker = procs.spawn("w", Worker)
     worker.slice(procs=1).keep_the_gil.broadcast(started)
     running.recv().get()
-    until(lambda: "without_gil" in look(inspection.STACKS)[name(1)]["answer"])
+    eventually("the stack is without the GIL", lambda: look(inspection.STACKS)[name(1)]["answer"], lambda text: "without_gil" in text)
     text = monarch("stack", str(os.getpid()))
     _, _, rest = text.partition("1 x <root>.<test_inspection.Worker w> in <root>.<looked at>[1] (the GIL is held)\n")
     assert rest.splitlines()[0].endswith("in keep_the_gil")
     # It is seen to be unresponsive, with its stacks, and is never taken for dead.
-    until(lambda: look()[name(1)]["stacks"] is not None)
+    eventually("stacks", lambda: look()[name(1)]["stacks"], lambda stacks: stacks is not None)
     seen = look()[name(1)]
     assert (seen["state"], seen["evidence"]) == ("unresponsive", "something keeps the GIL, or the machine is overloaded")
     assert "keep_the_gil" in seen["stacks"]["text"]
@@ -174,13 +169,13 @@ def test_a_stopped_process_is_unresponsive_and_comes_back(procs: ProcMesh) -> No
     pid = worker.slice(procs=2).pid.call_one().get()
     os.kill(pid, signal.SIGSTOP)
     waiting = worker.pid.call()
-    until(lambda: look()[name(2)]["state"] == "unresponsive")
+    eventually("no answer", lambda: look()[name(2)]["state"], lambda state: state == "unresponsive")
     seen = look()[name(2)]
     assert (seen["evidence"], seen["kernel"], seen["answer"], seen["stacks"]) == ("stopped by a signal", "T", None, None)
     assert f"{name(2)} (pid {pid}) does not answer" in monarch("stack", str(os.getpid()), code=1)
     os.kill(pid, signal.SIGCONT)
     assert waiting.get().item(procs=2) == pid
-    until(lambda: look()[name(2)]["state"] == "running")
+    eventually("an answer", lambda: look()[name(2)]["state"], lambda state: state == "running")
     assert look()[name(2)]["evidence"] is None
 
 
@@ -239,7 +234,7 @@ while True:
             pid = str(script.process.pid)
             agents = [process.pid for process in workers.processes]
             # The message may be on its way.
-            until(lambda: len(re.findall(r"wait_here [\d.]+s", monarch("ps", pid))) == 3)
+            eventually("three wait", lambda: monarch("ps", pid), lambda text: len(re.findall(r"wait_here [\d.]+s", text)) == 3)
             said = monarch("ps", pid)
             assert sorted(int(n) for n in re.findall(r"^  host \S+, worker (\d+)$", said, re.M)) == sorted(agents)
             assert sorted(re.findall(r"<root>\.<far\{'hosts': \d/3\}>$", said, re.M)) == [
@@ -299,7 +294,7 @@ def test_agents_are_listed_with_their_job() -> None:
             # What is asked for is shown.
             assert list(sections(str(used[0].pid))) == [f"agent {used[0].pid}"]
             workers.processes[0].kill()
-            until(lambda: is_lost(hosts, 0))
+            eventually("the host is lost", lambda: is_lost(hosts, 0))
             assert not any("lost" in line for line in sections()[f"job {os.getpid()}"])
             assert any("lost: agent killed" in line for line in sections("--all")[f"job {os.getpid()}"])
             del late

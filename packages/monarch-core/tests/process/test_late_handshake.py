@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import time
-from collections.abc import Callable
 
 from connection_proxy import ConnectionProxy
+from eventually import eventually
 from fresh_script import Script
 from worker_processes import Workers
 
@@ -54,19 +53,12 @@ def test_late_handshake_harms_no_job(monkeypatch):
             script.until("ready")
             proxy.hold_new()
             proxy.reset()
-            eventually(lambda: proxy.held() >= 2)
+            eventually("two connections are held", proxy.held, lambda held: held >= 2)
             proxy.hold_new(False)
             proxy.abandon()
             assert script.ask("go") == "moved"
             assert proxy.held() >= 2
             proxy.release()
-            eventually(lambda: proxy.held() == 0)
+            eventually("no connection is held", proxy.held, lambda held: held == 0)
             assert script.ask("go") == "done"
             assert script.end().code == 0
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "not within 20 s"
-        time.sleep(0.01)  # sleeps: between two looks

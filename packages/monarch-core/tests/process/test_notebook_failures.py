@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import SOURCE
 from test_notebook import TIMEOUT, Kernel, folder, kernel
 
 pytestmark = pytest.mark.timeout(TIMEOUT + 20)
 __all__ = ["folder", "kernel"]
 
-SETUP = """
+SETUP = f"""
 import asyncio, os, threading, time
 import monarch.actor
 from monarch._core.process.current import current_process
@@ -28,14 +29,14 @@ class Bad(Actor):
     def ping(self):
         return "alive"
 
-procs = this_host().spawn_procs({"gpus": 2})
+procs = this_host().spawn_procs({{"gpus": 2}})
 bad, worse, good = (procs.spawn(name, Bad) for name in ("bad", "worse", "good"))
 good.ping.call().get()
 one, other = bad.slice(gpus=0), worse.slice(gpus=0)
 precious = 42
-"""
+{SOURCE}"""
 # Not in a cell: a shell shows nothing of it, and takes no notice.
-WAIT_IDLE = "while not current_process().cells.waiting: time.sleep(0.01)"  # sleeps: no event tells of it
+WAIT_IDLE = "eventually('a failure waits for a cell', lambda: current_process().cells.waiting)"
 UNHANDLED = "Unhandled monarch error on the root actor"
 INTERRUPTS = ("KeyboardInterrupt: ", "CancelledError: ")
 
@@ -93,7 +94,7 @@ def test_many_failures_interrupt_a_cell_once(kernel: Kernel):
 interrupts = 0
 bad.err.broadcast()
 worse.err.broadcast()
-while interrupts < 1 or len(bad._info.failed) + len(worse._info.failed) < 4:
+while interrupts < 1 or len(bad._info.failed) + len(worse._info.failed) < 4:  # polls: to be interrupted
     try:
         time.sleep(0.1)  # sleeps: to be interrupted
     except KeyboardInterrupt:

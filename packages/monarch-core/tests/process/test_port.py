@@ -9,6 +9,7 @@ import signal
 import threading
 
 import pytest
+from eventually import eventually
 from fresh import lines, run
 from mesh_actors import PortUser
 
@@ -302,9 +303,13 @@ def port_of_an_ended_process():
 def test_undeliverable_message_comes_back_to_the_sender(users):
     user = users.slice(gpus=0)
     port = port_of_an_ended_process()
+
     # A message that is sent before the sender has notice of the end is lost.
-    while not (found := user.came_back.call_one().get()):
+    def found_after_a_send() -> list[tuple[str, str, str]]:
         user.send.call_one(port, "lost").get()
+        return user.came_back.call_one().get()
+
+    found = eventually("a message came back", found_after_a_send)
     sender, dest, error = found[0]
     assert "users" in sender
     assert "port" in dest
@@ -397,8 +402,7 @@ def test_what_waits_for_credit_comes_back_when_its_receiver_dies():
         assert sender.came_back.call_one().get() == []
         with pytest.raises(SupervisionError, match="Killed"):
             deaf.die.call_one().get()
-        while len(found := sender.came_back.call_one().get()) < 4:
-            pass
+        found = eventually("four messages came back", lambda: sender.came_back.call_one().get(), lambda found: len(found) >= 4)
         assert len(found) == 4 and all("undeliverable message for port<" in text for text in found)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import select
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from eventually import eventually
 from fresh import lines, run
 from worker_processes import Workers
 
@@ -92,11 +92,6 @@ def dropped() -> int:
     return json.loads(current_process().native.state())["dropped_items"]
 
 
-def wait_until(condition: Any) -> None:
-    while not condition():
-        select.select([], [], [], 0.002)
-
-
 @pytest.fixture(scope="module")
 def procs() -> Iterator[Any]:
     with this_host().spawn_procs({"gpus": 2}) as mesh:
@@ -121,7 +116,7 @@ def test_sender_goes_on_after_receiver_was_dropped(producer: Any):
     gc.collect()
     assert got == [0, 1] and sent.get() == 100
     assert producer.ping.call_one().get() == "alive"
-    wait_until(lambda: dropped() - before == 98)
+    eventually("98 items were dropped", lambda: dropped() - before, lambda count: count == 98)
 
 
 def test_sender_without_credit_goes_on_after_drop(producer: Any):
@@ -130,7 +125,7 @@ def test_sender_without_credit_goes_on_after_drop(producer: Any):
     gc.collect()
     assert [len(item) for item in got] == [LARGE] * 2 and sent.get() == 100
     assert producer.ping.call_one().get() == "alive"
-    wait_until(lambda: dropped() - before == 98)
+    eventually("98 items were dropped", lambda: dropped() - before, lambda count: count == 98)
 
 
 def test_sender_waiting_for_credit_goes_on_after_drop(procs: Any):
@@ -144,7 +139,7 @@ def test_sender_waiting_for_credit_goes_on_after_drop(procs: Any):
         sent.get(timeout=0)
     consumer.drop.call_one().get()
     assert sent.get() == 40
-    wait_until(lambda: consumer.dropped.call_one().get() == 38)
+    eventually("38 items were dropped", lambda: consumer.dropped.call_one().get(), lambda count: count == 38)
 
 
 def test_sender_in_the_same_process_goes_on():
@@ -266,7 +261,7 @@ def test_timeout_of_one_observer_keeps_the_others():
     got: list[str] = []
     thread = threading.Thread(target=lambda: got.append(future.get()))
     thread.start()
-    wait_until(lambda: future._observers == 1)  # pyright: ignore
+    eventually("one observer", lambda: future._observers, lambda count: count == 1)  # pyright: ignore
     with pytest.raises(TimeoutError):
         future.get(timeout=0)
     port.send("item")

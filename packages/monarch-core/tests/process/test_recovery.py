@@ -10,6 +10,7 @@ from typing import Any
 import fresh
 import fresh_script
 import pytest
+from eventually import eventually
 from fresh import lines, run
 from mesh_actors import Counter
 from recovery_actors import Impatient, Keeper, SyncKeeper
@@ -187,8 +188,7 @@ def test_supervision_alone_heals(keep, faults):
     keeper = keep(2)
     ((pid,), _) = keeper.pids.call_one().get()
     os.kill(pid, signal.SIGKILL)
-    while not (healed := keeper.healed.call_one().get()):
-        pass
+    healed = eventually("a healed rank", lambda: keeper.healed.call_one().get())
     assert healed == {0: "signal"}
     assert keeper.who.call_one(0).get() == (0, 0, 0)
     assert keeper.history.call_one().get()[0] == [0, 1, 0]

@@ -9,8 +9,9 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from eventually import SOURCE
 
-PRELUDE = """
+PRELUDE = f"""
 import asyncio, atexit, os, signal, sys, threading, time
 import monarch.actor
 from monarch.actor import *
@@ -35,6 +36,7 @@ def spawn(name="child"):
 def say(*text):
     print(*text, flush=True)
 
+{SOURCE}
 """
 HEAD = (
     r"Unhandled monarch error on the root actor, hostname=\S+, PID=\d+ at time .*:\n"
@@ -135,8 +137,7 @@ def test_future_that_is_dropped_unretrieved(tmp_path):
         """
         child = spawn()
         future = child.fail.call_one()
-        while not future._done():
-            time.sleep(0)
+        eventually("the call has failed", future._done)
         say("done")
         try:
             del future
@@ -154,8 +155,7 @@ def test_future_that_nobody_looked_at_before_the_end(tmp_path):
         """
         child = spawn()
         future = child.fail.call_one()
-        while not future._done():
-            time.sleep(0)
+        eventually("the call has failed", future._done)
         say("done")
         """,
     )
@@ -357,3 +357,29 @@ def test_spawn_on_procs_whose_end_was_seen_interrupts_nothing(tmp_path: Path) ->
         """,
     )
     assert (code, out, err) == (0, "all caught\n", "")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_interrupt_that_a_callback_swallows(tmp_path, ignored):
+    """The interpreter drops what a weak reference's callback raises: the script ends all the same."""
+    body = f"""
+        import weakref
+        if {ignored}:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        class Thing:
+            pass
+        def callback(_):
+            child.error.broadcast()
+            while True:
+                time.sleep(0.01)  # sleeps: until the interrupt comes
+        child = spawn()
+        thing = Thing()
+        reference = weakref.ref(thing, callback)
+        del thing
+        while True:
+            time.sleep(0.01)  # sleeps: until the interrupt comes again
+        """
+    code, _, err = run(tmp_path, body)
+    assert code == 1
+    assert "ValueError: boo" in err
+    assert "Exception ignored" not in err

@@ -10,16 +10,17 @@ import subprocess
 import textwrap
 
 import pytest
+from eventually import SOURCE
 from fresh import lines, run
 
-HEAD = """
-from mesh_actors import Probe
+HEAD = f"""
+{SOURCE}from mesh_actors import Probe
 from monarch.actor import Actor, SupervisionError, endpoint, this_host, this_proc
 from monarch.config import configure
 import monarch.actor
 import asyncio, os, signal, sys
 def spawn(n=1):
-    mesh = this_host().spawn_procs({"gpus": n}, name="work")
+    mesh = this_host().spawn_procs({{"gpus": n}}, name="work")
     return mesh, mesh.spawn("probe", Probe)
 """
 
@@ -99,11 +100,9 @@ def test_process_that_is_stopped_and_goes_on(tmp_path):
         def seen(name):
             return any(f'"{name}"' in path.read_text() for path in pathlib.Path(os.environ["MONARCH_LOG_DIR"]).rglob("runtime.jsonl"))
         os.kill(pid, signal.SIGSTOP)
-        while not seen("proc.unresponsive"):
-            probe.slice(gpus=0).pid.call_one().get()
+        eventually("proc.unresponsive is logged", lambda: probe.slice(gpus=0).pid.call_one().get() and seen("proc.unresponsive"))
         os.kill(pid, signal.SIGCONT)
-        while not seen("proc.responsive"):
-            probe.slice(gpus=0).pid.call_one().get()
+        eventually("proc.responsive is logged", lambda: probe.slice(gpus=0).pid.call_one().get() and seen("proc.responsive"))
         assert probe.slice(gpus=1).pid.call_one().get() == pid
         """,
         tmp_path,

@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 import pytest
+from eventually import eventually
 
 import monarch.actor
 from monarch.actor import Actor, SupervisionError, endpoint, this_host
@@ -53,6 +54,5 @@ def test_what_was_sent_before_an_end():
             os.kill(sender.send.call_one(receiver, sizes).get(), signal.SIGKILL)
             with pytest.raises(SupervisionError):
                 sender.send.call_one(receiver, []).get()
-            while len(noted := receiver.noted.call_one().get()) < 9:
-                pass
+            noted = eventually("nine messages", lambda to=receiver: to.noted.call_one().get(), lambda noted: len(noted) >= 9)
             assert noted == sizes * 3

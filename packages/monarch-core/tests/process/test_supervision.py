@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from eventually import eventually
 from supervision_actors import AsyncCareless, AsyncOwner, Careless, Child, Level, MixedOwner, Owner
 
 from monarch.actor import (
@@ -45,9 +46,7 @@ def owner(procs, cls):
 
 def news(owner: Any, count: int) -> list[Any]:
     """What the owner has heard: nothing orders our messages behind failures of others, so we ask until it has heard so much."""
-    while len(seen := owner.told.call_one().get()) < count:
-        pass
-    return seen
+    return eventually(f"{count} failures", lambda: owner.told.call_one().get(), lambda seen: len(seen) >= count)
 
 
 # ---- who is told

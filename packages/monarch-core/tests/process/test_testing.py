@@ -410,8 +410,7 @@ def test_clean_with_and_without_a_client():
         local.echo.call_one(1).get()
         assert "thread actor local" in left()
         local.stop().get()
-        while "thread actor local" in left():
-            pass
+        eventually("the actor's thread has ended", left, lambda text: "thread actor local" not in text)
         import socket, tempfile
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as s:
             s.bind(folder + "/a")

@@ -50,8 +50,7 @@ try:
         late.initialized.get()
     else:
         late.echo.broadcast(1)
-        while not failures:
-            first.echo.call_one(1).get()
+        eventually("a failure", lambda: first.echo.call_one(1).get() and failures)
         late.echo.call_one(1).get()
 except SpawnError as e:
     assert "no thread can be started for the actor" in str(e), e
@@ -91,8 +90,7 @@ class Owner(Limited):
 owner = this_host().spawn_procs().spawn("owner", Owner)
 owner.limit.call_one(True).get()
 owner.spawn.call_one().get()
-while not (seen := owner.seen.call_one().get()):
-    pass
+seen = eventually("a failure", lambda: owner.seen.call_one().get())
 assert seen == ["not_started"]
 """
     )

@@ -9,7 +9,7 @@ from universe_actors import Caller, Cleaner, Echo, Owner, Proxy, Sleeper, Stubbo
 
 import monarch.actor
 from monarch._core.process import root_fault
-from monarch.actor import Channel, SpawnError, SupervisionError, shutdown_context
+from monarch.actor import ActorError, Channel, SpawnError, SupervisionError, shutdown_context
 from monarch.actor.testing import Universe
 
 HOUR = 3600.0
@@ -41,6 +41,25 @@ def test_a_killed_proc(universe):
     assert [v for _, v in mesh.slice(procs=slice(0, 1)).nap.call(1.0).get().items()] == [HOUR + 1]
     with pytest.raises(SupervisionError):
         mesh.nap.call(1.0).get()
+
+
+def test_handles_of_those_that_ended_long_ago(universe):
+    """Nothing is kept of them but how they ended: for the client, and for processes that have, or have not, called them before."""
+    procs = universe.host.spawn_procs(per_host={"procs": 4})
+    sleepers, callers = procs.spawn("sleeper", Sleeper), procs.slice(procs=slice(2, 4)).spawn("caller", Caller)
+    first, fresh = (callers.slice(procs=i) for i in range(2))
+    gone = sleepers.slice(procs=0)
+    assert first.nap.call_one(gone, 1.0).get() == 1.0
+    universe.kill(procs.slice(procs=0))
+    universe.run_for(60.0)
+    # The next end is when those that ended before are forgotten.
+    universe.kill(procs.slice(procs=1))
+    with pytest.raises(SupervisionError, match=r"Killed\(sig=9\)"):
+        gone.nap.call_one(1.0).get()
+    for caller in (first, fresh):
+        with pytest.raises(ActorError, match=r"Killed\(sig=9\)"):
+            caller.nap.call_one(gone, 1.0).get()
+        assert caller.nap.call_one(sleepers.slice(procs=3), 1.0).get() == universe.clock.now()
 
 
 def test_killed_while_it_waits_in_a_sync_endpoint(universe):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually
 from fresh_script import run
 from mesh_actors import Probe
 from worker_processes import Workers
@@ -105,8 +105,7 @@ def test_frozen_worker_that_is_killed_is_reported(listener: Callable[[str], List
         process = workers.processes[0]
         process.send_signal(signal.SIGSTOP)
         hosts = workers.attach()
-        while not connected(workers.addresses[0]):
-            os.sched_yield()
+        eventually("a connection to the worker", lambda: connected(workers.addresses[0]))
         process.kill()
         with pytest.raises(AttachError, match="the worker ended while it joined"):
             hosts.initialized.get()

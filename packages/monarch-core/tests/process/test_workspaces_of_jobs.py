@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from eventually import eventually
 from mesh_actors import Probe
 from worker_processes import Workers
 
@@ -34,9 +35,7 @@ def agents(home: Path) -> set[str]:
 
 
 def wait_until_gone(path: Path) -> None:
-    """The time limit of the test bounds it."""
-    while path.exists():
-        select.select([], [], [], 0.01)
+    eventually(f"{path} is removed", path.exists, lambda exists: not exists)
 
 
 def test_jobs_of_a_host_keep_own_code(workers: Workers, tmp_path: Path):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import select
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from eventually import eventually
 
 COMMAND = "from monarch._core.cli import main; main()"
 
@@ -44,9 +45,8 @@ class Workers:
         assert process.stdout is not None
         # It says so, and then publishes.
         assert process.stdout.readline().startswith(b"listening at"), process.wait()
-        while not publish.exists():
-            assert process.poll() is None
-            select.select([], [], [], 0.005)
+        eventually("its address is published", lambda: publish.exists() or process.poll() is not None)
+        assert publish.exists(), process.returncode
         self.published.append(json.loads(publish.read_text()))
         return number
 

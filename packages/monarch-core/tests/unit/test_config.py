@@ -15,8 +15,9 @@ import monarch.config
 from monarch._core.config import config, setting
 from monarch._core.config.address import ChannelTransport
 from monarch._core.config.config import Configuration, Configured
+from monarch._core.config.declared import KNOWN, declare
 from monarch._core.config.duration import format_duration
-from monarch._core.config.setting import DROPPED, SETTINGS, Encoding
+from monarch._core.config.setting import DROPPED, Encoding
 from monarch.config import (
     clear_runtime_config,
     configure,
@@ -29,13 +30,14 @@ from monarch.config import (
     reset_config_to_defaults,
 )
 
-IGNORED = [one for one in SETTINGS.values() if one.ignored and not one.silent]
+declare()
+IGNORED = [one for one in KNOWN.values() if one.ignored and not one.silent]
 
 
 @pytest.fixture(autouse=True)
 def pristine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The process configuration as in a fresh process without any of its variables."""
-    for one in SETTINGS.values():
+    for one in KNOWN.values():
         for variable in one.variables:
             monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(config._process, "_warned", set())
@@ -118,7 +120,7 @@ def test_the_warning_points_at_the_caller() -> None:
 
 
 def test_silent_key() -> None:
-    assert [one.name for one in SETTINGS.values() if one.silent] == ["enable_log_forwarding"]
+    assert [one.name for one in KNOWN.values() if one.silent] == ["enable_log_forwarding"]
     configure(enable_log_forwarding=True)
     assert get_global_config()["enable_log_forwarding"] is True
 
@@ -177,7 +179,7 @@ def test_reset_forgets_everything_until_reload(monkeypatch: pytest.MonkeyPatch) 
     configure(exit_grace="1s")
     config.apply_pushed({"cleanup_timeout": "1s"})
     reset_config_to_defaults()
-    assert get_global_config() == {name: one.default for name, one in SETTINGS.items()}
+    assert get_global_config() == {name: one.default for name, one in KNOWN.items()}
     assert get_runtime_config() == {}
     reload_config_from_env()
     assert get_global_config()["tail_log_lines"] == 5
@@ -199,14 +201,14 @@ def test_reset_forgets_everything_until_reload(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_bad_variables_are_logged_and_ignored(variable: str, text: str, caplog: pytest.LogCaptureFixture) -> None:
     configuration = Configuration({variable: text})
-    assert configuration.view() == {name: one.default for name, one in SETTINGS.items()}
+    assert configuration.view() == {name: one.default for name, one in KNOWN.items()}
     (message,) = records(caplog)
     assert message.startswith(f"environment variable {variable} is ignored: ")
 
 
 @pytest.mark.parametrize("variable", ["MONARCH_TAIL_LOG_LINES", "MONARCH_LOG", "HYPERACTOR_PREFIX_WITH_RANK"])
 def test_empty_variables_count_as_not_set(variable: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert Configuration({variable: ""}).view() == {name: one.default for name, one in SETTINGS.items()}
+    assert Configuration({variable: ""}).view() == {name: one.default for name, one in KNOWN.items()}
     assert records(caplog) == []
 
 
@@ -364,7 +366,7 @@ def test_pushed_values_are_plain_and_not_local() -> None:
     assert config.pushed_values() == {}
     configure(tls_key="/k", log_dir="/l", log_filter="debug", default_transport="tls", tail_log_lines=20, exit_grace="90s")
     assert config.pushed_values() == {"default_transport": "tls", "exit_grace": "1m 30s"}
-    assert [one.name for one in SETTINGS.values() if one.local] == ["log_dir", "log_filter", "tls_cert", "tls_key", "tls_ca"]
+    assert [one.name for one in KNOWN.values() if one.local] == ["log_dir", "log_filter", "tls_cert", "tls_key", "tls_ca"]
 
 
 def test_pushed_values_carry_the_environment() -> None:
@@ -397,7 +399,7 @@ VALUES = {
 
 def settings_values() -> st.SearchStrategy[dict[str, object]]:
     entries = {}
-    for one in SETTINGS.values():
+    for one in KNOWN.values():
         values = st.sampled_from(one.choices) if one.choices else VALUES[one.kind]
         entries[one.name] = st.none() | values if one.nullable else values
     return st.fixed_dictionaries({}, optional=entries)
@@ -409,7 +411,7 @@ def test_a_proc_sees_what_its_client_sees(values: dict[str, object]) -> None:
     client, proc = Configuration({}), Configuration({})
     client.merge("runtime", values)
     proc.apply_pushed(client.pushed_values())
-    for name, one in SETTINGS.items():
+    for name, one in KNOWN.items():
         assert proc.view()[name] == (one.default if one.local else client.view()[name])
     assert client.layer("runtime").keys() == values.keys()
 

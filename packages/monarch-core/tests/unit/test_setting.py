@@ -8,11 +8,14 @@ import pytest
 
 from monarch._core.config.address import BindSpec, ChannelTransport
 from monarch._core.config.config import Configuration
+from monarch._core.config.declared import KNOWN, declare
 from monarch._core.config.setting import SETTINGS, Encoding, Setting
+
+declare()
 
 
 def check(key: str, value: object) -> object:
-    return SETTINGS[key].check(value)
+    return KNOWN[key].check(value)
 
 
 CONTRACT_DEFAULTS = {
@@ -74,11 +77,11 @@ CONTRACT_DEFAULTS = {
 def test_defaults() -> None:
     effective = Configuration({}).view()
     assert {name: effective[name] for name in CONTRACT_DEFAULTS} == CONTRACT_DEFAULTS
-    assert len(effective) == len(SETTINGS) == 46 + 51
-    assert set(effective) - set(CONTRACT_DEFAULTS) <= {one.name for one in SETTINGS.values() if one.ignored}
+    assert len(SETTINGS) == 31 + 51 and len(effective) == len(KNOWN) == 46 + 51
+    assert set(effective) - set(CONTRACT_DEFAULTS) <= {one.name for one in KNOWN.values() if one.ignored}
 
 
-@pytest.mark.parametrize("one", SETTINGS.values(), ids=lambda one: one.name)
+@pytest.mark.parametrize("one", KNOWN.values(), ids=lambda one: one.name)
 def test_defaults_are_valid_and_normal(one: Setting) -> None:
     checked = one.check(one.default)
     assert checked == one.default and type(checked) is type(one.default)
@@ -87,7 +90,7 @@ def test_defaults_are_valid_and_normal(one: Setting) -> None:
 
 
 def test_variables_are_unique() -> None:
-    variables = [variable for one in SETTINGS.values() for variable in one.variables]
+    variables = [variable for one in KNOWN.values() for variable in one.variables]
     assert len(variables) == len(set(variables))
 
 
@@ -126,13 +129,13 @@ def test_variables_are_unique() -> None:
 )
 def test_variables(variable: str, text: str, key: str, value: object) -> None:
     assert Configuration({variable: text}).view()[key] == value
-    for other in SETTINGS[key].variables[: SETTINGS[key].variables.index(variable)]:
-        first = str(SETTINGS[key].default) or "first"
-        assert Configuration({variable: text, other: first}).view()[key] == SETTINGS[key].from_text(first)
+    for other in KNOWN[key].variables[: KNOWN[key].variables.index(variable)]:
+        first = str(KNOWN[key].default) or "first"
+        assert Configuration({variable: text, other: first}).view()[key] == KNOWN[key].from_text(first)
 
 
 def test_some_keys_take_their_own_variable_only() -> None:
-    assert all(one.variables == (f"MONARCH_{one.name.upper()}",) for one in SETTINGS.values() if one.ignored or one.group == "rdma")
+    assert all(one.variables == (f"MONARCH_{one.name.upper()}",) for one in KNOWN.values() if one.ignored or one.name.startswith("rdma_"))
 
 
 @pytest.mark.parametrize(
@@ -188,10 +191,10 @@ NONZERO = [
 
 
 def test_zero() -> None:
-    assert {one.name for one in SETTINGS.values() if one.nonzero} == set(NONZERO)
+    assert {one.name for one in KNOWN.values() if one.nonzero} == set(NONZERO)
     for name in NONZERO:
         with pytest.raises(ValueError, match=f"`{name}` .zero is not allowed"):
-            check(name, "0s" if SETTINGS[name].kind == "duration" else 0)
+            check(name, "0s" if KNOWN[name].kind == "duration" else 0)
     assert check("tail_log_lines", 0) == 0
     assert check("stop_grace_period", "0ms") == check("mesh_orphan_timeout", "0") == "0s"
 
@@ -211,7 +214,7 @@ def test_transport() -> None:
 
 
 def test_none_where_it_is_allowed() -> None:
-    nullable = {one.name for one in SETTINGS.values() if one.nullable}
+    nullable = {one.name for one in KNOWN.values() if one.nullable}
     assert nullable == {
         "mesh_orphan_timeout",
         "mesh_proc_spawn_max_idle",
@@ -221,7 +224,7 @@ def test_none_where_it_is_allowed() -> None:
         "tokio_worker_threads",
     }
     for name in nullable:
-        assert check(name, None) is SETTINGS[name].from_text("none") is None
+        assert check(name, None) is KNOWN[name].from_text("none") is None
 
 
 def test_numbers_of_other_types() -> None:

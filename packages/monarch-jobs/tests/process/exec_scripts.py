@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 
 import fresh_script
+from eventually import SOURCE
 from fresh_script import Done as Done
 from fresh_script import wait_for_end
 
-PRELUDE = """
+PRELUDE = f"""
 import os, signal, sys, threading
 from monarch.actor import this_host, shutdown_context
 from monarch.job import exec_command
 
+{SOURCE}
 def say(word):
     os.write(1, word.encode() + b"\\n")
 

@@ -1,4 +1,4 @@
-"""AttachJob with real workers that somebody else has started."""
+"""AttachJob with real workers that another process has started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`monarch exec` is killed, on hosts that never hear that their client is gone: the lease lasts for ever."""
+"""`monarch exec` is killed, on hosts that are never notified of the end of their client: the lease lasts for ever."""
 
 from __future__ import annotations
 

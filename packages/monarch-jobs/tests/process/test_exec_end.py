@@ -1,4 +1,4 @@
-"""How commands end when somebody else does: signals, timeouts, killed processes, a client that goes. Nothing is left of any of them."""
+"""How commands end when another process does: signals, timeouts, killed processes, a client that goes. Nothing is left of any of them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def parent(pid: int) -> int:
 
 @contextmanager
 def started(tmp_path: Path, words: str) -> Iterator[tuple[object, list[int]]]:
-    """A command of pytest's own, and the numbers that it says."""
+    """A command of pytest's own, and the numbers that it prints."""
     os.mkfifo(tmp_path / "pids")
     future = exec_command(this_host(), ["sh", "-c", f"{{ {words} }} > {tmp_path}/pids"])
     with open(tmp_path / "pids") as pids:

@@ -93,7 +93,7 @@ def test_64_mib_arrive_whole_and_in_order() -> None:
 
 
 def test_a_reader_that_does_not_read_makes_the_command_wait(tmp_path: Path) -> None:
-    """An endless command gets as far as the buffers on its way are large, and not further, until somebody reads."""
+    """An endless command gets as far as the buffers on its way are large, and not further, until a process reads."""
     code = f"""
 import os
 written = 0
@@ -110,8 +110,7 @@ while written < 64 << 20:
 """
     script = Script(f"""
     future = exec_command(this_host(), [sys.executable, "-c", {code!r}])
-    while not os.path.exists("{tmp_path}/stuck"):
-        os.sched_yield()
+    eventually("the command is stuck", lambda: os.path.exists("{tmp_path}/stuck"))
     with open("{tmp_path}/stuck") as stuck:
         print(stuck.read(), file=sys.stderr, flush=True)
     os._exit(0)

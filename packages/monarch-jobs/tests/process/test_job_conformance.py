@@ -1,4 +1,4 @@
-"""The suite for backends passes with good ones, and says what is wrong with others."""
+"""The suite for backends passes with good ones, and names the faults of others."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from command import monarch
+from eventually import eventually
 from file_job import FileJob
 from fresh_script import run as run_fresh
 from fresh_script import wait_for_end
@@ -60,7 +61,7 @@ def test_kill_in_a_coroutine_does_not_warn(ended: Callable[[JobTrait], Any]) -> 
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """Kills the cached job, whoever made it."""
+    """Kills the cached job, whichever process made it."""
     yield
     if os.path.exists(DEFAULT_JOB_PATH):
         job_load().kill()
@@ -144,8 +145,7 @@ def test_the_secret_is_nowhere(ended: Callable[[Any], Any]) -> None:
     os.kill(sessions(job)[0], signal.SIGKILL)
     assert wait_for_end(sessions(job)[0])
     os.close(fd)
-    while job.status().hosts[0].phase != "lost":
-        pass
+    eventually("the host is lost", lambda: job.status().hosts[0].phase, lambda phase: phase == "lost")
     report = job.heal()
     assert len(report.restarted + report.replaced) == 1
 

@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from eventually import eventually
 
 from monarch.actor import Future, this_host
 from monarch.job import HostStatus, JobEndedError, JoinTimeoutError, ProcessJob, SubmitError, job_load, process
@@ -74,12 +74,10 @@ def running(job: LauncherJob) -> list[int]:
 
 
 def wait_for(job: ProcessJob, phase: str, count: int) -> list[HostStatus]:
-    """The hosts, when that many are in the phase; the test's own time bounds it."""
-    while True:
-        hosts = job.status().hosts
-        if sum(host.phase == phase for host in hosts) == count:
-            return hosts
-        time.sleep(0.01)  # sleeps: what is waited for is a file that another process makes
+    """The hosts, when that many are in the phase."""
+    return eventually(
+        f"{count} hosts {phase}", lambda: job.status().hosts, lambda hosts: sum(host.phase == phase for host in hosts) == count
+    )
 
 
 def test_processes_logs_and_nothing_left(applied: Callable[..., ProcessJob], attached: dict[str, list[Any]], tmp_path: Path) -> None:
@@ -150,8 +148,7 @@ def test_who_does_not_join_in_time_is_named(
     job = applied({"a": 2})
     wait_for(job, "joined", 1)
     (log,) = [Path(log.path) for log in job._logs() if (log.rank, log.stream) == (1, "err")]
-    while not log.read_text():
-        time.sleep(0.01)  # sleeps: what is waited for is a line in another process's log
+    eventually("a line in the worker's log", log.read_text)
     monkeypatch.setattr(ProcessJob, "_join_timeout", lambda self: 0.05)
     job.state(None)
     with pytest.raises(JoinTimeoutError) as found:

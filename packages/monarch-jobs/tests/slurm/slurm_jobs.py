@@ -1,11 +1,12 @@
-"""Makes SLURM jobs for tests, and waits for what becomes of them."""
+"""Makes SLURM jobs for tests, and waits for their outcome."""
 
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
+
+from eventually import eventually
 
 from monarch.job import JobStatus, SlurmJob
 from tools.slurm.cluster import SlurmCluster
@@ -16,7 +17,7 @@ NODE = Node(cpus=2, memory_mb=2000, gpus=2)
 
 
 class Jobs:
-    """Makes jobs on a cluster; their workers are stand-ins unless a job says otherwise."""
+    """Makes jobs on a cluster; their workers are stand-ins unless a job names others."""
 
     def __init__(self, cluster: SlurmCluster, python_exe: str, folder: Path) -> None:
         self.cluster = cluster
@@ -36,15 +37,18 @@ class Jobs:
 
     def until(self, job: SlurmJob, reached: Callable[[JobStatus], bool]) -> JobStatus:
         """Looks until it is so; a status that is the end and is not what is waited for is a failure."""
-        while True:
-            status = job.status()
+
+        def holds(status: JobStatus) -> bool:
             if reached(status):
-                return status
+                return True
             assert status.phase != "ended", f"{status.detail}\n{self.outputs()}"
-            time.sleep(0.05)  # sleeps: the scheduler offers nothing to wait for
+            return False
+
+        # The scheduler offers nothing to wait for.
+        return eventually("the status of the job", job.status, holds)
 
     def tell(self, address: str | None, words: str) -> None:
-        """Says to a stand-in what it is to do."""
+        """Sends an order to a stand-in."""
         assert address is not None
         with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as connection:
             connection.sendall(f"{words}\n".encode())
@@ -75,7 +79,7 @@ class Jobs:
         """Lets SLURM start a job that it has requeued, which it would do after two minutes (`cred_expire`).
 
         In the next second, not now: a node refuses a run whose credential is not of a later second than the end of the run before. slurmd
-        says "already killed, do not launch batch job" then, and the job ends as FAILED with exit code 1.
+        reports "already killed, do not launch batch job" then, and the job ends as FAILED with exit code 1.
         """
         assert job._ids is not None
         self.cluster.run("scontrol", "update", f"JobId={job._ids['job_id']}", "StartTime=now+1")

@@ -1,6 +1,6 @@
-"""What `monarch worker` looks like to a launcher, for tests of launchers: checks its secret, listens, publishes, ends when told.
+"""What `monarch worker` looks like to a launcher, for tests of launchers: checks its secret, listens, publishes, ends on request.
 
-Called as the interpreter of a job, so its first arguments are those of Python. It ends with the code that somebody sends to its port.
+Called as the interpreter of a job, so its first arguments are those of Python. It ends with the code that a test sends to its port.
 """
 
 from __future__ import annotations

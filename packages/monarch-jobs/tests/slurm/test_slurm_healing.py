@@ -47,7 +47,7 @@ def test_spare_replaces_host_that_slurm_believes_alive(jobs: Jobs) -> None:
 
 
 def test_frozen_worker_without_spare_is_restarted_in_place(jobs: Jobs) -> None:
-    """The frozen one is killed; it does not say how the new one ended."""
+    """The frozen one is killed; it does not report how the new one ended."""
     job = jobs({"a": 2}, python_exe=sys.executable)
     _frozen(jobs, job)
     before = jobs.worker_pid(job, 1)

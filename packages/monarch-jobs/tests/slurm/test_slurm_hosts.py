@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from eventually import eventually
 from slurm_jobs import Jobs
 from worker_processes import Workers
 
@@ -137,7 +138,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(("name", "state"), [("exits0.py", "COMPLETED"), ("exits3.py", "FAILED"), ("kills0.py", "COMPLETED")])
 def test_allocation_ends_with_exit_code_of_script(jobs: Jobs, tmp_path: Path, name: str, state: str) -> None:
-    """Nothing of the credentials stays, and the state file says how the script ended."""
+    """Nothing of the credentials stays, and the state file contains how the script ended."""
     (tmp_path / "client.py").write_text(CLIENT)
     (tmp_path / name).write_text(ENDS)
     job = jobs({"a": 2, "b": 1}, python_exe=sys.executable)
@@ -161,8 +162,7 @@ def test_job_after_a_successful_script_starts(jobs: Jobs, tmp_path: Path) -> Non
     script = f"#!/bin/sh\necho $SLURM_JOB_ID >{tmp_path}/after\n"
     jobs.cluster.run("sbatch", f"--dependency=afterok:{job._ids['job_id']}", "--kill-on-invalid-dep=yes", "-o", "/dev/null", stdin=script)
     jobs.until(job, lambda status: status.phase == "ended")
-    while jobs.cluster.run("squeue", "-h", "-o", "%A"):
-        pass
+    eventually("the queue is empty", lambda: jobs.cluster.run("squeue", "-h", "-o", "%A"), lambda queue: not queue)
     assert (tmp_path / "after").exists()
 
 
@@ -255,8 +255,7 @@ def test_through_a_host_of_the_job(jobs: Jobs, tmp_path: Path, held: bool, port:
     """One port of the cluster is enough; it is waited for while the job is in the queue."""
     with _through(tmp_path, f"tcp://127.0.0.1:{port}", port, *(["--hold"] if held else [])) as client:
         if held:
-            while not (waiting := jobs.cluster.run("squeue", "-h", "-o", "%A %T").split()):
-                pass
+            waiting = eventually("a job in the queue", lambda: jobs.cluster.run("squeue", "-h", "-o", "%A %T").split())
             assert waiting[1] == "PENDING"
             jobs.cluster.run("scontrol", "release", waiting[0])
         out, err = client.communicate(timeout=25)

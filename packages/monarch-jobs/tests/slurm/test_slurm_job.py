@@ -243,7 +243,7 @@ def test_a_script_inside_the_allocation(jobs: Jobs, python_exe: str, tmp_path: P
 
 
 def test_a_job_whose_client_is_gone_before_it_runs(jobs: Jobs) -> None:
-    """Nobody brings the secret: the job ends by itself."""
+    """No client brings the secret: the job ends by itself."""
     job = jobs({"a": 1})
     text = job.plan().text.replace("left = 60 * 10", "left = 1 * 10")
     jobs.folder.mkdir()

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from eventually import eventually
 
 from monarch.actor import Actor, SupervisionError, endpoint
 from monarch.job import JobError, JobStatus, SSHJob, SubmitError, job_load
@@ -33,10 +34,7 @@ def _job(hosts: SshHosts, **arguments: object) -> SSHJob:
 
 
 def _until(job: SSHJob, phases: list[str]) -> JobStatus:
-    while True:
-        status = job.status()
-        if [host.phase for host in status.hosts] == phases:
-            return status
+    return eventually(f"phases {phases}", job.status, lambda status: [host.phase for host in status.hosts] == phases)
 
 
 def _left(hosts: SshHosts, tmp_path: Path) -> list[str]:
@@ -46,8 +44,7 @@ def _left(hosts: SshHosts, tmp_path: Path) -> list[str]:
 def _wait_until_no_connection_is_kept() -> None:
     """A master acknowledges its end before it removes its socket."""
     folder = os.path.join(tempfile.gettempdir(), f"monarch-ssh-{os.geteuid()}")
-    while os.listdir(folder):
-        os.sched_yield()
+    eventually("no connection is kept", lambda: os.listdir(folder), lambda names: not names)
 
 
 def test_hosts_join_run_and_end(hosts: SshHosts, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 22.05 is recorded from a real cluster (tools/slurm). The others are written after the manual pages of those releases (squeue, scontrol,
 sacct), for the formats that `monarch.job.slurm.output` asks for: where they differ from 22.05, the difference is the release's
-(`TRES` became `ReqTRES` and `AllocTRES`, `OOMKillStep` and `SLUID` were added, accounting says `CANCELLED by UID`).
+(`TRES` became `ReqTRES` and `AllocTRES`, `OOMKillStep` and `SLUID` were added, accounting shows `CANCELLED by UID`).
 """
 
 from __future__ import annotations

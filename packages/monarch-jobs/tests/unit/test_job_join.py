@@ -1,4 +1,4 @@
-"""Joining without input or output: when the clock runs, what is said, who is blamed."""
+"""Joining without input or output: when the clock runs, what is reported, which host is blamed."""
 
 from __future__ import annotations
 

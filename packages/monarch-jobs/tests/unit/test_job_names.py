@@ -1,4 +1,4 @@
-"""The facade: names are loaded on first use, and what is not there yet says so."""
+"""The facade: names are loaded on first use, and a name that is not there yet is refused with its reason."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from importlib.metadata import EntryPoint
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from monarch.job import BackendMissingError, HostStatus, JobError, JobStatus, Launcher, Plan, StateFileError, job_load
 from monarch.job._job.launcher_job import AdaptedJob
+from tools import installed_wheel
 
 
 class Files:
@@ -62,15 +63,11 @@ def odd(arguments: dict[str, Any]) -> int:
 
 
 @pytest.fixture(autouse=True)
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = "monarch.launcher"
-    entries = [EntryPoint(name, f"test_launcher_job:{value}", group) for name, value in (("files", "Files"), ("odd", "odd"))]
-    entries.append(EntryPoint("broken", "no_such_module_here:x", group))
-
-    def entry_points(*, group: str, name: str = "") -> list[EntryPoint]:
-        return [entry for entry in entries if (entry.group, entry.name) == (group, name)]
-
-    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Entry points of another wheel, some of which give no launcher."""
+    targets = {"files": "test_launcher_job:Files", "odd": "test_launcher_job:odd", "broken": "no_such_module_here:x"}
+    with installed_wheel.used(installed_wheel.install(tmp_path_factory.mktemp("site"), "filing", {"monarch.launcher": targets})):
+        yield
 
 
 def test_a_life(folder: Path) -> None:
@@ -109,7 +106,10 @@ def test_healing_starts_again_what_it_can() -> None:
 def test_factories_that_are_none() -> None:
     with pytest.raises(JobError, match="the factory of 'odd' gave a int, which is no launcher"):
         AdaptedJob("odd", {"meshes": {"a": 1}}).plan()
-    with pytest.raises(BackendMissingError, match=r"the backend 'broken' cannot be loaded\n  ModuleNotFoundError"):
+    with pytest.raises(
+        BackendMissingError,
+        match=r"the backend 'broken' cannot be loaded\n  filing 1\.0: entry point 'broken' of monarch\.launcher .*: ModuleNotFoundError",
+    ):
         AdaptedJob("broken", {"meshes": {"a": 1}}).plan()
     job = AdaptedJob("files", {"meshes": {"a": 1}})
     job.kind = "gone"

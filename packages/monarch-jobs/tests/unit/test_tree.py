@@ -1,4 +1,4 @@
-"""Trees as entries and back, and entries that somebody made up."""
+"""Trees as entries and back, and entries that are made up."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def _device(name):
 
 
 class version:
-    """MONARCH_FAKE_MAKER says for whose GPUs it was built."""
+    """MONARCH_FAKE_MAKER is the maker of the GPUs that it was built for."""
 
     hip = "6.2" if os.environ.get("MONARCH_FAKE_MAKER") == "AMD" else None
     cuda = None if hip else "12.6"

@@ -9,7 +9,7 @@ from pathlib import Path
 import gpu_scenarios
 import pytest
 
-from monarch.rdma.drivers.driver import obstacle
+from monarch.rdma.drivers.loaded import obstacle
 
 SCENARIOS = (
     "every_pair_of_ends",

@@ -1,4 +1,4 @@
-"""What the script of a client does here when a test tells it to."""
+"""What the script of a client does here on request of a test."""
 
 # Commands come as lines, each is answered by one line. On each host there are two procs with an actor each; `share` names a buffer that
 # the following commands are about.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from eventually import eventually
 from memory_actors import pattern
 
 from monarch.actor import Channel
@@ -73,8 +74,7 @@ def test_dropped_by_a_holder(pair):
 
 def test_a_lease_ends(pair):
     buffer = pair.owner.share.call_one(100, lease=0.05).get()
-    while (failed := pair.reader.read_outcome.call_one(buffer).get()) is None:
-        pass
+    failed = eventually("a read fails", lambda: pair.reader.read_outcome.call_one(buffer).get())
     assert failed[0] == "RDMAReleasedError" and "its lease ended" in failed[1]
 
 

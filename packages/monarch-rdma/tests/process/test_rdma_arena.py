@@ -9,7 +9,7 @@ from memory_actors import Owner, Reader, descriptors, pattern, resident
 
 from monarch.actor import this_host
 from monarch.rdma import RDMABuffer, RdmaInitError, RDMAUnsupportedError, allocate
-from monarch.rdma._process import this_process
+from monarch.rdma._process.process import this_process
 
 
 @pytest.fixture(scope="module")

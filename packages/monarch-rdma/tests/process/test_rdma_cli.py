@@ -1,4 +1,4 @@
-"""`monarch rdma probe` and `bench`, and what `monarch doctor` says."""
+"""`monarch rdma probe` and `bench`, and the report of `monarch doctor`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from monarch.rdma import probe
-from monarch.rdma._probe import direct_copies
+from monarch.rdma._machine.probe import direct_copies
 
 ORDER = ["local", "shm", "cma", "shm-staged", "cuda-ipc"]
 RUN = [sys.executable, "-W", "error", "-c", "import sys; from monarch.rdma._cli import command; command(sys.argv[1:])"]
@@ -37,7 +37,7 @@ def test_what_is_in_the_way(tmp_path):
 import os, sys
 sys.path.insert(0, sys.argv[1])
 from seccomp import refuse_direct_copies
-from monarch.rdma._probe import direct_copies
+from monarch.rdma._machine.probe import direct_copies
 from monarch.rdma._doctor import lines
 refuse_direct_copies()
 print(direct_copies())

@@ -6,6 +6,7 @@ import threading
 import warnings
 from typing import Any
 
+from eventually import eventually
 from memory_actors import Owner, Reader, pattern
 from other_hosts import other_hosts
 
@@ -35,8 +36,7 @@ class Reading:
         self._buffer = buffer
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        while not self.count:
-            pass
+        eventually("a read", lambda: self.count)
 
     def _run(self) -> None:
         memory = memoryview(bytearray(self._buffer.size()))
@@ -46,8 +46,7 @@ class Reading:
 
     def end(self) -> None:
         before = self.count
-        while self.count == before:
-            pass
+        eventually("another read", lambda: self.count, lambda count: count > before)
         self.stop = True
         self._thread.join()
 
@@ -102,7 +101,7 @@ def test_streams_to_memory():
 
 
 def lost(hosts: Any) -> Any:
-    """Somebody who had used memory of the host, which is not cut off any more."""
+    """A reader that had used memory of the host, which is not cut off any more."""
     monarch.actor.unhandled_fault_hook = lambda failure: None
     warnings.simplefilter("ignore", RDMATcpFallbackWarning)
     buffer = hosts.spawn_procs().spawn("owner", Owner).share.call_one(SIZE, 0).get()

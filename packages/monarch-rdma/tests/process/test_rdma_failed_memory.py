@@ -1,4 +1,4 @@
-"""Memory of operations that failed is free as soon as nobody uses it: no error holds it, and no cycle of references."""
+"""Memory of operations that failed is free as soon as nothing uses it: no error holds it, and no cycle of references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process says at its exit of memory that only handles elsewhere have kept."""
+"""The report of a process at its exit about memory that only handles elsewhere have kept."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from fresh_script import run
 
 from monarch.rdma import RDMABuffer, allocate
-from monarch.rdma._forgotten import Forgotten
-from monarch.rdma._process import this_process
+from monarch.rdma._process.forgotten import Forgotten
+from monarch.rdma._process.process import this_process
 
 # Nobody touches it, so it takes no memory.
 PRELUDE = """

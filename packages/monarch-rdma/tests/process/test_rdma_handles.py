@@ -22,8 +22,8 @@ from monarch.rdma import (
     RDMATimeoutError,
     RDMAUnsupportedError,
 )
-from monarch.rdma._capability import CapabilityRecord
-from monarch.rdma._process import this_process
+from monarch.rdma._process.capability import CapabilityRecord
+from monarch.rdma._process.process import this_process
 
 
 def memory(nbytes: int = 100) -> memoryview:
@@ -62,7 +62,7 @@ except RDMAAccessError as e:
 
 
 def test_forged_handles():
-    from monarch.rdma._buffer import _received
+    from monarch.rdma._buffers.buffer import _received
 
     buffer = RDMABuffer(memory(), readonly=True)
     packed = buffer._packed()

@@ -9,8 +9,8 @@ import struct
 import pytest
 
 from monarch.rdma import RDMAAccessError, RDMABuffer, RDMABufferSet, RDMAError
-from monarch.rdma._buffer import _ON_DEVICE, _PICKLED, _received
-from monarch.rdma._buffer_set import _received as received_set
+from monarch.rdma._buffers.buffer import _ON_DEVICE, _PICKLED, _received
+from monarch.rdma._buffers.buffer_set import _received as received_set
 
 SIZE = 4096
 # Positions of fields in the pickled form.

@@ -12,7 +12,7 @@ import pytest
 from memory_actors import __file__ as here
 from yama import without_the_right_to_trace
 
-from monarch.rdma._probe import direct_copies
+from monarch.rdma._machine.probe import direct_copies
 
 FOLDER = str(Path(here).parent)
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -26,7 +26,7 @@ if sys.argv[2]:
     enforce(int(sys.argv[2]))
 from memory_actors import Owner, Reader, pattern
 from monarch.actor import this_host, this_proc
-from monarch.rdma._probe import direct_copies
+from monarch.rdma._machine.probe import direct_copies
 
 print(direct_copies())
 sides = []
@@ -97,7 +97,7 @@ def test_what_the_probe_says_of_scopes(tmp_path):
 
 
 def test_no_memory_may_be_locked():
-    """Paths of one host lock none, and say how much may be."""
+    """Paths of one host lock none, and report how much may be."""
     code = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
+from eventually import eventually
 from memory_actors import pattern, stop
 from other_hosts import other_hosts
 from process_fabric import Fabric, process_fabric
@@ -200,8 +201,12 @@ def test_memory_of_an_allocation_stays_known_until_it_is_freed():
         # The owner's export, and all of the reader's allocation, once.
         assert s.fabric.keys() == 2
         s.reader.free.call_one().get()
-        while s.fabric.keys() > 1:
+
+        def keys_after_trimming() -> int:
             s.reader.trim.call_one().get()
+            return s.fabric.keys()
+
+        eventually("one key is left", keys_after_trimming, lambda keys: keys <= 1)
 
 
 def test_a_reader_that_is_killed_is_forgotten():
@@ -210,8 +215,7 @@ def test_a_reader_that_is_killed_is_forgotten():
         assert s.reader.read.call_one(buffer).get() == pattern(MB)
         assert s.owner.known_to_devices.call_one().get() == (1, 1)
         os.kill(s.reader.pid.call_one().get(), signal.SIGKILL)
-        while s.owner.known_to_devices.call_one().get() != (1, 0):
-            pass
+        eventually("the reader is forgotten", lambda: s.owner.known_to_devices.call_one().get(), lambda known: known == (1, 0))
 
 
 def test_a_reader_ends_while_its_owner_does_not_answer():

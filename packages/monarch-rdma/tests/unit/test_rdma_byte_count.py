@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monarch.rdma._byte_count import LARGEST, parse, show
+from monarch.rdma._cli.byte_count import LARGEST, parse, show
 
 
 @pytest.mark.parametrize(

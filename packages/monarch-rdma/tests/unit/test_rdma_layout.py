@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monarch.rdma import RDMABuffer, RDMABufferSet, RDMAUnsupportedError
-from monarch.rdma._memory import layout
+from monarch.rdma._transfer.memory import layout
 
 numpy = pytest.importorskip("numpy")
 

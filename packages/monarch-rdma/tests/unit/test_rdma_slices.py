@@ -1,4 +1,4 @@
-"""Cutting, choice of rails, retries and rests: against what the contract says, with a clock of the test."""
+"""Cutting, choice of rails, retries and rests: against the contract, with a clock of the test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch.rdma._slices import LONGEST_REST, REST, SLICE, SMALL, TRIES, RailState, Slices
+from monarch.rdma.verbs.slices import LONGEST_REST, REST, SLICE, SMALL, TRIES, RailState, Slices
 
 
 class Clock:
@@ -149,7 +149,7 @@ def test_a_rail_without_a_queue_is_waited_for():
 @given(st.data())
 @settings(deadline=None)
 def test_model(data):
-    """Whatever happens: it ends, what is done and what is left are all, and nobody is asked too often."""
+    """Whatever happens: it ends, what is done and what is left are all, and no rail is asked too often."""
     clock = Clock()
     states = rails(*data.draw(st.lists(st.sampled_from([1e8, 1e9, 1e10]), min_size=1, max_size=3)))
     sizes = data.draw(st.lists(st.integers(1, 3 * SLICE), min_size=1, max_size=5))

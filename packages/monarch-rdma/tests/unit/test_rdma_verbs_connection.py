@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stub_provider import StubRail
 
-from monarch.rdma._slices import SLICE, SMALL, TRIES
 from monarch.rdma.verbs.acceptor import Acceptor, Export
 from monarch.rdma.verbs.connection import CLOSED, COMPLETE, EXHAUSTED, REFUSED, STALLED, TIMED_OUT, Connection, Piece
 from monarch.rdma.verbs.memory import Range
+from monarch.rdma.verbs.slices import SLICE, SMALL, TRIES
 
 # Of a period that divides no slice.
 PATTERN = bytes(range(251)) * (20 * SLICE // 251 + 1)
@@ -27,7 +27,7 @@ class Clock:
 
 
 class Poller:
-    """One that is told when to look for completions."""
+    """One that is notified when to look for completions."""
 
     def __init__(self, rail):
         self.rail, self.clients, self.lookers, self.busy = rail, {}, [], 0

@@ -1,4 +1,4 @@
-"""Devices from a made-up sysfs, and what two processes tell each other of them."""
+"""Devices from a made-up sysfs, and what two processes send each other about them."""
 
 from __future__ import annotations
 

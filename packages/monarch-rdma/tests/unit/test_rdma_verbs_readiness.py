@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
-from monarch.rdma import _doctor, _probe
-from monarch.rdma._probe import device_remedies, devices
+from monarch.rdma import _doctor
+from monarch.rdma._machine import probe
+from monarch.rdma._machine.probe import device_remedies, devices
 from monarch.rdma.verbs import pyverbs_library, registration
 from monarch.rdma.verbs.pyverbs_library import USED
 from monarch.rdma.verbs.pyverbs_provider import PyverbsProvider
@@ -88,7 +89,7 @@ def test_no_device(tmp_path):
 def test_doctor_has_a_row_with_a_remedy(tree, monkeypatch):
     rows = device_remedies(Pyverbs(str(tree), str(tree / "dev")))
     monkeypatch.setattr(_doctor, "device_remedies", lambda *library: rows)
-    monkeypatch.setattr(_probe, "device_remedies", lambda *library: rows)
+    monkeypatch.setattr(probe, "device_remedies", lambda *library: rows)
     found = {subject: (text, remedy) for subject, text, remedy in _doctor.lines()}
     assert found["rdma verbs:mlx5_0"] == ("port 1 is DOWN", rows[0][1])
     assert "verbs:mlx5_0" in found["rdma"][0]

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import gc
+import json
+import os
 import subprocess
 import sys
+import tempfile
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 
-from monarch.actor import Actor, endpoint, this_host
+from monarch.actor import Actor, ActorError, MonarchError, endpoint, this_host
+from monarch.actor.testing import patch_tensor_engine
+from monarch.config import configure, configured
 from monarch.extension import (
+    BrokenEntry,
+    LoadedEntry,
     ProcEnd,
+    ProcId,
     PromiseDropped,
     RequestError,
     ask,
     end_of,
+    entry_names,
+    error_text,
     events,
+    load_entry,
     member,
     needs_wheel,
     promise,
@@ -22,7 +35,9 @@ from monarch.extension import (
     setting,
     watch,
 )
+from monarch.job import JobError, LocalJob, add_feature, job_loads
 from parrot import observer
+from parrot.errors import WordError
 
 
 class Talker(Actor):
@@ -35,11 +50,31 @@ class Talker(Actor):
         with events.span("speech"):
             events.emit(word, loud=True)
 
+    @endpoint
+    def unknown(self, word: str) -> None:
+        raise WordError(word)
+
+    @endpoint
+    def words(self) -> int:
+        return setting("parrot_words")
+
+    @endpoint(propagate="cached")
+    def repeat(self, word: str) -> str:
+        return word
+
 
 def main() -> None:
-    for point in (promises, membership, requests, observers, settings, commands):
+    for point in (entry_points, promises, membership, requests, observers, meshes, features, settings, errors, commands):
         point()
         print(f"{point.__name__}: ok")
+
+
+def entry_points() -> None:
+    assert entry_names("monarch.requests") == ["parrot.dies", "parrot.echo", "parrot.gone", "parrot.raises"]
+    found = load_entry("monarch.requests", "parrot.echo")
+    assert isinstance(found, LoadedEntry) and found.wheel == "parrot 1.2.3" and found.value.__name__ == "echo", found
+    gone = load_entry("monarch.requests", "parrot.gone")
+    assert isinstance(gone, BrokenEntry) and "Traceback" in gone.report() and "pip install -U parrot" in gone.todo, gone
 
 
 def promises() -> None:
@@ -101,9 +136,85 @@ def observers() -> None:
     assert set(spoken) == {"speech"}, spoken
 
 
+def meshes() -> None:
+    procs = this_host().spawn_procs({"gpus": 2}, name="talkers")
+    with procs.activate() as active:
+        assert active == "2 procs are active"
+    talkers = procs.spawn("talker", Talker)
+    proc = talkers.slice(gpus=1).proc.call_one().get()
+    assert procs.slice(gpus=1).to_table().startswith(f"talkers[1] {ProcId(proc)} on <")
+    propagate, words = talkers.repeat.rref("hi")
+    assert propagate == "cached" and list(words.values()) == ["hihi", "hihi"]
+    raised(TypeError, lambda: talkers.repeat.rref("hi", "again"))
+    # What a method raises is what the caller sees; a wheel that cannot be loaded, or that is missing, is named.
+    assert "no ranks for 2 procs" in str(raised(ArithmeticError, procs.rank_tensors))
+    broken = str(raised(NotImplementedError, lambda: procs.rank_tensor("gpus")))
+    assert "parrot 1.2.3" in broken and "'rank_tensor' of monarch.mesh" in broken, broken
+    with patch_tensor_engine(Talker) as simulated:
+        assert "monarch-tensor" in str(raised(NotImplementedError, lambda: simulated(procs)))
+    procs.stop().get()
+
+
+def features() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file, state_file = Path(folder, "cage"), os.path.join(folder, "state.json")
+        job = LocalJob(("perch",))
+        raised(ValueError, lambda: add_feature(job, "cage", path=str(file), bars=0))
+        add_feature(job, "cage", path=str(file), bars=4)
+        assert not file.exists() and job.state(state_file).cage == str(file)
+        assert file.read_text(encoding="utf-8") == "4 bars around perch"
+        # What is saved with the job is there again, without the arguments.
+        assert [one["saved"]["starts"] for one in json.loads(job.dumps())["features"]] == [1]
+        assert job_loads(job.dumps()).state(None).cage == str(file)
+        job.kill()
+        assert not file.exists()
+        _broken_features()
+
+
+def _broken_features() -> None:
+    job = LocalJob()
+    assert "no job feature 'fish'" in str(raised(JobError, lambda: add_feature(job, "fish")))
+    broken = str(raised(JobError, lambda: add_feature(job, "gone_cage")))
+    assert "parrot 1.2.3" in broken and "no_such_module" in broken, broken
+    add_feature(job, "raises")
+    error = raised(LookupError, lambda: job.state(None))
+    assert "the job feature 'raises'" in error.__notes__[0], error.__notes__
+    job.kill()
+    job = LocalJob()
+    add_feature(job, "hangs")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert "hosts" in job.state(None)
+    assert "runs without hangs: TimeoutError" in str(caught[0].message), caught
+    assert "could not stop hangs: TimeoutError" in str(raised(JobError, job.kill)) and not job.active
+
+
 def settings() -> None:
     assert setting("log_filter") is not None and seconds("host_loss_timeout") == 3.0
     assert "monarch-rdma" in needs_wheel("buffers", "monarch-rdma")
+    assert setting("parrot_words") == 3 and seconds("parrot_pause") == 1.0
+    with configured(parrot_words=4):
+        procs = this_host().spawn_procs(name="talkers")
+        assert procs.spawn("talker", Talker).words.call_one().get() == 4
+        procs.stop().get()
+    assert "parrot_words" in str(raised(TypeError, lambda: configure(parrot_words="many")))
+    # The declaration that takes a key of core is left out, and named where a key of such a kind is asked for.
+    wrong = str(raised(ValueError, lambda: configure(parrot_cage="here")))
+    assert "parrot 1.2.3: entry point 'parrot-taken'" in wrong and "belongs to monarch-core" in wrong, wrong
+    assert setting("exit_grace") == "500ms"
+
+
+def errors() -> None:
+    error = WordError("hello")
+    assert str(error) == "parrot does not know hello\n  hint: say it twice" and (error.code, error.hint) == ("parrot_word", "say it twice")
+    procs = this_host().spawn_procs(name="talkers")
+    talker = procs.spawn("talker", Talker)
+    caught = raised(ActorError, talker.unknown.call_one("hello").get)
+    assert isinstance(caught, ActorError) and isinstance(caught.exception, WordError) and caught.exception.hint == "say it twice", caught
+    procs.stop().get()
+    # The row that takes a code of core is left out.
+    assert "spawn again" in str(MonarchError("gone", code="host_lost").hint)
+    assert "no wheel declares" in str(raised(KeyError, lambda: error_text("parrot_phrase")))
 
 
 def commands() -> None:
@@ -115,6 +226,7 @@ def commands() -> None:
     assert "parrot" in monarch("--help")
     doctor = monarch("doctor")
     assert "can speak" in doctor and "parrot 1.2.3" in doctor and "parrot.no_such_module" in doctor, doctor
+    assert "belongs to monarch-core" in doctor and "Traceback" in doctor and "pip install -U parrot" in doctor, doctor
 
 
 def raised(kind: type[BaseException], function: Callable[[], object]) -> BaseException:

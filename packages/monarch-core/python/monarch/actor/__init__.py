@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._core.errors import wheel as _wheel  # noqa: F401  # pyright: ignore[reportUnusedImport]  # names wheels that are missing
+from monarch._core.config import wheel as _wheel  # noqa: F401  # pyright: ignore[reportUnusedImport]  # names wheels that are missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,26 +83,19 @@ if TYPE_CHECKING:
     from monarch._core.sync.workspace import Workspace as Workspace
     from monarch.actor import config as config
 
-# Where each name is implemented.
+# Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
     "call.actor": ("Actor", "EndpointProperty", "NotAnEndpoint", "concurrent_endpoint", "endpoint"),
     "call.actor_mesh": ("ActorMesh",),
+    "call.context": ("Context", "Instance", "context", "current_actor_name", "current_rank", "current_size"),
+    "call.endpoint": ("Accumulator", "Endpoint", "as_endpoint", "send"),
+    "call.future": ("Future",),
+    "call.lazy_future": ("WouldBlockRuntime", "returns_future"),
+    "call.port": ("Channel", "Port", "PortReceiver", "RankedPortReceiver", "UndeliverableMessageEnvelope"),
+    "call.value_mesh": ("ValueMesh",),
     "config.address": ("BindSpec", "ChannelAddr", "ChannelTransport"),
-    "hosts.attach": ("attach_to_workers",),
-    "hosts.bootstrap_command": ("BootstrapCommand", "default_bootstrap_cmd"),
-    "pickle.buffer": ("Buffer", "FrozenBuffer"),
-    "call.context": (
-        "Context",
-        "Instance",
-        "context",
-        "current_actor_name",
-        "current_rank",
-        "current_size",
-    ),
-    "hosts.controller": ("get_or_spawn_controller",),
     "debug.controller": ("debug_controller",),
     "debug.session_info": ("DebugSessionInfo",),
-    "call.endpoint": ("Accumulator", "Endpoint", "as_endpoint", "send"),
     "errors.errors": (
         "ActorError",
         "AttachError",
@@ -115,27 +108,28 @@ _HOMES = {
         "SupervisionError",
         "VersionMismatch",
     ),
-    "call.future": ("Future",),
+    "hosts.attach": ("attach_to_workers",),
+    "hosts.bootstrap_command": ("BootstrapCommand", "default_bootstrap_cmd"),
+    "hosts.controller": ("get_or_spawn_controller",),
     "hosts.gateway": ("attach",),
     "hosts.here": ("this_host", "this_proc"),
     "hosts.host_mesh": ("HostMesh",),
-    "observe.inspection": ("dump_state",),
-    "process.identity": ("ActorAddr", "ProcId", "Uid"),
-    "call.lazy_future": ("WouldBlockRuntime", "returns_future"),
-    "shape.mesh": ("MeshTrait",),
-    "call.port": ("Channel", "Port", "PortReceiver", "RankedPortReceiver", "UndeliverableMessageEnvelope"),
     "hosts.proc_mesh": ("ProcMesh",),
+    "hosts.spawn": ("get_active_proc_meshes", "register_proc_mesh_spawn_callback", "unregister_proc_mesh_spawn_callback"),
+    "hosts.transport": ("enable_transport",),
+    "observe.inspection": ("dump_state",),
+    "observe.tracing": ("get_meter", "span", "traced"),
+    "pickle.buffer": ("Buffer", "FrozenBuffer"),
+    "process.identity": ("ActorAddr", "ProcId", "Uid"),
     "process.root_fault": ("unhandled_fault_hook",),
+    "shape.mesh": ("MeshTrait",),
     "shape.shape": ("Extent", "Point", "Region", "Shape"),
     "shape.slice": ("NDSlice", "Slice"),
-    "hosts.spawn": ("get_active_proc_meshes", "register_proc_mesh_spawn_callback", "unregister_proc_mesh_spawn_callback"),
-    "observe.tracing": ("get_meter", "span", "traced"),
-    "hosts.transport": ("enable_transport",),
-    "call.value_mesh": ("ValueMesh",),
     "start.shutdown": ("shutdown_context",),
     "start.worker": ("run_worker_loop_forever", "run_worker_loop_until_shutdown", "start_worker_loop_forever"),
     "sync.workspace": ("Workspace",),
 }
+# End of the generated table.
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 _NAMES = [*sorted(_HOME), "config"]

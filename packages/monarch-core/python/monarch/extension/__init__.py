@@ -7,11 +7,18 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from monarch._core.config.entry_points import BrokenEntry as BrokenEntry
+    from monarch._core.config.entry_points import LoadedEntry as LoadedEntry
+    from monarch._core.config.entry_points import entry_names as entry_names
+    from monarch._core.config.entry_points import load_entry as load_entry
+    from monarch._core.config.setting import Setting as Setting
+    from monarch._core.config.wheel import install_hint as install_hint
+    from monarch._core.config.wheel import missing_wheel as missing_wheel
+    from monarch._core.config.wheel import needs_wheel as needs_wheel
+    from monarch._core.errors.declared import error_text as error_text
     from monarch._core.errors.errors import PromiseDropped as PromiseDropped
     from monarch._core.errors.errors import RequestError as RequestError
-    from monarch._core.errors.wheel import install_hint as install_hint
-    from monarch._core.errors.wheel import missing_wheel as missing_wheel
-    from monarch._core.errors.wheel import needs_wheel as needs_wheel
+    from monarch._core.errors.table import ErrorRow as ErrorRow
     from monarch._core.extension.ids import HostId as HostId
     from monarch._core.extension.ids import JobId as JobId
     from monarch._core.extension.ids import ProcId as ProcId
@@ -36,10 +43,14 @@ if TYPE_CHECKING:
 # The version of this interface: a wheel that was built for another major version is refused.
 VERSION = (0, 1)
 
-# Where each name is implemented.
+# Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
+    "config.entry_points": ("BrokenEntry", "LoadedEntry", "entry_names", "load_entry"),
+    "config.setting": ("Setting",),
+    "config.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
+    "errors.declared": ("error_text",),
     "errors.errors": ("PromiseDropped", "RequestError"),
-    "errors.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
+    "errors.table": ("ErrorRow",),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
     "extension.membership": ("Member", "ProcEnd", "end_of", "is_ending", "is_simulated", "member", "reach", "watch"),
     "extension.promise": ("Promise", "promise"),
@@ -47,6 +58,7 @@ _HOMES = {
     "extension.setting": ("seconds", "setting"),
     "extension.thread": ("when_done",),
 }
+# End of the generated table.
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 _NAMES = ["VERSION", *sorted(_HOME)]

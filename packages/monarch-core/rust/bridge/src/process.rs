@@ -293,7 +293,12 @@ impl Process {
     /// How a proc ended, if it has.
     fn ended(&self, proc: u64) -> Option<End> {
         let peer = self.node.known_peer(ProcUid(proc))?;
-        peer.ended().map(|e| describe(e.end.clone()))
+        peer.ended().map(|ended| describe(ended.end.clone()))
+    }
+
+    /// Of one that has ended so long ago that how is not kept, only that it has.
+    fn ended_long_ago(&self, proc: u64) -> Option<End> {
+        self.node.end_of_old(ProcUid(proc)).map(|ended| describe(ended.end.clone()))
     }
 
     /// Decodes the bytes of a result whose process ended.

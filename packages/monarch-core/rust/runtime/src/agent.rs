@@ -73,7 +73,6 @@ pub(crate) struct Proc {
 #[derive(Default)]
 pub(crate) struct State {
     pub procs: HashMap<ProcUid, Proc>,
-    pub ended: HashMap<ProcUid, ProcEnd>,
     /// Which procs have a link between them.
     pub(crate) linked: HashMap<ProcUid, HashSet<ProcUid>>,
     /// Asked-for procs that we have not heard of yet, and who asks.
@@ -247,7 +246,7 @@ impl Agent {
 
     fn spawn(&self, owner: ProcUid, here: ProcUid, uid: ProcUid, plan: &ProcPlan) -> io::Result<()> {
         let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-        owner_lives(&lock(&self.state), owner)?;
+        self.owner_lives(owner)?;
         let (ours, theirs) = sys::socketpair()?;
         let tail = Tail::new(self.options.tail_lines);
         let mut fds = vec![theirs];
@@ -264,7 +263,7 @@ impl Agent {
         let waiting = {
             let mut state = lock(&self.state);
             // In one step with the entry: its end, which another thread may be telling right now, stops what it finds there.
-            owner_lives(&state, owner)?;
+            self.owner_lives(owner)?;
             state.procs.insert(
                 uid,
                 Proc {
@@ -339,14 +338,19 @@ impl Agent {
         self.record_proc(from);
     }
 
+    fn owner_lives(&self, owner: ProcUid) -> io::Result<()> {
+        let ended = self.node.upgrade().is_some_and(|node| node.end_of(owner).is_some());
+        if ended { Err(io::Error::other("its owner is gone")) } else { Ok(()) }
+    }
+
     // ---- linking
 
     fn connect(&self, from: ProcUid, target: ProcUid) {
         let Some(node) = self.node.upgrade() else { return };
         let mut state = lock(&self.state);
-        if let Some(end) = state.ended.get(&target).cloned() {
+        if let Some(ended) = node.end_of(target) {
             drop(state);
-            node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, end)] });
+            node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, ended.end.clone())] });
             return;
         }
         if !state.procs.contains_key(&target) {
@@ -532,7 +536,8 @@ impl Agent {
                 // One that is being stopped has its time already.
                 let is_orphan = |p: &Proc| p.owner == *uid && p.stopping.is_none();
                 orphans.extend(state.procs.iter().filter(|(_, p)| is_orphan(p)).map(|(u, _)| *u));
-                state.ended.insert(*uid, end.clone());
+                // Before anybody else may ask for it in vain.
+                node.bury(*uid, end.clone());
             }
         }
         for (other, ends) in news {
@@ -587,8 +592,4 @@ impl Agent {
         self.recordings.close();
         self.output.flush(bound, true);
     }
-}
-
-fn owner_lives(state: &State, owner: ProcUid) -> io::Result<()> {
-    if state.ended.contains_key(&owner) { Err(io::Error::other("its owner is gone")) } else { Ok(()) }
 }

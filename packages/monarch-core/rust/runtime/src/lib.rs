@@ -79,6 +79,7 @@ pub mod supervision;
 mod sync;
 pub mod system;
 mod tenant;
+pub mod tombs;
 pub mod viewer;
 mod watch;
 pub mod zygote;

@@ -3,14 +3,16 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use net::Link;
 use net::lock::lock;
 use wire::exit::ProcEnd;
 use wire::{MailboxId, ProcUid, Status};
 
 use crate::cell::{Cell, Outcome};
-use crate::node::Node;
+use crate::node::{Node, NodeFrames};
 use crate::peer::Peer;
 use crate::system::SystemEvent;
+use crate::tombs::Ended;
 
 impl Node {
     /// The peer if it is known that its process, or the host of that, is gone.
@@ -28,16 +30,18 @@ impl Node {
             let peer = self.peer_unlinked(uid).0;
             // The news may overtake what the process sent last: answers count that were given before its end.
             peer.link.drain();
-            let waiting = peer.set_ended(end.clone());
-            if peer.tell_end() {
+            let ended = self.bury(uid, end);
+            let waiting = peer.set_ended(ended.clone());
+            if ended.tell() {
                 self.lending.ended(uid);
-                fresh.push((peer, end, waiting));
+                fresh.push((peer, ended, waiting));
             }
         }
+        self.forget_silent();
         if fresh.is_empty() {
             return;
         }
-        let known: Vec<(ProcUid, ProcEnd)> = fresh.iter().map(|(p, end, _)| (p.uid, end.clone())).collect();
+        let known: Vec<(ProcUid, ProcEnd)> = fresh.iter().map(|(p, ended, _)| (p.uid, ended.end.clone())).collect();
         if let Some(gateway) = self.gateway() {
             gateway.procs_ended(&known);
         }
@@ -48,6 +52,59 @@ impl Node {
             self.fail_calls(&peer);
             waiting.into_iter().for_each(|m| self.give_back(m, &peer));
         }
+    }
+
+    pub(crate) fn new_peer(&self, uid: ProcUid) -> Arc<Peer> {
+        let link = Link::new(uid, self.poller.clone(), Arc::new(NodeFrames(self.arc())));
+        Peer::new(uid, link, self.lending.clone())
+    }
+
+    /// One that has ended, and of which nothing else is kept.
+    pub(crate) fn ended_anew(&self, uid: ProcUid, ended: Arc<Ended>) -> Arc<Peer> {
+        let peer = self.new_peer(uid);
+        peer.set_ended(ended);
+        peer.link.close();
+        peer
+    }
+
+    /// From now on it is known that the process has ended; the first news of how is what counts.
+    pub(crate) fn bury(&self, uid: ProcUid, end: ProcEnd) -> Arc<Ended> {
+        let mut tombs = self.tombs.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = tombs.get(uid) {
+            return known;
+        }
+        let ended = Ended::new(end);
+        tombs.add(uid, ended.clone(), self.poller.now());
+        ended
+    }
+
+    /// How a process ended, if it is known that it has.
+    pub fn end_of(&self, uid: ProcUid) -> Option<Arc<Ended>> {
+        self.tombs.read().unwrap_or_else(PoisonError::into_inner).get(uid)
+    }
+
+    /// Only of those about which no more is kept.
+    pub fn end_of_old(&self, uid: ProcUid) -> Option<Arc<Ended>> {
+        self.tombs.read().unwrap_or_else(PoisonError::into_inner).get_old(uid)
+    }
+
+    /// Of those that have ended and said all, nothing is kept but how they ended.
+    fn forget_silent(&self) {
+        let silent = self.tombs.write().unwrap_or_else(PoisonError::into_inner).silent(self.poller.now());
+        if silent.is_empty() {
+            return;
+        }
+        self.routes.forget(&silent);
+        let mut foreign = self.foreign.write().unwrap_or_else(PoisonError::into_inner);
+        for uid in &silent {
+            foreign.remove(uid);
+        }
+        drop(foreign);
+        let mut peers = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        let gone: Vec<_> = silent.iter().filter_map(|uid| peers.remove(uid)).collect();
+        drop(peers);
+        // What a link frees may ask for locks of its own.
+        drop(gone);
     }
 
     /// Fails what waits for this peer, if it has ended.

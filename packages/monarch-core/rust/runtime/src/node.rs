@@ -25,6 +25,7 @@ use crate::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
 use crate::peer::{Head, Peer, Returned};
 use crate::routes::{Place, Routes};
 use crate::system::{SystemEvent, SystemQueue};
+use crate::tombs::{Ended, Tombs};
 
 /// The request that tells a sender what could not be delivered: mailbox of the sender, then of the receiver, then why.
 pub const UNDELIVERABLE: u16 = 2;
@@ -62,6 +63,7 @@ pub struct Node {
     gateway: OnceLock<Arc<Gateway>>,
     /// Procs of other agents, and which; such an agent is its own.
     pub(crate) foreign: RwLock<HashMap<ProcUid, ProcUid>>,
+    pub(crate) tombs: RwLock<Tombs>,
     pub(crate) mailboxes: RwLock<HashMap<MailboxId, Arc<Mailbox>>>,
     graves: RwLock<Graves>,
     /// Meshes referred to here whose owner's process is gone, and what calls to them are answered with.
@@ -110,6 +112,7 @@ impl Node {
             routes: Routes::default(),
             gateway: OnceLock::new(),
             foreign: RwLock::default(),
+            tombs: RwLock::default(),
             mailboxes: RwLock::default(),
             graves: RwLock::default(),
             orphaned: RwLock::default(),
@@ -166,7 +169,8 @@ impl Node {
     // ---- peers
 
     pub fn known_peer(&self, uid: ProcUid) -> Option<Arc<Peer>> {
-        self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&uid).cloned()
+        let known = self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&uid).cloned();
+        known.or_else(|| Some(self.ended_anew(uid, self.end_of(uid)?)))
     }
 
     /// The peer without asking anybody for a link to it.
@@ -178,8 +182,7 @@ impl Node {
         if let Some(p) = peers.get(&uid) {
             return (p.clone(), false);
         }
-        let link = Link::new(uid, self.poller.clone(), Arc::new(NodeFrames(self.arc())));
-        let peer = Peer::new(uid, link, self.lending.clone());
+        let peer = self.new_peer(uid);
         if self.over.load(Ordering::Acquire) {
             peer.link.close();
             return (peer, false);
@@ -187,7 +190,7 @@ impl Node {
         if let Some(place) = self.routes.place(uid) {
             peer.link.carry_by(self.via(place));
             if let Some(end) = self.routes.lost(place.host) {
-                peer.set_ended(end);
+                peer.set_ended(Ended::new(end));
                 peer.link.close();
             }
         }
@@ -530,7 +533,7 @@ impl Node {
     }
 }
 
-struct NodeFrames(Arc<Node>);
+pub(crate) struct NodeFrames(pub(crate) Arc<Node>);
 
 impl LinkHandler for NodeFrames {
     fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {

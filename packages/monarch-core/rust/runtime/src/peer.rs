@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use net::{Block, Link, RecvPart, Waiter};
-use wire::exit::ProcEnd;
 use wire::frame::{MESSAGE, REPLY, RETURN, begin, put_message_head, put_reply_head};
 use wire::piece::Gathering;
 use wire::{Control, Frame, MailboxId, Part, ProcUid, SlotId, Status};
@@ -16,6 +15,7 @@ use crate::lending::{Lending, Loan};
 use crate::mailbox::Incoming;
 use crate::payload::{OwnedPayload, Payload};
 use crate::sync::{Mutex, lock};
+use crate::tombs::Ended;
 
 /// Of one message to another host, with room for its head.
 pub const MOST_BETWEEN_HOSTS: u64 = (4 << 30) - (16 << 20);
@@ -63,22 +63,14 @@ pub enum Sent {
     Ended,
 }
 
-/// How a process ended, and the same as bytes for those who wait.
-pub struct Ended {
-    pub end: ProcEnd,
-    pub bytes: Vec<u8>,
-}
-
 pub struct Peer {
     pub uid: ProcUid,
     pub link: Arc<Link>,
     windows: Mutex<HashMap<MailboxId, Window<Queued>>>,
     waiting: Mutex<Vec<Arc<Waiter>>>,
-    ended: OnceLock<Ended>,
+    ended: OnceLock<Arc<Ended>>,
     /// Messages that come back if they cannot be delivered, sent before the link has its socket: without one, none of them has gone out.
     unlinked: Mutex<Vec<Returned>>,
-    /// Those that wait for it have been told of the end: one of a lost host may be made as an ended one.
-    end_told: AtomicBool,
     gathering: Mutex<Gathering>,
     assembly: Mutex<Assembly>,
     /// Frames are held there: those that follow are to join them.
@@ -95,7 +87,6 @@ impl Peer {
             waiting: Mutex::default(),
             ended: OnceLock::new(),
             unlinked: Mutex::default(),
-            end_told: AtomicBool::new(false),
             gathering: Mutex::default(),
             assembly: Mutex::default(),
             holds: AtomicBool::new(false),
@@ -108,19 +99,13 @@ impl Peer {
         len < MOST_BETWEEN_HOSTS || !self.link.is_carried()
     }
 
-    pub fn ended(&self) -> Option<&Ended> {
+    pub fn ended(&self) -> Option<&Arc<Ended>> {
         self.ended.get()
     }
 
-    /// Is it the first time that those that wait for it are told of the end?
-    pub(crate) fn tell_end(&self) -> bool {
-        !self.end_told.swap(true, Ordering::AcqRel)
-    }
-
     /// From now on nothing is sent. What waited for credit or for the link, and is to come back; nothing if the end is known already.
-    pub(crate) fn set_ended(&self, end: ProcEnd) -> Vec<Returned> {
-        let bytes = postcard::to_stdvec(&end).unwrap_or_default();
-        let first = self.ended.set(Ended { end, bytes }).is_ok();
+    pub(crate) fn set_ended(&self, ended: Arc<Ended>) -> Vec<Returned> {
+        let first = self.ended.set(ended).is_ok();
         let windows = std::mem::take(&mut *lock(&self.windows));
         *lock(&self.gathering) = Gathering::default();
         *lock(&self.assembly) = Assembly::default();

@@ -41,6 +41,14 @@ impl Routes {
         self.hosts.read().unwrap_or_else(PoisonError::into_inner).contains(&uid)
     }
 
+    /// Processes that have ended.
+    pub(crate) fn forget(&self, procs: &[ProcUid]) {
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        for uid in procs {
+            places.remove(uid);
+        }
+    }
+
     /// Those that are on the host, and are known here.
     pub(crate) fn on(&self, host: ProcUid) -> Vec<ProcUid> {
         self.places.read().unwrap_or_else(PoisonError::into_inner).iter().filter(|(_, p)| p.host == host).map(|(uid, _)| *uid).collect()
@@ -50,7 +58,7 @@ impl Routes {
 impl Node {
     /// A process is on a host, which is reached through the own agent, or is another agent's.
     pub fn route(&self, uid: ProcUid, host: ProcUid, here: ProcUid) {
-        if self.routes.place(uid).is_some() || uid == self.uid || host == here {
+        if self.routes.place(uid).is_some() || uid == self.uid || host == here || self.end_of(uid).is_some() {
             return;
         }
         self.routes.hosts.write().unwrap_or_else(PoisonError::into_inner).insert(host);

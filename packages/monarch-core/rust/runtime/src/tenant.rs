@@ -24,7 +24,7 @@ impl Agent {
     }
 
     pub(crate) fn end_of(&self, proc: ProcUid) -> Option<ProcEnd> {
-        lock(&self.state).ended.get(&proc).cloned()
+        Some(self.node()?.end_of(proc)?.end.clone())
     }
 
     /// Two processes know each other, of which one is here: each is told when the other ends.

@@ -168,15 +168,14 @@ impl Agent {
 
     /// A process wants to hear of the end of another one.
     pub(crate) fn watch_proc(&self, from: ProcUid, target: ProcUid) {
+        let Some(node) = self.node() else { return };
         let mut state = lock(&self.state);
-        let Some(end) = state.ended.get(&target).cloned() else {
+        let Some(ended) = node.end_of(target) else {
             state.watched.entry(target).or_default().insert(from);
             return;
         };
         drop(state);
-        if let Some(node) = self.node() {
-            node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, end)] });
-        }
+        node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, ended.end.clone())] });
     }
 
     pub(crate) fn age(&self) -> f64 {

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from monarch.job._files.state_file import DEFAULT_JOB_PATH as DEFAULT_JOB_PATH
     from monarch.job._job.components import MeshAdminConfig as MeshAdminConfig
     from monarch.job._job.components import TelemetryConfig as TelemetryConfig
+    from monarch.job._job.feature import FeatureHosts as FeatureHosts
+    from monarch.job._job.feature import JobFeature as JobFeature
+    from monarch.job._job.feature import Offer as Offer
+    from monarch.job._job.feature import TelemetryFeature as TelemetryFeature
     from monarch.job._job.job_state import JobState as JobState
     from monarch.job._job.launcher import HealReport as HealReport
     from monarch.job._job.launcher import HostStatus as HostStatus
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from monarch.job._job.launcher import Launcher as Launcher
     from monarch.job._job.launcher import Plan as Plan
     from monarch.job._job.trait import JobTrait as JobTrait
+    from monarch.job._job.trait import add_feature as add_feature
     from monarch.job._job.worker_address import SERVICE_PROC_IDS_ENV as SERVICE_PROC_IDS_ENV
     from monarch.job._job.worker_address import SERVICE_PROC_RANK_ENV as SERVICE_PROC_RANK_ENV
     from monarch.job._job.worker_address import deserialize_service_proc_ids as deserialize_service_proc_ids
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     from monarch.job.errors import BackendMissingError as BackendMissingError
     from monarch.job.errors import CredentialsError as CredentialsError
     from monarch.job.errors import ExecError as ExecError
+    from monarch.job.errors import FeatureMissingError as FeatureMissingError
     from monarch.job.errors import JobEndedError as JobEndedError
     from monarch.job.errors import JobError as JobError
     from monarch.job.errors import JoinTimeoutError as JoinTimeoutError
@@ -47,25 +53,17 @@ if TYPE_CHECKING:
     from monarch.job.slurm import SlurmJob as SlurmJob
     from monarch.job.ssh import SSHJob as SSHJob
 
-# Where each name is implemented.
+# Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
     "_client.exec": ("exec_command",),
     "_client.port_forward": ("PortForwarder",),
     "_client.shell": ("shell",),
     "_files.state_file": ("DEFAULT_JOB_PATH",),
-    "_job.components": (
-        "MeshAdminConfig",
-        "TelemetryConfig",
-    ),
+    "_job.components": ("MeshAdminConfig", "TelemetryConfig"),
+    "_job.feature": ("FeatureHosts", "JobFeature", "Offer", "TelemetryFeature"),
     "_job.job_state": ("JobState",),
-    "_job.launcher": (
-        "HealReport",
-        "HostStatus",
-        "JobStatus",
-        "Launcher",
-        "Plan",
-    ),
-    "_job.trait": ("JobTrait",),
+    "_job.launcher": ("HealReport", "HostStatus", "JobStatus", "Launcher", "Plan"),
+    "_job.trait": ("JobTrait", "add_feature"),
     "_job.worker_address": (
         "SERVICE_PROC_IDS_ENV",
         "SERVICE_PROC_RANK_ENV",
@@ -76,33 +74,26 @@ _HOMES = {
         "service_proc_addr",
         "service_proc_addrs",
     ),
-    "_lookup": (
-        "hosts_from_config",
-        "job_load",
-        "job_loads",
-        "load_current_job",
-        "set_current_job",
-    ),
+    "_lookup": ("hosts_from_config", "job_load", "job_loads", "load_current_job", "set_current_job"),
     "attach": ("AttachJob",),
     "errors": (
         "BackendMissingError",
         "CredentialsError",
         "ExecError",
+        "FeatureMissingError",
         "JobEndedError",
         "JobError",
         "JoinTimeoutError",
         "StateFileError",
         "SubmitError",
     ),
-    "local": (
-        "BatchJob",
-        "LocalJob",
-    ),
+    "local": ("BatchJob", "LocalJob"),
     "login": ("LoginJob",),
     "process": ("ProcessJob",),
     "slurm": ("SlurmJob",),
     "ssh": ("SSHJob",),
 }
+# End of the generated table.
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # type checkers go by the imports above

@@ -20,7 +20,7 @@ _LOCAL_HOSTS = 2
 
 
 def job_load(filename: str = DEFAULT_JOB_PATH) -> JobTrait:
-    """The job of a state file; a missing `X.pkl` tries `X.json`. `StateFileError` says what is wrong with the file."""
+    """The job of a state file; a missing `X.pkl` tries `X.json`. `StateFileError` names the fault of the file."""
     return saved.load(os.fspath(filename), JobTrait)
 
 

@@ -129,6 +129,13 @@ class BackendMissingError(JobError, ImportError):
     _default_code = "backend_missing"
 
 
+class FeatureMissingError(JobError, NotImplementedError):
+    """No wheel that is installed has this job feature, or its entry point cannot be loaded."""
+
+    __module__ = "monarch.job"
+    _default_code = "feature_missing"
+
+
 class ExecError(JobError):
     """A command could not be started on a host; one that ends with another code than 0 is no error."""
 

@@ -245,7 +245,7 @@ def _make_directory() -> str:
 
 
 def _remove_directory(path: str) -> None:
-    """Removes it if it is one of ours: what a file says is not trusted that far."""
+    """Removes it if it is one of ours: the content of a file is not trusted that far."""
     if not os.path.basename(path).startswith(_DIRECTORY):
         raise JobError(f"{path} is no directory of workers, and is left alone", title="process job")
     try:

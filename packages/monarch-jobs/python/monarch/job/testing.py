@@ -31,7 +31,7 @@ _ALIVE = ("pending", "running", "unknown")
 
 
 def conformance(job_factory: Callable[[], JobTrait], *, hosts: bool = True) -> None:
-    """Takes jobs of the factory through their life; `AssertionError` says what a backend has to do and did not.
+    """Takes jobs of the factory through their life; `AssertionError` names what a backend has to do and did not.
 
     With `hosts=False` nothing is run on the hosts.
     """

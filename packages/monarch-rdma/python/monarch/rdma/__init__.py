@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from monarch.rdma._action import RDMAAction as RDMAAction
-    from monarch.rdma._allocation import allocate as allocate
-    from monarch.rdma._backend import get_rdma_backend as get_rdma_backend
-    from monarch.rdma._backend import is_ibverbs_available as is_ibverbs_available
-    from monarch.rdma._backend import is_rdma_available as is_rdma_available
-    from monarch.rdma._buffer import RDMABuffer as RDMABuffer
-    from monarch.rdma._buffer_set import RDMABufferSet as RDMABufferSet
-    from monarch.rdma._plan import RDMAPlan as RDMAPlan
-    from monarch.rdma._probe import DeviceReport as DeviceReport
-    from monarch.rdma._probe import probe as probe
+    from monarch.rdma._buffers.action import RDMAAction as RDMAAction
+    from monarch.rdma._buffers.buffer import RDMABuffer as RDMABuffer
+    from monarch.rdma._buffers.buffer_set import RDMABufferSet as RDMABufferSet
+    from monarch.rdma._buffers.plan import RDMAPlan as RDMAPlan
+    from monarch.rdma._machine.backend import get_rdma_backend as get_rdma_backend
+    from monarch.rdma._machine.backend import is_ibverbs_available as is_ibverbs_available
+    from monarch.rdma._machine.backend import is_rdma_available as is_rdma_available
+    from monarch.rdma._machine.probe import DeviceReport as DeviceReport
+    from monarch.rdma._machine.probe import probe as probe
+    from monarch.rdma._process.allocation import allocate as allocate
     from monarch.rdma.errors import RDMAAccessError as RDMAAccessError
     from monarch.rdma.errors import RDMAError as RDMAError
     from monarch.rdma.errors import RdmaInitError as RdmaInitError
@@ -27,15 +26,15 @@ if TYPE_CHECKING:
     from monarch.rdma.errors import RDMAUnsupportedError as RDMAUnsupportedError
     from monarch.rdma.errors import RDMAWriteTransferWarning as RDMAWriteTransferWarning
 
-# Where each name is implemented.
+# Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
-    "_action": ("RDMAAction",),
-    "_allocation": ("allocate",),
-    "_backend": ("get_rdma_backend", "is_ibverbs_available", "is_rdma_available"),
-    "_buffer": ("RDMABuffer",),
-    "_buffer_set": ("RDMABufferSet",),
-    "_plan": ("RDMAPlan",),
-    "_probe": ("DeviceReport", "probe"),
+    "_buffers.action": ("RDMAAction",),
+    "_buffers.buffer": ("RDMABuffer",),
+    "_buffers.buffer_set": ("RDMABufferSet",),
+    "_buffers.plan": ("RDMAPlan",),
+    "_machine.backend": ("get_rdma_backend", "is_ibverbs_available", "is_rdma_available"),
+    "_machine.probe": ("DeviceReport", "probe"),
+    "_process.allocation": ("allocate",),
     "errors": (
         "RDMAAccessError",
         "RDMAError",
@@ -50,6 +49,7 @@ _HOMES = {
         "RdmaInitError",
     ),
 }
+# End of the generated table.
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # type checkers go by the imports above

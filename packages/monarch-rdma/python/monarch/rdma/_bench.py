@@ -6,15 +6,16 @@ forbids direct copies, by `shm-staged`.
 
 from __future__ import annotations
 
+import ctypes
 import statistics
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch.actor import Actor, endpoint, this_host
-from monarch.rdma._allocation import allocate
-from monarch.rdma._buffer import RDMABuffer
-from monarch.rdma._probe import probe
-from monarch.rdma._process import this_process
+from monarch.rdma._buffers.buffer import RDMABuffer
+from monarch.rdma._machine.probe import probe
+from monarch.rdma._process.allocation import allocate
+from monarch.rdma._process.process import this_process
 from monarch.rdma.errors import RDMAError
 
 if TYPE_CHECKING:
@@ -77,8 +78,6 @@ class Side(Actor):
     @endpoint
     def memcpy(self, nbytes: int) -> Figure:
         """By one thread, as C does it."""
-        import ctypes
-
         kind = ctypes.c_char * nbytes
         target, source = (kind.from_buffer(_filled(memoryview(bytearray(nbytes)), value)) for value in (_OTHER, _MARK))
         return Figure(MEMCPY, "copy", nbytes, *_spent(lambda: ctypes.memmove(target, source, nbytes)))
@@ -121,7 +120,7 @@ def usable_paths() -> list[str]:
 
 
 def available_memory() -> int | None:
-    """Bytes that can be had without swapping; None where the kernel does not say."""
+    """Bytes that can be had without swapping; None where the kernel does not report it."""
     try:
         with open("/proc/meminfo") as f:
             return next((int(line.split()[1]) << 10 for line in f if line.startswith("MemAvailable:")), None)

@@ -1,10 +1,10 @@
-"""What `monarch doctor` says of paths between memories."""
+"""The report of `monarch doctor` about paths between memories."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from monarch.rdma._probe import device_remedies, locked_memory, probe, same_host
+from monarch.rdma._machine.probe import device_remedies, locked_memory, probe, same_host
 
 # Without it, copies on one host take twice the time.
 _ADVICE = (

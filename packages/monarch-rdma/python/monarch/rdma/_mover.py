@@ -1,6 +1,6 @@
 """Large parts of messages between hosts, over the streams of `tcp`: what core's entry point group `monarch.bulk` names.
 
-The streams and the copies are core's; this says that they are to be used, and from when on it pays.
+The streams and the copies are core's; this module enables them, from the size on from which they pay.
 """
 
 from __future__ import annotations

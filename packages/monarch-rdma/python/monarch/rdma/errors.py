@@ -28,7 +28,7 @@ class _SystemError(RDMAError):
 
 
 class RdmaInitError(RDMAError):
-    """Nothing can carry the bytes, or a setting makes no sense; the cause has one line for each device that was tried."""
+    """Nothing can carry the bytes, or a setting is malformed; the cause has one line for each device that was tried."""
 
     __module__ = "monarch.rdma"
     _default_code = "rdma_init"

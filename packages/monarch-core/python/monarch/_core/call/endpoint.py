@@ -169,9 +169,11 @@ class Endpoint(Generic[P, R]):
 
     def rref(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Tensors that stay where they are; needs monarch-tensor."""
-        from monarch._core.errors.wheel import missing_wheel
+        from monarch._core.call.mesh_methods import EndpointCall, implementation
 
-        raise missing_wheel("rref", "monarch-tensor")
+        rref = implementation("rref", "rref")
+        self._check(args, kwargs)
+        return rref(EndpointCall(self, self._mesh, self._name, self._propagator, args, kwargs))
 
     if not TYPE_CHECKING:
 

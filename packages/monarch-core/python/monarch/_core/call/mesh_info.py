@@ -10,11 +10,12 @@ from monarch._core.shape.shape import Extent, Point
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from typing import Any
 
     from monarch._core.call.runs import Runs
     from monarch._core.errors.errors import MeshFailure
+    from monarch._core.process.ends import ProcEnds
     from monarch._core.process.process import LocalProcess
 
 
@@ -119,7 +120,7 @@ class MeshInfo:
                 info.mark_ended(process.ended)
         return info
 
-    def mark_ended(self, ended: Mapping[int, Any]) -> None:
+    def mark_ended(self, ended: ProcEnds) -> None:
         """Ranks whose processes have ended before this process heard of the mesh, or heard of it again, have failed."""
         for rank, proc in enumerate(self.procs):
             if proc in ended:

@@ -36,6 +36,7 @@ def _concerns(process: LocalProcess, info: MeshInfo) -> bool:
 
 def owner_ended(process: LocalProcess, uid: int, end: tuple[Any, ...]) -> None:
     """A process has ended: what it owned and is referred to here is no more. After its end is in `process.ended`."""
+    process.watched.discard(uid)
     # References, because they are copied in one step: other threads add to the dictionary.
     for reference in process.infos.valuerefs():
         info = reference()

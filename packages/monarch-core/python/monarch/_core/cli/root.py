@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from monarch._core.config.entry_points import BrokenEntry, entry_names, load_entries, load_entry
+
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from monarch._core.config.entry_points import LoadedEntry
 
 GROUP = "monarch.cli"
 # Texts that other wheels add to the end of the help.
@@ -27,52 +29,35 @@ class Verbs(click.Group):
     """The verbs of core come first: another wheel cannot take their place."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *_added()})
+        return sorted({*super().list_commands(ctx), *entry_names(GROUP)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
-        entry = _added().get(cmd_name)
-        return _missing(cmd_name) if entry is None else _loaded(entry)
+        found = load_entry(GROUP, cmd_name)
+        return _missing(cmd_name) if found is None else _command(found)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from importlib.metadata import entry_points
-
-        for entry in sorted(entry_points(group=GUIDES)):
-            try:
-                guide = str(entry.load())
-            except Exception:  # its verbs are listed as broken; that is enough
-                continue
-            formatter.write(f"\n{guide}")
+        for found in load_entries(GUIDES):
+            if not isinstance(found, BrokenEntry):  # its verbs are listed as broken; that is enough
+                formatter.write(f"\n{found.value}")
 
 
-def _added() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points
-
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
-
-
-def _loaded(entry: EntryPoint) -> click.Command:
-    try:
-        found: Any = entry.load()
-        if isinstance(found, click.Command):
-            return found
-        wrong = f"{entry.value} is no click command"
-    except Exception as e:  # whatever importing another wheel raises
-        wrong = f"{type(e).__name__}: {e}"
-    return _broken(entry, wrong)
-
-
-def _broken(entry: EntryPoint, wrong: str) -> click.Command:
-    source = entry.dist.metadata["Name"] if entry.dist is not None else "an unknown wheel"
-
-    return _refusing(entry.name, f"the verb '{entry.name}' of {source} cannot be loaded: {wrong}")
+def _command(found: LoadedEntry | BrokenEntry) -> click.Command:
+    wrong = found
+    if not isinstance(found, BrokenEntry):
+        if isinstance(found.value, click.Command):
+            return found.value
+        wrong = found.broken(TypeError("it is no click command"))
+    assert isinstance(wrong, BrokenEntry)
+    why = f"{wrong.target}: {type(wrong.error).__name__}: {wrong.error}"
+    return _refusing(wrong.name, f"the verb '{wrong.name}' of {wrong.wheel} cannot be loaded: {why}\nhint: {wrong.todo}")
 
 
 def _missing(verb: str) -> click.Command | None:
     """The verb of a wheel of ours that is not installed."""
-    from monarch._core.errors.wheel import needs_wheel, wheel_of_verb
+    from monarch._core.config.wheel import needs_wheel, wheel_of_verb
 
     wheel = wheel_of_verb(verb)
     return None if wheel is None else _refusing(verb, needs_wheel(f"the verb '{verb}'", wheel))

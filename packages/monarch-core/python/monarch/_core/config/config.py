@@ -4,14 +4,16 @@ For every key the first layer that has it wins: test override, environment, `con
 change of any layer builds a new effective dict and puts it in place in one step, so readers take no lock and never see half of a
 `configure`. The environment is read once, when the first value is needed.
 
-What is sent to procs are plain values (`pushed_values`); they become the pushed layer there (`apply_pushed`).
+What is sent to procs are plain values (`pushed_values`); they become the pushed layer there (`apply_pushed`). Settings of other wheels are
+declared late (`declared`): what was set or sent before holds for them too.
 """
 
 from __future__ import annotations
 
 from _thread import RLock
 
-from monarch._core.config.setting import SETTINGS, SPELLINGS, Encoding, Setting
+from monarch._core.config.declared import KNOWN, declare, known, unknown
+from monarch._core.config.setting import Encoding, Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,13 +45,27 @@ __all__ = [
     "value",
 ]
 
-_DEFAULTS: Values = {name: setting.default for name, setting in SETTINGS.items()}
+
+def _defaults() -> Values:
+    return {name: setting.default for name, setting in KNOWN.items()}
 
 
 class Configuration:
     """One set of layers. The process has one; a test may have its own, with its own environment."""
 
-    __slots__ = ("_callbacks", "_environ", "_environment", "_layers", "_lock", "_quiet", "_view", "_warned")
+    __slots__ = (
+        "_callbacks",
+        "_declared",
+        "_environ",
+        "_environment",
+        "_later",
+        "_layers",
+        "_lock",
+        "_quiet",
+        "_reset",
+        "_view",
+        "_warned",
+    )
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self._lock = RLock()
@@ -62,6 +78,11 @@ class Configuration:
         self._warned: set[str] = set()
         # In a proc the client has said already what there is to say about the environment.
         self._quiet = False
+        # The environment counts as empty until it is reloaded.
+        self._reset = False
+        # How many settings there were when the view was built, and pushed values of keys that nothing declares here yet.
+        self._declared = 0
+        self._later: Values = {}
 
     def view(self) -> Mapping[str, object]:
         """The effective values, not to be changed. No lock is taken once the environment has been read."""
@@ -74,6 +95,29 @@ class Configuration:
         _log(complaints)
         return view
 
+    def whole(self) -> Mapping[str, object]:
+        """The effective values, with those of all wheels."""
+        declare()
+        self._catch_up()
+        return self.view()
+
+    def _catch_up(self) -> None:
+        """Gives keys that were declared since the view was built what was set and sent for them."""
+        self.view()
+        if self._declared == len(KNOWN):
+            return
+        with self._lock:
+            complaints = [] if self._reset else self._read_environment()
+            pushed = dict(self._layers["pushed"])
+            for name in [name for name in self._later if name in KNOWN]:
+                try:
+                    pushed[name] = _received(KNOWN[name], self._later.pop(name))
+                except (TypeError, ValueError) as error:
+                    complaints.append(f"what the client sent is ignored: {error}")
+            self._layers = {**self._layers, "pushed": pushed}
+            self._build()
+        _log(complaints)
+
     def layer(self, name: str) -> Values:
         """A copy of the layer `override`, `runtime` or `pushed`."""
         return dict(self._layers[name])
@@ -82,7 +126,7 @@ class Configuration:
         """Check all values, then put them into a layer. Raises like `configure`."""
         checked = _checked(values)
         self._warn_ignored(checked)
-        self.view()
+        self._catch_up()
         with self._lock:
             environment = self._environment or {}
             hidden = [name for name in checked if layer == "runtime" and name in environment and environment[name][1] != checked[name]]
@@ -101,6 +145,7 @@ class Configuration:
         """Read the environment again."""
         before = self.view()
         with self._lock:
+            self._reset = False
             complaints = self._read_environment()
             changed = _difference(before, self._build())
         _log(complaints)
@@ -110,29 +155,39 @@ class Configuration:
         """Empty every layer, the environment included, until it is reloaded."""
         before = self.view()
         with self._lock:
+            self._reset = True
             self._environment = {}
+            self._later = {}
             self._layers = {name: {} for name in self._layers}
             changed = _difference(before, self._build())
         self._notify(changed)
 
-    def pushed_values(self) -> Values:
-        """What procs are sent: plain values of all keys that are not local and differ from their default."""
-        view = self.view()
-        return {
-            name: setting.to_text(view[name]) for name, setting in SETTINGS.items() if not setting.local and view[name] != setting.default
+    def pushed_values(self, elsewhere: bool = True) -> Values:
+        """What procs are sent: plain values of all keys that are not local and differ from their default.
+
+        Procs that are not `elsewhere` have the environment of this process: they find there what it says of other wheels' keys.
+        """
+        view = self.whole() if elsewhere else self.view()
+        values = {
+            name: setting.to_text(view[name]) for name, setting in KNOWN.items() if not setting.local and view[name] != setting.default
         }
+        return {**self._later, **values}
 
     def apply_pushed(self, values: Mapping[str, object]) -> None:
-        """Take what `pushed_values` of the client gave, in place of what was taken before; unknown and local keys are skipped.
+        """Take what `pushed_values` of the client gave, in place of what was taken before; local keys are skipped, unknown ones wait.
 
         Raises `TypeError` or `ValueError` for a value that does not fit its key, and then changes nothing.
         """
         self._quiet = True
         pushed: Values = {}
+        later: Values = {}
         for name, sent in values.items():
-            setting = SETTINGS.get(name)
-            if setting is not None and not setting.local:
-                pushed[name] = setting.from_text(sent) if isinstance(sent, str) else setting.check(sent)
+            setting = KNOWN.get(name)
+            if setting is None:
+                later[name] = sent
+            elif not setting.local:
+                pushed[name] = _received(setting, sent)
+        self._later = later
         self.replace("pushed", pushed)
 
     def on_change(self, callback: Callable[[Values], object]) -> Callable[[], None]:
@@ -150,14 +205,16 @@ class Configuration:
         return forget
 
     def _replace(self, layer: str, values: Values) -> Values:
-        before = self._view or _DEFAULTS
+        before = self._view or _defaults()
         self._layers = {**self._layers, layer: values}
         return _difference(before, self._build())
 
     def _build(self) -> Values:
         environment = {name: found for name, (_, found) in (self._environment or {}).items()}
         layers = self._layers
-        self._view = {**_DEFAULTS, **layers["pushed"], **layers["runtime"], **environment, **layers["override"]}
+        defaults = _defaults()
+        self._declared = len(defaults)
+        self._view = {**defaults, **layers["pushed"], **layers["runtime"], **environment, **layers["override"]}
         return self._view
 
     def _read_environment(self) -> list[str]:
@@ -166,7 +223,7 @@ class Configuration:
             from os import environ
         complaints: list[str] = []
         found: dict[str, tuple[str, object]] = {}
-        for name, setting in SETTINGS.items():
+        for name, setting in KNOWN.items():
             for variable in setting.variables:
                 text = environ.get(variable)
                 if not text:
@@ -185,7 +242,7 @@ class Configuration:
 
     def _warn_ignored(self, values: Iterable[str]) -> None:
         for name in values:
-            setting = SETTINGS[name]
+            setting = KNOWN[name]
             if setting.ignored and not setting.silent and name not in self._warned:
                 from warnings import warn
 
@@ -200,17 +257,17 @@ class Configuration:
 
 
 def _checked(values: Mapping[str, object]) -> Values:
-    settings: list[tuple[Setting, object]] = []
-    for name, given in values.items():
-        setting = SETTINGS.get(SPELLINGS.get(name, name))
-        if setting is None:
-            raise ValueError(f"invalid configuration key: `{name}`")
-        settings.append((setting, given))
+    settings = [(known(name), given) for name, given in values.items()]
     return {setting.name: setting.check(given) for setting, given in settings}
 
 
+def _received(setting: Setting, sent: object) -> object:
+    return setting.from_text(sent) if isinstance(sent, str) else setting.check(sent)
+
+
 def _difference(before: Mapping[str, object], after: Values) -> Values:
-    return {name: after[name] for name in after if after[name] != before[name]}
+    # A key that was declared in between has not changed.
+    return {name: after[name] for name in after if name in before and after[name] != before[name]}
 
 
 _warned: Callable[[str], object] | None = None
@@ -246,7 +303,7 @@ class Configured:
         saved = self._configuration.layer(self._layer)
         self._configuration.merge(self._layer, self._values)
         self._saved.append(saved)
-        return dict(self._configuration.view())
+        return dict(self._configuration.whole())
 
     def __exit__(self, *_: object) -> None:
         self._configuration.replace(self._layer, self._saved.pop())
@@ -285,15 +342,15 @@ def configure(**settings: object) -> None:
     Durations are text such as `"1h 30m"`. A key that the environment sets keeps the value it has there, with a warning in the log; a
     key without a meaning in this version is stored and warned about once. What exists already is not changed.
 
-    Raises `ValueError` for an unknown key, zero where it is forbidden and an invalid transport; `TypeError` for a wrong type and for
-    a malformed duration.
+    Raises `ValueError` for an unknown key, which names the wheel that has it where that is known, for zero where it is forbidden and for an
+    invalid transport; `TypeError` for a wrong type and for a malformed duration.
     """
     _process.merge("runtime", settings)
 
 
 def get_global_config() -> dict[str, object]:
     """A copy of the effective values of all keys."""
-    return dict(_process.view())
+    return dict(_process.whole())
 
 
 def get_runtime_config() -> dict[str, object]:
@@ -398,7 +455,12 @@ def _parametrized(
 
 def value(key: str) -> Any:
     """The effective value of a key. Raises `KeyError` for an unknown key."""
-    return _process.view()[key]
+    view = _process.view()
+    if key not in view:
+        view = _process.whole()
+    if key not in view:
+        raise KeyError(unknown(key))
+    return view[key]
 
 
 def seconds(key: str) -> float | None:

@@ -1,77 +1,177 @@
-"""Entry points of other wheels: found by group, loaded one by one, and left out where they are broken."""
+"""Entry points of other wheels: found by group, loaded one by one, and left out where they are broken.
+
+This is the only reader of entry points. What it has found and loaded holds until the process ends.
+"""
 
 from __future__ import annotations
 
+from monarch._core.config.installed import CORE, Entry, Installed
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from collections.abc import Iterator
     from typing import Any
 
 
-class Loaded:
-    """An entry point and what it refers to."""
+class LoadedEntry:
+    """An entry point and what it refers to; `wheel` has name and version."""
 
-    __slots__ = ("group", "name", "value", "wheel")
+    __slots__ = ("group", "name", "target", "value", "wheel")
 
-    def __init__(self, group: str, name: str, wheel: str, value: Any) -> None:
-        self.group = group
-        self.name = name
-        self.wheel = wheel
-        self.value = value
-
-
-class Broken:
-    """An entry point that could not be loaded: of which wheel, and why."""
-
-    __slots__ = ("error", "group", "name", "target", "wheel")
-
-    def __init__(self, group: str, name: str, wheel: str, target: str, error: BaseException) -> None:
+    def __init__(self, group: str, name: str, wheel: str, target: str, value: Any) -> None:
         self.group = group
         self.name = name
         self.wheel = wheel
         self.target = target
-        self.error = error
+        self.value = value
+
+    def broken(self, error: BaseException) -> BrokenEntry:
+        """The same entry point, after what it refers to has raised."""
+        return BrokenEntry(self.group, self.name, self.wheel, self.target, error)
+
+
+class BrokenEntry:
+    """An entry point that is left out: of which wheel, why, where that was raised (`traceback`), and what to do (`todo`)."""
+
+    __slots__ = ("error", "group", "name", "target", "todo", "traceback", "wheel")
+
+    def __init__(self, group: str, name: str, wheel: str, target: str, error: BaseException, todo: str = "") -> None:
+        self.group = group
+        self.name = name
+        self.wheel = wheel
+        self.target = target
+        # Formatted now: the frames of the exception would keep what they refer to.
+        self.traceback = _formatted(error)
+        self.error = error.with_traceback(None)
+        self.todo = todo or _repair(wheel.partition(" ")[0])
 
     def describe(self) -> str:
         """One line that names the wheel, the entry point and the error."""
         return f"{self.wheel}: entry point {self.name!r} of {self.group} ({self.target}): {type(self.error).__name__}: {self.error}"
 
+    def report(self) -> str:
+        """That line, and the traceback."""
+        return f"{self.describe()}\n{self.traceback}" if self.traceback else self.describe()
+
+
+class RefusedVersion(ImportError):
+    """A wheel was built for other versions of monarch-core."""
+
 
 # What was looked at so far, by group and name; None where there is no such entry point.
-_known: dict[tuple[str, str], Loaded | Broken | None] = {}
-_groups: dict[str, dict[str, EntryPoint]] = {}
+_known: dict[tuple[str, str], LoadedEntry | BrokenEntry | None] = {}
+# Failures of what was loaded: they are listed too.
+_failed: list[BrokenEntry] = []
+_installed: Installed | None = None
+# By wheel: why its entry points are refused, and what to do.
+_refused: dict[str, tuple[str, str] | None] = {}
 
 
-def names(group: str) -> list[str]:
-    """The entry points of a group, sorted; read from the metadata of the wheels once a process."""
-    return sorted(_entries(group))
+def entry_names(group: str) -> list[str]:
+    """The entry points of a group, sorted; the folders of the module path are read once a process."""
+    return sorted(_all().entries.get(group, ()))
 
 
-def load(group: str, name: str) -> Loaded | Broken | None:
-    """The entry point, loaded at most once a process; None if no wheel has it. What its import raises is in `Broken`."""
+def load_entry(group: str, name: str) -> LoadedEntry | BrokenEntry | None:
+    """The entry point, loaded at most once a process; None if no wheel has it. What its import raises is in `BrokenEntry`."""
     key = group, name
     if key not in _known:
-        entry = _entries(group).get(name)
+        entry = _all().entries.get(group, {}).get(name)
         _known[key] = None if entry is None else _load(entry)
     return _known[key]
 
 
-def broken() -> list[Broken]:
-    """Entry points that were tried in this process and could not be loaded."""
-    return [found for found in _known.values() if isinstance(found, Broken)]
+def load_entries(group: str) -> Iterator[LoadedEntry | BrokenEntry]:
+    """Each entry point of a group, by name."""
+    for name in entry_names(group):
+        found = load_entry(group, name)
+        if found is not None:
+            yield found
 
 
-def _entries(group: str) -> dict[str, EntryPoint]:
-    if group not in _groups:
-        from importlib.metadata import entry_points
-
-        _groups[group] = {entry.name: entry for entry in sorted(entry_points(group=group), reverse=True)}
-    return _groups[group]
+def groups() -> list[str]:
+    """The groups in which any wheel has an entry point, sorted."""
+    return sorted(_all().entries)
 
 
-def _load(entry: EntryPoint) -> Loaded | Broken:
-    wheel = "an unknown wheel" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+def broken() -> list[BrokenEntry]:
+    """Entry points that were tried in this process and are left out."""
+    return [*(found for found in _known.values() if isinstance(found, BrokenEntry)), *_failed]
+
+
+def leave_out(found: BrokenEntry) -> None:
+    """Logs an entry point that is left out, with its traceback, and remembers it."""
+    if found not in _known.values():
+        _failed.append(found)
+    from logging import getLogger
+
+    getLogger("monarch.extension").warning("left out: %s", found.report())
+
+
+def forget() -> None:
+    """The module path is read again. For tests, which install wheels while they run."""
+    global _installed
+    _installed = None
+    _known.clear()
+    _failed.clear()
+    _refused.clear()
+
+
+def _all() -> Installed:
+    global _installed
+    if _installed is None:
+        _installed = Installed()
+    return _installed
+
+
+def _load(entry: Entry) -> LoadedEntry | BrokenEntry:
+    wheel = str(entry.wheel)
+    if wheel not in _refused:
+        _refused[wheel] = _refusal(entry)
+    refusal = _refused[wheel]
+    if refusal is not None:
+        return BrokenEntry(entry.group, entry.name, wheel, entry.target, RefusedVersion(refusal[0]), refusal[1])
     try:
-        return Loaded(entry.group, entry.name, wheel, entry.load())
+        return LoadedEntry(entry.group, entry.name, wheel, entry.target, _resolve(entry.target))
     except Exception as e:  # whatever another wheel raises
-        return Broken(entry.group, entry.name, wheel, entry.value, e)
+        return BrokenEntry(entry.group, entry.name, wheel, entry.target, e)
+
+
+def _resolve(target: str) -> Any:
+    from importlib import import_module
+
+    module, _, attributes = target.partition("[")[0].partition(":")
+    found: Any = import_module(module.strip())
+    for attribute in filter(None, attributes.strip().split(".")):
+        found = getattr(found, attribute)
+    return found
+
+
+def _refusal(entry: Entry) -> tuple[str, str] | None:
+    core = _all().core
+    wanted = entry.wheel.core_range()
+    if core is None or not wanted:
+        return None
+    from monarch._core.config.version_range import fits
+
+    if fits(core, wanted):
+        return None
+    todo = _repair(entry.wheel.name)
+    return f"{entry.wheel} was built for {CORE}{wanted}, and {CORE} {core} is installed: {todo}", todo
+
+
+def _repair(wheel: str) -> str:
+    from monarch._core.config.wheel import EXISTING, install_hint
+
+    if wheel in EXISTING:
+        return install_hint(wheel)
+    core = _all().core
+    return f"`pip install -U {wheel}`" + ("" if core is None else f", or another version of it that was built for {CORE} {core}")
+
+
+def _formatted(error: BaseException) -> str:
+    if error.__traceback__ is None:
+        return ""
+    from traceback import format_exception
+
+    return "".join(format_exception(error)).rstrip("\n")

@@ -1,7 +1,7 @@
-"""The table of all settings: what there is to configure, with types, defaults, variables and meaning.
+"""The table of core's settings: what there is to configure, with types, defaults, variables and meaning.
 
 The code that layers values (`config`) and the page in the docs (`tools.gen_settings`) both read this table, so neither can say
-something that the other does not. Adding a setting is adding a line.
+something that the other does not. Adding a setting is adding a line. Other wheels declare theirs with the same class (`declared`).
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _EXPECTED = {
 
 
 class Setting:
-    """One key of the table.
+    """One key: its name, type, default, and its meaning in one sentence.
 
-    `kind` is `bool`, `int`, `float`, `str`, `duration`, `transport` or `encoding`; `choices` narrows a `str`. `variables` are the
-    environment variables that set it, first one first. `ignored` settings are checked and stored and do nothing, `silent` ones
-    without a warning. `local` ones stay in the process they were set in. `about` is the meaning, or for ignored ones the reason.
+    `kind` is `bool`, `int`, `float`, `str`, `duration`, `transport` or `encoding`; `choices` narrows a `str`, `unit` is that of a number.
+    `variables` are the environment variables that set it, first one first: `MONARCH_<NAME>`, then those of the argument `variable`.
+    `local` settings stay in the process they were set in. `ignored` ones are checked and stored and do nothing, `silent` ones without a
+    warning. `about` is the meaning, or for ignored ones the reason.
     """
 
-    __slots__ = ("about", "choices", "default", "group", "kind", "local", "name", "nonzero", "nullable", "silent", "variables")
+    __slots__ = ("about", "choices", "default", "group", "kind", "local", "name", "nonzero", "nullable", "silent", "unit", "variables")
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class Setting:
         local: bool = False,
         silent: bool = False,
         choices: tuple[str, ...] = (),
+        unit: str = "",
     ) -> None:
         self.name = name
         self.kind = kind
@@ -69,6 +71,7 @@ class Setting:
         self.local = local
         self.silent = silent
         self.choices = choices
+        self.unit = unit
 
     @property
     def ignored(self) -> bool:
@@ -331,31 +334,6 @@ def _telemetry() -> list[Setting]:
     ]
 
 
-def _rdma() -> list[Setting]:
-    unused = "No effect; type-checked for programs written for 0.7."
-    rows: list[tuple[str, str, object, str, bool, bool]] = [
-        ("allow_tcp_fallback", "bool", True, "False: a host without a verbs device makes construction fail.", False, False),
-        ("cq_poller_per_device", "bool", True, unused, False, False),
-        ("disable_ibverbs", "bool", False, "Never use verbs.", False, False),
-        ("host_odp", "bool", False, unused, False, False),
-        ("ibverbs_target", "str", "", "`cpu:<numa>`, `gpu:<ordinal>` or `nic:<name>`; empty: automatic.", False, False),
-        ("max_chunk_size_mb", "int", 64, "Upper bound of a slice, MiB.", False, False),
-        ("max_nics_per_buffer", "int", None, "Rails per buffer; `None`: all of the NUMA node.", True, True),
-        ("min_stripe_size_kb", "int", 512, unused, True, False),
-        ("peer_device_affinity", "str", "", "`any`, `match_name` or `groups:a,b|c,d` (disjoint); empty: `any`.", False, False),
-        ("qp_init_timeout", "duration", "30s", "Bound for opening a peer.", False, False),
-        ("qps_per_cq", "int", 64, unused, True, False),
-        ("qps_per_peer", "int", 4, unused, True, False),
-        ("runtime_worker_threads", "int", 4, unused, False, False),
-        ("tcp_fallback_parallelism", "int", 1, "Streams per peer: 1: chosen from cores and measured gain; more: that many.", False, False),
-        ("cq_busy_poll_window", "duration", None, "Spin before the completion event is armed; `None`: 50 us.", False, True),
-    ]
-    return [
-        Setting(f"rdma_{name}", kind, default, about, group="rdma", nonzero=nonzero, nullable=nullable)
-        for name, kind, default, about, nonzero, nullable in rows
-    ]
-
-
 _DURATION = "duration"
 
 # Reason, then the keys it holds for: name, default, kind if the default does not tell.
@@ -470,7 +448,7 @@ def _ignored() -> list[Setting]:
     return settings
 
 
-SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (*_kept(), *_telemetry(), *_rdma(), *_ignored())}
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (*_kept(), *_telemetry(), *_ignored())}
 
 # Other spellings that `configure` takes.
 SPELLINGS = {f"hyperactor_tls_{part}": f"tls_{part}" for part in ("cert", "key", "ca")}

@@ -1,17 +1,24 @@
-"""Every code that an error of Monarch carries, with its text and its hint.
+"""Every code that an error of core carries, with its text and its hint. Other wheels declare theirs with the same class (`declared`).
 
 The texts of `errors` are made from this table and `docs/errors.md` is generated from it. It is data, loaded when the first error is made.
 """
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core.errors.errors import MonarchError
+
 
 class ErrorRow:
-    """One line of the table: a stable code, the class that carries it, when it happens, its text and what to do."""
+    """One code: stable, with the class that carries it, when it happens, its text and what to do.
+
+    `template` has named fields for `str.format`, `hint` is the last line of a text. Other wheels give their class itself, core its name.
+    """
 
     __slots__ = ("code", "error", "hint", "situation", "template")
 
-    def __init__(self, code: str, error: str, situation: str, template: str, hint: str | None = None) -> None:
+    def __init__(self, code: str, error: str | type[MonarchError], situation: str, template: str, hint: str | None = None) -> None:
         self.code = code
         self.error = error
         self.situation = situation

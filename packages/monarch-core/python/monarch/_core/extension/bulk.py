@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monarch._core._native.bulk import Bulk
 from monarch._core.call.future import Future
-from monarch._core.config import config
 from monarch._core.process.current import current_process
 from monarch._core.process.process import ERROR, FIRST_ERROR, OK
 
@@ -27,10 +26,12 @@ if TYPE_CHECKING:
 Notify: TypeAlias = tuple[int, int, bool, int | None, bool, object]
 
 
-def open_bulk() -> Bulk:
-    """The memory that this process shares with others."""
+def open_bulk(opening: float = 30.0, streams: int = 1) -> Bulk:
+    """The memory that this process shares with others.
+
+    `opening` bounds the opening of a connection to another process, in seconds; `streams` is how many there are to each: 1 chooses.
+    """
     process = current_process()
-    opening, streams = config.seconds("rdma_qp_init_timeout") or 0.0, int(config.value("rdma_tcp_fallback_parallelism"))
     return Bulk(process.native, process.job, _tracer(process), opening, max(streams, 1))
 
 

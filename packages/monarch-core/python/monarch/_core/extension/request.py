@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monarch._core.call.future import Future
-from monarch._core.config.entry_points import Broken, load
+from monarch._core.config.entry_points import BrokenEntry, load_entry
 from monarch._core.errors.errors import RequestError, request_failed, request_proc_ended, request_unhandled
 from monarch._core.extension.ids import ProcId
 from monarch._core.extension.membership import end_of
@@ -143,11 +143,11 @@ def _handle(request: Request) -> None:
 
 def _found(request: Request) -> Handler | None:
     """The handler of an entry point; answers the request if there is none."""
-    found = load(GROUP, request.name)
+    found = load_entry(GROUP, request.name)
     if found is None:
         request._unhandled("no wheel that is installed there has a handler of this name")
         return None
-    if isinstance(found, Broken):
+    if isinstance(found, BrokenEntry):
         request._unhandled(found.describe())
         return None
     handler: Handler = found.value

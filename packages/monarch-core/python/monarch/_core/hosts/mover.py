@@ -24,15 +24,15 @@ class Mover(Protocol):
 
 def mover() -> Mover | None:
     """The one that is installed; of several, the first by name. `ImportError` if it cannot be loaded."""
-    from importlib.metadata import entry_points
+    from monarch._core.config.entry_points import BrokenEntry, entry_names, load_entry
 
-    for entry in sorted(entry_points(group=GROUP)):
-        try:
-            return entry.load()
-        except Exception as e:  # whatever another wheel raises
-            raise ImportError(
-                f"{entry.value}, which moves large messages (entry point '{entry.name}' of {GROUP}), cannot be loaded: {e}"
-            ) from e
+    for name in entry_names(GROUP):
+        found = load_entry(GROUP, name)
+        if isinstance(found, BrokenEntry):
+            raise ImportError(f"what moves them cannot be loaded: {found.describe()}") from found.error
+        if found is not None:
+            moving: Mover = found.value
+            return moving
     return None
 
 

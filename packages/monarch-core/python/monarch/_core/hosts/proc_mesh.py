@@ -20,7 +20,7 @@ from monarch._core.shape.slice import Slice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
 
     from monarch._core._native import CallCell
@@ -189,19 +189,20 @@ class ProcMesh(MeshTrait):
 
     def activate(self) -> Any:
         """The processes as a device mesh of monarch-tensor, or what a test gives instead."""
-        factory = replaced_engine()
-        if factory is None:
-            _needs_tensor("activate")
+        factory = replaced_engine() or _implementation("activate")
         return factory(self)
 
-    def rank_tensor(self, dim: Any) -> NoReturn:
-        _needs_tensor("rank_tensor")
+    def rank_tensor(self, dim: str | Sequence[str]) -> Any:
+        """The rank of each process along a dimension, as a tensor of monarch-tensor."""
+        return _implementation("rank_tensor")(self, dim)
 
-    def rank_tensors(self) -> NoReturn:
-        _needs_tensor("rank_tensors")
+    def rank_tensors(self) -> dict[str, Any]:
+        """The rank tensor of each dimension; needs monarch-tensor."""
+        return _implementation("rank_tensors")(self)
 
-    def to_table(self) -> NoReturn:
-        _needs_tensor("to_table")
+    def to_table(self) -> str:
+        """The processes as a table of text; needs monarch-tensor."""
+        return _implementation("to_table")(self)
 
     async def sync_workspace(self, *_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError("sync_workspace is a method of HostMesh")
@@ -252,10 +253,10 @@ def received_proc_mesh(state: tuple[Any, ...], shape: Shape, hosts: Any) -> Proc
     return ProcMesh(MeshInfo.known(current_process(), state), shape, hosts)
 
 
-def _needs_tensor(name: str) -> NoReturn:
-    from monarch._core.errors.wheel import missing_wheel
+def _implementation(method: str) -> Callable[..., Any]:
+    from monarch._core.call.mesh_methods import implementation
 
-    raise missing_wheel(f"ProcMesh.{name}", "monarch-tensor")
+    return implementation(method, f"ProcMesh.{method}")
 
 
 def own_proc(process: LocalProcess) -> ProcMesh:

@@ -144,7 +144,7 @@ def _setup(process: Any, hosts: HostMesh, info: MeshInfo, bootstrap: Callable[[]
             "log_dir": "" if elsewhere else process.log_dir,
             "path": own_paths() if elsewhere else list(sys.path),
             "workspace": [] if workspaces is None else workspaces.pushed(hosts._agents),
-            "config": config.pushed_values(),
+            "config": config.pushed_values(elsewhere),
             "bootstrap": None if bootstrap is None else dumps_in_band(bootstrap),
             "executable": hosts._executable,
             "python": tuple(sys.version_info[:2]),

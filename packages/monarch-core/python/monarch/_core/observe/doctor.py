@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from monarch._core.config.entry_points import Broken, load, names
-from monarch._core.errors.wheel import FOREIGN, install_hint
+from monarch._core.config.entry_points import BrokenEntry, broken, groups, load_entries
+from monarch._core.config.wheel import FOREIGN, install_hint
 
 _MIB = 1 << 20
 # The agent holds a socket and two pipes for each proc; a limit that leaves no room for 300 procs is one that somebody will hit.
@@ -266,37 +266,40 @@ CHECKS: tuple[Callable[[], Line], ...] = (
 )
 
 
-# What other wheels may add; `monarch.doctor` itself tells of its own.
-_GROUPS = ("monarch.bulk", "monarch.cli", "monarch.guide", "monarch.launcher", "monarch.requests")
-
-
-def extensions() -> Iterator[Line]:
-    """The entry points of other wheels that cannot be loaded; a line if there is none."""
-    count = 0
-    lines: list[Line] = []
-    for group in _GROUPS:
-        for name in names(group):
-            count += 1
-            found = load(group, name)
-            if isinstance(found, Broken):
-                wheel = found.wheel.partition(" ")[0]
-                lines.append(Line("extensions", found.describe(), f"install a version of {wheel} that fits this monarch-core"))
-    yield from lines or [Line("extensions", f"{count} entry points of other wheels can be loaded")]
-
-
 # Entry points of other wheels that add lines: callables that give (subject, text, what to do).
 GROUP = "monarch.doctor"
 
 
-def added() -> Iterator[Line]:
-    """The lines of other wheels; one that cannot be loaded is a finding."""
-    from importlib.metadata import entry_points
+def extensions() -> Iterator[Line]:
+    """The entry points of other wheels that are left out, with the traceback of each; a line if there is none."""
+    import logging
 
-    for entry in sorted(entry_points(group=GROUP)):
+    from monarch._core.config import declared as settings
+    from monarch._core.errors import declared as errors
+
+    count = sum(1 for group in groups() for _ in load_entries(group))
+    log = logging.getLogger("monarch.extension")
+    # What is left out is said here, and not in the log too.
+    level, _ = log.level, log.setLevel(logging.CRITICAL)
+    try:
+        settings.declare()
+        errors.declare()
+    finally:
+        log.setLevel(level)
+    lines = [Line("extensions", found.report(), found.todo) for found in broken()]
+    yield from lines or [Line("extensions", f"{count} entry points of other wheels can be loaded")]
+
+
+def added() -> Iterator[Line]:
+    """The lines of other wheels; what raises while it gives them is a finding."""
+    for found in load_entries(GROUP):
+        if isinstance(found, BrokenEntry):  # a line of `extensions`
+            continue
         try:
-            yield from (Line(*line) for line in entry.load()())
+            yield from (Line(*line) for line in found.value())
         except Exception as e:  # whatever another wheel raises
-            yield Line(entry.name, f"{type(e).__name__}: {e}", f"install a version of it that fits: {entry.value} is what adds this line")
+            failed = found.broken(e)
+            yield Line(found.name, failed.report(), failed.todo)
 
 
 def examine(checks: tuple[Callable[[], Line], ...] = CHECKS) -> Iterator[Line]:
@@ -310,7 +313,8 @@ def examine(checks: tuple[Callable[[], Line], ...] = CHECKS) -> Iterator[Line]:
 
 def as_text(line: Line) -> str:
     mark = "!" if line.todo else " "
-    return f"{mark} {line.subject:<14} {line.text}" + (f"\n{'':17}to do: {line.todo}" if line.todo else "")
+    text = line.text.replace("\n", f"\n{'':17}")
+    return f"{mark} {line.subject:<14} {text}" + (f"\n{'':17}to do: {line.todo}" if line.todo else "")
 
 
 def as_json(lines: list[Line]) -> list[dict[str, Any]]:

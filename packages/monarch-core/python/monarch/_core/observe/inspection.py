@@ -135,7 +135,6 @@ def dump_state() -> str:
             }
             for mesh in list(process.owned.values())
         ]
-        found["ended"] = len(process.ended)
         if process.is_client and not process.closed:
             cell = process.native.inspect(STATE)
             if cell.wait(0, _TIMEOUT):

@@ -125,7 +125,7 @@ class _Meter:
         return _Instrument(self.name, name, "gauge")
 
     def _observable(self, *_: Any, **__: Any) -> NoReturn:
-        from monarch._core.errors.wheel import missing_wheel
+        from monarch._core.config.wheel import missing_wheel
 
         raise missing_wheel("an observable instrument", "monarch-telemetry")
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from _thread import start_new_thread
+
 TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 # Interrupts the main thread where Ctrl-C would not: in the background of a shell SIGINT is ignored, and a script may ignore it too or
 # leave it to the kernel. One that nobody else uses: neither libraries nor debuggers take the last of the real-time signals.
@@ -38,8 +44,31 @@ def is_leaving() -> bool:
     return _leaving
 
 
+_unraisable_hook: Callable[[Any], object] | None = None
+
+
 def interrupt_main_thread() -> None:
-    """Interrupts the main thread, also in a system call."""
+    """Interrupts the main thread, also in a system call.
+
+    The interpreter drops an exception that leaves a callback or a destructor, as those of its import system: this one comes again then.
+    """
+    global _unraisable_hook
+    if _unraisable_hook is None:
+        _unraisable_hook, sys.unraisablehook = sys.unraisablehook, _again_if_dropped
+    _send()
+
+
+def _again_if_dropped(unraisable: Any) -> None:
+    import threading
+
+    if issubclass(unraisable.exc_type, KeyboardInterrupt) and threading.current_thread() is threading.main_thread() and not _leaving:
+        # From another thread: in here it would be dropped once more.
+        start_new_thread(_send, ())
+    elif _unraisable_hook is not None:
+        _unraisable_hook(unraisable)
+
+
+def _send() -> None:
     import signal
     import threading
 

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from monarch._core._native import Process as NativeProcess
 from monarch._core._native import Supervision
+from monarch._core.process.ends import ProcEnds
 from monarch._core.process.identity import ActorAddr, to_base58
 from monarch._core.process.owner import Owner
 
@@ -73,7 +74,7 @@ class LocalProcess:
         self.owned: dict[int, OwnedMesh] = {}
         self.controllers: dict[str, ActorMesh] = {}
         self.infos: WeakValueDictionary[int, MeshInfo] = WeakValueDictionary()
-        self.ended: dict[int, Any] = {}
+        self.ended = ProcEnds(native)
         # The last ones that failed and are not owned any more.
         self.failed_meshes: list[MeshInfo] = []
         # Owners of meshes that this process refers to.

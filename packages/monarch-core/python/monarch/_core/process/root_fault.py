@@ -11,6 +11,7 @@ from _thread import allocate_lock
 
 from monarch._core.process import interrupt
 from monarch._core.process.fork import leave_if_child
+from monarch._core.process.recent import Recent
 from monarch._core.process.runtime_log import ERROR, INFO, failure_event
 
 TYPE_CHECKING = False
@@ -29,9 +30,9 @@ def unhandled_fault_hook(failure: MeshFailure) -> None:
 
 _lock = allocate_lock()
 # (mesh uid, rank) that the script has seen as an exception.
-_seen: set[tuple[int, int]] = set()
+_seen = Recent()
 # Processes whose end it has seen: what it spawns there afterwards fails for the same reason.
-_seen_procs: set[int] = set()
+_seen_procs = Recent()
 # Failures whose exception the script still holds unseen.
 _held: dict[tuple[int, int], MeshFailure] = {}
 _fatal = False
@@ -105,7 +106,7 @@ def was_seen(key: tuple[int, int]) -> bool:
 def forget_meshes(meshes: set[int]) -> None:
     """Of a universe that has ended."""
     with _lock:
-        _seen.difference_update([key for key in _seen if key[0] in meshes])
+        _seen.discard_all([key for key in _seen if key[0] in meshes])
 
 
 def proc_failure_seen(process: LocalProcess, proc: int) -> None:

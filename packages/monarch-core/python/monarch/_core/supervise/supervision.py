@@ -19,8 +19,8 @@ from monarch._core.process.runtime_log import WARN, failure_event
 # How long a coroutine may take to end when it has been cancelled, seconds.
 CANCEL_TIME = 2.0
 
-# So many meshes that have failed are remembered when nobody has a handle to them, some kilobytes each.
-FAILED_MESHES = 256
+# Of meshes that have failed so many ranks are remembered when nobody has a handle to them, some kilobytes each.
+FAILED_RANKS = 1024
 
 # How long lines that were printed may take to reach the console, seconds.
 OUTPUT_TIMEOUT = 3.0
@@ -82,7 +82,8 @@ class OwnedMesh:
             # A handle that comes back in a message must not be taken for healthy.
             remembered = self.process.failed_meshes
             remembered.append(self.info)
-            del remembered[:-FAILED_MESHES]
+            while len(remembered) > 1 and sum(len(info.failed) for info in remembered) > FAILED_RANKS:
+                del remembered[0]
         self.process.supervision.gone(self.info.uid)
 
     def _stop_actors(self, reason: str, bounds: tuple[float, float] | None) -> Future[None]:

@@ -48,7 +48,7 @@ async def sync_workspace(hosts: HostMesh, workspace: Workspace, conda: bool, aut
     if not isinstance(workspace, Workspace):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"sync_workspace takes a Workspace, not {type(workspace).__name__}")
     if conda:
-        from monarch._core.errors.wheel import missing_wheel
+        from monarch._core.config.wheel import missing_wheel
 
         raise missing_wheel("sync_workspace(conda=True)", "monarch-fs")
     for local in workspace.dirs:

@@ -121,9 +121,9 @@ class patch_tensor_engine(_Patch):
 
 def simulated(proc_mesh: ProcMesh) -> Any:
     """The simulator of monarch-tensor; `NotImplementedError` without that wheel."""
-    from monarch._core.errors.wheel import missing_wheel
+    from monarch._core.call.mesh_methods import implementation
 
-    raise missing_wheel("patch_tensor_engine without a factory", "monarch-tensor")
+    return implementation("simulator", "patch_tensor_engine without a factory")(proc_mesh)
 
 
 def get_actor_class(cls: type[Actor]) -> type[Actor]:

@@ -65,8 +65,8 @@ def command(
 ) -> int:
     """Runs CMD on hosts of the current job, with its output here as it comes, and exits with the largest of its exit codes.
 
-    A signal counts as 128 plus its number, 124 says that --timeout ended it, 127 or 126 that it could not be started. Ctrl-C sends SIGINT
-    to the command, SIGTERM after 5 s, SIGKILL after 5 s more; a second one SIGKILL at once; the exit code is 130.
+    A signal counts as 128 plus its number, 124 stands for an end by --timeout, 127 and 126 for a command that could not be started.
+    Ctrl-C sends SIGINT to the command, SIGTERM after 5 s, SIGKILL after 5 s more; a second one SIGKILL at once; the exit code is 130.
 
     \b
     For agents:
@@ -208,9 +208,9 @@ def attend() -> None:
     Returns in the child. The parent waits, passes signals on as SIGINT, and exits as the child does. A process that may be a client
     already, or has other threads, goes on by itself.
 
-    Hosts cannot tell a killed client from a client that the network has cut off: without the child they keep its work for the whole lease
-    (`mesh_orphan_timeout`). The kernel closes the pipe of a killed command at once. The child is in a session of its own: signals of the
-    terminal and of the process group reach the command only, which passes each of them on once.
+    Hosts cannot distinguish a killed client from a client that the network has cut off: without the child they keep its work for the whole
+    lease (`mesh_orphan_timeout`). The kernel closes the pipe of a killed command at once. The child is in a session of its own: signals of
+    the terminal and of the process group reach the command only, which passes each of them on once.
     """
     if "monarch.actor" in sys.modules or threading.active_count() > 1:
         return

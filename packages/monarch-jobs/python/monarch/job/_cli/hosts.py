@@ -72,7 +72,7 @@ class Ports(NamedTuple):
 @verb("port-forward", short_help="Makes ports of a host of the current job ports of this machine.")
 @click.argument("words", nargs=-1, required=True, metavar="[MESH[:POINT]] LOCAL:REMOTE...")
 def port_forward(words: tuple[str, ...]) -> int:
-    """Tunnels until Ctrl-C: what connects to LOCAL here is connected with REMOTE on the host, the first one if nothing is said.
+    """Tunnels until Ctrl-C: what connects to LOCAL here is connected with REMOTE on the host, the first one by default.
 
     LOCAL is a port, or an address with a port; without an address only this machine can connect; 0 takes any free port. POINT is
     dimension=number,...; one number alone stands for the same port at both ends.

@@ -177,5 +177,5 @@ def sliced(hosts: HostMesh, point: dict[str, int]) -> HostMesh:
 
 
 def only_one(hosts: HostMesh, point: dict[str, int]) -> HostMesh:
-    """One host: the first one, unless the point says which."""
+    """One host: that of the point, the first one by default."""
     return sliced(hosts, {**dict.fromkeys(hosts.sizes, 0), **point})

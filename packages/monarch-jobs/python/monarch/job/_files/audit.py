@@ -1,8 +1,8 @@
 """What was done with jobs and hosts, and by whom: one line of JSON each in `MONARCH_HOME/audit.jsonl`, for its owner alone.
 
-A line is written by one append, so those of several processes never mix. That it cannot be written is said once and stops nothing. Values
-of environment variables are never in it. Hosts have one too, with the commands and shells that were started there, and for whom. Who has
-come to a host is in the log of its agent (`host.joined`, `host.refused`).
+A line is written by one append, so those of several processes never mix. A failure to write is reported once and stops nothing. Values
+of environment variables are never in it. Hosts have one too, with the commands and shells that were started there, and for whom. The
+clients that have come to a host are in the log of its agent (`host.joined`, `host.refused`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Contexts: several jobs of one working directory, one of them active.
 
 `.monarch/<context>/` has the state file and the spec's dotted path; `.monarch/job_state.json` is a symlink to the state file of the active
-context, so whoever reads or writes `DEFAULT_JOB_PATH` follows it and needs to know nothing of contexts.
+context, so a program that reads or writes `DEFAULT_JOB_PATH` follows it and needs to know nothing of contexts.
 """
 
 from __future__ import annotations

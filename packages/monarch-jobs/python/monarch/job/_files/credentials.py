@@ -81,7 +81,7 @@ def put(path: str, data: bytes) -> None:
 
 
 def secret(apply_id: str) -> bytes:
-    """The secret of an allocation; `CredentialsError` says what is wrong with its file."""
+    """The secret of an allocation; `CredentialsError` names the fault of its file."""
     path = secret_path(apply_id)
     found = read_private(path)
     if len(found) != SECRET_BYTES:

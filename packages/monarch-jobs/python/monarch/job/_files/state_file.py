@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from monarch.job.errors import NO_JOB, StateFileError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from monarch.job._files.state_schema import StateRecord
 
 # The state file of the active context.
@@ -26,13 +28,19 @@ _DEEPEST, _LARGEST = 32, 1 << 63
 _LIMIT = 64 << 20
 
 
-def encode(kind: str, apply_id: str | None, active: bool, attributes: dict[str, Any]) -> bytes:
+def encode(kind: str, apply_id: str | None, active: bool, attributes: dict[str, Any], features: Sequence[dict[str, Any]] = ()) -> bytes:
     """The content of a state file; `TypeError` names the attribute that JSON cannot hold."""
+    for feature in features:
+        problem = _problem(f"feature {feature['name']}", feature)
+        if problem is not None:
+            raise TypeError(problem)
     for name, value in attributes.items():
         problem = _problem(name, value)
         if problem is not None:
             raise TypeError(problem)
-    record = {"schema": SCHEMA, "kind": kind, "apply_id": apply_id, "active": active, "job": attributes}
+    record: dict[str, Any] = {"schema": SCHEMA, "kind": kind, "apply_id": apply_id, "active": active, "job": attributes}
+    if features:
+        record["features"] = list(features)
     return json.dumps(record, indent=2, allow_nan=False).encode() + b"\n"
 
 
@@ -60,7 +68,7 @@ def _items(value: Any) -> list[tuple[Any, Any]]:
 
 
 def parse(data: bytes, path: str) -> StateRecord:
-    """What the content says; `StateFileError` with line and field."""
+    """The fields of the content; `StateFileError` with line and field."""
     _refuse_pickle(data, path)
     try:
         found: Any = json.loads(data)

@@ -8,6 +8,16 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
+class FeatureRecord(BaseModel):
+    """A feature of the job: its name, its configuration, and what it has saved."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: str
+    configured: dict[str, Any]
+    saved: dict[str, Any]
+
+
 class StateRecord(BaseModel):
     """Schema 1. `job` is the backend's own part; `apply_id` names a directory, so it is a uuid and nothing else."""
 
@@ -19,6 +29,7 @@ class StateRecord(BaseModel):
     apply_id: str | None
     active: bool
     job: dict[str, Any]
+    features: list[FeatureRecord] = []
 
     @field_validator("apply_id")
     @classmethod

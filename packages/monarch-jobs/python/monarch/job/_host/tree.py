@@ -3,8 +3,8 @@
 Entries are plain tuples, in an order in which they can be made: `(DIRECTORY, path, mode, mtime)`, `(FILE, path, mode, mtime)` followed by
 `(DATA, bytes)`s and `(END,)`, `(LINK, path, target)`, and `(SKIPPED, path, why)`. Paths are relative to the root, which is the empty path.
 
-Who receives trusts nothing: every name is looked up from its folder's descriptor without following links, so nothing is written outside
-the root, whatever the entries say and whoever changes the tree meanwhile. Files appear complete, or not at all.
+The receiver trusts nothing: every name is looked up from its folder's descriptor without following links, so nothing is written outside
+the root, whatever the entries contain and whichever process changes the tree meanwhile. Files appear complete, or not at all.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPEN = 0o500
 
 
 def entries(root: str) -> Iterator[Entry]:
-    """What is at `root`; `OSError` if nothing is. Links in it stay links, what cannot be read is said."""
+    """What is at `root`; `OSError` if nothing is. Links in it stay links, what cannot be read is reported."""
     found = os.stat(root)
     if stat.S_ISDIR(found.st_mode):
         yield (DIRECTORY, "", found.st_mode & _MODE, found.st_mtime_ns)
@@ -154,7 +154,7 @@ def batches(stream: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 def destination(path: str, name: str) -> str:
-    """Where something called `name` goes that is copied to `path`: into it if it is a directory, or said to be one."""
+    """Where something called `name` goes that is copied to `path`: into it if it is a directory, or declared as one."""
     path = os.path.expanduser(path or ".")
     if path.endswith("/"):
         os.makedirs(path, exist_ok=True)

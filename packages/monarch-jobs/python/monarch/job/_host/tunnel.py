@@ -197,7 +197,7 @@ class Listener(TunnelEnd):
 
     @concurrent_endpoint
     async def listen(self, address: str, own: Any, dialer: Any, port: int, is_shared: bool = False) -> str:
-        """Listens from now on; the address, with the port that was chosen where it says 0. Others may listen there if it is shared."""
+        """Listens from now on; the address, with the port that was chosen in place of 0. Others may listen there if it is shared."""
         sock = _listening(address, is_shared)
         self.sockets.append(sock)
         host, number = sock.getsockname()[:2]

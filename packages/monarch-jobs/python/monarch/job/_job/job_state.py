@@ -55,6 +55,17 @@ class JobState:
             return self._meshes[name]
         raise KeyError(f"no mesh '{name}' in this job, there is: {_listed(self._meshes)}")
 
+    def _take(self, attributes: Mapping[str, Any], meshes: Mapping[str, HostMesh]) -> None:
+        """What a feature of the job adds: attributes, and meshes in the place of others. `ValueError` where a name is taken, or missing."""
+        for name in attributes:
+            if name in self._meshes or name in vars(JobState) or name.startswith("_"):
+                raise ValueError(f"the attribute '{name}' is taken")
+        for name in meshes:
+            if name not in self._meshes:
+                raise ValueError(f"there is no mesh '{name}'")
+        vars(self).update(attributes)
+        self._meshes.update(meshes)
+
     def _with_own_meshes(self) -> Self:
         """The same hosts and components, with mesh objects that nothing else has."""
         found = copy(self)

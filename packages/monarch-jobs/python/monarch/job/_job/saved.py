@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from monarch.job._files import contexts, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
+from monarch.job._job.features import Carried
 from monarch.job.errors import BackendMissingError, JobError, StateFileError
 
 GROUP = "monarch.launcher"
@@ -40,6 +41,8 @@ class Saved:
         self.content: bytes | None = None
         # The job was read from a file, so another process may have applied it.
         self.loaded = False
+        # What the job has besides hosts, in the order in which it was added.
+        self.features: list[Carried] = []
 
 
 class SavedJob(Protocol):
@@ -96,17 +99,17 @@ def _found(kind: str, base: type[J]) -> Any:
 
 def launcher_factory(kind: str) -> Any:
     """What an entry point of the group names."""
-    # Only a job of another wheel needs what is installed: the library takes longer to load than the rest of this module.
-    from importlib.metadata import entry_points
+    # Only a job of another wheel needs what is installed.
+    from monarch.extension import BrokenEntry, load_entry
 
-    for entry in entry_points(group=GROUP, name=kind):
-        try:
-            return entry.load()
-        except ImportError as e:
-            raise BackendMissingError(f"the backend '{kind}' cannot be loaded", cause=f"{type(e).__name__}: {e}") from e
-    raise BackendMissingError(
-        f"no backend '{kind}' is installed", hint=f"install the wheel that has '{kind}' in the entry-point group {GROUP}"
-    )
+    found = load_entry(GROUP, kind)
+    if found is None:
+        raise BackendMissingError(
+            f"no backend '{kind}' is installed", hint=f"install the wheel that has '{kind}' in the entry-point group {GROUP}"
+        )
+    if isinstance(found, BrokenEntry):
+        raise BackendMissingError(f"the backend '{kind}' cannot be loaded", cause=found.describe(), hint=found.todo)
+    return found.value
 
 
 def _imported(module: str, name: str, kind: str, base: type[J]) -> Any:
@@ -122,7 +125,9 @@ def _imported(module: str, name: str, kind: str, base: type[J]) -> Any:
 def encode(job: SavedJob) -> bytes:
     """The job as JSON; `JobError` names the attribute that JSON cannot hold."""
     try:
-        return state_file.encode(kind_of(job), job._life.apply_id, job._life.active, job._dump())
+        return state_file.encode(
+            kind_of(job), job._life.apply_id, job._life.active, job._dump(), [one.encode() for one in job._life.features]
+        )
     except TypeError as e:
         hint = "end the attribute's name with '_' to leave it out, or define _dump and _load"
         raise JobError(f"cannot be saved: {e}", title=job._title, hint=hint) from None
@@ -143,6 +148,7 @@ def decode(data: bytes, base: type[J], path: str = "the data") -> J:
         raise state_file.invalid(e, data, path) from e
     job._life.apply_id = record.apply_id
     job._life.active = record.active
+    job._life.features = [Carried(one.name, one.configured, one.saved) for one in record.features]
     return job
 
 

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from monarch.extension import install_hint, needs_wheel
 from monarch.job._files import audit, credentials, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
-from monarch.job._job import saved
+from monarch.job._job import features, saved
+from monarch.job._job.feature import FeatureHosts, TelemetryFeature
 from monarch.job._job.job_state import JobState
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
-from monarch.job.errors import JobEndedError, JobError, StateFileError
+from monarch.job.errors import FeatureMissingError, JobEndedError, JobError, StateFileError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -78,7 +79,9 @@ class JobTrait(ABC):
         Returns as soon as there are handles, which are new objects each time: `stop` of one ends what was spawned through that one. With
         `cached_path=None` no file is read or written.
         """
-        return _find_hosts(self, cached_path)._with_own_meshes()
+        found = _find_hosts(self, cached_path)._with_own_meshes()
+        _start_features(self, found)
+        return found
 
     def kill(self) -> None:
         """Ends the allocation and removes credentials and state. Without an allocation it does nothing.
@@ -125,12 +128,12 @@ class JobTrait(ABC):
         self, config: TelemetryConfig | None = None, *, mesh_admin_config: MeshAdminConfig | None = None, **kwargs: Any
     ) -> Self:
         """Needs monarch-telemetry; without that wheel there is one warning, and the job runs."""
-        _warn_without_telemetry("enable_telemetry")
+        _add_best_effort(self, "telemetry", "enable_telemetry", {"config": config, "mesh_admin_config": mesh_admin_config, **kwargs})
         return self
 
     def enable_admin(self, config: MeshAdminConfig | None = None, **kwargs: Any) -> Self:
         """Needs monarch-telemetry; without that wheel there is one warning, and the job runs."""
-        _warn_without_telemetry("enable_admin")
+        _add_best_effort(self, "admin", "enable_admin", {"config": config, **kwargs})
         return self
 
     def remote_mount(
@@ -142,19 +145,21 @@ class JobTrait(ABC):
         **kwargs: Any,
     ) -> None:
         """Needs monarch-fs."""
-        _absent("remote_mount", "monarch-fs")
+        arguments = {"source": source, "mntpoint": mntpoint, "meshes": meshes, "python_exe": python_exe, **kwargs}
+        _add_mount(self, "remote_mount", arguments)
 
     def gather_mount(self, remote_mount_point: str, local_mount_point: str, meshes: list[str] | None = None) -> None:
         """Needs monarch-fs."""
-        _absent("gather_mount", "monarch-fs")
+        arguments = {"remote_mount_point": remote_mount_point, "local_mount_point": local_mount_point, "meshes": meshes}
+        _add_mount(self, "gather_mount", arguments)
 
     def profile(self, *, on_trace_ready: Callable[..., Any] | None = None) -> Any:
         """Needs monarch-telemetry."""
-        _absent("profile", "monarch-telemetry")
+        return _telemetry(self, "profile").profile(on_trace_ready)
 
     def telemetry_query_client(self) -> Any:
         """Needs monarch-telemetry."""
-        _absent("telemetry_query_client", "monarch-telemetry")
+        return _telemetry(self, "telemetry_query_client").query_client()
 
     # Hooks.
 
@@ -437,8 +442,13 @@ def _end(asked: JobTrait, job: JobTrait) -> None:
 
     was_active, target = life.active, _audit_name(job)
     if life.active:
+        # While there are hosts to stop them on; a feature that does not stop does not keep the allocation.
+        for one in reversed(life.features):
+            step(f"stop {one.name}", features.stop, one)
+    stopping = len(failed)
+    if life.active:
         step(f"end the allocation ({job._where()})", job._kill)
-    ended = not failed
+    ended = len(failed) == stopping
     if apply_id is not None:
         step("remove the credentials", credentials.remove, apply_id)
     if ended and path is not None:
@@ -464,15 +474,62 @@ def notice(line: str) -> None:
 _warned: set[str] = set()
 
 
-def _warn_without_telemetry(method: str) -> None:
+def add_feature(job: JobTrait, name: str, /, **arguments: Any) -> None:
+    """Configures the job with a feature, an entry point of the group `monarch.job_feature`; `state()` starts it.
+
+    `JobError` if no wheel has a feature of this name, or if it cannot be loaded; for the arguments, what the feature raises.
+    """
+    features.add(job._life.features, name, arguments)
+
+
+def _add_best_effort(job: JobTrait, name: str, method: str, arguments: dict[str, Any]) -> None:
     """Telemetry is best effort: a program that asks for it runs where it is not installed."""
-    if method in _warned:
-        return
-    _warned.add(method)
-    wheel = "monarch-telemetry"
-    warnings.warn(
-        f"JobTrait.{method} has no effect: the wheel {wheel} is not installed\nhint: {install_hint(wheel)}", UserWarning, stacklevel=3
-    )
+    try:
+        if not features.is_missing(name):
+            features.add(job._life.features, name, arguments)
+            return
+        wheel = "monarch-telemetry"
+        why = f"the wheel {wheel} is not installed\nhint: {install_hint(wheel)}"
+    except FeatureMissingError as e:
+        why = str(e)
+    if method not in _warned:
+        _warned.add(method)
+        warnings.warn(f"JobTrait.{method} has no effect: {why}", UserWarning, stacklevel=3)
+
+
+def _add_mount(job: JobTrait, name: str, arguments: dict[str, Any]) -> None:
+    if features.is_missing(name):
+        _absent(name, "monarch-fs")
+    features.add(job._life.features, name, arguments)
+
+
+def _telemetry(job: JobTrait, method: str) -> TelemetryFeature:
+    if features.is_missing("telemetry"):
+        _absent(method, "monarch-telemetry")
+    found = next((one.feature for one in job._current._life.features if one.name == "telemetry"), None)
+    if not isinstance(found, TelemetryFeature):
+        raise JobError(f"JobTrait.{method} needs telemetry", title=job._title, hint="call enable_telemetry() before state()")
+    return found
+
+
+def _start_features(job: JobTrait, found: JobState) -> None:
+    """Starts what the job was configured with; the job that has the allocation takes the configuration over."""
+    current = job._current
+    carried = current._life.features
+    if current is not job:
+        for one in features.take_over(job._life.features, carried):
+            try:
+                features.stop(one)
+            except Exception as e:  # the job no longer asks for it
+                notice(f"monarch: {current._title}: {one.name} could not be stopped: {type(e).__name__}: {e}")
+    if carried:
+        apply_id = current._life.apply_id or ""
+        features.start(carried, FeatureHosts(current._title, apply_id, found._meshes), found)
+    path = current._life.path
+    if path is not None and (carried or current is not job):
+        with credentials.lock(current._life.apply_id):
+            # What another process needs to go on with them.
+            _write(path, current)
 
 
 def _absent(method: str, wheel: str) -> NoReturn:

@@ -27,7 +27,7 @@ _PAUSE_S = 0.1
 def until_joined(allocation: Allocation, wanted: list[Host], timeout: float | None) -> Iterator[tuple[Host, str]]:
     """Yields hosts with their addresses as they become known; `JoinTimeoutError`, `JobEndedError` or the launcher's own error.
 
-    A surrounding `time_limit` ends the wait as well, whatever the scheduler says.
+    A surrounding `time_limit` ends the wait as well, whatever the scheduler reports.
     """
     join = Join(allocation.title, allocation.sizes, timeout, time.monotonic(), sys.stderr is not None and sys.stderr.isatty())
     missing = set(wanted)

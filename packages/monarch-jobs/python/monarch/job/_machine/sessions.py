@@ -1,7 +1,7 @@
 """Processes of this machine that outlive their starter: each in a session of its own, found again and ended without mistakes.
 
-A pid alone names whoever has that number now. So a process is known by pid and start time, and what belongs to its session is only ended
-if it carries the mark in its environment that it was started with.
+A pid alone names the process that has that number now. So a process is known by pid and start time, and what belongs to its session is only
+ended if it carries the mark in its environment that it was started with.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ there (a job whose client went between submission and that ends by itself), star
 workers again that `wanted/<rank>` asks for: steps that a client starts would end with the client's machine.
 
 `hosts/<rank>.json` is written by the worker as soon as it listens, `hosts/<rank>.pid` and `hosts/<rank>.exit` by the shell around it,
-`nodes` has one line a node, in the order of the ranks: SLURM takes nodes that failed out of what it says about the job.
+`nodes` has one line a node, in the order of the ranks: SLURM removes failed nodes from its report about the job.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ TAIL_LINES = 20
 
 
 class Worker(NamedTuple):
-    """What the folder says about the worker of a rank: where it listens, or how it ended."""
+    """The record of the worker of a rank in the folder: where it listens, or how it ended."""
 
     address: str | None = None
     exit_code: int | None = None

@@ -1,7 +1,7 @@
 """SlurmLauncher: submits the script, asks how it is doing, has workers started again, cancels.
 
-`ids` of an allocation: `job_id` and `cluster` as sbatch said them, `directory` (its folder), `submitted` (Unix time), `places` (the ranks
-of the allocation that each mesh has, in order), `spares` (ranks that no mesh has).
+`ids` of an allocation: `job_id` and `cluster` as sbatch printed them, `directory` (its folder), `submitted` (Unix time), `places` (the
+ranks of the allocation that each mesh has, in order), `spares` (ranks that no mesh has).
 """
 
 from __future__ import annotations
@@ -113,9 +113,9 @@ class SlurmLauncher:
         return found
 
     def relaunch(self, ids: dict[str, Any], lost: list[tuple[str, int]]) -> list[tuple[str, int]]:
-        """In place where the node said that its worker has ended, else on a spare, whose worker is there already, else on a live node.
+        """In place where the node reported the end of its worker, else on a spare, whose worker is there already, else on a live node.
 
-        A node that says nothing may be gone: SLURM takes its time to notice, and would let whoever starts something there wait. Where the
+        A node that reports nothing may be gone: SLURM takes its time to notice, and would block a start on that node. Where the
         node of the script is gone, nothing can be started any more, but there are the spares.
         """
         record = self.record(ids)
@@ -222,7 +222,7 @@ class SlurmLauncher:
         return wanted if self._arguments.via_ssh and wanted.startswith("/") else os.path.abspath(os.path.expanduser(wanted))
 
     def _read(self, ids: dict[str, Any]) -> Contents:
-        """What the folder says about the present run: after a requeue, what the one before has written there does not count."""
+        """The records of the present run in the folder: after a requeue, what the one before has written there does not count."""
         found = self._directory(ids).read()
         if self._arguments.requeue and found.restarts is not None:
             shown = self.commands.run("scontrol", *self._cluster(ids), "show", "job", "-o", ids["job_id"])

@@ -26,7 +26,7 @@ _PAIR = re.compile(r"(?:^|\s)([A-Za-z][\w/:.&]*)=")
 
 
 class JobRecord(NamedTuple):
-    """A job as its scheduler has it; texts are empty where it says nothing. `exit_code` is SLURM's `code:signal`."""
+    """A job as its scheduler has it; texts are empty where it reports nothing. `exit_code` is SLURM's `code:signal`."""
 
     state: str
     reason: str = ""

@@ -1,12 +1,10 @@
-"""Which driver there is, and what it does for memory of GPUs: loaded on first use, from the machine, without torch or a toolkit."""
+"""The functions of a driver for memory of GPUs. A driver is a library of the machine: neither torch nor a toolkit is needed."""
 
 from __future__ import annotations
 
 import ctypes
-import sys
 from abc import ABC, abstractmethod
 from ctypes import byref, c_char, c_int, c_size_t, c_uint, c_uint64, c_void_p
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from monarch.rdma.drivers.library import DriverError, Library
@@ -83,7 +81,7 @@ class Driver(ABC):
 
     @abstractmethod
     def on(self, device: Device) -> AbstractContextManager[None]:
-        """The device is this thread's. As long as a `with` of it lasts, so nothing changes for whoever calls."""
+        """The device is this thread's. As long as a `with` of it lasts, so nothing changes for the caller."""
 
     @abstractmethod
     def dma_buffer(self, pointer: Pointer, nbytes: int) -> tuple[int, int]:
@@ -163,46 +161,3 @@ class Driver(ABC):
 
     def close(self, base: Pointer) -> None:
         self._do("close", base)
-
-
-def _candidates() -> tuple[type[Driver], ...]:
-    from monarch.rdma.drivers.cuda import Cuda
-    from monarch.rdma.drivers.hip import Hip
-
-    # Tensors are of what torch was built for, whatever else the machine has.
-    version = getattr(sys.modules.get("torch"), "version", None)
-    if getattr(version, "hip", None):
-        return (Hip,)
-    return (Cuda,) if getattr(version, "cuda", None) else (Cuda, Hip)
-
-
-@cache
-def _loaded(kind: type[Driver]) -> Driver | str:
-    try:
-        return kind()
-    except DriverError as e:
-        return str(e)
-
-
-def _find() -> Driver | str:
-    reasons: list[str] = []
-    for kind in _candidates():
-        found = _loaded(kind)
-        if not isinstance(found, str):
-            return found
-        reasons.append(found)
-    return "; ".join(reasons)
-
-
-def obstacle() -> str:
-    """What is in the way of memory of GPUs; empty if it can be used. Loads the driver, and makes no context."""
-    found = _find()
-    return found if isinstance(found, str) else ""
-
-
-def driver() -> Driver:
-    """`DriverError` where `obstacle` has something to say."""
-    found = _find()
-    if isinstance(found, str):
-        raise DriverError(found)
-    return found

@@ -1,5 +1,5 @@
 """The paths between memories of hosts: `local`, `shm`, `cma` and `shm-staged` on one host, `tcp` and `routed` between two; and, where
-an end is on a GPU, what `_device_copies` does.
+an end is on a GPU, what `_gpu.copies` does.
 
 Which of them it is, native code decides when it opens a buffer, from where the owner is and what the kernel permits; on one host it may go
 down the list later, without an error, where a permission is withdrawn.
@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING
 
 from monarch import extension
 from monarch.extension.bulk import Handle, Plan
-from monarch.rdma._process import this_process
+from monarch.rdma._process.process import this_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monarch.extension.bulk import Notify, PendingCall
-    from monarch.rdma._capability import CapabilityRecord
-    from monarch.rdma._memory import Memory
-    from monarch.rdma._operation import Operation, Step
-    from monarch.rdma._probe import DeviceReport
-    from monarch.rdma.paths.cuda_ipc import DeviceHandle
+    from monarch.rdma._gpu.device_handle import DeviceHandle
+    from monarch.rdma._process.capability import CapabilityRecord
+    from monarch.rdma._transfer.memory import Memory
+    from monarch.rdma._transfer.operation import Operation, Step
     from monarch.rdma.paths.path import Prepared
 
 
@@ -36,7 +35,7 @@ def prepared(steps: Sequence[Step], keep: object) -> Prepared:
     rows: list[tuple[Handle, int, int, int, int, int, int]] = []
     for handle, kind, memory, nbytes, offset, first, second in steps:
         if memory.device is not None or not isinstance(handle, Handle):
-            from monarch.rdma._device_copies import DevicePlan
+            from monarch.rdma._gpu.copies import DevicePlan  # 15 ms, with ctypes
 
             return DevicePlan(steps, keep)
         rows.append((handle, kind, memory.address, nbytes, offset, first, second))
@@ -47,11 +46,6 @@ class HostMemory:
     def reaches(self, mine: CapabilityRecord, theirs: CapabilityRecord) -> bool:
         return mine.host == theirs.host or bool(extension.setting("rdma_allow_tcp_fallback"))
 
-    def probe(self) -> list[DeviceReport]:
-        from monarch.rdma._probe import other_hosts, same_host
-
-        return [*same_host(), *other_hosts()]
-
     def open(self, handle: Handle | DeviceHandle, timeout: float) -> str:
         return handle.path(timeout)
 
@@ -59,7 +53,7 @@ class HostMemory:
         self, handle: Handle | DeviceHandle, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float
     ) -> PendingCall | None:
         if memory.device is not None or not isinstance(handle, Handle):
-            from monarch.rdma._device_copies import Copy, start
+            from monarch.rdma._gpu.copies import Copy, start  # 15 ms, with ctypes
 
             return start(Copy(handle, write, memory, offset, nbytes), timeout)
         return handle.transfer(write, memory.address, nbytes, memory.keep, offset, timeout, largest_slice())

@@ -8,11 +8,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monarch.extension.bulk import Handle, Notify, PendingCall
-    from monarch.rdma._capability import CapabilityRecord
-    from monarch.rdma._memory import Memory
-    from monarch.rdma._operation import Operation
-    from monarch.rdma._probe import DeviceReport
-    from monarch.rdma.paths.cuda_ipc import DeviceHandle
+    from monarch.rdma._gpu.device_handle import DeviceHandle
+    from monarch.rdma._process.capability import CapabilityRecord
+    from monarch.rdma._transfer.memory import Memory
+    from monarch.rdma._transfer.operation import Operation
 
 
 class Prepared(Protocol):
@@ -36,10 +35,6 @@ class Path(Protocol):
 
     def reaches(self, mine: CapabilityRecord, theirs: CapabilityRecord) -> bool:
         """Can a process with the one record reach the memory of one with the other?"""
-        ...
-
-    def probe(self) -> list[DeviceReport]:
-        """What of it works here."""
         ...
 
     def open(self, handle: Handle | DeviceHandle, timeout: float) -> str:

@@ -1,6 +1,6 @@
 """The path `verbs:<device>`: memory of other hosts, by devices of both. What they cannot carry goes by the streams of `host_memory`.
 
-Here is what becomes of one submit; rails, queues and slices are the business of `monarch.rdma.verbs`.
+This module has the outcome of one submit; rails, queues and slices are the business of `monarch.rdma.verbs`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from monarch import extension
 from monarch.extension import bulk
 from monarch.extension.bulk import BufferMemory, BulkFailed, Handle
-from monarch.rdma._failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_path, pack_named
-from monarch.rdma._memory import Memory
-from monarch.rdma._operation import READ, WRITE, Step
-from monarch.rdma._process import this_process
-from monarch.rdma.drivers.driver import driver
-from monarch.rdma.paths.choice import warn_once
+from monarch.rdma._process.process import this_process
+from monarch.rdma._transfer.failure import ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, on_path, pack_named
+from monarch.rdma._transfer.memory import Memory
+from monarch.rdma._transfer.operation import READ, WRITE, Step
+from monarch.rdma.drivers.loaded import driver
+from monarch.rdma.paths.fallback_warning import warn_once
 from monarch.rdma.paths.host_memory import HOST_MEMORY, largest_slice, prepared
 from monarch.rdma.verbs.connection import COMPLETE, REFUSED, Piece
 from monarch.rdma.verbs.connection import TIMED_OUT as LATE
@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from monarch.extension.bulk import Message, Notify, PendingCall
-    from monarch.rdma._capability import CapabilityRecord
-    from monarch.rdma._operation import Operation
-    from monarch.rdma._probe import DeviceReport
-    from monarch.rdma.paths.cuda_ipc import DeviceHandle
+    from monarch.rdma._gpu.device_handle import DeviceHandle
+    from monarch.rdma._process.capability import CapabilityRecord
+    from monarch.rdma._transfer.operation import Operation
     from monarch.rdma.paths.path import Prepared
     from monarch.rdma.verbs.connection import Transfer
     from monarch.rdma.verbs.rails import Known
@@ -73,7 +72,7 @@ def _range(row: Row) -> Range:
 class Run:
     """Rows with one owner, from the start to the end; `done` is given the record of a failure, or nothing, by any thread.
 
-    `known` has the local memory, if somebody has it ready. `keep` keeps it.
+    `known` has the local memory, if the caller has it ready. `keep` keeps it.
     """
 
     def __init__(
@@ -105,7 +104,7 @@ class Run:
             in_thread(lambda: self._guarded(self._open), "rdma opening")
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Nobody waits for ever: what is a bug of ours is an error, too."""
+        """No caller waits for ever: a defect of this package is an error, too."""
         try:
             step()
         except Exception as e:
@@ -185,7 +184,7 @@ class Run:
             self._by_streams(list(transfer.left()), "\n".join(tries or troubles), transfer.done)
 
     def _by_streams(self, left: list[tuple[int, int, int]], why: str = "", done: int = 0) -> None:
-        """What devices have not carried: row, offset in it, bytes. Where settings forbid streams, they only say what the buffers are."""
+        """What devices have not carried: row, offset in it, bytes. Where settings forbid streams, they only report the state of buffers."""
         if not left:
             self._end(None)
             return
@@ -252,7 +251,7 @@ class VerbsPlan:
         self._submits: deque[_Submit] = deque()
 
     def open(self, timeout: float) -> None:
-        """What cannot be opened says so when it is submitted."""
+        """What cannot be opened fails when it is submitted."""
         until = monotonic() + timeout
         for owner, rows in self._groups.items():
             try:
@@ -344,11 +343,6 @@ class Verbs:
 
     def reaches(self, mine: CapabilityRecord, theirs: CapabilityRecord) -> bool:
         return mine.host != theirs.host and theirs.has_rails and usable()
-
-    def probe(self) -> list[DeviceReport]:
-        from monarch.rdma._probe import devices
-
-        return devices()
 
     def open(self, handle: Handle | DeviceHandle, timeout: float) -> str:
         id, epoch, owner, size, _ = handle.parts()

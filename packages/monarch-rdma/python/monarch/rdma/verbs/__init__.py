@@ -5,7 +5,7 @@
 | `devices` | devices, ports, addresses and distances, from sysfs |
 | `provider` | what is asked of a library that drives devices |
 | `pyverbs_provider`, `pyverbs_library` | the provider on pyverbs; the names of pyverbs, which differ from version to version |
-| `connect_record` | what two processes tell each other before they can transfer |
+| `connect_record` | what two processes send each other before they can transfer |
 | `endpoint_rc`, `endpoint_srd` | queue pairs of connected devices; of EFA |
 | `send_queue` | which requests of a queue pair are under way: decisions only |
 | `memory` | what is registered: of the host, or of a GPU |
@@ -25,9 +25,9 @@
 An owner registers what it shares when it is asked for the key (`Export`), and answers offers of queues (`Acceptor.answer`); it takes no
 part in transfers. A reader has a `Poller` per rail and a `Connection` per process, which asks for queues by its `Dial`, and submits
 `Piece`s of memory that `Registrations` knows. What a `Transfer` that is not complete has `left()` goes by another path
-(`monarch.rdma.paths.verbs`); its `attempts`, and `troubles` of the connection, are what an error says. The agents tell of the death of a
-peer: `Connection.close` then ends what is under way at once, and `Acceptor.forget` its reach.
+(`monarch.rdma.paths.verbs`); its `attempts`, and `troubles` of the connection, are in the text of an error. The agents report the death of
+a peer: `Connection.close` then ends what is under way at once, and `Acceptor.forget` its reach.
 
-Slices and rails are chosen by `monarch.rdma._slices`, which knows nothing of devices. A *rail* is a port of a device. Verbs are clear text
-on the fabric: who may read a fabric may read what is transferred.
+Slices and rails are chosen by `slices`, which knows nothing of devices. A *rail* is a port of a device. Verbs are clear text on the fabric:
+who may read a fabric may read what is transferred.
 """

@@ -1,4 +1,4 @@
-"""The other end: queues that others may reach our memory by. They take no work, so nobody waits for anything here."""
+"""The other end: queues that others may reach our memory by. They take no work, so nothing waits here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What two processes tell each other before one can reach the memory of the other: where a queue pair is, and where memory is.
+"""What two processes send each other before one can reach the memory of the other: where a queue pair is, and where memory is.
 
-Both are packed into bytes of a fixed layout, little-endian, so that whoever carries them need not understand them, and nothing is
+Both are packed into bytes of a fixed layout, little-endian, so that their carrier need not understand them, and nothing is
 unpickled. They hold keys of memory: they go over the authenticated control plane only.
 """
 

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch.rdma._slices import SLICE, Attempt, RailState, Slice, Slices
 from monarch.rdma.verbs.provider import FLUSHED, SUCCESS, Completion, WorkRequest
 from monarch.rdma.verbs.send_queue import SendQueue
+from monarch.rdma.verbs.slices import SLICE, Attempt, RailState, Slice, Slices
 from monarch.rdma.verbs.status import final, status_text
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ class Connection:
 
     def close(self) -> None:
         """Ends what is under way; on unordered rails that takes until their last completions are there. Waits for a question that is on
-        its way to the other process: devices must not be closed while somebody makes queues of them."""
+        its way to the other process: devices must not be closed while a thread makes queues of them."""
         with self._lock:
             self._closed = True
             for transfer in self._active:
@@ -292,7 +292,7 @@ class Connection:
             transfer.slices.returned(cut, index)
 
     def _give_up(self, way: _Way) -> None:
-        """It does not even say that it has failed."""
+        """Not even a failure is reported."""
         send = way.send
         assert send is not None
         oldest, cut = send.oldest()

@@ -38,7 +38,7 @@ class Port(NamedTuple):
 
     @property
     def efa(self) -> bool:
-        """EFA devices say that their link layer is unspecified."""
+        """EFA devices report an unspecified link layer."""
         return self.link_layer == UNKNOWN
 
 
@@ -98,7 +98,7 @@ def _address(port: str, link_layer: str) -> tuple[int, str, bytes]:
 
 
 def distance(port: Port, numa: int | None = None, location: str = "") -> int:
-    """How far memory is from a port, smaller is nearer: memory of a NUMA node, or of a device (a GPU) at `location` below /sys/devices.
+    """The distance of memory from a port, smaller is nearer: memory of a NUMA node, or of a device (a GPU) at `location` in /sys/devices.
 
     0: below the same PCI switch, or on the same node; 1: the same root complex; 2: the same node, or not known; 3: another node.
     """
@@ -160,7 +160,7 @@ def _gid(text: str) -> bytes:
 
 
 def _text(path: str) -> str:
-    """What a file says; empty where it cannot be read, as in entries of a table that are not in use."""
+    """The text of a file; empty where it cannot be read, as in entries of a table that are not in use."""
     try:
         with open(path) as f:
             return f.read().strip()

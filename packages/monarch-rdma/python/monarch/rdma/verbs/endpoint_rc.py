@@ -1,6 +1,6 @@
 """Reliably connected queue pairs: InfiniBand and RoCE.
 
-Requests are posted through the extended interface, whose calls change the request in place, and the device is told of them once per list.
+Requests are posted through the extended interface, whose calls change the request in place, and the device is notified once per list.
 Drivers without it get linked work requests.
 """
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from typing import TYPE_CHECKING
 
 from monarch import extension
-from monarch.rdma._process import this_process
+from monarch.rdma._process.process import this_process
 from monarch.rdma.verbs.owner import Owner
 from monarch.rdma.verbs.peer import Peer
 from monarch.rdma.verbs.rails import Rails
@@ -101,9 +102,6 @@ def fabric() -> Fabric:
             found = _fabric
             if found is None or found[0] is not process.bulk:
                 found = _fabric = process.bulk, Fabric(process.bulk)
+                # Functions of atexit run in reverse: before the process closes its memory.
+                atexit.register(found[1].close)
     return found[1]
-
-
-def close() -> None:
-    if _fabric is not None:
-        _fabric[1].close()

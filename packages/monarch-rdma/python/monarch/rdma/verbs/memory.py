@@ -8,6 +8,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from monarch.rdma.drivers.library import DriverError
+from monarch.rdma.drivers.loaded import driver
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -55,9 +58,6 @@ def register(rails: Sequence[Rail], memory: Range, *, remote_read: bool = False,
 
 
 def _by_dma_buffer(rails: Sequence[Rail], address: int, nbytes: int, device: int, read: bool, write: bool) -> Registered:
-    from monarch.rdma.drivers.driver import driver
-    from monarch.rdma.drivers.library import DriverError
-
     # Whole pages; the neighbours that come with them are not named by any key but through this range, which the key is for.
     page = os.sysconf("SC_PAGE_SIZE")
     start, end = address // page * page, -(-(address + nbytes) // page) * page

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monarch.extension.bulk import BulkFailed
+from monarch.rdma._gpu.device_handle import described
 from monarch.rdma.verbs import question
 from monarch.rdma.verbs.acceptor import Acceptor, Export
 from monarch.rdma.verbs.connect_record import RegionRecord
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 def _described(address: int) -> Range:
     """Memory of a GPU, by what is registered in its place."""
-    from monarch.rdma.paths.cuda_ipc import described
-
     memory = described(address)
     if memory is None:
         raise OSError("what is registered there describes no memory of a GPU")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from monarch import extension
 from monarch.extension.bulk import BulkFailed
-from monarch.rdma._process import DEVICES
-from monarch.rdma._slices import LONGEST_REST, REST
+from monarch.rdma._process.process import DEVICES
 from monarch.rdma.verbs import question
 from monarch.rdma.verbs.connect_record import RegionRecord
 from monarch.rdma.verbs.connection import Connection
 from monarch.rdma.verbs.service import in_thread
+from monarch.rdma.verbs.slices import LONGEST_REST, REST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

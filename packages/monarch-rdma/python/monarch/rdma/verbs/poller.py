@@ -89,7 +89,7 @@ class Poller:
             self._lookers = [other for other in self._lookers if other is not client]
 
     def begin(self) -> None:
-        """Somebody expects completions; as often as `end`."""
+        """A caller expects completions; as often as `end`."""
         with self._lock:
             self._busy += 1
 

@@ -131,7 +131,7 @@ class PyverbsProvider:
 
 
 def _event_channel(context: Any) -> tuple[Any, int]:
-    """A completion channel and its descriptor, which pyverbs does not tell: it is the one that is new."""
+    """A completion channel and its descriptor, which pyverbs does not show: it is the one that is new."""
     with _opening:
         before = _channels()
         channel = module("cq").CompChannel(context)

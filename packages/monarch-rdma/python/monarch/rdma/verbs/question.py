@@ -10,7 +10,7 @@ from monarch.rdma.verbs.connect_record import QueueRecord, RegionRecord
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# The first byte of a question; 0 is one about memory of a GPU (`_device_copies`).
+# The first byte of a question; 0 is one about memory of a GPU (`_gpu.copies`).
 CONNECT, EXPORT = 1, 2
 _HEAD = Struct("<BI")
 _BUFFER = Struct("<16sQ?")

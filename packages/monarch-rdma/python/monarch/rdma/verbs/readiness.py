@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch.rdma._slices import WINDOW
 from monarch.rdma.verbs import pyverbs_library
 from monarch.rdma.verbs.devices import SYSFS
 from monarch.rdma.verbs.registration import budget
+from monarch.rdma.verbs.slices import WINDOW
 
 if TYPE_CHECKING:
     from monarch.rdma.verbs.devices import Port

@@ -25,7 +25,7 @@ _CAP_IPC_LOCK = 1 << 14
 
 
 class Allocation(NamedTuple):
-    """The memory that a buffer is part of; None as generation: nobody would tell when it is freed."""
+    """The memory that a buffer is part of; None as generation: nothing reports when it is freed."""
 
     address: int
     nbytes: int
@@ -98,7 +98,7 @@ class Registrations:
                 self._over.append(entry)
 
     def forget(self, address: int, nbytes: int) -> None:
-        """Memory that is about to be freed: what is registered of it is closed, now where nobody uses it, else with its last use."""
+        """Memory that is about to be freed: what is registered of it is closed, now where nothing uses it, else with its last use."""
         with self._lock:
             for key in [k for k in self._cached if k[1].address < address + nbytes and address < k[1].address + k[1].nbytes]:
                 entry = self._cached.pop(key)

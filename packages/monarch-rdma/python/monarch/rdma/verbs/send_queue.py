@@ -1,7 +1,7 @@
 """Which requests of a queue pair are under way, and which are over when a completion comes. Decisions only.
 
 A request is signaled when it is the last of a list, and before that after 16 requests or 1 MiB: a completion costs more than a request,
-but what has arrived has to be known soon enough to keep the device busy. On a queue in order, a completion speaks for all requests before
+but what has arrived has to be known soon enough to keep the device busy. On a queue in order, a completion stands for all requests before
 it: they have succeeded, unless one has failed before. After a failure all that follow are flushed.
 """
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import select
 import threading
+import traceback
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -75,8 +76,6 @@ class Service:
         try:
             task()
         except Exception:
-            import traceback
-
             traceback.print_exc()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,6 +46,7 @@ class Pyverbs:
         return obstacle(ports, self._sysfs, self._folder)
 
     def open(self, port: Port) -> Rail:
+        # 5 ms and a library that may be absent: the owner of any buffer loads this module.
         from monarch.rdma.verbs.pyverbs_provider import PyverbsProvider
 
         return PyverbsProvider().open(port)
@@ -56,8 +58,6 @@ def library() -> Devices:
     module, _, name = os.environ.get(PROVIDER, "").partition(":")
     if not module:
         return Pyverbs()
-    from importlib import import_module
-
     return getattr(import_module(module), name)()
 
 

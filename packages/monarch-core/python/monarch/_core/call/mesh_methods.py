@@ -1,0 +1,58 @@
+"""Methods of meshes that other wheels implement: entry points of the group `monarch.mesh`, each found with its first call."""
+
+from __future__ import annotations
+
+from monarch._core.config.entry_points import BrokenEntry, load_entry
+from monarch._core.config.wheel import broken_wheel, missing_wheel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from monarch._core.call.actor_mesh import ActorMesh
+    from monarch._core.call.endpoint import Endpoint
+
+GROUP = "monarch.mesh"
+# The wheel of this project that implements all of them.
+WHEEL = "monarch-tensor"
+
+
+def implementation(method: str, what: str) -> Callable[..., Any]:
+    """The function that an entry point has for this method; `NotImplementedError` names the wheel that is missing or cannot be loaded."""
+    found = load_entry(GROUP, method)
+    if found is None:
+        raise missing_wheel(what, WHEEL)
+    if isinstance(found, BrokenEntry):
+        raise broken_wheel(what, found.describe()) from found.error
+    function: Callable[..., Any] = found.value
+    return function
+
+
+class EndpointCall:
+    """A call of an endpoint whose result is to stay where it is, as `Endpoint.rref` passes it on; immutable.
+
+    `endpoint` has the adverbs that send the call, `mesh` the called actors, `name` the method, `propagate` what the endpoint was
+    declared with. The arguments fit the signature of the method.
+    """
+
+    __slots__ = ("args", "endpoint", "kwargs", "mesh", "name", "propagate")
+
+    endpoint: Endpoint[Any, Any]
+    mesh: ActorMesh
+    name: str
+    propagate: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __init__(
+        self, endpoint: Endpoint[Any, Any], mesh: ActorMesh, name: str, propagate: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        for field, value in zip(self.__slots__, (args, endpoint, kwargs, mesh, name, propagate), strict=True):
+            object.__setattr__(self, field, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"EndpointCall.{name} cannot be set: a call is immutable")
+
+    def __repr__(self) -> str:
+        return f"<EndpointCall {self.name} of {self.mesh!r}>"

@@ -1,0 +1,72 @@
+"""The wheels of this project: how they are installed, and what errors say where one is missing.
+
+No package index has them yet: they come from a checkout, or from `dist/`, where `tools/hatch run wheels` puts them. On the public index the
+name `monarch` belongs to another project, so no text of this project may lead there; a test looks for that.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# What there is, by folder of `packages`.
+EXISTING = ("monarch-core", "monarch-jobs", "monarch-rdma", "monarch-suite")
+# A package of another project that takes the name of the namespace.
+FOREIGN = "monarch"
+# Modules and verbs of the command, by the wheel that has them.
+_MODULES = {"monarch.job": "monarch-jobs", "monarch.rdma": "monarch-rdma"}
+_VERBS = {
+    "monarch-jobs": ("apply", "context", "cp", "exec", "heal", "kill", "logs", "port-forward", "shell", "status"),
+    "monarch-rdma": ("rdma",),
+}
+# What the keys of its settings begin with.
+_SETTINGS = {"rdma_": "monarch-rdma"}
+
+
+def install_hint(wheel: str) -> str:
+    """How a wheel of this project is installed."""
+    if wheel not in EXISTING:
+        return f"{wheel} is not released yet"
+    return f"`pip install ./packages/{wheel}` in a checkout, or `pip install dist/{wheel.replace('-', '_')}-*.whl`"
+
+
+def needs_wheel(what: str, wheel: str) -> str:
+    """The text of the error of what another wheel brings."""
+    return f"{what} needs the wheel {wheel}, which is not installed\nhint: {install_hint(wheel)}"
+
+
+def missing_wheel(what: str, wheel: str) -> NotImplementedError:
+    """The error of what another wheel brings."""
+    return NotImplementedError(needs_wheel(what, wheel))
+
+
+def broken_wheel(what: str, broken: str) -> NotImplementedError:
+    """The error of what another wheel brings, whose entry point cannot be loaded; `broken` describes that."""
+    wheel = broken.partition(" ")[0]
+    return NotImplementedError(f"{what} cannot be used\n  {broken}\nhint: install a version of {wheel} that fits this monarch-core")
+
+
+def wheel_of_verb(verb: str) -> str | None:
+    """The wheel that adds a verb to the `monarch` command."""
+    return next((wheel for wheel, verbs in _VERBS.items() if verb in verbs), None)
+
+
+def wheel_of_setting(key: str) -> str | None:
+    """The wheel that declares settings of such a name."""
+    return next((wheel for prefix, wheel in _SETTINGS.items() if key.startswith(prefix)), None)
+
+
+class MissingWheels:
+    """The last finder of modules: what it is asked for is not installed."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        wheel = _MODULES.get(name)
+        if wheel is not None:
+            raise ModuleNotFoundError(needs_wheel(name, wheel), name=name)
+
+
+sys.meta_path.append(MissingWheels)  # pyright: ignore[reportArgumentType]

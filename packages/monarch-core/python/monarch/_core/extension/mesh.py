@@ -1,0 +1,73 @@
+"""What implements methods of meshes, and what a mesh reports to that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from monarch._core.call.actor_mesh import ActorMesh
+from monarch._core.call.runs import each_of
+from monarch._core.extension.ids import HostId, JobId, ProcId, Rank
+from monarch._core.hosts.proc_mesh import ProcMesh
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
+
+    from monarch._core.call.mesh_methods import EndpointCall
+    from monarch._core.shape.shape import Extent
+
+
+class MeshMethods(Protocol):
+    """Methods that a wheel implements by entry points of the group `monarch.mesh`; each method is an entry point of its own."""
+
+    def activate(self, procs: ProcMesh, /) -> AbstractContextManager[Any]:
+        """For `ProcMesh.activate`."""
+        ...
+
+    def rank_tensor(self, procs: ProcMesh, dim: str | Sequence[str], /) -> Any:
+        """For `ProcMesh.rank_tensor`."""
+        ...
+
+    def rank_tensors(self, procs: ProcMesh, /) -> dict[str, Any]:
+        """For `ProcMesh.rank_tensors`."""
+        ...
+
+    def to_table(self, procs: ProcMesh, /) -> str:
+        """For `ProcMesh.to_table`."""
+        ...
+
+    def rref(self, call: EndpointCall, /) -> Any:
+        """For `Endpoint.rref`: sends the call, and returns what stands for its results. `call.propagate` is the endpoint's."""
+        ...
+
+    def simulator(self, procs: ProcMesh, /) -> AbstractContextManager[Any]:
+        """For `patch_tensor_engine` without a factory."""
+        ...
+
+
+class MeshView(NamedTuple):
+    """What a mesh consists of. `procs`, `hosts` and `ranks` are in the order of its ranks; `ranks` are those of the spawned mesh."""
+
+    name: str
+    job: JobId
+    extent: Extent
+    procs: tuple[ProcId, ...]
+    hosts: tuple[HostId, ...]
+    ranks: tuple[Rank, ...]
+
+
+def mesh_view(mesh: ProcMesh | ActorMesh | Any) -> MeshView:
+    """The members of a mesh of procs or actors, or of a slice of it; nothing is sent. `TypeError` for anything else."""
+    if not isinstance(mesh, ProcMesh | ActorMesh):
+        raise TypeError(f"mesh_view({mesh!r}): expected a mesh of procs or actors, not {type(mesh).__name__}")
+    info = mesh._info
+    ranks = list(mesh._shape.ranks())
+    agents = each_of(info.agents)
+    return MeshView(
+        info.name,
+        JobId(info.job),
+        mesh.extent,
+        tuple(ProcId(info.procs[r]) for r in ranks),
+        tuple(HostId(agents[r]) for r in ranks),
+        tuple(Rank(r) for r in ranks),
+    )

@@ -1,0 +1,44 @@
+"""How the processes that this one knew have ended, as far as its housekeeping thread has dealt with it."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from monarch._core._native import Process as NativeProcess
+
+# The native side tells the last 4096 ends apart: what is not here any more is among those that ended long ago there.
+_MOST = 8192
+
+
+class ProcEnds:
+    """The last ones with how they ended; of those before them the native side knows that they have."""
+
+    __slots__ = ("_native", "_recent")
+
+    def __init__(self, native: NativeProcess) -> None:
+        self._native = native
+        self._recent: dict[int, Any] = {}
+
+    def update(self, ends: Iterable[tuple[int, Any]]) -> None:
+        self._recent.update(ends)
+        while len(self._recent) > _MOST:
+            del self._recent[next(iter(self._recent))]
+
+    def get(self, proc: int) -> Any:
+        """The end of this process, or None."""
+        return self._recent.get(proc) or self._native.ended_long_ago(proc)
+
+    def __contains__(self, proc: int) -> bool:
+        return self.get(proc) is not None
+
+    def __getitem__(self, proc: int) -> Any:
+        end = self.get(proc)
+        if end is None:
+            raise KeyError(proc)
+        return end
+
+    def __bool__(self) -> bool:
+        return bool(self._recent)

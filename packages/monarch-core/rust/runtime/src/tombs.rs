@@ -1,0 +1,147 @@
+//! Processes that have ended.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use wire::ProcUid;
+use wire::exit::{ExitReason, ProcEnd};
+
+/// How so many processes ended is kept, each of some hundred bytes.
+const RECENT: usize = 4096;
+/// What a process has sent last, by way of others, arrives within this time after the news of its end.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+const LONG_AGO: &str = "it ended long ago, and why is not kept";
+
+/// How a process ended, and the same as bytes for those who wait.
+pub struct Ended {
+    pub end: ProcEnd,
+    pub bytes: Vec<u8>,
+    /// Those that wait for it have been told.
+    told: AtomicBool,
+}
+
+impl Ended {
+    pub fn new(end: ProcEnd) -> Arc<Self> {
+        let bytes = postcard::to_stdvec(&end).unwrap_or_default();
+        Arc::new(Ended { end, bytes, told: AtomicBool::new(false) })
+    }
+
+    /// Is it the first time that those that wait for the process are told?
+    pub(crate) fn tell(&self) -> bool {
+        !self.told.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// How processes ended, of the last ones; that they have, of all, by eight bytes each: a handle may turn up at any time, and who is not
+/// known to have ended would be waited for.
+pub(crate) struct Tombs {
+    recent: HashMap<ProcUid, Arc<Ended>>,
+    order: VecDeque<ProcUid>,
+    old: HashSet<ProcUid>,
+    /// Says of all others only that they have ended.
+    long_ago: Arc<Ended>,
+    /// Those that may still have something to say.
+    leaving: VecDeque<(Instant, ProcUid)>,
+}
+
+impl Default for Tombs {
+    fn default() -> Self {
+        let reason = ExitReason::Stopped(LONG_AGO.to_owned());
+        let end = ProcEnd { pid: 0, started: true, host: String::new(), reason, cleaning: vec![], output: vec![], recent: vec![] };
+        let long_ago = Ended::new(end);
+        long_ago.tell();
+        Tombs { recent: HashMap::new(), order: VecDeque::new(), old: HashSet::new(), long_ago, leaving: VecDeque::new() }
+    }
+}
+
+impl Tombs {
+    pub fn get(&self, uid: ProcUid) -> Option<Arc<Ended>> {
+        self.recent.get(&uid).cloned().or_else(|| self.get_old(uid))
+    }
+
+    /// Those of which nothing else is kept.
+    pub fn get_old(&self, uid: ProcUid) -> Option<Arc<Ended>> {
+        self.old.contains(&uid).then(|| self.long_ago.clone())
+    }
+
+    /// The first news of an end counts.
+    pub fn add(&mut self, uid: ProcUid, ended: Arc<Ended>, now: Instant) {
+        if self.recent.contains_key(&uid) || self.old.contains(&uid) {
+            return;
+        }
+        self.recent.insert(uid, ended);
+        self.order.push_back(uid);
+        self.leaving.push_back((now, uid));
+        if self.order.len() > RECENT
+            && let Some(first) = self.order.pop_front()
+        {
+            self.recent.remove(&first);
+            self.old.insert(first);
+        }
+    }
+
+    /// Those that have said all by now, once each.
+    pub fn silent(&mut self, now: Instant) -> Vec<ProcUid> {
+        let count = self.leaving.partition_point(|(at, _)| now.saturating_duration_since(*at) >= LAST_WORDS);
+        self.leaving.drain(..count).map(|(_, uid)| uid).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(pid: u32) -> Arc<Ended> {
+        let reason = ExitReason::ExitCode(3);
+        Ended::new(ProcEnd {
+            pid,
+            started: true,
+            host: "h".to_owned(),
+            reason,
+            cleaning: vec![],
+            output: vec!["a line".to_owned()],
+            recent: vec![],
+        })
+    }
+
+    #[test]
+    fn the_first_news_counts() {
+        let mut tombs = Tombs::default();
+        let now = Instant::now();
+        assert!(tombs.get(ProcUid(1)).is_none());
+        tombs.add(ProcUid(1), end(10), now);
+        tombs.add(ProcUid(1), end(11), now);
+        assert_eq!(tombs.get(ProcUid(1)).map(|e| e.end.pid), Some(10));
+    }
+
+    #[test]
+    fn of_the_old_only_that_they_have_ended() {
+        let mut tombs = Tombs::default();
+        let now = Instant::now();
+        for n in 0..=RECENT as u64 {
+            tombs.add(ProcUid(n), end(n as u32), now);
+        }
+        let first = tombs.get(ProcUid(0)).expect("it has ended");
+        assert_eq!(first.end.reason, ExitReason::Stopped(LONG_AGO.to_owned()));
+        assert!(!first.tell(), "nobody is told of it again");
+        assert_eq!(tombs.get(ProcUid(1)).map(|e| e.end.pid), Some(1));
+        assert_eq!((tombs.recent.len(), tombs.order.len(), tombs.old.len()), (RECENT, RECENT, 1));
+        // Late news of it changes nothing.
+        tombs.add(ProcUid(0), end(7), now);
+        assert_eq!(tombs.get(ProcUid(0)).map(|e| e.end.pid), Some(0));
+    }
+
+    #[test]
+    fn last_words_have_their_time() {
+        let mut tombs = Tombs::default();
+        let start = Instant::now();
+        tombs.add(ProcUid(1), end(1), start);
+        tombs.add(ProcUid(2), end(2), start + Duration::from_secs(5));
+        assert_eq!(tombs.silent(start + Duration::from_secs(9)), vec![]);
+        assert_eq!(tombs.silent(start + LAST_WORDS), vec![ProcUid(1)]);
+        assert_eq!(tombs.silent(start + Duration::from_secs(60)), vec![ProcUid(2)]);
+        assert_eq!(tombs.silent(start + Duration::from_secs(60)), vec![]);
+    }
+}

@@ -1,0 +1,78 @@
+"""What a job carries besides its hosts: telemetry, an admin server, mounts. The types of the entry-point group `monarch.job_feature`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from monarch.actor import HostMesh
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class FeatureHosts(NamedTuple):
+    """The allocation that a feature starts on: how errors name the job, its `apply_id`, and its meshes by name."""
+
+    title: str
+    apply_id: str
+    meshes: Mapping[str, HostMesh]
+
+
+class Offer(NamedTuple):
+    """What a started feature adds to the `JobState`: attributes, and host meshes that take the place of meshes with the same names."""
+
+    attributes: Mapping[str, Any] = _NOTHING
+    meshes: Mapping[str, HostMesh] = _NOTHING
+
+
+class JobFeature(ABC):
+    """A feature of a job, as the job is configured with it. An entry point of the group `monarch.job_feature` is a subclass.
+
+    The constructor takes the arguments of the method of the job that adds the feature, checks them, and starts nothing.
+    """
+
+    # A start that raises, or is not over in `start_seconds`, is one warning and not an error of `state()`. It runs on a thread of its own.
+    best_effort: ClassVar[bool] = False
+    start_seconds: ClassVar[float] = 30.0
+    # How long `kill()` waits for `stop`.
+    stop_seconds: ClassVar[float] = 5.0
+    # A job may have several with different arguments, such as mounts; else a second one takes the place of the first.
+    several: ClassVar[bool] = False
+
+    @abstractmethod
+    def dump(self) -> dict[str, Any]:
+        """The configuration, and what another process needs to go on with it, as JSON; never a secret."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, saved: dict[str, Any]) -> Self:
+        """The feature out of what `dump` gave."""
+
+    @abstractmethod
+    def start(self, hosts: FeatureHosts) -> Offer:
+        """Starts on these hosts. Every `state()` calls it; what runs already is refreshed."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ends it, also what another process has started. Called by `kill()`, and for a feature that the job no longer asks for."""
+
+
+class TelemetryFeature(JobFeature):
+    """The feature `telemetry`, which two methods of a job ask for more than its start."""
+
+    @abstractmethod
+    def profile(self, on_trace_ready: Callable[..., Any] | None) -> Any:
+        """For `JobTrait.profile`."""
+
+    @abstractmethod
+    def query_client(self) -> Any:
+        """For `JobTrait.telemetry_query_client`."""
+
+
+for _public in (FeatureHosts, JobFeature, Offer, TelemetryFeature):
+    _public.__module__ = "monarch.job"

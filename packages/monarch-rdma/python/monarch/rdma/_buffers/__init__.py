@@ -1,0 +1,1 @@
+"""The handles that a program holds: buffers, sets of buffers, and batches of operations on them."""

@@ -1,0 +1,358 @@
+"""A handle of memory of any process."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from monarch import extension
+from monarch.extension import bulk
+from monarch.extension.bulk import BulkFailed, Handle
+from monarch.rdma._buffers.arguments import check_lease, check_offset, check_timeout
+from monarch.rdma._buffers.requests import serve_requests
+from monarch.rdma._machine.backend import check_backend
+from monarch.rdma._process.capability import CapabilityRecord
+from monarch.rdma._process.process import this_process
+from monarch.rdma._transfer.failure import as_error, decoder
+from monarch.rdma._transfer.memory import Memory, local_memory
+from monarch.rdma.errors import RDMAAccessError
+from monarch.rdma.paths.choice import choose
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from monarch.actor import Future
+    from monarch.rdma._gpu.device_handle import DeviceHandle
+    from monarch.rdma._transfer.memory import LocalMemory
+    from monarch.rdma.paths.path import Path
+
+# Id, epoch, owner, bytes, read-only, job, pid, capability record, backend, agent; then the name of the host.
+_PICKLED = Struct("<16sQQQ?Qi8sBQ")
+_BACKENDS = ("none", "tcp", "ibverbs")
+# Added to the backend of a buffer on a GPU; where in its registration it begins follows then, before the host.
+_ON_DEVICE = 0x80
+_DEVICE_OFFSET = Struct("<Q")
+# Bytes that a process can have.
+_MOST = 1 << 56
+# What `path`, `restrict` and `map` wait for an owner that does not answer, seconds.
+OPENING = 2.0
+
+
+class RDMABuffer:
+    """A handle of memory: any process of the job that has the handle reads and writes that memory.
+
+    `data` is a 1-D contiguous tensor or memoryview; it stays alive until the buffer ends: by `drop`, at the end of a `with`, after `lease`
+    seconds, with this process, or, if the handle was never pickled, with the handle. A `readonly` handle, and one of read-only memory, can
+    neither write nor drop, but that the process that made it may drop it.
+
+    Raises `ValueError` for other data, and for a lease that is not positive; `RdmaInitError` where nothing can carry the bytes.
+
+    Data is not atomic above 8 aligned bytes.
+
+        with RDMABuffer(memoryview(bytearray(b"weights"))) as buffer:
+            copy = bytearray(buffer.size())
+            buffer.read_into(memoryview(copy)).get()
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_address",
+        "_agent",
+        "_backend",
+        "_handle",
+        "_host",
+        "_made",
+        "_path",
+        "_pid",
+        "_readonly",
+        "_record",
+        "_size",
+        "_whole",
+    )
+    # Of one that was registered here and never pickled, where the memory is; else 0.
+    _address: int
+    _handle: Handle | DeviceHandle
+    _size: int
+    _readonly: bool
+    _host: str
+    # Of its owner's host.
+    _agent: int
+    # Made here: registered, or a part of another one.
+    _made: bool
+    _pid: int
+    _record: CapabilityRecord
+    _backend: str
+    _path: Path | None
+    # Of a part: the buffer ends with its last handle here, and so do its parts.
+    _whole: RDMABuffer | None
+
+    def __init__(self, data: LocalMemory, *, readonly: bool = False, lease: float | None = None) -> None:
+        memory, lease = local_memory(data), check_lease(lease)
+        self._register(memory, bool(readonly) or memory.readonly, lease, check_backend())
+
+    def _register(self, memory: Memory, readonly: bool, lease: float | None, backend: str) -> None:
+        process = this_process()
+        serve_requests()
+        try:
+            if memory.device is None:
+                handle = process.bulk.register(memory.address, memory.nbytes, readonly, lease, memory.keep)
+            else:
+                from monarch.rdma._gpu import device_handle  # 15 ms, with ctypes
+
+                handle = device_handle.register(process.bulk, memory, readonly, lease)
+        except BulkFailed as e:
+            raise as_error(e.args[0], "share", "this process") from None
+        member = process.member
+        self._set(handle, memory.nbytes, readonly, (member.hostname, member.host), member.pid, process.record, backend, True)
+        self._address = memory.address
+
+    def _set(
+        self,
+        handle: Handle | DeviceHandle,
+        size: int,
+        readonly: bool,
+        host: tuple[str, int],
+        pid: int,
+        record: CapabilityRecord,
+        backend: str,
+        made: bool,
+    ) -> None:
+        self._address = 0
+        self._handle = handle
+        self._size = size
+        self._readonly = readonly
+        self._host, self._agent = host
+        self._pid = pid
+        self._record = record
+        self._backend = backend
+        self._path = None
+        self._made = made
+        self._whole = None
+
+    @property
+    def backend(self) -> str:
+        """The result of `get_rdma_backend()` in the owner's process when the buffer was made: what carries bytes between hosts."""
+        return self._backend
+
+    @property
+    def path(self) -> str:
+        """How this process reaches the memory: `local`, `shm`, `cma`, `shm-staged`, `cuda-ipc`, `verbs:<device>`, `tcp` or `routed`.
+
+        Asks the owner once, for 2 s at most.
+        """
+        way = self._way()
+        try:
+            return way.open(self._handle, OPENING)
+        except BulkFailed as e:
+            raise as_error(e.args[0], "open", self._peer(), OPENING) from None
+
+    @property
+    def owner(self) -> str:
+        """The process that the memory belongs to, for people."""
+        return f"{extension.ProcId(self._handle.parts()[2])}@{self._host}:{self._pid}"
+
+    @property
+    def readonly(self) -> bool:
+        return self._readonly
+
+    def size(self) -> int:
+        """Bytes."""
+        return self._size
+
+    def read_into(self, dst: LocalMemory, *, timeout: float = 60, offset: int = 0) -> Future[None]:
+        """Copies the buffer from `offset` to its end into a prefix of `dst`, which must be long enough and writable.
+
+        `ValueError` at the call if it is not; the future raises an `RDMAError`. `timeout` bounds set-up and transfer, in seconds.
+        """
+        memory, offset, nbytes = self._reading(dst, offset)
+        return self._start(False, memory, offset, nbytes, check_timeout(timeout))
+
+    def write_from(self, src: LocalMemory, *, timeout: float = 60, offset: int = 0) -> Future[None]:
+        """Copies all of `src` to the buffer, from `offset` on; the rest of the buffer stays as it is.
+
+        `ValueError` at the call if it does not fit, `RDMAAccessError` if the handle is read-only; the future raises an `RDMAError`.
+        `timeout` bounds set-up and transfer, in seconds.
+        """
+        memory, offset = self._writing(src, offset)
+        return self._start(True, memory, offset, memory.nbytes, check_timeout(timeout))
+
+    def _reading(self, dst: Any, offset: Any) -> tuple[Memory, int, int]:
+        memory = local_memory(dst)
+        if memory.readonly:
+            raise ValueError("the local memory is read-only: it cannot be read into")
+        offset = check_offset(offset, self._size) if offset else 0
+        nbytes = self._size - offset
+        if memory.nbytes < nbytes:
+            raise ValueError(
+                f"the local memory has {memory.nbytes:,} bytes, the buffer {nbytes:,} from offset {offset:,} on: it does not fit"
+            )
+        return memory, offset, nbytes
+
+    def _writing(self, src: Any, offset: Any) -> tuple[Memory, int]:
+        memory = local_memory(src)
+        offset = check_offset(offset, self._size) if offset else 0
+        if memory.nbytes > self._size - offset:
+            raise ValueError(
+                f"the local memory has {memory.nbytes:,} bytes, the buffer {self._size - offset:,} from offset {offset:,} on: "
+                "it does not fit"
+            )
+        if self._readonly:
+            raise RDMAAccessError(f"write of {memory.nbytes:,} bytes, {self._peer()}: the handle is read-only")
+        return memory, offset
+
+    def _start(self, write: bool, memory: Memory, offset: int, nbytes: int, timeout: float) -> Future[None]:
+        operation = "write" if write else "read"
+        if self._made:
+            # The last handle of one that was never pickled may be gone before the copy is done.
+            memory = Memory(memory.address, memory.nbytes, memory.readonly, (memory.keep, self), memory.device)
+        try:
+            cell = self._way().copy(self._handle, write, memory, offset, nbytes, timeout)
+        except BulkFailed as e:
+            return bulk.failed(as_error(e.args[0], operation, self._peer(), timeout))
+        return bulk.done() if cell is None else bulk.future_of(cell, decoder(operation, {self._handle.parts()[2]: self._peer()}, timeout))
+
+    def restrict(self, *, offset: int = 0, length: int | None = None, readonly: bool = True) -> RDMABuffer:
+        """A handle of `length` bytes from `offset` on, by default of the rest, and read-only. It ends with this buffer, or by itself.
+
+        Asks the owner, for 2 s at most. `ValueError` for a range outside the buffer; `RDMAAccessError` for a writable part of a read-only
+        handle.
+        """
+        offset = check_offset(offset, self._size)
+        length = self._size - offset if length is None else length
+        if not 0 < length <= self._size - offset:
+            raise ValueError(f"length {length:,} from offset {offset:,} on is outside the buffer of {self._size:,} bytes")
+        if self._readonly and not readonly:
+            raise RDMAAccessError(f"restriction to {length:,} bytes, {self._peer()}: a read-only handle has read-only parts")
+        try:
+            handle = self._handle.restrict(offset, length, bool(readonly), OPENING)
+        except BulkFailed as e:
+            raise as_error(e.args[0], "restriction", self._peer(), OPENING) from None
+        part = RDMABuffer.__new__(RDMABuffer)
+        part._set(handle, length, bool(readonly), (self._host, self._agent), self._pid, self._record, self._backend, True)
+        part._whole = self
+        return part
+
+    def map(self) -> memoryview:
+        """The memory itself, as long as the view lives, also after a drop: no copy. Read-only for a read-only handle.
+
+        `RDMAUnsupportedError` unless it is memory of `allocate` of this host.
+        """
+        self._way()
+        try:
+            return memoryview(self._handle.map(OPENING))  # pyright: ignore[reportArgumentType]
+        except BulkFailed as e:
+            raise as_error(e.args[0], "map", self._peer(), OPENING) from None
+
+    def drop(self) -> Future[None]:
+        """Ends the buffer for all processes, at the call; the future reports the end of the last copy. A second drop does nothing.
+
+        `RDMAAccessError` for a read-only handle that this process was given.
+        """
+        if self._readonly and not self._made:
+            raise RDMAAccessError(f"drop of {self._size:,} bytes, {self._peer()}: the handle is read-only")
+        cell = self._handle.drop(60.0)
+        if self._path is not None:
+            self._path.forget(self._handle)
+        return bulk.done() if cell is None else bulk.future_of(cell, decoder("drop", {self._handle.parts()[2]: self._peer()}, 60.0))
+
+    def _way(self) -> Path:
+        way = self._path
+        if way is None:
+            way = self._path = choose(this_process().record, self._record, self._host)
+        return way
+
+    def _on_device(self) -> bool:
+        return not isinstance(self._handle, Handle)
+
+    def _peer(self) -> str:
+        return f"process {self._pid} on {self._host}"
+
+    def __enter__(self) -> RDMABuffer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
+        self.drop().get()
+
+    async def __aenter__(self) -> RDMABuffer:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None) -> None:
+        await self.drop()
+
+    def _packed(self) -> bytes:
+        id, epoch, owner, size, readonly = self._handle.parts()
+        process = this_process()
+        given: RDMABuffer | None = self
+        while given is not None:
+            try:
+                given._handle.give()
+            except BulkFailed as e:
+                raise as_error(e.args[0], "share", self._peer()) from None
+            if given._address:
+                process.forgotten.prune(process.bulk)
+                process.forgotten.give(given, given._address)
+                given._address = 0
+            given = given._whole
+        job, backend, rest = process.member.job, _BACKENDS.index(self._backend), self._host.encode()
+        if not isinstance(self._handle, Handle):
+            backend, rest = backend | _ON_DEVICE, _DEVICE_OFFSET.pack(self._handle.offset) + rest
+        return _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend, self._agent) + rest
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_received, (self._packed(),))
+
+    def __repr__(self) -> str:
+        mode = ", read-only" if self._readonly else ""
+        return f"<RDMABuffer of {self._size:,} bytes, {self._peer()}{mode}>"
+
+
+def _received(packed: object) -> RDMABuffer:
+    """A handle that this process was given; `RDMAAccessError` where it is malformed, or of another job."""
+    id, epoch, owner, size, readonly, job, pid, host, backend, agent, rest = _unpacked(packed)
+    process = this_process()
+    buffer = RDMABuffer.__new__(RDMABuffer)
+    on_device, device_offset = bool(backend & _ON_DEVICE), 0
+    if on_device:
+        if len(rest) < _DEVICE_OFFSET.size:
+            raise _malformed("it ends within the offset on its device")
+        (device_offset,), rest = _DEVICE_OFFSET.unpack_from(rest), rest[_DEVICE_OFFSET.size :]
+        if device_offset > _MOST:
+            raise _malformed(f"an offset of {device_offset:,} bytes on its device")
+    try:
+        name = rest.decode()
+    except UnicodeDecodeError:
+        raise _malformed("its host has no name in UTF-8") from None
+    if job != process.member.job:
+        raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
+    record = CapabilityRecord(host, _BACKENDS[backend & ~_ON_DEVICE] == "ibverbs")
+    is_far = record.host != process.record.host
+    if agent != process.member.host:
+        extension.reach(owner, agent)
+    if on_device:
+        from monarch.rdma._gpu import device_handle  # 15 ms, with ctypes
+
+        handle = device_handle.received(process.bulk, id, epoch, owner, size, device_offset, readonly, is_far)
+    else:
+        handle = process.bulk.handle(id, epoch, owner, size, readonly, is_far)
+    buffer._set(handle, size, readonly, (name, agent), pid, record, _BACKENDS[backend & ~_ON_DEVICE], False)
+    return buffer
+
+
+def _unpacked(packed: object) -> tuple[bytes, int, int, int, bool, int, int, bytes, int, int, bytes]:
+    """The fields of a pickled handle, and what follows them."""
+    if not isinstance(packed, bytes):
+        raise _malformed(f"{type(packed).__name__}, not bytes")
+    if len(packed) < _PICKLED.size:
+        raise _malformed(f"{len(packed)} bytes of at least {_PICKLED.size}")
+    id, epoch, owner, size, readonly, job, pid, host, backend, agent = _PICKLED.unpack_from(packed)
+    if not 0 < size <= _MOST:
+        raise _malformed(f"a buffer of {size:,} bytes")
+    if backend & ~_ON_DEVICE >= len(_BACKENDS):
+        raise _malformed(f"backend {backend & ~_ON_DEVICE}")
+    return id, epoch, owner, size, readonly, job, pid, host, backend, agent, packed[_PICKLED.size :]
+
+
+def _malformed(why: str) -> RDMAAccessError:
+    return RDMAAccessError(
+        f"malformed handle of an RDMA buffer: {why}", hint="handles are made by RDMABuffer, and travel as arguments, results and state"
+    )

@@ -1,0 +1,61 @@
+"""Operations that are prepared once and submitted any number of times."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monarch.extension import bulk
+from monarch.rdma._buffers.arguments import check_timeout
+from monarch.rdma._transfer.failure import decoder
+from monarch.rdma.paths.host_memory import HOST_MEMORY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from monarch.actor import Future, Port
+    from monarch.rdma._transfer.operation import Operation
+
+# What preparing waits for owners that do not answer, seconds; what is not known then is found out at the first submit.
+_OPENING = 2.0
+
+
+class RDMAPlan:
+    """Operations that are checked, with paths opened, and submitted any number of times; made by `RDMAAction.prepare` and `RDMABufferSet`.
+
+    `nbytes` is how many bytes a submit moves, `ops` how many operations it has.
+    """
+
+    __slots__ = ("_peers", "_plan", "_way", "nbytes", "ops")
+    nbytes: int
+    ops: int
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self.ops = len(operations)
+        self.nbytes = sum(op.nbytes for op in operations)
+        buffers = {id(op.buffer): op.buffer for op in operations}.values()
+        # Choosing fails where no path reaches. What a path does not carry, it leaves to that of this host.
+        ways = {buffer._way() for buffer in buffers}
+        self._way = next((way for way in ways if way is not HOST_MEMORY), HOST_MEMORY)
+        self._peers = {buffer._handle.parts()[2]: buffer._peer() for buffer in buffers}
+        self._plan = self._way.plan(operations)
+
+    def _open(self) -> RDMAPlan:
+        self._plan.open(_OPENING)
+        return self
+
+    def _in_flight(self) -> bool:
+        return self._plan.in_flight()
+
+    def submit(self, *, timeout: float = 60, notify: tuple[Port[Any], object] | None = None) -> Future[None]:
+        """Starts all operations, which run at the same time in no order; after those of an earlier submit of this plan.
+
+        `notify` is a port and a value, which is pickled now and sent when all bytes are in place; not after a failure. The future raises
+        the `RDMAError` of the first operation that failed; others may have been done. `timeout` bounds all of it, in seconds.
+        """
+        seconds = check_timeout(timeout)
+        cell = self._way.submit(self._plan, seconds, None if notify is None else bulk.notify(*notify))
+        operation = f"batch of {self.ops:,} operation{'s' * (self.ops != 1)}"
+        return bulk.future_of(cell, decoder(operation, self._peers, seconds))
+
+    def __repr__(self) -> str:
+        return f"<RDMAPlan of {self.ops:,} operations, {self.nbytes:,} bytes>"

@@ -1,0 +1,1 @@
+"""The terms of a transfer: local memory, operations, and failures."""

@@ -1,0 +1,48 @@
+"""One operation of a batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from monarch.extension.bulk import Handle
+
+if TYPE_CHECKING:
+    from monarch.rdma._buffers.buffer import RDMABuffer
+    from monarch.rdma._gpu.device_handle import DeviceHandle
+    from monarch.rdma._transfer.memory import Memory
+
+# rust/bridge/src/bulk/plan.rs
+READ, WRITE, FETCH_ADD, COMPARE_AND_SWAP = range(4)
+
+
+class Step(NamedTuple):
+    """What is to be done with the memory that a handle names."""
+
+    handle: Handle | DeviceHandle
+    kind: int
+    memory: Memory
+    nbytes: int
+    offset: int = 0
+    first: int = 0
+    second: int = 0
+
+    @property
+    def on_device(self) -> bool:
+        """One of its ends is on a GPU."""
+        return self.memory.device is not None or not isinstance(self.handle, Handle)
+
+
+class Operation(NamedTuple):
+    """`nbytes` between local memory and a buffer at `offset`; the last two are operands of what changes a word."""
+
+    kind: int
+    buffer: RDMABuffer
+    memory: Memory
+    nbytes: int
+    offset: int = 0
+    first: int = 0
+    second: int = 0
+
+    @property
+    def step(self) -> Step:
+        return Step(self.buffer._handle, self.kind, self.memory, self.nbytes, self.offset, self.first, self.second)

@@ -1,0 +1,30 @@
+"""Methods of meshes, as monarch-tensor implements them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from monarch.actor import ProcMesh, ValueMesh
+from monarch.extension.mesh import EndpointCall, mesh_view
+
+
+@contextmanager
+def activate(procs: ProcMesh) -> Generator[str]:
+    yield f"{procs.size()} procs are active"
+
+
+def to_table(procs: ProcMesh) -> str:
+    view = mesh_view(procs)
+    return "\n".join(f"{view.name}[{rank}] {proc} on {host}" for rank, proc, host in zip(view.ranks, view.procs, view.hosts, strict=True))
+
+
+def rref(call: EndpointCall) -> tuple[str, ValueMesh[Any]]:
+    """Sends the call with every argument twice; what `propagate` is says where the results are."""
+    doubled = tuple(argument + argument for argument in call.args)
+    return call.propagate, call.endpoint.call(*doubled, **call.kwargs).get()
+
+
+def rank_tensors(procs: ProcMesh) -> NoReturn:
+    raise ArithmeticError(f"no ranks for {procs.size()} procs")
