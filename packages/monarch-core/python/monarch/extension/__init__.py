@@ -58,7 +58,7 @@ _HOMES = {
     "config.setting": ("Setting",),
     "config.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
     "errors.declared": ("error_text",),
-    "errors.errors": ("PromiseDropped", "RequestError", "ServiceError"),
+    "errors.extension": ("PromiseDropped", "RequestError", "ServiceError"),
     "errors.table": ("ErrorRow",),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
     "extension.listening": ("HostEnd", "HostJoined", "Listening", "ProcJoined", "listen"),

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 use runtime::agent::AgentOptions;
 use runtime::census::Asker;
 use runtime::lending::{NEVER, UNDECIDED};

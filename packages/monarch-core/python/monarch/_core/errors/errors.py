@@ -155,18 +155,14 @@ class MeshFailure:
         self._traceback = None if traceback is None else _exact(traceback)
         self._output = [_exact(line) for line in output]
         self._chain = [_exact(display) for display in chain]
-        self._during = during
-        self._recent = recent
+        self._during, self._recent = during, recent
 
     @property
     def recent_events(self) -> tuple[Event, ...]:
         """The last events of the process whose end was the cause, oldest first; empty if none were recorded."""
-        recent = _first(self)[0]._recent
-        if not recent:
-            return ()
         from monarch._core._native.events import decode
 
-        return tuple(decode(recent))
+        return tuple(decode(_first(self)[0]._recent))
 
     def report(self) -> str:
         """The whole story: culprit and cause first, then who passed it on, traceback, last output and a hint."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from monarch._core._native.events import Event, Ring
-from monarch._core.config.entry_points import Broken, load, names
+from monarch._core.config.entry_points import BrokenEntry, entry_names, load_entry
 from monarch._core.extension.ids import ProcId
 from monarch._core.extension.membership import is_ending
 from monarch._core.process.current import current_process
@@ -166,10 +166,10 @@ def observe(observer: Observer | str, *, every: float = 0.2) -> Observation:
         raise ValueError(f"invalid time between batches {every}: must be positive and finite")
     if not isinstance(observer, str):
         return Observation(getattr(observer, "__qualname__", type(observer).__qualname__), observer, every)
-    found = load(GROUP, observer)
+    found = load_entry(GROUP, observer)
     if found is None:
-        raise LookupError(f"no wheel has an observer {observer!r}; there is {', '.join(names(GROUP)) or 'none'}")
-    if isinstance(found, Broken):
+        raise LookupError(f"no wheel has an observer {observer!r}; there is {', '.join(entry_names(GROUP)) or 'none'}")
+    if isinstance(found, BrokenEntry):
         raise ImportError(found.describe()) from found.error
     return Observation(f"{observer!r} of {found.wheel}", found.value, every)
 
