@@ -297,8 +297,10 @@ def actor_class(cls: type) -> ActorClass:
 
 def check_arguments(function: Any, skip: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raises the `TypeError` that a call with `skip` leading arguments more would raise."""
-    if function is object.__init__ and (args or kwargs):
-        raise TypeError("the class has no __init__ and takes no arguments")
+    if function is object.__init__:
+        if args or kwargs:
+            raise TypeError("the class has no __init__ and takes no arguments")
+        return
     code = getattr(function, "__code__", None)
     if code is not None and not kwargs and not code.co_kwonlyargcount:
         given = len(args) + skip
