@@ -123,6 +123,21 @@ def test_each_cell_is_interrupted_for_its_own_failure(kernel: Kernel):
     survives(kernel)
 
 
+def test_cell_whose_callback_swallows_the_interrupt(kernel: Kernel):
+    """The interpreter drops what a weak reference's callback raises."""
+    kernel.cell(SETUP)
+    kernel.cell("""
+import weakref
+class Thing: pass
+def callback(_):
+    one.err.broadcast()
+    threading.Event().wait()
+""")
+    shown = kernel.cell("reference = weakref.ref(Thing(), callback)\nthreading.Event().wait()")
+    assert shown["error"] == "KeyboardInterrupt: " and shown["stderr"].count(UNHANDLED) == 1
+    survives(kernel)
+
+
 def test_hook_that_raises_in_a_kernel(kernel: Kernel):
     kernel.cell(SETUP)
     kernel.cell("def hook(failure): raise OSError('no pager')\nmonarch.actor.unhandled_fault_hook = hook")

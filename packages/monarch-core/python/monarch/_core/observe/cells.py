@@ -62,16 +62,21 @@ class Cells:
 
     def interrupt(self) -> None:
         """The running cell, once. From any thread."""
+        from monarch._core.process.interrupt import interrupt_by
+
+        with self.lock:
+            if not self.running or self.interrupted == self.number:
+                return
+            self.interrupted = self.number
+        interrupt_by(self._send)
+
+    def _send(self) -> None:
         import signal
 
         from monarch._core.process.interrupt import INTERRUPT_SIGNAL
 
-        with self.lock:
-            if not self.running or self.interrupted == self.number or self.main is None:
-                return
-            self.interrupted = self.number
         # Without our handler the signal would be the end of the kernel.
-        if signal.getsignal(INTERRUPT_SIGNAL) == self._on_signal:
+        if self.main is not None and signal.getsignal(INTERRUPT_SIGNAL) == self._on_signal:
             signal.pthread_kill(self.main, INTERRUPT_SIGNAL)
 
     def _text(self, head: str, report: str) -> str:

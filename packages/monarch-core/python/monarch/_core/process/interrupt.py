@@ -45,25 +45,33 @@ def is_leaving() -> bool:
 
 
 _unraisable_hook: Callable[[Any], object] | None = None
+_again: Callable[[], object] | None = None
 
 
 def interrupt_main_thread() -> None:
-    """Interrupts the main thread, also in a system call.
+    """Interrupts the main thread, also in a system call."""
+    interrupt_by(_send)
 
-    The interpreter drops an exception that leaves a callback or a destructor, as those of its import system: this one comes again then.
+
+def interrupt_by(send: Callable[[], object]) -> None:
+    """Interrupts the main thread by `send`.
+
+    The interpreter drops an exception that leaves a callback or a destructor, as those of its import system: it is sent again then.
     """
-    global _unraisable_hook
+    global _unraisable_hook, _again
+    _again = send
     if _unraisable_hook is None:
         _unraisable_hook, sys.unraisablehook = sys.unraisablehook, _again_if_dropped
-    _send()
+    send()
 
 
 def _again_if_dropped(unraisable: Any) -> None:
     import threading
 
-    if issubclass(unraisable.exc_type, KeyboardInterrupt) and threading.current_thread() is threading.main_thread() and not _leaving:
+    dropped = issubclass(unraisable.exc_type, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+    if dropped and not _leaving and _again is not None:
         # From another thread: in here it would be dropped once more.
-        start_new_thread(_send, ())
+        start_new_thread(_again, ())
     elif _unraisable_hook is not None:
         _unraisable_hook(unraisable)
 
