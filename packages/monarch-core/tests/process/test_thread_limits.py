@@ -57,6 +57,8 @@ except SpawnError as e:
     assert e.failure.reason.kind == "not_started"
 else:
     raise AssertionError("it started")
+# The news of a mesh that has been stopped is no news any more.
+eventually("the call of the hook", lambda: failures)
 try:
     late.echo.call_one(1).get()
 except SpawnError as e:
