@@ -198,42 +198,56 @@ pub fn now() -> u64 {
     ::events::now_if_on()
 }
 
+// Texts come from users: what is no Unicode is replaced, and refused nowhere.
+
 #[pyfunction]
-pub fn proc_start(mesh: &str, rank: u64) {
-    ::events::proc_start(mesh.as_bytes(), rank, u64::from(std::process::id()));
+pub fn proc_start(mesh: &Bound<'_, PyString>, rank: u64) {
+    ::events::proc_start(mesh.to_string_lossy().as_bytes(), rank, u64::from(std::process::id()));
 }
 
 #[pyfunction]
-pub fn actor_end(mesh: u64, actor: &str, kind: &str, detail: &str) {
-    ::events::actor_end(mesh, actor.as_bytes(), kind.as_bytes(), detail.as_bytes());
+pub fn actor_end(mesh: u64, actor: &Bound<'_, PyString>, kind: &Bound<'_, PyString>, detail: &Bound<'_, PyString>) {
+    ::events::actor_end(mesh, actor.to_string_lossy().as_bytes(), kind.to_string_lossy().as_bytes(), detail.to_string_lossy().as_bytes());
 }
 
 #[pyfunction]
-pub fn supervision_delivered(mesh: u64, rank: u64, owner: &str, kind: &str) {
-    ::events::supervision_delivered(mesh, rank, owner.as_bytes(), kind.as_bytes());
+pub fn supervision_delivered(mesh: u64, rank: u64, owner: &Bound<'_, PyString>, kind: &Bound<'_, PyString>) {
+    ::events::supervision_delivered(mesh, rank, owner.to_string_lossy().as_bytes(), kind.to_string_lossy().as_bytes());
 }
 
 #[pyfunction]
-pub fn log_line(name: &str, level: u64, fields: &str) {
-    ::events::log_line(name.as_bytes(), level, fields.as_bytes());
+pub fn log_line(name: &Bound<'_, PyString>, level: u64, fields: &Bound<'_, PyString>) {
+    ::events::log_line(name.to_string_lossy().as_bytes(), level, fields.to_string_lossy().as_bytes());
 }
 
 #[pyfunction]
-pub fn user_event(name: &str, fields: &str) {
-    ::events::user_event(name.as_bytes(), fields.as_bytes());
+pub fn user_event(name: &Bound<'_, PyString>, fields: &Bound<'_, PyString>) {
+    ::events::user_event(name.to_string_lossy().as_bytes(), fields.to_string_lossy().as_bytes());
 }
 
 #[pyfunction]
-pub fn span_enter(span: u64, parent: u64, name: &str, fields: &str) {
-    ::events::span_enter(span, parent, name.as_bytes(), fields.as_bytes());
+pub fn span_enter(span: u64, parent: u64, name: &Bound<'_, PyString>, fields: &Bound<'_, PyString>) {
+    ::events::span_enter(span, parent, name.to_string_lossy().as_bytes(), fields.to_string_lossy().as_bytes());
 }
 
 #[pyfunction]
-pub fn span_exit(span: u64, name: &str, duration: u64, failed: bool) {
-    ::events::span_exit(span, name.as_bytes(), duration, u64::from(failed));
+pub fn span_exit(span: u64, name: &Bound<'_, PyString>, duration: u64, failed: bool) {
+    ::events::span_exit(span, name.to_string_lossy().as_bytes(), duration, u64::from(failed));
 }
 
 #[pyfunction]
-pub fn metric_update(meter: &str, name: &str, kind: &str, amount: f64, attributes: &str) {
-    ::events::metric_update(meter.as_bytes(), name.as_bytes(), kind.as_bytes(), amount, attributes.as_bytes());
+pub fn metric_update(
+    meter: &Bound<'_, PyString>,
+    name: &Bound<'_, PyString>,
+    kind: &Bound<'_, PyString>,
+    amount: f64,
+    attributes: &Bound<'_, PyString>,
+) {
+    ::events::metric_update(
+        meter.to_string_lossy().as_bytes(),
+        name.to_string_lossy().as_bytes(),
+        kind.to_string_lossy().as_bytes(),
+        amount,
+        attributes.to_string_lossy().as_bytes(),
+    );
 }
