@@ -87,8 +87,10 @@ class Run:
         with (
             contextlib.ExitStack() as floods,
             open(stderr, "w") as err,
-            open(folder / "stdout", "w+") as out,
-            subprocess.Popen(argv, env=before.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, pass_fds=passed) as process,
+            open(folder / "stdout", "w") as told,
+            # Of its own: who shares a descriptor shares the place in the file.
+            open(folder / "stdout") as out,
+            subprocess.Popen(argv, env=before.environment, stdin=subprocess.DEVNULL, stdout=told, stderr=err, pass_fds=passed) as process,
         ):
             end = time.monotonic() + options.seconds + BEYOND_S
             ended = seen = 0
