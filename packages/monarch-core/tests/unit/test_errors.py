@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch._core.errors import errors
+from monarch._core.errors import errors, extension
 from monarch._core.errors import table as error_table
 from monarch._core.errors.errors import (
     ActorError,
@@ -80,7 +80,7 @@ def test_table_is_closed():
     assert [row.code for row in ERROR_TABLE[:9]] == list(REASONS)
     for row in ERROR_TABLE:
         assert re.fullmatch(r"[a-z_]+", row.code)
-        assert hasattr(errors, row.error)
+        assert hasattr(errors, row.error) or hasattr(extension, row.error)
         assert not row.template.endswith(".") or row.code == "orphaned"
         assert [field for _, field, _, _ in string.Formatter().parse(row.template) if field == ""] == []
 
