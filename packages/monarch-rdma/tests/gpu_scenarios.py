@@ -9,7 +9,12 @@ import contextlib
 import os
 import pickle
 import signal
+import sys
 import warnings
+from pathlib import Path
+
+# The helpers of core's tests, for scripts as for pytest.
+sys.path.append(str(Path(__file__).parents[2] / "monarch-core" / "tests" / "process"))
 
 from eventually import eventually
 from gpu_actors import Both, Owner, Reader, content, tensor, zeros
