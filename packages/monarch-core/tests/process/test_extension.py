@@ -28,10 +28,25 @@ class Peer(Actor):
         extension.serve("test.returns", lambda request: 7)  # pyright: ignore
         extension.serve("test.refuses", lambda request: request.fail(b"\x00\x01") or request.defer())
         extension.serve("test.later", self._later)
+        extension.serve("test.mute", self._mute)
+        extension.serve("test.surrogate", self._surrogate)
+        extension.serve("test.fails_with_text", lambda request: request.fail("text"))
+        extension.serve("test.both", lambda request: request.defer() or b"and an answer")
+        extension.serve("test.drops", lambda request: request.defer())
         extension.serve("test.never", lambda request: request.defer() or self.kept.append(request))
 
     def _raises(self, request: extension.Request) -> bytes:
         raise ValueError(f"{len(request.body)} is too many")
+
+    def _mute(self, request: extension.Request) -> bytes:
+        class Mute(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError
+
+        raise Mute
+
+    def _surrogate(self, request: extension.Request) -> bytes:
+        raise ValueError("\ud800")
 
     def _leaves(self, request: extension.Request) -> bytes:
         raise SystemExit(3)
@@ -245,6 +260,11 @@ def test_deferred_request_is_answered_once(peers: Any) -> None:
         ("test.leaves", r"failed: SystemExit: 3", b"SystemExit: 3"),
         ("test.returns", r"failed: TypeError: the handler returned int, not bytes", None),
         ("test.refuses", r"failed: 2 bytes", b"\x00\x01"),
+        ("test.mute", r"failed: .*Mute", None),
+        ("test.surrogate", r"failed: ValueError", None),
+        ("test.fails_with_text", r"failed: TypeError: .*answered with str: expected bytes", None),
+        ("test.both", r"failed: TypeError: the handler deferred the answer, and returned bytes", None),
+        ("test.drops", r"failed: its handler has dropped it without an answer", None),
     ],
 )
 def test_failed_request_says_why(peers: Any, name: str, text: str, body: bytes | None) -> None:

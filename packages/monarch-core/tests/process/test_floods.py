@@ -205,7 +205,9 @@ def agent(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agent]:
 def test_refused_connections_are_counted_in_few_lines(agent: Agent):
     for _ in range(REFUSED):
         ask(agent.address, b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-    agent.until("all refusals", lambda: sum(event.get("count", 1) for event in agent.events("host.refused")), lambda count: count >= REFUSED)
+    agent.until(
+        "all refusals", lambda: sum(event.get("count", 1) for event in agent.events("host.refused")), lambda count: count >= REFUSED
+    )
     events = agent.events("host.refused")
     assert sum(event.get("count", 1) for event in events) == REFUSED
     assert 1 <= len(events) <= FEW_LINES

@@ -47,7 +47,7 @@ class BrokenEntry:
 
     def describe(self) -> str:
         """One line that names the wheel, the entry point and the error."""
-        return f"{self.wheel}: entry point {self.name!r} of {self.group} ({self.target}): {type(self.error).__name__}: {self.error}"
+        return f"{self.wheel}: entry point {self.name!r} of {self.group} ({self.target}): {type(self.error).__name__}: {_said(self.error)}"
 
     def report(self) -> str:
         """That line, and the traceback."""
@@ -73,9 +73,13 @@ def entry_names(group: str) -> list[str]:
 
 
 def load_entry(group: str, name: str) -> LoadedEntry | BrokenEntry | None:
-    """The entry point, loaded at most once a process; None if no wheel has it. What its import raises is in `BrokenEntry`."""
+    """The entry point, loaded at most once a process; None if no wheel has it. What its import raises is in `BrokenEntry`.
+
+    One that could not be loaded for want of descriptors, memory or the like is tried again.
+    """
     key = group, name
-    if key not in _known:
+    known = _known.get(key)
+    if key not in _known or (isinstance(known, BrokenEntry) and isinstance(known.error, OSError | MemoryError)):
         entry = _all().entries.get(group, {}).get(name)
         _known[key] = None if entry is None else _load(entry)
     return _known[key]
@@ -167,6 +171,13 @@ def _repair(wheel: str) -> str:
         return install_hint(wheel)
     core = _all().core
     return f"`pip install -U {wheel}`" + ("" if core is None else f", or another version of it that was built for {CORE} {core}")
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a class of the wheel's
+        return "<exception str() failed>"
 
 
 def _formatted(error: BaseException) -> str:

@@ -63,9 +63,14 @@ class Promise(Generic[T]):
         _complete(self._call)
 
     def __del__(self) -> None:
-        if not self._outcome:
-            self._outcome.append((None, PromiseDropped(promise_dropped(self.name))))
-            _complete(self._call)
+        outcome = getattr(self, "_outcome", None)
+        if outcome is None or outcome:  # it was never made, or is set
+            return
+        try:
+            outcome.append((None, PromiseDropped(promise_dropped(self.name))))
+        except ImportError:  # the interpreter ends, and nobody reads the future
+            return
+        _complete(self._call)
 
     def __repr__(self) -> str:
         return f"<Promise {self.name}: {'set' if self._outcome else 'not set'}>"

@@ -115,10 +115,18 @@ class Observation:
         self._thread = Thread(target=self._run, name="monarch-observer", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Detaches the observer, after it has got what was recorded until now. Returns when it is done."""
+    def stop(self, timeout: float | None = 10.0) -> bool:
+        """Detaches the observer, after it has got what was recorded until now.
+
+        Waits until it has returned, at most so many seconds (None: for ever), and tells whether it has. From inside the observer it does
+        not wait.
+        """
+        from threading import current_thread
+
         self._stop.set()
-        self._thread.join()
+        if current_thread() is not self._thread:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def _run(self) -> None:
         try:

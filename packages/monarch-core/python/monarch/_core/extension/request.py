@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from monarch._core.call.future import Future
 from monarch._core.config.entry_points import BrokenEntry, load_entry
 from monarch._core.errors.extension import RequestError, request_failed, request_proc_ended, request_unhandled
 from monarch._core.extension.ids import ProcId
 from monarch._core.extension.membership import end_of
 from monarch._core.extension.thread import extension_thread
+from monarch._core.pickle.remote_exception import raised_text
 from monarch._core.process.current import current_process
+from monarch._core.process.fork import is_child
 from monarch._core.process.process import ERROR, FAILED, FIRST_ERROR, NAMED, OK, PROC_ENDED
 
 TYPE_CHECKING = False
@@ -55,9 +59,17 @@ class Request:
         self._reply(ERROR, body)
 
     def _reply(self, status: int, body: bytes) -> None:
+        if not isinstance(body, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"request {self.name!r} answered with {type(body).__name__}: expected bytes")
         if not self._answered:
             self._answered = True
-            self._process.native.reply(self.proc, self._slot, 0, status, body)
+            self._process.native.reply(self.proc, self._slot, 0, status, bytes(body))
+
+    def __del__(self) -> None:
+        # Nobody can answer it any more: the sender would wait for ever.
+        if not self._answered and not is_child():
+            with suppress(Exception):  # the interpreter ends
+                self._reply(ERROR, b"its handler has dropped it without an answer")
 
     def _unhandled(self, text: str) -> None:
         self._reply(FAILED, text.encode())
@@ -131,8 +143,10 @@ def _handle(request: Request) -> None:
         if handler is None:
             return
         answer = handler(request)
-        if request._deferred:
+        if request._deferred and answer is None:
             return
+        if request._deferred:
+            raise TypeError(f"the handler deferred the answer, and returned {type(answer).__name__}")
         if not isinstance(answer, bytes | bytearray | memoryview):
             raise TypeError(f"the handler returned {type(answer).__name__}, not bytes")
         request.answer(bytes(answer))
@@ -140,7 +154,7 @@ def _handle(request: Request) -> None:
         import logging
 
         logging.getLogger("monarch.extension").warning("the handler of requests %r raised", request.name, exc_info=e)
-        request.fail(f"{type(e).__name__}: {e}".encode())
+        request.fail(raised_text(e).encode(errors="backslashreplace"))
 
 
 def _found(request: Request) -> Handler | None:

@@ -297,7 +297,7 @@ def added() -> Iterator[Line]:
             continue
         try:
             yield from (Line(*line) for line in found.value())
-        except Exception as e:  # whatever another wheel raises
+        except (Exception, SystemExit) as e:  # whatever another wheel raises
             failed = found.broken(e)
             yield Line(found.name, failed.report(), failed.todo)
 

@@ -66,7 +66,17 @@ def _json(fields: Mapping[str, object]) -> str:
         return ""
     import json
 
-    return json.dumps(fields, default=str)
+    try:
+        return json.dumps(fields, default=str)
+    except Exception:  # keys, cycles, numbers or classes that are no JSON, and have no text either: an event is no reason to fail
+        return json.dumps({_shown(name): _shown(value) for name, value in fields.items()})
+
+
+def _shown(value: object) -> str:
+    try:
+        return str(value)[:1000]
+    except Exception:
+        return f"<{type(value).__name__}>"
 
 
 def span(name: str, **attributes: object) -> _Span:
