@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 # Interrupts the main thread where Ctrl-C would not: in the background of a shell SIGINT is ignored, and a script may ignore it too or
 # leave it to the kernel. One that nobody else uses: neither libraries nor debuggers take the last of the real-time signals.
 INTERRUPT_SIGNAL = 62
+# Does nothing but end a system call. A signal that comes between the interpreter's last look and the call waits until the call ends.
+_NUDGE_SIGNAL = 61
+_NUDGE_PAUSES = (0.05, 1.0)  # seconds, the first and the longest; each is twice the one before
 
 
 def listen() -> None:
@@ -23,6 +26,8 @@ def listen() -> None:
 
     if signal.getsignal(INTERRUPT_SIGNAL) == signal.SIG_DFL:
         signal.signal(INTERRUPT_SIGNAL, interrupted)
+    if signal.getsignal(_NUDGE_SIGNAL) == signal.SIG_DFL:
+        signal.signal(_NUDGE_SIGNAL, _notice)
 
 
 def interrupted(number: int, frame: object) -> None:
@@ -63,6 +68,31 @@ def interrupt_by(send: Callable[[], object]) -> None:
     if _unraisable_hook is None:
         _unraisable_hook, sys.unraisablehook = sys.unraisablehook, _again_if_dropped
     send()
+    start_new_thread(_nudge, ())
+
+
+_noticed = False
+
+
+def _notice(number: int, frame: object) -> None:
+    """In the main thread, after the handlers of the signals that came before."""
+    global _noticed
+    _noticed = True
+
+
+def _nudge() -> None:
+    """Until the main thread has run its handlers."""
+    import signal
+    import threading
+    from time import sleep
+
+    global _noticed
+    _noticed = False
+    main, (pause, longest) = threading.main_thread().ident, _NUDGE_PAUSES
+    while not (_noticed or _leaving) and main is not None and signal.getsignal(_NUDGE_SIGNAL) is _notice:
+        signal.pthread_kill(main, _NUDGE_SIGNAL)
+        sleep(pause)
+        pause = min(2 * pause, longest)
 
 
 def _again_if_dropped(unraisable: Any) -> None:
