@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
+from eventually import eventually
 from slurm_jobs import NODE, Jobs
 
 from monarch.job import JobEndedError, JoinTimeoutError, SlurmJob, SubmitError, job_load
@@ -113,7 +114,8 @@ def test_a_heterogeneous_job(jobs: Jobs) -> None:
     assert job._launcher().relaunch(job._ids, [("small", 0)]) == [("small", 0)]
     assert jobs.joined(job).hosts[2].name == status.hosts[2].name
     job.kill()
-    assert jobs.cluster.run("squeue", "-h") == ""
+    # Nodes are being cleaned for a moment.
+    eventually("an empty queue", lambda: jobs.cluster.run("squeue", "-h"), lambda text: text == "")
 
 
 def test_fewer_nodes_than_asked_for(jobs: Jobs) -> None:
