@@ -34,8 +34,8 @@ def error_text(code: str, **fields: object) -> str:
     `KeyError` for a code that no wheel declares, and for a field of the template that is not given.
 
     >>> from monarch.extension import error_text
-    >>> print(error_text("request_unhandled", name="rows", proc="<4>", why="nobody knows it"))
-    request rows to <4> has no handler: nobody knows it
+    >>> print(error_text("request_unhandled", name="rows", proc="<4>", why="no wheel declares it"))
+    request rows to <4> has no handler: no wheel declares it
       hint: install the wheel that has the handler on every host, in the environment that the procs run in
     """
     row = row_of(code)

@@ -81,7 +81,7 @@ class Running:
 
 def _unset() -> asyncio.Future[int]:
     future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    # Of a start that nobody waits for, the failure is in the note.
+    # The note keeps the failure of a start that no request waits for.
     future.add_done_callback(lambda done: done.cancelled() or done.exception())
     return future
 
@@ -124,7 +124,7 @@ class HostServices(Actor):
                         raise
             elif process.native.job_of(asker) is None:
                 raise RuntimeError("the job that asks for it has ended")
-            # It has ended, which its owner hears in a moment: what starts then is waited for.
+            # The process has ended, and its owner is about to be notified: the next start is waited for.
             await renewed.wait()
 
     @concurrent_endpoint
@@ -175,7 +175,7 @@ class HostServices(Actor):
                 proc = await self._launch(running)
             except Exception as e:
                 why = _why(e).partition("\n")[0]
-                # Who waits is told; the next asker waits for the next start.
+                # Waiting requests get the failure; the next request waits for the next start.
                 running.start.set_exception(e)
                 running.renew()
             else:
@@ -239,7 +239,7 @@ def _keeper() -> Any:
         if _services is None:
             process = current_process()
             found = own_proc(process)._spawn("services", HostServices, (), {})
-            # Its failure is told to those who ask for a service, and does not end the agent.
+            # Requests for a service get its failure; the agent goes on.
             process.supervision.disown(found._info.uid)
             _services = found
         return _services

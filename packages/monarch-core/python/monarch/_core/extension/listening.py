@@ -120,7 +120,7 @@ class _Arrivals:
 
 
 class Members:
-    """What the listeners of a process are told. All but `listen` and `remove` tell it on the extension thread."""
+    """The events of the listeners of a process. All methods but `listen` and `remove` deliver on the extension thread."""
 
     def __init__(self, process: LocalProcess) -> None:
         self.process = process
