@@ -60,6 +60,8 @@ struct Out {
     want_write: bool,
     /// The poller has been asked to flush it.
     held: bool,
+    /// And to do so within a moment, whether or not a thread waits.
+    soon: bool,
     /// When the last small message was sent.
     last: Option<Instant>,
     down: bool,
@@ -224,7 +226,10 @@ impl Link {
             && let Some(me) = self.me.upgrade()
         {
             out.held = true;
-            self.poller.hold(me, soon);
+            self.poller.hold(me);
+        }
+        if soon && !std::mem::replace(&mut out.soon, true) {
+            self.poller.flush_soon();
         }
     }
 
@@ -554,7 +559,7 @@ impl Link {
 impl Pending for Link {
     fn flush(&self) {
         let mut out = lock(&self.out);
-        out.held = false;
+        (out.held, out.soon) = (false, false);
         if out.down {
             return;
         }

@@ -239,15 +239,19 @@ impl Poller {
         }
     }
 
-    /// Has it flushed before this or any other waiting thread sleeps; with `soon`, by the I/O thread after `SOON`.
-    pub fn hold(&self, what: Arc<dyn Pending>, soon: bool) {
+    /// Has it flushed before this or any other waiting thread sleeps.
+    pub fn hold(&self, what: Arc<dyn Pending>) {
         if fork::is_child() {
             return;
         }
         lock(&self.pending).push(what);
         self.pending_count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Has the I/O thread flush what is held after `SOON`, if no thread that waits does it before.
+    pub fn flush_soon(&self) {
         // One wake-up of the I/O thread per stretch of time, not per burst: it would only be in the sender's way.
-        if soon && !self.flush_is_due.swap(true, Ordering::AcqRel) {
+        if !fork::is_child() && !self.flush_is_due.swap(true, Ordering::AcqRel) {
             sys::eventfd_signal(self.wake.as_raw_fd());
         }
     }
@@ -305,7 +309,8 @@ impl Poller {
             due.into_iter().for_each(|t| t());
             if flush_at.is_some_and(|at| at <= Instant::now()) {
                 flush_at = None;
-                self.flush_is_due.store(false, Ordering::Release);
+                // An exchange, not a store: who finds it set has added what is looked for below.
+                self.flush_is_due.swap(false, Ordering::AcqRel);
                 self.flush_pending();
             }
             if events[..n].iter().any(|e| e.u64 == INNER) {

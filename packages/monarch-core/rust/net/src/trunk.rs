@@ -297,7 +297,8 @@ impl Trunk {
                 && let Some(me) = self.me.upgrade()
             {
                 pipe.held = true;
-                self.poller.hold(me, true);
+                self.poller.hold(me);
+                self.poller.flush_soon();
             }
             return Ok(());
         }

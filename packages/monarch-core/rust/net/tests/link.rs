@@ -135,6 +135,20 @@ fn what_is_sent_soon_stays_in_order() {
     (0..600).for_each(|n| assert!(b.next_raw().0 == body(0, 0, n)));
 }
 
+/// A block that was let go, which waits for any wait, does not make what is sent soon wait with it.
+#[test]
+fn what_is_sent_soon_goes_out_although_a_release_waits() {
+    let (a, b) = connected();
+    for n in 0..50 {
+        let frame = Frame::Raw(body(0, 0, 0).into()).encode();
+        a.link.send_soon(&[&frame]).unwrap();
+        a.link.release(wire::BlockId { segment: 1, offset: n }, 1);
+        a.link.send_soon(&[&frame]).unwrap();
+        // The sender does not wait on its poller: the I/O thread sends the rest.
+        (0..2).for_each(|_| assert!(b.next_raw().0 == body(0, 0, 0)));
+    }
+}
+
 /// What was held back goes out when a thread is about to wait.
 #[test]
 fn what_is_pending_goes_out_before_a_wait() {
