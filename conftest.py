@@ -1,6 +1,10 @@
-"""Gives every test its category: the name of the folder under `tests/` that it lies in."""
+"""Gives every test its category, the name of the folder under `tests/` that it lies in, and a report of a time-out all stacks."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Generator
 
 import pytest
 
@@ -15,3 +19,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if category not in CATEGORIES:
             raise pytest.UsageError(f"{item.path}: not below tests/{{{','.join(CATEGORIES)}}}/, so the test has no category")
         item.add_marker(category)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    # pytest-timeout shows the threads of this process only. What they wait for is in another one, which lives until the teardown.
+    if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout (>"):
+        command = [sys.executable, "-c", "from monarch._core.cli import main; main()", "stack", "--all"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+            report.sections.append(("stacks of all processes", done.stdout + done.stderr))
+        except subprocess.TimeoutExpired as e:
+            report.sections.append(("stacks of all processes", f"`monarch stack` did not end: {e.stdout!r}"))
+    return report

@@ -43,6 +43,7 @@ from monarch.extension import (
     watch,
 )
 from monarch.extension.command import CannotStart, CommandLine, Finished, TerminalProcess, run_command
+from monarch.extension.trace import TraceContext, trace_context, use_trace
 from monarch.job import JobError, LocalJob, add_feature, job_loads
 from parrot import hooks, observer
 from parrot.errors import WordError
@@ -70,6 +71,11 @@ class Talker(Actor):
         with events.span("speech"):
             events.emit(word, loud=True)
 
+    @endpoint
+    def traced(self) -> tuple[int, int] | None:
+        found = trace_context()
+        return (found.trace_id, found.span_id) if found else None
+
     @endpoint(propagate="cached")
     def repeat(self, word: str) -> str:
         return word
@@ -82,6 +88,7 @@ def main() -> None:
         membership,
         listeners,
         observers,
+        traces,
         process_setup,
         requests,
         meshes,
@@ -289,6 +296,16 @@ def observers() -> None:
     (ended,) = [recording for recording in events.recordings() if recording.proc == proc and recording.ended]
     spoken = [event.fields["name"] for event in ended.reader().read() if event.name == "span.enter"]
     assert set(spoken) == {"speech"}, spoken
+
+
+def traces() -> None:
+    procs = this_host().spawn_procs(name="traced")
+    talker = procs.spawn("talker", Talker)
+    with use_trace(TraceContext(5, 7)):
+        trace_id, span_id = talker.traced.call_one().get()
+    assert trace_id == 5 and span_id not in (0, 7)
+    assert talker.traced.call_one().get() is None and trace_context() is None
+    procs.stop().get()
 
 
 def settings() -> None:

@@ -16,6 +16,7 @@ use crate::bytes::load;
 use crate::call::{Call, reply};
 use crate::gil;
 use crate::process::Process;
+use crate::trace;
 
 #[pyclass(frozen)]
 pub struct ActorMailbox {
@@ -167,10 +168,14 @@ impl ActorMailbox {
                             leave.call0()?;
                         }
                     }
+                    let traced = if m.trace.is_none() { None } else { trace::enter(py, m.trace)? };
                     let end = match target {
                         Some(f) => self.handle(py, f.bind(py), m, failed)?,
                         None => slow.call1((Call::new(&self.node, &self.inner, m),))?.is_truthy()?,
                     };
+                    if let Some(before) = traced {
+                        trace::leave(py, before)?;
+                    }
                     if end {
                         return Ok(());
                     }
@@ -229,6 +234,7 @@ impl ActorMailbox {
             self.node.handled(&self.inner, m.from, cost);
             if began > 0 {
                 let (rank, failed) = (u64::from(m.rank & !CHOSEN), u64::from(outcome.is_err()));
+                // In the trace that this thread is in.
                 events::message_handled(self.inner.id.0, &m.method, rank, m.from.0, m.slot.0, events::now() - began, failed);
             }
         }

@@ -7,11 +7,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use runtime::mailbox::{CHOSEN, answer_rank};
 use runtime::{Incoming, Mailbox, Node};
-use wire::{ProcUid, SlotId, Status};
+use wire::frame::TRACED;
+use wire::{ProcUid, SlotId, Status, Trace};
 
 use crate::bytes::{Pickled, load};
 use crate::caller::{LARGE, message};
 use crate::gil;
+use crate::trace::TraceContext;
 
 #[pyclass(frozen)]
 pub struct Call {
@@ -22,6 +24,7 @@ pub struct Call {
     pub slot: SlotId,
     pub rank: u32,
     pub flags: u8,
+    pub trace: Trace,
     pub method: Box<[u8]>,
     pub extent: Box<[u8]>,
     message: Mutex<Option<Incoming>>,
@@ -40,7 +43,8 @@ impl Call {
             sender: m.sender.0,
             slot: m.slot,
             rank: m.rank,
-            flags: m.flags,
+            flags: m.flags | if m.trace.is_none() { 0 } else { TRACED },
+            trace: m.trace,
             method: m.method.clone(),
             extent: m.extent.clone(),
             cost: m.cost(),
@@ -78,6 +82,12 @@ impl Call {
     #[getter]
     fn flags(&self) -> u8 {
         self.flags
+    }
+
+    /// Of a message that is traced, which its flags say.
+    #[getter]
+    fn trace(&self) -> Option<TraceContext> {
+        (!self.trace.is_none()).then_some(TraceContext(self.trace))
     }
 
     #[getter]
@@ -140,7 +150,8 @@ impl Call {
         if self.began > 0 {
             let (rank, failed) = (u64::from(self.rank & !CHOSEN), u64::from(self.failed.load(Ordering::Relaxed)));
             let (mesh, took) = (self.mailbox.id.0, events::now() - self.began);
-            events::message_handled(mesh, &self.method, rank, self.to.0, self.slot.0, took, failed);
+            let handled = || events::message_handled(mesh, &self.method, rank, self.to.0, self.slot.0, took, failed);
+            events::in_trace(self.trace.words(), handled);
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::bytes::Pickled;
 use crate::cell::CallCell;
 use crate::gil;
 use crate::process::Process;
+use crate::trace;
 
 /// From this size on it is asked who moves the parts of messages to other hosts.
 pub const LARGE: usize = 1 << 20;
@@ -54,6 +55,14 @@ pub struct Caller {
     method: Box<[u8]>,
     extent: Box<[u8]>,
     flags: u8,
+}
+
+/// What the messages of one call have in common, and where its answers go.
+struct Sending<'a> {
+    head: Head<'a>,
+    payload: Payload<'a>,
+    pickled: &'a Pickled,
+    cell: Option<&'a Cell>,
 }
 
 pub fn mode(n: i32) -> PyResult<Option<Mode>> {
@@ -119,8 +128,13 @@ fn loop_is_running(py: Python<'_>) -> PyResult<bool> {
 }
 
 impl Caller {
-    fn head(&self, dest: MailboxId, slot: SlotId, rank: u32) -> Head<'_> {
-        Head { dest, sender: MailboxId(gil::sender_id()), slot, rank, flags: self.flags, method: &self.method, extent: &self.extent }
+    /// Of all messages of one call, which is one span of the trace that this code belongs to.
+    fn head(&self, py: Python<'_>, slot: SlotId) -> PyResult<Head<'_>> {
+        let around = trace::current(py)?;
+        let trace = if around.is_none() { around } else { around.child() };
+        let (sender, dest) = (MailboxId(gil::sender_id()), MailboxId(0));
+        let (flags, method, extent) = (self.flags, &*self.method, &*self.extent);
+        Ok(Head { dest, sender, slot, rank: 0, flags, trace, parent: around.span, method, extent })
     }
 }
 
@@ -156,16 +170,16 @@ impl Caller {
         };
         // Owned from here on, so that an interrupt while waiting for credit lets the slot go.
         let cell = cell.map(|inner| CallCell::new(&self.node, inner));
-        let slot = cell.as_ref().map_or(SlotId::NONE, |c| c.inner.slot);
+        let head = self.head(py, cell.as_ref().map_or(SlotId::NONE, |c| c.inner.slot))?;
+        let sending = Sending { head, payload, pickled: &pickled, cell: cell.as_ref().map(|c| &*c.inner) };
         match only {
             // The receiver's rank within the addressed shape, and the place of its answer, differ only here.
-            Some(i) => self.one(py, t, i, 0, slot, &payload, &pickled, cell.as_ref().map(|c| &*c.inner))?,
+            Some(i) => self.one(py, t, i, 0, &sending)?,
             None => {
-                let cell = cell.as_ref().map(|c| &*c.inner);
-                let near = self.cast(t, mode, slot, &payload, cell);
+                let near = self.cast(t, mode, &sending);
                 for n in 0..near.map_or(t.peers.len(), <[usize]>::len) {
                     let i = near.map_or(n, |near| near[n]);
-                    self.one(py, t, i, i as u32, slot, &payload, &pickled, cell)?;
+                    self.one(py, t, i, i as u32, &sending)?;
                 }
             }
         }
@@ -186,8 +200,9 @@ impl Caller {
         let t = self.targets.get();
         let ranks = only.map_or(0..t.peers.len(), |i| i..i + 1);
         let payload = message(py, &self.node, &t.peers[ranks.clone()], &pickled)?;
+        let sending = Sending { head: self.head(py, SlotId(slot))?, payload, pickled: &pickled, cell: None };
         for i in ranks {
-            self.one(py, t, i, i as u32, SlotId(slot), &payload, &pickled, None)?;
+            self.one(py, t, i, i as u32, &sending)?;
         }
         Ok(())
     }
@@ -195,22 +210,16 @@ impl Caller {
 
 impl Caller {
     /// Sends to those on other hosts at once, if that pays; the ranks that are left.
-    fn cast<'t>(
-        &self,
-        t: &'t Targets,
-        mode: Option<Mode>,
-        slot: SlotId,
-        payload: &Payload<'_>,
-        cell: Option<&Cell>,
-    ) -> Option<&'t [usize]> {
+    fn cast<'t>(&self, t: &'t Targets, mode: Option<Mode>, sending: &Sending<'_>) -> Option<&'t [usize]> {
         if t.peers.len() < 2 || self.flags != 0 {
             return None;
         }
         let group = t.group.get_or_init(|| self.node.cast_group(&t.ids)).as_ref()?;
-        if !self.node.cast(group, &t.peers, &self.head(t.ids[0].1, slot, 0), mode, payload) {
+        let head = Head { dest: t.ids[0].1, ..sending.head };
+        if !self.node.cast(group, &t.peers, &head, mode, &sending.payload) {
             return None;
         }
-        if let Some(cell) = cell {
+        if let Some(cell) = sending.cell {
             for (i, peer) in t.peers.iter().enumerate().filter(|(_, p)| p.ended().is_some()) {
                 self.node.fail_rank(cell, i as u32, peer);
             }
@@ -218,21 +227,12 @@ impl Caller {
         Some(&group.near)
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn one(
-        &self,
-        py: Python<'_>,
-        t: &Targets,
-        i: usize,
-        answer: u32,
-        slot: SlotId,
-        payload: &Payload<'_>,
-        pickled: &Pickled,
-        cell: Option<&Cell>,
-    ) -> PyResult<()> {
+    fn one(&self, py: Python<'_>, t: &Targets, i: usize, answer: u32, sending: &Sending<'_>) -> PyResult<()> {
+        let Sending { head, payload, pickled, cell } = sending;
         let peer = &t.peers[i];
         let rank = if answer == i as u32 { answer } else { i as u32 | CHOSEN };
-        if send(py, &self.node, peer, &self.head(t.ids[i].1, slot, rank), payload, pickled)? == Sent::Ended
+        let head = Head { dest: t.ids[i].1, rank, ..*head };
+        if send(py, &self.node, peer, &head, payload, pickled)? == Sent::Ended
             && let Some(cell) = cell
         {
             self.node.fail_rank(cell, answer, peer);

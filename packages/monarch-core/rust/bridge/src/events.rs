@@ -10,6 +10,8 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
+use crate::trace::{TraceContext, recorded};
+
 /// A field of a type of events.
 #[pyclass(frozen)]
 pub struct EventField(&'static Field);
@@ -103,6 +105,13 @@ impl Event {
     #[getter]
     fn thread(&self) -> u32 {
         self.0.thread
+    }
+
+    /// The trace that it belongs to, with the span that was in progress.
+    #[getter]
+    fn trace(&self) -> Option<TraceContext> {
+        let [high, low, span] = self.0.trace;
+        (high | low != 0).then(|| TraceContext(wire::Trace { id: u128::from(high) << 64 | u128::from(low), span }))
     }
 
     /// Its fields by name; none for a text that was overwritten before it was read.
@@ -217,22 +226,23 @@ pub fn supervision_delivered(mesh: u64, rank: u64, owner: &Bound<'_, PyString>, 
 
 #[pyfunction]
 pub fn log_line(name: &Bound<'_, PyString>, level: u64, fields: &Bound<'_, PyString>) {
-    ::events::log_line(name.to_string_lossy().as_bytes(), level, fields.to_string_lossy().as_bytes());
+    recorded(name.py(), || ::events::log_line(name.to_string_lossy().as_bytes(), level, fields.to_string_lossy().as_bytes()));
 }
 
 #[pyfunction]
 pub fn user_event(name: &Bound<'_, PyString>, fields: &Bound<'_, PyString>) {
-    ::events::user_event(name.to_string_lossy().as_bytes(), fields.to_string_lossy().as_bytes());
+    recorded(name.py(), || ::events::user_event(name.to_string_lossy().as_bytes(), fields.to_string_lossy().as_bytes()));
 }
 
 #[pyfunction]
 pub fn span_enter(span: u64, parent: u64, name: &Bound<'_, PyString>, fields: &Bound<'_, PyString>) {
-    ::events::span_enter(span, parent, name.to_string_lossy().as_bytes(), fields.to_string_lossy().as_bytes());
+    let (py, name, fields) = (name.py(), name.to_string_lossy(), fields.to_string_lossy());
+    recorded(py, || ::events::span_enter(span, parent, name.as_bytes(), fields.as_bytes()));
 }
 
 #[pyfunction]
 pub fn span_exit(span: u64, name: &Bound<'_, PyString>, duration: u64, failed: bool) {
-    ::events::span_exit(span, name.to_string_lossy().as_bytes(), duration, u64::from(failed));
+    recorded(name.py(), || ::events::span_exit(span, name.to_string_lossy().as_bytes(), duration, u64::from(failed)));
 }
 
 #[pyfunction]
@@ -243,11 +253,7 @@ pub fn metric_update(
     amount: f64,
     attributes: &Bound<'_, PyString>,
 ) {
-    ::events::metric_update(
-        meter.to_string_lossy().as_bytes(),
-        name.to_string_lossy().as_bytes(),
-        kind.to_string_lossy().as_bytes(),
-        amount,
-        attributes.to_string_lossy().as_bytes(),
-    );
+    let (py, meter, name) = (name.py(), meter.to_string_lossy(), name.to_string_lossy());
+    let (kind, attributes) = (kind.to_string_lossy(), attributes.to_string_lossy());
+    recorded(py, || ::events::metric_update(meter.as_bytes(), name.as_bytes(), kind.as_bytes(), amount, attributes.as_bytes()));
 }

@@ -17,6 +17,7 @@ mod signal;
 mod supervision;
 mod system_event;
 mod timeline;
+mod trace;
 mod watcher;
 
 #[pyo3::pymodule]
@@ -53,6 +54,8 @@ mod _native {
     #[pymodule_export]
     use crate::timeline::Timeline;
     #[pymodule_export]
+    use crate::trace::{TraceContext, enter_trace, leave_trace, trace_context};
+    #[pymodule_export]
     use crate::watcher::LoopWatcher;
 
     #[pyo3::pymodule]
@@ -74,6 +77,7 @@ mod _native {
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         use pyo3::types::PyAnyMethods;
         crate::signal::prepare(module.py())?;
+        crate::trace::prepare(module.py())?;
         // Inside a file there is nothing to import from: it has to be known by its name.
         let sys = module.py().import("sys")?;
         let version = sys.getattr("version_info")?;

@@ -85,8 +85,7 @@ pub fn send_to_port(
         slot: SlotId::NONE,
         rank: rank.unwrap_or(0),
         flags,
-        method: b"",
-        extent: b"",
+        ..Head::default()
     };
     if send(py, &process.node, &peer, &head, &payload, &pickled)? == runtime::peer::Sent::Ended && give_back {
         process.node.undelivered_to_ended(&head, &peer);

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use runtime::agent::AgentOptions;
 use runtime::census::Asker;
 use runtime::lending::{NEVER, UNDECIDED};
+use runtime::peer::Head;
 use runtime::simulated::Launcher;
 use runtime::{Agent, Mode, Node, SystemEvent};
 use wire::control::ProcPlan;
@@ -198,14 +199,13 @@ impl Process {
         let inner = self.node.new_cell(Mode::Gather, targets.ids.len(), targets.ids.clone());
         let payload = runtime::Payload::small(body);
         for (i, peer) in targets.peers.iter().enumerate() {
-            let head = runtime::peer::Head {
+            let head = Head {
                 dest: targets.ids[i].1,
                 sender: MailboxId(gil::sender_id()),
                 slot: inner.slot,
                 rank: i as u32,
                 flags: STOP,
-                method: b"",
-                extent: b"",
+                ..Head::default()
             };
             let local = || vec![runtime::payload::OutPart { bytes: body, readonly: true }];
             self.node.send_message(peer, &head, &payload, local, true);

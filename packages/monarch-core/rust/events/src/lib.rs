@@ -7,6 +7,7 @@
 //! | `memory` | the mapping of a ring |
 //! | `ring` | the writing end |
 //! | `text` | names, kept once and for all, and texts, overwritten like events |
+//! | `trace` | the trace that the events of this thread belong to |
 //! | `reader` | the reading end, in any process that has the descriptor |
 //! | `recorder` | the ring of this process: on, off, and inert in a forked child |
 //!
@@ -20,9 +21,11 @@ mod recorder;
 mod ring;
 mod table;
 mod text;
+mod trace;
 
 pub use layout::{DEFAULT_CAPACITY, capacity};
 pub use reader::{Reader, Record, Value};
 pub use recorder::{is_on, now, now_if_on, start, stop};
 pub use ring::Ring;
 pub use table::*;
+pub use trace::{in_trace, set_trace, trace};

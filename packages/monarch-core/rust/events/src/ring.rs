@@ -12,6 +12,7 @@ use crate::layout::{
 use crate::memory::Memory;
 use crate::recorder::now;
 use crate::text;
+use crate::trace::trace;
 
 pub struct Ring {
     memory: Memory,
@@ -77,8 +78,8 @@ impl Ring {
         fence(Release);
         slot[TIME].store(now(), Relaxed);
         slot[KIND].store(u64::from(kind) | u64::from(thread()) << 32, Relaxed);
-        for word in &slot[TRACE..FIELDS] {
-            word.store(0, Relaxed);
+        for (word, part) in slot[TRACE..FIELDS].iter().zip(trace()) {
+            word.store(part, Relaxed);
         }
         for (word, field) in slot[FIELDS..].iter().zip(fields) {
             word.store(*field, Relaxed);

@@ -155,6 +155,7 @@ events! {
         sender: Id "mesh of the sending actor; 0 outside actors",
         call: Id "number of the call in the sender; 0 without a waiting caller",
         bytes: Bytes "size of the arguments",
+        parent: Id "span that sends it; 0 without a trace",
     }
     6 message_received "message.received" true "A message waits in the mailbox of its actor." {
         mesh: Id "mesh of the actor",
@@ -172,6 +173,7 @@ events! {
         rank: Count "rank of the receiver in the shape that was addressed",
         proc: Id "process of the sender",
         call: Id "number of the call in the sender; 0 without a waiting caller",
+        parent: Id "span of the message; 0 without a trace",
     }
     8 message_handled "message.handled" true "An actor has handled a message." {
         mesh: Id "mesh of the actor",
@@ -209,6 +211,7 @@ events! {
         targets: Count "receivers on other hosts",
         call: Id "number of the call in the sender; 0 without a waiting caller",
         bytes: Bytes "size of the arguments",
+        parent: Id "span that sends it; 0 without a trace",
     }
     15 cast_step "cast.step" true "An agent has passed a cast on to another host." {
         host: Id "the agent of the other host",

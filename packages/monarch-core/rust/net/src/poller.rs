@@ -94,7 +94,7 @@ pub struct Poller {
     timers: Mutex<Timers>,
     tasks: Mutex<Vec<Task>>,
     pending: Mutex<Vec<Arc<dyn Pending>>>,
-    /// Length of `pending`, to look at without the lock.
+    /// Length of `pending`, to look at without the lock; it changes under it.
     pending_count: AtomicUsize,
     flush_is_due: AtomicBool,
     stopped: AtomicBool,
@@ -244,8 +244,9 @@ impl Poller {
         if fork::is_child() {
             return;
         }
-        lock(&self.pending).push(what);
-        self.pending_count.fetch_add(1, Ordering::AcqRel);
+        let mut pending = lock(&self.pending);
+        pending.push(what);
+        self.pending_count.store(pending.len(), Ordering::Release);
     }
 
     /// Has the I/O thread flush what is held after `SOON`, if no thread that waits does it before.
@@ -263,8 +264,11 @@ impl Poller {
         if self.pending_count.load(Ordering::Acquire) == 0 {
             return;
         }
-        let pending = std::mem::take(&mut *lock(&self.pending));
-        self.pending_count.fetch_sub(pending.len(), Ordering::AcqRel);
+        let pending = {
+            let mut pending = lock(&self.pending);
+            self.pending_count.store(0, Ordering::Release);
+            std::mem::take(&mut *pending)
+        };
         pending.iter().for_each(|p| p.flush());
     }
 

@@ -7,21 +7,10 @@ use std::sync::{Arc, Mutex};
 use net::arena::SEGMENT;
 use net::{Arena, Block, Carrier, LinkDown, RecvPart};
 use side::{Side, connected, settle};
-use wire::{BlockId, Frame, MailboxId, Message, Part, ProcUid, SlotId};
+use wire::{BlockId, Frame, MailboxId, Message, Part, ProcUid};
 
 fn message(parts: Vec<Part>) -> Vec<u8> {
-    let empty: Box<[u8]> = Box::default();
-    let m = Message {
-        dest: MailboxId(1),
-        sender: MailboxId(0),
-        slot: SlotId(0),
-        rank: 0,
-        flags: 0,
-        method: empty.clone(),
-        extent: empty,
-        parts,
-    };
-    Frame::Message(m).encode()
+    Frame::Message(Message { dest: MailboxId(1), parts, ..Message::default() }).encode()
 }
 
 fn lend(arena: &Arc<Arena>, from: &Side, bytes: &[u8]) -> Arc<Block> {

@@ -148,9 +148,8 @@ impl Node {
         }
         remote().for_each(|p| p.spend(group.mailbox, payload.len() + OVERHEAD));
         let parts = payload.encode();
-        let body =
-            CastBody { sender: head.sender, slot: head.slot, flags: head.flags, method: head.method, extent: head.extent, parts: &parts };
-        let body = body.encode();
+        let Head { sender, slot, flags, trace, method, extent, .. } = *head;
+        let body = CastBody { sender, slot, flags, trace, method, extent, parts: &parts }.encode();
         let _in_order = lock(&self.caster.handing);
         let cast = {
             let mut state = lock(&self.caster.state);
@@ -161,7 +160,8 @@ impl Node {
             }
             cast
         };
-        events::cast_sent(group.mailbox.0, head.method, group.targets.len() as u64, head.slot.0, payload.len());
+        let sent = || events::cast_sent(group.mailbox.0, method, group.targets.len() as u64, slot.0, payload.len(), head.parent);
+        events::in_trace(trace.words(), sent);
         let drain = self.hand_over(cast);
         drop(_in_order);
         drain();

@@ -49,6 +49,7 @@ impl Node {
                 slot: m.slot,
                 rank: m.rank,
                 flags: m.flags,
+                trace: m.trace,
                 method: m.method,
                 extent: m.extent,
                 parts,

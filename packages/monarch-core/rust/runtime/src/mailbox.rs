@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use net::{RecvPart, Waiter, sys};
 use wire::frame::{EXCEPTION, EXPLICIT_PORT, RANKED, TO_PORT};
-use wire::{MailboxId, ProcUid, SlotId, Status};
+use wire::{MailboxId, ProcUid, SlotId, Status, Trace};
 
 use crate::cell::{Cell, Outcome};
 use crate::credit::{Consumed, OVERHEAD};
@@ -26,6 +26,8 @@ pub struct Incoming {
     pub slot: SlotId,
     pub rank: u32,
     pub flags: u8,
+    /// The span that it is; from when it is taken, the span that handles it.
+    pub trace: Trace,
     pub method: Box<[u8]>,
     pub extent: Box<[u8]>,
     pub parts: Vec<RecvPart>,
@@ -59,11 +61,22 @@ const DEEP: u64 = 64;
 fn note_received(m: &Incoming, depth: u64) {
     if m.flags & TO_PORT == 0 {
         let (rank, bytes) = (u64::from(m.rank & !CHOSEN), m.cost() - OVERHEAD);
-        events::message_received(m.dest.0, &m.method, rank, m.from.0, m.sender.0, m.slot.0, bytes, depth);
+        let received = || events::message_received(m.dest.0, &m.method, rank, m.from.0, m.sender.0, m.slot.0, bytes, depth);
+        events::in_trace(m.trace.words(), received);
     }
     if depth >= DEEP && depth.is_power_of_two() {
         events::queue_depth(m.dest.0, depth);
     }
+}
+
+/// A traced one is handled in a span of its own, below the one that it is.
+fn note_begun(mailbox: MailboxId, m: &mut Incoming) {
+    let parent = m.trace.span;
+    if !m.trace.is_none() {
+        m.trace = m.trace.child();
+    }
+    let begun = || events::message_begun(mailbox.0, &m.method, u64::from(m.rank & !CHOSEN), m.from.0, m.slot.0, parent);
+    events::in_trace(m.trace.words(), begun);
 }
 
 /// What became of a pushed message.
@@ -297,10 +310,10 @@ impl Mailbox {
             state.doing = Some(Doing::new(EVENT));
             return Some(Delivery::Event(e));
         }
-        if let Some(m) = state.queue.pop_front() {
+        if let Some(mut m) = state.queue.pop_front() {
             self.taken.fetch_add(1, Ordering::Relaxed);
             state.doing = Some(Doing::new(&m.method));
-            events::message_begun(self.id.0, &m.method, u64::from(m.rank & !CHOSEN), m.from.0, m.slot.0);
+            note_begun(self.id, &mut m);
             let answered_by_port = m.flags & EXPLICIT_PORT != 0;
             state.current = (!m.slot.is_none() && !answered_by_port).then_some((m.from, m.slot, m.rank));
             return Some(Delivery::Message(m));

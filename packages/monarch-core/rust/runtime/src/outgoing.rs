@@ -24,7 +24,8 @@ impl Node {
         let sent = self.hand_over_message(peer, head, parts, local, queue);
         if sent == Sent::Yes {
             let (call, rank) = (head.slot.0, u64::from(head.rank & !CHOSEN));
-            events::message_sent(head.dest.0, head.method, rank, peer.uid.0, head.sender.0, call, parts.len());
+            let sent = || events::message_sent(head.dest.0, head.method, rank, peer.uid.0, head.sender.0, call, parts.len(), head.parent);
+            events::in_trace(head.trace.words(), sent);
         }
         sent
     }
@@ -47,6 +48,7 @@ impl Node {
             slot: head.slot,
             rank: head.rank,
             flags: head.flags,
+            trace: head.trace,
             method: head.method.into(),
             extent: head.extent.into(),
             parts: keep(local()),

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use net::{Block, Link, RecvPart, Waiter};
-use wire::frame::{MESSAGE, REPLY, RETURN, begin, put_message_head, put_reply_head};
+pub use wire::frame::Head;
+use wire::frame::{MESSAGE, REPLY, RETURN, begin, put_reply_head};
 use wire::piece::Gathering;
 use wire::{Control, Frame, MailboxId, Part, ProcUid, SlotId, Status};
 
@@ -19,18 +20,6 @@ use crate::tombs::Ended;
 
 /// Of one message to another host, with room for its head.
 pub const MOST_BETWEEN_HOSTS: u64 = (4 << 30) - (16 << 20);
-
-/// The fixed part of a message.
-#[derive(Clone, Copy)]
-pub struct Head<'a> {
-    pub dest: MailboxId,
-    pub sender: MailboxId,
-    pub slot: SlotId,
-    pub rank: u32,
-    pub flags: u8,
-    pub method: &'a [u8],
-    pub extent: &'a [u8],
-}
 
 /// A message that comes back to its sender if it cannot be delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -183,7 +172,7 @@ impl Peer {
         }
         let mut bytes = Vec::with_capacity(64 + head.method.len() + head.extent.len() + payload.len().min(4096) as usize);
         begin(&mut bytes, MESSAGE);
-        put_message_head(&mut bytes, head.dest, head.sender, head.slot, head.rank, head.flags, head.method, head.extent, payload.count());
+        head.put(&mut bytes, payload.count());
         let cost = payload.len() + OVERHEAD;
         {
             let mut windows = lock(&self.windows);

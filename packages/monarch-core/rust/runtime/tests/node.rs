@@ -38,7 +38,7 @@ impl Running {
     }
 
     fn head(&self, slot: SlotId, rank: u32, flags: u8) -> Head<'static> {
-        Head { dest: BOX, sender: MailboxId(5), slot, rank, flags, method: b"go", extent: b"" }
+        Head { dest: BOX, sender: MailboxId(5), slot, rank, flags, method: b"go", ..Head::default() }
     }
 
     fn send_as(&self, to: &Running, head: &Head<'_>, bytes: &[u8], queue: bool) -> Sent {
@@ -257,8 +257,7 @@ fn names_nothing(from: &Running, to: &Running, frame: impl FnOnce(Vec<Part>) -> 
 }
 
 fn message(slot: SlotId, flags: u8, parts: Vec<Part>) -> Frame {
-    let (method, extent) = (b"go"[..].into(), b""[..].into());
-    Frame::Message(Message { dest: BOX, sender: MailboxId(5), slot, rank: 0, flags, method, extent, parts })
+    Frame::Message(Message { dest: BOX, sender: MailboxId(5), slot, flags, method: b"go"[..].into(), parts, ..Message::default() })
 }
 
 #[test]

@@ -6,11 +6,12 @@
 use std::sync::Arc;
 
 use crate::cursor::{Cursor, DecodeError, put_block, put_var};
-use crate::frame::Status;
+use crate::frame::{Status, put_flags, read_flags};
 use crate::group::{GroupId, GroupSlice, Span};
 use crate::ids::{MailboxId, SlotId};
 use crate::notice::{Joined, Joining, Notice};
 use crate::runs::Runs;
+use crate::trace::Trace;
 
 /// What is to come back for a cast.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -132,12 +133,13 @@ pub struct Cast {
 }
 
 /// What the receiving procs get, the same for all but the rank.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct CastBody<'a> {
     pub sender: MailboxId,
     /// Of the caller, for answers that go straight to it.
     pub slot: SlotId,
     pub flags: u8,
+    pub trace: Trace,
     pub method: &'a [u8],
     pub extent: &'a [u8],
     /// Encoded parts, with their count.
@@ -146,10 +148,10 @@ pub struct CastBody<'a> {
 
 impl<'a> CastBody<'a> {
     pub fn encode(&self) -> Arc<[u8]> {
-        let mut out = Vec::with_capacity(32 + self.method.len() + self.extent.len() + self.parts.len());
+        let mut out = Vec::with_capacity(64 + self.method.len() + self.extent.len() + self.parts.len());
         out.extend_from_slice(&self.sender.0.to_le_bytes());
         put_var(&mut out, self.slot.0);
-        out.push(self.flags);
+        put_flags(&mut out, self.flags, self.trace);
         put_block(&mut out, self.method);
         put_block(&mut out, self.extent);
         out.extend_from_slice(self.parts);
@@ -158,10 +160,13 @@ impl<'a> CastBody<'a> {
 
     pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         let mut c = Cursor::new(bytes);
+        let (sender, slot) = (MailboxId(c.u64()?), SlotId(c.var()?));
+        let (flags, trace) = read_flags(&mut c)?;
         Ok(CastBody {
-            sender: MailboxId(c.u64()?),
-            slot: SlotId(c.var()?),
-            flags: c.u8()?,
+            sender,
+            slot,
+            flags,
+            trace,
             method: c.block()?,
             extent: c.block()?,
             parts: {

@@ -10,6 +10,7 @@ use crate::cursor::{Cursor, DecodeError};
 use crate::ids::{MailboxId, SlotId};
 use crate::part::Part;
 use crate::routed::Routed;
+use crate::trace::Trace;
 
 pub const MESSAGE: u8 = 1;
 pub const REPLY: u8 = 2;
@@ -44,12 +45,66 @@ pub const RETURN: u8 = 16;
 
 /// The method gets a port to answer through.
 pub const EXPLICIT_PORT: u8 = 32;
+/// A trace follows the flags. Only frames have this flag.
+pub const TRACED: u8 = 64;
 
 /// Length prefix plus kind.
 pub const PREFIX: usize = 5;
 
+/// The fixed part of a message.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Head<'a> {
+    pub dest: MailboxId,
+    /// The actor that sends (within the peer process), 0 for a plain process.
+    pub sender: MailboxId,
+    pub slot: SlotId,
+    /// Rank within the addressed mesh.
+    pub rank: u32,
+    pub flags: u8,
+    /// The span that the message is, in its trace.
+    pub trace: Trace,
+    /// The span that sends it. It stays here.
+    pub parent: u64,
+    /// Name of the endpoint; utf-8.
+    pub method: &'a [u8],
+    /// The addressed shape, empty if it is the spawn shape.
+    pub extent: &'a [u8],
+}
+
+impl Head<'_> {
+    /// All of a message up to its parts.
+    pub fn put(&self, out: &mut Vec<u8>, parts: u32) {
+        out.extend_from_slice(&self.dest.0.to_le_bytes());
+        out.extend_from_slice(&self.sender.0.to_le_bytes());
+        out.extend_from_slice(&self.slot.0.to_le_bytes());
+        out.extend_from_slice(&self.rank.to_le_bytes());
+        put_flags(out, self.flags, self.trace);
+        out.extend_from_slice(&(self.method.len() as u16).to_le_bytes());
+        out.extend_from_slice(self.method);
+        out.extend_from_slice(&(self.extent.len() as u16).to_le_bytes());
+        out.extend_from_slice(self.extent);
+        out.extend_from_slice(&parts.to_le_bytes());
+    }
+}
+
+/// Flags of a message, and its trace if it has one.
+pub fn put_flags(out: &mut Vec<u8>, flags: u8, trace: Trace) {
+    if trace.is_none() {
+        out.push(flags);
+    } else {
+        out.push(flags | TRACED);
+        trace.put(out);
+    }
+}
+
+pub fn read_flags(c: &mut Cursor<'_>) -> Result<(u8, Trace), DecodeError> {
+    let flags = c.u8()?;
+    let trace = if flags & TRACED == 0 { Trace::NONE } else { Trace::read(c)? };
+    Ok((flags & !TRACED, trace))
+}
+
 /// A message to an actor or a port.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Message {
     pub dest: MailboxId,
     /// The actor that sends (within the peer process), 0 for a plain process.
@@ -58,11 +113,20 @@ pub struct Message {
     /// Rank within the addressed mesh.
     pub rank: u32,
     pub flags: u8,
+    /// The span that it is, in its trace.
+    pub trace: Trace,
     /// Name of the endpoint; utf-8.
     pub method: Box<[u8]>,
     /// The addressed shape, empty if it is the spawn shape.
     pub extent: Box<[u8]>,
     pub parts: Vec<Part>,
+}
+
+impl Message {
+    fn head(&self) -> Head<'_> {
+        let Message { dest, sender, slot, rank, flags, trace, .. } = *self;
+        Head { dest, sender, slot, rank, flags, trace, parent: 0, method: &self.method, extent: &self.extent }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,31 +195,6 @@ pub fn finish(out: &mut [u8], at: usize, extra: usize) {
     out[at..at + 4].copy_from_slice(&len.to_le_bytes());
 }
 
-/// All of a message up to its parts.
-#[allow(clippy::too_many_arguments)]
-pub fn put_message_head(
-    out: &mut Vec<u8>,
-    dest: MailboxId,
-    sender: MailboxId,
-    slot: SlotId,
-    rank: u32,
-    flags: u8,
-    method: &[u8],
-    extent: &[u8],
-    parts: u32,
-) {
-    out.extend_from_slice(&dest.0.to_le_bytes());
-    out.extend_from_slice(&sender.0.to_le_bytes());
-    out.extend_from_slice(&slot.0.to_le_bytes());
-    out.extend_from_slice(&rank.to_le_bytes());
-    out.push(flags);
-    out.extend_from_slice(&(method.len() as u16).to_le_bytes());
-    out.extend_from_slice(method);
-    out.extend_from_slice(&(extent.len() as u16).to_le_bytes());
-    out.extend_from_slice(extent);
-    out.extend_from_slice(&parts.to_le_bytes());
-}
-
 pub fn put_reply_head(out: &mut Vec<u8>, slot: SlotId, rank: u32, status: Status, parts: u32) {
     out.extend_from_slice(&slot.0.to_le_bytes());
     out.extend_from_slice(&rank.to_le_bytes());
@@ -184,7 +223,7 @@ impl Frame {
         match self {
             Frame::Message(m) => {
                 let at = begin(out, MESSAGE);
-                put_message_head(out, m.dest, m.sender, m.slot, m.rank, m.flags, &m.method, &m.extent, m.parts.len() as u32);
+                m.head().put(out, m.parts.len() as u32);
                 m.parts.iter().for_each(|p| p.put(out));
                 finish(out, at, 0);
             }
@@ -242,24 +281,7 @@ impl Frame {
 
     fn read(mut c: Cursor<'_>) -> Result<Frame, DecodeError> {
         let frame = match c.u8()? {
-            MESSAGE => Frame::Message(Message {
-                dest: MailboxId(c.u64()?),
-                sender: MailboxId(c.u64()?),
-                slot: SlotId(c.u64()?),
-                rank: c.u32()?,
-                flags: c.u8()?,
-                method: {
-                    let n = c.u16()? as usize;
-                    let method = c.take(n)?;
-                    std::str::from_utf8(method).map_err(|_| DecodeError::Text)?;
-                    method.into()
-                },
-                extent: {
-                    let n = c.u16()? as usize;
-                    c.take(n)?.into()
-                },
-                parts: Part::read_all(&mut c)?,
-            }),
+            MESSAGE => Frame::Message(read_message(&mut c)?),
             REPLY => Frame::Reply(Reply {
                 slot: SlotId(c.u64()?),
                 rank: c.u32()?,
@@ -290,4 +312,15 @@ impl Frame {
         c.finish()?;
         Ok(frame)
     }
+}
+
+fn read_message(c: &mut Cursor<'_>) -> Result<Message, DecodeError> {
+    let (dest, sender, slot, rank) = (MailboxId(c.u64()?), MailboxId(c.u64()?), SlotId(c.u64()?), c.u32()?);
+    let (flags, trace) = read_flags(c)?;
+    let n = c.u16()? as usize;
+    let method: Box<[u8]> = c.take(n)?.into();
+    std::str::from_utf8(&method).map_err(|_| DecodeError::Text)?;
+    let n = c.u16()? as usize;
+    let extent = c.take(n)?.into();
+    Ok(Message { dest, sender, slot, rank, flags, trace, method, extent, parts: Part::read_all(c)? })
 }

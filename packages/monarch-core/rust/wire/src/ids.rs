@@ -7,11 +7,11 @@ use serde::{Deserialize, Serialize};
 pub struct ProcUid(pub u64);
 
 /// A destination inside a process: an actor (the uid of its mesh) or a port.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct MailboxId(pub u64);
 
 /// A place in the caller that waits for replies; 0 means that nobody waits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct SlotId(pub u64);
 
 impl SlotId {

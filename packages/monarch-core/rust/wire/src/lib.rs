@@ -17,6 +17,7 @@ pub mod piece;
 pub mod routed;
 pub mod runs;
 pub mod stretch;
+pub mod trace;
 pub mod tree;
 
 pub use cast::Cast;
@@ -28,6 +29,7 @@ pub use ids::{BlockId, MailboxId, ProcUid, SlotId};
 pub use part::{Bytes, Part};
 pub use routed::{Route, Routed};
 pub use runs::Runs;
+pub use trace::Trace;
 
 /// Raised when two builds must not talk; bumped on every incompatible change.
 pub const VERSION: u32 = 2;

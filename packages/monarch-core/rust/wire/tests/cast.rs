@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use wire::cast::{Answer, Attachment, CastBody, CastFrame, CastMode, Order, Reduced, Taken};
 use wire::notice::{Ended, Joined, Joining, Notice, Roster};
-use wire::{Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, SlotId, Span, Status};
+use wire::{Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, SlotId, Span, Status, Trace};
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(any::<u8>(), 0..40)
@@ -162,8 +162,10 @@ proptest! {
 
 #[test]
 fn a_body_comes_apart_as_it_was_put_together() {
-    let body = CastBody { sender: MailboxId(5), slot: SlotId(300), flags: 9, method: b"step", extent: b"ex", parts: b"parts" };
-    assert_eq!(CastBody::decode(&body.encode()), Ok(body));
+    for trace in [Trace::NONE, Trace { id: 1 << 100, span: 7 }] {
+        let body = CastBody { sender: MailboxId(5), slot: SlotId(300), flags: 9, trace, method: b"step", extent: b"ex", parts: b"parts" };
+        assert_eq!(CastBody::decode(&body.encode()), Ok(body));
+    }
 }
 
 /// What the root sends for each cast stays small, however many procs there are.

@@ -4,8 +4,8 @@ mod strategy;
 
 use proptest::prelude::*;
 use wire::cursor::DecodeError;
-use wire::frame::{CONTROL, CREDIT, MESSAGE, PREFIX, RAW, REPLY, put_message_head};
-use wire::{Frame, MailboxId, SlotId, Status};
+use wire::frame::{CONTROL, CREDIT, Head, MESSAGE, PREFIX, RAW, REPLY};
+use wire::{Frame, SlotId, Status};
 
 fn length(frame: &[u8]) -> usize {
     u32::from_le_bytes([frame[0], frame[1], frame[2], frame[3]]) as usize
@@ -104,7 +104,7 @@ fn an_unknown_status_is_named() {
 #[test]
 fn a_method_must_be_text() {
     let mut body = vec![MESSAGE];
-    put_message_head(&mut body, MailboxId(1), MailboxId(2), SlotId(3), 4, 0, &[0xff, 0xfe], b"", 0);
+    Head { method: &[0xff, 0xfe], ..Head::default() }.put(&mut body, 0);
     assert_eq!(Frame::decode(&body), Err(DecodeError::Text));
 }
 

@@ -26,12 +26,15 @@ __all__ = [
     "Supervision",
     "Targets",
     "Timeline",
+    "TraceContext",
     "after_fork_in_child",
     "bulk",
     "events",
     "begin_exit",
     "begin_leaving",
+    "enter_trace",
     "hold_gil",
+    "leave_trace",
     "agents",
     "control_directory",
     "look_in",
@@ -43,6 +46,7 @@ __all__ = [
     "stay_if_leaving",
     "set_parent_death_signal",
     "set_thread_sender",
+    "trace_context",
     "was_interrupted",
 ]
 
@@ -229,6 +233,8 @@ class Call:
     @property
     def flags(self) -> int: ...
     @property
+    def trace(self) -> TraceContext | None: ...
+    @property
     def slot(self) -> int: ...
     @property
     def caller(self) -> int: ...
@@ -341,6 +347,38 @@ class LoopSleep:
     def __new__(cls, process: Process, fd: int) -> LoopSleep: ...
     def sleep(self, timeout: float | None = None) -> None: ...
     def close(self) -> None: ...
+
+# ---- trace.rs
+
+@final
+class TraceContext:
+    """A sampled trace (`trace_id`, 16 bytes) and a span of it (`span_id`, 8 bytes), as numbers other than 0."""
+
+    def __new__(cls, trace_id: int, span_id: int) -> TraceContext: ...
+    @classmethod
+    def from_traceparent(cls, traceparent: str) -> TraceContext | None:
+        """Of the value of a `traceparent` header; None if the trace is not sampled. `ValueError` if it is no such value."""
+
+    @property
+    def trace_id(self) -> int: ...
+    @property
+    def span_id(self) -> int: ...
+    @property
+    def traceparent(self) -> str:
+        """The value of a `traceparent` header."""
+
+    def child(self) -> TraceContext:
+        """A new span of the same trace."""
+
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __reduce__(self) -> tuple[type[TraceContext], tuple[int, int]]: ...
+
+def trace_context() -> TraceContext | None:
+    """The sampled trace that this code belongs to, with the span in progress: OpenTelemetry's, that of `use_trace`, or that of the call."""
+
+def enter_trace(context: TraceContext | None) -> Any: ...
+def leave_trace(token: Any) -> None: ...
 
 # ---- gil.rs
 

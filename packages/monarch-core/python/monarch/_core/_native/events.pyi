@@ -2,6 +2,8 @@
 
 from typing import final
 
+from monarch._core._native import TraceContext
+
 __all__ = [
     "Event",
     "EventField",
@@ -52,7 +54,7 @@ class Event:
     """Something that has happened in a process.
 
     `number` counts the events of the process from 0, `time` is nanoseconds since the epoch, `thread` the kernel's number of the thread. A
-    field is None if it is a text that was overwritten before it was read.
+    field is None if it is a text that was overwritten before it was read. `trace` is the trace of the message or code, with its span.
     """
 
     @property
@@ -63,6 +65,8 @@ class Event:
     def time(self) -> int: ...
     @property
     def thread(self) -> int: ...
+    @property
+    def trace(self) -> TraceContext | None: ...
     @property
     def fields(self) -> dict[str, int | float | str | None]: ...
 

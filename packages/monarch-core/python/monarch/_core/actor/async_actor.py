@@ -8,8 +8,8 @@ import selectors
 from _contextvars import ContextVar
 from collections import deque
 
-from monarch._core._native import LoopSleep, set_thread_sender
-from monarch._core.actor.events import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP, aborted
+from monarch._core._native import LoopSleep, enter_trace, leave_trace, set_thread_sender
+from monarch._core.actor.events import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP, TRACED, aborted
 from monarch._core.call.actor import is_coroutine_function
 from monarch._core.call.context import set_context
 from monarch._core.errors.errors import ExitReason, MeshFailure
@@ -151,10 +151,11 @@ class LoopSide:
 
     async def _handle(self, call: Call) -> bool:
         """One message; true ends the actor."""
-        actor = self.actor
-        if call.flags & STOP:
+        actor, flags = self.actor, call.flags
+        if flags & STOP:
             actor.begin_stop(call)
             return True
+        trace = enter_trace(call.trace) if flags & TRACED else None
         stage = "call"
         context = actor.message_context(call)
         set_context(context)
@@ -194,6 +195,8 @@ class LoopSide:
             actor.current = None
             self.current = None
             call.handled()
+            if trace is not None:
+                leave_trace(trace)
             if self.aborting is not None:
                 self._event(self.aborting)
         return self.over

@@ -10,9 +10,9 @@ import marshal
 import sys
 from _thread import get_ident
 
-from monarch._core._native import ActorMailbox, set_thread_sender
+from monarch._core._native import ActorMailbox, enter_trace, leave_trace, set_thread_sender
 from monarch._core._native.events import actor_end
-from monarch._core.actor.events import EVENT_ABORT, EVENT_END, EVENT_FAILURE, EVENT_UNDELIVERABLE, EXPLICIT_PORT, STOP, aborted
+from monarch._core.actor.events import EVENT_ABORT, EVENT_END, EVENT_FAILURE, EVENT_UNDELIVERABLE, EXPLICIT_PORT, STOP, TRACED, aborted
 from monarch._core.call.actor import Actor, ActorClass, actor_class, is_coroutine_function
 from monarch._core.call.answer import pack_error
 from monarch._core.call.context import Context, CreatorInstance, Instance, set_context
@@ -200,7 +200,12 @@ class LocalActor:
 
     def _run_sync(self, early: list[Call]) -> None:
         while early:
-            if self._slow(early.pop(0)):
+            call = early.pop(0)
+            trace = enter_trace(call.trace) if call.flags & TRACED else None
+            ended = self._slow(call)
+            if trace is not None:
+                leave_trace(trace)
+            if ended:
                 return
         self.mailbox.run(self._resolve, self._slow, self._failed, self._event, self._enter, self._leave)
 

@@ -78,8 +78,7 @@ impl Notice {
             slot: SlotId::NONE,
             rank: self.rank.unwrap_or(0),
             flags,
-            method: b"",
-            extent: b"",
+            ..Head::default()
         };
         let peer = self.node.peer(self.proc);
         // Queued, if there is no room: nobody here can wait for it.

@@ -13,7 +13,7 @@ use net::lock::lock;
 use net::{Link, RecvPart};
 use wire::cast::{CastBody, CastFrame};
 use wire::exit::ProcEnd;
-use wire::frame::{CAST, MESSAGE, REPLY, begin, finish, put_message_head, put_reply_head};
+use wire::frame::{CAST, Head, MESSAGE, REPLY, begin, finish, put_reply_head};
 use wire::{Cast, Control, Part, ProcUid, Reply, Route, SlotId, Status};
 
 use super::{Gateway, Job};
@@ -377,7 +377,8 @@ impl Gateway {
             let slot = if d.mode.reduces() { tree_slot(d.token, target.index) } else { SlotId::NONE };
             let mut start = Vec::with_capacity(64 + body.method.len() + body.extent.len());
             let at = begin(&mut start, MESSAGE);
-            put_message_head(&mut start, d.mailbox, body.sender, slot, target.rank, body.flags, body.method, body.extent, count);
+            let CastBody { sender, flags, trace, method, extent, .. } = body;
+            Head { dest: d.mailbox, sender, slot, rank: target.rank, flags, trace, parent: 0, method, extent }.put(&mut start, count);
             finish(&mut start, at, parts.len());
             let head = Route { from: d.group.source, from_host: d.root, to: target.proc, to_host: job.here, seq: 0 };
             self.hand_on(job, &head, &[&start, parts]);

@@ -180,7 +180,7 @@ impl World {
         let id = self.next_id;
         self.next_id += 1;
         let parts = id.to_le_bytes();
-        let body = CastBody { sender: MailboxId(1), slot: SlotId(9), flags: 0, method: b"m", extent: b"", parts: &parts };
+        let body = CastBody { sender: MailboxId(1), slot: SlotId(9), method: b"m", parts: &parts, ..CastBody::default() };
         let c = &mut self.callers[caller];
         let group = c.groups[group % c.groups.len()];
         let members = c.source.members(group).unwrap().clone();

@@ -5,7 +5,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use wire::control::ProcPlan;
 use wire::exit::ProcEnd;
-use wire::{BlockId, Control, ExitReason, Frame, MailboxId, Message, Part, ProcUid, Reply, SlotId, Status};
+use wire::frame::TRACED;
+use wire::{BlockId, Control, ExitReason, Frame, MailboxId, Message, Part, ProcUid, Reply, SlotId, Status, Trace};
 
 pub fn bytes() -> impl Strategy<Value = Vec<u8>> {
     vec(any::<u8>(), 0..200)
@@ -100,15 +101,20 @@ pub fn control() -> impl Strategy<Value = Control> {
     ]
 }
 
+pub fn trace() -> impl Strategy<Value = Trace> {
+    prop_oneof![Just(Trace::NONE), (1..=u128::MAX, any::<u64>()).prop_map(|(id, span)| Trace { id, span })]
+}
+
 fn message() -> impl Strategy<Value = Message> {
-    (any::<(u64, u64, u64, u32, u8)>(), text(), bytes(), vec(part(), 0..5)).prop_map(|(head, method, extent, parts)| {
+    (any::<(u64, u64, u64, u32, u8)>(), trace(), text(), bytes(), vec(part(), 0..5)).prop_map(|(head, trace, method, extent, parts)| {
         let (dest, sender, slot, rank, flags) = head;
         Message {
             dest: MailboxId(dest),
             sender: MailboxId(sender),
             slot: SlotId(slot),
             rank,
-            flags,
+            flags: flags & !TRACED,
+            trace,
             method: method.into_bytes().into(),
             extent: extent.into(),
             parts,
