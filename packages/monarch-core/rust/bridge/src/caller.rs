@@ -10,12 +10,14 @@ use runtime::lending::UNDECIDED;
 use runtime::mailbox::CHOSEN;
 use runtime::peer::{Head, Sent};
 use runtime::{Cell, Mode, Node, Payload, Peer};
+use wire::frame::EXPLICIT_PORT;
 use wire::{MailboxId, ProcUid, SlotId};
 
 use crate::bytes::Pickled;
 use crate::cell::CallCell;
 use crate::gil;
 use crate::process::Process;
+use crate::protocol::protocol::{FIRST_ERROR, GATHER, NO_ANSWER, STREAM};
 use crate::trace;
 
 /// From this size on it is asked who moves the parts of messages to other hosts.
@@ -67,10 +69,10 @@ struct Sending<'a> {
 
 pub fn mode(n: i32) -> PyResult<Option<Mode>> {
     Ok(match n {
-        -1 => None,
-        0 => Some(Mode::FirstError),
-        1 => Some(Mode::Gather),
-        2 => Some(Mode::Stream),
+        NO_ANSWER => None,
+        FIRST_ERROR => Some(Mode::FirstError),
+        GATHER => Some(Mode::Gather),
+        STREAM => Some(Mode::Stream),
         _ => return Err(PyValueError::new_err("no such mode")),
     })
 }
@@ -140,8 +142,10 @@ impl Caller {
 
 #[pymethods]
 impl Caller {
+    /// `explicit`: the method gets a port to answer through.
     #[new]
-    fn new(targets: &Bound<'_, Targets>, method: &str, extent: &[u8], flags: u8) -> Self {
+    fn new(targets: &Bound<'_, Targets>, method: &str, extent: &[u8], explicit: bool) -> Self {
+        let flags = if explicit { EXPLICIT_PORT } else { 0 };
         let node = targets.get().node.clone();
         Caller { node, targets: targets.clone().unbind(), method: method.as_bytes().into(), extent: extent.into(), flags }
     }

@@ -13,6 +13,8 @@ mod look_in;
 mod loop_wait;
 mod port;
 mod process;
+mod process_end;
+mod protocol;
 mod signal;
 mod supervision;
 mod system_event;
@@ -73,6 +75,22 @@ mod _native {
         };
     }
 
+    #[pyo3::pymodule]
+    mod system {
+        #[pymodule_export]
+        use crate::process_end::ProcessEnd;
+        #[pymodule_export]
+        use crate::supervision::{Ask, Fail, Mark, Orphan, Tell};
+        #[pymodule_export]
+        use crate::system_event::{
+            ActorFailed, CallAbandoned, HostAudit, HostShutdown, JobEnded, LaunchProc, ProcUnresponsive, ProcsEnded, RootLost, SpawnActor,
+            StacksWanted, StopProc, SystemRequest,
+        };
+    }
+
+    #[pymodule_export]
+    use crate::protocol::protocol;
+
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         use pyo3::types::PyAnyMethods;
@@ -85,6 +103,8 @@ mod _native {
         net::trust::set_python(format!("{major}.{minor}"));
         let modules = sys.getattr("modules")?;
         modules.set_item("monarch._core._native.bulk", module.getattr("bulk")?)?;
-        modules.set_item("monarch._core._native.events", module.getattr("events")?)
+        modules.set_item("monarch._core._native.events", module.getattr("events")?)?;
+        modules.set_item("monarch._core._native.protocol", module.getattr("protocol")?)?;
+        modules.set_item("monarch._core._native.system", module.getattr("system")?)
     }
 }

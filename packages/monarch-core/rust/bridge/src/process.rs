@@ -20,7 +20,9 @@ use crate::bulk::Exchanging;
 use crate::caller::{Targets, mode};
 use crate::cell::CallCell;
 use crate::gil;
-use crate::system_event::{End, describe, event};
+use crate::process_end::ProcessEnd;
+use crate::supervision::Supervision;
+use crate::system_event::event;
 use crate::timeline::Timeline;
 
 /// Later than this is never: a clock must be able to count it.
@@ -241,7 +243,7 @@ impl Process {
         let deadline = timeout.map(|t| self.node.poller.now() + Duration::from_secs_f64(t));
         // Events that are there are taken without giving up the GIL: a batch of spawns is one turn.
         if let Some(e) = self.next() {
-            return event(py, e).map(Some);
+            return event(py, &self.node, e).map(Some);
         }
         let ready = || !self.node.system.is_empty();
         loop {
@@ -249,9 +251,15 @@ impl Process {
                 return Ok(None);
             }
             if let Some(e) = self.next() {
-                return event(py, e).map(Some);
+                return event(py, &self.node, e).map(Some);
             }
         }
+    }
+
+    /// What this process owns, and who is told of failures.
+    #[getter]
+    fn supervision(&self) -> Supervision {
+        Supervision::of(&self.node)
     }
 
     /// The failure that `next_event` gave last is with the actors concerned.
@@ -267,14 +275,14 @@ impl Process {
     }
 
     /// How a proc ended, if it has.
-    fn ended(&self, proc: u64) -> Option<End> {
+    fn ended(&self, proc: u64) -> Option<ProcessEnd> {
         let peer = self.node.known_peer(ProcUid(proc))?;
-        peer.ended().map(|ended| describe(ended.end.clone()))
+        peer.ended().map(|ended| ProcessEnd(ended.end.clone()))
     }
 
     /// Of one that has ended so long ago that how is not kept, only that it has.
-    fn ended_long_ago(&self, proc: u64) -> Option<End> {
-        self.node.end_of_old(ProcUid(proc)).map(|ended| describe(ended.end.clone()))
+    fn ended_long_ago(&self, proc: u64) -> Option<ProcessEnd> {
+        self.node.end_of_old(ProcUid(proc)).map(|ended| ProcessEnd(ended.end.clone()))
     }
 
     /// Whether this is the identity of a host, as far as this process knows hosts.
@@ -284,9 +292,9 @@ impl Process {
 
     /// Decodes the bytes of a result whose process ended.
     #[staticmethod]
-    fn decode_end(body: &[u8]) -> PyResult<End> {
+    fn decode_end(body: &[u8]) -> PyResult<ProcessEnd> {
         let end = postcard::from_bytes(body).map_err(|e| pyo3::exceptions::PyValueError::new_err(e.to_string()))?;
-        Ok(describe(end))
+        Ok(ProcessEnd(end))
     }
 
     fn close_mailbox(&self, id: u64, reason: &[u8], bury: bool) {
@@ -308,13 +316,13 @@ impl Process {
     /// Tells on which hosts processes are; gives those whose host is lost, and how.
     /// `here` is what the host of this process is called in the job that they share; 0: in its own.
     #[pyo3(signature = (procs, here=0))]
-    fn route(&self, procs: Vec<(u64, u64)>, here: u64) -> PyResult<Vec<(u64, End)>> {
+    fn route(&self, procs: Vec<(u64, u64)>, here: u64) -> PyResult<Vec<(u64, ProcessEnd)>> {
         gil::check_not_forked()?;
         let here = if here == 0 { self.node.agent_uid } else { ProcUid(here) };
         let mut lost = vec![];
         for (proc, host) in procs {
             self.node.route(ProcUid(proc), ProcUid(host), here);
-            lost.extend(self.node.routes.lost(ProcUid(host)).map(|end| (proc, describe(end))));
+            lost.extend(self.node.routes.lost(ProcUid(host)).map(|end| (proc, ProcessEnd(end))));
         }
         Ok(lost)
     }

@@ -1,28 +1,66 @@
 //! The decisions on failures of one process.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 
 use pyo3::prelude::*;
-use runtime::supervision::{Action, Kind, Member, Owner};
+use runtime::Node;
+use runtime::supervision::{Action, Kind, Owner};
 use wire::{MailboxId, ProcUid};
 
+/// The supervision of a process; its decisions on failures come with the events that report them.
 #[pyclass(frozen)]
-#[derive(Default)]
 pub struct Supervision {
-    inner: Mutex<runtime::Supervision>,
+    node: Arc<Node>,
 }
 
-/// What to do, as Python gets it: the word, the actor concerned or 0, mesh, rank.
-type Step = (&'static str, u64, u64, u32);
+/// From now on this rank counts as failed: slices that contain it are refused.
+#[pyclass(frozen, get_all)]
+pub struct Mark {
+    mesh: u64,
+    rank: u32,
+}
 
-fn step(action: Action) -> Step {
-    match action {
-        Action::Mark(m) => ("mark", 0, m.mesh.0, m.rank),
-        Action::Tell(m) => ("tell", 0, m.mesh.0, m.rank),
-        Action::Ask { actor, about } => ("ask", actor.0, about.mesh.0, about.rank),
-        Action::Fail { actor, about } => ("fail", actor.0, about.mesh.0, about.rank),
-        Action::Orphan { actor } => ("orphan", actor.0, 0, 0),
-    }
+/// The owner of the mesh, which is this process, is told of a rank.
+#[pyclass(frozen, get_all)]
+pub struct Tell {
+    mesh: u64,
+    rank: u32,
+}
+
+/// The actor that owns the mesh is asked: its `__supervise__` decides, when its turn comes.
+#[pyclass(frozen, get_all)]
+pub struct Ask {
+    actor: u64,
+    mesh: u64,
+    rank: u32,
+}
+
+/// The actor that owns the mesh fails: it handles nothing.
+#[pyclass(frozen, get_all)]
+pub struct Fail {
+    actor: u64,
+    mesh: u64,
+    rank: u32,
+}
+
+/// The actor fails: the process of its owner is gone.
+#[pyclass(frozen, get_all)]
+pub struct Orphan {
+    actor: u64,
+}
+
+/// What is to be done, in this order.
+pub fn objects(py: Python<'_>, actions: Vec<Action>) -> PyResult<Vec<Py<PyAny>>> {
+    let object = |action| {
+        Ok(match action {
+            Action::Mark(m) => Py::new(py, Mark { mesh: m.mesh.0, rank: m.rank })?.into_any(),
+            Action::Tell(m) => Py::new(py, Tell { mesh: m.mesh.0, rank: m.rank })?.into_any(),
+            Action::Ask { actor, about: m } => Py::new(py, Ask { actor: actor.0, mesh: m.mesh.0, rank: m.rank })?.into_any(),
+            Action::Fail { actor, about: m } => Py::new(py, Fail { actor: actor.0, mesh: m.mesh.0, rank: m.rank })?.into_any(),
+            Action::Orphan { actor } => Py::new(py, Orphan { actor: actor.0 })?.into_any(),
+        })
+    };
+    actions.into_iter().map(object).collect()
 }
 
 fn as_owner(id: u64) -> Owner {
@@ -34,18 +72,17 @@ fn ids(all: Vec<MailboxId>) -> Vec<u64> {
 }
 
 impl Supervision {
+    pub fn of(node: &Arc<Node>) -> Self {
+        Supervision { node: node.clone() }
+    }
+
     fn with<T>(&self, f: impl FnOnce(&mut runtime::Supervision) -> T) -> T {
-        f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+        self.node.supervise(f)
     }
 }
 
 #[pymethods]
 impl Supervision {
-    #[new]
-    fn new() -> Self {
-        Supervision::default()
-    }
-
     /// A mesh is owned here from now on: by an actor, or by the process if `owner` is 0.
     fn created(&self, mesh: u64, owner: u64, is_actors: bool, procs: Vec<u64>) {
         let kind = if is_actors { Kind::Actors } else { Kind::Procs };
@@ -97,18 +134,6 @@ impl Supervision {
 
     fn actor_ended(&self, actor: u64) {
         self.with(|s| s.actor_ended(MailboxId(actor)));
-    }
-
-    fn member_failed(&self, mesh: u64, rank: u32) -> Vec<Step> {
-        self.with(|s| s.member_failed(Member { mesh: MailboxId(mesh), rank })).into_iter().map(step).collect()
-    }
-
-    /// Procs have ended of one cause; with each, whether it was stopped, and the meshes in whose clean-up it died.
-    fn procs_ended(&self, ends: Vec<(u64, bool, Vec<u64>)>) -> Vec<Step> {
-        let died = |(p, _, meshes): &(u64, bool, Vec<u64>)| meshes.iter().map(|m| (ProcUid(*p), MailboxId(*m))).collect::<Vec<_>>();
-        let cleaning: Vec<_> = ends.iter().flat_map(died).collect();
-        let ends: Vec<_> = ends.into_iter().map(|(p, stopped, _)| (ProcUid(p), stopped)).collect();
-        self.with(|s| s.procs_died(&ends, &cleaning)).into_iter().map(step).collect()
     }
 
     /// An actor's hook has answered; true if the actor fails of it.

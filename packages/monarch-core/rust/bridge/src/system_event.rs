@@ -1,54 +1,94 @@
-//! What the housekeeping thread is told, as Python gets it.
+//! What the housekeeping thread is told, as Python objects: one class for each kind.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use runtime::SystemEvent;
-use wire::exit::{ExitReason, ProcEnd};
+use runtime::supervision::Member;
+use runtime::system::FAILURE;
+use runtime::{Node, SystemEvent};
+use wire::cursor::Cursor;
+use wire::exit::ProcEnd;
+use wire::{ExitReason, MailboxId, ProcUid};
 
-/// How a proc ended, as Python gets it: pid, started, host, kind, number, detail, core dumped, meshes in clean-up, last events, output.
-pub type End = (u32, bool, String, &'static str, i32, String, bool, Vec<u64>, Recent, Vec<String>);
+use crate::process_end::ProcessEnd;
+use crate::supervision::objects;
 
-/// The last events of a proc, to decode when somebody asks for them.
-#[derive(IntoPyObject)]
-#[pyo3(transparent)]
-pub struct Recent(std::borrow::Cow<'static, [u8]>);
-
-pub fn describe(end: ProcEnd) -> End {
-    let (kind, number, detail, core) = match end.reason {
-        ExitReason::Returned => ("returned", 0, String::new(), false),
-        ExitReason::ExitCode(n) => ("exit_code", n, String::new(), false),
-        ExitReason::Signal { signal, core_dumped } => ("signal", signal, String::new(), core_dumped),
-        ExitReason::Stopped(why) => ("stopped", 0, why, false),
-        ExitReason::NotStarted(why) => ("not_started", 0, why, false),
-        ExitReason::Oom { signal, cgroup } => ("oom", signal, cgroup, false),
-        ExitReason::HostLost(why) => ("host_lost", 0, why, false),
-        ExitReason::LinkLost(why) => ("link_lost", 0, why, false),
+macro_rules! classes {
+    ($($(#[$about:meta])* $name:ident { $($(#[$field_about:meta])* $field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$about])*
+            #[pyclass(frozen, get_all)]
+            pub struct $name {
+                $($(#[$field_about])* $field: $type,)*
+            }
+        )*
     };
-    let cleaning = end.cleaning.into_iter().map(|m| m.0).collect();
-    (end.pid, end.started, end.host, kind, number, detail, core, cleaning, Recent(end.recent.into()), end.output)
 }
 
-pub fn event(py: Python<'_>, e: SystemEvent) -> PyResult<Py<PyAny>> {
-    let bytes = |b: Vec<u8>| PyBytes::new(py, &b).unbind();
-    let tuple = match e {
-        SystemEvent::SpawnActor { from, mailbox, spec } => ("spawn", from.0, mailbox.0, bytes(spec)).into_pyobject(py)?.into_any(),
-        SystemEvent::StopProc { grace_ms, reason } => ("stop", grace_ms as f64 / 1e3, reason).into_pyobject(py)?.into_any(),
+classes! {
+    /// An actor is to be spawned here.
+    SpawnActor { mailbox: u64, spec: Py<PyBytes>, }
+    /// This proc is to end.
+    StopProc { reason: String, }
+    /// Processes have ended, of one cause; and what is to be done about it.
+    ProcsEnded { ends: Vec<(u64, Py<ProcessEnd>)>, actions: Vec<Py<PyAny>>, }
+    /// An actor of a mesh that this process owns has failed; and what is to be done about it.
+    ActorFailed { mesh: u64, failure: Py<PyBytes>, actions: Vec<Py<PyAny>>, }
+    /// A process asks for something; an answer goes to `slot`.
+    SystemRequest { sender: u64, kind: u16, slot: u64, body: Py<PyBytes>, }
+    /// Somebody wants the stacks of all threads.
+    StacksWanted { ticket: u64, }
+    /// Python has stopped to run in a proc of this agent, or, with no evidence, runs again. `stacks` are JSON or empty.
+    ProcUnresponsive { proc: u64, evidence: String, stacks: Py<PyBytes>, }
+    /// A failed call was let go unseen.
+    CallAbandoned { mesh: u64, }
+    /// The agent of this proc is gone.
+    RootLost {}
+    /// Somebody has joined, attached, was refused, or is lost; so many times since it was last said.
+    HostAudit { what: &'static str, peer: String, detail: String, count: u64, }
+    /// Of an agent: a client has the host end.
+    HostShutdown { sender: u64, slot: u64, }
+    /// Of an agent: a client is gone, with all that it had here. `host`: what this host was called in its job.
+    JobEnded { host: u64, }
+    /// Of a simulated world's client: a proc is to be started in this process.
+    LaunchProc { proc: u64, setup: Py<PyBytes>, }
+}
+
+pub fn event(py: Python<'_>, node: &Node, e: SystemEvent) -> PyResult<Py<PyAny>> {
+    let bytes = |b: &[u8]| PyBytes::new(py, b).unbind();
+    Ok(match e {
+        SystemEvent::SpawnActor { mailbox, spec, .. } => Py::new(py, SpawnActor { mailbox: mailbox.0, spec: bytes(&spec) })?.into_any(),
+        SystemEvent::StopProc { reason, .. } => Py::new(py, StopProc { reason })?.into_any(),
         SystemEvent::ProcsEnded { ends } => {
-            let ends: Vec<(u64, End)> = ends.into_iter().map(|(uid, end)| (uid.0, describe(end))).collect();
-            ("ended", ends).into_pyobject(py)?.into_any()
+            let died = |(proc, end): &(ProcUid, ProcEnd)| end.cleaning.iter().map(|m| (*proc, *m)).collect::<Vec<_>>();
+            let cleaning: Vec<_> = ends.iter().flat_map(died).collect();
+            let stopped: Vec<_> = ends.iter().map(|(proc, end)| (*proc, matches!(end.reason, ExitReason::Stopped(_)))).collect();
+            let actions = node.supervise(|s| s.procs_died(&stopped, &cleaning));
+            let end = |(uid, end): (ProcUid, _)| Ok((uid.0, Py::new(py, ProcessEnd(end))?));
+            let ends = ends.into_iter().map(end).collect::<PyResult<_>>()?;
+            Py::new(py, ProcsEnded { ends, actions: objects(py, actions)? })?.into_any()
         }
-        SystemEvent::Request { from, kind, slot, body } => ("request", from.0, kind, slot.0, bytes(body)).into_pyobject(py)?.into_any(),
-        SystemEvent::Ping { .. } => return Ok(py.None()),
-        SystemEvent::Stacks { ticket } => ("stacks", ticket).into_pyobject(py)?.into_any(),
+        SystemEvent::Request { kind: FAILURE, body, .. } => {
+            let mut c = Cursor::new(&body);
+            let about = (c.u64(), c.u32());
+            let (Ok(mesh), Ok(rank)) = about else { return Err(PyValueError::new_err("a report of a failure was cut off")) };
+            let actions = node.supervise(|s| s.member_failed(Member { mesh: MailboxId(mesh), rank }));
+            let failure = bytes(&body[12..]);
+            Py::new(py, ActorFailed { mesh, failure, actions: objects(py, actions)? })?.into_any()
+        }
+        SystemEvent::Request { from, kind, slot, body } => {
+            Py::new(py, SystemRequest { sender: from.0, kind, slot: slot.0, body: bytes(&body) })?.into_any()
+        }
+        SystemEvent::Ping { .. } => py.None(),
+        SystemEvent::Stacks { ticket } => Py::new(py, StacksWanted { ticket })?.into_any(),
         SystemEvent::Unresponsive { uid, evidence, stacks } => {
-            ("unresponsive", uid.0, evidence, bytes(stacks)).into_pyobject(py)?.into_any()
+            Py::new(py, ProcUnresponsive { proc: uid.0, evidence, stacks: bytes(&stacks) })?.into_any()
         }
-        SystemEvent::Abandoned { mesh } => ("abandoned", mesh.0).into_pyobject(py)?.into_any(),
-        SystemEvent::RootLost => ("root_lost",).into_pyobject(py)?.into_any(),
-        SystemEvent::Audit(a) => ("audit", a.what, a.peer, a.detail, a.count).into_pyobject(py)?.into_any(),
-        SystemEvent::Shutdown { from, slot } => ("shutdown", from.0, slot.0).into_pyobject(py)?.into_any(),
-        SystemEvent::JobEnded { here } => ("job_ended", here.0).into_pyobject(py)?.into_any(),
-        SystemEvent::Launch { uid, setup } => ("launch", uid.0, bytes(setup)).into_pyobject(py)?.into_any(),
-    };
-    Ok(tuple.unbind())
+        SystemEvent::Abandoned { mesh } => Py::new(py, CallAbandoned { mesh: mesh.0 })?.into_any(),
+        SystemEvent::RootLost => Py::new(py, RootLost {})?.into_any(),
+        SystemEvent::Audit(a) => Py::new(py, HostAudit { what: a.what, peer: a.peer, detail: a.detail, count: a.count })?.into_any(),
+        SystemEvent::Shutdown { from, slot } => Py::new(py, HostShutdown { sender: from.0, slot: slot.0 })?.into_any(),
+        SystemEvent::JobEnded { here } => Py::new(py, JobEnded { host: here.0 })?.into_any(),
+        SystemEvent::Launch { uid, setup } => Py::new(py, LaunchProc { proc: uid.0, setup: bytes(&setup) })?.into_any(),
+    })
 }

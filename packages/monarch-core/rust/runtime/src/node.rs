@@ -24,6 +24,7 @@ use crate::lending::Lending;
 use crate::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
 use crate::peer::{Head, Peer, Returned};
 use crate::routes::{Place, Routes};
+use crate::supervision::Supervision;
 use crate::system::{SystemEvent, SystemQueue};
 use crate::tombs::{Ended, Tombs};
 
@@ -49,6 +50,8 @@ pub struct Node {
     pub poller: Arc<Poller>,
     pub arena: Arc<Arena>,
     pub system: SystemQueue,
+    /// What this process owns, and who is told of failures.
+    supervision: Mutex<Supervision>,
     pub inspections: Inspections,
     pub bulk_streams: BulkStreams,
     pub(crate) bulk_pipes: BulkPipes,
@@ -101,6 +104,7 @@ impl Node {
             poller,
             arena: Arena::new(),
             system: SystemQueue::default(),
+            supervision: Mutex::default(),
             inspections: Inspections::default(),
             bulk_streams: BulkStreams::default(),
             bulk_pipes: BulkPipes::default(),
@@ -289,6 +293,11 @@ impl Node {
                 self.dropped_replies.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Looks into or changes what this process owns.
+    pub fn supervise<T>(&self, f: impl FnOnce(&mut Supervision) -> T) -> T {
+        f(&mut lock(&self.supervision))
     }
 
     /// A request to the Python side of a process.

@@ -9,13 +9,13 @@ from _contextvars import ContextVar
 from collections import deque
 
 from monarch._core._native import LoopSleep, enter_trace, leave_trace, set_thread_sender
-from monarch._core.actor.events import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, STOP, TRACED, aborted
+from monarch._core._native.protocol import FAILED, STOP, TRACED
+from monarch._core.actor.events import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, aborted
 from monarch._core.call.actor import is_coroutine_function
 from monarch._core.call.context import set_context
 from monarch._core.errors.errors import ExitReason, MeshFailure
 from monarch._core.process.fork import is_child, leave, leave_if_child
 from monarch._core.process.hook_answer import verdict
-from monarch._core.process.process import FAILED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

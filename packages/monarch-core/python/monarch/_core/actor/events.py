@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from monarch._core.errors.errors import ExitReason
 
-# Flags of messages: it stops the actor; its answer comes through a port. The native side's numbers.
-STOP = 8
-EXPLICIT_PORT = 32
-# The message belongs to a trace.
-TRACED = 64
-
 # Events that overtake messages; the first byte says which.
 EVENT_FAILURE, EVENT_ABORT, EVENT_END, EVENT_UNDELIVERABLE = b"F", b"A", b"E", b"U"
 

@@ -12,7 +12,8 @@ from _thread import get_ident
 
 from monarch._core._native import ActorMailbox, enter_trace, leave_trace, set_thread_sender
 from monarch._core._native.events import actor_end
-from monarch._core.actor.events import EVENT_ABORT, EVENT_END, EVENT_FAILURE, EVENT_UNDELIVERABLE, EXPLICIT_PORT, STOP, TRACED, aborted
+from monarch._core._native.protocol import ERROR, EXPLICIT_PORT, FAILED, FAILURE, STOP, TRACED
+from monarch._core.actor.events import EVENT_ABORT, EVENT_END, EVENT_FAILURE, EVENT_UNDELIVERABLE, aborted
 from monarch._core.call.actor import Actor, ActorClass, actor_class, is_coroutine_function
 from monarch._core.call.answer import pack_error
 from monarch._core.call.context import Context, CreatorInstance, Instance, set_context
@@ -24,7 +25,7 @@ from monarch._core.process.fork import leave_if_child
 from monarch._core.process.hook_answer import verdict
 from monarch._core.process.last_resort import end_process
 from monarch._core.process.owner import Owner
-from monarch._core.process.process import ERROR, FAILED, FAILURE, LocalProcess
+from monarch._core.process.process import LocalProcess
 from monarch._core.process.runtime_log import INFO, WARN, event, failure_event
 from monarch._core.shape.shape import Extent, Point
 from monarch._core.supervise.supervision import CANCEL_TIME

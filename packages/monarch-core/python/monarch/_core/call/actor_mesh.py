@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from monarch._core._native.protocol import FIRST_ERROR, OK
 from monarch._core.call.actor import HANDLE_ATTRIBUTES, ActorClass, NotAnEndpoint, actor_class
 from monarch._core.call.answer import spawn_error
 from monarch._core.call.endpoint import endpoint_of
 from monarch._core.call.future import Future
 from monarch._core.call.mesh_info import MeshInfo
 from monarch._core.process.current import current_process
-from monarch._core.process.process import FIRST_ERROR, OK, PING
+from monarch._core.process.process import PING
 from monarch._core.shape.generic import Generic
 from monarch._core.shape.mesh import MeshTrait
 from monarch._core.shape.shape import Extent, Shape

@@ -5,14 +5,13 @@ from __future__ import annotations
 import marshal
 
 from monarch._core._native import Process as NativeProcess
+from monarch._core._native.protocol import PROC_ENDED
 from monarch._core.errors.errors import ActorError, ExitReason, MeshFailure, actor_call_failed
-from monarch._core.process.process import PROC_ENDED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from monarch._core._native import Result
+    from monarch._core._native.system import ProcessEnd
     from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.process.process import LocalProcess
 
@@ -46,18 +45,10 @@ def actor_error(result: Result, mesh: str, method: str) -> ActorError:
     return ActorError._received(packed, actor_call_failed(mesh, method), display, pid, host)
 
 
-def exit_reason(end: tuple[Any, ...]) -> ExitReason:
-    """The reason of a process's end, from the native side's description."""
-    _, _, _, kind, number, detail, core, *_ = end
-    if kind == "exit_code":
-        return ExitReason("exit_code", code=number)
-    if kind == "signal":
-        return ExitReason("signal", signal=number, core_dumped=core)
-    if kind == "oom":
-        return ExitReason("oom", signal=number, detail=detail)
-    if kind == "stopped":
-        detail = plain_reason(detail)
-    return ExitReason(kind, detail=detail or None)
+def exit_reason(end: ProcessEnd) -> ExitReason:
+    """The reason of a process's end, as users get it."""
+    detail = plain_reason(end.detail) if end.is_stop else end.detail
+    return ExitReason(end.kind, code=end.exit_code, signal=end.signal, core_dumped=end.core_dumped, detail=detail or None)
 
 
 def plain_reason(reason: str) -> str:
@@ -65,13 +56,13 @@ def plain_reason(reason: str) -> str:
     return parts[2] if len(parts) == 3 else reason
 
 
-def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | tuple[Any, ...]) -> MeshFailure:
+def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | ProcessEnd) -> MeshFailure:
     """The failure of a rank whose process has ended."""
     end = NativeProcess.decode_end(body) if isinstance(body, bytes) else body
     from monarch._core.process.environment import host_name
 
-    pid, _, host, kind, *_, output = end
-    if not host and kind == "host_lost":
+    host = end.host
+    if not host and end.kind == "host_lost":
         from monarch._core.call.lost_host import place_of
 
         # An agent that has not joined has not said where it is.
@@ -85,9 +76,9 @@ def proc_ended_failure(info: MeshInfo, rank: int, body: bytes | tuple[Any, ...])
         # An agent that is gone has not said where it was; other clients' agents are met on this host only.
         host=host or host_name(),
         # The pid of a proc on a lost host is not known.
-        pid=pid or None,
-        output=output,
-        recent=end[8],
+        pid=end.pid or None,
+        output=end.output,
+        recent=end.recent,
     )
 
 

@@ -148,8 +148,8 @@ def context() -> Context:
 def _outside() -> Context:
     process = current_process()
     if not process.is_client and len(process.actors) == 1:
-        actor = next(iter(process.actors.values()), None)
-        if actor is not None:
+        # A copy: other threads add to it.
+        for actor in list(process.actors.values()):
             return actor.context
     return Context(Instance(process, None), _ORIGIN)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from monarch._core._native.protocol import CLOSED, ERROR, FIRST_ERROR, NO_ANSWER, OK, PROC_ENDED, STREAM, UNDELIVERED
 from monarch._core.call.actor import EndpointProperty, NotAnEndpoint, check_arguments
 from monarch._core.call.future import Future
 from monarch._core.process import root_fault
 from monarch._core.process.current import current_process
-from monarch._core.process.process import CLOSED, ERROR, FIRST_ERROR, NO_ANSWER, OK, PROC_ENDED, STREAM, UNDELIVERED
 from monarch._core.shape.generic import Generic
 
 TYPE_CHECKING = False
@@ -27,10 +27,6 @@ else:
     P = R = A = None
 
 
-# Flag of a message whose method gets a port; the native side's number.
-EXPLICIT_PORT = 32
-
-
 class Endpoint(Generic[P, R]):
     """One method of all actors of a mesh."""
 
@@ -38,7 +34,7 @@ class Endpoint(Generic[P, R]):
 
     # The unhandled failure that has ended the root: no call is made any more.
 
-    def __init__(self, mesh: ActorMesh, name: str, method: Any, explicit: bool = False, propagator: Any = None, flags: int = 0) -> None:
+    def __init__(self, mesh: ActorMesh, name: str, method: Any, explicit: bool = False, propagator: Any = None) -> None:
         from monarch._core._native import Caller
 
         self._mesh = mesh
@@ -48,7 +44,7 @@ class Endpoint(Generic[P, R]):
         self._propagator = propagator
         targets = mesh._targets()
         self._size = len(targets)
-        self._caller = Caller(targets, name, mesh._addressed_extent(), flags)
+        self._caller = Caller(targets, name, mesh._addressed_extent(), explicit)
 
     @property
     def _endpoint_name(self) -> str:
@@ -260,8 +256,7 @@ def _random_below(n: int) -> int:
 
 
 def endpoint_of(mesh: ActorMesh, name: str, prop: EndpointProperty) -> Endpoint[Any, Any]:
-    flags = EXPLICIT_PORT if prop._explicit_response_port else 0
-    return Endpoint(mesh, name, prop._method, prop._explicit_response_port, prop._propagator, flags)
+    return Endpoint(mesh, name, prop._method, prop._explicit_response_port, prop._propagator)
 
 
 if TYPE_CHECKING:
@@ -284,8 +279,7 @@ def as_endpoint(method: Any, *, propagate: Any = None, explicit_response_port: b
     """An endpoint out of a plain method of a spawned actor, `as_endpoint(handle.method)`."""
     if not isinstance(method, NotAnEndpoint):
         raise ValueError("expected an method of a spawned actor")
-    flags = EXPLICIT_PORT if explicit_response_port else 0
-    return Endpoint(method._handle, method._name, method._method, explicit_response_port, propagate, flags)
+    return Endpoint(method._handle, method._name, method._method, explicit_response_port, propagate)
 
 
 def send(

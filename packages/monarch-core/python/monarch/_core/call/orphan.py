@@ -10,8 +10,7 @@ from monarch._core.errors.errors import ExitReason, MeshFailure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
+    from monarch._core._native.system import ProcessEnd
     from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.process.process import LocalProcess
 
@@ -34,7 +33,7 @@ def _concerns(process: LocalProcess, info: MeshInfo) -> bool:
     return bool(info.class_name) and info.job == process.job and info.owner_proc not in (0, process.uid, process.job)
 
 
-def owner_ended(process: LocalProcess, uid: int, end: tuple[Any, ...]) -> None:
+def owner_ended(process: LocalProcess, uid: int, end: ProcessEnd) -> None:
     """A process has ended: what it owned and is referred to here is no more. After its end is in `process.ended`."""
     process.watched.discard(uid)
     # References, because they are copied in one step: other threads add to the dictionary.
@@ -44,8 +43,8 @@ def owner_ended(process: LocalProcess, uid: int, end: tuple[Any, ...]) -> None:
             _orphan(process, info, end)
 
 
-def _orphan(process: LocalProcess, info: MeshInfo, end: tuple[Any, ...]) -> None:
-    reason = ExitReason("stopped", detail="its owner has stopped") if end[3] == "stopped" else ExitReason("orphaned", detail=info.creator)
+def _orphan(process: LocalProcess, info: MeshInfo, end: ProcessEnd) -> None:
+    reason = ExitReason("stopped", detail="its owner has stopped") if end.is_stop else ExitReason("orphaned", detail=info.creator)
     failure = None
     for rank, proc in enumerate(info.procs):
         # The end of its own process is the better reason.
@@ -56,7 +55,7 @@ def _orphan(process: LocalProcess, info: MeshInfo, end: tuple[Any, ...]) -> None
                 mesh_name=info.unique_name,
                 name=info.name,
                 crashed_ranks=[rank],
-                host=end[2],
+                host=end.host,
                 pid=process.pid_of(proc),
             )
     if failure is not None:

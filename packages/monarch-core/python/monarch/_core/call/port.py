@@ -5,12 +5,13 @@ from __future__ import annotations
 from _thread import allocate_lock
 
 from monarch._core._native import PortMailbox, send_to_port, send_to_slot
+from monarch._core._native.protocol import CLOSED, ERROR
 from monarch._core.call.future import Future
 from monarch._core.call.mesh_info import reach
 from monarch._core.call.receive import Inbox, Receive
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import new_uid, to_base58
-from monarch._core.process.process import CLOSED, ERROR, LocalProcess
+from monarch._core.process.process import LocalProcess
 from monarch._core.shape.generic import Generic
 
 # Why a message came back that the receiver would have taken; the native side's text.

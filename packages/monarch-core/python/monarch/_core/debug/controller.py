@@ -208,7 +208,7 @@ class DebugController(Actor):
 
     def _watch(self, session: PendingSession, proc: int) -> None:
         """Ends the session with its process, which cannot say so itself."""
-        from monarch._core.process.process import FIRST_ERROR
+        from monarch._core._native.protocol import FIRST_ERROR
 
         process = current_process()
         if proc == process.uid:

@@ -10,9 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monarch._core._native.bulk import Bulk
+from monarch._core._native.protocol import ERROR, FIRST_ERROR, OK
 from monarch._core.call.future import Future
 from monarch._core.process.current import current_process
-from monarch._core.process.process import ERROR, FIRST_ERROR, OK
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from _thread import allocate_lock
 
+from monarch._core._native.protocol import ERROR, PROC_ENDED, STREAM
 from monarch._core.call.answer import exit_reason
 from monarch._core.call.runs import each_of
 from monarch._core.errors.errors import ExitReason, cause
@@ -18,14 +19,15 @@ from monarch._core.extension.ids import HostId, ProcId, Rank
 from monarch._core.extension.membership import ProcEnd, proc_end
 from monarch._core.extension.thread import extension_thread
 from monarch._core.process.current import current_process
-from monarch._core.process.process import ERROR, PING, PROC_ENDED, STREAM
+from monarch._core.process.process import PING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeAlias
+    from typing import TypeAlias
 
     from monarch._core._native import CallCell
+    from monarch._core._native.system import ProcessEnd
     from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.hosts.attachment import Attachment
     from monarch._core.process.process import LocalProcess
@@ -165,7 +167,7 @@ class Members:
         thread.run(lambda: self.arrivals.append(arrivals))
         thread.when_arrived(attachment.cell, 0, lambda: self._attached(arrivals))
 
-    def ended(self, ends: list[tuple[int, tuple[Any, ...]]]) -> None:
+    def ended(self, ends: list[tuple[int, ProcessEnd]]) -> None:
         """Processes and hosts have ended, of one cause."""
         extension_thread().run(lambda: self._ended(ends))
 
@@ -182,7 +184,7 @@ class Members:
             self._tell(arrivals.take(uid))
         self._forget(arrivals)
 
-    def _ended(self, ends: list[tuple[int, tuple[Any, ...]]]) -> None:
+    def _ended(self, ends: list[tuple[int, ProcessEnd]]) -> None:
         for uid, end in ends:
             for arrivals in list(self.arrivals):
                 # It may have joined and ended since the thread looked.
@@ -190,7 +192,7 @@ class Members:
                 arrivals.ranks.pop(uid, None)
                 self._forget(arrivals)
             if self.process.native.is_host(uid):
-                self._tell(HostEnd(uid, end[2], exit_reason(end)))
+                self._tell(HostEnd(uid, end.host, exit_reason(end)))
             else:
                 self._tell(proc_end(ProcId(uid), end))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monarch._core._native import Process as NativeProcess
+from monarch._core._native.protocol import GATHER
 from monarch._core.call.answer import exit_reason
 from monarch._core.call.future import Future
 from monarch._core.call.mesh_info import reach as reach_hosts
@@ -10,13 +11,11 @@ from monarch._core.errors.errors import ExitReason, cause
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import HostId, JobId, ProcId, Rank
 from monarch._core.process.current import current_process, known_process, simulated_process
-from monarch._core.process.process import GATHER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from monarch._core._native import CallCell
+    from monarch._core._native.system import ProcessEnd
 
 
 class Member(Frozen):
@@ -124,6 +123,5 @@ def _watched(proc: ProcId, call: CallCell) -> ProcEnd:
     return proc_end(proc, NativeProcess.decode_end(raw))
 
 
-def proc_end(proc: ProcId, end: tuple[Any, ...]) -> ProcEnd:
-    pid, _, hostname, *_, output = end
-    return ProcEnd(proc, exit_reason(end), hostname, pid or None, tuple(output))
+def proc_end(proc: ProcId, end: ProcessEnd) -> ProcEnd:
+    return ProcEnd(proc, exit_reason(end), end.host, end.pid or None, tuple(end.output))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 
+from monarch._core._native.protocol import FIRST_ERROR, OK
 from monarch._core.call.future import Future
 from monarch._core.errors.extension import PromiseDropped, promise_dropped
 from monarch._core.process.current import current_process
-from monarch._core.process.process import FIRST_ERROR, OK
 from monarch._core.shape.generic import Generic
 
 TYPE_CHECKING = False

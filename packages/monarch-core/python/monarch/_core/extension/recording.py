@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from monarch._core._native.events import Event, Ring
+from monarch._core._native.protocol import FIRST_ERROR, OK
 from monarch._core.config.entry_points import BrokenEntry, entry_names, load_entry
 from monarch._core.extension.ids import ProcId
 from monarch._core.extension.membership import is_ending
 from monarch._core.process.current import current_process
-from monarch._core.process.process import FIRST_ERROR, OK, RECORDINGS
+from monarch._core.process.process import RECORDINGS
 from monarch._core.process.recorder import ring_events
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from monarch._core._native.protocol import ERROR, FAILED, FIRST_ERROR, OK, PROC_ENDED
 from monarch._core.call.future import Future
 from monarch._core.config.entry_points import BrokenEntry, load_entry
 from monarch._core.errors.extension import RequestError, request_failed, request_proc_ended, request_unhandled
@@ -13,7 +14,7 @@ from monarch._core.extension.thread import extension_thread
 from monarch._core.pickle.remote_exception import raised_text
 from monarch._core.process.current import current_process
 from monarch._core.process.fork import is_child
-from monarch._core.process.process import ERROR, FAILED, FIRST_ERROR, NAMED, OK, PROC_ENDED
+from monarch._core.process.process import NAMED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from monarch._core._native.protocol import ERROR
 from monarch._core.call.future import Future
 from monarch._core.call.runs import each_of
 from monarch._core.config import config
@@ -13,7 +14,7 @@ from monarch._core.hosts.connections import native_hosts
 from monarch._core.hosts.trust import Given, Trust
 from monarch._core.process import runtime_log
 from monarch._core.process.identity import new_uid
-from monarch._core.process.process import ERROR, LocalProcess
+from monarch._core.process.process import LocalProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import marshal
 from _thread import allocate_lock
 
+from monarch._core._native.protocol import ERROR, FIRST_ERROR
 from monarch._core.call.actor import actor_class, check_arguments
 from monarch._core.call.actor_mesh import check_names
 from monarch._core.call.future import Future
 from monarch._core.process.current import current_process
-from monarch._core.process.process import CONTROLLER, ERROR, FIRST_ERROR, LocalProcess
+from monarch._core.process.process import CONTROLLER, LocalProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

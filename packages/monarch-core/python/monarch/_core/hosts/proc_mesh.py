@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 
+from monarch._core._native.protocol import GATHER, NO_ANSWER
 from monarch._core.call.actor import Actor, actor_class, check_arguments
 from monarch._core.call.actor_mesh import ActorMesh, check_names, share_if_plain, whole_shape
 from monarch._core.call.future import Future
@@ -13,7 +14,7 @@ from monarch._core.call.runs import each_of, runs_of
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import checked_name, new_uid
 from monarch._core.process.loaded import loaded_module
-from monarch._core.process.process import AGGREGATE, GATHER, LOG_LEVEL, NO_ANSWER, LocalProcess
+from monarch._core.process.process import AGGREGATE, LOG_LEVEL, LocalProcess
 from monarch._core.shape.mesh import MeshTrait
 from monarch._core.shape.shape import Extent, Shape
 from monarch._core.shape.slice import Slice
@@ -107,7 +108,7 @@ class ProcMesh(MeshTrait):
         handle = ActorMesh(info, whole_shape(info.extent))
         targets = handle._targets()
         # First of all, because pickling the arguments may raise; the receivers hold it until the actor is there.
-        Caller(targets, "__init__", b"", 0).send(args, kwargs, NO_ANSWER)
+        Caller(targets, "__init__", b"", False).send(args, kwargs, NO_ANSWER)
         spec = marshal.dumps((info.state(), owner.process.uid, owner.mailbox, self._origin()))
         owned = OwnedMesh(process, owner, info, True)
         vars(handle)["_owned"] = owned

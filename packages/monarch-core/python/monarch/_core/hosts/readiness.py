@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from monarch._core._native.protocol import ERROR
 from monarch._core.process.current import current_process
-from monarch._core.process.process import ERROR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import marshal
 import os
 import sys
 
+from monarch._core._native.protocol import FIRST_ERROR, GATHER
 from monarch._core.call.actor_mesh import whole_shape
 from monarch._core.call.mesh_info import MeshInfo, reach
 from monarch._core.call.owner import spawning_owner
@@ -19,7 +20,6 @@ from monarch._core.process.environment import changed, is_start_variable, start_
 from monarch._core.process.identity import checked_name, new_uid
 from monarch._core.process.loaded import loaded_module
 from monarch._core.process.log_directory import directory_below, log_root, output_file
-from monarch._core.process.process import FIRST_ERROR, GATHER
 from monarch._core.process.runtime_log import procs_spawned
 from monarch._core.shape.shape import Point
 from monarch._core.supervise.supervision import OwnedMesh

@@ -81,5 +81,5 @@ def from_payload(data: bytes, loads: Callable[[memoryview], Any]) -> type:
 
 
 def _drop_oldest(kept: dict[Any, Any]) -> None:
-    oldest = next(iter(kept), None)
-    kept.pop(oldest, None)
+    # A copy, which is made in one step: other threads add to it.
+    kept.pop(next(iter(list(kept)), None), None)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from monarch._core.process.recent import RecentMap
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     from monarch._core._native import Process as NativeProcess
-
-# The native side tells the last 4096 ends apart: what is not here any more is among those that ended long ago there.
-_MOST = 8192
+    from monarch._core._native.system import ProcessEnd
 
 
 class ProcEnds:
@@ -20,25 +19,24 @@ class ProcEnds:
 
     def __init__(self, native: NativeProcess) -> None:
         self._native = native
-        self._recent: dict[int, Any] = {}
+        # The native side tells the last 4096 ends apart: what is not here any more is among those that ended long ago there.
+        self._recent = RecentMap()
 
-    def update(self, ends: Iterable[tuple[int, Any]]) -> None:
+    def update(self, ends: Iterable[tuple[int, ProcessEnd]]) -> None:
         self._recent.update(ends)
-        while len(self._recent) > _MOST:
-            del self._recent[next(iter(self._recent))]
 
-    def get(self, proc: int) -> Any:
+    def get(self, proc: int) -> ProcessEnd | None:
         """The end of this process, or None."""
         return self._recent.get(proc) or self._native.ended_long_ago(proc)
 
     def __contains__(self, proc: int) -> bool:
         return self.get(proc) is not None
 
-    def __getitem__(self, proc: int) -> Any:
+    def __getitem__(self, proc: int) -> ProcessEnd:
         end = self.get(proc)
         if end is None:
             raise KeyError(proc)
         return end
 
     def __bool__(self) -> bool:
-        return bool(self._recent)
+        return len(self._recent) > 0

@@ -8,7 +8,7 @@ from time import monotonic
 from weakref import WeakValueDictionary
 
 from monarch._core._native import Process as NativeProcess
-from monarch._core._native import Supervision
+from monarch._core._native.protocol import FIRST_ERROR
 from monarch._core.process.ends import ProcEnds
 from monarch._core.process.identity import ActorAddr, to_base58
 from monarch._core.process.owner import Owner
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from monarch._core.supervise.supervision import OwnedMesh
     from monarch._core.testing.universe import Universe
 
-# Requests between housekeeping threads; 1 and 2 are known to the native side too.
-FAILURE, UNDELIVERABLE, CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 1, 2, 3, 4, 5, 6, 7
+# Requests between housekeeping threads that the native side does not know.
+CONTROLLER, PING, LOG_LEVEL, WATCH_STOP, OPEN_DOOR = 3, 4, 5, 6, 7
 AGGREGATE, MISSING = 20, 21
 # Who records events on this host.
 RECORDINGS = 22
@@ -40,12 +40,6 @@ FAULT, DELAY = 30, 31
 WORKSPACE = 50
 # Of other wheels, by name.
 NAMED = 60
-
-# How a call waits for its answers; the native side's numbers.
-FIRST_ERROR, GATHER, STREAM, NO_ANSWER = 0, 1, 2, -1
-
-# What an answer is; the native side's numbers.
-OK, ERROR, FAILED, PROC_ENDED, CLOSED, UNDELIVERED = 0, 1, 2, 3, 4, 5
 
 
 class LocalProcess:
@@ -60,7 +54,7 @@ class LocalProcess:
     def __init__(self, native: NativeProcess, host: str, name: str) -> None:
         self.native = native
         # Who owns what here, and who is told of failures.
-        self.supervision = Supervision()
+        self.supervision = native.supervision
         self.uid: int = native.uid
         self.is_client = native.agent_uid == native.uid
         self.agent_uid: int = native.agent_uid
@@ -126,7 +120,7 @@ class LocalProcess:
         if proc == self.uid:
             return self.pid
         end = self.native.ended(proc)
-        return end[0] if end is not None else dict(self.native.alive_procs()).get(proc)
+        return end.pid if end is not None else dict(self.native.alive_procs()).get(proc)
 
     def share(self) -> None:
         """A handle is being pickled outside a message: whoever unpickles it must find the agent."""

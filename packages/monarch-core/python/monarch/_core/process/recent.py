@@ -1,6 +1,8 @@
-"""A set that forgets: what a process remembers of those that come and go stays small."""
+"""What forgets: a process that remembers those that come and go stays small."""
 
 from __future__ import annotations
+
+from _thread import RLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -8,26 +10,62 @@ if TYPE_CHECKING:
     from typing import Any
 
 # Some hundred bytes each.
-_MOST = 8192
+MOST = 8192
+
+
+class RecentMap:
+    """The last `most` items that were added, from any thread."""
+
+    __slots__ = ("_items", "_lock", "_most")
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._items: dict[Any, Any] = {}
+        # Who looks for the oldest must not meet somebody who adds. It is taken again by what the collector of garbage runs meanwhile.
+        self._lock = RLock()
+
+    def update(self, items: Iterable[tuple[Any, Any]]) -> None:
+        with self._lock:
+            self._items.update(items)
+            while len(self._items) > self._most:
+                del self._items[next(iter(self._items))]
+
+    def pop(self, key: Any) -> Any:
+        """The item, which goes; None if there is none."""
+        return self._items.pop(key, None)
+
+    def get(self, key: Any) -> Any:
+        """None if it is not known, or known no more."""
+        return self._items.get(key)
+
+    def keys(self) -> list[Any]:
+        """As they are now, oldest first."""
+        return list(self._items)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
+
+    def __len__(self) -> int:
+        return len(self._items)
 
 
 class Recent:
-    """The last 8192 that were added."""
+    """The last 8192 that were added, from any thread."""
+
+    __slots__ = ("_map",)
 
     def __init__(self) -> None:
-        self._items: dict[Any, None] = {}
+        self._map = RecentMap()
 
     def add(self, item: Any) -> None:
-        self._items[item] = None
-        if len(self._items) > _MOST:
-            del self._items[next(iter(self._items))]
+        self._map.update([(item, None)])
 
     def discard_all(self, items: Iterable[Any]) -> None:
         for item in items:
-            self._items.pop(item, None)
-
-    def __contains__(self, item: object) -> bool:
-        return item in self._items
+            self._map.pop(item)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._items)
+        return iter(self._map.keys())
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._map

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from monarch._core._native.system import ProcessEnd
     from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.errors.errors import MeshFailure
     from monarch._core.process.process import LocalProcess
@@ -189,16 +190,15 @@ def procs_spawned(info: MeshInfo) -> None:
             event("proc.spawn", mesh=info.unique_name, rank=rank)
 
 
-def proc_ended(uid: int, end: tuple[Any, ...]) -> None:
+def proc_ended(uid: int, end: ProcessEnd) -> None:
     """A process that this one knows has ended; its spawner says so."""
     mesh, rank = _spawned.pop(uid, (None, None))
     if mesh is not None:
-        pid, _, _, kind, number, detail, core, *_ = end
-        code, signal = (number if kind == wanted else None for wanted in ("exit_code", "signal"))
-        lost = kind not in ("stopped", "returned")
+        lost = not end.is_stop and end.kind != "returned"
         # A stop's reason has its bounds before it.
-        more = {"code": code, "signal": signal, "core_dumped": core or None, "detail": detail.rpartition("\n")[2] or None}
-        event("proc.end", WARN if lost else INFO, True, mesh=mesh, rank=rank, child=pid or None, kind=kind, **more)
+        detail = end.detail.rpartition("\n")[2] or None
+        more = {"code": end.exit_code, "signal": end.signal, "core_dumped": end.core_dumped or None, "detail": detail}
+        event("proc.end", WARN if lost else INFO, True, mesh=mesh, rank=rank, child=end.pid or None, kind=end.kind, **more)
 
 
 def proc_unresponsive(uid: int, evidence: str, stacks: bytes) -> None:

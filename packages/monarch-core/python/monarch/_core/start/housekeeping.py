@@ -5,23 +5,35 @@ from __future__ import annotations
 import marshal
 
 from monarch._core._native import set_runtime_thread
+from monarch._core._native.protocol import FAILED, OK, UNDELIVERABLE
+from monarch._core._native.system import (
+    ActorFailed,
+    CallAbandoned,
+    HostAudit,
+    HostShutdown,
+    JobEnded,
+    LaunchProc,
+    ProcsEnded,
+    ProcUnresponsive,
+    RootLost,
+    SpawnActor,
+    StacksWanted,
+    StopProc,
+    SystemRequest,
+)
 from monarch._core.process import runtime_log
 from monarch._core.process.last_resort import end_process
 from monarch._core.process.process import (
     AGGREGATE,
     CONTROLLER,
     DELAY,
-    FAILED,
-    FAILURE,
     FAULT,
     LOG_LEVEL,
     MISSING,
     NAMED,
-    OK,
     OPEN_DOOR,
     PING,
     RECORDINGS,
-    UNDELIVERABLE,
     WATCH_STOP,
     WORKSPACE,
     LocalProcess,
@@ -30,7 +42,23 @@ from monarch._core.supervise.supervision import CANCEL_TIME, actor_failed, parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeAlias
+
+    SystemEvent: TypeAlias = (
+        SpawnActor
+        | StopProc
+        | ProcsEnded
+        | ActorFailed
+        | SystemRequest
+        | StacksWanted
+        | ProcUnresponsive
+        | CallAbandoned
+        | RootLost
+        | HostAudit
+        | HostShutdown
+        | JobEnded
+        | LaunchProc
+    )
 
 
 class StopWatch:
@@ -78,7 +106,7 @@ class StopWatch:
         return min(self.since + self.each, self.until) - now
 
 
-_VITAL = ("spawn", "stop", "ended", "abandoned")
+_VITAL = (SpawnActor, StopProc, ProcsEnded, ActorFailed, CallAbandoned)
 
 
 class Housekeeping:
@@ -97,7 +125,7 @@ class Housekeeping:
             event = native.next_event(self._timeout())
             self.watches = [w for w in self.watches if not w.over()]
             if event is not None:
-                self.vital = event[0] in _VITAL or (event[0] == "request" and event[2] == FAILURE)
+                self.vital = isinstance(event, _VITAL)
                 if self._handle(event):
                     return False
             if self.deadline is not None and self._may_end():
@@ -125,57 +153,68 @@ class Housekeeping:
         # A clean-up that has begun gets its time.
         return self.deadline is not None and self.process.now() > self.deadline and not any(a.cleaning for a in busy)
 
-    def _handle(self, event: tuple[Any, ...]) -> bool:
-        kind = event[0]
-        if kind == "spawn":
-            from monarch._core.actor.local_spawn import spawn_local
-            from monarch._core.debug.hook import install
+    def _handle(self, event: SystemEvent) -> bool:
+        """True ends the thread."""
+        process, native = self.process, self.process.native
+        match event:
+            case SpawnActor():
+                from monarch._core.actor.local_spawn import spawn_local
+                from monarch._core.debug.hook import install
 
-            install()
-            spawn_local(self.process, event[2], event[3])
-        elif kind == "request":
-            self._request(*event[1:])
-        elif kind == "ended":
-            for uid, end in event[1]:
-                runtime_log.proc_ended(uid, end)
-            if self.process.membership is not None:
-                self.process.membership.ended(event[1])
-            try:
-                procs_ended(self.process, event[1])
-            finally:
-                self.process.native.failure_handled()
-        elif kind == "abandoned":
-            from monarch._core.process.root_fault import abandoned
+                install()
+                spawn_local(process, event.mailbox, event.spec)
+            case SystemRequest():
+                self._request(event.sender, event.kind, event.slot, event.body)
+            case ActorFailed():
+                try:
+                    actor_failed(process, event)
+                finally:
+                    native.failure_handled()
+            case ProcsEnded():
+                for uid, end in event.ends:
+                    runtime_log.proc_ended(uid, end)
+                if process.membership is not None:
+                    process.membership.ended(event.ends)
+                try:
+                    procs_ended(process, event)
+                finally:
+                    native.failure_handled()
+            case CallAbandoned():
+                from monarch._core.process.root_fault import abandoned
 
-            abandoned(self.process)
-        elif kind == "stacks":
-            from monarch._core.process import stacks
+                abandoned(process)
+            case StacksWanted():
+                from monarch._core.process import stacks
 
-            self.process.native.stacks_taken(event[1], stacks.take(self.process))
-        elif kind == "unresponsive":
-            self._unresponsive(*event[1:])
-        elif kind == "stop":
-            self._stop(event[2])
-        elif kind == "root_lost":
-            return True
-        elif kind in ("audit", "shutdown", "job_ended"):
-            from monarch._core.start import worker
+                native.stacks_taken(event.ticket, stacks.take(process))
+            case ProcUnresponsive():
+                runtime_log.proc_unresponsive(event.proc, event.evidence, event.stacks)
+            case StopProc():
+                self._stop(event.reason)
+            case RootLost():
+                return True
+            case HostAudit() | HostShutdown() | JobEnded():
+                self._of_a_host(event)
+            case LaunchProc():
+                from monarch._core.testing.simulated import launch
 
-            worker.handle(self.process, event)
-        elif kind == "launch":
-            from monarch._core.testing.simulated import launch
-
-            launch(self.process, event[1], event[2])
+                launch(process, event.proc, event.setup)
         return False
+
+    def _of_a_host(self, event: HostAudit | HostShutdown | JobEnded) -> None:
+        from monarch._core.start import worker
+
+        match event:
+            case HostAudit():
+                worker.audit(event)
+            case HostShutdown():
+                worker.shut_down(self.process, event)
+            case JobEnded():
+                worker.job_over(self.process, event.host)
 
     def _request(self, sender: int, kind: int, slot: int, body: bytes) -> None:
         process = self.process
-        if kind == FAILURE:
-            try:
-                actor_failed(process, body)
-            finally:
-                process.native.failure_handled()
-        elif kind == PING:
+        if kind == PING:
             rank, mesh = int.from_bytes(body[:4], "little"), int.from_bytes(body[4:], "little")
             failure = process.unstarted.get(mesh)
             if process.bootstrap_failure is not None:
@@ -228,10 +267,6 @@ class Housekeeping:
             from monarch._core.testing import fault
 
             (fault.handle_request if kind == FAULT else fault.handle_delay)(process, sender, slot, body)
-
-    def _unresponsive(self, uid: int, evidence: str, stacks: bytes) -> None:
-        """Python has stopped to run in a proc of this agent, or runs again."""
-        runtime_log.proc_unresponsive(uid, evidence, stacks)
 
     def _stop(self, text: str) -> None:
         """This proc is to end: its actors stop, within the bounds."""

@@ -6,12 +6,13 @@ import os
 import sys
 
 from monarch._core._native import begin_exit, begin_leaving, run_at_exit, set_runtime_thread, was_interrupted
+from monarch._core._native.protocol import GATHER
 from monarch._core.call.future import Future
 from monarch._core.config import config
 from monarch._core.process import stacks
 from monarch._core.process.current import known_process, mark_exited, simulated_process
 from monarch._core.process.loaded import loaded_module
-from monarch._core.process.process import GATHER, LocalProcess
+from monarch._core.process.process import LocalProcess
 from monarch._core.process.runtime_log import event
 
 TYPE_CHECKING = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from monarch._core._native.protocol import FIRST_ERROR, OK
 from monarch._core.call.future import Future
 from monarch._core.config.address import ChannelAddr, place_of
 from monarch._core.hosts.attachment import agent_uid, where
@@ -13,7 +14,7 @@ from monarch._core.process import log_directory, runtime_log
 from monarch._core.process.current import begin_with, known_process
 from monarch._core.process.identity import new_uid
 from monarch._core.process.loaded import loaded_module
-from monarch._core.process.process import FIRST_ERROR, OK, LocalProcess
+from monarch._core.process.process import LocalProcess
 from monarch._core.sync import host_workspaces
 from monarch._core.sync import path as workspace_path
 
@@ -21,6 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from threading import Event
     from typing import Any, NoReturn
+
+    from monarch._core._native.system import HostAudit, HostShutdown
 
 # How long the last words to others may take, seconds.
 _GOODBYE = 2.0
@@ -201,31 +204,36 @@ def _make_room(bound: ChannelAddr) -> None:
             return
 
 
-def handle(process: LocalProcess, event: tuple[Any, ...]) -> None:
-    """What the native side tells; on the housekeeping thread."""
-    kind = event[0]
-    if kind == "audit":
-        what, peer, detail, count = event[1:]
-        level = runtime_log.WARN if what in ("refused", "lost", "release", "output") else runtime_log.INFO
-        # That a host is lost is the reason of failures, which are told.
-        text = _SAYS[what].format(peer=peer or "a host", detail=detail)
-        if count > 1:
-            text = f"{count} more refused; the last: {text}"
-        runtime_log.event(f"host.{what}", level, what == "lost", peer=peer, count=count if count > 1 else None, detail=text)
-        if what == "joined" and _loop is not None:
-            _loop.told()
-    elif kind == "job_ended":
-        process.start_thread(host_workspaces.job_over, event[1])
-        services = loaded_module("monarch._core.extension.host_services")
-        if services is not None:
-            services.job_over(event[1])
-        if _loop is not None:
-            _loop.told()
-    elif kind == "shutdown":
-        if _loop is not None:
-            _loop.end(*event[1:])
-        else:
-            process.native.reply(event[1], event[2], 0, OK, b"")
+def audit(event: HostAudit) -> None:
+    """What of this host's visitors its log tells; on the housekeeping thread."""
+    what = event.what
+    level = runtime_log.WARN if what in ("refused", "lost", "release", "output") else runtime_log.INFO
+    # That a host is lost is the reason of failures, which are told.
+    text = _SAYS[what].format(peer=event.peer or "a host", detail=event.detail)
+    several = event.count > 1
+    if several:
+        text = f"{event.count} more refused; the last: {text}"
+    runtime_log.event(f"host.{what}", level, what == "lost", peer=event.peer, count=event.count if several else None, detail=text)
+    if what == "joined" and _loop is not None:
+        _loop.told()
+
+
+def job_over(process: LocalProcess, host: int) -> None:
+    """A client is gone, with all that it had here; `host` is what this host was called in its job."""
+    process.start_thread(host_workspaces.job_over, host)
+    services = loaded_module("monarch._core.extension.host_services")
+    if services is not None:
+        services.job_over(host)
+    if _loop is not None:
+        _loop.told()
+
+
+def shut_down(process: LocalProcess, event: HostShutdown) -> None:
+    """A client has this host end."""
+    if _loop is not None:
+        _loop.end(event.sender, event.slot)
+    else:
+        process.native.reply(event.sender, event.slot, 0, OK, b"")
 
 
 def start_worker_loop_forever(

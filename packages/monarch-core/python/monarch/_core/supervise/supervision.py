@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from monarch._core._native import Process as NativeProcess
 from monarch._core._native.events import supervision_delivered
+from monarch._core._native.protocol import ERROR, GATHER, PROC_ENDED
+from monarch._core._native.system import Ask, Mark, Orphan, Tell
 from monarch._core.call.answer import proc_ended_failure
 from monarch._core.call.future import Future
 from monarch._core.call.orphan import owner_ended
 from monarch._core.config import config
 from monarch._core.errors.errors import MeshFailure, SupervisionError
-from monarch._core.process.process import ERROR, GATHER, PROC_ENDED, WATCH_STOP
+from monarch._core.process.process import WATCH_STOP
 from monarch._core.process.runtime_log import WARN, failure_event
 
 # How long a coroutine may take to end when it has been cancelled, seconds.
@@ -28,12 +30,15 @@ OUTPUT_TIMEOUT = 3.0
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import TypeAlias
 
     from monarch._core._native import CallCell, Result
+    from monarch._core._native.system import ActorFailed, Fail, ProcsEnded
     from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.process.owner import Owner
     from monarch._core.process.process import LocalProcess
+
+    Action: TypeAlias = Mark | Tell | Ask | Fail | Orphan
 
 
 # The reason of a stop at the end of the program, about which nothing is printed.
@@ -120,7 +125,7 @@ class OwnedMesh:
             return MeshFailure.from_wire(result.raw())
         if result is not None and result.status == PROC_ENDED:
             end = NativeProcess.decode_end(result.raw())
-            if self.info.uid in died_cleaning(end):
+            if self.info.uid in end.cleaning:
                 return proc_ended_failure(self.info, rank, end)
         return None
 
@@ -153,7 +158,7 @@ class OwnedMesh:
             if result is None or result.status != PROC_ENDED:
                 continue
             end = NativeProcess.decode_end(result.raw())
-            for mesh in died_cleaning(end):
+            for mesh in end.cleaning:
                 from monarch._core.process.root_fault import failure_seen
 
                 # The owner is told too, and only of what it still owns.
@@ -169,11 +174,6 @@ class OwnedMesh:
         info = self.process.infos.get(mesh)
         failed = {} if info is None else {info.procs[rank]: failure for rank, failure in info.failed.items()}
         return failed.get(proc)
-
-
-def died_cleaning(end: tuple[Any, ...]) -> list[int]:
-    """The meshes whose actors had begun their `__cleanup__` and not ended it when their process died by itself."""
-    return end[7]
 
 
 def drain_bounds() -> tuple[float, float]:
@@ -198,26 +198,25 @@ def parse_stop_reason(text: str) -> tuple[str, float, float]:
     return parts[2], float(parts[0]), float(parts[1])
 
 
-def actor_failed(process: LocalProcess, body: bytes) -> None:
-    """An actor reports its failure to this process, which owns its mesh."""
-    uid, rank = int.from_bytes(body[:8], "little"), int.from_bytes(body[8:12], "little")
-    if uid in process.owned:
-        failure = MeshFailure.from_wire(body[12:])
-        _do(process, process.supervision.member_failed(uid, rank), lambda mesh, rank: failure)
-        _forget_if_over(process, [uid])
+def actor_failed(process: LocalProcess, event: ActorFailed) -> None:
+    """An actor has reported its failure to this process, which owns its mesh."""
+    if event.mesh in process.owned:
+        failure = MeshFailure.from_wire(event.failure)
+        _do(process, event.actions, lambda mesh, rank: failure)
+        _forget_if_over(process, [event.mesh])
 
 
-def procs_ended(process: LocalProcess, ends: list[tuple[int, tuple[Any, ...]]]) -> None:
+def procs_ended(process: LocalProcess, event: ProcsEnded) -> None:
     """Processes that this one knows have ended, of one cause."""
-    process.ended.update(ends)
+    process.ended.update(event.ends)
 
     def failure(mesh: OwnedMesh, rank: int) -> MeshFailure:
         known = mesh.info.failed.get(rank)
         return known or proc_ended_failure(mesh.info, rank, process.ended[mesh.info.procs[rank]])
 
-    _do(process, process.supervision.procs_ended([(uid, end[3] == "stopped", died_cleaning(end)) for uid, end in ends]), failure)
-    _forget_if_over(process, process.supervision.on([uid for uid, _ in ends]))
-    for uid, end in ends:
+    _do(process, event.actions, failure)
+    _forget_if_over(process, process.supervision.on([uid for uid, _ in event.ends]))
+    for uid, end in event.ends:
         owner_ended(process, uid, end)
 
 
@@ -229,27 +228,27 @@ def _forget_if_over(process: LocalProcess, meshes: list[int]) -> None:
             mesh.forget()
 
 
-def _do(process: LocalProcess, steps: list[tuple[str, int, int, int]], failure_of: Callable[[OwnedMesh, int], MeshFailure]) -> None:
-    """What supervision has decided, step by step; any part of it may have ended meanwhile."""
-    for step, actor, uid, rank in steps:
-        if step == "orphan":
-            ward = process.actors.get(actor)
+def _do(process: LocalProcess, actions: list[Action], failure_of: Callable[[OwnedMesh, int], MeshFailure]) -> None:
+    """What supervision has decided, in its order; any part of it may have ended meanwhile."""
+    for action in actions:
+        if isinstance(action, Orphan):
+            ward = process.actors.get(action.actor)
             if ward is not None:
                 ward.orphaned(ward.info)
             continue
-        mesh = process.owned.get(uid)
+        mesh = process.owned.get(action.mesh)
         if mesh is None:
             continue
-        failure = failure_of(mesh, rank)
-        if step == "mark":
+        failure = failure_of(mesh, action.rank)
+        if isinstance(action, Mark):
             # A caller of this process may have learned of it first.
-            mesh.info.failed[rank] = failure
+            mesh.info.failed[action.rank] = failure
             continue
         failure_event("failure.delivered", WARN, failure, mesh.owner.display)
-        supervision_delivered(uid, rank, mesh.owner.display, failure.reason.kind)
-        if step == "tell":
+        supervision_delivered(action.mesh, action.rank, mesh.owner.display, failure.reason.kind)
+        if isinstance(action, Tell):
             mesh.owner.failed(failure)
         else:
-            owner = process.actors.get(actor)
+            owner = process.actors.get(action.actor)
             if owner is not None:
-                owner.owned_failed(failure, ask=step == "ask")
+                owner.owned_failed(failure, ask=isinstance(action, Ask))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import marshal
 
-from monarch._core.process.process import GATHER, OK, WORKSPACE, LocalProcess
+from monarch._core._native.protocol import GATHER, OK
+from monarch._core.process.process import WORKSPACE, LocalProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import os
 from _thread import RLock
 from time import monotonic, sleep
 
+from monarch._core._native.protocol import ERROR, FIRST_ERROR, GATHER, OK
 from monarch._core.config.duration import parse_duration
 from monarch._core.process.current import current_process
 from monarch._core.process.identity import new_uid
-from monarch._core.process.process import DELAY, ERROR, FAULT, FIRST_ERROR, GATHER, OK, LocalProcess
+from monarch._core.process.process import DELAY, FAULT, LocalProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

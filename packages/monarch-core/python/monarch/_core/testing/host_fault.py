@@ -12,7 +12,8 @@ import marshal
 import os
 from _thread import RLock
 
-from monarch._core.process.process import FAULT, GATHER, LocalProcess
+from monarch._core._native.protocol import GATHER
+from monarch._core.process.process import FAULT, LocalProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import marshal
 from weakref import WeakSet
 
+from monarch._core._native.protocol import FIRST_ERROR
 from monarch._core.call.mesh_info import MeshInfo
 from monarch._core.process.above import above
 from monarch._core.process.actor_thread import ActorThread
 from monarch._core.process.current import enter_simulated
-from monarch._core.process.process import FIRST_ERROR, LocalProcess
+from monarch._core.process.process import LocalProcess
 from monarch._core.shape.shape import Extent, Shape
 from monarch._core.shape.slice import Slice
 

@@ -112,7 +112,7 @@ class Universe:
 
         No `__cleanup__` runs. A thread that is busy in Python goes on until it waits or calls next; what it does then reaches nobody.
         """
-        from monarch._core.process.process import GATHER
+        from monarch._core._native.protocol import GATHER
 
         uids = list(dict.fromkeys(self._procs_of(target)))
         native = self._root.native
@@ -339,8 +339,9 @@ class Universe:
 
     async def _settled(self) -> None:
         """Returns when the client's housekeeping thread has handled what has arrived."""
+        from monarch._core._native.protocol import GATHER
         from monarch._core.call.future import Future
-        from monarch._core.process.process import GATHER, PING
+        from monarch._core.process.process import PING
 
         native = self._root.native
         for _ in range(2):

@@ -1,0 +1,95 @@
+//! How a process of the job has ended, as a Python object.
+
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use wire::exit::{ExitReason, ProcEnd};
+
+/// How a process of the job has ended.
+#[pyclass(frozen)]
+pub struct ProcessEnd(pub ProcEnd);
+
+#[pymethods]
+impl ProcessEnd {
+    /// 0 if it is not known.
+    #[getter]
+    fn pid(&self) -> u32 {
+        self.0.pid
+    }
+
+    /// Its host; empty if that is not known.
+    #[getter]
+    fn host(&self) -> &str {
+        &self.0.host
+    }
+
+    /// The kind of an `ExitReason`.
+    #[getter]
+    fn kind(&self) -> &'static str {
+        match &self.0.reason {
+            ExitReason::Returned => "returned",
+            ExitReason::ExitCode(_) => "exit_code",
+            ExitReason::Signal { .. } => "signal",
+            ExitReason::Stopped(_) => "stopped",
+            ExitReason::NotStarted(_) => "not_started",
+            ExitReason::Oom { .. } => "oom",
+            ExitReason::HostLost(_) => "host_lost",
+            ExitReason::LinkLost(_) => "link_lost",
+        }
+    }
+
+    /// It was stopped, which is no failure.
+    #[getter]
+    fn is_stop(&self) -> bool {
+        matches!(self.0.reason, ExitReason::Stopped(_))
+    }
+
+    #[getter]
+    fn exit_code(&self) -> Option<i32> {
+        if let ExitReason::ExitCode(code) = self.0.reason { Some(code) } else { None }
+    }
+
+    #[getter]
+    fn signal(&self) -> Option<i32> {
+        match self.0.reason {
+            ExitReason::Signal { signal, .. } | ExitReason::Oom { signal, .. } => Some(signal),
+            _ => None,
+        }
+    }
+
+    #[getter]
+    fn core_dumped(&self) -> bool {
+        matches!(self.0.reason, ExitReason::Signal { core_dumped: true, .. })
+    }
+
+    /// The reason in words, of the kinds that have one. That of a stop has its bounds before it.
+    #[getter]
+    fn detail(&self) -> &str {
+        match &self.0.reason {
+            ExitReason::Stopped(why) | ExitReason::NotStarted(why) | ExitReason::HostLost(why) | ExitReason::LinkLost(why) => why,
+            ExitReason::Oom { cgroup, .. } => cgroup,
+            ExitReason::Returned | ExitReason::ExitCode(_) | ExitReason::Signal { .. } => "",
+        }
+    }
+
+    /// The meshes whose actors had begun their `__cleanup__` and not ended it when the process died by itself.
+    #[getter]
+    fn cleaning(&self) -> Vec<u64> {
+        self.0.cleaning.iter().map(|m| m.0).collect()
+    }
+
+    /// Its last events, for `events.decode`.
+    #[getter]
+    fn recent<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.recent)
+    }
+
+    /// The last lines that it printed.
+    #[getter]
+    fn output(&self) -> Vec<String> {
+        self.0.output.clone()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<ProcessEnd {} pid {} {:?}>", self.kind(), self.0.pid, self.detail())
+    }
+}

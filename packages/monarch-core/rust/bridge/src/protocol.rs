@@ -1,0 +1,44 @@
+//! `monarch._core._native.protocol`: the numbers that messages, answers and requests have on both sides.
+
+#[pyo3::pymodule(submodule)]
+pub mod protocol {
+    use wire::Status;
+
+    // Flags of a message.
+    #[pymodule_export]
+    const STOP: u8 = wire::frame::STOP;
+    #[pymodule_export]
+    const EXPLICIT_PORT: u8 = wire::frame::EXPLICIT_PORT;
+    #[pymodule_export]
+    const TRACED: u8 = wire::frame::TRACED;
+
+    // How a call waits for its answers.
+    #[pymodule_export]
+    pub const NO_ANSWER: i32 = -1;
+    #[pymodule_export]
+    pub const FIRST_ERROR: i32 = 0;
+    #[pymodule_export]
+    pub const GATHER: i32 = 1;
+    #[pymodule_export]
+    pub const STREAM: i32 = 2;
+
+    // What an answer is.
+    #[pymodule_export]
+    const OK: u8 = Status::Ok as u8;
+    #[pymodule_export]
+    const ERROR: u8 = Status::Error as u8;
+    #[pymodule_export]
+    const FAILED: u8 = Status::Failed as u8;
+    #[pymodule_export]
+    const PROC_ENDED: u8 = Status::ProcEnded as u8;
+    #[pymodule_export]
+    const CLOSED: u8 = Status::Closed as u8;
+    #[pymodule_export]
+    const UNDELIVERED: u8 = Status::Undelivered as u8;
+
+    // Requests that the native side sends, too.
+    #[pymodule_export]
+    const FAILURE: u16 = runtime::system::FAILURE;
+    #[pymodule_export]
+    const UNDELIVERABLE: u16 = runtime::node::UNDELIVERABLE;
+}
