@@ -71,8 +71,8 @@ def _check_argv(argv: Any, has_script: bool) -> None:
         raise TypeError(f"argv={argv!r}: expected a sequence of words, the first of which is the program, not {_type(argv)}")
     if not argv:
         raise ValueError(f"argv={argv!r}: expected at least one word, the program")
-    for index in range(len(argv)):
-        word: object = argv[index]
+    words: list[object] = list(argv)  # pyright: ignore[reportUnknownArgumentType]
+    for index, word in enumerate(words):
         if word is None:
             if not has_script:
                 raise ValueError(f"argv[{index}]=None: None is the place of the script, and script is None")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from monarch._core.extension import command_guard as guard
 from monarch._core.extension.command_line import check_command_line, check_seconds, check_signal
 from monarch._core.extension.command_mark import kill_marked, marked, new_mark
+from monarch._core.extension.command_output import above_streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,6 +99,7 @@ class GuardedProcess:
         """Starts the guard and sends it the specification."""
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
+        theirs = socket.socket(fileno=above_streams(theirs.detach()))
         null = subprocess.DEVNULL
         with theirs:
             self._guard = subprocess.Popen(

@@ -12,6 +12,7 @@ import termios
 from typing import TYPE_CHECKING
 
 from monarch._core.extension.command_line import check_command_line
+from monarch._core.extension.command_output import above_streams
 from monarch._core.extension.guarded_process import CannotStart, GuardedProcess, exit_code
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class TerminalProcess:
     async def start(self, line: CommandLine) -> None:
         """Runs the command with the terminal as its controlling one; `CannotStart` if that is not possible."""
         check_command_line(line)
-        self._master, slave = os.openpty()
+        self._master, slave = map(above_streams, os.openpty())
         os.set_blocking(self._master, False)
         self.resize(self.window)
         process = GuardedProcess()
