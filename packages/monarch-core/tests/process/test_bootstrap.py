@@ -225,6 +225,7 @@ def test_folder_that_is_gone(tmp_path, monkeypatch):
     [
         (BootstrapCommand(""), ValueError, "program is empty"),
         (BootstrapCommand("/bin/a\0b"), ValueError, "program has a NUL byte"),
+        (BootstrapCommand("/bin/a", env={"A": "\ud800"}), ValueError, r"env\['A'\] is '.ud800': it has a surrogate at position 0"),
         (BootstrapCommand(5), TypeError, "program is 5, which is not a string"),  # pyright: ignore
         (BootstrapCommand("true", args=["x", None]), TypeError, r"args\[1\] is None"),  # pyright: ignore
         (BootstrapCommand("true", env={"A": 5}), TypeError, r"env\['A'\] is 5"),  # pyright: ignore

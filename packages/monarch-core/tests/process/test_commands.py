@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from fresh_script import run as run_script
 from fresh_script import wait_for_end
 
 from monarch.extension.command import HUNG_UP, CannotStart, CommandLine, Finished, GuardedProcess, TerminalProcess, exit_code, run_command
@@ -62,6 +63,27 @@ def test_command_that_hangs_ends_after_its_time() -> None:
     assert found.code == 124
     # All that descends from it, too.
     assert wait_for_end(int(found.stdout))
+
+
+def test_caller_without_streams_gets_the_output() -> None:
+    run_script("""
+    import asyncio
+    from monarch.extension.command import CommandLine, TerminalProcess, run_command
+
+    async def main():
+        # What the loop has opened would have the numbers of the streams otherwise.
+        for fd in range(3):
+            os.close(fd)
+        done = await run_command(CommandLine(["sh", "-c", "echo out; echo err >&2; exit 3"], os.environ))
+        assert done == (3, b"out\\n", b"err\\n", 0), done
+        terminal = TerminalProcess((24, 80))
+        await terminal.start(CommandLine(["echo", "shown"], os.environ))
+        shown = await terminal.read()
+        assert shown == (b"shown\\r\\n", None), shown
+        await terminal.close()
+
+    asyncio.run(main())
+    """).assert_clean()
 
 
 def test_cancelled_command_ends(tmp_path: Path) -> None:

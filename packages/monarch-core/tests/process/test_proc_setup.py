@@ -161,6 +161,9 @@ def test_a_hook_that_fails_is_named_and_left_out(part: str, body: str, text: str
         ("def contribute(setup): setup.set('good.notes', b'mine')", ""),
         ("def contribute(setup): setup.set('word', 'text')", "TypeError: ProcSetup.set('word', ...): expected a text and bytes"),
         ("def contribute(setup): setup.set_variable('A=B', 'x')", "ValueError: ProcSetup.set_variable('A=B', 'x'): that cannot be"),
+        ("def contribute(setup): setup.set_variable('A', 'a\\0')", "ValueError: ProcSetup.set_variable('A', 'a\\x00'): that cannot be"),
+        ("def contribute(setup): setup.set_variable('A', 'a\\ud800')", "it has a surrogate at position 1, which cannot be encoded"),
+        ("def contribute(setup): setup.set_variable('\\ud800', None)", "it has a surrogate at position 0, which cannot be encoded"),
         ("def contribute(setup):\n  setup.set_variable('GOOD_ONES', '4')\n  raise OSError('no')", "OSError: no"),
     ],
 )
@@ -177,6 +180,17 @@ def test_what_a_failed_hook_has_set_does_not_count(source: str, text: str, tmp_p
     done = program(code, site_with(tmp_path, bad=source, good=GOOD))
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("left out: wheel-") == 1 and text in done.stderr
+
+
+@pytest.mark.parametrize("method", ["auto", "exec"])
+def test_variable_that_is_no_text_of_the_locale_arrives(method: str, tmp_path: Path) -> None:
+    hook = "def contribute(setup):\n    setup.set_variable('BYTES', '\\udcff')\n"
+    code = """
+        procs = this_host().spawn_procs(name="hooked")
+        assert ascii(procs.spawn("probe", Probe).variable.call_one("BYTES").get()) == r"'\\udcff'"
+    """
+    done = program(code, site_with(tmp_path, bytes=hook), MONARCH_SPAWN_METHOD=method)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_variable_that_an_interpreter_reads_at_its_start_is_there_then(tmp_path: Path) -> None:

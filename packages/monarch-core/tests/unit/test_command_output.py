@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import io
+import os
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.extension.command import LONGEST, Lines, OutputBuffer, prefixed
+from monarch.extension.command import LONGEST, Lines, OutputBuffer, OutputPipe, prefixed
 
 PIECES = st.lists(st.one_of(st.binary(max_size=20), st.sampled_from([b"\n", b"a\n", b"\n\n", b"\xc3", b"\xa4\n"])))
 
@@ -70,3 +77,37 @@ def test_small_writes_become_few_chunks() -> None:
     for _ in range(100_000):
         buffer.put(1, b"x")
     assert len(buffer.take()) <= 13
+
+
+class _Disk(io.BytesIO):
+    """Takes three bytes at a time, and `room` altogether."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self.kept = b""
+
+    def write(self, data: Any) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken = bytes(data)[: min(3, self.room)]
+        self.room -= len(taken)
+        self.kept += taken
+        return len(taken)
+
+
+@pytest.mark.parametrize("room", [100, 5])
+def test_copy_is_complete_or_named(room: int) -> None:
+    async def main() -> tuple[bytes, list[tuple[int, bytes]]]:
+        buffer = OutputBuffer(1 << 10)
+        pipe = OutputPipe(asyncio.get_running_loop(), 1, False, buffer, lambda: None)
+        disk = _Disk(room)
+        pipe.copy, pipe.copy_name = disk, "out/stdout.txt"  # type: ignore[assignment]
+        os.write(pipe.command_end, b"0123456789")
+        os.close(pipe.command_end)
+        pipe.drain()
+        return disk.kept, buffer.take()
+
+    kept, chunks = asyncio.run(main())
+    assert kept == b"0123456789"[:room] and chunks[-1] == (1, b"0123456789")
+    assert chunks[:-1] == ([] if room > 5 else [(2, b"monarch: out/stdout.txt is not complete: No space left on device\n")])

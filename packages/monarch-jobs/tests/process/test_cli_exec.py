@@ -80,6 +80,36 @@ def test_all_ranks_of_all_meshes_also_into_files() -> None:
         shutil.rmtree(place)
 
 
+@pytest.mark.parametrize(
+    ("closed", "shown"), [("<&-", ("out\n", "err\n")), (">&-", ("", "err\n")), ("2>&-", ("out\n", "")), ("<&- >&- 2>&-", ("", ""))]
+)
+def test_closed_streams(closed: str, shown: tuple[str, str]) -> None:
+    words = ["exec", "sh", "-c", "echo out; echo err >&2; exit 5"]
+    command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-W", "error", "-c", MAIN, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (5, *shown)
+
+
+@pytest.mark.parametrize(
+    ("verb", "text"),
+    [
+        (["exec", "yes"], "monarch: stdout is not complete: No space left on device\n"),
+        (["shell", "-e", "SHELL=/bin/sh"], "monarch: cannot show the output of the shell: No space left on device\n"),
+    ],
+)
+def test_full_stdout_is_named(verb: list[str], text: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", MAIN, *verb]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, input="echo out\n", stdout=full, stderr=subprocess.PIPE, text=True, timeout=25, check=False)
+    assert (done.returncode, done.stderr) == (130 if verb[0] == "exec" else 1, text)
+
+
+def test_shell_without_stdout() -> None:
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-W", "error", "-c", MAIN, "shell", "-e", "SHELL=/bin/sh"]
+    done = subprocess.run(command, input="exit 4\n", capture_output=True, text=True, timeout=25, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (4, "", "")
+
+
 def test_output_dir(folder: Path) -> None:
     out = said("exec", "--mesh", "first", "--per-host", "x=2", "--output-dir", f"{folder}/out/$SUBDIR", "echo", "word")
     assert sorted(out.splitlines()) == ["[0] word", "[1] word"]

@@ -54,6 +54,15 @@ def test_killed_process_group_leaves_no_descendants(job: ProcessJob, folder: Pat
         assert all(wait_for_end(one) for one in pids)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_end_of_exec_reaches_its_stopped_child(job: ProcessJob, folder: Path, number: signal.Signals) -> None:
+    with running(folder, f"({CHILD}); read child < child; echo $$ $child > pids; while :; do sleep 0.1; done") as (pid, pids):
+        (client,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        os.kill(client, signal.SIGSTOP)
+        os.kill(pid, number)
+        assert wait_for_end(client) and all(wait_for_end(one) for one in pids)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_to_exec_interrupts_the_command(job: ProcessJob, folder: Path, number: signal.Signals) -> None:
     words = "trap 'echo interrupted; exit 3' INT; echo $$ > pids; while :; do sleep 0.1; done"

@@ -40,6 +40,11 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def proc_of(pid: int) -> int:
+    """The proc of a command, above its guard and the watchdog."""
+    return parent(parent(parent(pid)))
+
+
 @contextmanager
 def started(tmp_path: Path, words: str) -> Iterator[tuple[object, list[int]]]:
     """A command of pytest's own, and the numbers that it prints."""
@@ -55,8 +60,14 @@ def test_a_command_that_is_killed(tmp_path: Path) -> None:
         assert future.get() == 137
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_command_that_stops_or_kills_its_guards(number: int) -> None:
+    words = f"w=$(cut -d ' ' -f 4 /proc/$PPID/stat); kill -{number} $w $PPID; exit 3"
+    assert exec_command(this_host(), ["sh", "-c", words]).get() == (3 if number == signal.SIGSTOP else 137)
+
+
 def test_the_guard_is_killed() -> None:
-    words = "sleep 1000 & echo pids $! $$; while :; do sleep 1000; done"
+    words = "setsid sleep 1000 & echo pids $! $$; while :; do sleep 1000; done"
     with running(f'say("code " + str(exec_command(this_host(), ["sh", "-c", {words!r}]).get()))') as script:
         other, pid = map(int, script.until("pids").split()[1:])
         os.kill(parent(pid), signal.SIGKILL)
@@ -67,7 +78,7 @@ def test_the_guard_is_killed() -> None:
 
 def test_the_proc_is_killed(tmp_path: Path) -> None:
     with started(tmp_path, FAMILY + ";") as (future, (pid, other)):
-        os.kill(parent(parent(pid)), signal.SIGKILL)
+        os.kill(proc_of(pid), signal.SIGKILL)
         error = future.exception()
         assert isinstance(error, SupervisionError)
         assert "Killed(sig=9)" in str(error)
@@ -82,7 +93,7 @@ def test_a_killed_proc_of_several_leaves_the_others(tmp_path: Path) -> None:
     )
     future = exec_command(this_host(), ["sh", "-c", words], per_host={"x": 2})
     pid = int((tmp_path / "pids").read_text())
-    os.kill(parent(parent(pid)), signal.SIGKILL)
+    os.kill(proc_of(pid), signal.SIGKILL)
     assert wait_for_end(pid)
     (tmp_path / "go").write_text("go\n")
     assert isinstance(future.exception(), SupervisionError)

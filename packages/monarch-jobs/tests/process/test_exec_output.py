@@ -13,6 +13,7 @@ from exec_scripts import Script, all_end
 
 from monarch.actor import this_host
 from monarch.job import exec_command
+from monarch.job._client.exec import make_target, start
 
 
 def run(*words: str, **options: object) -> int:
@@ -183,3 +184,11 @@ def test_a_reader_that_is_gone() -> None:
         assert all_end(script)
     finally:
         script.close()
+
+
+def test_full_disk_is_named_and_the_command_goes_on(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "stdout.txt").symlink_to("/dev/full")
+    # As `monarch exec --output-dir`: shown, and kept.
+    target = make_target(this_host(), ["sh", "-c", "echo out; exit 3"], folder=str(tmp_path), streams=True)
+    assert start([target])[1].get() == 3
+    assert capfd.readouterr() == ("out\n", f"monarch: {tmp_path}/stdout.txt is not complete: No space left on device\n")

@@ -56,6 +56,10 @@ def asked(session: pexpect.spawn, line: str, pattern: str) -> str:
     return session.match.group(1)
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def test_commands_and_exit_code(tmp_path: Path) -> None:
     with terminal(tmp_path) as session:
         session.expect(PROMPT)
@@ -197,8 +201,7 @@ def test_the_host_is_lost(tmp_path: Path) -> None:
     with terminal(tmp_path, code) as session:
         session.expect(PROMPT)
         guard = int(asked(session, "echo p=$((0 + $PPID))=", "p=([0-9]+)="))
-        proc = int(Path(f"/proc/{guard}/stat").read_text().rpartition(")")[2].split()[1])
-        os.kill(proc, signal.SIGKILL)
+        os.kill(parent(parent(guard)), signal.SIGKILL)
         session.expect("lost .*Killed")
         assert ended(session) == 0
 

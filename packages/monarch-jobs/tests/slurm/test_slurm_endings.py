@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,10 @@ class Node(Actor):
     @endpoint
     def one(self) -> int:
         return 1
+
+    @endpoint
+    def end(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _called(state: JobState) -> object:
@@ -84,6 +90,29 @@ def test_script_is_told_that_slurm_cancelled_its_job(jobs: Jobs) -> None:
     assert [host.phase for host in jobs.until(job, lambda status: status.phase == "ended").hosts] == ["lost", "lost"]
     with pytest.raises(JobEndedError, match="ended: CANCELLED"):
         job.heal()
+
+
+def test_cancelled_job_is_the_cause_of_procs_that_end_before_their_agent(jobs: Jobs, tmp_path: Path) -> None:
+    # SLURM's SIGTERM reaches the procs, and not their agent.
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec env --block-signal=TERM {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    job = jobs({"a": 2}, python_exe=str(python))
+    nodes = _spawned(job.state(cached_path=None))
+    nodes.one.call().get(20)
+    assert job._ids is not None
+    jobs.cluster.run("scancel", job._ids["job_id"])
+    with pytest.raises(JobEndedError, match=r"\Aslurm job \w+: ended: CANCELLED") as caught:
+        while True:
+            nodes.one.call().get(20)
+    assert "Killed(sig=" in str(caught.value.__cause__)
+
+
+def test_killed_proc_of_running_job_stays_a_supervision_error(jobs: Jobs) -> None:
+    job = jobs({"a": 1}, python_exe=sys.executable)
+    nodes = _spawned(job.state(cached_path=None))
+    with pytest.raises(SupervisionError, match=r"Killed\(sig=15\)"):
+        nodes.end.call_one().get(20)
 
 
 def test_lost_host_of_running_job_stays_a_supervision_error(jobs: Jobs) -> None:

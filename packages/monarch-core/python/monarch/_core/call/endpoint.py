@@ -72,7 +72,7 @@ class Endpoint(Generic[P, R]):
 
             stay_if_leaving()
         info = self._mesh._info
-        if failure.reason.kind == "host_lost":
+        if failure.reason.kind in ("host_lost", "signal"):
             from monarch._core.call.lost_host import why_lost
 
             if (error := why_lost(info, failure)) is not None:

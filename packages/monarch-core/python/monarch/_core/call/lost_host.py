@@ -10,17 +10,26 @@ if TYPE_CHECKING:
     from typing import Any
 
     from monarch._core.call.mesh_info import MeshInfo
-    from monarch._core.errors.errors import MeshFailure, MonarchError
+    from monarch._core.errors.errors import ExitReason, MeshFailure, MonarchError
+
+
+# What the scheduler of a job sends to all processes of a host, in any order: procs may end before their agent.
+_OF_SCHEDULERS = (15, 9)
+
+
+def may_be_lost(reason: ExitReason) -> bool:
+    """Whether the end of the host may be behind the end of a proc."""
+    return reason.kind == "host_lost" or (reason.kind == "signal" and reason.signal in _OF_SCHEDULERS)
 
 
 def why_lost(info: MeshInfo, failure: MeshFailure) -> MonarchError | None:
     """What is behind the loss of the host of a failed rank, such as the end of the job that started it; known in the client only."""
-    if failure.reason.kind != "host_lost" or not failure.crashed_ranks:
+    if not may_be_lost(failure.reason) or not failure.crashed_ranks:
         return None
     attachment, rank = _attached(info, failure.crashed_ranks[0])
     if attachment is None:
         return None
-    error = attachment.no_address.get(rank)
+    error = attachment.no_address.get(rank) if failure.reason.kind == "host_lost" else None
     if error is None:
         return None if attachment.explain is None else attachment.explain()
     from copy import copy

@@ -10,6 +10,11 @@ guard is the reaper of all that descends from the command, so that nothing gets 
 guard goes. A command that ends by itself takes its group along, a moment later; a process in a session of its own stays. After a signal
 from the proc the command does not end by itself: all its descendants end with it, in whatever session. Nothing of Monarch, and little of
 Python, is loaded here, since every command waits for it.
+
+The command may kill or stop its parent, the guard. The program is two processes therefore: the watchdog, and the guard as its child. The
+watchdog continues a guard that is stopped, and becomes the reaper of all that a killed guard leaves, which it kills. A guard whose watchdog
+is killed ends the command. The kernel continues either one, if it is stopped, when its parent ends. The proc continues a watchdog that is
+stopped.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ def frame(message: Any) -> bytes:
 
 
 class Guard:
-    """One command."""
+    """One command: in the watchdog at first, which forks the guard."""
 
     def __init__(self, control: int) -> None:
         import ctypes
@@ -52,17 +57,64 @@ class Guard:
         # The proc has sent a signal: nothing that descends from the command stays.
         self.is_ended_by_proc = False
         self.folder: str | None = None
-        self.wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.signal(signal.SIGCHLD, _noticed)
-        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        self.wake = -1
+        self.watchdog = os.getpid()
 
-    def run(self) -> None:
+    def serve(self) -> int:
+        """Both processes; returns the exit code of each."""
+        self.prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
         spec = self._specification()
         if spec is None:
-            return
-        self.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            return 0
+        if spec["script"] is not None:
+            self.folder = spec["folder"]
         for fd in {self.control, *spec["fds"]} - {0, 1, 2}:
             os.set_inheritable(fd, False)
+        self.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            guard = os.fork()
+        except OSError as e:
+            self._say(("failed", e.errno or errno.EAGAIN, sys.executable))
+            return 0
+        # Each process has its own.
+        self.wake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, _noticed)
+        signal.signal(signal.SIGCONT, _noticed)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        if guard:
+            for fd in {*spec["fds"]} - {0, 1, 2}:
+                os.close(fd)
+            return self._watch(guard)
+        try:
+            # Not inherited from the watchdog.
+            self.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+            self.prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
+            if not self._is_alone():
+                self._run(spec)
+        finally:
+            self._remove_script()
+            if not self._is_alone():
+                os.kill(self.watchdog, signal.SIGCONT)
+        return 0
+
+    def _watch(self, guard: int) -> int:
+        """The watchdog: until the guard has ended; kills what a guard that did not end by itself has left."""
+        while True:
+            found = os.waitid(os.P_PID, guard, os.WEXITED | os.WSTOPPED)
+            if found is not None and found.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
+                break
+            os.kill(guard, signal.SIGCONT)
+        if (found.si_code, found.si_status) == (os.CLD_EXITED, 0):
+            return 0
+        self._kill_all()
+        self._remove_script()
+        return 1
+
+    def _is_alone(self) -> bool:
+        """Whether the watchdog has ended, in the guard."""
+        return os.getppid() != self.watchdog
+
+    def _run(self, spec: dict[str, Any]) -> None:
         try:
             argv = self._argv(spec)
             self.pid = self._start(argv, spec)
@@ -78,6 +130,7 @@ class Guard:
             self._wind_down(spec["farewell"])
         else:
             self._sweep()
+            self._remove_script()
             self._say(("ended", self.status))
 
     # ---- the proc
@@ -109,12 +162,10 @@ class Guard:
     def _argv(self, spec: dict[str, Any]) -> list[str]:
         """The words of the command, with the place of the script that came along, if one did."""
         argv: list[Any] = spec["argv"]
-        if spec["script"] is None:
+        if self.folder is None:
             return argv
-        import tempfile
-
         name, text = spec["script"]
-        self.folder = tempfile.mkdtemp(prefix="monarch-script-")
+        os.mkdir(self.folder, 0o700)
         path = os.path.join(self.folder, name)
         with open(path, "xb", opener=lambda p, flags: os.open(p, flags, 0o700)) as file:
             file.write(text)
@@ -188,6 +239,9 @@ class Guard:
             for fd, _ in poll.poll():
                 if fd == self.wake:
                     os.read(self.wake, 4096)
+                    if self._is_alone():
+                        self.is_ended_by_proc = True
+                        self._kill_all()
                 elif self._obey():
                     return True
 
@@ -278,7 +332,7 @@ class Guard:
         except OSError:  # ended meanwhile, or not ours to kill
             return
 
-    def close(self) -> None:
+    def _remove_script(self) -> None:
         if self.folder is not None:
             import shutil
 
@@ -314,11 +368,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         # Meant for the command, which gets its own.
         signal.signal(number, _noticed)
-    guard = Guard(int(sys.argv[1]))
-    try:
-        guard.run()
-    finally:
-        guard.close()
+    sys.exit(Guard(int(sys.argv[1])).serve())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -78,6 +79,15 @@ class OutputBuffer:
         return taken
 
 
+def above_streams(fd: int) -> int:
+    """The descriptor, or in its place one above 2: the numbers of closed streams are given to what is opened next."""
+    if fd > 2:
+        return fd
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(fd)
+    return moved
+
+
 class OutputPipe:
     """The reading end of one stream of a command: read while the buffer has room, which makes the command wait when it has none."""
 
@@ -90,7 +100,9 @@ class OutputPipe:
         self.changed = changed
         self.lines = Lines() if by_line else None
         self.copy: BinaryIO | None = None
-        self.fd, self.command_end = os.pipe2(os.O_CLOEXEC)
+        # Of the copy, for the message that it is not complete.
+        self.copy_name = ""
+        self.fd, self.command_end = map(above_streams, os.pipe2(os.O_CLOEXEC))
         os.set_blocking(self.fd, False)
         self.is_open = True
         # The command has ended: what is in the pipe is all that counts.
@@ -148,11 +160,13 @@ class OutputPipe:
     def _copy(self, data: bytes) -> None:
         if self.copy is None:
             return
+        view = memoryview(data)
         try:
-            self.copy.write(data)
+            while view:  # a disk that is almost full takes a part
+                view = view[self.copy.write(view) :]
         except OSError as e:
-            name = self.copy.name
+            name = self.copy_name or self.copy.name
             self.copy.close()
             self.copy = None
             # Beside the stream, which goes on: a full disk is no reason to stop a command.
-            self.buffer.put(2, f"monarch: {name} is not complete: {e.strerror}\n".encode())
+            self.buffer.put(2, f"monarch: {name} is not complete: {e.strerror}\n".encode(errors="surrogateescape"))

@@ -6,11 +6,12 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
+from monarch._core.extension.command_line import check_command_line, check_count, check_seconds
 from monarch._core.extension.command_output import OutputBuffer, OutputPipe
 from monarch._core.extension.guarded_process import GuardedProcess, end_in_steps, exit_code
 
 if TYPE_CHECKING:
-    from monarch._core.extension.guarded_process import CommandLine
+    from monarch._core.extension.command_line import CommandLine
 
 TIMED_OUT = 124
 _BUFFERED = 256 << 10
@@ -83,9 +84,14 @@ class _Run:
 async def run_command(line: CommandLine, *, timeout: float | None = None, grace: float = 5.0, limit: int = 1 << 20) -> Finished:
     """Runs a command to its end, without input; `CannotStart` if that is not possible.
 
-    After `timeout` seconds, and where this is cancelled, it gets SIGINT, SIGTERM `grace` seconds later, and then SIGKILL. Of each stream
-    `limit` bytes are kept.
+    `TypeError` or `ValueError`, before anything starts, names an argument that no command can have. After `timeout` seconds, and where this
+    is cancelled, the command gets SIGINT, SIGTERM `grace` seconds later, and then SIGKILL. Of each stream `limit` bytes are kept.
     """
+    check_command_line(line)
+    if timeout is not None:
+        check_seconds("timeout", timeout, ", or None")
+    check_seconds("grace", grace)
+    check_count("limit", limit)
     run = _Run(limit)
     timer: asyncio.Task[None] | None = None
     try:

@@ -11,10 +11,14 @@ import struct
 import termios
 from typing import TYPE_CHECKING
 
-from monarch._core.extension.guarded_process import CannotStart, CommandLine, GuardedProcess, exit_code
+from monarch._core.extension.command_line import check_command_line
+from monarch._core.extension.command_output import above_streams
+from monarch._core.extension.guarded_process import CannotStart, GuardedProcess, exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from monarch._core.extension.command_line import CommandLine
 
 _READ = 64 << 10
 # After each signal when the one who types has gone, before the next; SIGKILL is the last. Both fit into `cleanup_timeout`.
@@ -44,7 +48,8 @@ class TerminalProcess:
 
     async def start(self, line: CommandLine) -> None:
         """Runs the command with the terminal as its controlling one; `CannotStart` if that is not possible."""
-        self._master, slave = os.openpty()
+        check_command_line(line)
+        self._master, slave = map(above_streams, os.openpty())
         os.set_blocking(self._master, False)
         self.resize(self.window)
         process = GuardedProcess()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from monarch._core.process.environment import not_for_kernel
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,6 +53,8 @@ class BootstrapCommand:
                 raise TypeError(f"BootstrapCommand: {field} is {text!r}, which is not a string")
             if "\0" in text:
                 raise ValueError(f"BootstrapCommand: {field} has a NUL byte: {text!r}")
+            if wrong := not_for_kernel(text):
+                raise ValueError(f"BootstrapCommand: {field} is {text!r}: {wrong}")
         for name in self.env:
             if not name or "=" in name:
                 raise ValueError(f"BootstrapCommand: {name!r} cannot name a variable of the environment")

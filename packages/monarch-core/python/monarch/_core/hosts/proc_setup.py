@@ -8,6 +8,7 @@ those. A hook that fails, or is not done within its limit, is logged and left ou
 from __future__ import annotations
 
 from monarch._core.config.entry_points import BrokenEntry, LoadedEntry, broken, entry_names, leave_out, load_entry
+from monarch._core.process.environment import not_for_kernel
 from monarch._core.process.limited import TimeLimit, within
 
 TYPE_CHECKING = False
@@ -60,8 +61,11 @@ class ProcSetup:
         """
         if not isinstance(name, str) or not (value is None or isinstance(value, str)):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"ProcSetup.set_variable({name!r}, {value!r}): expected texts")
-        if not name or "=" in name or "\0" in name or "\0" in (value or ""):
-            raise ValueError(f"ProcSetup.set_variable({name!r}, {value!r}): that cannot be a variable of the environment")
+        wrong = (
+            "its name is empty" if not name else "its name has a =" if "=" in name else not_for_kernel(name) or not_for_kernel(value or "")
+        )
+        if wrong:
+            raise ValueError(f"ProcSetup.set_variable({name!r}, {value!r}): that cannot be a variable of the environment: {wrong}")
         if self._environment.get(name, value) != value:
             raise ValueError(f"ProcSetup.set_variable({name!r}, {value!r}): it is {self._environment[name]!r} already")
         self._environment[name] = value

@@ -34,6 +34,17 @@ def start_variables(changes: Mapping[str, str | None] | None = None) -> dict[str
     return {name: value for name, value in changed(changes).items() if is_start_variable(name)}
 
 
+def not_for_kernel(text: str) -> str:
+    """Why the text cannot be a word of a command or a variable of the environment; empty for one that can be."""
+    if "\0" in text:
+        return "it has a null character"
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as e:
+        return f"it has a surrogate at position {e.start}, which cannot be encoded"
+    return ""
+
+
 def is_main_thread() -> bool:
     import threading
 

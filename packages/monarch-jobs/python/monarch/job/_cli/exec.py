@@ -196,6 +196,7 @@ def _run(targets: list[Target]) -> int:
 
 # From the first interrupt of an abandoned child to the second one, which kills: descendants of the command are gone within 2 s.
 _GRACE = 1.0
+_PR_SET_PDEATHSIG = 1
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -214,8 +215,9 @@ def attend() -> None:
     """
     if "monarch.actor" in sys.modules or threading.active_count() > 1:
         return
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by the caller  # pyright: ignore[reportUnnecessaryComparison]
+            stream.flush()
     read, write = os.pipe2(os.O_CLOEXEC)
     # A signal in between waits until the parent can pass it on.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [*_PASSED_ON, signal.SIGTSTP])
@@ -223,6 +225,7 @@ def attend() -> None:
     if pid == 0:
         os.close(write)
         os.setsid()
+        _continue_with_parent()
         # Ignored in what a shell script starts in the background; here only the parent sends it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -230,6 +233,13 @@ def attend() -> None:
         return
     os.close(read)
     _wait(pid, before)
+
+
+def _continue_with_parent() -> None:
+    """A child that is stopped (SIGSTOP) goes on when its parent ends, and sees the end of the pipe."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
 
 
 def _watch(pipe: int) -> None:
@@ -243,6 +253,8 @@ def _watch(pipe: int) -> None:
 def _wait(pid: int, mask: set[int]) -> NoReturn:
     def pass_on(number: int, frame: FrameType | None) -> None:
         os.kill(pid, signal.SIGINT)
+        # A stopped child would not end.
+        os.kill(pid, signal.SIGCONT)
 
     def pause(number: int, frame: FrameType | None) -> None:
         # Ctrl-Z: both stop, and go on together.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import errno
 import io
 import os
 import select
@@ -33,9 +34,13 @@ class Console:
                 return
             try:
                 await sink.write(data)
-            except (OSError, ValueError):  # closed at the other end, or by the script
+                return
+            except (OSError, ValueError) as e:  # closed at the other end, or by the script; a full disk
                 sink.is_broken = True
-                self._broken()
+                why = e.strerror if isinstance(e, OSError) and e.errno != errno.EPIPE else None
+        self._broken()
+        if why is not None and stream == 1:
+            await self.write(2, f"monarch: stdout is not complete: {why}\n".encode())
 
     async def close(self) -> None:
         """Ends characters that were begun, and flushes."""

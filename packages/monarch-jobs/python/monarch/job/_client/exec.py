@@ -75,10 +75,13 @@ def make_target(
 ) -> Target:
     """Checks everything before anything happens. `among`: how many targets share a console."""
     check_words(cmd, env)
+    check_folder("workdir", workdir)
+    check_folder("output_dir", folder)
     if rank is not None and point is not None:
         raise ValueError("rank and point exclude each other")
-    if timeout is not None and not 0 < timeout < float("inf"):
-        raise ValueError(f"invalid timeout {timeout}: expected a positive number of seconds")
+    is_number = isinstance(timeout, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance]
+    if timeout is not None and not (is_number and 0 < timeout < float("inf")):
+        raise ValueError(f"invalid timeout {timeout!r}: expected a positive number of seconds")
     per = dict(per_host or {})
     for label, size in per.items():
         if label in hosts.sizes:
@@ -98,7 +101,7 @@ def make_target(
     order = Order(
         argv=tuple(cmd),
         env=dict(env or {}),
-        workdir=workdir,
+        workdir=workdir or None,
         sizes=sizes,
         fixed=fixed,
         streams=streams,
@@ -137,11 +140,24 @@ def check_words(cmd: Sequence[str | None], env: Mapping[str, str] | None) -> Non
     if isinstance(cmd, str) or not cmd:
         raise ValueError("cmd is a list of words, the first of which is the program")
     for word in cmd:
-        if word is not None and (not isinstance(word, str) or "\0" in word):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"a word of a command is text without null characters, not {word!r}")
+        if word is not None and not _can_be_sent(word):
+            raise ValueError(f"a word of a command is text without null characters and lone surrogates, not {word!r}")
     for name, value in (env or {}).items():
-        if not isinstance(value, str) or not name or "=" in name or "\0" in name + value:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not _can_be_sent(name) or not _can_be_sent(value) or not name or "=" in name:
             raise ValueError(f"not an environment variable: {name!r}={value!r}")
+
+
+def check_folder(argument: str, folder: str | None) -> None:
+    if folder is not None and not _can_be_sent(folder):
+        raise ValueError(f"{argument} is text without null characters and lone surrogates, not {folder!r}")
+
+
+def _can_be_sent(text: object) -> bool:
+    """Whether the kernel of the host takes it: text, and encodable."""
+    try:
+        return isinstance(text, str) and b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 # ---- the client's side

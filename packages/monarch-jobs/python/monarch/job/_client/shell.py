@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -13,11 +14,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import Actor, HostMesh, MeshFailure, endpoint, this_proc
-from monarch.job._client.exec import check_words
+from monarch.job._client.exec import check_folder, check_words
 from monarch.job._client.execution import cannot_start
 from monarch.job._files import audit
 from monarch.job._host.command import Refusal
 from monarch.job._host.terminal import Terminal
+from monarch.job.errors import ExecError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -41,10 +43,11 @@ def shell(host_mesh_singleton: HostMesh, *, env: dict[str, str] | None = None, w
     if hosts != 1:
         raise ValueError(f"shell needs a singleton HostMesh, this one has {hosts} hosts\nhint: slice it, such as hosts.slice(hosts=0)")
     check_words(["shell"], env)
+    check_folder("workdir", workdir)
     keeper = this_proc().spawn("shell", ShellKeeper)
     variables = {"TERM": os.environ.get("TERM", "dumb"), **(env or {})}
     try:
-        terminal = keeper.open.call_one(host_mesh_singleton, variables, workdir, _window(), audit.origin()).get()
+        terminal = keeper.open.call_one(host_mesh_singleton, variables, workdir or None, _window(), audit.origin()).get()
         started: Refusal | str = terminal.start.call_one().get()
         if not isinstance(started, str):
             raise cannot_start(started)
@@ -174,6 +177,8 @@ def _typed(fd: int) -> bytes:
 
 
 def _write_all(data: bytes) -> None:
+    if sys.stdout is None:  # closed by the caller  # pyright: ignore[reportUnnecessaryComparison]
+        return
     try:
         fd = sys.stdout.fileno()
     except (AttributeError, OSError, ValueError):
@@ -186,6 +191,10 @@ def _write_all(data: bytes) -> None:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
             select.select([], [fd], [])
+        except OSError as e:
+            if e.errno == errno.EPIPE:
+                raise
+            raise ExecError(f"cannot show the output of the shell: {e.strerror}") from None
 
 
 def _window() -> tuple[int, int]:

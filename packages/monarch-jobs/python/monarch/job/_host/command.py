@@ -161,7 +161,7 @@ class Command(Actor):
     async def _start(self, line: CommandLine) -> None:
         loop = asyncio.get_running_loop()
         order = self.order
-        files = self._open_files()
+        names, files = self._open_files()
         try:
             if order.streams:
                 self.pipes = [OutputPipe(loop, n, order.by_line, self.buffer, self.news.set) for n in (1, 2)]
@@ -174,8 +174,8 @@ class Command(Actor):
             finally:
                 for pipe in self.pipes:
                     os.close(pipe.command_end)
-            for pipe, fd in zip(self.pipes, files, strict=False):
-                pipe.copy = open(os.dup(fd), "wb", buffering=0)
+            for pipe, name, fd in zip(self.pipes, names, files, strict=False):
+                pipe.copy, pipe.copy_name = open(os.dup(fd), "wb", buffering=0), name
         except BaseException:
             for pipe in self.pipes:
                 pipe.close()
@@ -188,10 +188,11 @@ class Command(Actor):
             pipe.resume()
         self.process.ended.add_done_callback(self._ended)
 
-    def _open_files(self) -> list[int]:
+    def _open_files(self) -> tuple[list[str], list[int]]:
+        """Names and descriptors of the files for the output, if there are any."""
         folder = self.order.folder
         if folder is None:
-            return []
+            return [], []
         if folder.startswith(TEMPORARY + "/"):
             folder = tempfile.gettempdir() + folder[len(TEMPORARY) :]
             run = folder[len(tempfile.gettempdir()) + 1 :].partition("/")[0]
@@ -200,7 +201,7 @@ class Command(Actor):
         os.makedirs(folder, exist_ok=True)
         suffix = f"_{self.order.number(self._coordinates())}" if self.order.is_named_by_rank else ""
         names = [os.path.join(folder, f"{name}{suffix}.txt") for name in ("stdout", "stderr")]
-        return [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666) for name in names]
+        return names, [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666) for name in names]
 
     def _coordinates(self) -> dict[str, int]:
         return self.order.coordinates(dict(context().actor_instance.rank))

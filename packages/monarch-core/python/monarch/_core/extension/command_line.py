@@ -1,0 +1,103 @@
+"""What a guard executes, and its check: what cannot be a command is refused before anything starts."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from monarch._core.process.environment import not_for_kernel
+
+
+class CommandLine(NamedTuple):
+    """What a guard executes. None among the words stands for the place of `script`, a name and a text."""
+
+    argv: Sequence[str | None]
+    env: Mapping[str, str]
+    workdir: str | None = None
+    script: tuple[str, bytes] | None = None
+    # `argv[0]` as the program sees it, if it is to see another one.
+    program_name: str | None = None
+
+
+def check_command_line(line: object) -> None:
+    """`TypeError` or `ValueError` that names the field and the word which no command can have."""
+    if not isinstance(line, CommandLine):
+        raise TypeError(f"{line!r}: expected a CommandLine, not {_type(line)}")
+    _check_script(line.script)
+    _check_argv(line.argv, line.script is not None)
+    if not isinstance(line.env, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"env={line.env!r}: expected a mapping of names to texts, not {_type(line.env)}")
+    for name, value in line.env.items():
+        _check_text(f"the name env[{name!r}]", name)
+        if not name or "=" in name:
+            raise ValueError(f"env[{name!r}]: no variable of the environment has {'an empty name' if not name else 'a = in its name'}")
+        _check_text(f"env[{name!r}]", value)
+    for field in ("workdir", "program_name"):
+        text = getattr(line, field)
+        if text is not None:
+            _check_text(field, text)
+            if not text:
+                raise ValueError(f"{field}='': expected None or a text that is not empty")
+
+
+def check_seconds(name: str, seconds: object, least: str = "") -> None:
+    """`TypeError` or `ValueError` that names the argument, unless it is a finite number from 0 on."""
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
+        raise TypeError(f"{name}={seconds!r}: expected a number of seconds{least}, not {_type(seconds)}")
+    if not (seconds >= 0 and math.isfinite(seconds)):
+        raise ValueError(f"{name}={seconds!r}: expected a finite number of seconds, 0 or more{least}")
+
+
+def check_signal(name: str, number: object) -> None:
+    """`TypeError` or `ValueError` that names the argument, unless it is the number of a signal."""
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TypeError(f"{name}={number!r}: expected the number of a signal, not {_type(number)}")
+    if number not in signal.valid_signals():
+        raise ValueError(f"{name}={number!r}: no signal has this number")
+
+
+def check_count(name: str, count: object) -> None:
+    """`TypeError` or `ValueError` that names the argument, unless it is an int from 0 on."""
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise TypeError(f"{name}={count!r}: expected an int, not {_type(count)}")
+    if count < 0:
+        raise ValueError(f"{name}={count}: expected 0 or more")
+
+
+def _check_argv(argv: Any, has_script: bool) -> None:
+    if isinstance(argv, (str, bytes)) or not isinstance(argv, Sequence):
+        raise TypeError(f"argv={argv!r}: expected a sequence of words, the first of which is the program, not {_type(argv)}")
+    if not argv:
+        raise ValueError(f"argv={argv!r}: expected at least one word, the program")
+    words: list[object] = list(argv)  # pyright: ignore[reportUnknownArgumentType]
+    for index, word in enumerate(words):
+        if word is None:
+            if not has_script:
+                raise ValueError(f"argv[{index}]=None: None is the place of the script, and script is None")
+        else:
+            _check_text(f"argv[{index}]", word)
+
+
+def _check_script(script: Any) -> None:
+    if script is None:
+        return
+    parts: tuple[object, ...] = script if isinstance(script, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+    if len(parts) != 2 or not isinstance(parts[1], bytes):
+        raise TypeError(f"script={script!r}: expected None or a name and bytes")
+    name = _check_text("the name of script", parts[0])
+    if name in ("", ".", "..") or "/" in name:
+        raise ValueError(f"script: {name!r} is no name of a file")
+
+
+def _check_text(what: str, text: object) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"{what}: expected a text, not {_type(text)}")
+    if wrong := not_for_kernel(text):
+        raise ValueError(f"{what}={text!r}: {wrong}")
+    return text
+
+
+def _type(found: object) -> str:
+    return type(found).__name__

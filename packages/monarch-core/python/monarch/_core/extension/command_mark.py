@@ -1,0 +1,54 @@
+"""The mark in the environment of a command and of all that descends from it.
+
+A guard finds the descendants of its command by their parents. Where the guard and its watchdog have been killed, the parents of the
+descendants are gone too, and the mark finds them. A command of a command has the marks of both.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VARIABLE = "MONARCH_COMMAND_MARK"
+# Between two looks, and how long a process that has been killed is looked at: one in the kernel's hands is given up.
+_AGAIN, _LONGEST = 0.01, 2.0
+
+
+def new_mark() -> str:
+    return os.urandom(8).hex()
+
+
+def marked(environment: Mapping[str, str], mark: str) -> dict[str, str]:
+    """The environment with this mark beside those that it has."""
+    return {**environment, VARIABLE: f"{environment[VARIABLE]},{mark}" if environment.get(VARIABLE) else mark}
+
+
+def kill_marked(mark: str) -> None:
+    """Kills all processes with the mark; returns when they have ended."""
+    end = time.monotonic() + _LONGEST
+    while (found := _with(mark)) and time.monotonic() < end:
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:  # ended meanwhile, or another user's
+                continue
+        time.sleep(_AGAIN)
+
+
+def _with(mark: str) -> list[int]:
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    environment = file.read()
+            except OSError:  # ended meanwhile, or another user's
+                continue
+            if any(entry.startswith(VARIABLE.encode()) and mark.encode() in entry for entry in environment.split(b"\0")):
+                found.append(int(name))
+    return found
