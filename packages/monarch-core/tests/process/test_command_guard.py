@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fresh_script import Script, wait_for_end
 
-from monarch.extension.command import TIMED_OUT, CommandLine, GuardedProcess, exit_code, run_command
+from monarch.extension.command import TIMED_OUT, CommandLine, GuardedProcess, TerminalProcess, exit_code, run_command
 
 # The guard is the parent of the command, the watchdog is the parent of the guard.
 WATCHDOG = 'w=$(cut -d " " -f 4 /proc/$PPID/stat); '
@@ -179,4 +179,21 @@ def test_bad_signal_is_refused(number: int) -> None:
         GuardedProcess().signal(number)
 
     with pytest.raises((TypeError, ValueError), match=f"number={number!r}"):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("window", "text"), [("24x80", "window='24x80'"), ((24, "80"), "window.1.='80'"), ((24, 70_000), "window.1.=70000")]
+)
+def test_bad_window_is_refused(window: tuple[int, int], text: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=text):
+        TerminalProcess(window)
+
+
+@pytest.mark.parametrize("fds", [(0, 1), (0, 1, -1), (0, 1, None)])
+def test_bad_descriptors_are_refused(fds: tuple[int, int, int]) -> None:
+    async def main() -> None:
+        await GuardedProcess().start(line("true"), fds)
+
+    with pytest.raises((TypeError, ValueError), match="fds"):
         asyncio.run(main())

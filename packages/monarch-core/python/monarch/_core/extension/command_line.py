@@ -58,12 +58,21 @@ def check_signal(name: str, number: object) -> None:
         raise ValueError(f"{name}={number!r}: no signal has this number")
 
 
-def check_count(name: str, count: object) -> None:
-    """`TypeError` or `ValueError` that names the argument, unless it is an int from 0 on."""
+def check_count(name: str, count: object, most: int | None = None) -> None:
+    """`TypeError` or `ValueError` that names the argument, unless it is an int from 0 on, `most` at most."""
     if not isinstance(count, int) or isinstance(count, bool):
         raise TypeError(f"{name}={count!r}: expected an int, not {_type(count)}")
-    if count < 0:
-        raise ValueError(f"{name}={count}: expected 0 or more")
+    if count < 0 or (most is not None and count > most):
+        raise ValueError(f"{name}={count}: expected {'0 or more' if most is None else f'0 to {most}'}")
+
+
+def check_counts(name: str, counts: Any, length: int, most: int | None = None) -> None:
+    """The same for a tuple of so many."""
+    found: tuple[object, ...] = counts if isinstance(counts, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
+    if len(found) != length:
+        raise TypeError(f"{name}={counts!r}: expected a tuple of {length} ints")
+    for index, count in enumerate(found):
+        check_count(f"{name}[{index}]", count, most)
 
 
 def _check_argv(argv: Any, has_script: bool) -> None:

@@ -15,7 +15,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from monarch._core.extension import command_guard as guard
-from monarch._core.extension.command_line import check_command_line, check_seconds, check_signal
+from monarch._core.extension.command_line import check_command_line, check_counts, check_seconds, check_signal
 from monarch._core.extension.command_mark import kill_marked, marked, new_mark
 from monarch._core.extension.command_output import above_streams
 
@@ -62,10 +62,11 @@ class GuardedProcess:
     ) -> None:
         """Runs the command on these descriptors; `CannotStart` if that is not possible.
 
-        `farewell`: signals with the pause after each, before all is killed, if this proc is gone. `TypeError` and `ValueError` for what no
-        command can have.
+        `fds` become stdin, stdout and stderr of the command; 0 to 2 stand for a stream that is empty. `farewell`: signals with the pause
+        after each, before all is killed, if this proc is gone. `TypeError` and `ValueError` for what no command can have.
         """
         check_command_line(line)
+        check_counts("fds", fds, 3)
         for number, pause in farewell:
             check_signal("farewell", number)
             check_seconds("farewell", pause)

@@ -11,7 +11,7 @@ import struct
 import termios
 from typing import TYPE_CHECKING
 
-from monarch._core.extension.command_line import check_command_line
+from monarch._core.extension.command_line import check_command_line, check_counts
 from monarch._core.extension.command_output import above_streams
 from monarch._core.extension.guarded_process import CannotStart, GuardedProcess, exit_code
 
@@ -27,6 +27,8 @@ FAREWELL = ((signal.SIGHUP, _PAUSE), (signal.SIGTERM, _PAUSE))
 _END_OF_FILE = b"\x04"
 # After the end of the input: a command that is in the foreground for so long will not read it, nor let the shell read it.
 _UNREAD, _LOOK_AGAIN = 1.0, 0.1
+# Rows or columns, as the kernel keeps them.
+_LARGEST = (1 << 16) - 1
 HUNG_UP = 128 + signal.SIGHUP
 
 
@@ -37,6 +39,7 @@ class TerminalProcess:
     """
 
     def __init__(self, window: tuple[int, int], ended: Callable[[int], object] | None = None) -> None:
+        check_counts("window", window, 2, _LARGEST)
         self.window = window
         self.pid = 0
         self._when_ended = ended
@@ -120,6 +123,7 @@ class TerminalProcess:
 
     def resize(self, size: tuple[int, int]) -> None:
         """Rows and columns; the programs in the terminal get SIGWINCH."""
+        check_counts("size", size, 2, _LARGEST)
         if self._master >= 0:
             fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
 
