@@ -25,6 +25,7 @@
 //! | `channel` | frames that survive the end of their stream: numbers, acknowledgements, replay |
 //! | `lanes` | large parts that wait for their turn, and what must not overtake them |
 //! | `records` | TLS records by themselves, for a process that gets a stream which another one has opened |
+//! | `traffic` | what the kernel counts of a connection |
 //! | `trunk` | what two agents have between them |
 //! | `still` | a connection that a test has cut |
 //! | `heart` | the heartbeat stream of a trunk |
@@ -62,6 +63,7 @@ pub mod sys;
 pub mod timeline;
 pub mod timers;
 pub mod tls;
+pub mod traffic;
 pub mod trunk;
 pub mod trust;
 pub mod waiter;

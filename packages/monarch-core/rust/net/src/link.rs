@@ -106,6 +106,9 @@ pub struct Link {
     /// Of a process on another host, in the place of a socket.
     carrier: OnceLock<Arc<dyn Carrier>>,
     pub sent: AtomicU64,
+    /// Bytes through the socket: each is written below the lock of its direction.
+    written: AtomicU64,
+    read: AtomicU64,
 }
 
 impl Link {
@@ -124,6 +127,8 @@ impl Link {
             is_down: AtomicBool::new(false),
             carrier: OnceLock::new(),
             sent: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            read: AtomicU64::new(0),
         })
     }
 
@@ -184,6 +189,11 @@ impl Link {
 
     pub fn is_down(&self) -> bool {
         self.is_down.load(Ordering::Acquire)
+    }
+
+    /// Bytes that were written to the socket, and read from it.
+    pub fn traffic(&self) -> (u64, u64) {
+        (self.written.load(Ordering::Relaxed), self.read.load(Ordering::Relaxed))
     }
 
     /// Bytes that wait for the socket.
@@ -304,7 +314,7 @@ impl Link {
         // More pieces than one gather write takes, or descriptors, go through the queue after the first write.
         if pieces.len() <= 15 {
             match sys::send(raw, &gather[first..=count], &raw_fds) {
-                Ok(n) => wrote = n,
+                Ok(n) => wrote = add(&self.written, n),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock || sys::is_short(&e) => {}
                 Err(_) => return Err(LinkDown),
             }
@@ -336,7 +346,7 @@ impl Link {
             match sys::send(raw, &[&chunk.bytes[chunk.at..]], &raw_fds) {
                 Ok(n) => {
                     chunk.fds.clear();
-                    chunk.at += n;
+                    chunk.at += add(&self.written, n);
                     self.queued.fetch_sub(n, Ordering::Relaxed);
                     if chunk.at == chunk.bytes.len() {
                         out.queue.pop_front();
@@ -483,7 +493,7 @@ impl Link {
                     input.buf = Vec::new();
                     return false;
                 }
-                Ok(n) => n,
+                Ok(n) => add(&self.read, n),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return false,
@@ -572,6 +582,12 @@ impl Source for LinkSource {
     fn ready(&self, events: u32) {
         self.0.on_ready(events, self.1.as_raw_fd());
     }
+}
+
+/// Adds to a count that no other thread writes to now; gives what was added.
+fn add(count: &AtomicU64, n: usize) -> usize {
+    count.store(count.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+    n
 }
 
 fn take_release(out: &mut Out) -> Vec<u8> {
