@@ -24,6 +24,7 @@ WHEELS = {
         "monarch.extension",
         "monarch.extension.bulk",
         "monarch.extension.command",
+        "monarch.extension.events",
         "monarch.extension.mesh",
     ),
     "monarch-jobs": ("monarch.job",),

@@ -27,22 +27,23 @@ __all__ = [
     "Targets",
     "Timeline",
     "after_fork_in_child",
-    "bulk",
-    "events",
+    "agents",
     "begin_exit",
     "begin_leaving",
-    "hold_gil",
-    "agents",
+    "bulk",
     "control_directory",
+    "events",
+    "hold_gil",
     "look_in",
+    "native_promise",
+    "run_at_exit",
     "send_to_port",
     "send_to_slot",
-    "run_at_exit",
     "set_exit_code",
-    "set_runtime_thread",
-    "stay_if_leaving",
     "set_parent_death_signal",
+    "set_runtime_thread",
     "set_thread_sender",
+    "stay_if_leaving",
     "was_interrupted",
 ]
 
@@ -119,7 +120,7 @@ class Process:
     def set_log_dir(self, path: str) -> None: ...
     def record(self, events: int) -> None: ...
     def record_host(self, events: int) -> None: ...
-    def recorded(self) -> list[tuple[int, int, str, bool]]: ...
+    def recorded(self) -> list[tuple[int, int, str, bool, str, int]]: ...
     def aggregate_output(
         self, procs: Sequence[int], window: float | None, to: int, slot: int, rank: int, viewer: int | None = None
     ) -> None: ...
@@ -390,6 +391,7 @@ class Timeline:
 def set_thread_sender(mailbox: ActorMailbox, on_loop: bool) -> None: ...
 def begin_exit() -> None: ...
 def begin_leaving() -> None: ...
+def native_promise(call: CallCell) -> object: ...
 def run_at_exit(handler: Callable[[], object]) -> None: ...
 def was_interrupted() -> bool: ...
 def stay_if_leaving() -> None: ...
