@@ -1,12 +1,12 @@
 """What events cost: of one, of draining them, and of calls, casts and spawns while they are recorded and observed.
 
-    python bench/events.py [--rounds 9] [--calls 400]
+    python bench/events.py [--rounds 11] [--seconds 0.5] [--case call]
 
 One event: a loop in Rust (`cargo run --example cost`), in nanoseconds. Draining: nanoseconds an event, as columns and as objects. The
 rest is measured in one run whose modes alternate, so that they share processes and what else the machine does: nothing recorded, recorded,
 and observed by a collector of columns in a process of its own, by one in this process, and by an observer in this process that makes
-objects. A round is the median of its operations; a case is the median of the rounds, in microseconds, and its ratios are medians of the
-rounds' ratios. Prints one JSON line for each case.
+objects. A round is the average of half a second of operations; a case is the median of the rounds, in microseconds, and its ratios are
+medians of the rounds' ratios. The best round of a mode is what other work on the machine has disturbed least. Prints one JSON line a case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from monarch.actor import Actor, endpoint, this_host
+from monarch.actor import Actor, ProcMesh, endpoint, this_host
 from monarch.extension import events
 
 RUST = Path(__file__).resolve().parents[1] / "packages/monarch-core/rust"
@@ -61,12 +61,12 @@ class Collector(Actor):
     """An observer in a process of its own."""
 
     @endpoint
-    def start(self) -> None:
+    def attach(self) -> None:
         self.counter = Counter(True)
         self.observation = events.observe(self.counter)
 
     @endpoint
-    def stop(self) -> None:
+    def detach(self) -> None:
         self.observation.stop()
 
 
@@ -101,18 +101,23 @@ def draining(rounds: int) -> dict[str, float]:
     return found
 
 
-def median(times: int, one: Callable[[], object]) -> float:
-    """Microseconds of one, the median."""
+def mean(seconds: float, one: Callable[[], object]) -> float:
+    """Microseconds of one, on average for so long: what an observer takes away now and then counts."""
     one()
-    found: list[float] = []
-    for _ in range(times):
-        begin = time.perf_counter()
+    begin, count = time.perf_counter(), 0
+    while (spent := time.perf_counter() - begin) < seconds:
         one()
-        found.append(time.perf_counter() - begin)
-    return statistics.median(found) * 1e6
+        count += 1
+    return spent / count * 1e6
 
 
-def alternating(rounds: int, calls: int) -> None:
+def spawned(procs: ProcMesh) -> None:
+    member = procs.spawn("more", Member)
+    member.nothing.call_one().get()
+    member.stop().get()
+
+
+def alternating(rounds: int, seconds: float, only: str) -> None:
     procs = this_host().spawn_procs(per_host={"procs": 4})
     one = procs.slice(procs=0)
     member, waiting, members = one.spawn("member", Member), one.spawn("waiting", Waiting), procs.spawn("members", Member)
@@ -123,13 +128,13 @@ def alternating(rounds: int, calls: int) -> None:
         for future in [member.nothing.call_one() for _ in range(100)]:
             future.get()
 
-    # The operation, how many of them, and how many calls each of them is.
-    cases: dict[str, tuple[Callable[[], object], int, int]] = {
-        "call": (lambda: member.nothing.call_one().get(), calls, 1),
-        "async call": (lambda: waiting.nothing.call_one().get(), calls, 1),
-        "call on 4": (lambda: members.nothing.call().get(), calls, 1),
-        "pipelined call": (pipelined, max(calls // 20, 5), 100),
-        "spawn of an actor": (lambda: one.spawn("more", Member).nothing.call_one().get(), max(calls // 20, 5), 1),
+    # The operation, and how many calls it is.
+    cases: dict[str, tuple[Callable[[], object], int]] = {
+        "call": (lambda: member.nothing.call_one().get(), 1),
+        "async call": (lambda: waiting.nothing.call_one().get(), 1),
+        "call on 4": (lambda: members.nothing.call().get(), 1),
+        "pipelined call": (pipelined, 100),
+        "spawn and stop of an actor": (lambda: spawned(one), 1),
     }
 
     def off() -> Callable[[], object]:
@@ -139,8 +144,8 @@ def alternating(rounds: int, calls: int) -> None:
         return events.observe(Counter(columns), every=every).stop
 
     def collected() -> Callable[[], object]:
-        collector.start.call_one().get()
-        return lambda: collector.stop.call_one().get()
+        collector.attach.call_one().get()
+        return lambda: collector.detach.call_one().get()
 
     modes: dict[str, Callable[[], Callable[[], object]]] = {
         "off": off,
@@ -149,33 +154,37 @@ def alternating(rounds: int, calls: int) -> None:
         "columns": partial(observed, True),
         "objects": partial(observed, False),
     }
-    for case, (operation, times, each) in cases.items():
+    for case, (operation, each) in cases.items():
+        if only not in case:
+            continue
         found: dict[str, list[float]] = {mode: [] for mode in modes}
         order = list(modes)
         for _ in range(rounds):
             for mode in order:
                 end = modes[mode]()
-                found[mode].append(median(times, operation) / each)
+                found[mode].append(mean(seconds, operation) / each)
                 end()
             # No mode always follows the same one.
             order = [*order[1:], order[0]]
+        best = {mode: round(min(one), 2) for mode, one in found.items()}
         ratios = {
             mode: round(statistics.median(a / b for a, b in zip(found[mode], found["off"], strict=True)), 3)
             for mode in modes
             if mode != "off"
         }
         micros = {mode: round(statistics.median(one), 2) for mode, one in found.items()}
-        print(json.dumps({"case": case, "us": micros, "ratio": ratios}), flush=True)
+        print(json.dumps({"case": case, "us": micros, "least_us": best, "ratio": ratios}), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--calls", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--case", help="only the cases whose names contain this")
     arguments = parser.parse_args()
     print(json.dumps({"case": "one event", **one_event()}), flush=True)
     print(json.dumps({"case": "draining", **{key: round(value, 1) for key, value in draining(arguments.rounds).items()}}), flush=True)
-    alternating(arguments.rounds, arguments.calls)
+    alternating(arguments.rounds, arguments.seconds, arguments.case or "")
 
 
 if __name__ == "__main__":
