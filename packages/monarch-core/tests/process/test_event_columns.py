@@ -231,6 +231,42 @@ eventually("the recording to end", is_on, lambda on: not on)
     assert done.stderr == ""
 
 
+def test_another_host_records_no_more_when_its_observer_was_killed():
+    done = run(
+        ACTORS
+        + """
+from eventually import eventually
+from worker_processes import Workers
+
+class Watching(Actor):
+    @endpoint
+    def watch(self):
+        self.watching = events.observe(lambda batch: None, every=0.01)
+
+    @endpoint
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @endpoint
+    def records(self):
+        from monarch._core._native.events import is_on
+        return is_on()
+
+with Workers(1) as workers, workers.attach() as hosts:
+    watching = hosts.spawn_procs(name="watching").spawn("watching", Watching)
+    other = hosts.spawn_procs(name="other").spawn("other", Watching)
+    watching.watch.call_one().get()
+    assert other.records.call_one().get()
+    try:
+        watching.die.call_one().get()
+    except Exception:
+        pass
+    eventually("the recording to end", lambda: other.records.call_one().get(), lambda on: not on)
+"""
+    )
+    assert done.stderr == ""
+
+
 def test_an_observer_gets_the_last_events_of_more_ended_processes_than_are_kept():
     done = run(
         ACTORS
