@@ -267,6 +267,35 @@ with Workers(1) as workers, workers.attach() as hosts:
     assert done.stderr == ""
 
 
+def test_a_flood_of_events_holds_back_neither_other_processes_nor_the_end():
+    done = run(
+        ACTORS
+        + """
+this_proc()
+seen, flooded, over = set(), threading.Event(), threading.Event()
+def observer(batch):
+    # More events than it takes: one look at this process would never end.
+    if batch.pid == os.getpid() and flooded.is_set():
+        for i in range(2 * len(batch)):
+            events.emit("more", i=i)
+    for n in set(batch.columns["user.event"]["name"] if "user.event" in batch.columns else ()) - {-1}:
+        seen.add((batch.pid, batch.texts[n]))
+    if any(pid != os.getpid() for pid, name in seen if name == "step"):
+        over.set()
+watching = events.observe(observer, every=0.01)
+worker = this_host().spawn_procs().spawn("worker", Worker)
+worker.pid.call_one().get()
+flooded.set()
+events.emit("begin")
+worker.emit.call_one(3).get()
+over.wait()
+assert watching.stop() and watching.error is None
+""",
+        env={"MONARCH_FLIGHT_RECORDER_EVENTS": "256"},
+    )
+    assert done.stderr == ""
+
+
 def test_an_observer_gets_the_last_events_of_more_ended_processes_than_are_kept():
     done = run(
         ACTORS

@@ -167,11 +167,12 @@ class Observation:
             self._due = monotonic() + self._every
         filled = 0.0
         for proc, reader in list(self._readers.items()):
-            new = -reader.lost
-            while batch := reader.drain():
+            new, lost = 0, reader.lost
+            # A process that records faster than the observer takes holds back neither the others nor the end.
+            while new < reader.capacity and (batch := reader.drain()):
                 new += len(batch)
                 self._observer(batch)
-            filled = max(filled, (new + reader.lost) / reader.capacity)
+            filled = max(filled, (new + reader.lost - lost) / reader.capacity)
             if reader.ended:
                 self._over.add(proc)
                 del self._readers[proc]
