@@ -16,6 +16,10 @@ which outlives the process. They serve two purposes:
   `MeshFailure.recent_events`.
 - *Observers* (`monarch.extension.events.observe`, [extending.md](extending.md#events)): a program that gets all events of a host.
 
+`monarch doctor --crash` prints the last events of processes that were killed or that have failed, of all jobs of the user on the machine,
+or of those whose client is named by its process number. A flight recorder ends with the agent that keeps it: with the client of a job, or
+the agent of a host. The command gives this reason where nothing is left.
+
 Recording is off by default. An event then costs one load and one test.
 
 ```python
@@ -64,7 +68,8 @@ The kernel provides what was written to. Of a slot's bytes 8 are a sequence numb
 - A full ring overwrites its oldest events. Readers count them by the numbers that they did not get (`lost`).
 - Two threads whose numbers are a whole round apart may want the same slot. The second one writes nothing, and its event counts as lost.
 - A reader copies a slot and looks at the sequence number before and after. It skips what was overwritten meanwhile, and what its writer
-  never finished, and counts both.
+  never finished, and counts both. A record that is being written is waited for, at most one second, and as long as less than half of the
+  ring waits behind it.
 - Names (of methods, meshes, spans) are stored once, and found by their hash. A name for which there is no room is a text.
 - Texts (log lines, fields as JSON) lie in 256 KiB that are overwritten in turn. A text is cut at 4,096 bytes. A field whose text has been
   overwritten is None: a text has a hash, which the reader checks.

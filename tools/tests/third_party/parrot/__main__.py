@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
 
-from monarch.actor import Actor, ActorError, Channel, MonarchError, SupervisionError, endpoint, this_host
+from monarch.actor import Actor, ActorError, ActorMesh, Channel, MonarchError, SupervisionError, endpoint, this_host
 from monarch.actor.testing import patch_tensor_engine
 from monarch.config import configure, configured
 from monarch.extension import (
@@ -76,6 +77,15 @@ class Talker(Actor):
         found = trace_context()
         return (found.trace_id, found.span_id) if found else None
 
+    @endpoint
+    def die(self, word: str) -> None:
+        events.emit(word, loud=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
     @endpoint(propagate="cached")
     def repeat(self, word: str) -> str:
         return word
@@ -89,6 +99,7 @@ def main() -> None:
         listeners,
         observers,
         traces,
+        collectors,
         process_setup,
         requests,
         meshes,
@@ -119,6 +130,12 @@ def promises() -> None:
     gc.collect()
     error = raised(PromiseDropped, dropped.get)
     assert "a word that never comes" in str(error), error
+    # Native code that lets go of a promise fails it too.
+    given = promise("a native word")
+    capsule = given.native_handle(bytes.decode)
+    raised(RuntimeError, lambda: given.set_result("hello"))
+    del capsule
+    assert "a native word" in str(raised(PromiseDropped, given.future.get))
 
 
 def membership() -> None:
@@ -306,6 +323,28 @@ def traces() -> None:
     assert trace_id == 5 and span_id not in (0, 7)
     assert talker.traced.call_one().get() is None and trace_context() is None
     procs.stop().get()
+
+
+def collectors() -> None:
+    # On each host a service drains the rings of this job, of living processes and of those that have died.
+    def collector() -> ActorMesh:
+        return service(this_host(), "collector", {"job": int(member().job)})
+
+    collect = collector()
+    talker = this_host().spawn_procs(name="talkers").spawn("talker", Talker)
+    victim = this_host().spawn_procs(name="mortal").spawn("talker", Talker)
+    living, dead = talker.pid.call_one().get(), victim.pid.call_one().get()
+    raised(SupervisionError, victim.die.call_one("help").get)
+    talker.say.call_one("good morning").get()
+    while dead not in collect.dead.call_one().get():
+        talker.say.call_one("good morning").get()
+    assert collect.who.call_one("help").get() == {dead} and collect.who.call_one("good morning").get() == {living}
+    # One that is killed is started again, and finds what the rings still have.
+    raised(SupervisionError, collect.leave.call_one().get)
+    collect = collector()
+    while not collect.who.call_one("good morning").get():
+        talker.say.call_one("good morning").get()
+    assert collect.who.call_one("help").get() <= {dead}
 
 
 def settings() -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from monarch._core.config.wheel import needs_wheel as needs_wheel
     from monarch._core.errors.declared import error_text as error_text
     from monarch._core.errors.extension import PromiseDropped as PromiseDropped
+    from monarch._core.errors.extension import PromiseFailed as PromiseFailed
     from monarch._core.errors.extension import RequestError as RequestError
     from monarch._core.errors.extension import ServiceError as ServiceError
     from monarch._core.errors.table import ErrorRow as ErrorRow
@@ -58,7 +59,7 @@ _HOMES = {
     "config.setting": ("Setting",),
     "config.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
     "errors.declared": ("error_text",),
-    "errors.extension": ("PromiseDropped", "RequestError", "ServiceError"),
+    "errors.extension": ("PromiseDropped", "PromiseFailed", "RequestError", "ServiceError"),
     "errors.table": ("ErrorRow",),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
     "extension.listening": ("HostEnd", "HostJoined", "Listening", "ProcJoined", "listen"),

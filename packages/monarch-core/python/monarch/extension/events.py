@@ -1,13 +1,16 @@
 """Events of processes: what a program adds to them, and how they are read by other processes of the host."""
 
 from monarch._core._native.events import Event, EventField, EventType, event_types
-from monarch._core.extension.recording import Batch, Observation, Observer, Reader, Recording, observe, recordings
+from monarch._core.extension.event_batch import Batch, EventColumns, EventTexts
+from monarch._core.extension.recording import Observation, Observer, Reader, Recording, observe, recordings
 from monarch._core.observe.tracing import emit, span
 
 __all__ = [
     "Batch",
     "Event",
+    "EventColumns",
     "EventField",
+    "EventTexts",
     "EventType",
     "Observation",
     "Observer",

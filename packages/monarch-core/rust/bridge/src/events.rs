@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use ::events::{Field, Reader, Record, TABLE, Value, type_of};
-use pyo3::exceptions::PyOSError;
+use ::events::{Batch, Columns, Field, Reader, Record, TABLE, Value, type_of};
+use pyo3::exceptions::{PyBufferError, PyOSError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
@@ -183,9 +184,83 @@ impl Ring {
         self.reader().skip_to_last(events);
     }
 
-    /// The next events, at most so many; `ended`: the process writes no more.
-    fn read(&self, py: Python<'_>, most: usize, ended: bool) -> Vec<Event> {
-        py.detach(|| self.reader().read(most, ended)).into_iter().map(Event).collect()
+    /// The next events, at most so many; `ended`: the process writes no more. The GIL is free meanwhile.
+    fn drain(&self, py: Python<'_>, most: usize, ended: bool) -> EventBatch {
+        EventBatch(Arc::new(py.detach(|| self.reader().drain(most, ended))))
+    }
+}
+
+/// A column as Python gets it: name, format, where it begins in the memory of its type, and how many bytes it has.
+type ColumnRow = (&'static str, char, usize, usize);
+/// The events of a type: its number, how many, their memory, and the columns in it.
+type TypeRow = (u16, usize, Py<EventMemory>, Vec<ColumnRow>);
+
+/// Events that were drained from a ring.
+#[pyclass(frozen)]
+pub struct EventBatch(Arc<Batch>);
+
+#[pymethods]
+impl EventBatch {
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    /// One by one.
+    fn events(&self) -> Vec<Event> {
+        self.0.decode().into_iter().map(Event).collect()
+    }
+
+    /// For each type that occurs: its number, the rows, their memory and the columns in it. The GIL is free meanwhile.
+    fn columns(&self, py: Python<'_>) -> PyResult<Vec<TypeRow>> {
+        let all = py.detach(|| self.0.columns());
+        let row = |of: Columns| {
+            let columns = of.columns().iter().map(|c| (c.name, c.format, c.offset, c.bytes)).collect();
+            Ok((of.kind, of.rows, Py::new(py, EventMemory(Source::Columns(of)))?, columns))
+        };
+        all.into_iter().map(row).collect()
+    }
+
+    /// The texts that columns refer to: their offsets, numbers of 32 bits, and their bytes.
+    fn texts(&self) -> (EventMemory, EventMemory) {
+        (EventMemory(Source::Offsets(self.0.clone())), EventMemory(Source::Texts(self.0.clone())))
+    }
+}
+
+enum Source {
+    Columns(Columns),
+    Offsets(Arc<Batch>),
+    Texts(Arc<Batch>),
+}
+
+/// Memory that buffers of Python view without a copy; nothing writes to it any more.
+#[pyclass(frozen)]
+pub struct EventMemory(Source);
+
+impl EventMemory {
+    fn bytes(&self) -> &[u8] {
+        match &self.0 {
+            Source::Columns(of) => of.bytes(),
+            Source::Offsets(batch) => {
+                let offsets = batch.texts().offsets();
+                // SAFETY: numbers that were written; any bytes may be read of them.
+                unsafe { std::slice::from_raw_parts(offsets.as_ptr().cast(), size_of_val(offsets)) }
+            }
+            Source::Texts(batch) => batch.texts().bytes(),
+        }
+    }
+}
+
+#[pymethods]
+impl EventMemory {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: std::ffi::c_int) -> PyResult<()> {
+        let bytes = slf.get().bytes();
+        // SAFETY: the memory lives as long as the object, which the view holds, and is read only.
+        let r = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), bytes.as_ptr().cast_mut().cast(), bytes.len() as isize, 1, flags) };
+        if r == 0 { Ok(()) } else { Err(PyErr::take(slf.py()).unwrap_or_else(|| PyBufferError::new_err("no such view"))) }
+    }
+
+    fn __len__(&self) -> usize {
+        self.bytes().len()
     }
 }
 

@@ -14,6 +14,7 @@ mod loop_wait;
 mod port;
 mod process;
 mod process_end;
+mod promise;
 mod protocol;
 mod signal;
 mod supervision;
@@ -50,6 +51,8 @@ mod _native {
     #[pymodule_export]
     use crate::process::Process;
     #[pymodule_export]
+    use crate::promise::native_promise;
+    #[pymodule_export]
     use crate::signal::{run_at_exit, was_interrupted};
     #[pymodule_export]
     use crate::supervision::Supervision;
@@ -70,8 +73,8 @@ mod _native {
     mod events {
         #[pymodule_export]
         use crate::events::{
-            Event, EventField, EventType, Ring, actor_end, decode, event_types, is_on, log_line, metric_update, now, proc_start,
-            span_enter, span_exit, supervision_delivered, user_event,
+            Event, EventBatch, EventField, EventMemory, EventType, Ring, actor_end, decode, event_types, is_on, log_line, metric_update,
+            now, proc_start, span_enter, span_exit, supervision_delivered, user_event,
         };
     }
 

@@ -536,10 +536,12 @@ impl Process {
         }
     }
 
-    /// The processes of this agent whose events are recorded or were: (proc, pid, file, ended), this process first.
-    fn recorded(&self) -> Vec<(u64, u32, String, bool)> {
+    /// The processes of this agent whose events are recorded or were: (proc, pid, file, ended, name, job), this process first.
+    fn recorded(&self) -> Vec<(u64, u32, String, bool, String, u64)> {
         let own = std::process::id();
-        let row = |r: runtime::recordings::Recording| (r.proc.0, r.pid, format!("/proc/{own}/fd/{}", r.fd), r.ended);
+        let row = |r: runtime::recordings::Recording| {
+            (r.of.proc.0, r.of.pid, format!("/proc/{own}/fd/{}", r.fd), r.end.is_some(), r.of.name, r.of.job.0)
+        };
         self.node.agent().map_or(vec![], |a| a.recorded().into_iter().map(row).collect())
     }
 

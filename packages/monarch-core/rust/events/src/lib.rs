@@ -9,11 +9,15 @@
 //! | `text` | names, kept once and for all, and texts, overwritten like events |
 //! | `trace` | the trace that the events of this thread belong to |
 //! | `reader` | the reading end, in any process that has the descriptor |
+//! | `batch` | events that were drained, and their texts |
+//! | `columns` | the events of one type of a batch, column by column |
 //! | `recorder` | the ring of this process: on, off, and inert in a forked child |
 //!
 //! A writer reserves a slot with one addition, marks it as being written, stores the record and publishes it: no lock, no system call, no
 //! allocation. Readers see by the slot's sequence number whether a record is whole, unfinished or overwritten. docs/events.md has the rest.
 
+mod batch;
+mod columns;
 mod layout;
 mod memory;
 mod reader;
@@ -23,6 +27,8 @@ mod table;
 mod text;
 mod trace;
 
+pub use batch::{Batch, LOST, Texts};
+pub use columns::{Column, Columns};
 pub use layout::{DEFAULT_CAPACITY, capacity};
 pub use reader::{Reader, Record, Value};
 pub use recorder::{is_on, now, now_if_on, start, stop};

@@ -7,12 +7,10 @@ use std::sync::atomic::fence;
 
 use serde::{Deserialize, Serialize};
 
-use crate::layout::{
-    FIELDS, H_CAPACITY, H_EPOCH, H_HEAD, H_MAGIC, H_PID, H_PROC, KIND, MAGIC, SEQ, SLOT, TIME, TRACE, capacity, size, slots_at,
-};
+use crate::batch::Batch;
+use crate::layout::{H_CAPACITY, H_EPOCH, H_HEAD, H_MAGIC, H_PID, H_PROC, MAGIC, SEQ, SLOT, capacity, size, slots_at};
 use crate::memory::Memory;
-use crate::table::{Unit, type_of};
-use crate::text;
+use crate::recorder::now;
 
 /// A field of an event.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -37,13 +35,16 @@ pub struct Record {
     pub fields: Vec<Value>,
 }
 
+/// Nanoseconds. A thread that is kept from its processor for longer loses the event that it writes.
+const PATIENCE: u64 = 1_000_000_000;
+
 pub struct Reader {
     memory: Memory,
     capacity: u64,
     next: u64,
     lost: u64,
-    /// A record that was not finished at the last look.
-    unfinished: Option<u64>,
+    /// A record that was not finished at the last look, and the time of the first look that found it so.
+    unfinished: Option<(u64, u64)>,
 }
 
 enum Slot {
@@ -97,25 +98,41 @@ impl Reader {
     }
 
     /// The next events, in order, at most so many. `ended`: the process writes no more, so what is not finished never will be. Else an
-    /// event that is not finished is waited for, until the next call.
-    pub fn read(&mut self, most: usize, ended: bool) -> Vec<Record> {
-        let mut records = Vec::new();
-        let written = self.written();
+    /// event that is not finished is waited for: the batch ends before it, for `PATIENCE` or until half of the ring waits behind it.
+    pub fn drain(&mut self, most: usize, ended: bool) -> Batch {
+        let mut batch = Batch::default();
+        let (written, epoch) = (self.written(), self.header(H_EPOCH));
         let oldest = written.saturating_sub(self.capacity);
         self.lost += oldest.saturating_sub(self.next);
         self.next = self.next.max(oldest);
-        while self.next < written && records.len() < most {
+        while self.next < written && batch.len() < most {
             match self.slot(self.next) {
-                Slot::Whole(words) => records.push(self.record(&words)),
-                Slot::Unfinished if !ended && self.unfinished != Some(self.next) => {
-                    self.unfinished = Some(self.next);
-                    break;
-                }
+                Slot::Whole(words) => batch.push(self.memory.words(), words, self.next, epoch),
+                Slot::Unfinished if !ended && self.may_finish(written) => break,
                 Slot::Unfinished | Slot::Overwritten => self.lost += 1,
             }
             self.next += 1;
         }
-        records
+        batch
+    }
+
+    /// The same, record by record.
+    pub fn read(&mut self, most: usize, ended: bool) -> Vec<Record> {
+        self.drain(most, ended).decode()
+    }
+
+    /// Whether the next record is waited for. A writer may have lost its processor in the middle, or never come back.
+    fn may_finish(&mut self, written: u64) -> bool {
+        let since = match self.unfinished {
+            Some((ticket, since)) if ticket == self.next => since,
+            _ => {
+                let since = now();
+                self.unfinished = Some((self.next, since));
+                since
+            }
+        };
+        // What waits behind it must not be overwritten.
+        written - self.next <= self.capacity / 2 && now() - since < PATIENCE
     }
 
     fn slot(&self, ticket: u64) -> Slot {
@@ -129,23 +146,5 @@ impl Reader {
         copy.iter_mut().zip(words).for_each(|(to, from)| *to = from.load(Relaxed));
         fence(Acquire);
         if words[SEQ].load(Relaxed) == whole { Slot::Whole(copy) } else { Slot::Overwritten }
-    }
-
-    fn record(&self, words: &[u64; SLOT]) -> Record {
-        let kind = words[KIND] as u16;
-        let fields = type_of(kind).map_or(&[][..], |t| t.fields);
-        let value = |(field, word): (&crate::table::Field, &u64)| match field.unit {
-            Unit::Name | Unit::Text => text::read(self.memory.words(), *word).map_or(Value::Lost, Value::Text),
-            Unit::Float => Value::Float(f64::from_bits(*word)),
-            _ => Value::Number(*word),
-        };
-        Record {
-            number: self.next,
-            time: words[TIME].wrapping_add(self.header(H_EPOCH)),
-            kind,
-            thread: (words[KIND] >> 32) as u32,
-            trace: [words[TRACE], words[TRACE + 1], words[TRACE + 2]],
-            fields: fields.iter().zip(&words[FIELDS..]).map(value).collect(),
-        }
     }
 }

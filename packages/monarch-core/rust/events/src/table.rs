@@ -199,11 +199,14 @@ events! {
     }
     12 link_down "link.down" true "A link to another process of this host has ended." {
         proc: Id "the other process",
+        sent: Bytes "what this process has written to its socket",
+        received: Bytes "what this process has read from it",
     }
     13 link_resumed "link.resumed" true "A session with another host has a connection, its first or another one; agents record it." {
         host: Id "the agent of the other host",
         received: Count "frames that the other host has received in this session; 0 for a first connection",
         waiting: Bytes "bytes that wait to be sent or acknowledged",
+        round_trip: Nanoseconds "round trip of the connection, as the kernel has measured it; 0 if it does not know",
     }
     14 cast_sent "cast.sent" true "A call to several targets on other hosts was handed to the agent, to go down a tree." {
         mesh: Id "mesh of the receiving actors",
@@ -220,6 +223,8 @@ events! {
     }
     16 reduction_step "reduction.step" true "An agent has passed answers on towards the caller, combined as far as they can be." {
         host: Id "the agent of the other host",
+        number: Count "number of the cast in its group",
+        answers: Count "ranks whose answers they are",
     }
     17 span_enter "span.enter" true "A span has begun on this thread." {
         span: Id "number of the span in this process",
@@ -254,5 +259,12 @@ events! {
         kind: Name "`counter`, `up_down_counter`, `histogram` or `gauge`",
         amount: Float "what was added or recorded",
         attributes: Text "attributes as JSON",
+    }
+    23 link_broken "link.broken" true "A connection to another host has ended; agents record it. The session may go on with another one." {
+        host: Id "the agent of the other host",
+        end: Name "`closed` or `reset` by the other side, `replaced` by another connection, `ended` by this side, `failed`, `malformed`",
+        sent: Bytes "what the other host's kernel has acknowledged on this connection",
+        received: Bytes "what has come by this connection",
+        round_trip: Nanoseconds "round trip of the connection, as the kernel has measured it; 0 if it does not know",
     }
 }

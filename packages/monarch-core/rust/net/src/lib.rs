@@ -10,6 +10,7 @@
 //! | `delay` | how long frames are held, for tests |
 //! | `timeline` | simulated time of threads that really run |
 //! | `lock` | locks that survive a panic |
+//! | `lent` | blocks that the peer of a link holds, and segments that it knows |
 //! | `link` | a framed, ordered connection to one process |
 //! | `carrier` | how frames get to processes without a socket of their own |
 //! | `stream` | a byte stream to another process, plain or encrypted |
@@ -25,6 +26,7 @@
 //! | `channel` | frames that survive the end of their stream: numbers, acknowledgements, replay |
 //! | `lanes` | large parts that wait for their turn, and what must not overtake them |
 //! | `records` | TLS records by themselves, for a process that gets a stream which another one has opened |
+//! | `traffic` | what the kernel counts of a connection |
 //! | `trunk` | what two agents have between them |
 //! | `still` | a connection that a test has cut |
 //! | `heart` | the heartbeat stream of a trunk |
@@ -47,6 +49,7 @@ pub mod dial;
 pub mod fork;
 pub mod heart;
 pub mod lanes;
+mod lent;
 pub mod link;
 pub mod listener;
 pub mod lock;
@@ -62,6 +65,7 @@ pub mod sys;
 pub mod timeline;
 pub mod timers;
 pub mod tls;
+pub mod traffic;
 pub mod trunk;
 pub mod trust;
 pub mod waiter;

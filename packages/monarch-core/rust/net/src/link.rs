@@ -15,10 +15,11 @@ use wire::cursor::Cursor;
 use wire::frame;
 use wire::{BlockId, Frame, ProcUid, Route, Routed};
 
-use crate::arena::{Block, Segment};
+use crate::arena::Block;
 use crate::carrier::{Carrier, LinkDown};
 use crate::chunk::{Chunk, Passed, enqueue};
 use crate::fork;
+use crate::lent::Lent;
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
 use crate::readdressed;
@@ -77,22 +78,6 @@ struct In {
     delayed: VecDeque<(Instant, Frame)>,
 }
 
-/// Blocks that the peer holds, and segments it knows.
-#[derive(Default)]
-struct Shared {
-    lent: HashMap<BlockId, (Arc<Block>, u32)>,
-    announced: HashMap<u32, Weak<Segment>>,
-}
-
-impl Shared {
-    /// Segments that the peer knows and that are gone.
-    fn sweep(&mut self) -> Vec<u32> {
-        let gone: Vec<u32> = self.announced.iter().filter(|(_, s)| s.strong_count() == 0).map(|(id, _)| *id).collect();
-        gone.iter().for_each(|id| drop(self.announced.remove(id)));
-        gone
-    }
-}
-
 pub struct Link {
     me: Weak<Link>,
     pub peer: ProcUid,
@@ -101,13 +86,16 @@ pub struct Link {
     handler: Arc<dyn LinkHandler>,
     out: Mutex<Out>,
     input: Mutex<In>,
-    shared: Mutex<Shared>,
+    shared: Mutex<Lent>,
     segments: Mutex<HashMap<u32, Arc<RecvSegment>>>,
     queued: AtomicUsize,
     is_down: AtomicBool,
     /// Of a process on another host, in the place of a socket.
     carrier: OnceLock<Arc<dyn Carrier>>,
     pub sent: AtomicU64,
+    /// Bytes through the socket: each is written below the lock of its direction.
+    written: AtomicU64,
+    read: AtomicU64,
 }
 
 impl Link {
@@ -126,6 +114,8 @@ impl Link {
             is_down: AtomicBool::new(false),
             carrier: OnceLock::new(),
             sent: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+            read: AtomicU64::new(0),
         })
     }
 
@@ -135,9 +125,9 @@ impl Link {
         let queue = std::mem::take(&mut out.queue);
         self.queued.store(0, Ordering::Relaxed);
         // Nobody has seen what was to be lent.
-        let Shared { lent, .. } = std::mem::take(&mut *lock(&self.shared));
+        let lent = std::mem::take(&mut *lock(&self.shared));
         for chunk in queue {
-            let _ = readdressed::carry(&*carrier, self.peer, &chunk.bytes, |id| lent.get(&id).map(|l| l.0.clone()));
+            let _ = readdressed::carry(&*carrier, self.peer, &chunk.bytes, |id| lent.block(id));
         }
         let _ = self.carrier.set(carrier);
     }
@@ -186,6 +176,11 @@ impl Link {
 
     pub fn is_down(&self) -> bool {
         self.is_down.load(Ordering::Acquire)
+    }
+
+    /// Bytes that were written to the socket, and read from it.
+    pub fn traffic(&self) -> (u64, u64) {
+        (self.written.load(Ordering::Relaxed), self.read.load(Ordering::Relaxed))
     }
 
     /// Bytes that wait for the socket.
@@ -259,16 +254,7 @@ impl Link {
             let lent = |id| blocks.iter().find(|b| b.id() == id).cloned();
             return readdressed::carry(&**carrier, self.peer, &pieces.concat(), lent);
         }
-        let mut fresh = Vec::new();
-        {
-            let mut shared = lock(&self.shared);
-            for block in blocks {
-                if shared.announced.insert(block.segment.id, Arc::downgrade(&block.segment)).is_none() {
-                    fresh.push(block.segment.clone());
-                }
-                shared.lent.entry(block.id()).or_insert_with(|| (block.clone(), 0)).1 += 1;
-            }
-        }
+        let fresh = lock(&self.shared).lend(blocks);
         for s in fresh {
             let control = Control::Segment { segment: s.id, len: s.len };
             self.send_locked(&mut out, &[&Frame::Control(control).encode()], vec![Passed::Segment(s)])?;
@@ -309,7 +295,7 @@ impl Link {
         // More pieces than one gather write takes, or descriptors, go through the queue after the first write.
         if pieces.len() <= 15 {
             match sys::send(raw, &gather[first..=count], &raw_fds) {
-                Ok(n) => wrote = n,
+                Ok(n) => wrote = add(&self.written, n),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock || sys::is_short(&e) => {}
                 Err(_) => return Err(LinkDown),
             }
@@ -341,7 +327,7 @@ impl Link {
             match sys::send(raw, &[&chunk.bytes[chunk.at..]], &raw_fds) {
                 Ok(n) => {
                     chunk.fds.clear();
-                    chunk.at += n;
+                    chunk.at += add(&self.written, n);
                     self.queued.fetch_sub(n, Ordering::Relaxed);
                     if chunk.at == chunk.bytes.len() {
                         out.queue.pop_front();
@@ -413,18 +399,7 @@ impl Link {
     }
 
     fn returned(&self, blocks: &[BlockId]) {
-        let mut freed = Vec::new();
-        {
-            let mut shared = lock(&self.shared);
-            for id in blocks {
-                if let Some(entry) = shared.lent.get_mut(id) {
-                    entry.1 -= 1;
-                    if entry.1 == 0 {
-                        freed.extend(shared.lent.remove(id).map(|e| e.0));
-                    }
-                }
-            }
-        }
+        let freed = lock(&self.shared).take_back(blocks);
         drop(freed);
         let gone = lock(&self.shared).sweep();
         for segment in gone {
@@ -488,7 +463,7 @@ impl Link {
                     input.buf = Vec::new();
                     return false;
                 }
-                Ok(n) => n,
+                Ok(n) => add(&self.read, n),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => return false,
@@ -546,7 +521,7 @@ impl Link {
             sys::shutdown(fd.as_raw_fd());
         }
         // A link is kept as long as its process is remembered; what it holds of the kernel's is not.
-        *lock(&self.shared) = Shared::default();
+        *lock(&self.shared) = Lent::default();
         lock(&self.segments).clear();
         // Whoever is reading right now finds the end by itself.
         if let Ok(mut input) = self.input.try_lock() {
@@ -577,6 +552,12 @@ impl Source for LinkSource {
     fn ready(&self, events: u32) {
         self.0.on_ready(events, self.1.as_raw_fd());
     }
+}
+
+/// Adds to a count that no other thread writes to now; gives what was added.
+fn add(count: &AtomicU64, n: usize) -> usize {
+    count.store(count.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
+    n
 }
 
 fn take_release(out: &mut Out) -> Vec<u8> {

@@ -27,6 +27,7 @@ use crate::segment::RecvPart;
 use crate::still::Still;
 use crate::stream::Stream;
 use crate::sys;
+use crate::traffic::Traffic;
 
 /// The number of a trunk's channel for frames, and of its heartbeat stream.
 pub const FRAMES: u8 = 0;
@@ -168,6 +169,11 @@ impl Trunk {
         (pipe.outbox.unwritten() + pipe.lanes.bytes(), pipe.outbox.kept() + pipe.lanes.bytes())
     }
 
+    /// What the kernel counts of the present stream; none without one.
+    pub fn traffic(&self) -> Option<Traffic> {
+        lock(&self.pipe).stream.as_ref().map(|(stream, _)| Traffic::of(stream.fd()))
+    }
+
     /// Whether a stream could take the place of the present one, whose other side claims to have so many frames.
     pub fn can_resume(&self, peer_received: u64) -> Result<(), Disagree> {
         lock(&self.pipe).outbox.can_resume(peer_received)
@@ -180,6 +186,7 @@ impl Trunk {
         pipe.routed = false;
         if let Some((old, token)) = pipe.stream.take() {
             self.poller.remove(token, old.fd());
+            Traffic::note_end(&old, self.host, "replaced");
             sys::reset(old.fd());
         }
     }
@@ -196,6 +203,7 @@ impl Trunk {
         pipe.outbox.can_resume(peer_received)?;
         if let Some((old, token)) = pipe.stream.take() {
             self.poller.remove(token, old.fd());
+            Traffic::note_end(&old, self.host, "replaced");
             sys::reset(old.fd());
         }
         pipe.outbox.resume(peer_received)?;
@@ -463,6 +471,7 @@ impl Trunk {
             match pipe.stream.take() {
                 Some((stream, current)) if current == token => {
                     self.poller.remove(token, stream.fd());
+                    Traffic::note_end(&stream, self.host, end.word());
                     sys::reset(stream.fd());
                     pipe.want_write = false;
                 }
@@ -522,6 +531,9 @@ impl Trunk {
             pipe.lanes = Lanes::default();
             pipe.stream.take()
         };
+        if let Some((stream, _)) = &stream {
+            Traffic::note_end(stream, self.host, "ended");
+        }
         let heart = lock(&self.heart).take().map(|h| (h.stream, h.token));
         for (mut stream, token) in stream.into_iter().chain(heart) {
             self.poller.remove(token, stream.fd());

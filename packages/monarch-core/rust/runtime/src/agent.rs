@@ -506,7 +506,7 @@ impl Agent {
                 None => p.cleanups.outcome(p.stopping, || self.cgroups.explained(reason, &p.cgroups)),
             };
             let (host, output) = (self.options.host.clone(), p.tail.lines());
-            let recent = self.recordings.ended(uid, p.pid, &reason);
+            let recent = self.recordings.ended(self.recorded_as(uid, p.pid, p.name, p.here), &reason);
             let end = ProcEnd { pid: p.pid, started: p.started, host, reason, cleaning, output, recent };
             note_end(uid, &end);
             ends.push((uid, end, p.owner));

@@ -15,6 +15,10 @@ use crate::agent::Agent;
 use crate::gateway::Member;
 use crate::inspection::{STACKS, hex};
 use crate::node::Node;
+use crate::recordings::RecordingRow;
+
+/// What a client calls the agent of another host.
+const AGENT: &str = "agent";
 
 /// How long procs have to answer. For stacks: longer than those without the GIL take. The state is at hand.
 const FOR_STACKS: Duration = Duration::from_millis(2000);
@@ -71,6 +75,8 @@ struct Answer {
     clients: Vec<String>,
     /// Of the services of this host that are not as they should be, or were not.
     notes: Vec<String>,
+    /// The processes whose events are recorded, or were.
+    recordings: Vec<RecordingRow>,
 }
 
 /// What is known of another host of a client.
@@ -168,9 +174,7 @@ impl Agent {
         }
         let mut rows = self.rows();
         rows.retain(|(uid, _)| o.only.is_none_or(|here| self.is_in_job(*uid, here)));
-        // A process that listens is the agent of a host, and asked by a client it is that in any case.
-        let is_agent = o.only.is_some() || node.gateway().is_some_and(|g| g.listens());
-        rows.insert(0, self.own_row(&node, if is_agent { "agent" } else { "client" }));
+        rows.insert(0, self.own_row(&node, if o.only.is_some() { AGENT } else { self.own_name(&node) }));
         let json = |body: Vec<u8>| String::from_utf8(body).ok().and_then(|text| RawValue::from_string(text).ok());
         let mut hosts = vec![];
         for member in o.hosts {
@@ -182,6 +186,7 @@ impl Agent {
             row.answer = o.answers.remove(uid).and_then(json);
             (row.kernel, row.rss) = (kernel_state(row.pid), resident(row.pid));
         }
+        let recordings = self.recording_rows(o.only.and_then(|here| self.client_of(here)));
         let answer = Answer {
             host: self.host().to_owned(),
             version: env!("CARGO_PKG_VERSION"),
@@ -191,6 +196,7 @@ impl Agent {
             hosts,
             clients: node.gateway().map_or(vec![], |g| g.clients()),
             notes: lock(&self.census.notes).iter().map(|(name, text)| format!("{name}: {text}")).collect(),
+            recordings,
         };
         let body = serde_json::to_vec(&answer).unwrap_or_default();
         match o.asker {
@@ -198,6 +204,11 @@ impl Agent {
             Asker::Watch(_) => {}
             Asker::Here(slot) => node.reply_bytes(node.uid, slot, 0, Status::Ok, &body),
         }
+    }
+
+    /// A process that listens is the agent of a host.
+    pub(crate) fn own_name(&self, node: &Node) -> &'static str {
+        if node.gateway().is_some_and(|g| g.listens()) { AGENT } else { "client" }
     }
 
     fn own_row(&self, node: &Node, name: &str) -> (ProcUid, ProcRow) {

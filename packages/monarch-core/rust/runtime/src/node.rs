@@ -516,7 +516,8 @@ impl Node {
     }
 
     fn on_down(&self, link: &Arc<Link>) {
-        events::link_down(link.peer.0);
+        let (sent, received) = link.traffic();
+        events::link_down(link.peer.0, sent, received);
         if self.is_foreign_agent(link.peer) {
             // A loss that is being told closes the link itself.
             if self.known_peer(link.peer).is_some_and(|p| p.ended().is_none()) {

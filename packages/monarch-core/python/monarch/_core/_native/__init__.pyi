@@ -30,26 +30,27 @@ __all__ = [
     "Timeline",
     "TraceContext",
     "after_fork_in_child",
-    "bulk",
-    "events",
-    "protocol",
-    "system",
+    "agents",
     "begin_exit",
     "begin_leaving",
+    "bulk",
+    "control_directory",
     "enter_trace",
+    "events",
     "hold_gil",
     "leave_trace",
-    "agents",
-    "control_directory",
     "look_in",
+    "native_promise",
+    "protocol",
+    "run_at_exit",
     "send_to_port",
     "send_to_slot",
-    "run_at_exit",
     "set_exit_code",
-    "set_runtime_thread",
-    "stay_if_leaving",
     "set_parent_death_signal",
+    "set_runtime_thread",
     "set_thread_sender",
+    "stay_if_leaving",
+    "system",
     "trace_context",
     "was_interrupted",
 ]
@@ -128,7 +129,7 @@ class Process:
     def set_log_dir(self, path: str) -> None: ...
     def record(self, events: int) -> None: ...
     def record_host(self, events: int) -> None: ...
-    def recorded(self) -> list[tuple[int, int, str, bool]]: ...
+    def recorded(self) -> list[tuple[int, int, str, bool, str, int]]: ...
     def aggregate_output(
         self, procs: Sequence[int], window: float | None, to: int, slot: int, rank: int, viewer: int | None = None
     ) -> None: ...
@@ -430,6 +431,7 @@ class Timeline:
 def set_thread_sender(mailbox: ActorMailbox, on_loop: bool) -> None: ...
 def begin_exit() -> None: ...
 def begin_leaving() -> None: ...
+def native_promise(call: CallCell) -> object: ...
 def run_at_exit(handler: Callable[[], object]) -> None: ...
 def was_interrupted() -> bool: ...
 def stay_if_leaving() -> None: ...

@@ -1,12 +1,15 @@
 """Events of processes (rust/events): their types, records of them, the rings they are read from, and what Python emits."""
 
-from typing import final
+import sys
+from typing import Literal, TypeAlias, final
 
 from monarch._core._native import TraceContext
 
 __all__ = [
     "Event",
+    "EventBatch",
     "EventField",
+    "EventMemory",
     "EventType",
     "Ring",
     "actor_end",
@@ -22,6 +25,9 @@ __all__ = [
     "supervision_delivered",
     "user_event",
 ]
+
+# A letter of the module `struct`.
+_Format: TypeAlias = Literal["B", "I", "Q", "d", "i", "q"]
 
 @final
 class EventField:
@@ -86,7 +92,28 @@ class Ring:
     @property
     def lost(self) -> int: ...
     def skip_to_last(self, events: int) -> None: ...
-    def read(self, most: int, ended: bool) -> list[Event]: ...
+    def drain(self, most: int, ended: bool) -> EventBatch: ...
+
+@final
+class EventMemory:
+    """Memory that buffers view without a copy; nothing writes to it."""
+
+    def __len__(self) -> int: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class EventBatch:
+    """Events that were drained from a ring.
+
+    `columns` gives for each type its number, the rows, their memory, and name, format, offset and size of each column in it; `texts` the
+    offsets and the bytes of the texts that columns refer to.
+    """
+
+    def __len__(self) -> int: ...
+    def events(self) -> list[Event]: ...
+    def columns(self) -> list[tuple[int, int, EventMemory, list[tuple[str, _Format, int, int]]]]: ...
+    def texts(self) -> tuple[EventMemory, EventMemory]: ...
 
 def event_types() -> list[EventType]: ...
 def decode(recent: bytes) -> list[Event]: ...

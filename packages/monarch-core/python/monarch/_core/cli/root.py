@@ -91,12 +91,21 @@ def version(as_json: bool) -> None:
 
 
 @root.command()
+@click.argument("pid", type=int, nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
-def doctor(as_json: bool) -> int:
+@click.option("--crash", is_flag=True, help="What processes that were killed, or that failed, did last, from their flight recorders.")
+def doctor(pid: tuple[int, ...], as_json: bool, crash: bool) -> int:
     """Checks this machine; ends each finding with what to do.
 
-    Exits with 0 if there are no findings, with 1 if there are.
+    Exits with 0 if there are no findings, with 1 if there are. With --crash it prints the last events of processes that have failed, of all
+    jobs of this user on this machine or of those whose client is PID, and exits with 1 if there are none.
     """
+    if crash:
+        from monarch._core.cli.crash import report
+
+        return report(pid, as_json)
+    if pid:
+        raise click.UsageError("PID names a job, which --crash takes; without it the machine is checked")
     from monarch._core.observe import doctor as examination
 
     lines: list[examination.Line] = []

@@ -13,6 +13,10 @@ def promise_dropped(name: str) -> str:
     return fill("promise_dropped", name=name)
 
 
+def promise_failed(name: str, why: str) -> str:
+    return fill("promise_failed", name=name, why=why)
+
+
 def service_failed(name: str, host: str, why: str) -> str:
     return fill("service_failed", name=name, host=host, why=why)
 
@@ -34,6 +38,13 @@ class PromiseDropped(MonarchError):
 
     __module__ = "monarch.extension"
     _default_code = "promise_dropped"
+
+
+class PromiseFailed(MonarchError):
+    """Native code has set a promise with an error; the message has its text."""
+
+    __module__ = "monarch.extension"
+    _default_code = "promise_failed"
 
 
 class ServiceError(MonarchError):

@@ -205,6 +205,12 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "the promise {name} was dropped before it was set",
     ),
     ErrorRow(
+        "promise_failed",
+        "PromiseFailed",
+        "native code of another wheel has set a promise with an error",
+        "{name} failed: {why}",
+    ),
+    ErrorRow(
         "service_failed",
         "ServiceError",
         "a service of a host did not start, or runs with other arguments",

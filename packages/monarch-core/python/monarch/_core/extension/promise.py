@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 
-from monarch._core._native.protocol import FIRST_ERROR, OK
+from monarch._core._native.protocol import CLOSED, FIRST_ERROR, OK
 from monarch._core.call.future import Future
-from monarch._core.errors.extension import PromiseDropped, promise_dropped
+from monarch._core.errors.extension import PromiseDropped, PromiseFailed, promise_dropped, promise_failed
 from monarch._core.process.current import current_process
 from monarch._core.shape.generic import Generic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, TypeVar
 
     from monarch._core._native import CallCell
@@ -31,15 +32,18 @@ class Promise(Generic[T]):
     set, fails its future with `PromiseDropped`.
     """
 
-    __slots__ = ("__weakref__", "_call", "_outcome", "future", "name")
+    __slots__ = ("__weakref__", "_call", "_native", "_outcome", "future", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._call = current_process().native.cell(FIRST_ERROR, 1)
-        # Shared with the future, which does not refer to the promise.
+        # Both are shared with the future, which does not refer to the promise.
         outcome: list[tuple[Any, BaseException | None]] = []
+        native: list[Callable[[bytes], Any]] = []
         self._outcome = outcome
-        self.future: Future[T] = Future._of(self._call, lambda _: _result(outcome))
+        # How the bytes are decoded that native code sets, once it has the promise.
+        self._native = native
+        self.future: Future[T] = Future._of(self._call, lambda call: _result(outcome) if outcome else _native_result(name, native[0], call))
 
     def set_result(self, value: T) -> None:
         """Completes the future with a value; `RuntimeError` if the promise was set before."""
@@ -53,18 +57,36 @@ class Promise(Generic[T]):
 
     def is_set(self) -> bool:
         """Whether the promise was set."""
-        return bool(self._outcome)
+        return self._call.done(0)
+
+    def native_handle(self, decode: Callable[[bytes], T] | None = None) -> object:
+        """Hands the promise to native code, which sets it from any thread without the GIL, with bytes or with the text of an error.
+
+        The result is a capsule with the table of docs/extending.md. `decode` makes the value of the bytes, when the future is read first;
+        else the bytes are the value. From now on `set_result` and `set_exception` raise `RuntimeError`, as does a second call.
+        """
+        from monarch._core._native import native_promise
+
+        with _lock:
+            self._check_open()
+            self._native.append(decode or _as_they_are)
+        return native_promise(self._call)
+
+    def _check_open(self) -> None:
+        if self._native:
+            raise RuntimeError(f"promise {self.name} belongs to native code, which sets it")
+        if self._outcome:
+            raise RuntimeError(f"promise {self.name} is set already")
 
     def _set(self, value: Any, error: BaseException | None) -> None:
         with _lock:
-            if self._outcome:
-                raise RuntimeError(f"promise {self.name} is set already")
+            self._check_open()
             self._outcome.append((value, error))
         _complete(self._call)
 
     def __del__(self) -> None:
         outcome = getattr(self, "_outcome", None)
-        if outcome is None or outcome:  # it was never made, or is set
+        if outcome is None or outcome or self._native:  # it was never made, is set, or belongs to native code
             return
         try:
             outcome.append((None, PromiseDropped(promise_dropped(self.name))))
@@ -73,7 +95,7 @@ class Promise(Generic[T]):
         _complete(self._call)
 
     def __repr__(self) -> str:
-        return f"<Promise {self.name}: {'set' if self._outcome else 'not set'}>"
+        return f"<Promise {self.name}: {'set' if self.is_set() else 'not set'}>"
 
 
 def _complete(call: CallCell) -> None:
@@ -85,6 +107,20 @@ def _result(outcome: list[tuple[Any, BaseException | None]]) -> Any:
     if error is not None:
         raise error
     return value
+
+
+def _as_they_are(body: bytes) -> Any:
+    return body
+
+
+def _native_result(name: str, decode: Callable[[bytes], Any], call: CallCell) -> Any:
+    result = call.result(0)
+    assert result is not None
+    if result.status == OK:
+        return decode(result.raw())
+    if result.status == CLOSED:
+        raise PromiseDropped(promise_dropped(name))
+    raise PromiseFailed(promise_failed(name, result.raw().decode(errors="replace")))
 
 
 def promise(name: str) -> Promise[Any]:

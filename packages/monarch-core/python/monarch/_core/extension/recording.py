@@ -9,13 +9,17 @@ from __future__ import annotations
 import marshal
 from _thread import allocate_lock
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from monarch._core._native.events import Event, Ring
+from monarch._core._native.events import Ring
 from monarch._core._native.protocol import FIRST_ERROR, OK
 from monarch._core.config.entry_points import BrokenEntry, entry_names, load_entry
-from monarch._core.extension.ids import ProcId
-from monarch._core.extension.membership import is_ending
+from monarch._core.extension.event_batch import Batch
+from monarch._core.extension.ids import JobId, ProcId
+from monarch._core.extension.membership import is_ending, watch
+from monarch._core.extension.pace import Pace
+from monarch._core.extension.thread import when_done
 from monarch._core.process.current import current_process
 from monarch._core.process.process import RECORDINGS
 from monarch._core.process.recorder import ring_events
@@ -23,7 +27,11 @@ from monarch._core.process.recorder import ring_events
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from monarch._core._native.events import Event
     from monarch._core.process.process import LocalProcess
+
+    # Proc, pid, file, whether it has ended, name, job.
+    _Row = tuple[int, int, str, bool, str, int]
 
 GROUP = "monarch.observer"
 # Events of one batch at most, so that an observer that is behind gets several.
@@ -32,12 +40,17 @@ _BATCH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The recorded events of a process of this host, which may have ended."""
+    """The recorded events of a process of this host, which may have ended.
+
+    `name` is the display of the process, and `job` the job that it belongs to: a host may serve several.
+    """
 
     proc: ProcId
     pid: int
     ended: bool
     file: str
+    name: str
+    job: JobId
 
     def reader(self) -> Reader:
         """Reads the events, from the oldest that is there. `OSError` if the agent has let go of them."""
@@ -66,25 +79,24 @@ class Reader:
         """How many events the process keeps."""
         return self._ring.capacity
 
+    def drain(self, most: int = _BATCH) -> Batch:
+        """The next events, at most so many, to be had one by one or column by column; an empty batch if there are no new ones.
+
+        Native code copies them without the GIL, and makes no object for an event.
+        """
+        if most < 1:
+            raise ValueError(f"invalid number of events {most}: must be positive")
+        drained = self._ring.drain(most, self.ended)
+        return Batch(self.proc, self.pid, drained, self._ring.lost, self.ended)
+
     def read(self, most: int = _BATCH) -> list[Event]:
         """The next events, at most so many; none if there are no new ones."""
-        return self._ring.read(most, self.ended)
+        return self.drain(most).events
 
     def last(self, events: int) -> list[Event]:
         """The last events, at most so many; those before are skipped."""
         self._ring.skip_to_last(events)
         return self.read(events)
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """New events of one process, for an observer. `lost` counts all events of the process that the observer did not get."""
-
-    proc: ProcId
-    pid: int
-    events: list[Event]
-    lost: int
-    ended: bool
 
 
 class Observer(Protocol):
@@ -101,7 +113,7 @@ def recordings() -> list[Recording]:
 class Observation:
     """An observer that is attached. `error` is what it raised: it is left out from then on."""
 
-    def __init__(self, name: str, observer: Callable[[Batch], None], every: float) -> None:
+    def __init__(self, name: str, observer: Callable[[Batch], None], every: float, job: JobId | None) -> None:
         from threading import Event as Signal
         from threading import Thread
 
@@ -109,6 +121,10 @@ class Observation:
         self.error: BaseException | None = None
         self._observer = observer
         self._every = every
+        self._job = job
+        self._pace = Pace(every)
+        # When the agent is asked next for the processes of the host.
+        self._due = 0.0
         self._readers: dict[ProcId, Reader] = {}
         self._over: set[ProcId] = set()
         self._stop = Signal()
@@ -131,9 +147,9 @@ class Observation:
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(self._every):
-                self._drain()
-            self._drain()
+            while not self._stop.wait(self._pace.pause):
+                self._drain(False)
+            self._drain(True)
         except BaseException as e:  # of another wheel, or the end of this process: it is left out
             if is_ending():
                 return
@@ -145,42 +161,56 @@ class Observation:
             self._readers.clear()
             _release()
 
-    def _drain(self) -> None:
-        found = _ask(0)
-        for recording in found:
-            if recording.proc in self._over:
-                continue
+    def _drain(self, last: bool) -> None:
+        """`last`: nothing is left for another look."""
+        if last or monotonic() >= self._due:
+            self._find()
+            self._due = monotonic() + self._every
+        filled = 0.0
+        for proc, reader in list(self._readers.items()):
+            new, lost = 0, reader.lost
+            # A process that records faster than the observer takes holds back neither the others nor the end.
+            while new < reader.capacity and (batch := reader.drain()):
+                new += len(batch)
+                self._observer(batch)
+            filled = max(filled, (new + reader.lost - lost) / reader.capacity)
+            if reader.ended:
+                self._over.add(proc)
+                del self._readers[proc]
+        self._pace.looked(filled)
+
+    def _find(self) -> None:
+        """The processes of the host that are to be read, and those that have ended."""
+        found = {recording.proc: recording for recording in _ask(0) if self._job is None or recording.job == self._job}
+        self._over &= found.keys()
+        for proc, reader in self._readers.items():
+            # The agent keeps the last ones that have ended; this process has all mapped that it reads.
+            reader.ended = proc not in found or found[proc].ended
+        for proc in found.keys() - self._readers.keys() - self._over:
             try:
-                reader = self._readers.get(recording.proc) or recording.reader()
+                self._readers[proc] = found[proc].reader()
             except OSError:  # it has ended, and more recent ones have since
                 continue
-            self._readers[recording.proc] = reader
-            reader.ended = recording.ended
-            while events := reader.read():
-                self._observer(Batch(recording.proc, recording.pid, events, reader.lost, recording.ended))
-            if recording.ended:
-                self._over.add(recording.proc)
-                del self._readers[recording.proc]
-        self._over &= {recording.proc for recording in found}
 
 
-def observe(observer: Observer | str, *, every: float = 0.2) -> Observation:
+def observe(observer: Observer | str, *, every: float = 0.2, job: JobId | None = None) -> Observation:
     """Attaches an observer to all processes of this host, those that come too: from now on they record their events.
 
-    `observer` is called with a `Batch` every so many seconds, on a thread of this process that nothing else waits for; a string is the name
-    of an entry point of the group `monarch.observer`. An observer that raises is logged by name and left out. `LookupError` if no wheel has
-    an entry point of this name, `ImportError` if it cannot be loaded.
+    `observer` is called with a `Batch` every so many seconds, and sooner where a ring would go round meanwhile, on a thread of this process
+    that nothing else waits for; a string is the name of an entry point of the group `monarch.observer`. With a `job` it gets the events of
+    that job only. An observer that raises is logged by name and left out. `LookupError` if no wheel has an entry point of this name,
+    `ImportError` if it cannot be loaded.
     """
     if not 0 < every < float("inf"):
         raise ValueError(f"invalid time between batches {every}: must be positive and finite")
     if not isinstance(observer, str):
-        return Observation(getattr(observer, "__qualname__", type(observer).__qualname__), observer, every)
+        return Observation(getattr(observer, "__qualname__", type(observer).__qualname__), observer, every, job)
     found = load_entry(GROUP, observer)
     if found is None:
         raise LookupError(f"no wheel has an observer {observer!r}; there is {', '.join(entry_names(GROUP)) or 'none'}")
     if isinstance(found, BrokenEntry):
         raise ImportError(found.describe()) from found.error
-    return Observation(f"{observer!r} of {found.wheel}", found.value, every)
+    return Observation(f"{observer!r} of {found.wheel}", found.value, every, job)
 
 
 def _ask(change: int) -> list[Recording]:
@@ -206,8 +236,8 @@ def _release() -> None:
         return
 
 
-def _described(rows: list[tuple[int, int, str, bool]]) -> list[Recording]:
-    return [Recording(ProcId(proc), pid, ended, file) for proc, pid, file, ended in rows]
+def _described(rows: list[_Row]) -> list[Recording]:
+    return [Recording(ProcId(proc), pid, ended, file, name, JobId(job)) for proc, pid, file, ended, name, job in rows]
 
 
 _lock = allocate_lock()
@@ -221,11 +251,27 @@ def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -
     process.native.reply(sender, slot, 0, OK, marshal.dumps(_answer(process, sender, change, events)))
 
 
-def _answer(process: LocalProcess, sender: int, change: int, events: int) -> list[tuple[int, int, str, bool]]:
+def _answer(process: LocalProcess, sender: int, change: int, events: int) -> list[_Row]:
     if change:
         with _lock:
+            is_new = sender not in _observers
             _observers[sender] = _observers.get(sender, 0) + change
-            for observer in [uid for uid, count in _observers.items() if count <= 0 or uid in process.ended]:
-                del _observers[observer]
-            process.native.record_host(events if _observers else 0)
+            _settle(process, events)
+        if is_new and change > 0 and sender != process.uid:
+            # One that is killed releases nothing.
+            when_done(watch(ProcId(sender)), lambda _: _forget(process, sender))
     return process.native.recorded()
+
+
+def _forget(process: LocalProcess, sender: int) -> None:
+    """A process that had observers has ended."""
+    with _lock:
+        if _observers.pop(sender, 0):
+            _settle(process, ring_events())
+
+
+def _settle(process: LocalProcess, events: int) -> None:
+    """The processes of this host record while there is an observer."""
+    for observer in [uid for uid, count in _observers.items() if count <= 0]:
+        del _observers[observer]
+    process.native.record_host(events if _observers else 0)

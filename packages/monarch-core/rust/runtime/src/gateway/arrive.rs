@@ -118,7 +118,9 @@ impl Gateway {
             host.trunk.detach();
             let welcome = answer(&Welcome::Channel { received: host.trunk.received() });
             attached = host.trunk.attach(opened.stream, received, &welcome, Vec::new());
-            events::link_resumed(from.0, received, host.trunk.waiting().1 as u64);
+            if attached.is_ok() {
+                host.resumed(received);
+            }
         }
         if attached == Err(Disagree::Ahead) {
             self.host_lost(job, &host, "agent exited", true);

@@ -290,8 +290,10 @@ impl Gateway {
         job.casts_sent.fetch_add(1, Ordering::Relaxed);
         let mut start = Vec::with_capacity(64);
         let at = begin(&mut start, CAST);
-        if matches!(frame, CastFrame::Reduced(_) | CastFrame::Answer(_)) {
-            events::reduction_step(to.0);
+        match frame {
+            CastFrame::Reduced(all) => events::reduction_step(to.0, all.number, u64::from(all.span.len())),
+            CastFrame::Answer(one) => events::reduction_step(to.0, one.number, 1),
+            _ => {}
         }
         let body: &[u8] = if let CastFrame::Cast(cast) = frame {
             events::cast_step(to.0, cast.number, cast.body.len() as u64);

@@ -159,6 +159,14 @@ impl Host {
         lock(&self.state).lost.clone()
     }
 
+    /// The session has a connection, to whose other side so many frames had come.
+    pub(super) fn resumed(&self, received: u64) {
+        if events::is_on() {
+            let round_trip = self.trunk.traffic().map_or(0, |t| t.round_trip);
+            events::link_resumed(self.id.0, received, self.trunk.waiting().1 as u64, round_trip);
+        }
+    }
+
     /// For those who look in; none if it was told to end, and has.
     pub(super) fn member(&self) -> Option<Member> {
         let name = self.name();

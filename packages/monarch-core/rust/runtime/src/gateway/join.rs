@@ -438,7 +438,7 @@ impl Gateway {
                         return;
                     }
                     match host.trunk.attach(ready.opened.stream, received, &[], ready.early) {
-                        Ok(()) => events::link_resumed(host.id.0, received, host.trunk.waiting().1 as u64),
+                        Ok(()) => host.resumed(received),
                         Err(Disagree::Stale) => self.try_later(job, host),
                         Err(Disagree::Ahead) => self.host_lost(job, host, "agent exited", true),
                     }

@@ -1,0 +1,128 @@
+//! Events that were drained from a ring: whole records, and the texts that they refer to.
+//!
+//! A record stays as wide as its slot, and its fields stay words: draining copies, and resolves names once a batch. What a reader wants of
+//! it, records one by one or columns, comes from the batch later.
+
+use std::collections::HashMap;
+
+use crate::layout::{FIELDS, KIND, SEQ, SLOT, TIME, TRACE, Words};
+use crate::reader::{Record, Value};
+use crate::table::{Unit, type_of};
+use crate::text;
+
+/// In the place of a text that has been overwritten.
+pub const LOST: u64 = u64::MAX;
+
+/// Texts one after another, as Arrow has them: that with a number is between the offset of this number and the next one.
+pub struct Texts {
+    offsets: Vec<i32>,
+    bytes: Vec<u8>,
+}
+
+impl Default for Texts {
+    /// Number 0 is the empty text.
+    fn default() -> Self {
+        Texts { offsets: vec![0, 0], bytes: vec![] }
+    }
+}
+
+impl Texts {
+    fn add(&mut self, text: &str) -> u64 {
+        self.bytes.extend_from_slice(text.as_bytes());
+        // A batch has no more texts than the memory of a ring, which is less than a megabyte.
+        self.offsets.push(self.bytes.len() as i32);
+        self.offsets.len() as u64 - 2
+    }
+
+    pub fn offsets(&self) -> &[i32] {
+        &self.offsets
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// None: it was overwritten.
+    pub fn get(&self, number: u64) -> Option<String> {
+        let at = usize::try_from(number).ok()?;
+        let (from, to) = (*self.offsets.get(at)?, *self.offsets.get(at + 1)?);
+        let bytes = self.bytes.get(from as usize..to as usize)?;
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+}
+
+#[derive(Default)]
+pub struct Batch {
+    /// Slots with the number of the event in the place of the sequence number, nanoseconds since the epoch as time, and the number of a
+    /// text, or `LOST`, in the place of a reference.
+    pub(crate) records: Vec<[u64; SLOT]>,
+    texts: Texts,
+    /// The numbers of the texts of names, by their references.
+    names: HashMap<u64, u64>,
+}
+
+impl Batch {
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    pub fn texts(&self) -> &Texts {
+        &self.texts
+    }
+
+    /// Takes a whole slot of a ring.
+    pub(crate) fn push(&mut self, ring: &Words, mut slot: [u64; SLOT], number: u64, epoch: u64) {
+        slot[SEQ] = number;
+        slot[TIME] = slot[TIME].wrapping_add(epoch);
+        let fields = type_of(slot[KIND] as u16).map_or(&[][..], |t| t.fields);
+        for (field, word) in fields.iter().zip(&mut slot[FIELDS..]) {
+            *word = match field.unit {
+                Unit::Name => match self.names.get(word) {
+                    Some(known) => *known,
+                    None => {
+                        let found = self.resolve(ring, *word);
+                        self.names.insert(*word, found);
+                        found
+                    }
+                },
+                Unit::Text => self.resolve(ring, *word),
+                _ => *word,
+            };
+        }
+        self.records.push(slot);
+    }
+
+    fn resolve(&mut self, ring: &Words, reference: u64) -> u64 {
+        if reference == 0 {
+            return 0;
+        }
+        text::read(ring, reference).map_or(LOST, |text| self.texts.add(&text))
+    }
+
+    /// Records one by one.
+    pub fn decode(&self) -> Vec<Record> {
+        self.records.iter().map(|slot| self.record(slot)).collect()
+    }
+
+    fn record(&self, slot: &[u64; SLOT]) -> Record {
+        let kind = slot[KIND] as u16;
+        let fields = type_of(kind).map_or(&[][..], |t| t.fields);
+        let value = |(field, word): (&crate::table::Field, &u64)| match field.unit {
+            Unit::Name | Unit::Text => self.texts.get(*word).map_or(Value::Lost, Value::Text),
+            Unit::Float => Value::Float(f64::from_bits(*word)),
+            _ => Value::Number(*word),
+        };
+        Record {
+            number: slot[SEQ],
+            time: slot[TIME],
+            kind,
+            thread: (slot[KIND] >> 32) as u32,
+            trace: [slot[TRACE], slot[TRACE + 1], slot[TRACE + 2]],
+            fields: fields.iter().zip(&slot[FIELDS..]).map(value).collect(),
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Blocks of this process that the peer of a link holds, and the segments that it knows.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use wire::BlockId;
+
+use crate::arena::{Block, Segment};
+
+#[derive(Default)]
+pub struct Lent {
+    blocks: HashMap<BlockId, (Arc<Block>, u32)>,
+    announced: HashMap<u32, Weak<Segment>>,
+}
+
+impl Lent {
+    /// Each once more; gives the segments that the peer does not know yet.
+    pub fn lend(&mut self, blocks: &[Arc<Block>]) -> Vec<Arc<Segment>> {
+        let mut fresh = Vec::new();
+        for block in blocks {
+            if self.announced.insert(block.segment.id, Arc::downgrade(&block.segment)).is_none() {
+                fresh.push(block.segment.clone());
+            }
+            self.blocks.entry(block.id()).or_insert_with(|| (block.clone(), 0)).1 += 1;
+        }
+        fresh
+    }
+
+    pub fn block(&self, id: BlockId) -> Option<Arc<Block>> {
+        self.blocks.get(&id).map(|lent| lent.0.clone())
+    }
+
+    /// The peer has let go of each once; gives those that it holds no more.
+    pub fn take_back(&mut self, blocks: &[BlockId]) -> Vec<Arc<Block>> {
+        let mut freed = Vec::new();
+        for id in blocks {
+            if let Some(entry) = self.blocks.get_mut(id) {
+                entry.1 -= 1;
+                if entry.1 == 0 {
+                    freed.extend(self.blocks.remove(id).map(|e| e.0));
+                }
+            }
+        }
+        freed
+    }
+
+    /// Segments that the peer knows and that are gone.
+    pub fn sweep(&mut self) -> Vec<u32> {
+        let gone: Vec<u32> = self.announced.iter().filter(|(_, s)| s.strong_count() == 0).map(|(id, _)| *id).collect();
+        gone.iter().for_each(|id| drop(self.announced.remove(id)));
+        gone
+    }
+}

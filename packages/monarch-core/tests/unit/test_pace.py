@@ -1,0 +1,51 @@
+"""The pause of an observer: long while little happens, short before a ring goes round."""
+
+from __future__ import annotations
+
+from monarch._core.extension.pace import FULL, SHORTEST, Pace
+
+
+def test_the_pause_is_the_longest_while_little_happens():
+    pace = Pace(0.2)
+    for _ in range(10):
+        pace.looked(0.01)
+    assert pace.pause == 0.2
+
+
+def test_a_ring_that_fills_shortens_the_pause():
+    pace = Pace(0.2)
+    pace.looked(FULL + 0.01)
+    assert pace.pause == 0.1
+    # It has gone round four times: seven eighths of the time were too much.
+    pace.looked(4.0)
+    assert pace.pause == 0.1 / 8
+
+
+def test_the_pause_has_a_lower_bound():
+    pace = Pace(0.2)
+    for _ in range(20):
+        pace.looked(100.0)
+    assert pace.pause == SHORTEST
+    # An observer that asks for a shorter one gets that.
+    pace = Pace(0.001)
+    pace.looked(100.0)
+    assert pace.pause == 0.001
+
+
+def test_the_pause_grows_again_when_the_load_is_over():
+    pace = Pace(0.2)
+    for _ in range(20):
+        pace.looked(1.0)
+    looks = 0
+    while pace.pause < 0.2:
+        pace.looked(0.0)
+        looks += 1
+    assert looks < 10
+
+
+def test_between_the_bounds_the_pause_stays():
+    pace = Pace(0.2)
+    pace.looked(0.6)
+    before = pace.pause
+    pace.looked(FULL * 0.75)
+    assert pace.pause == before
