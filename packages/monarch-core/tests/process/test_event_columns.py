@@ -296,6 +296,33 @@ assert watching.stop() and watching.error is None
     assert done.stderr == ""
 
 
+def test_the_end_of_a_process_without_new_events_is_a_batch():
+    done = run(
+        ACTORS
+        + """
+taken, ended, batches = threading.Event(), threading.Event(), []
+def observer(batch):
+    if batch.pid == pid:
+        batches.append((len(batch), batch.ended))
+        if "user.event" in batch.columns:
+            taken.set()
+        if batch.ended:
+            ended.set()
+worker = this_host().spawn_procs().spawn("worker", Worker)
+pid = worker.pid.call_one().get()
+watching = events.observe(observer, every=0.01)
+worker.emit.call_one(1).get()
+taken.wait()
+# What the call itself has left is taken by now, or is in the last batch.
+os.kill(pid, signal.SIGKILL)
+ended.wait()
+assert watching.stop() and watching.error is None
+assert [is_end for _, is_end in batches].count(True) == 1 and batches[-1][1], batches
+"""
+    )
+    assert done.stderr == ""
+
+
 def test_an_observer_gets_the_last_events_of_more_ended_processes_than_are_kept():
     done = run(
         ACTORS

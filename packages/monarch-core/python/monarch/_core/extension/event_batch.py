@@ -75,6 +75,8 @@ class EventColumns(Mapping[str, "Column"]):
 class Batch:
     """New events of one process. `lost` counts all events of the process that the reader did not get.
 
+    `ended`: the process has ended. The last batch that an observer gets of a process has it, and may be empty.
+
     `events` has them one by one, `columns` by the name of their type and column by column. Either is made with its first use: an observer
     of columns pays for no object an event.
     """

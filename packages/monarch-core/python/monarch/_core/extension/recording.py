@@ -168,13 +168,17 @@ class Observation:
             self._due = monotonic() + self._every
         filled = 0.0
         for proc, reader in list(self._readers.items()):
-            new, lost = 0, reader.lost
+            new, lost, told = 0, reader.lost, False
             # A process that records faster than the observer takes holds back neither the others nor the end.
             while new < reader.capacity and (batch := reader.drain()):
                 new += len(batch)
                 self._observer(batch)
+                told = batch.ended
             filled = max(filled, (new + reader.lost - lost) / reader.capacity)
             if reader.ended:
+                if not told:
+                    # Its last event was taken before its end was known.
+                    self._observer(reader.drain())
                 self._over.add(proc)
                 del self._readers[proc]
         self._pace.looked(filled)
