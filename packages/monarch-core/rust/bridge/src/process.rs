@@ -469,6 +469,11 @@ impl Process {
         })
     }
 
+    /// Whether this process knows a process of the job; an agent knows all of its host, for the job of `asker`.
+    fn knows(&self, uid: u64, asker: u64) -> bool {
+        self.node.knows(ProcUid(uid), ProcUid(asker))
+    }
+
     /// The agent is to tell when this proc ends.
     fn watch_proc(&self, uid: u64, host: u64) {
         self.to_agent_of(ProcUid(host), Control::Watch { target: ProcUid(uid) });

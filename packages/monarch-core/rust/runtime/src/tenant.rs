@@ -23,6 +23,19 @@ impl Agent {
         lock(&self.state).procs.get(&proc).is_some_and(|p| p.here == here || p.serves.contains(&here))
     }
 
+    pub(crate) fn has_proc(&self, uid: ProcUid) -> bool {
+        let state = lock(&self.state);
+        state.procs.contains_key(&uid) || state.starting > 0
+    }
+
+    /// Whether a proc of this agent may be asked by this process: it is of the same job, or one of both is a service of the other's job.
+    pub(crate) fn share_a_job(&self, proc: ProcUid, asker: ProcUid) -> bool {
+        let Some(here) = self.job_of(asker) else { return false };
+        let state = lock(&self.state);
+        let (Some(proc), asker) = (state.procs.get(&proc), state.procs.get(&asker)) else { return true };
+        proc.here == here || proc.serves.contains(&here) || asker.is_some_and(|a| a.serves.contains(&proc.here))
+    }
+
     /// A proc of this agent answers the processes of the asker's job too. Gives the job; none if the asker or the proc is gone.
     pub fn serve(&self, proc: ProcUid, asks: ProcUid) -> Option<ProcUid> {
         let here = self.job_of(asks)?;

@@ -6,11 +6,13 @@ from monarch._core._native import Process as NativeProcess
 from monarch._core.call.answer import exit_reason
 from monarch._core.call.future import Future
 from monarch._core.call.mesh_info import reach as reach_hosts
-from monarch._core.errors.errors import ExitReason, cause
+from monarch._core.errors.errors import ExitReason, MonarchError, cause
+from monarch._core.errors.extension import proc_unknown
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import HostId, JobId, ProcId, Rank
+from monarch._core.extension.known import UNKNOWN, check_known, checked_id
 from monarch._core.process.current import current_process, known_process, simulated_process
-from monarch._core.process.process import GATHER
+from monarch._core.process.process import FAILED, GATHER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,6 +89,7 @@ def is_ending() -> bool:
 
 def reach(proc: ProcId | int, host: HostId | int) -> None:
     """Records the host of another process, which may be a host that this process has never sent to: from now on it can be asked."""
+    proc, host = checked_id(proc, "reach"), checked_id(host, "reach: host")
     process = current_process()
     reach_hosts(process, process.job, [(host, host), (proc, host)])
     watched = process.reached
@@ -105,19 +108,24 @@ def end_of(proc: ProcId | int) -> ProcEnd | None:
 def watch(proc: ProcId | int, host: HostId | int = 0) -> Future[ProcEnd]:
     """The end of another process of the job: done when this process learns of it, at once if it has ended before.
 
-    `host` is needed for a process that this one has never sent to.
+    `host` is needed for a process of another host that this one has never sent to. `MonarchError` from the future if no process of that
+    identity is known, to this process or to the agent of `host`.
     """
-    native = current_process().native
-    call = native.cell(GATHER, 1, [proc])
-    native.watch_proc(proc, host)
-    return Future._of(call, lambda c: _watched(ProcId(proc), c))
+    proc = checked_id(proc, "watch")
+    process = current_process()
+    call = process.native.cell(GATHER, 1, [proc])
+    if check_known(process, call, proc, host):
+        process.native.watch_proc(proc, host)
+    return Future._of(call, lambda c: _watched(proc, c))
 
 
 def _watched(proc: ProcId, call: CallCell) -> ProcEnd:
     result = call.result(0)
     call.set_retrieved()
     assert result is not None
-    raw = result.raw()
+    raw = bytes(result.raw())
+    if result.status == FAILED and raw == UNKNOWN:
+        raise MonarchError(proc_unknown("watch of", str(proc)), code="proc_unknown")
     if not raw:
         # Many have come and gone since.
         return ProcEnd(proc, ExitReason("stopped", detail="it ended long ago, and why is not kept"), "", None, ())

@@ -57,7 +57,7 @@ class Reader:
 
     @property
     def lost(self) -> int:
-        """Events that this reader did not get: they were overwritten before, or never finished."""
+        """Events that this reader did not get, since it was made: they were overwritten before, or never finished."""
         return self._ring.lost
 
     @property
@@ -66,7 +66,7 @@ class Reader:
         return self._ring.capacity
 
     def read(self, most: int = _BATCH) -> list[Event]:
-        """The next events, at most so many; none if there are no new ones."""
+        """The next events, at most `most` (10,000 if left out); none if there are no new ones. More are there if it gives as many."""
         return self._ring.read(most, self.ended)
 
     def last(self, events: int) -> list[Event]:
@@ -77,7 +77,11 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """New events of one process, for an observer. `lost` counts all events of the process that the observer did not get."""
+    """New events of one process, for an observer, at most 10,000.
+
+    `lost` counts all events of the process that the observer did not get, from the first batch on: those before this batch are the
+    difference to the batch before.
+    """
 
     proc: ProcId
     pid: int

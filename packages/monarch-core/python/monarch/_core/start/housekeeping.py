@@ -14,6 +14,7 @@ from monarch._core.process.process import (
     FAILED,
     FAILURE,
     FAULT,
+    KNOWN,
     LOG_LEVEL,
     MISSING,
     NAMED,
@@ -220,6 +221,10 @@ class Housekeeping:
             from monarch._core.extension.request import received
 
             received(process, sender, slot, body)
+        elif kind == KNOWN:
+            from monarch._core.extension.known import handle_request
+
+            handle_request(process, sender, slot, body)
         elif kind == RECORDINGS:
             from monarch._core.extension.recording import handle_request
 
