@@ -85,7 +85,8 @@ class Perch(Actor):
 
 
 def declare(name: str, service: Any = None, **options: Any) -> str:
-    """As an entry point of an installed wheel would."""
-    value = Service(Perch, **options) if service is None else service
+    """As an entry point of an installed wheel would; `service`: a class other than `Perch`, or what is there in its place."""
+    cls = service if isinstance(service, type) else Perch
+    value = Service(cls, **options) if service in (None, cls) else service
     entry_points._known[("monarch.service", name)] = entry_points.LoadedEntry("monarch.service", name, "wheel 1.0", "wheel:x", value)
     return name

@@ -21,6 +21,7 @@ use crate::cell::CallCell;
 use crate::gil;
 use crate::system_event::{End, describe, event};
 use crate::timeline::Timeline;
+use ::bulk::bulk::Jobs;
 
 /// Later than this is never: a clock must be able to count it.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
@@ -36,6 +37,8 @@ pub struct Process {
     /// Of the housekeeping thread, which never reads the sockets: it would have to wake those it reads for.
     waiter: Arc<net::Waiter>,
     pub exchanging: Arc<Exchanging>,
+    /// Those whose processes may reach the memory of this one.
+    pub jobs: Jobs,
 }
 
 pub fn failed(e: std::io::Error) -> PyErr {
@@ -324,6 +327,16 @@ impl Process {
         self.node.agent()?.serve(ProcUid(proc), ProcUid(asker)).map(|job| job.0)
     }
 
+    /// Processes of this job may have handles of this one's memory: it serves them.
+    fn admit_job(&self, job: u64) {
+        self.jobs.add(job);
+    }
+
+    /// What this host is called in the job of that process in which another host has this name, for an agent.
+    fn here_beside(&self, host: u64, asker: u64) -> Option<u64> {
+        self.node.agent()?.here_beside(ProcUid(host), ProcUid(asker)).map(|here| here.0)
+    }
+
     /// What this host is called in the job of that process, for an agent.
     fn job_of(&self, asker: u64) -> Option<u64> {
         self.node.agent()?.job_of(ProcUid(asker)).map(|here| here.0)
@@ -564,6 +577,6 @@ impl Process {
 
     fn of(node: Arc<Node>) -> Self {
         let (waiter, exchanging) = (node.poller.waiter(), Exchanging::start(&node));
-        Process { node, waiter, exchanging }
+        Process { node, waiter, exchanging, jobs: Jobs::default() }
     }
 }

@@ -182,6 +182,9 @@ impl Node {
         if self.routes.place(uid).is_some() || self.foreign.read().unwrap_or_else(PoisonError::into_inner).contains_key(&uid) {
             return true;
         }
+        if self.gateway().is_some_and(|g| g.jobs().iter().any(|job| job.id == uid || job.host(uid).is_some())) {
+            return true;
+        }
         match self.agent() {
             Some(agent) if agent.has_proc(uid) => agent.share_a_job(uid, asker),
             _ => self.known_peer(uid).is_some_and(|p| p.link.is_attached() || p.link.is_carried()),

@@ -7,6 +7,7 @@ use wire::exit::ProcEnd;
 use wire::{Control, ProcUid};
 
 use crate::agent::{Agent, LINGER, Proc};
+use crate::gateway::Job;
 
 impl Agent {
     /// What this host is called in the job of a process that asks for something.
@@ -42,6 +43,12 @@ impl Agent {
         let job = self.client_of(here)?;
         lock(&self.state).procs.get_mut(&proc)?.serves.insert(here);
         Some(job)
+    }
+
+    /// What this host is called in the job of a process in which another host has this name: a service is in several jobs.
+    pub fn here_beside(&self, host: ProcUid, asker: ProcUid) -> Option<ProcUid> {
+        let has = |job: &Job| (job.id == host || job.host(host).is_some()) && self.is_in_job(asker, job.here);
+        Some(self.node()?.gateway()?.jobs().into_iter().find(|job| has(job))?.here)
     }
 
     /// The job in which this host is called that.

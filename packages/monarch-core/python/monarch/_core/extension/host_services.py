@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import marshal
 from _thread import allocate_lock
+from contextlib import suppress
 from hashlib import blake2b
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -322,5 +323,8 @@ def _cause(failure: MeshFailure) -> str:
 
 def job_over(here: int) -> None:
     """A job of another host's client has ended here."""
-    if _services is not None:
-        _services.end_job.broadcast(here)
+    keeper = _services
+    if keeper is not None:
+        # It has stopped where the agent ends too.
+        with suppress(SupervisionError):
+            keeper.end_job.broadcast(here)

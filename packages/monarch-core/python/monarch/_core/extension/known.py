@@ -7,7 +7,7 @@ does not know is asked of the agent, which answers the call in the place of a pr
 from __future__ import annotations
 
 from monarch._core.extension.ids import ProcId
-from monarch._core.process.process import FAILED, KNOWN
+from monarch._core.process.process import BESIDE, FAILED, FIRST_ERROR, KNOWN, OK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +41,23 @@ def check_known(process: LocalProcess, call: CallCell, proc: ProcId, host: int =
         return False
     native.request(agent, KNOWN, proc.to_bytes(8, "little"), call.slot)
     return True
+
+
+def job_of_host(process: LocalProcess, host: int) -> int:
+    """Of a service: the job that it serves in which a host has this name, as its agent knows; 0 if there is none."""
+    call = process.native.cell(FIRST_ERROR, 1, [process.agent_uid])
+    process.native.request(process.agent_uid, BESIDE, host.to_bytes(8, "little"), call.slot)
+    call.wait()
+    result = call.result(0)
+    call.set_retrieved()
+    here = 0 if result is None or result.status != OK else int.from_bytes(result.raw(), "little")
+    return next((job for job, name in process.serves.items() if name == here), 0)
+
+
+def handle_beside(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
+    """Of an agent, on its housekeeping thread: what this host is called in the job of a service in which another host has that name."""
+    here = process.native.here_beside(int.from_bytes(body, "little"), sender) or 0
+    process.native.reply(sender, slot, 0, OK, here.to_bytes(8, "little"))
 
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:

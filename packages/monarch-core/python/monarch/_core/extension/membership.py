@@ -10,7 +10,7 @@ from monarch._core.errors.errors import ExitReason, MonarchError, cause
 from monarch._core.errors.extension import proc_unknown
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import HostId, JobId, ProcId, Rank
-from monarch._core.extension.known import UNKNOWN, check_known, checked_id
+from monarch._core.extension.known import UNKNOWN, check_known, checked_id, job_of_host
 from monarch._core.process.current import current_process, known_process, simulated_process
 from monarch._core.process.process import FAILED, GATHER
 
@@ -87,11 +87,31 @@ def is_ending() -> bool:
     return process is None or process.closed
 
 
-def reach(proc: ProcId | int, host: HostId | int) -> None:
-    """Records the host of another process, which may be a host that this process has never sent to: from now on it can be asked."""
+def places() -> tuple[tuple[JobId, HostId], ...]:
+    """The jobs whose processes may ask this one, its own first, and what its host is called in each.
+
+    A service has those of the jobs that it serves too. What identifies a process beyond its job has all of them: `reach` takes the first
+    whose job the reader is of, or serves.
+    """
+    process = current_process()
+    return tuple((JobId(job), HostId(host)) for job, host in {process.job: process.agent_uid, **process.serves}.items())
+
+
+def reach(proc: ProcId | int, host: HostId | int, job: JobId | int = 0) -> None:
+    """Records the host of another process, which may be a host that this process has never sent to: from now on it can be asked.
+
+    Each job has its own names of hosts. `job` is the one that `host` is a name of: if it is left out, this process's own, and for a service
+    the one of those that it serves. `LookupError` for a job that this process is not of and does not serve, and for a host of none of them.
+    """
     proc, host = checked_id(proc, "reach"), checked_id(host, "reach: host")
     process = current_process()
-    reach_hosts(process, process.job, [(host, host), (proc, host)])
+    if job not in (0, process.job) and job not in process.serves:
+        raise LookupError(f"reach({proc}, {HostId(host)}): this process is not of the job {JobId(job)}, nor does it serve it")
+    if not job and process.serves and host != process.agent_uid:
+        job = job_of_host(process, host)
+        if not job:
+            raise LookupError(f"reach({proc}, {HostId(host)}): no job that this service serves has a host of this identity")
+    reach_hosts(process, job or process.job, [(host, host), (proc, host)])
     watched = process.reached
     if proc not in watched:
         watched.add(proc)

@@ -38,8 +38,8 @@ RECORDINGS = 22
 FAULT, DELAY = 30, 31
 # Code has been mirrored, or is to be reloaded.
 WORKSPACE = 50
-# Of other wheels, by name; whether the agent knows a process.
-NAMED, KNOWN = 60, 61
+# Of other wheels, by name; whether the agent knows a process, or in which job it knows a host.
+NAMED, KNOWN, BESIDE = 60, 61, 62
 
 # How a call waits for its answers; the native side's numbers.
 FIRST_ERROR, GATHER, STREAM, NO_ANSWER = 0, 1, 2, -1
