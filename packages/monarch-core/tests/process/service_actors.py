@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
+from contextlib import suppress
 from typing import Any
 
 from monarch._core.config import entry_points
@@ -17,10 +19,29 @@ class Perch(Actor):
             raise LookupError("no wood")
         if how == "dies":
             os._exit(8)
+        if how == "type":
+            os.path.join(None)  # type: ignore
         if how == "hangs":
             threading.Event().wait()
+        if how == "waits":
+            with open(self.place("late")) as pipe:
+                pipe.read()
         self.color = color
         self.birds: list[str] = []
+
+    @staticmethod
+    def place(name: str) -> str:
+        """A pipe that is opened by both of its ends."""
+        path = f"{tempfile.gettempdir()}/monarch-perch-{os.getuid()}-{name}"
+        with suppress(FileExistsError):
+            os.mkfifo(path)
+        return path
+
+    @classmethod
+    def go_on(cls, name: str) -> None:
+        """Ends the wait of the constructor."""
+        with open(cls.place(name), "w"):
+            os.unlink(cls.place(name))
 
     @endpoint
     def sit(self, bird: str) -> list[str]:
@@ -64,7 +85,8 @@ class Perch(Actor):
 
 
 def declare(name: str, service: Any = None, **options: Any) -> str:
-    """As an entry point of an installed wheel would."""
-    value = Service(Perch, **options) if service is None else service
+    """As an entry point of an installed wheel would; `service`: a class other than `Perch`, or what is there in its place."""
+    cls = service if isinstance(service, type) else Perch
+    value = Service(cls, **options) if service in (None, cls) else service
     entry_points._known[("monarch.service", name)] = entry_points.LoadedEntry("monarch.service", name, "wheel 1.0", "wheel:x", value)
     return name

@@ -332,3 +332,74 @@ os.kill(os.getpid(), signal.SIGKILL)
     # Files without a name: they end with the last process that has them.
     assert (done.returncode, done.stdout.strip()) == (-9, " ".join(["/memfd:monarch-events (deleted)"] * 2))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_observer_that_hangs_is_left_after_the_time_of_a_stop():
+    done = run(
+        ACTORS
+        + """
+entered, leave = threading.Event(), threading.Event()
+def slow(batch):
+    entered.set()
+    leave.wait()
+observation = events.observe(slow, every=0.01)
+worker = this_host().spawn_procs().spawn("worker", Worker)
+worker.step.call_one(3).get()
+entered.wait()
+print(observation.stop(timeout=0.01))
+leave.set()
+print(observation.stop(timeout=None))
+"""
+    )
+    assert lines(done.stdout) == ["False", "True"] and done.stderr == ""
+
+
+def test_fields_that_are_no_json_are_text():
+    done = run(
+        ACTORS
+        + """
+class Mute:
+    def __str__(self):
+        raise RuntimeError("no text")
+    __repr__ = __str__
+cycle = []
+cycle.append(cycle)
+this_host()
+events.emit("text", where=os, number=1)
+events.emit("cycle", found=cycle, number=2)
+events.emit("keys", found={(1, 2): 3})
+events.emit("mute", found=Mute(), number=4)
+with events.span("odd", found=Mute()):
+    pass
+(recording,) = events.recordings()
+for event in recording.reader().read():
+    if event.name in ("user.event", "span.enter"):
+        print(event.fields["name"], event.fields["fields"])
+""",
+        env={**RECORDER, "MONARCH_FLIGHT_RECORDER_EVENTS": "4096"},
+    )
+    found = dict(line.split(" ", 1) for line in lines(done.stdout))
+    assert '"number": 1' in found["text"] and "<module" in found["text"]
+    assert found["cycle"] == '{"found": "[[...]]", "number": "2"}' and found["keys"] == '{"found": "{(1, 2): 3}"}'
+    assert found["mute"] == '{"found": "<Mute>", "number": "4"}' and found["odd"] == '{"found": "<Mute>"}'
+    assert done.stderr == ""
+
+
+def test_read_gives_so_many_at_most():
+    done = run(
+        ACTORS
+        + """
+this_host()
+for n in range(25_000):
+    events.emit("n", n=n)
+(recording,) = events.recordings()
+reader = recording.reader()
+print(*(len(reader.read()) for _ in range(2)), len(reader.read(most=7)), reader.lost)
+batches = []
+observation = events.observe(batches.append, every=0.01)
+observation.stop()
+print(max(len(batch.events) for batch in batches))
+""",
+        env={**RECORDER, "MONARCH_FLIGHT_RECORDER_EVENTS": "32768"},
+    )
+    assert lines(done.stdout) == ["10000 10000 7 0", "10000"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import os
 import pickle
@@ -11,9 +12,11 @@ import threading
 from typing import Any
 
 import pytest
+from fresh import run
 
 from monarch import extension
-from monarch.actor import Actor, MonarchError, ProcMesh, endpoint, this_host
+from monarch.actor import Actor, ActorError, MonarchError, ProcMesh, endpoint, this_host
+from monarch.extension.mesh import mesh_view
 
 
 class Peer(Actor):
@@ -25,6 +28,7 @@ class Peer(Actor):
         extension.serve("test.sender", lambda request: str(request.proc).encode())
         extension.serve("test.raises", self._raises)
         extension.serve("test.leaves", self._leaves)
+        extension.serve("test.talks", self._talks)
         extension.serve("test.returns", lambda request: 7)  # pyright: ignore
         extension.serve("test.refuses", lambda request: request.fail(b"\x00\x01") or request.defer())
         extension.serve("test.later", self._later)
@@ -37,6 +41,9 @@ class Peer(Actor):
 
     def _raises(self, request: extension.Request) -> bytes:
         raise ValueError(f"{len(request.body)} is too many")
+
+    def _talks(self, request: extension.Request) -> bytes:
+        raise ValueError("a" * (25 << 20) + "b" * (25 << 20))
 
     def _mute(self, request: extension.Request) -> bytes:
         class Mute(Exception):
@@ -68,6 +75,13 @@ class Peer(Actor):
     @endpoint
     def ask(self, proc: int, name: str, body: bytes) -> bytes:
         return extension.ask(proc, name, body).get()
+
+    @endpoint
+    def end_of(self, proc: int, host: int = 0) -> str:
+        try:
+            return extension.watch(proc, host).get().describe()
+        except MonarchError as e:
+            return f"{e.code}: {e}"
 
     @endpoint
     def handlers(self) -> None:
@@ -161,6 +175,32 @@ def test_one_of_many_threads_sets_a_promise() -> None:
         for thread in threads:
             thread.join()
         assert won == [promise.future.get()]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_promise_cannot_be_copied(copied: Any) -> None:
+    promise = extension.promise("an answer")
+    with pytest.raises(TypeError, match="promise an answer cannot be copied or pickled"):
+        copied(promise)
+    promise.set_result(1)
+    assert promise.future.get() == 1
+
+
+def test_promise_at_the_end_of_the_interpreter_is_silent() -> None:
+    # The finder of modules is gone before the module of the program is.
+    source = """
+    import sys
+    from monarch.extension import promise
+    class Keeper:
+        def __init__(self):
+            self.promise = promise("never set")
+        def __del__(self):
+            sys.meta_path = None
+            sys.modules.pop("monarch._core.errors.table", None)
+            del self.promise
+    keeper = Keeper()
+    """
+    assert run(source).stderr == ""
 
 
 def test_promise_takes_exceptions_only_as_errors() -> None:
@@ -302,3 +342,76 @@ def test_request_to_a_process_that_ends_fails() -> None:
         assert caught.value.code == "request_proc_ended" and caught.value.end is not None
     with pytest.raises(MonarchError):
         peer.handlers.call_one().get()
+
+
+def test_text_of_a_handler_that_raises_is_bounded(peers: Any) -> None:
+    with pytest.raises(extension.RequestError, match=r"failed: ValueError: aaa") as caught:
+        extension.ask(proc_of(peers, 0), "test.talks").get()
+    assert len(caught.value.body) < 20_000 and f"... {(50 << 20) - (16 << 10)} characters left out ..." in str(caught.value)
+
+
+UNKNOWN = 0x1234567812345677
+
+
+def test_request_to_an_identity_of_no_process_fails(peers: Any) -> None:
+    text = rf"request test\.echo to {extension.ProcId(UNKNOWN)}: no process of this job that is known here has this identity"
+    for _ in range(2):
+        with pytest.raises(extension.RequestError, match=text) as caught:
+            extension.ask(UNKNOWN, "test.echo").get()
+        assert caught.value.code == "proc_unknown" and "reach(proc, host)" in str(caught.value.hint)
+        with pytest.raises(ActorError, match=text):
+            peers.slice(procs=0).ask.call_one(UNKNOWN, "test.echo", b"").get()
+
+
+def test_watch_of_an_identity_of_no_process_fails(peers: Any) -> None:
+    text = f"watch of {extension.ProcId(UNKNOWN)}: no process of this job that is known here has this identity"
+    for _ in range(2):
+        with pytest.raises(MonarchError, match=text) as caught:
+            extension.watch(UNKNOWN).get()
+        assert caught.value.code == "proc_unknown"
+        assert text in peers.slice(procs=0).end_of.call_one(UNKNOWN).get()
+        # A host that there is, and one that there is not.
+        for host in (int(extension.member().host), UNKNOWN - 2):
+            assert text in peers.slice(procs=1).end_of.call_one(UNKNOWN, host).get()
+
+
+def test_proc_that_its_asker_knows_by_a_number_only_is_asked(peers: Any) -> None:
+    mesh = this_host().spawn_procs({"procs": 2}, name="strangers")
+    first, second = (int(proc) for proc in mesh_view(mesh).procs)
+    # Before they are up, and by a process that has no handle of them.
+    watched = extension.watch(first)
+    mesh.initialized.get()
+    other = peers.slice(procs=0)
+    with pytest.raises(ActorError, match="has no handler"):
+        other.ask.call_one(second, "test.unknown", b"").get()
+    waiting = other.end_of.call_one(second)
+    mesh.stop().get()
+    assert watched.get().reason.kind == "stopped" and "stopped" in waiting.get()
+    assert "stopped" in other.end_of.call_one(first).get()
+
+
+@pytest.mark.parametrize(
+    ("use", "error", "text"),
+    [
+        (lambda: extension.ask(None, "a"), TypeError, r"ask\(\.\.\., 'a'\): expected the identity of a process, a number, not None"),
+        (lambda: extension.ask(-1, "a"), ValueError, r"ask\(\.\.\., 'a'\): -1 is not the identity of a process"),
+        (lambda: extension.ask(1 << 64, "a"), ValueError, "is not the identity of a process"),
+        (lambda: extension.ask(3, None), TypeError, "request name None: expected a str"),
+        (lambda: extension.ask(3, "a", None), TypeError, r"ask\(.*'a'\): the body is bytes, not NoneType"),
+        (lambda: extension.watch(None), TypeError, "watch: expected the identity of a process"),
+        (lambda: extension.reach(3, None), TypeError, "reach: host: expected the identity of a process"),
+        (lambda: extension.serve("a", None), TypeError, r"serve\('a'\): expected a function that takes a request, not None"),
+        (lambda: extension.serve(None, lambda request: b""), TypeError, "request name None: expected a str"),
+        (lambda: extension.promise(None), TypeError, r"promise\(None\): expected a str"),
+        (lambda: extension.when_done(None, print), TypeError, r"when_done\(None\): expected a Future"),
+        (lambda: extension.listen(None), TypeError, r"listen\(None\): expected a function"),
+        (
+            lambda: extension.error_text("request_failed", name="rows", proc="<4>"),
+            KeyError,
+            r"error_text\('request_failed'\): the template .* has the field 'why', which is not given",
+        ),
+    ],
+)
+def test_bad_argument_is_named(use: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        use()

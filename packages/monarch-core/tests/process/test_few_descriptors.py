@@ -1,4 +1,4 @@
-"""A client that may have very few descriptors: it starts or says that it cannot, and its exit adds nothing to that."""
+"""Few descriptors: a client starts or says that it cannot, and a moment without any fails what needs one, and nothing else."""
 
 from __future__ import annotations
 
@@ -27,3 +27,83 @@ def test_client_with_few_descriptors_starts_or_says_why_not(count: int) -> None:
         assert (done.returncode, done.stdout) == (1, ""), done
         assert re.fullmatch(r"OSError: .*Too many open files.*", last), done.stderr
         assert "atexit" not in done.stderr and "_at_exit" not in done.stderr
+
+
+# Of all numbers of descriptors, those with which another step fails.
+@pytest.mark.parametrize("free", range(10))
+def test_moment_without_descriptors_fails_one_use_of_a_service(free: int) -> None:
+    source = """
+    import sys
+    from descriptors import few_descriptors
+    from monarch.actor import this_host
+    from monarch.extension import ServiceError, service
+    from service_actors import Perch, declare
+
+    host = this_host()
+    other = host.spawn_procs(name="other").spawn("perch", Perch)
+    other.sit.call_one("first").get()
+    name = declare("poor")
+    with few_descriptors(int(sys.argv[1])):
+        try:
+            service(host, name)
+        except ServiceError as e:
+            text = str(e)
+        else:
+            text = "started"
+    print(text.splitlines()[0])
+    assert service(host, name).sit.call_one("a").get() == ["a"]
+    assert service(host, name).sit.call_one("b").get() == ["a", "b"]
+    assert other.sit.call_one("second").get() == ["first", "second"]
+    """
+    done = run(source, str(free))
+    assert re.fullmatch(r"service poor on host [\w.-]+: (.*: )?(\[Errno 24\] )?Too many open files.*", done.stdout.strip()), done.stdout
+    assert "Exception ignored" not in done.stderr, done.stderr
+
+
+def test_link_outlives_a_descriptor_that_is_lost() -> None:
+    # The first large answer of a proc comes with the descriptor of the memory that it lies in.
+    source = """
+    from descriptors import few_descriptors
+    from threading import Event
+    from monarch.actor import Actor, SupervisionError, endpoint, this_host
+    from monarch.extension import when_done
+
+    class Giver(Actor):
+        @endpoint
+        def give(self, size):
+            return b"x" * size
+
+    giver = this_host().spawn_procs().spawn("giver", Giver)
+    small, done, over = giver.give.call_one(1), Event(), Event()
+    when_done(small, lambda _: done.set())
+    assert done.wait()
+    with few_descriptors(0):
+        lost = giver.give.call_one(4 << 20)
+        when_done(lost, lambda _: over.set())
+        over.wait()
+    try:
+        lost.get()
+    except SupervisionError as e:
+        print(str(e).splitlines()[0])
+    assert len(giver.give.call_one(4 << 20).get()) == 4 << 20
+    """
+    done = run(source)
+    assert "parts of the answer were lost on the way" in done.stdout, done
+
+
+def test_procs_get_their_link_when_their_agent_has_descriptors_again() -> None:
+    source = """
+    from descriptors import few_descriptors
+    from monarch.actor import this_host
+    from service_actors import Perch
+
+    first, second = (this_host().spawn_procs(name=name).spawn("perch", Perch) for name in ("first", "second"))
+    assert first.sit.call_one("a").get() == ["a"] and second.sit.call_one("b").get() == ["b"]
+    with few_descriptors(0):
+        forwarded = first.forward.call_one(second, "c")
+        # Meanwhile the agent is asked for the link.
+        for _ in range(300):
+            second.pid.call_one().get()
+    assert forwarded.get() == ["b", "c"]
+    """
+    run(source)

@@ -42,12 +42,15 @@ def test_use_is_refused():
         FORK
         + """
 from monarch.actor import Channel, get_or_spawn_controller, shutdown_context
+from monarch import extension
 port, receiver = Channel.open()
 class Sleeper(Actor):
     @endpoint
     def sleep(self):
         threading.Event().wait()
 pending = procs.spawn("sleeper", Sleeper).sleep.call()
+hosts = this_host()
+extension.serve("fork.echo", lambda request: b"")
 def body():
     refused(
         context,
@@ -63,6 +66,9 @@ def body():
         lambda: receiver.recv().get(),
         Channel.open,
         lambda: get_or_spawn_controller("c", Echo).get(),
+        lambda: extension.serve("fork.echo", lambda request: b""),
+        lambda: extension.ask(3, "fork.echo"),
+        lambda: extension.service(hosts, "any"),
     )
     assert shutdown_context().get() is None
     os._exit(0)

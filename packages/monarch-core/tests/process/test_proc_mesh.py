@@ -311,6 +311,17 @@ def test_what_other_wheels_bring(quad):
         asyncio.run(quad.sync_workspace())
 
 
+def test_method_of_other_wheel_that_is_no_function_is_named(quad, monkeypatch):
+    from monarch._core.config import entry_points
+
+    found = entry_points.LoadedEntry("monarch.mesh", "to_table", "table 1.0", "table:ROWS", 7)
+    monkeypatch.setitem(entry_points._known, ("monarch.mesh", "to_table"), found)
+    text = r"table 1\.0: entry point 'to_table' of monarch\.mesh \(table:ROWS\) is 7, not a function"
+    with pytest.raises(NotImplementedError, match=text) as caught:
+        quad.to_table()
+    assert "install a version of table" in str(caught.value)
+
+
 def test_logging_option(quad, probe):
     async def main():
         await quad.slice(hosts=0).logging_option(level=10)

@@ -133,6 +133,7 @@ def test_hooks_run_in_the_order_of_their_names(tmp_path: Path) -> None:
     [
         ("raise LookupError('no dictionary')", "LookupError: no dictionary"),
         ("raise SystemExit(3)", "SystemExit: 3"),
+        ("raise type('Mute', (Exception,), {'__str__': lambda self: 1 / 0})", "Mute: <exception str() failed>"),
         ("threading.Event().wait()", "TimeLimit: PART: not done within 0.2 s"),
     ],
 )

@@ -104,7 +104,12 @@ def test_service_that_ends_is_started_again(end: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "words"),
-    [("raises", "LookupError: no wood"), ("dies", "exited with non-zero code 8"), ("hangs", "did not start within 0.5 s")],
+    [
+        ("raises", "LookupError: no wood"),
+        ("type", "TypeError: .*NoneType"),
+        ("dies", "exited with non-zero code 8"),
+        ("hangs", "did not start within 0.5 s"),
+    ],
 )
 def test_service_that_does_not_start(how: str, words: str) -> None:
     name = declare(f"broken by {how}", start_seconds=0.5)
@@ -121,8 +126,20 @@ def test_what_is_wrong_with_a_request_is_said() -> None:
     service(this_host(), name)
     with pytest.raises(ServiceError, match=r"runs with the arguments \{'color': 'red'\}, and cannot have \{'color': 'blue'\}"):
         service(this_host(), name, {"color": "blue"})
-    with pytest.raises(TypeError, match="size"):
+    with pytest.raises(TypeError, match=r"service\('colored'\): the arguments do not fit Perch: got an unexpected keyword argument 'size'"):
         service(this_host(), name, {"size": 3})
+    with pytest.raises(TypeError, match=r"service\('colored'\): arguments are a mapping of keyword arguments, not list"):
+        service(this_host(), name, [])  # pyright: ignore
+    with pytest.raises(TypeError, match=r"service\('colored'\): the name of an argument is a str, not 3"):
+        service(this_host(), name, {3: 4})  # pyright: ignore
+    with pytest.raises(TypeError, match=r"service\('colored'\): expected a mesh of hosts, not NoneType"):
+        service(None, name)  # pyright: ignore
+    with pytest.raises(TypeError, match=r"service\(None\): expected the name of a service"):
+        service(this_host(), None)  # pyright: ignore
+    with pytest.raises(ValueError, match=r"service\('colored'\): timeout must be a positive number of seconds, not 0"):
+        service(this_host(), name, timeout=0)
+    with pytest.raises(TypeError, match=r"Service\(Perch\): arguments are a mapping of keyword arguments, not list"):
+        Service(Perch, arguments=[])  # pyright: ignore
     with pytest.raises(TypeError, match="plain data"):
         service(this_host(), name, {"color": object()})
     with pytest.raises(ServiceError, match="no service 'nothing' is installed"):
@@ -131,6 +148,53 @@ def test_what_is_wrong_with_a_request_is_said() -> None:
         service(this_host(), declare("odd", 3))
     with pytest.raises(AttributeError):
         Service(Perch).shared = True  # pyright: ignore
+
+
+@pytest.mark.parametrize("bound", ["argument", "declaration"])
+def test_service_that_is_stopped_does_not_hang_its_users(bound: str) -> None:
+    name = declare(f"stopped, bounded by the {bound}", start_seconds=30.0 if bound == "argument" else 1.0)
+    pid = service(this_host(), name).pid.call_one().get()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        text = rf"service {name} on host \S+: it runs as process {pid}, and does not answer within (0\.2|1) s"
+        with pytest.raises(ServiceError, match=text) as found:
+            service(this_host(), name, timeout=0.2 if bound == "argument" else None)
+        assert found.value.code == "service_failed"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert service(this_host(), name).pid.call_one().get() == pid
+
+
+def test_service_that_starts_slowly_is_not_waited_for_longer() -> None:
+    name = declare("late", start_seconds=30.0)
+    with pytest.raises(ServiceError, match=r"service late on host \S+: it has not started within 0\.2 s"):
+        service(this_host(), name, {"how": "waits"}, timeout=0.2)
+    # It goes on to start, for those that have the time.
+    Perch.go_on(name)
+    assert service(this_host(), name).sit.call_one("a").get() == ["a"]
+
+
+def test_agent_that_does_not_answer_does_not_hang_the_users_of_a_service() -> None:
+    # The extension thread of the agent is busy with a handler of another wheel.
+    source = """
+    import threading
+    from monarch.actor import this_host
+    from monarch.extension import ServiceError, ask, member, serve, service
+    from service_actors import declare
+    done = threading.Event()
+    serve("test.waits", lambda request: b"" if done.wait() else b"")
+    waiting = ask(member().proc, "test.waits")
+    try:
+        service(this_host(), declare("unheard"), timeout=0.1)
+    except ServiceError as e:
+        print(str(e).splitlines()[0])
+    done.set()
+    waiting.get()
+    print(service(this_host(), "unheard").sit.call_one("a").get())
+    """
+    first, second = lines(run(source).stdout)
+    assert first.startswith("service unheard on host ") and first.endswith(": the agent of the host does not answer")
+    assert second == "['a']"
 
 
 def test_shared_service_outlives_the_client_that_asked_first(workers: Workers) -> None:

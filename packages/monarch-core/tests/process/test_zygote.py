@@ -47,6 +47,34 @@ say("done")
     assert done.out == "done\n"
 
 
+def test_ends_are_noticed_while_it_is_stopped():
+    done = run(
+        CODE
+        + """
+class Leaver(Actor):
+    @endpoint
+    def leave(self, code):
+        os._exit(code)
+
+mesh = this_host().spawn_procs({"procs": 2}).spawn("leaver", Leaver)
+kept = this_host().spawn_procs(name="kept").spawn("echo", Echo)
+assert kept.echo.call_one(1).get() == 1
+mesh.initialized.get()
+os.kill(current_process().native.zygote_pid(), signal.SIGSTOP)
+for rank, (code, text) in enumerate([(7, "exited with non-zero code 7"), (0, "exited")]):
+    try:
+        mesh.slice(procs=rank).leave.call_one(code).get()
+    except SupervisionError as e:
+        assert text in str(e), e
+assert kept.echo.call_one(2).get() == 2
+# The exit of the client does not wait for it either.
+say("done")
+"""
+    )
+    done.assert_clean()
+    assert done.out == "done\n"
+
+
 def test_procs_that_are_killed_at_birth():
     done = run(
         CODE

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from monarch._core.config.entry_points import LoadedEntry
 from monarch._core.observe import doctor
 from monarch._core.observe.doctor import Line
 
@@ -123,3 +124,14 @@ def test_a_check_that_breaks_is_a_finding() -> None:
     assert [line.subject for line in lines] == ["broken one", "Python"]
     assert "no such thing" in lines[0].text and lines[0].todo
     assert doctor.as_text(lines[0]).startswith("! ") and "to do: " in doctor.as_text(lines[0])
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), LookupError("no lamp")])
+def test_check_of_another_wheel_that_raises_is_a_finding(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> list[Line]:
+        raise error
+
+    found = LoadedEntry(doctor.GROUP, "lamp", "lamp 1.0", "lamp:check", check)
+    monkeypatch.setattr(doctor, "load_entries", lambda group: iter([found]))
+    (line,) = doctor.added()
+    assert line.subject == "lamp" and f"{type(error).__name__}: {error}" in line.text and "lamp 1.0" in line.text and line.todo

@@ -53,6 +53,28 @@ def test_each_entry_point_is_loaded_or_named(tmp_path: Path) -> None:
     assert entry_names(GROUP) == []
 
 
+@pytest.mark.parametrize("error", ["OSError(24, 'Too many open files')", "MemoryError()"])
+def test_one_that_fails_for_want_of_something_is_loaded_again(error: str, tmp_path: Path) -> None:
+    source = f"import os\nif 'MONARCH_TEST_WANT' in os.environ:\n    raise {error}\nfound = 7\n"
+    module = f"poor_in_{error.partition('(')[0].lower()}"
+    installed_wheel.install(tmp_path, "poor-words", {GROUP: {"poor": f"{module}:found"}}, {module: source})
+    with installed_wheel.used(tmp_path), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MONARCH_TEST_WANT", "1")
+        assert error.partition("(")[0] in broken("poor").describe()
+        patch.delenv("MONARCH_TEST_WANT")
+        found = load_entry(GROUP, "poor")
+        assert isinstance(found, LoadedEntry) and found.value == 7 and load_entry(GROUP, "poor") is found
+        assert entry_points.broken() == []
+
+
+def test_error_without_a_text_is_described(tmp_path: Path) -> None:
+    source = "class Mute(Exception):\n    def __str__(self):\n        raise RuntimeError\n\nraise Mute\n"
+    installed_wheel.install(tmp_path, "mute-words", {GROUP: {"mute": "mute_words:found"}}, {"mute_words": source})
+    with installed_wheel.used(tmp_path):
+        assert broken("mute").describe().endswith("(mute_words:found): Mute: <exception str() failed>")
+        assert "mute_words.py" in broken("mute").report()
+
+
 def test_one_that_fails_later_is_listed_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     install(tmp_path, "some-words")
     with installed_wheel.used(tmp_path):

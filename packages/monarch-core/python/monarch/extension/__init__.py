@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from monarch._core.extension.membership import is_ending as is_ending
     from monarch._core.extension.membership import is_simulated as is_simulated
     from monarch._core.extension.membership import member as member
+    from monarch._core.extension.membership import places as places
     from monarch._core.extension.membership import reach as reach
     from monarch._core.extension.membership import watch as watch
     from monarch._core.extension.promise import Promise as Promise
@@ -63,7 +64,7 @@ _HOMES = {
     "errors.table": ("ErrorRow",),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
     "extension.listening": ("HostEnd", "HostJoined", "Listening", "ProcJoined", "listen"),
-    "extension.membership": ("Member", "ProcEnd", "end_of", "is_ending", "is_simulated", "member", "reach", "watch"),
+    "extension.membership": ("Member", "ProcEnd", "end_of", "is_ending", "is_simulated", "member", "places", "reach", "watch"),
     "extension.promise": ("Promise", "promise"),
     "extension.request": ("Request", "ask", "serve"),
     "extension.service": ("Service", "service"),

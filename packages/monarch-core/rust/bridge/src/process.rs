@@ -24,6 +24,7 @@ use crate::process_end::ProcessEnd;
 use crate::supervision::Supervision;
 use crate::system_event::event;
 use crate::timeline::Timeline;
+use ::bulk::bulk::Jobs;
 
 /// Later than this is never: a clock must be able to count it.
 const LONGEST: Duration = Duration::from_secs(1 << 32);
@@ -39,6 +40,8 @@ pub struct Process {
     /// Of the housekeeping thread, which never reads the sockets: it would have to wake those it reads for.
     waiter: Arc<net::Waiter>,
     pub exchanging: Arc<Exchanging>,
+    /// Those whose processes may reach the memory of this one.
+    pub jobs: Jobs,
 }
 
 pub fn failed(e: std::io::Error) -> PyErr {
@@ -332,6 +335,16 @@ impl Process {
         self.node.agent()?.serve(ProcUid(proc), ProcUid(asker)).map(|job| job.0)
     }
 
+    /// Processes of this job may have handles of this one's memory: it serves them.
+    fn admit_job(&self, job: u64) {
+        self.jobs.add(job);
+    }
+
+    /// What this host is called in the job of that process in which another host has this name, for an agent.
+    fn here_beside(&self, host: u64, asker: u64) -> Option<u64> {
+        self.node.agent()?.here_beside(ProcUid(host), ProcUid(asker)).map(|here| here.0)
+    }
+
     /// What this host is called in the job of that process, for an agent.
     fn job_of(&self, asker: u64) -> Option<u64> {
         self.node.agent()?.job_of(ProcUid(asker)).map(|here| here.0)
@@ -477,6 +490,11 @@ impl Process {
         })
     }
 
+    /// Whether this process knows a process of the job; an agent knows all of its host, for the job of `asker`.
+    fn knows(&self, uid: u64, asker: u64) -> bool {
+        self.node.knows(ProcUid(uid), ProcUid(asker))
+    }
+
     /// The agent is to tell when this proc ends.
     fn watch_proc(&self, uid: u64, host: u64) {
         self.to_agent_of(ProcUid(host), Control::Watch { target: ProcUid(uid) });
@@ -569,6 +587,6 @@ impl Process {
 
     fn of(node: Arc<Node>) -> Self {
         let (waiter, exchanging) = (node.poller.waiter(), Exchanging::start(&node));
-        Process { node, waiter, exchanging }
+        Process { node, waiter, exchanging, jobs: Jobs::default() }
     }
 }

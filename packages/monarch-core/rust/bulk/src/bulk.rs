@@ -17,8 +17,8 @@ use crate::gate::Gate;
 use crate::pool::Pool;
 use crate::registry::{Memory, Range, Registry};
 use crate::remote::Remote;
-pub use crate::server::Identity;
 use crate::server::Server;
+pub use crate::server::{Identity, Jobs};
 use crate::sys;
 
 /// How long the end waits for the thread that says goodbye.
@@ -99,7 +99,7 @@ impl Bulk {
             if self.tracer != 0 && sys::yama_scope() == 1 {
                 sys::name_tracer(self.tracer);
             }
-            Server::start(self.me, self.registry.clone())
+            Server::start(self.me.clone(), self.registry.clone())
         });
         match started {
             Ok(_) => Ok(()),
@@ -169,7 +169,7 @@ impl Bulk {
         if let Some(known) = lock(&peer.known).clone() {
             return known;
         }
-        let opened = Connection::open(owner, self.me, self.direct.load(Ordering::Acquire), still, until);
+        let opened = Connection::open(owner, self.me.clone(), self.direct.load(Ordering::Acquire), still, until);
         match &opened {
             // These may go better the next time.
             Err(f) if !is_final(f) => {}

@@ -237,9 +237,9 @@ impl Line {
 }
 
 /// A connection from the first message to the answer.
-fn greet(owner: u64, me: Identity, until: Instant) -> Outcome<(Line, Reply, VecDeque<OwnedFd>)> {
+fn greet(owner: u64, me: &Identity, until: Instant) -> Outcome<(Line, Reply, VecDeque<OwnedFd>)> {
     let line = Line::dial(owner)?;
-    let (reply, fds) = line.call(&Request::Hello { version: frames::VERSION, job: me.job, uid: me.uid }, until)?;
+    let (reply, fds) = line.call(&Request::Hello { version: frames::VERSION, jobs: me.jobs.last(), uid: me.uid }, until)?;
     Ok((line, reply, fds))
 }
 
@@ -321,7 +321,7 @@ impl Drop for Hazard {
 impl Connection {
     /// Opens a connection to the process with this uid. `direct`: copies by the kernel may be used where it permits them.
     pub fn open(owner: u64, me: Identity, direct: bool, still: Arc<AtomicBool>, until: Instant) -> Outcome<Arc<Connection>> {
-        let (line, reply, mut fds) = greet(owner, me, until)?;
+        let (line, reply, mut fds) = greet(owner, &me, until)?;
         let Reply::Welcome { owner: said, pid, canary, nonce } = reply else {
             return Err(Failure::new(Kind::Transfer, "the owner answers nonsense"));
         };
@@ -445,7 +445,7 @@ impl Connection {
         if let Some(stage) = lock(&self.stages).pop() {
             return Ok(stage);
         }
-        let (line, _, _) = greet(self.owner, self.me, until)?;
+        let (line, _, _) = greet(self.owner, &self.me, until)?;
         let _ = line.owner.set(self.epochs.clone());
         let (reply, mut fds) = line.call(&Request::Stage, until)?;
         match (reply, fds.pop_front()) {

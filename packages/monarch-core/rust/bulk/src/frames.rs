@@ -8,14 +8,17 @@ use crate::failure::{Failure, Kind};
 use crate::registry::Id;
 
 /// Of everything in this file, and of the layout of shared words.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
+/// Jobs that one message names: each takes up to ten bytes of `sys::LONGEST`.
+pub const MOST_JOBS: usize = 128;
 
 #[derive(Serialize, Deserialize, Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// The first one.
     Hello {
         version: u32,
-        job: u64,
+        /// Of the side that asks; one of them must be one of the owner's.
+        jobs: Vec<u64>,
         uid: u64,
     },
     /// Where is this memory, and which word ends it?

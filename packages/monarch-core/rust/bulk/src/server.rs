@@ -33,11 +33,44 @@ const TURN: usize = 64;
 /// Connections accepted in one turn, after the messages of those that are open.
 const ACCEPTED: usize = 16;
 
+/// The jobs whose processes may have handles of this one: its own, and those that a service serves. They are shared by all that is opened
+/// for the process.
+#[derive(Clone, Default, Debug)]
+pub struct Jobs(Arc<Mutex<Vec<u64>>>);
+
+impl Jobs {
+    pub fn add(&self, job: u64) {
+        let mut jobs = lock(&self.0);
+        if !jobs.contains(&job) {
+            jobs.push(job);
+        }
+    }
+
+    /// The last ones, as many as one message may name.
+    pub fn last(&self) -> Vec<u64> {
+        let jobs = lock(&self.0);
+        jobs[jobs.len().saturating_sub(frames::MOST_JOBS)..].to_vec()
+    }
+
+    fn has_any(&self, others: &[u64]) -> bool {
+        let jobs = lock(&self.0);
+        others.iter().any(|job| jobs.contains(job))
+    }
+}
+
 /// Who this process is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Identity {
     pub uid: u64,
-    pub job: u64,
+    pub jobs: Jobs,
+}
+
+impl Identity {
+    /// Of one job, to which more may be added.
+    pub fn new(uid: u64, job: u64, jobs: Jobs) -> Self {
+        jobs.add(job);
+        Identity { uid, jobs }
+    }
 }
 
 struct Connection {
@@ -198,8 +231,8 @@ impl Thread {
         let Some(c) = self.connections.get_mut(&number) else { return false };
         let fd = c.fd.as_raw_fd();
         if !c.greeted {
-            let Request::Hello { version, job, uid } = request else { return false };
-            if version != frames::VERSION || job != self.me.job {
+            let Request::Hello { version, jobs, uid } = request else { return false };
+            if version != frames::VERSION || !self.me.jobs.has_any(&jobs) {
                 let what = if version == frames::VERSION { "the handle is of another job" } else { "the owner has another version" };
                 answer(fd, n, &Reply::refused(&Failure::new(Kind::Access, what)), &[]);
                 return false;

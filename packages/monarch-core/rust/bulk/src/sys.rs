@@ -101,7 +101,11 @@ pub const LONGEST: usize = 2048;
 /// The next message, without waiting; empty at the end of the stream.
 pub fn receive(fd: RawFd, fds: &mut VecDeque<OwnedFd>) -> io::Result<Vec<u8>> {
     let mut buf = Vec::with_capacity(LONGEST);
-    base::recv_into(fd, &mut buf, fds, libc::MSG_DONTWAIT)?;
+    let mut found = base::Descriptors::new();
+    base::recv_into(fd, &mut buf, &mut found, libc::MSG_DONTWAIT)?;
+    for descriptor in found {
+        fds.push_back(descriptor.ok_or_else(|| io::Error::other("descriptors were lost: the limit of open files is reached"))?);
+    }
     Ok(buf)
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bulk::bulk::Identity;
+use bulk::bulk::{Identity, Jobs};
 use bulk::far::{Fabric, NoStream, Opened};
 use bulk::transfer::{Job, Op, Operation};
 use bulk::{Bulk, Failure, Kind, Path, Range, Remote};
@@ -23,7 +23,7 @@ struct Setup {
 }
 
 fn setup(len: usize, readonly: bool, encrypted: bool) -> Setup {
-    let bulk = |uid| Bulk::new(Identity { uid, job: 1 }, 0, HANG).unwrap();
+    let bulk = |uid| Bulk::new(Identity::new(uid, 1, Jobs::default()), 0, HANG).unwrap();
     let (owner, reader) = (bulk(10), bulk(7));
     let memory = Arc::new((0..len).map(|i| (i % 251) as u8).collect::<Vec<u8>>());
     let range = Range { address: memory.as_ptr() as usize, len, readonly };
@@ -187,7 +187,7 @@ fn time_runs_out_at_a_reader_and_frees_the_owner() {
             false
         }
     }
-    let reader = Bulk::new(Identity { uid: 7, job: 1 }, 0, HANG).unwrap();
+    let reader = Bulk::new(Identity::new(7, 1, Jobs::default()), 0, HANG).unwrap();
     reader.reach_by(Arc::new(Mute), 1);
     let remote = Remote::new(reader, [1; 16], 1, 10, 64, false, true);
     let mut local = vec![0u8; 64];

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bulk::bulk::Identity;
+use bulk::bulk::{Identity, Jobs};
 use bulk::far::{Fabric, Fetching, Loan, NoStream, Opened};
 use bulk::{Bulk, Failure, Kind, Range};
 use cable::Cable;
@@ -27,7 +27,7 @@ struct Setup {
 
 /// An owner that has lent so many bytes, and so many streams to it.
 fn setup(len: usize, width: usize, encrypted: bool) -> Setup {
-    let owner = Bulk::new(Identity { uid: 10, job: 1 }, 0, HANG).unwrap();
+    let owner = Bulk::new(Identity::new(10, 1, Jobs::default()), 0, HANG).unwrap();
     let memory = Arc::new((0..len).map(|i| (i % 251) as u8).collect::<Vec<u8>>());
     let range = Range { address: memory.as_ptr() as usize, len, readonly: true };
     let own = owner.register(range, None, Box::new(memory.clone())).unwrap();

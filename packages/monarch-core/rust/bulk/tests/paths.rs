@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use bulk::bulk::Identity;
+use bulk::bulk::{Identity, Jobs};
 use bulk::failure::Outcome;
 use bulk::transfer::{Job, Op, Operation, at_once};
 use bulk::{Bulk, Kind, Path, Range, Remote, sys};
@@ -16,7 +16,7 @@ const OPENING: Duration = Duration::from_secs(30);
 
 fn member(job: u64) -> Arc<Bulk> {
     let uid = u64::from(std::process::id()) << 32 | NEXT.fetch_add(1, Ordering::Relaxed);
-    Bulk::new(Identity { uid, job }, 0, OPENING).unwrap()
+    Bulk::new(Identity::new(uid, job, Jobs::default()), 0, OPENING).unwrap()
 }
 
 /// Registered memory, and a handle of it at the other member.

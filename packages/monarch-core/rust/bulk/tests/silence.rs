@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use bulk::bulk::Identity;
+use bulk::bulk::{Identity, Jobs};
 use bulk::far::{Answering, Fabric, Far, NoStream, Opened};
 use bulk::frames::{Reply, Request};
 use bulk::{Bulk, Kind, Range, Remote};
@@ -139,7 +139,7 @@ struct Setup {
 }
 
 fn setup_with(answering: Arc<Answering>, len: usize, encrypted: bool, faults: &[Fault]) -> Setup {
-    let owner = Bulk::with(answering.clone(), Identity { uid: 10, job: 1 }, 0, HANG);
+    let owner = Bulk::with(answering.clone(), Identity::new(10, 1, Jobs::default()), 0, HANG);
     let memory = Arc::new((0..len).map(|i| (i % 251) as u8).collect::<Vec<u8>>());
     let range = Range { address: memory.as_ptr() as usize, len, readonly: false };
     let own = owner.register(range, None, Box::new(memory.clone())).unwrap();

@@ -44,6 +44,11 @@ impl Lent {
         freed
     }
 
+    /// The peer does not know this segment any more.
+    pub fn forget(&mut self, segment: u32) {
+        self.announced.remove(&segment);
+    }
+
     /// Segments that the peer knows and that are gone.
     pub fn sweep(&mut self) -> Vec<u32> {
         let gone: Vec<u32> = self.announced.iter().filter(|(_, s)| s.strong_count() == 0).map(|(id, _)| *id).collect();

@@ -24,7 +24,7 @@ use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
 use crate::readdressed;
 use crate::segment::RecvSegment;
-use crate::sys;
+use crate::sys::{self, Descriptors};
 
 /// What a socket is asked to hold; the kernel clamps it.
 const SOCKET_BUFFER: libc::c_int = 1 << 20;
@@ -43,11 +43,11 @@ const SHORTAGE: Duration = Duration::from_millis(10);
 const HOLD: usize = 32 << 10;
 
 pub trait LinkHandler: Send + Sync {
-    /// One whole frame; descriptors that came with it are at the front of `fds`.
-    fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>);
+    /// One whole frame; descriptors that came with it, or were lost, are at the front of `fds`.
+    fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors);
     /// A frame on its way to or from another host; its body is the link's.
     fn routed(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
-        self.frame(link, Frame::Routed(Routed { head: *head, body: body.into() }), &mut VecDeque::new());
+        self.frame(link, Frame::Routed(Routed { head: *head, body: body.into() }), &mut Descriptors::new());
     }
     /// The link is finished; called once.
     fn down(&self, link: &Arc<Link>);
@@ -73,7 +73,7 @@ struct Out {
 #[derive(Default)]
 struct In {
     buf: Vec<u8>,
-    fds: VecDeque<OwnedFd>,
+    fds: Descriptors,
     /// Frames under a delay, and when they are handled.
     delayed: VecDeque<(Instant, Frame)>,
 }
@@ -378,12 +378,18 @@ impl Link {
     }
 
     /// Handles what concerns only this link; gives back all other frames.
-    fn own_frame(&self, f: Frame, fds: &mut VecDeque<OwnedFd>) -> Option<Frame> {
+    fn own_frame(&self, f: Frame, fds: &mut Descriptors) -> Option<Frame> {
         match f {
             Frame::Control(Control::Segment { segment, len }) => {
-                if let Some(fd) = fds.pop_front() {
-                    lock(&self.segments).insert(segment, Arc::new(RecvSegment::new(fd, len)));
+                match fds.pop_front().flatten() {
+                    Some(fd) => drop(lock(&self.segments).insert(segment, Arc::new(RecvSegment::new(fd, len)))),
+                    // Messages that name it already are incomplete; later ones come behind a new announcement.
+                    None => drop(self.send(&[&Frame::Control(Control::SegmentLost { segment }).encode()], Vec::new())),
                 }
+                None
+            }
+            Frame::Control(Control::SegmentLost { segment }) => {
+                lock(&self.shared).forget(segment);
                 None
             }
             Frame::Control(Control::SegmentGone { segment }) => {
@@ -445,7 +451,7 @@ impl Link {
         }
     }
 
-    fn handle(self: &Arc<Self>, f: Frame, fds: &mut VecDeque<OwnedFd>) {
+    fn handle(self: &Arc<Self>, f: Frame, fds: &mut Descriptors) {
         if let Some(f) = self.own_frame(f, fds) {
             self.handler.frame(self, f, fds);
         }

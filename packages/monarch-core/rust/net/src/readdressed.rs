@@ -26,7 +26,9 @@ pub(crate) fn carry(
         at += whole.len();
         let mut blocks = Vec::new();
         match Frame::decode(frame) {
-            Ok(Frame::Control(Control::Segment { .. } | Control::SegmentGone { .. } | Control::Release { .. })) => continue,
+            Ok(Frame::Control(
+                Control::Segment { .. } | Control::SegmentGone { .. } | Control::SegmentLost { .. } | Control::Release { .. },
+            )) => continue,
             Ok(mut changed @ (Frame::Message(_) | Frame::Reply(_))) => {
                 let parts = match &mut changed {
                     Frame::Message(m) => &mut m.parts,

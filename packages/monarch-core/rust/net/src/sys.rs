@@ -267,8 +267,12 @@ impl Default for ControlBuffer {
     }
 }
 
-/// Receives into the spare capacity of `buf`; descriptors that came along are appended to `fds`.
-pub fn recv_into(fd: RawFd, buf: &mut Vec<u8>, fds: &mut std::collections::VecDeque<OwnedFd>, flags: libc::c_int) -> io::Result<usize> {
+/// Descriptors that frames bring along, in order; none in the place of one that was lost, for which this process had no room.
+pub type Descriptors = std::collections::VecDeque<Option<OwnedFd>>;
+
+/// Receives into the spare capacity of `buf`; descriptors that came along are appended to `fds`. A frame brings one at most, and what is
+/// received at once is of one such frame: a loss is of one descriptor.
+pub fn recv_into(fd: RawFd, buf: &mut Vec<u8>, fds: &mut Descriptors, flags: libc::c_int) -> io::Result<usize> {
     fork::check()?;
     let mut control = ControlBuffer::default();
     let spare = buf.spare_capacity_mut();
@@ -290,7 +294,7 @@ pub fn recv_into(fd: RawFd, buf: &mut Vec<u8>, fds: &mut std::collections::VecDe
                     let bytes = (*c).cmsg_len - libc::CMSG_LEN(0) as usize;
                     let data: *const libc::c_int = libc::CMSG_DATA(c).cast();
                     for i in 0..bytes / size_of::<libc::c_int>() {
-                        fds.push_back(OwnedFd::from_raw_fd(data.add(i).read_unaligned()));
+                        fds.push_back(Some(OwnedFd::from_raw_fd(data.add(i).read_unaligned())));
                     }
                 }
                 c = libc::CMSG_NXTHDR(&msg, c);
@@ -298,7 +302,8 @@ pub fn recv_into(fd: RawFd, buf: &mut Vec<u8>, fds: &mut std::collections::VecDe
         }
     }
     if msg.msg_flags & libc::MSG_CTRUNC != 0 {
-        return Err(io::Error::other("descriptors were lost: the limit of open files is reached"));
+        // The bytes have been taken from the socket: only the frame that the descriptor belongs to can do without it.
+        fds.push_back(None);
     }
     Ok(n)
 }

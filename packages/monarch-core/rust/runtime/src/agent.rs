@@ -15,7 +15,7 @@ use net::sys;
 use serde_json::value::RawValue;
 use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
-use wire::{Control, Frame, ProcUid};
+use wire::{Control, ProcUid};
 
 use crate::census::{Asker, Census};
 use crate::cgroup::Cgroups;
@@ -78,14 +78,14 @@ pub(crate) struct State {
     /// Which procs have a link between them.
     pub(crate) linked: HashMap<ProcUid, HashSet<ProcUid>>,
     /// Asked-for procs that we have not heard of yet, and who asks.
-    awaited: HashMap<ProcUid, Vec<ProcUid>>,
+    pub awaited: HashMap<ProcUid, Vec<ProcUid>>,
     /// Procs whose end others want to be told of, though they have no link.
     pub(crate) watched: HashMap<ProcUid, HashSet<ProcUid>>,
     pub(crate) zygote: Option<Zygote>,
     /// Procs that are gone and whose end is being told.
     ending: usize,
     /// Spawns on their way to the I/O thread.
-    starting: usize,
+    pub starting: usize,
     pub closing: bool,
     /// Procs are looked at regularly.
     pub watching: bool,
@@ -133,6 +133,10 @@ impl Agent {
             launcher: OnceLock::new(),
             me: me.clone(),
         }))
+    }
+
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.launcher.get().is_some()
     }
 
     /// From now on procs are nodes of this process.
@@ -345,48 +349,6 @@ impl Agent {
         if self.end_of(owner).is_some() { Err(io::Error::other("its owner is gone")) } else { Ok(()) }
     }
 
-    // ---- linking
-
-    fn connect(&self, from: ProcUid, target: ProcUid) {
-        let Some(node) = self.node.upgrade() else { return };
-        let mut state = lock(&self.state);
-        if let Some(ended) = node.end_of(target) {
-            drop(state);
-            node.peer_unlinked(from).0.send_control(Control::ProcsEnded { ends: vec![(target, ended.end.clone())] });
-            return;
-        }
-        if !state.procs.contains_key(&target) {
-            state.awaited.entry(target).or_default().push(from);
-            return;
-        }
-        if !state.linked.entry(from).or_default().insert(target) {
-            return;
-        }
-        state.linked.entry(target).or_default().insert(from);
-        drop(state);
-        let Ok((a, b)) = sys::socketpair() else { return };
-        for (to, peer, fd) in [(from, target, a), (target, from, b)] {
-            let frame = Frame::Control(Control::Connected { peer }).encode();
-            let _ = node.peer_unlinked(to).0.link.send(&[&frame], vec![fd]);
-        }
-    }
-
-    /// The link of a proc ended; normally the zygote tells us at once how its process ended.
-    pub fn link_down(&self, uid: ProcUid) {
-        let Some(node) = self.node.upgrade() else { return };
-        if lock(&self.state).procs.contains_key(&uid) {
-            let me = self.me.clone();
-            node.poller.later(
-                LINGER,
-                Box::new(move || {
-                    if let Some(a) = me.upgrade() {
-                        a.kill(uid);
-                    }
-                }),
-            );
-        }
-    }
-
     // ---- ending
 
     /// Asks a proc to end; after `grace` it is killed.
@@ -486,7 +448,7 @@ impl Agent {
     }
 
     /// Processes have ended, of one cause.
-    fn exited(&self, ends: Vec<(ProcUid, ExitReason)>) {
+    pub(crate) fn exited(&self, ends: Vec<(ProcUid, ExitReason)>) {
         // What they have sent last counts.
         let node = self.node.upgrade();
         ends.iter().filter_map(|(uid, _)| node.as_ref()?.known_peer(*uid)).for_each(|p| p.link.drain());

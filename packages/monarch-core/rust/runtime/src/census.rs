@@ -249,8 +249,21 @@ pub fn why_silent(pid: u32) -> &'static str {
 
 /// The letter behind the last parenthesis of `/proc/PID/stat`.
 fn kernel_state(pid: u32) -> Option<char> {
+    stat(pid)?.chars().next()
+}
+
+/// How a process has ended that its parent has not waited for yet, as from `waitpid`.
+pub(crate) fn exit_status(pid: u32) -> Option<i32> {
+    /// `exit_code`, the 52nd field (proc_pid_stat(5)), counted from the state, which is the third.
+    const EXIT_CODE: usize = 49;
+    let stat = stat(pid).filter(|s| s.starts_with('Z'))?;
+    stat.split_ascii_whitespace().nth(EXIT_CODE)?.parse().ok()
+}
+
+/// `/proc/PID/stat` behind the name, which may hold anything.
+fn stat(pid: u32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.trim_start().chars().next()
+    Some(stat.rsplit_once(')')?.1.trim_start().to_owned())
 }
 
 fn resident(pid: u32) -> Option<u64> {

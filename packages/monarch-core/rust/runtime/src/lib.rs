@@ -71,6 +71,7 @@ mod outgoing;
 pub mod output;
 pub mod payload;
 pub mod peer;
+mod proc_links;
 pub mod pulse;
 pub mod recordings;
 pub mod routes;

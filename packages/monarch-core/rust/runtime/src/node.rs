@@ -1,12 +1,12 @@
 //! This process: its peers, its mailboxes, and its calls in flight.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use net::lock::lock;
+use net::sys::Descriptors;
 use net::{Arena, Link, LinkHandler, Poller};
 use wire::frame::{RETURN, STOP, TO_PORT};
 use wire::{Control, Frame, MailboxId, ProcUid, Route, SlotId, Status};
@@ -175,6 +175,24 @@ impl Node {
     pub fn known_peer(&self, uid: ProcUid) -> Option<Arc<Peer>> {
         let known = self.peers.read().unwrap_or_else(PoisonError::into_inner).get(&uid).cloned();
         known.or_else(|| Some(self.ended_anew(uid, self.end_of(uid)?)))
+    }
+
+    /// Whether this process can send to a process, or knows that it has ended, as far as it can know that by itself. An agent knows all
+    /// processes of its host; `asker` is of the job that is meant.
+    pub fn knows(&self, uid: ProcUid, asker: ProcUid) -> bool {
+        if uid == self.uid || uid == self.agent_uid || self.end_of(uid).is_some() || self.routes.is_host(uid) {
+            return true;
+        }
+        if self.routes.place(uid).is_some() || self.foreign.read().unwrap_or_else(PoisonError::into_inner).contains_key(&uid) {
+            return true;
+        }
+        if self.gateway().is_some_and(|g| g.jobs().iter().any(|job| job.id == uid || job.host(uid).is_some())) {
+            return true;
+        }
+        match self.agent() {
+            Some(agent) if agent.has_proc(uid) => agent.share_a_job(uid, asker),
+            _ => self.known_peer(uid).is_some_and(|p| p.link.is_attached() || p.link.is_carried()),
+        }
     }
 
     /// The peer without asking anybody for a link to it.
@@ -440,7 +458,7 @@ impl Node {
 
     // ---- what arrives
 
-    pub(crate) fn on_frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {
+    pub(crate) fn on_frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors) {
         match frame {
             Frame::Message(m) => self.on_message(link, m),
             Frame::Reply(r) if r.slot.0 & BY_TREE != 0 => self.on_tree_reply(link, r),
@@ -457,10 +475,12 @@ impl Node {
         }
     }
 
-    fn on_control(&self, link: &Arc<Link>, c: Control, fds: &mut VecDeque<OwnedFd>) {
+    fn on_control(&self, link: &Arc<Link>, c: Control, fds: &mut Descriptors) {
         match c {
             Control::Connected { peer } => {
                 if let Some(fd) = fds.pop_front() {
+                    // No message would ever go there, and none would fail: this process cannot go on.
+                    let Some(fd) = fd else { return link.close() };
                     // A failure to register shows as a link that never carries anything; the descriptor limit is
                     // the only cause, and the agent has spent one more than we have.
                     let _ = self.peer_unlinked(peer).0.link.attach(fd);
@@ -488,12 +508,12 @@ impl Node {
             Control::StopProc { uid, grace_ms, reason } if uid == self.uid => self.system.push(SystemEvent::StopProc { grace_ms, reason }),
             Control::Record { events } if link.peer == self.agent_uid => self.record(events),
             Control::Recording => {
-                if let (Some(agent), Some(fd)) = (self.agent(), fds.pop_front()) {
+                if let (Some(agent), Some(fd)) = (self.agent(), fds.pop_front().flatten()) {
                     agent.recordings.add(link.peer, fd);
                 }
             }
             Control::BulkStream { number, peer, host, here, serves, dialled, keys } if link.peer == self.agent_uid => {
-                self.on_bulk_stream(number, (peer, Place { host, here }), (serves, dialled), &keys, fds.pop_front())
+                self.on_bulk_stream(number, (peer, Place { host, here }), (serves, dialled), &keys, fds.pop_front().flatten())
             }
             Control::CutOff { hosts, slot, rank } if link.peer == self.agent_uid => {
                 self.bulk_streams.cut_off(&hosts.into_iter().collect());
@@ -546,7 +566,7 @@ impl Node {
 pub(crate) struct NodeFrames(pub(crate) Arc<Node>);
 
 impl LinkHandler for NodeFrames {
-    fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {
+    fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors) {
         self.0.on_frame(link, frame, fds);
     }
 

@@ -1,8 +1,9 @@
 //! Which host a process is on.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use net::sys::Descriptors;
 use net::{Link, RecvPart};
 use wire::exit::ProcEnd;
 use wire::frame::PIECE;
@@ -111,7 +112,7 @@ impl Node {
         let peer = self.peer_unlinked(from).0;
         if peer.part_came(number, part) {
             while let Some(frame) = peer.next_whole() {
-                self.on_frame(&peer.link, frame, &mut VecDeque::new());
+                self.on_frame(&peer.link, frame, &mut Descriptors::new());
             }
         }
     }
@@ -130,7 +131,7 @@ impl Node {
     fn frame_came(&self, peer: &Peer, frame: Frame) {
         self.fetch_parts(peer.uid, &frame);
         if let Some(frame) = peer.frame_came(frame) {
-            self.on_frame(&peer.link, frame, &mut VecDeque::new());
+            self.on_frame(&peer.link, frame, &mut Descriptors::new());
         }
     }
 

@@ -7,6 +7,7 @@ use wire::exit::ProcEnd;
 use wire::{Control, ProcUid};
 
 use crate::agent::{Agent, LINGER, Proc};
+use crate::gateway::Job;
 
 impl Agent {
     /// What this host is called in the job of a process that asks for something.
@@ -23,12 +24,31 @@ impl Agent {
         lock(&self.state).procs.get(&proc).is_some_and(|p| p.here == here || p.serves.contains(&here))
     }
 
+    pub(crate) fn has_proc(&self, uid: ProcUid) -> bool {
+        let state = lock(&self.state);
+        state.procs.contains_key(&uid) || state.starting > 0
+    }
+
+    /// Whether a proc of this agent may be asked by this process: it is of the same job, or one of both is a service of the other's job.
+    pub(crate) fn share_a_job(&self, proc: ProcUid, asker: ProcUid) -> bool {
+        let Some(here) = self.job_of(asker) else { return false };
+        let state = lock(&self.state);
+        let (Some(proc), asker) = (state.procs.get(&proc), state.procs.get(&asker)) else { return true };
+        proc.here == here || proc.serves.contains(&here) || asker.is_some_and(|a| a.serves.contains(&proc.here))
+    }
+
     /// A proc of this agent answers the processes of the asker's job too. Gives the job; none if the asker or the proc is gone.
     pub fn serve(&self, proc: ProcUid, asks: ProcUid) -> Option<ProcUid> {
         let here = self.job_of(asks)?;
         let job = self.client_of(here)?;
         lock(&self.state).procs.get_mut(&proc)?.serves.insert(here);
         Some(job)
+    }
+
+    /// What this host is called in the job of a process in which another host has this name: a service is in several jobs.
+    pub fn here_beside(&self, host: ProcUid, asker: ProcUid) -> Option<ProcUid> {
+        let has = |job: &Job| (job.id == host || job.host(host).is_some()) && self.is_in_job(asker, job.here);
+        Some(self.node()?.gateway()?.jobs().into_iter().find(|job| has(job))?.here)
     }
 
     /// The job in which this host is called that.

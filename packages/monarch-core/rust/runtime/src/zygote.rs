@@ -4,13 +4,13 @@
 //! interpreter start. It is also the parent of every proc (those started by a command too), so the user's process
 //! has no children that its own `wait` could see. It ends when its link does, and its procs die with it.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Weak};
 
-use net::{Link, LinkHandler, Poller, sys};
+use net::sys::{self, Descriptors};
+use net::{Link, LinkHandler, Poller};
 use wire::exit::ExitReason;
 use wire::{Frame, ProcUid};
 
@@ -107,7 +107,7 @@ impl Zygote {
 struct Reports(Weak<Agent>);
 
 impl LinkHandler for Reports {
-    fn frame(&self, _link: &Arc<Link>, frame: Frame, _fds: &mut VecDeque<OwnedFd>) {
+    fn frame(&self, _link: &Arc<Link>, frame: Frame, _fds: &mut Descriptors) {
         if let (Frame::Raw(body), Some(agent)) = (frame, self.0.upgrade())
             && let Some(report) = parse(&body)
         {

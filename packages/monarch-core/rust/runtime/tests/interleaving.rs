@@ -3,10 +3,8 @@
 //! cargo test -p monarch-runtime --features shuttle
 #![cfg(feature = "shuttle")]
 
-use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
-
 use net::arena::FreeList;
+use net::sys::Descriptors;
 use net::{Link, LinkHandler, Poller, RecvPart};
 use runtime::credit::WINDOW;
 use runtime::mailbox::{Consumer, Delivery, Pushed};
@@ -212,7 +210,7 @@ fn takers_get_one_message_each() {
 struct Nobody;
 
 impl LinkHandler for Nobody {
-    fn frame(&self, _: &std::sync::Arc<Link>, _: Frame, _: &mut VecDeque<OwnedFd>) {}
+    fn frame(&self, _: &std::sync::Arc<Link>, _: Frame, _: &mut Descriptors) {}
     fn down(&self, _: &std::sync::Arc<Link>) {}
 }
 

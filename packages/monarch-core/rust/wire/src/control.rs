@@ -200,6 +200,10 @@ pub enum Control {
     },
     /// The ring of the sender's events; its descriptor rides along.
     Recording,
+    /// The descriptor of a segment of the receiver's arena was lost: the segment is to be announced again.
+    SegmentLost {
+        segment: u32,
+    },
 }
 
 impl Control {

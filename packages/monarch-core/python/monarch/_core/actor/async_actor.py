@@ -64,9 +64,20 @@ class _NoTurns(deque[object]):
         leave(RuntimeError(f"process {os.getpid()}, forked in an async endpoint, awaits something: the event loop is its parent's"))
 
 
+class _ActorLoop(asyncio.SelectorEventLoop):
+    def __init__(self, selector: SharedSelector) -> None:
+        try:
+            super().__init__(selector)
+        except OSError:
+            # Its destructor would close sockets that it does not have.
+            selector.close()
+            self._closed = True
+            raise
+
+
 def new_loop(process: LocalProcess) -> asyncio.AbstractEventLoop:
     if process.universe is None:
-        return asyncio.SelectorEventLoop(SharedSelector(process.native))
+        return _ActorLoop(SharedSelector(process.native))
     return process.universe._new_loop(process)
 
 

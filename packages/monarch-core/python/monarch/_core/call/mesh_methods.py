@@ -25,6 +25,8 @@ def implementation(method: str, what: str) -> Callable[..., Any]:
         raise missing_wheel(what, WHEEL)
     if isinstance(found, BrokenEntry):
         raise broken_wheel(what, found.describe()) from found.error
+    if not callable(found.value):
+        raise broken_wheel(what, f"{found.wheel}: entry point {method!r} of {GROUP} ({found.target}) is {found.value!r}, not a function")
     function: Callable[..., Any] = found.value
     return function
 

@@ -41,7 +41,10 @@ def error_text(code: str, **fields: object) -> str:
     row = row_of(code)
     if row is None:
         raise KeyError(f"no wheel declares an error with the code {code!r} in the entry-point group {GROUP}")
-    text = row.template.format(**fields)
+    try:
+        text = row.template.format(**fields)
+    except KeyError as e:
+        raise KeyError(f"error_text({code!r}): the template {row.template!r} has the field {e.args[0]!r}, which is not given") from None
     return text if row.hint is None else f"{text}\n  hint: {row.hint}"
 
 

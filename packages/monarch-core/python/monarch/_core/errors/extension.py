@@ -33,6 +33,10 @@ def request_proc_ended(name: str, proc: str, why: str) -> str:
     return fill("request_proc_ended", name=name, proc=proc, why=why)
 
 
+def proc_unknown(what: str, proc: str) -> str:
+    return fill("proc_unknown", what=what, proc=proc)
+
+
 class PromiseDropped(MonarchError):
     """A promise that nothing refers to any more had not been set; the message has its name."""
 

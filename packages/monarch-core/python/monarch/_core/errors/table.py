@@ -231,6 +231,13 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "the receiver of a request ended before it answered",
         "request {name} to {proc} was not answered: {why}",
     ),
+    ErrorRow(
+        "proc_unknown",
+        "MonarchError",
+        "a request to, or a watch of, an identity that no process of the job has",
+        "{what} {proc}: no process of this job that is known here has this identity",
+        "`reach(proc, host)` declares the host of a process that this one has no handle of",
+    ),
     ErrorRow("controller_failed", "ActorError", "a look-up of a controller that has failed", "Failure on {name}: {failure}"),
 )
 

@@ -73,7 +73,7 @@ class EventColumns(Mapping[str, "Column"]):
 
 
 class Batch:
-    """New events of one process. `lost` counts all events of the process that the reader did not get.
+    """New events of one process, at most 10,000. `lost` counts all events of the process that the reader did not get, since it was made.
 
     `ended`: the process has ended. The last batch that an observer gets of a process has it, and may be empty.
 

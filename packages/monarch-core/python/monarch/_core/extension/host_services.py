@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import marshal
 from _thread import allocate_lock
+from contextlib import suppress
 from hashlib import blake2b
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -45,6 +46,8 @@ class Wanted(NamedTuple):
     arguments: bytes
     # The arguments are the declared ones: the asker takes the service as it runs.
     is_any: bool
+    # How long the asker waits, seconds; None: for a start and an answer of the service, as long as each may take.
+    timeout: float | None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -100,6 +103,25 @@ class HostServices(Actor):
     @concurrent_endpoint
     async def start(self, wanted: Wanted, asker: int) -> tuple[int, int, int]:
         """Proc, mailbox and job of the service, which runs and serves the asker's job; started now if it does not run."""
+        bound = asyncio.timeout(wanted.timeout)
+        try:
+            async with bound:
+                return await self._started(wanted, asker)
+        except TimeoutError:
+            if wanted.timeout is None or not bound.expired():
+                raise
+            raise TimeoutError(self._late(wanted, wanted.timeout)) from None
+
+    def _late(self, wanted: Wanted, seconds: float) -> str:
+        """What a service that is not there after so long is waited for."""
+        running = self.running.get(wanted.key)
+        if running is None or not running.start.done() or running.start.exception() is not None:
+            return f"it has not started within {seconds:g} s"
+        (proc,) = running.procs._procs() if running.procs is not None else (0,)
+        pid = dict(current_process().native.alive_procs()).get(proc)
+        return f"it runs{f' as process {pid}' if pid else ''}, and does not answer within {seconds:g} s"
+
+    async def _started(self, wanted: Wanted, asker: int) -> tuple[int, int, int]:
         process = current_process()
         here = process.native.job_of(asker)
         if wanted.job and here is not None:
@@ -117,8 +139,11 @@ class HostServices(Actor):
             job = process.native.serve(proc, asker)
             if job is not None and here is not None:
                 try:
-                    await ask(proc, SERVE, marshal.dumps((job, here)))
+                    async with asyncio.timeout(wanted.start_seconds):
+                        await ask(proc, SERVE, marshal.dumps((job, here)))
                     return proc, running.wanted.mailbox, process.job
+                except TimeoutError:
+                    raise TimeoutError(self._late(wanted, wanted.start_seconds)) from None
                 except RequestError as e:
                     if e.code != "request_proc_ended":
                         raise
@@ -250,22 +275,39 @@ def handle(request: Request) -> None:
     process = current_process()
     if not process.is_client:
         raise PermissionError("services are started by the agent of a host, which this process is not")
-    name, class_name, payload, shared, start_seconds, arguments, is_any = marshal.loads(request.body)
+    name, class_name, payload, shared, start_seconds, arguments, is_any, timeout = marshal.loads(request.body)
     here = process.native.job_of(request.proc)
     job = None if here is None else process.native.client_of(here)
     if job is None:
         raise LookupError("the job that asks for it is over")
-    wanted = Wanted(name, 0 if shared else job, class_name, payload, start_seconds, arguments, is_any)
+    wanted = Wanted(name, 0 if shared else job, class_name, payload, start_seconds, arguments, is_any, timeout)
+    keeper = _keeper()
+    started: Future[tuple[int, int, int]] = keeper.start.call_one(wanted, int(request.proc))
     request.defer()
-    started: Future[tuple[int, int, int]] = _keeper().start.call_one(wanted, int(request.proc))
-    when_done(started, lambda done: _answer(request, done))
+    when_done(started, lambda done: _answer(request, done, keeper))
 
 
-def _answer(request: Request, started: Future[tuple[int, int, int]]) -> None:
+def _answer(request: Request, started: Future[tuple[int, int, int]], keeper: Any) -> None:
     try:
         request.answer(marshal.dumps(started.get()))
+    except SupervisionError as e:
+        # The actor itself has failed, for want of descriptors most likely, and its services with it: the next use spawns another one.
+        _forget(keeper)
+        why = str(e) if e.failure is None else _cause(e.failure)
+        _fail(request, f"the agent cannot start services: {why}")
     except Exception as e:  # what it failed with
-        request.fail(f"{current_process().host}\n{_why(getattr(e, 'exception', e))}".encode())
+        _fail(request, _why(getattr(e, "exception", e)))
+
+
+def _fail(request: Request, why: str) -> None:
+    request.fail(f"\0{current_process().host}\n{why}".encode(errors="backslashreplace"))
+
+
+def _forget(keeper: Any) -> None:
+    global _services
+    with _lock:
+        if _services is keeper:
+            _services = None
 
 
 def _why(error: BaseException) -> str:
@@ -281,5 +323,8 @@ def _cause(failure: MeshFailure) -> str:
 
 def job_over(here: int) -> None:
     """A job of another host's client has ended here."""
-    if _services is not None:
-        _services.end_job.broadcast(here)
+    keeper = _services
+    if keeper is not None:
+        # It has stopped where the agent ends too.
+        with suppress(SupervisionError):
+            keeper.end_job.broadcast(here)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from monarch._core._native import Process as NativeProcess
-from monarch._core._native.protocol import GATHER
+from monarch._core._native.protocol import FAILED, GATHER
 from monarch._core.call.answer import exit_reason
 from monarch._core.call.future import Future
 from monarch._core.call.mesh_info import reach as reach_hosts
-from monarch._core.errors.errors import ExitReason, cause
+from monarch._core.errors.errors import ExitReason, MonarchError, cause
+from monarch._core.errors.extension import proc_unknown
 from monarch._core.extension.frozen import Frozen
 from monarch._core.extension.ids import HostId, JobId, ProcId, Rank
+from monarch._core.extension.known import UNKNOWN, check_known, checked_id, job_of_host
 from monarch._core.process.current import current_process, known_process, simulated_process
 
 TYPE_CHECKING = False
@@ -84,10 +86,31 @@ def is_ending() -> bool:
     return process is None or process.closed
 
 
-def reach(proc: ProcId | int, host: HostId | int) -> None:
-    """Records the host of another process, which may be a host that this process has never sent to: from now on it can be asked."""
+def places() -> tuple[tuple[JobId, HostId], ...]:
+    """The jobs whose processes may ask this one, its own first, and what its host is called in each.
+
+    A service has those of the jobs that it serves too. What identifies a process beyond its job has all of them: `reach` takes the first
+    whose job the reader is of, or serves.
+    """
     process = current_process()
-    reach_hosts(process, process.job, [(host, host), (proc, host)])
+    return tuple((JobId(job), HostId(host)) for job, host in {process.job: process.agent_uid, **process.serves}.items())
+
+
+def reach(proc: ProcId | int, host: HostId | int, job: JobId | int = 0) -> None:
+    """Records the host of another process, which may be a host that this process has never sent to: from now on it can be asked.
+
+    Each job has its own names of hosts. `job` is the one that `host` is a name of: if it is left out, this process's own, and for a service
+    the one of those that it serves. `LookupError` for a job that this process is not of and does not serve, and for a host of none of them.
+    """
+    proc, host = checked_id(proc, "reach"), checked_id(host, "reach: host")
+    process = current_process()
+    if job not in (0, process.job) and job not in process.serves:
+        raise LookupError(f"reach({proc}, {HostId(host)}): this process is not of the job {JobId(job)}, nor does it serve it")
+    if not job and process.serves and host != process.agent_uid:
+        job = job_of_host(process, host)
+        if not job:
+            raise LookupError(f"reach({proc}, {HostId(host)}): no job that this service serves has a host of this identity")
+    reach_hosts(process, job or process.job, [(host, host), (proc, host)])
     watched = process.reached
     if proc not in watched:
         watched.add(proc)
@@ -104,19 +127,24 @@ def end_of(proc: ProcId | int) -> ProcEnd | None:
 def watch(proc: ProcId | int, host: HostId | int = 0) -> Future[ProcEnd]:
     """The end of another process of the job: done when this process learns of it, at once if it has ended before.
 
-    `host` is needed for a process that this one has never sent to.
+    `host` is needed for a process of another host that this one has never sent to. `MonarchError` from the future if no process of that
+    identity is known, to this process or to the agent of `host`.
     """
-    native = current_process().native
-    call = native.cell(GATHER, 1, [proc])
-    native.watch_proc(proc, host)
-    return Future._of(call, lambda c: _watched(ProcId(proc), c))
+    proc = checked_id(proc, "watch")
+    process = current_process()
+    call = process.native.cell(GATHER, 1, [proc])
+    if check_known(process, call, proc, host):
+        process.native.watch_proc(proc, host)
+    return Future._of(call, lambda c: _watched(proc, c))
 
 
 def _watched(proc: ProcId, call: CallCell) -> ProcEnd:
     result = call.result(0)
     call.set_retrieved()
     assert result is not None
-    raw = result.raw()
+    raw = bytes(result.raw())
+    if result.status == FAILED and raw == UNKNOWN:
+        raise MonarchError(proc_unknown("watch of", str(proc)), code="proc_unknown")
     if not raw:
         # Many have come and gone since.
         return ProcEnd(proc, ExitReason("stopped", detail="it ended long ago, and why is not kept"), "", None, ())

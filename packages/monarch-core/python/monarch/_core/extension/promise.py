@@ -13,7 +13,7 @@ from monarch._core.shape.generic import Generic
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeVar
+    from typing import Any, NoReturn, TypeVar
 
     from monarch._core._native import CallCell
 
@@ -94,6 +94,10 @@ class Promise(Generic[T]):
             return
         _complete(self._call)
 
+    def __reduce__(self) -> NoReturn:
+        # A copy would drop what is still to be set.
+        raise TypeError(f"promise {self.name} cannot be copied or pickled: send its value, by a port for example")
+
     def __repr__(self) -> str:
         return f"<Promise {self.name}: {'set' if self.is_set() else 'not set'}>"
 
@@ -132,4 +136,6 @@ def promise(name: str) -> Promise[Any]:
     >>> p.future.get()
     42
     """
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"promise({name!r}): expected a str that names what is waited for, not {type(name).__name__}")
     return Promise(name)

@@ -71,7 +71,7 @@ class Reader:
 
     @property
     def lost(self) -> int:
-        """Events that this reader did not get: they were overwritten before, or never finished."""
+        """Events that this reader did not get, since it was made: they were overwritten before, or never finished."""
         return self._ring.lost
 
     @property
@@ -90,7 +90,7 @@ class Reader:
         return Batch(self.proc, self.pid, drained, self._ring.lost, self.ended)
 
     def read(self, most: int = _BATCH) -> list[Event]:
-        """The next events, at most so many; none if there are no new ones."""
+        """The next events, at most `most` (10,000 if left out); none if there are no new ones. More are there if it gives as many."""
         return self.drain(most).events
 
     def last(self, events: int) -> list[Event]:

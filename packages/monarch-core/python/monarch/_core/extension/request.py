@@ -7,12 +7,13 @@ from contextlib import suppress
 from monarch._core._native.protocol import ERROR, FAILED, FIRST_ERROR, OK, PROC_ENDED
 from monarch._core.call.future import Future
 from monarch._core.config.entry_points import BrokenEntry, load_entry
-from monarch._core.errors.extension import RequestError, request_failed, request_proc_ended, request_unhandled
+from monarch._core.errors.extension import RequestError, proc_unknown, request_failed, request_proc_ended, request_unhandled
 from monarch._core.extension.ids import ProcId
+from monarch._core.extension.known import UNKNOWN, check_known, checked_id
 from monarch._core.extension.membership import end_of
-from monarch._core.extension.thread import extension_thread
+from monarch._core.extension.thread import extension_thread, report_raised
 from monarch._core.pickle.remote_exception import raised_text
-from monarch._core.process.current import current_process
+from monarch._core.process.current import current_process, refuse_in_child
 from monarch._core.process.fork import is_child
 from monarch._core.process.process import NAMED
 
@@ -82,24 +83,37 @@ _OWN = {"monarch.service": "host_services", "monarch.service.serve": "served_job
 
 
 def serve(name: str, handler: Handler) -> None:
-    """Answers requests of this name in this process from now on, instead of the entry point of that name."""
-    _check(name)
+    """Answers requests of this name in this process from now on, instead of the entry point of that name.
+
+    `RuntimeError` in a forked child, which receives no requests.
+    """
+    _label(name)
+    if not callable(handler):
+        raise TypeError(f"serve({name!r}): expected a function that takes a request, not {handler!r}")
+    refuse_in_child()
     _handlers[name] = handler
 
 
 def ask(proc: ProcId | int, name: str, body: bytes = b"") -> Future[bytes]:
     """Sends a request to a process of the job; the future has the answer.
 
-    `RequestError` from the future if the handler failed, if there is none, or if the process has ended (`.end`).
+    `RequestError` from the future if the handler failed, if there is none, if the process has ended (`.end`), or if no process of that
+    identity is known: to this process by a handle, a message or `reach`, or to the agent of its host.
     """
+    label = _label(name)
+    proc = checked_id(proc, f"ask(..., {name!r})")
+    if not isinstance(body, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"ask({proc}, {name!r}): the body is bytes, not {type(body).__name__}")
     process = current_process()
     call = process.native.cell(FIRST_ERROR, 1, [proc])
-    label = _check(name)
-    process.native.request(proc, NAMED, bytes((len(label),)) + label + body, call.slot)
-    return Future._of(call, lambda c: _answer(c, ProcId(proc), name))
+    if check_known(process, call, proc):
+        process.native.request(proc, NAMED, bytes((len(label),)) + label + body, call.slot)
+    return Future._of(call, lambda c: _answer(c, proc, name))
 
 
-def _check(name: str) -> bytes:
+def _label(name: str) -> bytes:
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"request name {name!r}: expected a str, not {type(name).__name__}")
     label = name.encode()
     if not 0 < len(label) <= _LONGEST:
         raise ValueError(f"request name {name!r}: expected 1 to {_LONGEST} bytes, not {len(label)}")
@@ -116,6 +130,8 @@ def _answer(call: CallCell, proc: ProcId, name: str) -> bytes:
     raw = bytes(error.raw())
     if error.status == ERROR:
         raise RequestError(request_failed(name, str(proc), _text(raw)), raw)
+    if error.status == FAILED and raw == UNKNOWN:
+        raise RequestError(proc_unknown(f"request {name} to", str(proc)), b"", code="proc_unknown")
     if error.status == PROC_ENDED:
         end = end_of(proc)
         why = "it has ended" if end is None else end.describe()
@@ -125,7 +141,8 @@ def _answer(call: CallCell, proc: ProcId, name: str) -> bytes:
 
 def _text(raw: bytes) -> str:
     text = raw.decode(errors="replace")
-    return text if text.isprintable() else f"{len(raw)} bytes"
+    # The text of an exception may have several lines.
+    return text.replace("\n", "\n  ") if "".join(text.split()).isprintable() else f"{len(raw)} bytes"
 
 
 def received(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
@@ -135,7 +152,7 @@ def received(process: LocalProcess, sender: int, slot: int, body: bytes) -> None
     try:
         extension_thread().run(lambda: _handle(request))
     except (RuntimeError, MemoryError, OSError) as e:  # the sender would wait for ever
-        request._unhandled(f"no thread can be started for it: {e}")
+        request.fail(f"no thread can be started for it: {e}".encode(errors="backslashreplace"))
 
 
 def _handle(request: Request) -> None:
@@ -152,10 +169,9 @@ def _handle(request: Request) -> None:
             raise TypeError(f"the handler returned {type(answer).__name__}, not bytes")
         request.answer(bytes(answer))
     except BaseException as e:  # also `SystemExit`: the sender would wait for ever
-        import logging
-
-        logging.getLogger("monarch.extension").warning("the handler of requests %r raised", request.name, exc_info=e)
+        # First of all, since the log may have no room.
         request.fail(raised_text(e).encode(errors="backslashreplace"))
+        report_raised(f"the handler of requests {request.name!r}", e)
 
 
 def _found(request: Request) -> Handler | None:

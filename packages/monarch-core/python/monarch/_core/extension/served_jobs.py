@@ -20,5 +20,6 @@ def handle(request: Request) -> bytes:
         raise PermissionError("only the agent of a host says which jobs its services serve")
     job, here = marshal.loads(request.body)
     if job != process.job:
+        process.native.admit_job(job)
         process.serves[job] = here
     return b""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import marshal
+from time import monotonic
 
 from monarch._core.call.actor import actor_class, check_arguments
 from monarch._core.call.actor_mesh import ActorMesh, check_names, whole_shape
 from monarch._core.call.mesh_info import MeshInfo
 from monarch._core.call.runs import runs_of
 from monarch._core.config.entry_points import BrokenEntry, load_entry
+
+# An error is made also where no file can be opened.
+from monarch._core.errors import table as _table  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from monarch._core.errors.extension import RequestError, ServiceError, service_failed
 from monarch._core.extension.ids import HostId
 from monarch._core.extension.request import ask
 from monarch._core.pickle.actor_class import dumps_class
-from monarch._core.process.current import current_process, simulated_process
+from monarch._core.process.current import current_process, refuse_in_child, simulated_process
 from monarch._core.process.identity import new_uid
 
 TYPE_CHECKING = False
@@ -30,11 +34,16 @@ GROUP = "monarch.service"
 REQUEST = "monarch.service"
 
 
+# What the longest pause before a start, and the ways there and back, may add to a start and an answer, seconds.
+_PAUSE, _WAY = 30.0, 2.0
+
+
 class Service:
     """The declaration of a service, which an entry point of the group `monarch.service` names; immutable.
 
     `actor` is its class, of an importable module. A `shared` service is one for all jobs of the host, else each job has its own, which ends
-    with the job. `arguments` are keyword arguments of the class that `service` may add to. A start may take `start_seconds`.
+    with the job. `arguments` are keyword arguments of the class that `service` may add to. A start may take `start_seconds`, and so may the
+    answer of one that runs.
     """
 
     __slots__ = ("actor", "arguments", "shared", "start_seconds")
@@ -48,6 +57,7 @@ class Service:
         self, actor: type[Actor], *, shared: bool = False, arguments: Mapping[str, Any] | None = None, start_seconds: float = 30.0
     ) -> None:
         check_names(actor_class(actor), actor)
+        checked_arguments(f"Service({actor.__qualname__})", arguments)
         if not 0 < start_seconds < float("inf"):
             raise ValueError(f"start_seconds must be a positive number of seconds, not {start_seconds}")
         for field, value in zip(self.__slots__, (actor, dict(arguments or {}), bool(shared), float(start_seconds)), strict=True):
@@ -60,19 +70,34 @@ class Service:
         return f"Service({self.actor.__qualname__}, shared={self.shared}, arguments={self.arguments})"
 
 
-def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = None) -> ActorMesh:
+def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> ActorMesh:
     """The service of that name on each of the hosts, as a mesh of actors in the shape of the hosts; waits until it has started everywhere.
 
     The agent of a host starts it with the first use, and again, with a growing pause, when it ends. The handle fails for a rank whose
     service has ended since: ask again. Arguments are plain data: None, bool, int, float, str, bytes, and lists, tuples and dicts of them.
+    `timeout` bounds the wait, in seconds; without it, a start and the answer of a service that runs may each take the `start_seconds` of
+    its declaration. A start goes on after a timeout that is shorter.
 
-    `ServiceError` if no wheel has it, if it does not start, or if it runs with other arguments than those that are given here.
+    `ServiceError` if no wheel has it, if it does not start or answer in time, or if it runs with other arguments than those that are given
+    here.
     """
+    from monarch._core.hosts.host_mesh import HostMesh as Hosts
+
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"service({name!r}): expected the name of a service, a str, not {type(name).__name__}")
+    if not isinstance(hosts, Hosts):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"service({name!r}): expected a mesh of hosts, not {type(hosts).__name__}")
+    if timeout is not None and not 0 < timeout < float("inf"):
+        raise ValueError(f"service({name!r}): timeout must be a positive number of seconds, not {timeout}")
+    refuse_in_child()
     if simulated_process() is not None:
         raise RuntimeError(f"service({name!r}): a Universe has no services of hosts")
     declared = _declared(name)
-    given = {**declared.arguments, **(arguments or {})}
-    check_arguments(declared.actor.__init__, 1, (), given)
+    given = {**declared.arguments, **checked_arguments(f"service({name!r})", arguments)}
+    try:
+        check_arguments(declared.actor.__init__, 1, (), given)
+    except TypeError as e:
+        raise TypeError(f"service({name!r}): the arguments do not fit {declared.actor.__qualname__}: {e}") from None
     try:
         packed = marshal.dumps(sorted(given.items()))
     except ValueError:
@@ -82,9 +107,11 @@ def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = No
     agents = hosts._agent_ids()
     cls = declared.actor
     class_name, payload = f"{cls.__module__}.{cls.__qualname__}", dumps_class(cls)
-    body = marshal.dumps((name, class_name, payload, declared.shared, declared.start_seconds, packed, arguments is None))
+    body = marshal.dumps((name, class_name, payload, declared.shared, declared.start_seconds, packed, arguments is None, timeout))
+    # The agent states what it has waited for; an agent that does not answer at all is waited for a little longer.
+    until = monotonic() + (2 * declared.start_seconds + _PAUSE if timeout is None else timeout) + _WAY
     asked = {agent: ask(agent, REQUEST, body) for agent in dict.fromkeys(agents)}
-    found = {agent: _started(process, name, agent, answer) for agent, answer in asked.items()}
+    found = {agent: _started(process, name, agent, answer, until) for agent, answer in asked.items()}
     mailbox = next(iter(found.values()))[1] if found else 0
     procs = tuple(found[agent][0] for agent in agents)
     extent = hosts.extent
@@ -113,14 +140,35 @@ def _declared(name: str) -> Service:
     return found.value
 
 
-def _started(process: LocalProcess, name: str, agent: int, answer: Future[bytes]) -> tuple[int, int]:
+def checked_arguments(what: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Keyword arguments; `TypeError` for what cannot be any."""
+    from collections.abc import Mapping as AnyMapping
+
+    if arguments is None:
+        return {}
+    if not isinstance(arguments, AnyMapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"{what}: arguments are a mapping of keyword arguments, not {type(arguments).__name__}")
+    for key in arguments:
+        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"{what}: the name of an argument is a str, not {key!r}")
+    return dict(arguments)
+
+
+def _started(process: LocalProcess, name: str, agent: int, answer: Future[bytes], until: float) -> tuple[int, int]:
     """Proc and mailbox of the service on one host."""
+    host = process.host if agent == process.agent_uid else str(HostId(agent))
     try:
-        proc, mailbox, job = marshal.loads(answer.get())
+        proc, mailbox, job = marshal.loads(answer.get(timeout=max(0.0, until - monotonic())))
+    except TimeoutError:
+        raise ServiceError(service_failed(name, host, "the agent of the host does not answer")) from None
     except RequestError as e:
-        if e.code != "request_failed":
-            raise ServiceError(service_failed(name, str(HostId(agent)), str(e))) from e
-        host, _, why = e.body.decode(errors="replace").partition("\n")
+        why = str(e)
+        if e.code == "request_failed":
+            text = e.body.decode(errors="replace")
+            # What the agent says of a service begins with the name of its host; all else is why it could not look.
+            host, _, why = text[1:].partition("\n") if text.startswith("\0") else (host, "", text)
+        elif e.code == "request_proc_ended" and e.end is not None:
+            why = e.end.describe()
         raise ServiceError(service_failed(name, host, why.replace("\n", "\n  "))) from None
     if job != process.job:
         # What the service sends of itself, ports for example, is of the job of its agent.

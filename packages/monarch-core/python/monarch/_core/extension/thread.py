@@ -9,6 +9,7 @@ import os
 import select
 from _thread import allocate_lock, start_new_thread
 from collections import deque
+from contextlib import suppress
 from itertools import count
 
 from monarch._core._native import LoopWatcher, set_runtime_thread
@@ -33,7 +34,11 @@ class ExtensionThread:
         # What is to run when a call that is watched has its answer.
         self._waiting: dict[int, Callable[[], object]] = {}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        start_new_thread(self._run, ())
+        try:
+            start_new_thread(self._run, ())
+        except BaseException:
+            os.close(self._wake)
+            raise
 
     def run(self, task: Callable[[], object]) -> None:
         """Runs it after what was asked for before. From any thread."""
@@ -75,9 +80,21 @@ class ExtensionThread:
         try:
             task()
         except BaseException as e:  # of another wheel: the next task is of another one
-            import logging
+            report_raised("a task of an extension", e)
 
-            logging.getLogger("monarch.extension").error("a task of an extension raised", exc_info=e)
+
+def report_raised(what: str, error: BaseException) -> None:
+    """Logs what code of another wheel has raised; never raises, also where the log cannot be imported or written."""
+    try:
+        import logging
+
+        from monarch._core.pickle.remote_exception import format_exception
+
+        # Formatted here: a text of any length would be written as it is.
+        logging.getLogger("monarch.extension").warning("%s raised\n%s", what, format_exception(error))
+    except BaseException:  # too few descriptors for an import, most likely: the caller goes on
+        with suppress(OSError):
+            os.write(2, f"monarch: {what} raised {type(error).__name__}, which cannot be logged\n".encode(errors="replace"))
 
 
 _lock = allocate_lock()
@@ -95,4 +112,10 @@ def extension_thread() -> ExtensionThread:
 
 def when_done(future: Future[Any], then: Callable[[Future[Any]], object]) -> None:
     """Runs `then(future)` on the extension thread when the future is done, at once if it is done already."""
+    from monarch._core.call.future import Future as AnyFuture
+
+    if not isinstance(future, AnyFuture):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"when_done({future!r}): expected a Future of monarch, not {type(future).__name__}")
+    if not callable(then):
+        raise TypeError(f"when_done({future!r}): expected a function that takes the future, not {then!r}")
     extension_thread().when_done(future, then)

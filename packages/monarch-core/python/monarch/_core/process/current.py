@@ -54,13 +54,18 @@ def current_process() -> LocalProcess:
     process = _process
     if process is not None:
         return process
+    refuse_in_child()
+    with _lock:
+        return _process or above.start_client()
+
+
+def refuse_in_child() -> None:
+    """`RuntimeError` in a fork of a process that was using Monarch."""
     if _forked_from:
         raise RuntimeError(
             f"process {os.getpid()} was forked from process {_forked_from}, which was using Monarch: "
             "use the multiprocessing start method `spawn` or `forkserver`"
         )
-    with _lock:
-        return _process or above.start_client()
 
 
 def known_process() -> LocalProcess | None:

@@ -38,8 +38,8 @@ RECORDINGS = 22
 FAULT, DELAY = 30, 31
 # Code has been mirrored, or is to be reloaded.
 WORKSPACE = 50
-# Of other wheels, by name.
-NAMED = 60
+# Of other wheels, by name; whether the agent knows a process, or in which job it knows a host.
+NAMED, KNOWN, BESIDE = 60, 61, 62
 
 
 class LocalProcess:

@@ -25,9 +25,11 @@ from monarch._core.process import runtime_log
 from monarch._core.process.last_resort import end_process
 from monarch._core.process.process import (
     AGGREGATE,
+    BESIDE,
     CONTROLLER,
     DELAY,
     FAULT,
+    KNOWN,
     LOG_LEVEL,
     MISSING,
     NAMED,
@@ -259,6 +261,14 @@ class Housekeeping:
             from monarch._core.extension.request import received
 
             received(process, sender, slot, body)
+        elif kind == KNOWN:
+            from monarch._core.extension.known import handle_request
+
+            handle_request(process, sender, slot, body)
+        elif kind == BESIDE:
+            from monarch._core.extension.known import handle_beside
+
+            handle_beside(process, sender, slot, body)
         elif kind == RECORDINGS:
             from monarch._core.extension.recording import handle_request
 

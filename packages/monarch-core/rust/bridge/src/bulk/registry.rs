@@ -32,7 +32,7 @@ impl Bulk {
     fn new(process: &Process, job: u64, tracer: i32, opening: f64, streams: usize) -> PyResult<Self> {
         gil::check_not_forked()?;
         let node = process.node.clone();
-        let me = Identity { uid: node.uid.0, job };
+        let me = Identity::new(node.uid.0, job, process.jobs.clone());
         let none = || PyOSError::new_err("cannot share memory: there is none");
         let answering = process.exchanging.answering().ok_or_else(none)?;
         let inner = bulk::Bulk::with(answering, me, tracer, Duration::try_from_secs_f64(opening).unwrap_or(Duration::MAX));

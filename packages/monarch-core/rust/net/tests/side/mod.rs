@@ -1,14 +1,14 @@
 //! One end of a connection, with a poller of its own.
 #![allow(dead_code, reason = "each test file takes what it needs")]
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use net::{Link, LinkHandler, Poller, RecvPart, sys};
+use net::sys::{self, Descriptors};
+use net::{Link, LinkHandler, Poller, RecvPart};
 use wire::{Frame, ProcUid};
 
 /// After this time a test that hangs fails; nothing is expected to take long.
@@ -24,13 +24,13 @@ pub enum Got {
 struct Handler(Mutex<Sender<Got>>);
 
 impl LinkHandler for Handler {
-    fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut VecDeque<OwnedFd>) {
+    fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors) {
         let got = match frame {
             Frame::Message(m) => Got::Parts(m.parts.into_iter().map(|p| RecvPart::adopt(p, Some(link))).collect()),
             // A test frame says in its first byte how many descriptors are its own.
             Frame::Raw(body) => {
                 let n = body.first().map_or(0, |n| *n as usize).min(fds.len());
-                Got::Frame(Frame::Raw(body), fds.drain(..n).collect())
+                Got::Frame(Frame::Raw(body), fds.drain(..n).flatten().collect())
             }
             other => Got::Frame(other, Vec::new()),
         };

@@ -36,8 +36,10 @@ impl Gateway {
         let is_ours = |uid: ProcUid, job: &Job| uid == job.here || node.agent().is_some_and(|a| a.is_in_job(uid, job.here));
         if by == from {
             // Of this process, or of a proc of this host.
-            let here = node.agent().and_then(|a| a.job_of(from));
-            let Some(job) = here.and_then(|here| self.job_here(here)).filter(|job| is_ours(from, job)) else {
+            // A service is of several jobs: the one that the other host is of counts.
+            let own = node.agent().and_then(|a| a.job_of(from)).and_then(|here| self.job_here(here));
+            let known = |job: &Arc<Job>| is_ours(from, job) && (to_host == job.id || job.host(to_host).is_some());
+            let Some(job) = own.filter(known).or_else(|| self.jobs().into_iter().find(known)) else {
                 return node.refuse_bulk(from, number, UNKNOWN.to_owned());
             };
             node.route(to, to_host, job.here);

@@ -85,6 +85,7 @@ pub fn control() -> impl Strategy<Value = Control> {
         (any::<(u32, u32)>(), uid()).prop_map(|((version, pid), uid)| Control::Hello { version, uid, pid }),
         any::<(u32, u64)>().prop_map(|(segment, len)| Control::Segment { segment, len }),
         any::<u32>().prop_map(|segment| Control::SegmentGone { segment }),
+        any::<u32>().prop_map(|segment| Control::SegmentLost { segment }),
         vec(block(), 0..20).prop_map(|blocks| Control::Release { blocks }),
         uid().prop_map(|target| Control::Connect { target }),
         uid().prop_map(|peer| Control::Connected { peer }),

@@ -19,6 +19,7 @@ from monarch.rdma.errors import RDMAAccessError
 from monarch.rdma.paths.choice import choose
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from monarch.actor import Future
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
     from monarch.rdma._transfer.memory import LocalMemory
     from monarch.rdma.paths.path import Path
 
-# Id, epoch, owner, bytes, read-only, job, pid, capability record, backend, agent; then the name of the host.
-_PICKLED = Struct("<16sQQQ?Qi8sBQ")
+# Id, epoch, owner, bytes, read-only, job, pid, capability record, backend, agent, further jobs; then a `_PLACE` for each of those, and the
+# name of the host.
+_PICKLED = Struct("<16sQQQ?Qi8sBQB")
+# Another job whose processes may use the handle, and the agent's name there: the owner is a service.
+_PLACE = Struct("<QQ")
+_MOST_PLACES = 255
 _BACKENDS = ("none", "tcp", "ibverbs")
 # Added to the backend of a buffer on a GPU; where in its registration it begins follows then, before the host.
 _ON_DEVICE = 0x80
@@ -57,13 +62,13 @@ class RDMABuffer:
     __slots__ = (
         "__weakref__",
         "_address",
-        "_agent",
         "_backend",
         "_handle",
         "_host",
         "_made",
         "_path",
         "_pid",
+        "_places",
         "_readonly",
         "_record",
         "_size",
@@ -75,8 +80,8 @@ class RDMABuffer:
     _size: int
     _readonly: bool
     _host: str
-    # Of its owner's host.
-    _agent: int
+    # The jobs whose processes may use it, each with the name of its owner's host there; None where this process is the owner.
+    _places: Sequence[tuple[int, int]] | None
     # Made here: registered, or a part of another one.
     _made: bool
     _pid: int
@@ -103,7 +108,7 @@ class RDMABuffer:
         except BulkFailed as e:
             raise as_error(e.args[0], "share", "this process") from None
         member = process.member
-        self._set(handle, memory.nbytes, readonly, (member.hostname, member.host), member.pid, process.record, backend, True)
+        self._set(handle, memory.nbytes, readonly, (member.hostname, None), member.pid, process.record, backend, True)
         self._address = memory.address
 
     def _set(
@@ -111,7 +116,7 @@ class RDMABuffer:
         handle: Handle | DeviceHandle,
         size: int,
         readonly: bool,
-        host: tuple[str, int],
+        host: tuple[str, Sequence[tuple[int, int]] | None],
         pid: int,
         record: CapabilityRecord,
         backend: str,
@@ -121,7 +126,7 @@ class RDMABuffer:
         self._handle = handle
         self._size = size
         self._readonly = readonly
-        self._host, self._agent = host
+        self._host, self._places = host
         self._pid = pid
         self._record = record
         self._backend = backend
@@ -228,7 +233,7 @@ class RDMABuffer:
         except BulkFailed as e:
             raise as_error(e.args[0], "restriction", self._peer(), OPENING) from None
         part = RDMABuffer.__new__(RDMABuffer)
-        part._set(handle, length, bool(readonly), (self._host, self._agent), self._pid, self._record, self._backend, True)
+        part._set(handle, length, bool(readonly), (self._host, self._places), self._pid, self._record, self._backend, True)
         part._whole = self
         return part
 
@@ -293,10 +298,13 @@ class RDMABuffer:
                 process.forgotten.give(given, given._address)
                 given._address = 0
             given = given._whole
-        job, backend, rest = process.member.job, _BACKENDS.index(self._backend), self._host.encode()
+        backend, rest = _BACKENDS.index(self._backend), self._host.encode()
         if not isinstance(self._handle, Handle):
             backend, rest = backend | _ON_DEVICE, _DEVICE_OFFSET.pack(self._handle.offset) + rest
-        return _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend, self._agent) + rest
+        (job, agent), *others = extension.places() if self._places is None else self._places
+        del others[:-_MOST_PLACES]
+        head = _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend, agent, len(others))
+        return head + b"".join(_PLACE.pack(*place) for place in others) + rest
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_received, (self._packed(),))
@@ -308,7 +316,7 @@ class RDMABuffer:
 
 def _received(packed: object) -> RDMABuffer:
     """A handle that this process was given; `RDMAAccessError` where it is malformed, or of another job."""
-    id, epoch, owner, size, readonly, job, pid, host, backend, agent, rest = _unpacked(packed)
+    id, epoch, owner, size, readonly, places, pid, host, backend, rest = _unpacked(packed)
     process = this_process()
     buffer = RDMABuffer.__new__(RDMABuffer)
     on_device, device_offset = bool(backend & _ON_DEVICE), 0
@@ -322,34 +330,43 @@ def _received(packed: object) -> RDMABuffer:
         name = rest.decode()
     except UnicodeDecodeError:
         raise _malformed("its host has no name in UTF-8") from None
-    if job != process.member.job:
+    mine: dict[int, int] = dict(extension.places())
+    job, agent = next(((job, agent) for job, agent in places if job in mine), (0, 0))
+    if not job:
         raise RDMAAccessError(f"a handle of {size:,} bytes, process {pid} on {name}, is of another job: it cannot be used in this one")
     record = CapabilityRecord(host, _BACKENDS[backend & ~_ON_DEVICE] == "ibverbs")
     is_far = record.host != process.record.host
-    if agent != process.member.host:
-        extension.reach(owner, agent)
+    if agent != mine[job]:
+        try:
+            extension.reach(owner, agent, job)
+        except ValueError as e:
+            raise _malformed(str(e)) from None
     if on_device:
         from monarch.rdma._gpu import device_handle  # 15 ms, with ctypes
 
         handle = device_handle.received(process.bulk, id, epoch, owner, size, device_offset, readonly, is_far)
     else:
         handle = process.bulk.handle(id, epoch, owner, size, readonly, is_far)
-    buffer._set(handle, size, readonly, (name, agent), pid, record, _BACKENDS[backend & ~_ON_DEVICE], False)
+    buffer._set(handle, size, readonly, (name, places), pid, record, _BACKENDS[backend & ~_ON_DEVICE], False)
     return buffer
 
 
-def _unpacked(packed: object) -> tuple[bytes, int, int, int, bool, int, int, bytes, int, int, bytes]:
+def _unpacked(packed: object) -> tuple[bytes, int, int, int, bool, list[tuple[int, int]], int, bytes, int, bytes]:
     """The fields of a pickled handle, and what follows them."""
     if not isinstance(packed, bytes):
         raise _malformed(f"{type(packed).__name__}, not bytes")
     if len(packed) < _PICKLED.size:
         raise _malformed(f"{len(packed)} bytes of at least {_PICKLED.size}")
-    id, epoch, owner, size, readonly, job, pid, host, backend, agent = _PICKLED.unpack_from(packed)
+    id, epoch, owner, size, readonly, job, pid, host, backend, agent, others = _PICKLED.unpack_from(packed)
     if not 0 < size <= _MOST:
         raise _malformed(f"a buffer of {size:,} bytes")
     if backend & ~_ON_DEVICE >= len(_BACKENDS):
         raise _malformed(f"backend {backend & ~_ON_DEVICE}")
-    return id, epoch, owner, size, readonly, job, pid, host, backend, agent, packed[_PICKLED.size :]
+    end = _PICKLED.size + others * _PLACE.size
+    if len(packed) < end:
+        raise _malformed(f"it ends within the {others} further jobs that may use it")
+    places = [(job, agent), *_PLACE.iter_unpack(packed[_PICKLED.size : end])]
+    return id, epoch, owner, size, readonly, places, pid, host, backend, packed[end:]
 
 
 def _malformed(why: str) -> RDMAAccessError:

@@ -6,6 +6,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from monarch import extension
+from monarch.actor import MonarchError
 from monarch.rdma.errors import (
     RDMAAccessError,
     RDMAError,
@@ -135,5 +136,5 @@ def _end_of(owner: int) -> extension.ProcEnd | None:
         return end
     try:
         return extension.watch(owner).get(timeout=_NEWS)
-    except TimeoutError:
+    except (TimeoutError, MonarchError):  # no news, or an owner that no process of the job is
         return None
