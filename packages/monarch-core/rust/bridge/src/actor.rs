@@ -168,7 +168,7 @@ impl ActorMailbox {
                             leave.call0()?;
                         }
                     }
-                    let traced = if m.trace.is_none() { None } else { trace::enter(py, m.trace)? };
+                    let traced = if let Some(t) = m.trace.as_deref() { trace::enter(py, *t)? } else { None };
                     let end = match target {
                         Some(f) => self.handle(py, f.bind(py), m, failed)?,
                         None => slow.call1((Call::new(&self.node, &self.inner, m),))?.is_truthy()?,

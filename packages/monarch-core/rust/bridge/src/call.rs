@@ -24,7 +24,7 @@ pub struct Call {
     pub slot: SlotId,
     pub rank: u32,
     pub flags: u8,
-    pub trace: Trace,
+    pub trace: Option<Box<Trace>>,
     pub method: Box<[u8]>,
     pub extent: Box<[u8]>,
     message: Mutex<Option<Incoming>>,
@@ -44,7 +44,7 @@ impl Call {
             slot: m.slot,
             rank: m.rank,
             flags: m.flags | if m.trace.is_none() { 0 } else { TRACED },
-            trace: m.trace,
+            trace: m.trace.clone(),
             method: m.method.clone(),
             extent: m.extent.clone(),
             cost: m.cost(),
@@ -87,7 +87,7 @@ impl Call {
     /// Of a message that is traced, which its flags say.
     #[getter]
     fn trace(&self) -> Option<TraceContext> {
-        (!self.trace.is_none()).then_some(TraceContext(self.trace))
+        self.trace.as_deref().copied().map(TraceContext)
     }
 
     #[getter]
@@ -151,7 +151,7 @@ impl Call {
             let (rank, failed) = (u64::from(self.rank & !CHOSEN), u64::from(self.failed.load(Ordering::Relaxed)));
             let (mesh, took) = (self.mailbox.id.0, events::now() - self.began);
             let handled = || events::message_handled(mesh, &self.method, rank, self.to.0, self.slot.0, took, failed);
-            events::in_trace(self.trace.words(), handled);
+            events::in_trace(self.trace.as_deref().copied().unwrap_or_default().words(), handled);
         }
     }
 }

@@ -113,7 +113,8 @@ pub fn current(py: Python<'_>) -> PyResult<Trace> {
 fn has_opentelemetry(py: Python<'_>, names: &Names) -> bool {
     let modules = names.modules.bind(py);
     let count = modules.len() as isize;
-    if MODULES.swap(count, Ordering::Relaxed) != count {
+    if MODULES.load(Ordering::Relaxed) != count {
+        MODULES.store(count, Ordering::Relaxed);
         HAS_OPENTELEMETRY.store(modules.contains("opentelemetry.trace").unwrap_or(false), Ordering::Relaxed);
     }
     HAS_OPENTELEMETRY.load(Ordering::Relaxed)

@@ -49,7 +49,7 @@ impl Node {
                 slot: m.slot,
                 rank: m.rank,
                 flags: m.flags,
-                trace: m.trace,
+                trace: m.trace.boxed(),
                 method: m.method,
                 extent: m.extent,
                 parts,

@@ -27,7 +27,7 @@ pub struct Incoming {
     pub rank: u32,
     pub flags: u8,
     /// The span that it is; from when it is taken, the span that handles it.
-    pub trace: Trace,
+    pub trace: Option<Box<Trace>>,
     pub method: Box<[u8]>,
     pub extent: Box<[u8]>,
     pub parts: Vec<RecvPart>,
@@ -36,6 +36,10 @@ pub struct Incoming {
 impl Incoming {
     pub fn cost(&self) -> u64 {
         self.parts.iter().map(|p| p.len() as u64).sum::<u64>() + OVERHEAD
+    }
+
+    pub fn trace(&self) -> Trace {
+        self.trace.as_deref().copied().unwrap_or_default()
     }
 
     /// The rank that a ranked port message carries.
@@ -62,7 +66,7 @@ fn note_received(m: &Incoming, depth: u64) {
     if m.flags & TO_PORT == 0 {
         let (rank, bytes) = (u64::from(m.rank & !CHOSEN), m.cost() - OVERHEAD);
         let received = || events::message_received(m.dest.0, &m.method, rank, m.from.0, m.sender.0, m.slot.0, bytes, depth);
-        events::in_trace(m.trace.words(), received);
+        events::in_trace(m.trace().words(), received);
     }
     if depth >= DEEP && depth.is_power_of_two() {
         events::queue_depth(m.dest.0, depth);
@@ -71,12 +75,12 @@ fn note_received(m: &Incoming, depth: u64) {
 
 /// A traced one is handled in a span of its own, below the one that it is.
 fn note_begun(mailbox: MailboxId, m: &mut Incoming) {
-    let parent = m.trace.span;
-    if !m.trace.is_none() {
-        m.trace = m.trace.child();
+    let parent = m.trace().span;
+    if let Some(trace) = &mut m.trace {
+        **trace = trace.child();
     }
     let begun = || events::message_begun(mailbox.0, &m.method, u64::from(m.rank & !CHOSEN), m.from.0, m.slot.0, parent);
-    events::in_trace(m.trace.words(), begun);
+    events::in_trace(m.trace().words(), begun);
 }
 
 /// What became of a pushed message.

@@ -48,7 +48,7 @@ impl Node {
             slot: head.slot,
             rank: head.rank,
             flags: head.flags,
-            trace: head.trace,
+            trace: head.trace.boxed(),
             method: head.method.into(),
             extent: head.extent.into(),
             parts: keep(local()),

@@ -49,7 +49,7 @@ fn message(sender: u64, n: u32, len: usize) -> Incoming {
         slot: SlotId(0),
         rank: n,
         flags: 0,
-        trace: wire::Trace::NONE,
+        trace: None,
         method: Box::default(),
         extent: Box::default(),
         parts: vec![RecvPart::Inline { data: vec![0; len].into(), readonly: true }],

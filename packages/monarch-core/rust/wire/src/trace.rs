@@ -19,6 +19,11 @@ impl Trace {
         self.id == 0
     }
 
+    /// To carry along: most messages have none.
+    pub fn boxed(self) -> Option<Box<Trace>> {
+        (!self.is_none()).then(|| Box::new(self))
+    }
+
     /// A new span below this one.
     pub fn child(self) -> Trace {
         Trace { id: self.id, span: new_span() }
