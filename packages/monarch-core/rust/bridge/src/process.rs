@@ -495,9 +495,14 @@ impl Process {
         self.node.knows(ProcUid(uid), ProcUid(asker))
     }
 
-    /// The agent is to tell when this proc ends.
+    /// The agent of its host is to tell when this process ends.
     fn watch_proc(&self, uid: u64, host: u64) {
-        self.to_agent_of(ProcUid(host), Control::Watch { target: ProcUid(uid) });
+        let target = ProcUid(uid);
+        if let Some(place) = self.node.routes.place(target) {
+            // Nothing may have come from that host yet, nor gone there.
+            self.node.route(place.host, place.host, place.here);
+        }
+        self.to_agent_of(ProcUid(host), Control::Watch { target });
     }
 
     /// Calls to this mesh of another owner fail, those under way and those to come.

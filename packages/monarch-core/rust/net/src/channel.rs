@@ -94,6 +94,11 @@ impl Outbox {
         self.at > 0 || self.written.checked_sub(1).and_then(|i| self.kept.get(i)).is_some_and(|e| !e.ends)
     }
 
+    /// How many frames were given to it in all.
+    pub fn count(&self) -> u64 {
+        self.acked + self.frames
+    }
+
     /// Bytes kept for a replay.
     pub fn kept(&self) -> usize {
         self.bytes

@@ -179,6 +179,11 @@ impl Trunk {
         lock(&self.pipe).outbox.can_resume(peer_received)
     }
 
+    /// How many frames have been sent, or wait to be.
+    pub fn count(&self) -> u64 {
+        lock(&self.pipe).outbox.count()
+    }
+
     /// Takes the stream for frames away; what has come is counted by then.
     pub fn detach(&self) {
         let _input = lock(&self.input);

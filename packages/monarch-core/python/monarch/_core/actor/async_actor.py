@@ -120,12 +120,9 @@ class LoopSide:
         ready: Any = getattr(loop, "_ready", ())
         self.fd = actor.mailbox.watch()
         loop.add_reader(self.fd, self._wake)
-        while early:
-            if await self._handle(early.pop(0)):
-                return
         handled = 0
         while not self.over:
-            item = pop()
+            item = early.pop(0) if early else pop()
             if item is None:
                 if actor.mailbox.closed:
                     return
@@ -141,7 +138,10 @@ class LoopSide:
             else:
                 # A hook begins before the next message, whether the loop or this dispatcher was first to see what calls for it.
                 if self.supervision_due:
+                    # The hook may end the actor, whose end answers what is left here.
+                    early.insert(0, item)
                     await asyncio.sleep(0)
+                    continue
                 if await self._handle(item):
                     return
                 handled += 1

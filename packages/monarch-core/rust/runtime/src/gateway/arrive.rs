@@ -11,6 +11,7 @@ use net::trust::{Kind, Opened, Refused, Who};
 use wire::ProcUid;
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 
+use super::join::ahead;
 use super::{Gateway, Job, RELEASE};
 
 impl Gateway {
@@ -123,7 +124,7 @@ impl Gateway {
             }
         }
         if attached == Err(Disagree::Ahead) {
-            self.host_lost(job, &host, "agent exited", true);
+            self.host_lost(job, &host, &ahead(received, &host), true);
         }
     }
 

@@ -440,7 +440,7 @@ impl Gateway {
                     match host.trunk.attach(ready.opened.stream, received, &[], ready.early) {
                         Ok(()) => host.resumed(received),
                         Err(Disagree::Stale) => self.try_later(job, host),
-                        Err(Disagree::Ahead) => self.host_lost(job, host, "agent exited", true),
+                        Err(Disagree::Ahead) => self.host_lost(job, host, &ahead(received, host), true),
                     }
                     return;
                 }
@@ -534,4 +534,9 @@ pub(super) fn refusal(no: No) -> &'static str {
         No::Closing => "its agent is ending",
         No::Twice => "this host is in the job already, by another address",
     }
+}
+
+/// Another agent than the one that joined, which has not told so: it has received what was never sent.
+pub(super) fn ahead(received: u64, host: &Host) -> String {
+    format!("agent exited: another one in its place has received {received} frames, where {} were sent", host.trunk.count())
 }

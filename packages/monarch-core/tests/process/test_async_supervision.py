@@ -1,0 +1,59 @@
+"""The hook of an async actor, which runs beside its messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+from eventually import eventually
+
+from monarch.actor import Actor, MeshFailure, SupervisionError, endpoint, this_host
+
+
+class Child(Actor):
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+
+class Parent(Actor):
+    def __init__(self, ignores: bool) -> None:
+        self.ignores = ignores
+        self.child = this_host().spawn_procs().spawn("child", Child)
+        self.pid = self.child.pid.call_one().get()
+
+    def __supervise__(self, failure: MeshFailure) -> bool:
+        return not self.ignores
+
+    @endpoint
+    async def lose(self, turns: int) -> None:
+        """Returns so many turns of the loop after the failure is there to be seen."""
+        os.kill(self.pid, signal.SIGKILL)
+        # Without a turn of the loop, so that it sees the failure together with the end of this endpoint.
+        eventually("the failure of the child is known", lambda: self.child._info.failed)
+        # The event comes right behind.
+        time.sleep(0.2)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    @endpoint
+    async def answer(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("turns", range(5))
+def test_message_behind_a_failure_that_ends_the_actor_is_answered(faults, turns):
+    parent = this_host().spawn_procs().spawn("parent", Parent, True)
+    parent.lose.broadcast(turns)
+    with pytest.raises(SupervisionError, match="child"):
+        parent.answer.call_one().get(timeout=20)
+    assert faults.get(timeout=20).name in ("child", "parent")
+
+
+def test_message_behind_a_failure_that_is_handled_is_handled(faults):
+    parent = this_host().spawn_procs().spawn("parent", Parent, False)
+    parent.lose.broadcast(2)
+    assert parent.answer.call_one().get(timeout=20) == 1
