@@ -34,8 +34,7 @@ class Parent(Actor):
         os.kill(self.pid, signal.SIGKILL)
         # Without a turn of the loop, so that it sees the failure together with the end of this endpoint.
         eventually("the failure of the child is known", lambda: self.child._info.failed)
-        # The event comes right behind.
-        time.sleep(0.2)
+        time.sleep(0.2)  # sleeps: the event comes right behind, and nothing tells when it is there
         for _ in range(turns):
             await asyncio.sleep(0)
 

@@ -162,17 +162,19 @@ from worker_processes import Workers
 class Watching(Actor):
     @endpoint
     def watch(self):
-        self.pids, self.ready = set(), threading.Event()
+        self.pids = set()
         self.watching = events.observe(self.take, every=0.01, job=member().job)
 
     def take(self, batch):
         if "user.event" in batch.columns:
             self.pids.add(batch.pid)
-            self.ready.set()
+
+    @endpoint
+    def has_seen(self):
+        return bool(self.pids)
 
     @endpoint
     def seen(self):
-        self.ready.wait()
         self.watching.stop()
         return self.pids, [r.job for r in events.recordings()]
 
@@ -180,7 +182,9 @@ with Workers(1) as workers, workers.attach() as hosts:
     watching = hosts.spawn_procs(name="watching").spawn("watching", Watching)
     worker = hosts.spawn_procs(name="worker").spawn("worker", Worker)
     watching.watch.call_one().get()
-    worker.emit.call_one(3).get()
+    # The observer has returned before the processes have heard of it.
+    while not watching.has_seen.call_one().get():
+        worker.emit.call_one(3).get()
     pids, jobs = watching.seen.call_one().get()
     assert pids == {worker.pid.call_one().get()}
     # The agent of another host is of no client's job.

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import worker_processes
+from eventually import eventually
 from fresh_script import run
 from hostile_peers import OURS, PYTHON, RELEASE, VERSION, WELCOME, frame, release, server, speaks, varint
 from worker_processes import Workers
@@ -47,9 +48,8 @@ def test_worker_of_other_python_is_refused(kind: str, tmp_path: Path, other_pyth
         assert failed.value.hosts == {workers.addresses[0]: WHY}
         assert f"1 of 1 hosts did not join: {workers.addresses[0]}: {WHY}" in str(failed.value)
         assert failed.value.hint is not None and "same minor version of Python" in failed.value.hint
-        # The worker has written down both too.
-        said = (folder / workers.published[0]["uid"] / "runtime.jsonl").read_text()
-        assert f"version {OURS} at the other end, {THEIRS} here" in said
+        log, text = folder / workers.published[0]["uid"] / "runtime.jsonl", f"version {OURS} at the other end, {THEIRS} here"
+        eventually("the worker has written down both too", lambda: text in log.read_text())
 
 
 def test_relayed_worker_of_other_python_is_refused(monkeypatch: pytest.MonkeyPatch):

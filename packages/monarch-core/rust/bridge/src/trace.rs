@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 
-use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::exceptions::{PyException, PyImportError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
@@ -31,7 +31,11 @@ pub fn prepare(py: Python<'_>) -> PyResult<()> {
         let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?.unbind();
         Ok(Names { variable, modules })
     };
-    NAMES.get_or_try_init(py, make).map(drop)
+    match NAMES.get_or_try_init(py, make) {
+        // Where an interpreter's own modules cannot be read, nothing has a trace, and everything else works.
+        Err(e) if !e.is_instance_of::<PyImportError>(py) => Err(e),
+        _ => Ok(()),
+    }
 }
 
 /// A sampled trace and a span of it.

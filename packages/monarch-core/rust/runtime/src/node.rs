@@ -190,7 +190,8 @@ impl Node {
             return true;
         }
         match self.agent() {
-            Some(agent) if agent.has_proc(uid) => agent.share_a_job(uid, asker),
+            // An agent is of the jobs of all its procs.
+            Some(agent) if agent.has_proc(uid) => asker == self.uid || agent.share_a_job(uid, asker),
             _ => self.known_peer(uid).is_some_and(|p| p.link.is_attached() || p.link.is_carried()),
         }
     }
