@@ -45,14 +45,16 @@ class Parent(Actor):
 
 @pytest.mark.parametrize("turns", range(5))
 def test_message_behind_a_failure_that_ends_the_actor_is_answered(faults, turns):
-    parent = this_host().spawn_procs().spawn("parent", Parent, True)
-    parent.lose.broadcast(turns)
-    with pytest.raises(SupervisionError, match="child"):
-        parent.answer.call_one().get(timeout=20)
-    assert faults.get(timeout=20).name in ("child", "parent")
+    with this_host().spawn_procs() as procs:
+        parent = procs.spawn("parent", Parent, True)
+        parent.lose.broadcast(turns)
+        with pytest.raises(SupervisionError, match="child"):
+            parent.answer.call_one().get(timeout=20)
+        assert faults.get(timeout=20).name in ("child", "parent")
 
 
 def test_message_behind_a_failure_that_is_handled_is_handled(faults):
-    parent = this_host().spawn_procs().spawn("parent", Parent, False)
-    parent.lose.broadcast(2)
-    assert parent.answer.call_one().get(timeout=20) == 1
+    with this_host().spawn_procs() as procs:
+        parent = procs.spawn("parent", Parent, False)
+        parent.lose.broadcast(2)
+        assert parent.answer.call_one().get(timeout=20) == 1

@@ -54,4 +54,5 @@ def test_holder_hears_of_the_end_of_an_owner_that_it_never_talked_to(where, faul
             assert "owned" in answer.get(timeout=20) and faults.get(timeout=20).name == "owner"
         finally:
             os.kill(frozen, signal.SIGCONT)
+        targets.stop().get()
         hosts.shutdown().get()
