@@ -259,7 +259,7 @@ impl Process {
         }
     }
 
-    /// What this process owns, and who is told of failures.
+    /// The meshes that this process owns, and the receivers of their failures.
     #[getter]
     fn supervision(&self) -> Supervision {
         Supervision::of(&self.node)

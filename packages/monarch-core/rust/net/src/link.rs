@@ -86,7 +86,7 @@ pub struct Link {
     handler: Arc<dyn LinkHandler>,
     out: Mutex<Out>,
     input: Mutex<In>,
-    shared: Mutex<Lent>,
+    lent: Mutex<Lent>,
     segments: Mutex<HashMap<u32, Arc<RecvSegment>>>,
     queued: AtomicUsize,
     is_down: AtomicBool,
@@ -108,7 +108,7 @@ impl Link {
             handler,
             out: Mutex::default(),
             input: Mutex::default(),
-            shared: Mutex::default(),
+            lent: Mutex::default(),
             segments: Mutex::default(),
             queued: AtomicUsize::new(0),
             is_down: AtomicBool::new(false),
@@ -125,7 +125,7 @@ impl Link {
         let queue = std::mem::take(&mut out.queue);
         self.queued.store(0, Ordering::Relaxed);
         // Nobody has seen what was to be lent.
-        let lent = std::mem::take(&mut *lock(&self.shared));
+        let lent = std::mem::take(&mut *lock(&self.lent));
         for chunk in queue {
             let _ = readdressed::carry(&*carrier, self.peer, &chunk.bytes, |id| lent.block(id));
         }
@@ -254,7 +254,7 @@ impl Link {
             let lent = |id| blocks.iter().find(|b| b.id() == id).cloned();
             return readdressed::carry(&**carrier, self.peer, &pieces.concat(), lent);
         }
-        let fresh = lock(&self.shared).lend(blocks);
+        let fresh = lock(&self.lent).lend(blocks);
         for s in fresh {
             let control = Control::Segment { segment: s.id, len: s.len };
             self.send_locked(&mut out, &[&Frame::Control(control).encode()], vec![Passed::Segment(s)])?;
@@ -389,7 +389,7 @@ impl Link {
                 None
             }
             Frame::Control(Control::SegmentLost { segment }) => {
-                lock(&self.shared).forget(segment);
+                lock(&self.lent).forget(segment);
                 None
             }
             Frame::Control(Control::SegmentGone { segment }) => {
@@ -405,9 +405,9 @@ impl Link {
     }
 
     fn returned(&self, blocks: &[BlockId]) {
-        let freed = lock(&self.shared).take_back(blocks);
+        let freed = lock(&self.lent).take_back(blocks);
         drop(freed);
-        let gone = lock(&self.shared).sweep();
+        let gone = lock(&self.lent).sweep();
         for segment in gone {
             let _ = self.send(&[&Frame::Control(Control::SegmentGone { segment }).encode()], Vec::new());
         }
@@ -527,7 +527,7 @@ impl Link {
             sys::shutdown(fd.as_raw_fd());
         }
         // A link is kept as long as its process is remembered; what it holds of the kernel's is not.
-        *lock(&self.shared) = Lent::default();
+        *lock(&self.lent) = Lent::default();
         lock(&self.segments).clear();
         // Whoever is reading right now finds the end by itself.
         if let Ok(mut input) = self.input.try_lock() {

@@ -50,7 +50,7 @@ pub struct Node {
     pub poller: Arc<Poller>,
     pub arena: Arc<Arena>,
     pub system: SystemQueue,
-    /// What this process owns, and who is told of failures.
+    /// The meshes that this process owns, and the receivers of their failures.
     supervision: Mutex<Supervision>,
     pub inspections: Inspections,
     pub bulk_streams: BulkStreams,

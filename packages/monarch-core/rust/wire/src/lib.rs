@@ -32,4 +32,4 @@ pub use runs::Runs;
 pub use trace::Trace;
 
 /// Raised when two builds must not talk; bumped on every incompatible change.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # As many as come with a failure.
 LAST = 32
-# Ends that nobody wonders about.
+# Ends that are no failure.
 _ORDERLY = ("returned", "stopped")
 
 

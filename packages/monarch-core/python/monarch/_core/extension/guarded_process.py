@@ -154,7 +154,7 @@ class GuardedProcess:
                 os.close(fd)
                 self._guard.poll()
         if self._force is None and self._guard is not None and self._guard.returncode < 0 and not self.ended.done():
-            # Nothing tells whether the guard, as the child of the watchdog, has ended the command.
+            # The watchdog was killed. No report shows whether the guard has ended the command.
             self._start_force()
         if self._force is not None:
             await asyncio.shield(self._force)

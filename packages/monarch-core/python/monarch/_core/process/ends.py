@@ -19,7 +19,7 @@ class ProcEnds:
 
     def __init__(self, native: NativeProcess) -> None:
         self._native = native
-        # The native side tells the last 4096 ends apart: what is not here any more is among those that ended long ago there.
+        # The native side keeps how the last 4096 processes have ended. Of a process that is not here any more it keeps only the fact.
         self._recent = RecentMap()
 
     def update(self, ends: Iterable[tuple[int, ProcessEnd]]) -> None:

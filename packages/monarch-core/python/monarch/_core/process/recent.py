@@ -21,7 +21,7 @@ class RecentMap:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._items: dict[Any, Any] = {}
-        # Who looks for the oldest must not meet somebody who adds. It is taken again by what the collector of garbage runs meanwhile.
+        # A thread that looks for the oldest item must not meet a thread that adds. Reentrant: the garbage collector may run a finalizer.
         self._lock = RLock()
 
     def update(self, items: Iterable[tuple[Any, Any]]) -> None:

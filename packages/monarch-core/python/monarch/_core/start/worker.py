@@ -205,10 +205,10 @@ def _make_room(bound: ChannelAddr) -> None:
 
 
 def audit(event: HostAudit) -> None:
-    """What of this host's visitors its log tells; on the housekeeping thread."""
+    """Writes the log entry of a join, a refusal or a loss. Runs on the housekeeping thread."""
     what = event.what
     level = runtime_log.WARN if what in ("refused", "lost", "release", "output") else runtime_log.INFO
-    # That a host is lost is the reason of failures, which are told.
+    # The loss of a host is the reason of failures, which owners receive: the console does not show it again.
     text = _SAYS[what].format(peer=event.peer or "a host", detail=event.detail)
     several = event.count > 1
     if several:
