@@ -25,16 +25,7 @@ impl ProcessEnd {
     /// The kind of an `ExitReason`.
     #[getter]
     fn kind(&self) -> &'static str {
-        match &self.0.reason {
-            ExitReason::Returned => "returned",
-            ExitReason::ExitCode(_) => "exit_code",
-            ExitReason::Signal { .. } => "signal",
-            ExitReason::Stopped(_) => "stopped",
-            ExitReason::NotStarted(_) => "not_started",
-            ExitReason::Oom { .. } => "oom",
-            ExitReason::HostLost(_) => "host_lost",
-            ExitReason::LinkLost(_) => "link_lost",
-        }
+        self.0.reason.kind()
     }
 
     /// It was stopped, which is no failure.
@@ -45,15 +36,12 @@ impl ProcessEnd {
 
     #[getter]
     fn exit_code(&self) -> Option<i32> {
-        if let ExitReason::ExitCode(code) = self.0.reason { Some(code) } else { None }
+        self.0.reason.exit_code()
     }
 
     #[getter]
     fn signal(&self) -> Option<i32> {
-        match self.0.reason {
-            ExitReason::Signal { signal, .. } | ExitReason::Oom { signal, .. } => Some(signal),
-            _ => None,
-        }
+        self.0.reason.signal()
     }
 
     #[getter]
@@ -64,11 +52,7 @@ impl ProcessEnd {
     /// The reason in words, of the kinds that have one. That of a stop has its bounds before it.
     #[getter]
     fn detail(&self) -> &str {
-        match &self.0.reason {
-            ExitReason::Stopped(why) | ExitReason::NotStarted(why) | ExitReason::HostLost(why) | ExitReason::LinkLost(why) => why,
-            ExitReason::Oom { cgroup, .. } => cgroup,
-            ExitReason::Returned | ExitReason::ExitCode(_) | ExitReason::Signal { .. } => "",
-        }
+        self.0.reason.detail()
     }
 
     /// The meshes whose actors had begun their `__cleanup__` and not ended it when the process died by itself.

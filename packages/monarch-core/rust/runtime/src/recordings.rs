@@ -107,18 +107,9 @@ pub fn decode(recent: &[u8]) -> Vec<Record> {
 
 /// Kind, code or signal, and detail of an exit reason.
 fn words(reason: &ExitReason) -> (&'static str, i32, &str) {
-    let (kind, number, detail): (&'static str, i32, &str) = match reason {
-        ExitReason::Returned => ("returned", 0, ""),
-        ExitReason::ExitCode(n) => ("exit_code", *n, ""),
-        ExitReason::Signal { signal, .. } => ("signal", *signal, ""),
-        ExitReason::Stopped(why) => ("stopped", 0, why),
-        ExitReason::NotStarted(why) => ("not_started", 0, why),
-        ExitReason::HostLost(why) => ("host_lost", 0, why),
-        ExitReason::Oom { signal, cgroup } => ("oom", *signal, cgroup),
-        ExitReason::LinkLost(why) => ("link_lost", 0, why),
-    };
+    let number = reason.exit_code().or(reason.signal()).unwrap_or(0);
     // A stop's reason has its bounds before it.
-    (kind, number, detail.rsplit('\n').next().unwrap_or_default())
+    (reason.kind(), number, reason.detail().rsplit('\n').next().unwrap_or_default())
 }
 
 /// Records the end of a proc in the ring of its agent.

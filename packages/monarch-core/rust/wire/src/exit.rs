@@ -28,6 +28,42 @@ pub enum ExitReason {
     LinkLost(String),
 }
 
+impl ExitReason {
+    /// The kind of an `ExitReason` of Python.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            ExitReason::Returned => "returned",
+            ExitReason::ExitCode(_) => "exit_code",
+            ExitReason::Signal { .. } => "signal",
+            ExitReason::Stopped(_) => "stopped",
+            ExitReason::NotStarted(_) => "not_started",
+            ExitReason::HostLost(_) => "host_lost",
+            ExitReason::Oom { .. } => "oom",
+            ExitReason::LinkLost(_) => "link_lost",
+        }
+    }
+
+    pub fn exit_code(&self) -> Option<i32> {
+        if let ExitReason::ExitCode(code) = self { Some(*code) } else { None }
+    }
+
+    pub fn signal(&self) -> Option<i32> {
+        match self {
+            ExitReason::Signal { signal, .. } | ExitReason::Oom { signal, .. } => Some(*signal),
+            _ => None,
+        }
+    }
+
+    /// The reason in words, of the kinds that have one. The text of a stop has its bounds before it.
+    pub fn detail(&self) -> &str {
+        match self {
+            ExitReason::Stopped(why) | ExitReason::NotStarted(why) | ExitReason::HostLost(why) | ExitReason::LinkLost(why) => why,
+            ExitReason::Oom { cgroup, .. } => cgroup,
+            ExitReason::Returned | ExitReason::ExitCode(_) | ExitReason::Signal { .. } => "",
+        }
+    }
+}
+
 /// What is known of a proc that is gone.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ProcEnd {
