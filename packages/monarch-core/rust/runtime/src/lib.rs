@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `node` | this process: its peers, mailboxes and calls in flight |
 //! | `incomplete` | messages and answers whose large parts have not come with them |
-//! | `loss` | what becomes of calls when others are gone |
+//! | `ended_peers` | what becomes of calls when others are gone |
 //! | `peer` | another process, and what may be sent to it |
 //! | `credit` | how far a sender may run ahead of a mailbox |
 //! | `mailbox` | what an actor or port has not handled yet |
@@ -58,13 +58,13 @@ pub mod clock;
 mod console;
 pub mod credit;
 pub mod detector;
+mod ended_peers;
 pub mod gateway;
 mod graves;
 pub mod guest;
 mod incomplete;
 pub mod inspection;
 pub mod lending;
-mod loss;
 pub mod mailbox;
 pub mod node;
 mod outgoing;

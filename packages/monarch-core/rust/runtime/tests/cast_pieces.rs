@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use runtime::cast::tree::{divide, head};
+use runtime::cast::fan_out::{divide, head};
 use runtime::cast::{CastCall, Effect, InOrder, Lanes, OutOrder, Relay, Source};
 use wire::cast::{Answer, CastBody, CastFrame, CastMode, Reduced};
 use wire::runs::{AHEAD, GONE};

@@ -11,6 +11,7 @@ pub mod frame;
 pub mod greeting;
 pub mod group;
 pub mod ids;
+pub mod join_tree;
 pub mod notice;
 pub mod part;
 pub mod piece;
@@ -18,7 +19,6 @@ pub mod routed;
 pub mod runs;
 pub mod stretch;
 pub mod trace;
-pub mod tree;
 
 pub use cast::Cast;
 pub use control::Control;

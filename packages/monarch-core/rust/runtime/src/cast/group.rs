@@ -8,9 +8,9 @@ use wire::cast::{CastFrame, CastMode};
 use wire::runs::PASSED_OVER;
 use wire::{Cast, GroupId, GroupSlice, ProcUid, Runs, Span};
 
+use super::fan_out::{divide, head};
 use super::record::{Child, Record};
 use super::relay::Effect;
-use super::tree::{divide, head};
 
 pub(super) struct Group {
     pub slice: Arc<GroupSlice>,

@@ -4,27 +4,27 @@
 //! |---|---|
 //! | `order` | one sequence of frames from a process to a host |
 //! | `lanes` | what waits for large attachments, per mailbox |
-//! | `tree` | how a span of hosts is divided |
+//! | `fan_out` | how a span of hosts is divided |
 //! | `source` | the process that casts |
 //! | `call` | what the caller knows of the answers |
 //! | `relay` | a host's part in the trees of all sources |
 //! | `group` | what a relay knows of a group |
 //! | `record` | one cast at one host |
-//! | `loss` | what a relay does when others are gone |
+//! | `repair` | what a relay does when others are gone |
 //! | `notice` | who has ended, told along a tree |
 //! | `join` | how workers join in a tree |
 
 pub mod call;
+pub mod fan_out;
 mod group;
 pub mod join;
 pub mod lanes;
-mod loss;
 pub mod notice;
 pub mod order;
 pub mod record;
 pub mod relay;
+mod repair;
 pub mod source;
-pub mod tree;
 
 pub use call::CastCall;
 pub use join::{Join, JoinEffect};

@@ -13,7 +13,7 @@ use std::time::Duration;
 use wire::notice::{Ended, Notice, Roster};
 use wire::{ProcUid, Span};
 
-use super::tree::{FAN_OUT, divide, head};
+use super::fan_out::{FAN_OUT, divide, head};
 
 /// The first wait after news; the last is 16 times as long. Four hops with it are below what a user notices.
 pub const WINDOW: Duration = Duration::from_millis(2);

@@ -19,9 +19,9 @@ use std::time::Duration;
 use wire::cast::{Answer, Attachment, CastFrame, CastMode, Reduced, Taken};
 use wire::{Cast, GroupId, GroupSlice, MailboxId, ProcUid, Runs, Span, Status};
 
+use super::fan_out::{FAN_OUT, divide, head};
 use super::group::{Group, pass_on, passed_over};
 use super::record::{Child, LARGE, Own, Record, Task};
-use super::tree::{FAN_OUT, divide, head};
 
 /// What was taken is said once in so long: broadcasts follow each other closely, and nobody waits for this.
 pub const TAKEN_DELAY: Duration = Duration::from_millis(2);

@@ -12,7 +12,7 @@ use net::trunk::{FRAMES, HEART};
 use net::trust::{DialTrust, JobId, Kind, Refused, Target};
 use wire::control::HostEntry;
 use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
-use wire::tree::Word;
+use wire::join_tree::Word;
 use wire::{Control, ProcUid, SlotId, Status};
 
 use super::{Gateway, Host, Job, RELEASE};

@@ -13,8 +13,8 @@ use net::lock::lock;
 use net::trust::Lifetime;
 use wire::control::HostEntry;
 use wire::greeting::{self, Greeting};
+use wire::join_tree::{Said, Word, Worker};
 use wire::notice::{Joined, Joining};
-use wire::tree::{Said, Word, Worker};
 use wire::{ProcUid, SlotId, Status};
 
 use super::join::{Attempts, ENDED, Ticket, random};

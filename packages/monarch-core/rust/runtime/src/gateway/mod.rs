@@ -14,25 +14,25 @@
 //! | `join` | streams that this process opens |
 //! | `arrive` | streams that come in |
 //! | `joins` | many hosts that join at once, by a tree |
-//! | `tree` | what goes along that tree, and who is above and below |
+//! | `join_tree` | what goes along that tree, and who is above and below |
 //! | `evidence` | signs of life along it |
 //! | `bulk` | streams for bulk data, which are handed to processes |
 //! | `tunnel` | hosts that are reached through the agent of another one |
 //! | `refusals` | how many refusals of strangers are reported one by one |
-//! | `loss` | who is silent, who has left, and what becomes of their work |
+//! | `host_loss` | who is silent, who has left, and what becomes of their work |
 
 mod arrive;
 mod bulk;
 mod cast;
 mod evidence;
 mod forward;
+mod host_loss;
 mod job;
 mod join;
+mod join_tree;
 mod joins;
 mod large;
-mod loss;
 mod refusals;
-mod tree;
 mod tunnel;
 
 use std::collections::{HashMap, HashSet, VecDeque};

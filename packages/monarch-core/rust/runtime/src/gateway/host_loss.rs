@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use net::lock::lock;
 use net::trunk::{FRAMES, HEART, StreamEnd};
 use wire::greeting::Beat;
-use wire::tree::{Ending, Word};
+use wire::join_tree::{Ending, Word};
 use wire::{Control, ProcUid};
 
 use super::forward::host_end;

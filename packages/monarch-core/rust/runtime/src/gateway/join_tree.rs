@@ -17,7 +17,7 @@ use net::trunk::Trunk;
 use wire::cursor::Cursor;
 use wire::frame::{CARRIED, TREE};
 use wire::greeting::{self, Beat};
-use wire::tree::{Along, Ending, Word};
+use wire::join_tree::{Along, Ending, Word};
 use wire::{Control, ProcUid};
 
 use super::joins::Run;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use wire::{GroupId, ProcUid};
 
+use super::fan_out::head;
 use super::group::pass_on;
 use super::record::{Child, Own};
 use super::relay::{Effect, Relay};
-use super::tree::head;
 
 impl Relay {
     /// Procs are gone, here or elsewhere.
