@@ -24,7 +24,7 @@ from tools.project import CORE, RDMA, ROOT, RUST
 PY = sys.executable
 # What is installed beside this interpreter comes first, also where nobody has activated its environment.
 PATH = os.pathsep.join([str(Path(PY).parent), os.environ.get("PATH", os.defpath)])
-RUST_TESTED = ("monarch-events", "monarch-wire", "monarch-net", "monarch-runtime", "monarch-bulk")
+RUST_TESTED = ("monarch-events", "monarch-files", "monarch-wire", "monarch-net", "monarch-runtime", "monarch-bulk")
 # What pytest and cargo test say last.
 CLOSING = re.compile(r"^(?:=+ .*\b(?:passed|failed|errors?|no tests ran)\b.* =+|test result: (?!ok. 0 passed).*)$")
 

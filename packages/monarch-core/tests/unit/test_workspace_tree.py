@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -116,8 +118,8 @@ def test_what_is_remembered_is_not_read_again(top: Path, monkeypatch: pytest.Mon
     settle(top)
     first = look(top)
     read: list[bytes] = []
-    original = workspace_tree._read_digest
-    monkeypatch.setattr(workspace_tree, "_read_digest", lambda path: read.append(path) or original(path))
+    original = workspace_tree.digest_files
+    monkeypatch.setattr(workspace_tree, "digest_files", lambda paths: read.extend(paths) or original(paths))
     monkeypatch.setattr(workspace_tree, "_TICK_NS", 0)
     second = look(top)
     # Their status changed a moment ago, by `settle`, so the first look did not trust them.
@@ -204,16 +206,28 @@ def test_links_that_no_host_could_follow(top: Path, tmp_path: Path, target: str)
 
 def test_a_file_that_keeps_changing(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(top, {"a": "x"})
-    original = os.read
+    original = workspace_tree.digest_files
 
-    def read(fd: int, n: int) -> bytes:
-        data = original(fd, n)
-        (top / "a").write_text("x" * (os.fstat(fd).st_size + 1))
-        return data
+    def unsettled(paths: list[bytes]) -> list[Any]:
+        read = [found for found in original(paths) if not isinstance(found, OSError)]
+        return [SimpleNamespace(record=found.record, digests=found.digests, settled=False) for found in read]
 
-    monkeypatch.setattr(workspace_tree.os, "read", read)
+    monkeypatch.setattr(workspace_tree, "digest_files", unsettled)
     with pytest.raises(SourceChanged, match="/a changes while it is read"):
         look(top)
+
+
+def test_a_file_outside_that_a_link_leads_to_changes(top: Path, tmp_path: Path) -> None:
+    fill(tmp_path, {"outside": "1"})
+    (top / "d").mkdir()
+    (top / "d" / "l").symlink_to(tmp_path / "outside")
+    settle(top)
+    look(top)
+    # The listing of `d` is as it was.
+    os.utime(top / "d" / "l", ns=(10**18, 10**18), follow_symlinks=False)
+    workspace = [look(top).digest, look(top).digest]
+    fill(tmp_path, {"outside": "2"})
+    assert workspace[0] == workspace[1] != look(top).digest
 
 
 def test_names_that_are_no_text(top: Path) -> None:

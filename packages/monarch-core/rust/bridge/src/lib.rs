@@ -7,6 +7,7 @@ mod call;
 mod caller;
 mod cell;
 mod events;
+mod files;
 mod gil;
 mod hosts;
 mod look_in;
@@ -79,6 +80,12 @@ mod _native {
     }
 
     #[pyo3::pymodule]
+    mod files {
+        #[pymodule_export]
+        use crate::files::{Blake3, FileDigest, blake3, digest_files, list_directories};
+    }
+
+    #[pyo3::pymodule]
     mod system {
         #[pymodule_export]
         use crate::process_end::ProcessEnd;
@@ -107,6 +114,7 @@ mod _native {
         let modules = sys.getattr("modules")?;
         modules.set_item("monarch._core._native.bulk", module.getattr("bulk")?)?;
         modules.set_item("monarch._core._native.events", module.getattr("events")?)?;
+        modules.set_item("monarch._core._native.files", module.getattr("files")?)?;
         modules.set_item("monarch._core._native.protocol", module.getattr("protocol")?)?;
         modules.set_item("monarch._core._native.system", module.getattr("system")?)
     }

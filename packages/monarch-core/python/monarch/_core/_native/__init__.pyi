@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, final
 
 from . import bulk as bulk
 from . import events as events
+from . import files as files
 from . import protocol as protocol
 from . import system as system
 
@@ -37,6 +38,7 @@ __all__ = [
     "control_directory",
     "enter_trace",
     "events",
+    "files",
     "hold_gil",
     "leave_trace",
     "look_in",

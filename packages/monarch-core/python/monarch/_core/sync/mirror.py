@@ -18,8 +18,9 @@ import marshal
 import os
 from contextlib import contextmanager
 
+from monarch._core._native.files import Blake3
 from monarch._core.process.identity import new_uid
-from monarch._core.sync.node import DIRECTORY, EXECUTABLE, FILE, LINK, MalformedTree, digest_of, new_hash, parse_node, stays_within
+from monarch._core.sync.node import DIGEST, DIRECTORY, EXECUTABLE, FILE, LINK, MalformedTree, digest_of, parse_node, stays_within
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -278,7 +279,7 @@ class Mirror:
     def receive_piece(self, digest: bytes, offset: int, data: bytes, is_last: bool) -> None:
         """A piece of a file, in order."""
         if offset == 0:
-            self.pieces[digest] = (new_hash(), self.pack_end, 0)
+            self.pieces[digest] = (Blake3(), self.pack_end, 0)
         h, start, size = self.pieces[digest]
         if offset != size:
             raise MalformedTree(f"a piece at {offset} of a file of which {size} bytes are there")
@@ -290,7 +291,7 @@ class Mirror:
         self.pieces[digest] = (h, start, size + len(data))
         if is_last:
             del self.pieces[digest]
-            if h.digest() != digest:
+            if h.digest()[:DIGEST] != digest:
                 raise MalformedTree("a file is not what its digest says")
             self.contents[digest] = (start, size + len(data))
 

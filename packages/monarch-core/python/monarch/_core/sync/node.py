@@ -8,11 +8,12 @@ checked entry by entry: names are single components, links stay within the tree.
 from __future__ import annotations
 
 import posixpath
-from hashlib import blake2b
+
+from monarch._core._native.files import blake3
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NamedTuple
+    from typing import NamedTuple
 else:
     from collections import namedtuple
 
@@ -38,11 +39,8 @@ class MalformedTree(ValueError):
 
 
 def digest_of(data: bytes | memoryview) -> bytes:
-    return blake2b(data, digest_size=DIGEST).digest()
-
-
-def new_hash() -> Any:
-    return blake2b(digest_size=DIGEST)
+    """BLAKE3, cut off."""
+    return blake3(data)[:DIGEST]
 
 
 def pack_node(entries: list[Entry]) -> bytes:

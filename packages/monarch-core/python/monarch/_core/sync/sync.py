@@ -13,11 +13,12 @@ import os
 import sys
 from time import monotonic
 
+from monarch._core._native.files import Blake3
 from monarch._core.call.future import Future
 from monarch._core.process.current import current_process
 from monarch._core.process.process import LocalProcess
 from monarch._core.sync import path as workspace_path
-from monarch._core.sync.node import new_hash
+from monarch._core.sync.node import DIGEST
 from monarch._core.sync.receiver import WorkspaceReceiver
 from monarch._core.sync.tree import SourceChanged, Tree, scan
 from monarch._core.sync.update import ask_procs
@@ -261,14 +262,14 @@ class Sending:
 
 def _pieces(digest: bytes, path: bytes) -> Iterator[bytes]:
     """A file's content, at least one piece; `SourceChanged` at its end if it is not what it was."""
-    h = new_hash()
+    h = Blake3()
     try:
         with open(path, "rb", buffering=0) as f:
             data = f.read(BATCH)
             while True:
                 h.update(data)
                 following = f.read(BATCH) if len(data) == BATCH else b""
-                if not following and h.digest() != digest:
+                if not following and h.digest()[:DIGEST] != digest:
                     break
                 yield data
                 if not following:

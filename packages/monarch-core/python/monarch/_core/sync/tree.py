@@ -2,7 +2,7 @@
 
 The look is like git's: every file's inode, size, times and mode are compared with those remembered, in a file of the user's cache
 directory; equal ones keep their digest. A file that was written just before it was read may change again within the same tick of the
-file system's clock: such ones are read again the next time. The rest of the time is one `scandir` a directory and one `lstat` a file.
+file system's clock: such ones are read again the next time. A directory whose listing is the same, byte for byte, is not taken apart.
 
 Left out: what `.gitignore` files say, also those above the directory up to the top of its git work tree; `.git`; `__pycache__`; sockets,
 pipes and devices. Of a file's mode the executable bit is kept. Symbolic links are kept if they lead to somewhere in the tree; one that
@@ -16,7 +16,9 @@ import os
 import stat
 from time import time_ns
 
+from monarch._core._native.files import digest_files, list_directories
 from monarch._core.sync.gitignore import RuleChain, Rules, rules_above
+from monarch._core.sync.listing import parse_listing, parse_record
 from monarch._core.sync.node import (
     DIGEST,
     DIRECTORY,
@@ -25,7 +27,6 @@ from monarch._core.sync.node import (
     LINK,
     Entry,
     digest_of,
-    new_hash,
     pack_node,
     parse_node,
     stays_within,
@@ -36,12 +37,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from monarch._core._native.files import FileDigest
+    from monarch._core.sync.listing import Attributes
+
 # Of the cache file.
-_VERSION = 1
+_VERSION = 2
 # File times come from a clock that ticks every 1 to 10 ms; some file systems keep whole seconds, or two.
 _TICK_NS, _COARSE_TICK_NS = 50_000_000, 2_000_000_000
-_PIECE = 1 << 20
-# Reads of a file that changes meanwhile.
+# Between two looks whether the sync has been cancelled.
+_FILES_AT_ONCE = 256
+# Looks at a tree that changes meanwhile.
 _TRIES = 3
 _NEVER_SENT = (b".git", b"__pycache__")
 
@@ -80,8 +85,28 @@ class Tree:
         return found
 
 
+class _Directory:
+    """A directory while it is looked at: what is remembered of it, and what there is."""
+
+    __slots__ = ("children", "digest", "found", "has_rules", "known", "links", "listing", "node", "old", "rel", "rules", "same")
+
+    def __init__(self, rel: bytes, rules: RuleChain, old: tuple[Any, ...] | None, listing: bytes) -> None:
+        self.rel = rel
+        self.rules = rules
+        self.listing = listing
+        self.has_rules = False
+        self.old = old
+        self.known: dict[bytes, Any] = {}
+        self.found: dict[bytes, Any] = {}
+        self.children: list[bytes] = []
+        self.links: list[bytes] = []
+        # Nothing of it differs from what is remembered, but what lies in its directories may.
+        self.same = False
+        self.node = self.digest = b""
+
+
 class Scan:
-    """One look at a tree."""
+    """One look at a tree: level by level, then the contents that are new, then the nodes from the lowest level up."""
 
     def __init__(self, top: bytes, remembered: dict[bytes, tuple[Any, ...]], stopped: Callable[[], bool] = lambda: False) -> None:
         self.top = top
@@ -92,78 +117,121 @@ class Scan:
         self.changed = False
         self.stopped = stopped
         self.real_top = os.path.realpath(top)
+        # Files to be read, and the directories that they are in.
+        self.unread: list[tuple[_Directory, bytes]] = []
 
     def run(self) -> Tree:
-        self.tree.digest = self._directory(b"", self.top, rules_above(self.top))
+        listed = self._list(list(self.old))
+        levels: list[list[_Directory]] = []
+        level = [(b"", rules_above(self.top))]
+        while level:
+            self._check()
+            listed.update(self._list([rel for rel, _ in level if rel not in listed]))
+            levels.append([self._look_at(rel, rules, listed[rel]) for rel, rules in level])
+            level = [(d.rel + name + b"/", d.rules) for d in levels[-1] for name in d.children]
+        self._read()
+        digests: dict[bytes, bytes] = {}
+        for directories in reversed(levels):
+            for directory in directories:
+                digests[directory.rel] = self._pack(directory, digests)
+        # The top comes first: of equal directories, the one that was seen first is where contents are read.
+        for directories in levels:
+            for d in directories:
+                self.tree.nodes[d.digest] = d.node
+                self.tree.places.setdefault(d.digest, d.rel)
+        self.tree.digest = digests[b""]
         self.changed = self.changed or len(self.old) != len(self.new)
         return self.tree
 
-    def _directory(self, rel: bytes, path: bytes, rules: RuleChain) -> bytes:
+    def _check(self) -> None:
         if self.stopped():
             raise InterruptedError("the sync was cancelled")
-        with os.scandir(path) as it:
-            listed = {e.name: e for e in it}
-        own = listed.get(b".gitignore")
-        if own is not None and own.is_file(follow_symlinks=False):
-            with open(own.path, "rb") as f:
-                rules = RuleChain(Rules(f.read()), rel, rules)
+
+    def _list(self, rels: list[bytes]) -> dict[bytes, bytes | OSError]:
+        # The top itself may be a link.
+        return dict(zip(rels, list_directories([os.path.join(self.real_top, rel) if rel else self.real_top for rel in rels]), strict=True))
+
+    def _look_at(self, rel: bytes, rules: RuleChain, listing: bytes | OSError) -> _Directory:
+        """What of a directory has to be read."""
+        if isinstance(listing, OSError):
+            raise listing
         old = self.old.get(rel)
-        known: dict[bytes, Any] = old[3] if old is not None and old[0] == rules.key else {}
-        same = old is not None and old[0] == rules.key and len(known) == len(listed)
-        found: dict[bytes, Any] = {}
-        children: dict[bytes, bytes] = {}
-        files = 0
-        for name, e in listed.items():
-            k: Any = known.get(name)
-            if k.__class__ is tuple and len(k) == 6:
-                st = e.stat(follow_symlinks=False)
-                if (st.st_ino, st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_mode) == k[:5]:
-                    found[name] = k
-                    files += 1
-                    continue
-            is_directory = e.is_dir(follow_symlinks=False)
-            if type(k) is not int or (k != _LEFT_OUT) is not is_directory:
-                before, k = k, self._look(e, rel, rules, is_directory)
-                same = same and before == k
-            found[name] = k
-            if k == _DIRECTORY:
-                children[name] = self._directory(rel + name + b"/", e.path, rules)
-            elif type(k) is tuple:
-                files += 1
-        node = digest = b""
-        if same and old is not None:
-            digest, node = old[1], old[2]
-            same = not children or _directories(node) == children
-        if not same:
-            node = _pack(found, children)
-            digest = digest_of(node)
+        d = _Directory(rel, rules, old, listing)
+        unchanged = old is not None and old[3] == listing
+        d.has_rules = old[7] if unchanged and old is not None else _has_rules(listing)
+        if d.has_rules:
+            with open(os.path.join(self.top, rel, b".gitignore"), "rb") as f:
+                d.rules = rules = RuleChain(Rules(f.read()), rel, rules)
+        if old is not None and old[0] == rules.key:
+            d.known = old[4]
+            if unchanged:
+                d.found, d.children, d.links = dict(d.known), old[5], old[6]
+                # What a link leads to may have changed where the link has not.
+                d.found.update((name, self._link(rel, name)) for name in d.links)
+                d.same = d.found == d.known
+                return d
+        for name, found in parse_listing(listing).items():
+            self._look(d, name, found)
+        d.same = old is not None and old[0] == rules.key and d.found == d.known
+        return d
+
+    def _look(self, d: _Directory, name: bytes, found: Attributes) -> None:
+        """One name of a directory that is not as it was."""
+        kind = stat.S_IFMT(found.mode)
+        is_directory = kind == stat.S_IFDIR
+        k: Any = d.known.get(name)
+        if k.__class__ is tuple and kind == stat.S_IFREG and k[:5] == _state(found):
+            d.found[name] = k
+        elif name in _NEVER_SENT or d.rules.leaves_out(d.rel + name, name, is_directory):
+            d.found[name] = _LEFT_OUT_DIRECTORY if is_directory else _LEFT_OUT
+        elif is_directory:
+            d.found[name] = _DIRECTORY
+            d.children.append(name)
+        elif kind == stat.S_IFLNK:
+            d.links.append(name)
+            d.found[name] = self._link(d.rel, name)
+        elif kind == stat.S_IFREG:
+            d.found[name] = None
+            self.unread.append((d, name))
+        else:
+            d.found[name] = _LEFT_OUT
+
+    def _read(self) -> None:
+        for at in range(0, len(self.unread), _FILES_AT_ONCE):
+            self._check()
+            some = self.unread[at : at + _FILES_AT_ONCE]
+            paths = [os.path.join(self.real_top, d.rel, name) for d, name in some]
+            for (d, name), path, read in zip(some, paths, digest_files(paths), strict=True):
+                found, digest = _content(path, read)
+                newest = max(found.mtime_ns, found.ctime_ns)
+                tick = _COARSE_TICK_NS if found.mtime_ns % 1_000_000_000 == 0 else _TICK_NS
+                state = _state(found)
+                if newest >= self.began - tick:
+                    # It may change again within the same tick: this listing is no evidence.
+                    state = (-1, *state[1:])
+                    d.listing = b""
+                d.found[name] = (*state, digest)
+                d.same = False
+
+    def _pack(self, d: _Directory, digests: dict[bytes, bytes]) -> bytes:
+        """The digest of a directory, when those below it are known."""
+        children = {name: digests[d.rel + name + b"/"] for name in d.children}
+        if d.same and d.old is not None:
+            d.digest, d.node = d.old[1], d.old[2]
+            d.same = not children or _directories(d.node) == children
+        if not d.same:
+            d.node = _pack(d.found, children)
+            d.digest = digest_of(d.node)
+        if not d.same or (d.old is not None and d.old[3] != d.listing):
             self.changed = True
-        self.new[rel] = (rules.key, digest, node, found)
-        self.tree.files += files
-        self.tree.nodes[digest] = node
-        self.tree.places.setdefault(digest, rel)
-        return digest
+        self.new[d.rel] = (d.rules.key, d.digest, d.node, d.listing, d.found, d.children, d.links, d.has_rules)
+        self.tree.files += sum(k.__class__ is tuple for k in d.found.values())
+        return d.digest
 
-    def _look(self, e: os.DirEntry[bytes], rel: bytes, rules: RuleChain, is_directory: bool) -> Any:
-        """What a name is that is new, or not what it was."""
-        if e.name in _NEVER_SENT or rules.leaves_out(rel + e.name, e.name, is_directory):
-            return _LEFT_OUT_DIRECTORY if is_directory else _LEFT_OUT
-        if is_directory:
-            return _DIRECTORY
-        if e.is_symlink():
-            return self._link(e, rel)
-        return self._file(e.path) if e.is_file(follow_symlinks=False) else _LEFT_OUT
-
-    def _file(self, path: bytes) -> tuple[Any, ...]:
-        st, digest = _read_digest(path)
-        newest = max(st.st_mtime_ns, st.st_ctime_ns)
-        tick = _COARSE_TICK_NS if st.st_mtime_ns % 1_000_000_000 == 0 else _TICK_NS
-        inode = st.st_ino if newest < self.began - tick else -1
-        return (inode, st.st_size, st.st_mtime_ns, st.st_ctime_ns, st.st_mode, digest)
-
-    def _link(self, e: os.DirEntry[bytes], rel: bytes) -> tuple[Any, ...]:
-        target = os.readlink(e.path)
-        real = os.path.realpath(e.path)
+    def _link(self, rel: bytes, name: bytes) -> tuple[Any, ...]:
+        path = os.path.join(self.top, rel, name)
+        target = os.readlink(path)
+        real = os.path.realpath(path)
         inside = real == self.real_top or real.startswith(self.real_top + b"/")
         directory = rel.rstrip(b"/")
         if not target.startswith(b"/") and stays_within(directory, target) and (inside or not os.path.exists(real)):
@@ -172,11 +240,11 @@ class Scan:
             here = os.path.join(self.real_top, directory)
             return (LINK, os.path.relpath(real, here), 0)
         if os.path.isfile(real):
-            st, digest = _read_digest(real)
-            return (EXECUTABLE if st.st_mode & stat.S_IXUSR else FILE, digest, st.st_size)
+            found, digest = _content(real, digest_files([real])[0])
+            return (EXECUTABLE if found.mode & stat.S_IXUSR else FILE, digest, found.size)
         what = "a directory outside" if os.path.isdir(real) else "what is not there"
         raise ValueError(
-            f"symbolic link {os.fsdecode(e.path)} leads to {what} ({os.fsdecode(target)}): hosts could not follow it. "
+            f"symbolic link {os.fsdecode(path)} leads to {what} ({os.fsdecode(target)}): hosts could not follow it. "
             "Leave it out by .gitignore, or name its target as a directory of the workspace"
         )
 
@@ -199,27 +267,22 @@ def _directories(node: bytes) -> dict[bytes, bytes]:
     return {e.name: e.digest for e in parse_node(node) if e.kind == DIRECTORY}
 
 
-def _read_digest(path: bytes) -> tuple[os.stat_result, bytes]:
-    """Digest of a file's content, and what the file was like; read again if it changes meanwhile."""
-    for _ in range(_TRIES):
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            before = os.fstat(fd)
-            data = os.read(fd, _PIECE)
-            if len(data) < _PIECE:
-                digest = digest_of(data)
-            else:
-                h = new_hash()
-                while data:
-                    h.update(data)
-                    data = os.read(fd, _PIECE)
-                digest = h.digest()
-            after = os.fstat(fd)
-        finally:
-            os.close(fd)
-        if (before.st_size, before.st_mtime_ns, before.st_ctime_ns) == (after.st_size, after.st_mtime_ns, after.st_ctime_ns):
-            return after, digest
-    raise SourceChanged(f"{os.fsdecode(path)} changes while it is read")
+def _has_rules(listing: bytes) -> bool:
+    found = parse_listing(listing).get(b".gitignore")
+    return found is not None and stat.S_ISREG(found.mode)
+
+
+def _state(found: Attributes) -> tuple[int, int, int, int, int]:
+    return found.inode, found.size, found.mtime_ns, found.ctime_ns, found.mode
+
+
+def _content(path: bytes, read: FileDigest | OSError) -> tuple[Attributes, bytes]:
+    """What a file was like when it was read, and the digest of its content."""
+    if isinstance(read, OSError):
+        raise read
+    if not read.settled:
+        raise SourceChanged(f"{os.fsdecode(path)} changes while it is read")
+    return parse_record(read.record), read.digests[:DIGEST]
 
 
 # ---- what is remembered

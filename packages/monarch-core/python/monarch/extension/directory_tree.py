@@ -1,0 +1,28 @@
+"""Directories and files of this machine, for programs that compare a tree with what it was: listings, and digests of contents.
+
+`list_directories` and `digest_files` read with several threads, which do not hold the GIL. A listing holds the attributes of all entries of
+a directory; equal bytes mean that nothing there has changed, so the digests of its files still hold. A tree of 30,000 files in 2,000
+directories is compared in 40 ms on two processors (`bench/directory_tree.py`).
+
+>>> import os, tempfile
+>>> with tempfile.TemporaryDirectory() as folder:
+...     with open(os.path.join(folder, "a"), "w") as file:
+...         _ = file.write("text")
+...     [listing] = list_directories([os.fsencode(folder)])
+...     parse_listing(listing)[b"a"].size
+4
+"""
+
+from monarch._core._native.files import Blake3, FileDigest, blake3, digest_files, list_directories
+from monarch._core.sync.listing import Attributes, parse_listing, parse_record
+
+__all__ = [
+    "Attributes",
+    "Blake3",
+    "FileDigest",
+    "blake3",
+    "digest_files",
+    "list_directories",
+    "parse_listing",
+    "parse_record",
+]
