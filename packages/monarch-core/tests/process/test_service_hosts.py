@@ -15,7 +15,7 @@ from service_actors import Perch, declare
 from worker_processes import Workers
 
 from monarch.actor import ActorError, HostMesh, endpoint, this_host
-from monarch.extension import ServiceError, ask, member, places, reach, serve, service
+from monarch.extension import Request, RequestError, ServiceError, ask, member, places, reach, serve, service
 
 HERE = str(Path(__file__).parent)
 
@@ -26,6 +26,7 @@ class Asker(Perch):
     def __init__(self, color: str = "green") -> None:
         super().__init__(color)
         serve("perch.echo", lambda request: bytes(reversed(request.body)))
+        serve("perch.never", self.keep)
 
     @endpoint
     def places(self) -> tuple[int, list[tuple[int, int]]]:
@@ -38,6 +39,25 @@ class Asker(Perch):
         job, host = next(place for place in there if place[0] in mine)
         reach(proc, host, job)
         return ask(proc, "perch.echo", b"abc").get(timeout=20)
+
+    def keep(self, request: Request) -> None:
+        request.defer()
+        self.kept = request
+
+    @endpoint
+    def wait_for(self, proc: int, there: list[tuple[int, int]]) -> None:
+        """Asks what is never answered, by way of the job that both serve since last."""
+        mine = dict(places())
+        job, host = next(place for place in reversed(there) if place[0] in mine)
+        reach(proc, host, job)
+        self.waiting = ask(proc, "perch.never", b"")
+
+    @endpoint
+    def outcome(self) -> str:
+        try:
+            return repr(self.waiting.get(timeout=20))
+        except RequestError as e:
+            return f"{e.code}: {e.end.describe() if e.end else e}"
 
     @endpoint
     def ask_on(self, proc: int, host: int) -> bytes:
@@ -148,6 +168,33 @@ def test_end_of_a_job_leaves_the_others_their_service(workers: Workers, hosts: H
     assert third.shared == pids
     third.use()
     third.end(False)
+
+
+INTRODUCES = """
+import os, sys
+from monarch.actor import attach_to_workers
+from monarch.extension import service
+from service_actors import declare
+from test_service_hosts import Asker
+secret = {"secret": sys.argv[2]} if sys.argv[2] else {}
+found = service(attach_to_workers(workers=sys.argv[3:], **secret), declare("neighbours", Asker, shared=True))
+first, second = (found.slice(hosts=rank) for rank in range(2))
+first.wait_for.call_one(*second.places.call_one().get()).get()
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "ends"])
+def test_end_of_the_job_by_which_services_know_each_other_fails_their_requests(how: str) -> None:
+    paths = os.pathsep.join([HERE, *filter(None, sys.path)])
+    with Workers(2, env={**os.environ, "PYTHONPATH": HERE}) as both:
+        services = service(both.attach(), declare("neighbours", Asker, shared=True))
+        command = [sys.executable, "-c", INTRODUCES, how, both.trust().get("secret", ""), *both.addresses]
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": paths}, timeout=50, check=how == "ends")
+        assert services.slice(hosts=0).outcome.call_one().get(timeout=30).startswith("request_proc_ended: ")
+        # Both go on for those that have them.
+        assert list(services.double.call(2).get().values()) == [4, 4]
 
 
 def test_end_of_an_agent_ends_its_services_only() -> None:

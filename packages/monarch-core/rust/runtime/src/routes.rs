@@ -71,6 +71,11 @@ impl Node {
         }
     }
 
+    /// Is that the host, or a process there that is known here?
+    pub(crate) fn is_on(&self, uid: ProcUid, host: ProcUid) -> bool {
+        uid == host || self.routes.place(uid).is_some_and(|place| place.host == host)
+    }
+
     /// What its link has brought, to or from another host.
     pub(crate) fn on_carried(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
         match self.gateway() {

@@ -8,6 +8,7 @@ use wire::{Control, ProcUid};
 
 use crate::agent::{Agent, LINGER, Proc};
 use crate::gateway::Job;
+use crate::node::Node;
 
 impl Agent {
     /// What this host is called in the job of a process that asks for something.
@@ -94,23 +95,36 @@ impl Agent {
     /// A host is gone: procs that know somebody there are told, and those that somebody there owned are stopped.
     pub(crate) fn host_ended(&self, host: ProcUid, end: &ProcEnd) {
         let Some(node) = self.node() else { return };
-        let there = |uid: &ProcUid| *uid == host || node.routes.place(*uid).is_some_and(|p| p.host == host);
-        let (told, orphans) = {
+        let there = |uid: &ProcUid| node.is_on(*uid, host);
+        let orphans: Vec<ProcUid> = {
+            let state = lock(&self.state);
+            state.procs.iter().filter(|(_, p)| p.stopping.is_none() && there(&p.owner)).map(|(uid, _)| *uid).collect()
+        };
+        self.tell_of_host(&node, host, end, |_| true);
+        orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, "its owner is gone"));
+    }
+
+    /// A job is over that had this host in it: services that have reached processes there by way of it are told. The procs of the job
+    /// itself are ended.
+    pub(crate) fn host_left(&self, host: ProcUid, here: ProcUid, end: &ProcEnd) {
+        let Some(node) = self.node() else { return };
+        self.tell_of_host(&node, host, end, |proc| proc.here != here);
+    }
+
+    fn tell_of_host(&self, node: &Node, host: ProcUid, end: &ProcEnd, to: impl Fn(&Proc) -> bool) {
+        let told = {
             let mut state = lock(&self.state);
-            let gone: Vec<ProcUid> = state.linked.keys().filter(|uid| there(uid)).copied().collect();
+            let gone: Vec<ProcUid> = state.linked.keys().filter(|uid| node.is_on(**uid, host)).copied().collect();
             let mut told = HashSet::new();
             for uid in gone {
                 told.extend(state.linked.remove(&uid).unwrap_or_default());
             }
-            told.retain(|uid| state.procs.contains_key(uid));
-            let orphans: Vec<ProcUid> =
-                state.procs.iter().filter(|(_, p)| p.stopping.is_none() && there(&p.owner)).map(|(uid, _)| *uid).collect();
-            (told, orphans)
+            told.retain(|uid| state.procs.get(uid).is_some_and(&to));
+            told
         };
         for proc in told {
             node.peer_unlinked(proc).0.send_control(Control::ProcsEnded { ends: vec![(host, end.clone())] });
         }
-        orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, "its owner is gone"));
     }
 
     /// A job is over here: all that is left of it goes.

@@ -304,6 +304,10 @@ impl Gateway {
         if let Some(node) = self.node() {
             if let Some(agent) = node.agent() {
                 agent.host_ended(job.id, &host_end("", why));
+                // Services of other hosts were reached through this job; those here that wait for them would wait for ever.
+                for host in job.hosts().into_iter().filter(|h| h.id != job.id) {
+                    agent.host_left(host.id, job.here, &host_end(&host.name(), "the job through which it was reached has ended"));
+                }
                 agent.job_ended(job.here, why);
             }
             node.procs_ended(vec![(job.id, host_end("", why))]);
