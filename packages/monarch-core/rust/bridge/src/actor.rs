@@ -7,7 +7,7 @@ use std::sync::Arc;
 use net::sys;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
-use runtime::mailbox::{CHOSEN, Consumer, Delivery, answer_rank};
+use runtime::node::mailbox::{CHOSEN, Consumer, Delivery, answer_rank};
 use runtime::{Incoming, Mailbox, Node};
 use wire::frame::{EXPLICIT_PORT, STOP};
 use wire::{MailboxId, Status};

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use runtime::mailbox::{CHOSEN, answer_rank};
+use runtime::node::mailbox::{CHOSEN, answer_rank};
 use runtime::{Incoming, Mailbox, Node};
 use wire::frame::TRACED;
 use wire::{ProcUid, SlotId, Status, Trace};

@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
-use runtime::caster::Group;
-use runtime::lending::UNDECIDED;
-use runtime::mailbox::CHOSEN;
-use runtime::peer::{Head, Sent};
+use runtime::node::caster::Group;
+use runtime::node::lending::UNDECIDED;
+use runtime::node::mailbox::CHOSEN;
+use runtime::node::peer::{Head, Sent};
 use runtime::{Cell, Mode, Node, Payload, Peer};
 use wire::frame::EXPLICIT_PORT;
 use wire::{MailboxId, ProcUid, SlotId};
@@ -253,7 +253,7 @@ impl Caller {
 pub fn message<'a>(py: Python<'a>, node: &Node, peers: &[Arc<Peer>], pickled: &'a Pickled) -> PyResult<Payload<'a>> {
     let len = pickled.len(py);
     if !peers.iter().all(|peer| peer.takes(len)) {
-        let most = runtime::peer::MOST_BETWEEN_HOSTS;
+        let most = runtime::node::peer::MOST_BETWEEN_HOSTS;
         let why = format!("a message of {len} bytes is too large for another host: at most {most}, send it in parts");
         return Err(undeliverable(py, why));
     }

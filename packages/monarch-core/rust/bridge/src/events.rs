@@ -267,7 +267,7 @@ impl EventMemory {
 /// The last events that a proc's end came with.
 #[pyfunction]
 pub fn decode(recent: &[u8]) -> Vec<Event> {
-    runtime::recordings::decode(recent).into_iter().map(Event).collect()
+    runtime::agent::recordings::decode(recent).into_iter().map(Event).collect()
 }
 
 /// This process records its events.

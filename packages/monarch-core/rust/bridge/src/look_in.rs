@@ -17,7 +17,7 @@ const LONGEST: usize = 1 << 30;
 /// The uids of the agents that listen on this machine. Where their sockets have abstract names, those of other users are among them.
 #[pyfunction]
 pub fn agents(py: Python<'_>) -> Vec<u64> {
-    gil::blocking(py, runtime::guest::agents).into_iter().map(|uid| uid.0).collect()
+    gil::blocking(py, runtime::node::guest::agents).into_iter().map(|uid| uid.0).collect()
 }
 
 /// The directory of the control sockets of this user, which may not be there.
@@ -35,7 +35,7 @@ pub fn look_in<'py>(py: Python<'py>, agent: u64, me: u64, what: u8, timeout: f64
 
 fn ask(agent: ProcUid, me: ProcUid, what: u8, timeout: Duration) -> Result<Vec<u8>, String> {
     let deadline = Instant::now() + timeout;
-    let fd = runtime::guest::dial(agent, me).map_err(|e| format!("cannot reach it: {e}"))?;
+    let fd = runtime::node::guest::dial(agent, me).map_err(|e| format!("cannot reach it: {e}"))?;
     let mut stream = std::os::unix::net::UnixStream::from(fd);
     let question = Frame::Control(Control::Inspect { id: 1, what }).encode();
     stream.write_all(&question).map_err(|e| format!("it does not listen: {e}"))?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use runtime::peer::Head;
+use runtime::node::peer::Head;
 use runtime::{Mailbox, Mode, Node};
 use wire::frame::{EXCEPTION, RANKED, RETURN, TO_PORT};
 use wire::{MailboxId, ProcUid, SlotId, Status};
@@ -87,7 +87,7 @@ pub fn send_to_port(
         flags,
         ..Head::default()
     };
-    if send(py, &process.node, &peer, &head, &payload, &pickled)? == runtime::peer::Sent::Ended && give_back {
+    if send(py, &process.node, &peer, &head, &payload, &pickled)? == runtime::node::peer::Sent::Ended && give_back {
         process.node.undelivered_to_ended(&head, &peer);
     }
     Ok(())

@@ -7,10 +7,10 @@ use std::time::Duration;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use runtime::agent::AgentOptions;
-use runtime::census::Asker;
-use runtime::lending::{NEVER, UNDECIDED};
-use runtime::peer::Head;
-use runtime::simulated::Launcher;
+use runtime::agent::census::Asker;
+use runtime::node::lending::{NEVER, UNDECIDED};
+use runtime::node::peer::Head;
+use runtime::node::simulated::Launcher;
 use runtime::{Agent, Mode, Node, SystemEvent};
 use wire::control::ProcPlan;
 use wire::frame::STOP;
@@ -212,7 +212,7 @@ impl Process {
                 flags: STOP,
                 ..Head::default()
             };
-            let local = || vec![runtime::payload::OutPart { bytes: body, readonly: true }];
+            let local = || vec![runtime::node::payload::OutPart { bytes: body, readonly: true }];
             self.node.send_message(peer, &head, &payload, local, true);
             if peer.ended().is_some() {
                 self.node.fail_rank(&inner, i as u32, peer);
@@ -456,7 +456,7 @@ impl Process {
     fn lend_from(&self, bytes: Option<i64>) {
         self.node.lending.lend_from(match bytes {
             None => NEVER,
-            Some(bytes) => usize::try_from(bytes).map_or(UNDECIDED, |n| n.clamp(runtime::payload::SHARE, UNDECIDED - 1)),
+            Some(bytes) => usize::try_from(bytes).map_or(UNDECIDED, |n| n.clamp(runtime::node::payload::SHARE, UNDECIDED - 1)),
         });
     }
 
@@ -562,7 +562,7 @@ impl Process {
     /// The processes of this agent whose events are recorded or were: (proc, pid, file, ended, name, job), this process first.
     fn recorded(&self) -> Vec<(u64, u32, String, bool, String, u64)> {
         let own = std::process::id();
-        let row = |r: runtime::recordings::Recording| {
+        let row = |r: runtime::agent::recordings::Recording| {
             (r.of.proc.0, r.of.pid, format!("/proc/{own}/fd/{}", r.fd), r.end.is_some(), r.of.name, r.of.job.0)
         };
         self.node.agent().map_or(vec![], |a| a.recorded().into_iter().map(row).collect())

@@ -3,8 +3,8 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use runtime::node::system::FAILURE;
 use runtime::supervision::Member;
-use runtime::system::FAILURE;
 use runtime::{Node, SystemEvent};
 use wire::cursor::Cursor;
 use wire::exit::ProcEnd;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use net::sys;
 use pyo3::prelude::*;
-use runtime::cell::Watcher;
+use runtime::node::cell::Watcher;
 
 pub struct Ready {
     tokens: Mutex<Vec<u64>>,

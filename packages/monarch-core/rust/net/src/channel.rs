@@ -19,7 +19,7 @@ const ACK_FRAMES: u64 = 512;
 /// The two sides do not agree on what was received.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Disagree {
-    /// The other side has acknowledged more than it now claims: the claim was made earlier, for an attempt that was given up since.
+    /// A claim was made earlier, for another attempt: the other side has acknowledged more since, or this side has received more.
     Stale,
     /// The other side claims more than was sent.
     Ahead,

@@ -6,6 +6,7 @@
 //! A stream that gives way to another one is reset. A process that ends closes all of its streams in the usual way, as does something
 //! in between that ends: the other side dials again to learn which.
 
+mod heart_stream;
 mod routed;
 mod standstill;
 
@@ -196,15 +197,28 @@ impl Trunk {
         }
     }
 
-    /// Gives the trunk a stream for its frames, in the place of one that it may still have. `peer_received`: what the other side has.
-    /// `prologue` goes out first: the answer to a greeting; `early` has come already, behind such an answer.
-    pub fn attach(self: &Arc<Self>, stream: Stream, peer_received: u64, prologue: &[u8], early: Vec<u8>) -> Result<(), Disagree> {
+    /// Gives the trunk a stream for its frames, in the place of one that it may still have. `received`: what this side has told the other
+    /// one that it has, which sends the rest; `peer_received`: what the other side has. `prologue` goes out first: the answer to a greeting;
+    /// `early` has come already, behind such an answer.
+    ///
+    /// `Stale` if more has come since this side told: the other side would send that again, and it would count twice.
+    pub fn attach(
+        self: &Arc<Self>,
+        stream: Stream,
+        received: u64,
+        peer_received: u64,
+        prologue: &[u8],
+        early: Vec<u8>,
+    ) -> Result<(), Disagree> {
         let mut input = lock(&self.input);
         let mut pipe = lock(&self.pipe);
         if pipe.closed || self.is_still() {
             return Ok(());
         }
         // Before the old stream goes: a stale claim takes nothing away.
+        if input.inbox.received != received {
+            return Err(Disagree::Stale);
+        }
         pipe.outbox.can_resume(peer_received)?;
         if let Some((old, token)) = pipe.stream.take() {
             self.poller.remove(token, old.fd());
@@ -227,53 +241,6 @@ impl Trunk {
         let me = self.clone();
         self.poller.spawn(Box::new(move || me.begin(token)));
         Ok(())
-    }
-
-    /// Gives the trunk a heartbeat stream.
-    pub fn attach_heart(self: &Arc<Self>, stream: Stream, prologue: &[u8], early: Vec<u8>) {
-        let mut heart = lock(&self.heart);
-        if self.is_closed() || self.is_still() {
-            return;
-        }
-        if let Some(old) = heart.take() {
-            self.poller.remove(old.token, old.stream.fd());
-            sys::reset(old.stream.fd());
-        }
-        let (fd, token) = (stream.fd(), self.poller.token());
-        *heart = Some(Heart::new(stream, token, prologue, early));
-        drop(heart);
-        let _ = self.poller.add(token, fd, Arc::new(Beats(self.clone(), token)));
-        let me = self.clone();
-        self.poller.spawn(Box::new(move || {
-            me.flush_heart(token);
-            me.read_heart(token);
-        }));
-    }
-
-    fn flush_heart(&self, token: u64) {
-        if let Some(h) = lock(&self.heart).as_mut().filter(|h| h.token == token && !self.is_still()) {
-            // The reader is told the same, and reports it.
-            let _ = h.flush();
-            self.poller.want_write(h.token, h.stream.fd(), h.want_write);
-        }
-    }
-
-    pub fn has_heart(&self) -> bool {
-        lock(&self.heart).is_some()
-    }
-
-    pub fn beat(&self, beat: &Beat) {
-        if !self.has_heart() && self.is_routed() {
-            return self.handler.carry_beat(self, beat);
-        }
-        let mut heart = lock(&self.heart);
-        let Some(h) = heart.as_mut().filter(|_| !self.is_still()) else { return };
-        let before = h.want_write;
-        // The reader is told the same, and reports it.
-        let _ = h.send(beat);
-        if h.want_write != before {
-            self.poller.want_write(h.token, h.stream.fd(), h.want_write);
-        }
     }
 
     /// Sends one frame, whose length and kind are at the start of the pieces, past all parts.
@@ -489,29 +456,6 @@ impl Trunk {
         self.handler.broken(self, FRAMES, end);
     }
 
-    fn read_heart(self: &Arc<Self>, token: u64) {
-        let mut beats = Vec::new();
-        let end = {
-            let mut heart = lock(&self.heart);
-            let Some(h) = heart.as_mut().filter(|h| h.token == token && !self.is_still()) else { return };
-            let end = h.read(&mut beats);
-            if end.is_some()
-                && let Some(old) = heart.take()
-            {
-                self.poller.remove(token, old.stream.fd());
-                sys::reset(old.stream.fd());
-            }
-            end
-        };
-        if !beats.is_empty() {
-            self.handler.heard(self);
-        }
-        beats.into_iter().for_each(|b| self.handler.beat(self, b));
-        if let Some(end) = end {
-            self.handler.broken(self, HEART, end);
-        }
-    }
-
     /// Ends the trunk from this side, as the end of a process looks; the handler is not told. What was sent goes out, if there is room.
     pub fn close(&self) {
         let mut pipe = lock(&self.pipe);
@@ -578,19 +522,6 @@ impl Source for Frames {
         }
         if events & !(libc::EPOLLOUT as u32) != 0 {
             self.0.read(self.1);
-        }
-    }
-}
-
-struct Beats(Arc<Trunk>, u64);
-
-impl Source for Beats {
-    fn ready(&self, events: u32) {
-        if events & libc::EPOLLOUT as u32 != 0 {
-            self.0.flush_heart(self.1);
-        }
-        if events & !(libc::EPOLLOUT as u32) != 0 {
-            self.0.read_heart(self.1);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use runtime::aggregation::{Aggregation, Report, without_numbers};
+use runtime::agent::aggregation::{Aggregation, Report, without_numbers};
 
 const WINDOW: Duration = Duration::from_secs(10);
 

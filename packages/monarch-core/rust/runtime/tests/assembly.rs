@@ -3,7 +3,7 @@
 
 use net::RecvPart;
 use proptest::prelude::*;
-use runtime::assembly::Assembly;
+use runtime::node::assembly::Assembly;
 use wire::{Frame, MailboxId, Part, Reply, SlotId, Status};
 
 /// With so many large parts, the first of which has this number; 0: small ones only.

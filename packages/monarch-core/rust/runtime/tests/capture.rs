@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use folder::Folder;
-use runtime::capture::{Capture, CaptureFile};
+use runtime::agent::capture::{Capture, CaptureFile};
 
 const HANG: Duration = Duration::from_secs(30);
 

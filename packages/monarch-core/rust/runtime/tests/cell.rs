@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use net::Poller;
 use proptest::prelude::*;
-use runtime::cell::Watcher;
+use runtime::node::cell::Watcher;
 use runtime::{Cell, Mode, Outcome};
 use wire::{MailboxId, ProcUid, SlotId, Status};
 

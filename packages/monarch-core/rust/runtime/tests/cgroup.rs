@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use runtime::cgroup::{Counts, Ledger, Limit, Mount, Version, number};
+use runtime::agent::cgroup::{Counts, Ledger, Limit, Mount, Version, number};
 
 const ONE: &str = "24 1 0:22 / /proc rw,nosuid - proc proc rw
 31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid shared:9 - cgroup cgroup rw,cpu,cpuacct

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use runtime::credit::{Consumed, OVERHEAD, WINDOW, Window};
+use runtime::node::credit::{Consumed, OVERHEAD, WINDOW, Window};
 
 #[derive(Debug, Clone)]
 enum Op {

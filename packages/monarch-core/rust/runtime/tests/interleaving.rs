@@ -6,8 +6,8 @@
 use net::arena::FreeList;
 use net::sys::Descriptors;
 use net::{Link, LinkHandler, Poller, RecvPart};
-use runtime::credit::WINDOW;
-use runtime::mailbox::{Consumer, Delivery, Pushed};
+use runtime::node::credit::WINDOW;
+use runtime::node::mailbox::{Consumer, Delivery, Pushed};
 use runtime::{Cell, Incoming, Mailbox, Mode, Peer};
 use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::thread;

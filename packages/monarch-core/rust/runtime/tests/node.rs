@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use net::{RecvPart, WaitEnd, sys};
-use runtime::cell::Watcher;
-use runtime::credit::{OVERHEAD, WINDOW};
-use runtime::mailbox::{Consumer, Delivery};
 use runtime::node::UNDELIVERABLE;
-use runtime::payload::{OutPart, SHARE};
-use runtime::peer::{Head, Sent};
+use runtime::node::cell::Watcher;
+use runtime::node::credit::{OVERHEAD, WINDOW};
+use runtime::node::mailbox::{Consumer, Delivery};
+use runtime::node::payload::{OutPart, SHARE};
+use runtime::node::peer::{Head, Sent};
 use runtime::{Cell, Incoming, Mailbox, Mode, Node, Payload, SystemEvent};
 use wire::exit::ProcEnd;
 use wire::frame::{RETURN, TO_PORT};

@@ -7,8 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use net::sys;
-use runtime::capture::CaptureFile;
-use runtime::output::{Output, Stream, Tail};
+use runtime::agent::capture::CaptureFile;
+use runtime::agent::output::{Output, Stream, Tail};
 
 mod folder;
 use folder::Folder;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use runtime::pulse::{Beat, PERIOD, Pulse};
+use runtime::agent::pulse::{Beat, PERIOD, Pulse};
 
 #[test]
 fn one_that_answers_is_asked_again_and_again() {

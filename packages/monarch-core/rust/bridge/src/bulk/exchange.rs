@@ -7,7 +7,7 @@ use bulk::far::{Answering, Fetching, Loan};
 use bulk::registry::{Memory, Range};
 use net::Block;
 use runtime::Node;
-use runtime::lending::{Exchange, Fetched, NotFetched};
+use runtime::node::lending::{Exchange, Fetched, NotFetched};
 use wire::ProcUid;
 
 use super::fabric::{Streams, opened};

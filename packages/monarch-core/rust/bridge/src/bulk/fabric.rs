@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bulk::far::{Fabric, NoStream, Opened};
 use runtime::Node;
-use runtime::bulk_streams::{Handed, NoBulk};
+use runtime::node::bulk_streams::{Handed, NoBulk};
 use wire::ProcUid;
 
 pub struct Streams {

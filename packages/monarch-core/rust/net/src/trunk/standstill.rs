@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Beats, Frames, Trunk};
+use super::heart_stream::Beats;
+use super::{Frames, Trunk};
 use crate::lock::lock;
 use crate::sys;
 

@@ -117,8 +117,9 @@ impl Gateway {
         let mut attached = host.trunk.can_resume(received);
         if attached.is_ok() {
             host.trunk.detach();
-            let welcome = answer(&Welcome::Channel { received: host.trunk.received() });
-            attached = host.trunk.attach(opened.stream, received, &welcome, Vec::new());
+            let own = host.trunk.received();
+            let welcome = answer(&Welcome::Channel { received: own });
+            attached = host.trunk.attach(opened.stream, own, received, &welcome, Vec::new());
             if attached.is_ok() {
                 host.resumed(received);
             }

@@ -11,7 +11,7 @@ use wire::greeting::{self, Greeting, No, Welcome};
 use wire::{Control, ProcUid};
 
 use super::{Gateway, Job};
-use crate::bulk_streams::{Handed, UNKNOWN};
+use crate::node::bulk_streams::{Handed, UNKNOWN};
 
 const ATTEMPT: Duration = Duration::from_secs(5);
 /// Between looks at whether a test still cuts the host off.

@@ -18,9 +18,9 @@ use wire::{Cast, Control, Part, ProcUid, Reply, Route, SlotId, Status};
 
 use super::{Gateway, Job};
 use crate::cast::{Delivery, Effect, InOrder, Relay};
-use crate::caster::{tree_place, tree_slot};
 use crate::node::Node;
-use crate::payload::Payload;
+use crate::node::caster::{tree_place, tree_slot};
+use crate::node::payload::Payload;
 
 /// Why an answer does not come that could not be passed on.
 const LOST: &[u8] = b"parts of the answer were lost on the way";

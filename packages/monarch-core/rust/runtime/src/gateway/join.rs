@@ -16,8 +16,8 @@ use wire::join_tree::Word;
 use wire::{Control, ProcUid, SlotId, Status};
 
 use super::{Gateway, Host, Job, RELEASE};
-use crate::cell::Outcome;
 use crate::detector::LinkEnd;
+use crate::node::cell::Outcome;
 
 /// One attempt to open a stream, and one to a host that is silent: the network itself waits a second before it tries again.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -53,6 +53,23 @@ pub struct Wanted {
 pub(super) struct Ticket {
     pub cell: Option<(SlotId, u32)>,
     pub run: Option<(u64, u32)>,
+}
+
+/// What this side has told in the greeting of a stream that it opens.
+struct Told {
+    number: u8,
+    session: u64,
+    /// Of frames.
+    received: u64,
+}
+
+/// What is to be done after an attempt to open a stream.
+enum Next {
+    Done,
+    /// Open what is missing.
+    Open,
+    /// The same, after a pause.
+    Later,
 }
 
 /// The attempts of one join so far.
@@ -378,7 +395,7 @@ impl Gateway {
         missing.into_iter().for_each(|number| self.open_stream(job, host, number));
     }
 
-    /// Opens another heartbeat stream to a host that is silent: the old one may be waiting for the network's own next attempt.
+    /// Opens another heartbeat stream to a host that is silent: the old one may be waiting for the network's own next told.
     pub(super) fn open_anew(&self, job: &Arc<Job>, host: &Arc<Host>) {
         {
             let mut state = lock(&host.state);
@@ -402,81 +419,94 @@ impl Gateway {
         let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
         let done = move |result: Result<Ready, NoStream>| {
             if let Some(g) = me.upgrade() {
-                g.opened(&job2, &host2, number, session, result);
+                let told = Told { number, session, received };
+                let next = g.opened(&job2, &host2, &told, result);
+                // Not before its stream is in its place: a second attempt would tell the other side what this one told it.
+                lock(&host2.state).opening.retain(|n| *n != number);
+                match next {
+                    Next::Done => {}
+                    Next::Open => g.open(&job2, &host2),
+                    Next::Later => g.try_later(&job2, &host2),
+                }
             }
         };
         self.dial(job, host, Kind::Channel, hello, bound, Box::new(done));
     }
 
-    fn opened(&self, job: &Arc<Job>, host: &Arc<Host>, number: u8, session: u64, result: Result<Ready, NoStream>) {
-        let stale = {
-            let mut state = lock(&host.state);
-            state.opening.retain(|n| *n != number);
-            state.session != session || state.lost.is_some()
+    fn opened(&self, job: &Arc<Job>, host: &Arc<Host>, told: &Told, result: Result<Ready, NoStream>) -> Next {
+        let is_stale = {
+            let state = lock(&host.state);
+            state.session != told.session || state.lost.is_some()
         };
-        if stale {
-            return;
+        if is_stale {
+            return Next::Done;
         }
         match result {
-            Ok(ready) => match greeting::decode(&ready.answer) {
-                Some(Welcome::Channel { received }) => {
-                    let was_silent = {
-                        let mut state = lock(&host.state);
-                        state.failed = 0;
-                        state.was_up = true;
-                        state.closed = false;
-                        std::mem::take(&mut state.suspect)
-                    };
-                    self.heard(job, host.id);
-                    if number == HEART {
-                        host.trunk.attach_heart(ready.opened.stream, &[], ready.early);
-                        if was_silent {
-                            // The other stream may be stuck as that one was.
-                            host.trunk.detach();
-                            self.open(job, host);
-                        }
-                        return;
-                    }
-                    match host.trunk.attach(ready.opened.stream, received, &[], ready.early) {
-                        Ok(()) => host.resumed(received),
-                        Err(Disagree::Stale) => self.try_later(job, host),
-                        Err(Disagree::Ahead) => self.host_lost(job, host, &ahead(received, host), true),
-                    }
-                    return;
-                }
-                // Its own stream is on its way here.
-                Some(Welcome::Refused(No::Glare)) => {
-                    let mut state = lock(&host.state);
-                    state.dials = false;
-                    // It comes with a session of its own, which is not to be taken for another one of the same.
-                    state.session = 0;
-                    return;
-                }
-                Some(Welcome::Refused(No::OtherAgent)) => return self.host_lost(job, host, "agent exited", true),
-                Some(Welcome::Refused(No::NoSession)) => return self.host_lost(job, host, NO_SESSION, true),
-                // Only the client's word is that a host is lost.
-                Some(Welcome::Refused(No::Lost)) if !job.is_clients() => return self.link_lost(job, host, refusal(No::Lost)),
-                Some(Welcome::Refused(no)) => return self.host_lost(job, host, refusal(no), true),
-                _ => {}
-            },
+            Ok(ready) => self.answered(job, host, told, ready),
             Err(NoStream::Refused(why)) if !why.is_transient() => {
                 // An agent that knows nothing of the job is not the one that joined it, or has given it up.
                 let why = if matches!(why, Refused::Denied(_)) { format!("{FORGOTTEN} ({why})") } else { format!("agent exited: {why}") };
-                return self.host_lost(job, host, &why, true);
+                self.host_lost(job, host, &why, true);
+                Next::Done
             }
             Err(why) => {
                 let refused = why.is_refusal();
                 if refused && lock(&host.state).leaving {
                     // Its goodbye was for those who carried it, and may have left before it.
-                    return self.host_lost(job, host, "agent exited", true);
+                    self.host_lost(job, host, "agent exited", true);
+                    return Next::Done;
                 }
                 let alone = !host.trunk.is_up() && !host.trunk.has_heart();
                 if alone {
                     self.link_down(job, host, if refused { LinkEnd::Refused } else { LinkEnd::Cut });
                 }
+                Next::Later
             }
         }
-        self.try_later(job, host);
+    }
+
+    /// The other side has answered the greeting.
+    fn answered(&self, job: &Arc<Job>, host: &Arc<Host>, told: &Told, ready: Ready) -> Next {
+        match greeting::decode(&ready.answer) {
+            Some(Welcome::Channel { received }) => {
+                let was_silent = {
+                    let mut state = lock(&host.state);
+                    state.failed = 0;
+                    state.was_up = true;
+                    state.closed = false;
+                    std::mem::take(&mut state.suspect)
+                };
+                self.heard(job, host.id);
+                if told.number == HEART {
+                    host.trunk.attach_heart(ready.opened.stream, &[], ready.early);
+                    if !was_silent {
+                        return Next::Done;
+                    }
+                    // The other stream may be stuck as that one was.
+                    host.trunk.detach();
+                    return Next::Open;
+                }
+                match host.trunk.attach(ready.opened.stream, told.received, received, &[], ready.early) {
+                    Ok(()) => host.resumed(received),
+                    Err(Disagree::Stale) => return Next::Later,
+                    Err(Disagree::Ahead) => self.host_lost(job, host, &ahead(received, host), true),
+                }
+            }
+            // Its own stream is on its way here.
+            Some(Welcome::Refused(No::Glare)) => {
+                let mut state = lock(&host.state);
+                state.dials = false;
+                // It comes with a session of its own, which is not to be taken for another one of the same.
+                state.session = 0;
+            }
+            Some(Welcome::Refused(No::OtherAgent)) => self.host_lost(job, host, "agent exited", true),
+            Some(Welcome::Refused(No::NoSession)) => self.host_lost(job, host, NO_SESSION, true),
+            // Only the client's word is that a host is lost.
+            Some(Welcome::Refused(No::Lost)) if !job.is_clients() => self.link_lost(job, host, refusal(No::Lost)),
+            Some(Welcome::Refused(no)) => self.host_lost(job, host, refusal(no), true),
+            _ => return Next::Later,
+        }
+        Next::Done
     }
 
     /// Dials the port of a host whose streams have ended, where that host is the one to open new ones: it may have ended too, and then

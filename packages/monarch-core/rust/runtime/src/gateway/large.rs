@@ -14,7 +14,7 @@ use wire::stretch::{Stretch, put_part};
 use wire::{Bytes, Part, ProcUid, Route};
 
 use super::{Gateway, Job};
-use crate::peer::MOST_BETWEEN_HOSTS;
+use crate::node::peer::MOST_BETWEEN_HOSTS;
 
 /// Lends the blocks to the process at the other end of the link, as parts of one frame.
 pub(super) fn send_parts(link: &Link, route: &Route, blocks: &[Arc<Block>], first: u64) -> Result<(), LinkDown> {

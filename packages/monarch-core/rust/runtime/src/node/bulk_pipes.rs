@@ -13,7 +13,7 @@ use net::lock::lock;
 use wire::control::PipeWord;
 use wire::{Control, ProcUid};
 
-use crate::bulk_streams::Handed;
+use crate::node::bulk_streams::Handed;
 use crate::node::{Node, spawn_joinable};
 
 /// Bytes that are under way in one direction at most, and in one message.

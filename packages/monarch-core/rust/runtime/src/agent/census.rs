@@ -12,10 +12,10 @@ use serde_json::value::RawValue;
 use wire::{Control, ProcUid, SlotId, Status};
 
 use crate::agent::Agent;
+use crate::agent::recordings::RecordingRow;
 use crate::gateway::Member;
-use crate::inspection::{STACKS, hex};
 use crate::node::Node;
-use crate::recordings::RecordingRow;
+use crate::node::inspection::{STACKS, hex};
 
 /// What a client calls the agent of another host.
 const AGENT: &str = "agent";

@@ -10,7 +10,7 @@ use net::carrier::number_ahead;
 use net::{Arena, Block, Link, LinkDown, RecvPart};
 use wire::Part;
 
-use crate::lending::Loan;
+use crate::node::lending::Loan;
 
 /// From this size on a part travels through shared memory (contract: 64 KiB).
 pub const SHARE: usize = 64 << 10;

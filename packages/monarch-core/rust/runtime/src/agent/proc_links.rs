@@ -6,9 +6,9 @@ use net::lock::lock;
 use net::sys;
 use wire::{Control, Frame, ProcUid};
 
+use crate::agent::census::exit_status;
+use crate::agent::zygote::from_status;
 use crate::agent::{Agent, LINGER};
-use crate::census::exit_status;
-use crate::zygote::from_status;
 
 /// How long a zygote that runs may take to report an exit.
 const UNREPORTED: Duration = Duration::from_millis(250);

@@ -18,7 +18,7 @@ use wire::{Control, Frame, Part, ProcUid};
 
 use crate::gateway::Via;
 use crate::node::Node;
-use crate::peer::{MOST_BETWEEN_HOSTS, Peer};
+use crate::node::peer::{MOST_BETWEEN_HOSTS, Peer};
 
 /// `lends_from` when nobody has been asked yet who moves large parts.
 pub const UNDECIDED: usize = usize::MAX - 1;

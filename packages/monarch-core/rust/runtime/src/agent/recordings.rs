@@ -11,11 +11,11 @@ use events::{Reader, Record};
 use net::lock::lock;
 use serde::Serialize;
 use wire::exit::{ExitReason, ProcEnd};
-use wire::{Control, Frame, ProcUid};
+use wire::{Control, ProcUid};
 
 use crate::agent::Agent;
-use crate::inspection::hex;
 use crate::node::Node;
+use crate::node::inspection::hex;
 
 /// So many events go with the news of a proc's end.
 pub const RECENT: usize = 32;
@@ -116,33 +116,6 @@ fn words(reason: &ExitReason) -> (&'static str, i32, &str) {
 pub(crate) fn note_end(uid: ProcUid, end: &ProcEnd) {
     let (kind, number, detail) = words(&end.reason);
     events::proc_end(uid.0, kind.as_bytes(), number as u64, u64::from(end.pid), detail.as_bytes());
-}
-
-impl Node {
-    /// This process records for itself: no observer that goes ends it.
-    pub fn keep_recording(&self, events: u32) {
-        self.flight_recorder.store(true, Ordering::Release);
-        self.record(events);
-    }
-
-    /// Records this process's events from now on, in a ring for at least so many that its agent keeps; 0: no longer. A process without
-    /// memory for it goes on without.
-    pub(crate) fn record(&self, events: u32) {
-        if events == 0 {
-            if !self.flight_recorder.load(Ordering::Acquire) {
-                events::stop();
-            }
-            return;
-        }
-        let Ok(Some(fd)) = events::start(self.uid.0, events as usize) else { return };
-        match self.agent() {
-            Some(agent) => agent.recordings.add(self.uid, fd),
-            None => {
-                let frame = Frame::Control(Control::Recording).encode();
-                let _ = self.peer_unlinked(self.agent_uid).0.link.send(&[&frame], vec![fd]);
-            }
-        }
-    }
 }
 
 impl Agent {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use net::RecvPart;
 use wire::{Frame, Part};
 
-use crate::lending::parts_of;
+use crate::node::lending::parts_of;
 
 #[derive(Default)]
 pub struct Assembly {

@@ -16,7 +16,7 @@ use serde::Serialize;
 use wire::{Control, ProcUid};
 
 use crate::node::Node;
-use crate::system::SystemEvent;
+use crate::node::system::SystemEvent;
 
 /// What is asked for; the numbers of `Control::Inspect`.
 pub const STATE: u8 = 0;

@@ -2,6 +2,38 @@
 //!
 //! On one machine it lives in the client. Procs listen on nothing: a proc that wants to talk to another one asks
 //! its agent, which makes a socket pair and sends each an end.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `zygote` | the interpreter that procs are forked from |
+//! | `proc_links` | links between procs, which the agent makes |
+//! | `watch` | the agent looks after its procs |
+//! | `pulse` | is Python running in a proc? |
+//! | `cgroup` | which procs the kernel killed because memory had run out |
+//! | `cleanup` | procs that die while an actor there runs its `__cleanup__` |
+//! | `tenant` | procs of jobs of other hosts' clients |
+//! | `census` | what an agent tells about its procs |
+//! | `recordings` | the rings of the processes of a host, which outlive them |
+//! | `output` | lines that procs print |
+//! | `aggregation` | lines that are alike, counted |
+//! | `viewer` | lines that are shown at the client too |
+//! | `console` | where an agent puts what its procs print |
+//! | `capture` | files with what procs print |
+
+pub mod aggregation;
+pub mod capture;
+pub mod census;
+pub mod cgroup;
+mod cleanup;
+pub(crate) mod console;
+pub mod output;
+mod proc_links;
+pub mod pulse;
+pub mod recordings;
+mod tenant;
+pub mod viewer;
+mod watch;
+pub mod zygote;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -17,15 +49,15 @@ use wire::control::ProcPlan;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::{Control, ProcUid};
 
-use crate::census::{Asker, Census};
-use crate::cgroup::Cgroups;
-use crate::cleanup::Cleanups;
+use crate::agent::census::{Asker, Census};
+use crate::agent::cgroup::Cgroups;
+use crate::agent::cleanup::Cleanups;
+use crate::agent::output::{Output, Stream, Tail};
+use crate::agent::pulse::Pulse;
+use crate::agent::recordings::{Recordings, note_end};
+use crate::agent::zygote::{Report, Zygote, from_status};
 use crate::node::Node;
-use crate::output::{Output, Stream, Tail};
-use crate::pulse::Pulse;
-use crate::recordings::{Recordings, note_end};
-use crate::simulated::Launcher;
-use crate::zygote::{Report, Zygote, from_status};
+use crate::node::simulated::Launcher;
 
 /// A proc whose link ended without its process ending is killed after this time: it closed its descriptors.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
@@ -103,7 +135,7 @@ pub struct Agent {
     pub(crate) log_dir: Mutex<PathBuf>,
     pub(crate) state: Mutex<State>,
     quiet: Condvar,
-    door: Mutex<Option<crate::guest::Door>>,
+    door: Mutex<Option<crate::node::guest::Door>>,
     pub(crate) census: Census,
     pub(crate) born: Instant,
     /// Where the lines of procs go, their stdout and their stderr.
@@ -220,7 +252,7 @@ impl Agent {
         let node = self.node.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let mut open = lock(&self.door);
         if open.is_none() {
-            *open = Some(crate::guest::Door::open(&node)?);
+            *open = Some(crate::node::guest::Door::open(&node)?);
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use net::records::Keys;
 use wire::{Control, Frame, ProcUid};
 
 use crate::node::Node;
-use crate::routes::Place;
+use crate::node::routes::Place;
 
 pub(crate) const UNKNOWN: &str = "it is not known on which host the process is";
 

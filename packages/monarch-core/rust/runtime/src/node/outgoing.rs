@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use wire::{ProcUid, SlotId, Status};
 
-use crate::caster::BY_TREE;
-use crate::cell::Outcome;
-use crate::mailbox::{CHOSEN, Incoming};
 use crate::node::Node;
-use crate::payload::{OutPart, Payload, keep};
-use crate::peer::{Head, Peer, Sent};
+use crate::node::caster::BY_TREE;
+use crate::node::cell::Outcome;
+use crate::node::mailbox::{CHOSEN, Incoming};
+use crate::node::payload::{OutPart, Payload, keep};
+use crate::node::peer::{Head, Peer, Sent};
 
 impl Node {
     /// Sends to an actor or port, here or elsewhere. `Full` only if `queue` is false.

@@ -9,9 +9,9 @@ use net::{Link, RecvPart};
 use wire::frame::RETURN;
 use wire::{MailboxId, Message, Part, ProcUid, Reply, SlotId, Status};
 
-use crate::cell::Outcome;
-use crate::credit::OVERHEAD;
-use crate::mailbox::{Incoming, answer_rank};
+use crate::node::cell::Outcome;
+use crate::node::credit::OVERHEAD;
+use crate::node::mailbox::{Incoming, answer_rank};
 use crate::node::{Node, UNDELIVERABLE};
 
 const MESSAGE: &str = "parts of it were lost on the way";

@@ -10,13 +10,13 @@ use wire::frame::{MESSAGE, REPLY, RETURN, begin, put_reply_head};
 use wire::piece::Gathering;
 use wire::{Control, Frame, MailboxId, Part, ProcUid, SlotId, Status};
 
-use crate::assembly::{Assembly, waits};
-use crate::credit::{OVERHEAD, Window};
-use crate::lending::{Lending, Loan};
-use crate::mailbox::Incoming;
-use crate::payload::{OwnedPayload, Payload};
+use crate::node::assembly::{Assembly, waits};
+use crate::node::credit::{OVERHEAD, Window};
+use crate::node::lending::{Lending, Loan};
+use crate::node::mailbox::Incoming;
+use crate::node::payload::{OwnedPayload, Payload};
+use crate::node::tombs::Ended;
 use crate::sync::{Mutex, lock};
-use crate::tombs::Ended;
 
 /// Of one message to another host, with room for its head.
 pub const MOST_BETWEEN_HOSTS: u64 = (4 << 30) - (16 << 20);

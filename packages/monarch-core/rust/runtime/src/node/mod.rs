@@ -1,4 +1,54 @@
 //! This process: its peers, its mailboxes, and its calls in flight.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `peer` | another process, and what may be sent to it |
+//! | `credit` | how far a sender may run ahead of a mailbox |
+//! | `mailbox` | what an actor or port has not handled yet |
+//! | `assembly` | frames of a process of another host, and the large parts that they name |
+//! | `incomplete` | messages and answers whose large parts have not come with them |
+//! | `payload` | the parts of one outgoing message |
+//! | `incoming` | frames that come by links |
+//! | `delivery` | messages into mailboxes, and those whose mailbox is closed |
+//! | `outgoing` | messages and answers on their way out |
+//! | `cell` | what a call is waiting for |
+//! | `caster` | the casts of this process |
+//! | `lending` | large parts that their receiver fetches, on another host |
+//! | `ended_peers` | what becomes of calls when others are gone |
+//! | `tombs` | processes that have ended |
+//! | `graves` | actors that are gone |
+//! | `routes` | which host a process is on |
+//! | `guest` | a process of the same user that another agent started |
+//! | `bulk_pipes` | the same where no stream can be opened, by messages |
+//! | `bulk_streams` | streams for bulk data to processes of other hosts, handed over by the agents |
+//! | `inspection` | what a process tells about itself |
+//! | `recording` | the events of this process |
+//! | `simulated` | procs that are nodes of this process, for tests |
+//! | `system` | events for the process's own housekeeping thread |
+
+pub mod assembly;
+mod bulk_pipes;
+pub mod bulk_streams;
+pub mod caster;
+pub mod cell;
+pub mod credit;
+mod delivery;
+mod ended_peers;
+mod graves;
+pub mod guest;
+mod incoming;
+mod incomplete;
+pub mod inspection;
+pub mod lending;
+pub mod mailbox;
+mod outgoing;
+pub mod payload;
+pub mod peer;
+mod recording;
+pub mod routes;
+pub mod simulated;
+pub mod system;
+pub mod tombs;
 
 use std::collections::HashMap;
 use std::io;
@@ -6,27 +56,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use net::lock::lock;
-use net::sys::Descriptors;
-use net::{Arena, Link, LinkHandler, Poller};
-use wire::frame::{RETURN, STOP, TO_PORT};
-use wire::{Control, Frame, MailboxId, ProcUid, Route, SlotId, Status};
+use net::{Arena, Poller};
+use wire::{Control, MailboxId, ProcUid, SlotId, Status};
 
 use crate::agent::Agent;
-use crate::bulk_pipes::BulkPipes;
-use crate::bulk_streams::BulkStreams;
-use crate::caster::{BY_TREE, Caster};
-use crate::cell::{Cell, Mode, Outcome};
-use crate::console::{LINES, UNSHOWN};
 use crate::gateway::Gateway;
-use crate::graves::Graves;
-use crate::inspection::Inspections;
-use crate::lending::Lending;
-use crate::mailbox::{Incoming, Mailbox, Pushed, answer_rank};
-use crate::peer::{Head, Peer, Returned};
-use crate::routes::{Place, Routes};
+use crate::node::bulk_pipes::BulkPipes;
+use crate::node::bulk_streams::BulkStreams;
+use crate::node::caster::Caster;
+use crate::node::cell::{Cell, Mode, Outcome};
+use crate::node::graves::Graves;
+use crate::node::inspection::Inspections;
+use crate::node::lending::Lending;
+use crate::node::mailbox::Mailbox;
+use crate::node::peer::Peer;
+use crate::node::routes::Routes;
+use crate::node::system::{SystemEvent, SystemQueue};
+use crate::node::tombs::{Ended, Tombs};
 use crate::supervision::Supervision;
-use crate::system::{SystemEvent, SystemQueue};
-use crate::tombs::{Ended, Tombs};
 
 /// The request that tells a sender what could not be delivered: mailbox of the sender, then of the receiver, then why.
 pub const UNDELIVERABLE: u16 = 2;
@@ -330,229 +377,6 @@ impl Node {
 
     // ---- mailboxes
 
-    /// Those that actors take from.
-    pub fn actor_mailboxes(&self) -> Vec<Arc<Mailbox>> {
-        self.mailboxes.read().unwrap_or_else(PoisonError::into_inner).values().filter(|m| m.is_actors()).cloned().collect()
-    }
-
-    /// The mailbox, made now if it is new; none if its actor is gone.
-    pub fn mailbox(&self, id: MailboxId) -> Option<Arc<Mailbox>> {
-        if let Some(m) = self.known_mailbox(id) {
-            return Some(m);
-        }
-        let mut all = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock: `close_mailbox` digs the grave first, so a mailbox made before it is found and closed.
-        if self.grave(id).is_some() {
-            return None;
-        }
-        Some(all.entry(id).or_insert_with(|| Mailbox::new(id)).clone())
-    }
-
-    pub fn known_mailbox(&self, id: MailboxId) -> Option<Arc<Mailbox>> {
-        self.mailboxes.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
-    }
-
-    fn grave(&self, id: MailboxId) -> Option<Arc<[u8]>> {
-        self.graves.read().unwrap_or_else(PoisonError::into_inner).reasons.get(&id).cloned()
-    }
-
-    /// Ends a mailbox: what is in it, and what still comes, is answered with `reason`.
-    pub fn close_mailbox(&self, id: MailboxId, reason: &[u8], bury: bool) {
-        let reason: Arc<[u8]> = reason.into();
-        if bury {
-            self.graves.write().unwrap_or_else(PoisonError::into_inner).dig(id, reason.clone());
-        }
-        let mailbox = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        if let Some(m) = mailbox {
-            for m in self.close(&m, &reason) {
-                self.refuse(&m, &reason);
-            }
-        }
-    }
-
-    /// The same for an actor: its stoppers are not refused but given back, to be answered when it has ended.
-    pub fn close_actor(&self, id: MailboxId, reason: &[u8]) -> Vec<Incoming> {
-        let reason: Arc<[u8]> = reason.into();
-        self.graves.write().unwrap_or_else(PoisonError::into_inner).dig(id, reason.clone());
-        let mailbox = self.mailboxes.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        let left = mailbox.map_or(Vec::new(), |m| self.close(&m, &reason));
-        let (stops, left): (Vec<_>, Vec<_>) = left.into_iter().partition(|m| m.flags & STOP != 0);
-        left.iter().for_each(|m| self.refuse(m, &reason));
-        stops
-    }
-
-    fn close(&self, mailbox: &Mailbox, reason: &Arc<[u8]>) -> Vec<Incoming> {
-        let (left, credit) = mailbox.close(reason.clone());
-        for (from, bytes) in credit {
-            self.give_credit(from, mailbox.id, bytes);
-        }
-        left
-    }
-
-    /// Tells whoever waits for the message that an actor has in hand, and may have for ever.
-    pub fn fail_current(&self, mailbox: &Mailbox, reason: &[u8]) {
-        if let Some((to, slot, rank)) = mailbox.current() {
-            self.reply_bytes(to, slot, answer_rank(rank), Status::Failed, reason);
-        }
-    }
-
-    pub fn give_credit(&self, to: ProcUid, mailbox: MailboxId, bytes: u64) {
-        if to == self.uid {
-            self.peer(to).refill(mailbox, bytes, |m| self.deliver(m));
-        } else if let Some(peer) = self.known_peer(to) {
-            peer.send_frame(&Frame::Credit { mailbox, bytes });
-        }
-    }
-
-    /// The consumer has taken a message and is done with it.
-    pub fn handled(&self, mailbox: &Mailbox, from: ProcUid, cost: u64) {
-        if let Some(bytes) = mailbox.consumed(from, cost) {
-            self.give_credit(from, mailbox.id, bytes);
-        }
-    }
-
-    pub(crate) fn deliver(&self, m: Incoming) {
-        let id = m.dest;
-        let mailbox = if m.flags & TO_PORT != 0 { self.known_mailbox(id) } else { self.mailbox(id) };
-        let refused = match mailbox {
-            Some(mailbox) => match mailbox.push(m) {
-                Ok(Pushed::Taken(Some((from, bytes)))) => {
-                    self.give_credit(from, id, bytes);
-                    None
-                }
-                Ok(_) => None,
-                Err(refused) => Some(refused),
-            },
-            None => Some((m, self.grave(id).unwrap_or_else(|| Arc::from(&b""[..])))),
-        };
-        if let Some((m, reason)) = refused {
-            self.refuse(&m, &reason);
-            self.give_credit(m.from, id, m.cost());
-        }
-    }
-
-    fn refuse(&self, m: &Incoming, reason: &[u8]) {
-        if !m.slot.is_none() {
-            self.reply_bytes(m.from, m.slot, answer_rank(m.rank), Status::Failed, reason);
-        } else if m.flags & TO_PORT != 0 {
-            // Its receiver was dropped, which is no failure: its senders go on.
-            self.dropped_items.fetch_add(1, Ordering::Relaxed);
-        } else if m.flags & RETURN != 0 {
-            let mut body = m.sender.0.to_le_bytes().to_vec();
-            body.extend_from_slice(&m.dest.0.to_le_bytes());
-            body.extend_from_slice(reason);
-            self.send_system(m.from, UNDELIVERABLE, SlotId::NONE, body);
-        }
-    }
-
-    /// A message to a process that is gone comes back to its sender.
-    pub fn undelivered_to_ended(&self, head: &Head<'_>, peer: &Peer) {
-        self.give_back(Returned { sender: head.sender, dest: head.dest }, peer);
-    }
-
-    pub(crate) fn give_back(&self, message: Returned, peer: &Peer) {
-        let mut body = message.sender.0.to_le_bytes().to_vec();
-        body.extend_from_slice(&message.dest.0.to_le_bytes());
-        body.extend_from_slice(&peer.uid.0.to_le_bytes());
-        self.send_system(self.uid, UNDELIVERABLE, SlotId::NONE, body);
-    }
-
-    // ---- what arrives
-
-    pub(crate) fn on_frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors) {
-        match frame {
-            Frame::Message(m) => self.on_message(link, m),
-            Frame::Reply(r) if r.slot.0 & BY_TREE != 0 => self.on_tree_reply(link, r),
-            Frame::Reply(r) => self.on_reply(link, r),
-            Frame::Credit { mailbox, bytes } => {
-                if let Some(p) = self.known_peer(link.peer) {
-                    p.refill(mailbox, bytes, drop);
-                }
-            }
-            Frame::Control(c) => self.on_control(link, c, fds),
-            Frame::Raw(_) => {}
-            Frame::Cast(frame) => self.on_cast(link.peer, &frame),
-            Frame::Routed(r) => self.on_carried(link, &r.head, &r.body),
-        }
-    }
-
-    fn on_control(&self, link: &Arc<Link>, c: Control, fds: &mut Descriptors) {
-        match c {
-            Control::Connected { peer } => {
-                if let Some(fd) = fds.pop_front() {
-                    // No message would ever go there, and none would fail: this process cannot go on.
-                    let Some(fd) = fd else { return link.close() };
-                    // A failure to register shows as a link that never carries anything; the descriptor limit is
-                    // the only cause, and the agent has spent one more than we have.
-                    let _ = self.peer_unlinked(peer).0.link.attach(fd);
-                }
-            }
-            Control::SpawnActor { mailbox, spec } => {
-                self.mailbox(mailbox);
-                self.system.push(SystemEvent::SpawnActor { from: link.peer, mailbox, spec });
-            }
-            Control::System { kind: kind @ (LINES | UNSHOWN), body, .. } => {
-                if let Some(agent) = self.agent() {
-                    agent.printed(kind, &body);
-                }
-            }
-            Control::System { kind, slot, body } => self.system.push(SystemEvent::Request { from: link.peer, kind, slot, body }),
-            Control::ProcsEnded { ends } => {
-                if let Some(agent) = self.agent() {
-                    agent.owners_ended(&ends);
-                }
-                self.procs_ended(ends);
-            }
-            Control::Ping { seq } => self.pinged(link.peer, seq),
-            Control::Inspect { id, what } if self.agent().is_none() => self.inspect(link.peer, id, what),
-            Control::Inspected { id, body } => self.on_inspected(link.peer, id, body),
-            Control::StopProc { uid, grace_ms, reason } if uid == self.uid => self.system.push(SystemEvent::StopProc { grace_ms, reason }),
-            Control::Record { events } if link.peer == self.agent_uid => self.record(events),
-            Control::Recording => {
-                if let (Some(agent), Some(fd)) = (self.agent(), fds.pop_front().flatten()) {
-                    agent.recordings.add(link.peer, fd);
-                }
-            }
-            Control::BulkStream { number, peer, host, here, serves, dialled, keys } if link.peer == self.agent_uid => {
-                self.on_bulk_stream(number, (peer, Place { host, here }), (serves, dialled), &keys, fds.pop_front().flatten())
-            }
-            Control::CutOff { hosts, slot, rank } if link.peer == self.agent_uid => {
-                self.bulk_streams.cut_off(&hosts.into_iter().collect());
-                self.reply_bytes(link.peer, slot, rank, Status::Ok, b"");
-            }
-            Control::BulkPipe { number, by_sender, what } => self.on_bulk_pipe(link.peer, number, by_sender, what),
-            ref c if self.on_loan(link.peer, c) => {}
-            Control::BulkRefused { number, why } => self.on_bulk_refused(number, why),
-            c @ (Control::Hosts { .. } | Control::HostsLost { .. } | Control::JobOver | Control::Shutdown { .. } | Control::Leaving) => {
-                if let Some(gateway) = self.gateway() {
-                    gateway.control(link.peer, c);
-                }
-            }
-            other => {
-                if let Some(agent) = self.agent() {
-                    agent.control(link.peer, other);
-                }
-            }
-        }
-    }
-
-    fn on_down(&self, link: &Arc<Link>) {
-        let (sent, received) = link.traffic();
-        events::link_down(link.peer.0, sent, received);
-        if self.is_foreign_agent(link.peer) {
-            // A loss that is being told closes the link itself.
-            if self.known_peer(link.peer).is_some_and(|p| p.ended().is_none()) {
-                self.foreign_agent_lost(link.peer, "agent exited");
-            }
-            return;
-        }
-        if let Some(agent) = self.agent() {
-            agent.link_down(link.peer);
-        } else if link.peer == self.agent_uid {
-            self.system.push(SystemEvent::RootLost);
-        }
-    }
-
     /// Starts an actor here or in another process.
     pub fn spawn_actor(&self, to: ProcUid, mailbox: MailboxId, spec: Vec<u8>) {
         if to == self.uid {
@@ -561,21 +385,5 @@ impl Node {
         } else {
             self.peer(to).send_control(Control::SpawnActor { mailbox, spec });
         }
-    }
-}
-
-pub(crate) struct NodeFrames(pub(crate) Arc<Node>);
-
-impl LinkHandler for NodeFrames {
-    fn frame(&self, link: &Arc<Link>, frame: Frame, fds: &mut Descriptors) {
-        self.0.on_frame(link, frame, fds);
-    }
-
-    fn routed(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
-        self.0.on_carried(link, head, body);
-    }
-
-    fn down(&self, link: &Arc<Link>) {
-        self.0.on_down(link);
     }
 }

@@ -16,12 +16,12 @@ use wire::runs::{AHEAD, GONE, PASSED_OVER};
 use wire::{Cast, GroupId, GroupSlice, MailboxId, Part, ProcUid, Reply, SlotId, Status};
 
 use crate::cast::Source;
-use crate::cell::{Mode, Outcome};
-use crate::credit::OVERHEAD;
 use crate::gateway::host_end;
 use crate::node::Node;
-use crate::payload::Payload;
-use crate::peer::{Head, Peer};
+use crate::node::cell::{Mode, Outcome};
+use crate::node::credit::OVERHEAD;
+use crate::node::payload::Payload;
+use crate::node::peer::{Head, Peer};
 
 /// Set in the slot of a message whose answer goes to the own host's agent.
 pub const BY_TREE: u64 = 1 << 63;

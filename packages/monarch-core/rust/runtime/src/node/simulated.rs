@@ -12,9 +12,9 @@ use net::lock::lock;
 use wire::ProcUid;
 
 use crate::agent::Agent;
+use crate::agent::zygote::Report;
 use crate::node::Node;
-use crate::system::SystemEvent;
-use crate::zygote::Report;
+use crate::node::system::SystemEvent;
 
 /// What the kernel says of a process that got SIGKILL.
 const KILLED: i32 = libc::SIGKILL;

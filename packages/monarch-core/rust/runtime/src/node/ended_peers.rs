@@ -8,11 +8,12 @@ use net::lock::lock;
 use wire::exit::ProcEnd;
 use wire::{MailboxId, ProcUid, Status};
 
-use crate::cell::{Cell, Outcome};
-use crate::node::{Node, NodeFrames};
-use crate::peer::Peer;
-use crate::system::SystemEvent;
-use crate::tombs::Ended;
+use crate::node::Node;
+use crate::node::cell::{Cell, Outcome};
+use crate::node::incoming::NodeFrames;
+use crate::node::peer::Peer;
+use crate::node::system::SystemEvent;
+use crate::node::tombs::Ended;
 
 impl Node {
     /// The peer if it is known that its process, or the host of that, is gone.

@@ -13,9 +13,9 @@ use net::{RecvPart, Waiter, sys};
 use wire::frame::{EXCEPTION, EXPLICIT_PORT, RANKED, TO_PORT};
 use wire::{MailboxId, ProcUid, SlotId, Status, Trace};
 
-use crate::cell::{Cell, Outcome};
-use crate::credit::{Consumed, OVERHEAD};
-use crate::inspection::{ActorState, hex};
+use crate::node::cell::{Cell, Outcome};
+use crate::node::credit::{Consumed, OVERHEAD};
+use crate::node::inspection::{ActorState, hex};
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 
 /// A message on its way to user code.

@@ -11,11 +11,11 @@ use net::lock::lock;
 use wire::control::ProcPlan;
 use wire::{ProcUid, SlotId};
 
+use crate::agent::capture::CaptureFile;
+use crate::agent::output::{Stream, Tail};
+use crate::agent::viewer::Viewer;
 use crate::agent::{Agent, FLUSH};
-use crate::capture::CaptureFile;
 use crate::node::Node;
-use crate::output::{Stream, Tail};
-use crate::viewer::Viewer;
 
 impl Agent {
     /// Where lines of procs that are started from now on are written.
@@ -111,8 +111,9 @@ impl Agent {
         };
         node.poller.later(FLUSH, Box::new(once.clone()));
         let host = format!("[{}] ", self.host()).into_bytes();
-        let reports = send
-            .map(|s| -> crate::viewer::Send { Arc::new(move |stream, lines, may_wait| s(stream, [&host[..], &lines].concat(), may_wait)) });
+        let reports = send.map(|s| -> crate::agent::viewer::Send {
+            Arc::new(move |stream, lines, may_wait| s(stream, [&host[..], &lines].concat(), may_wait))
+        });
         self.output.arrange(streams, window, reports, once);
     }
 
@@ -142,7 +143,7 @@ const IDENTITY: usize = 16;
 const BEHIND: usize = 4 << 20;
 const HELD: Duration = Duration::from_secs(3);
 
-fn to_viewer(node: &Arc<Node>, viewer: ProcUid) -> crate::viewer::Send {
+fn to_viewer(node: &Arc<Node>, viewer: ProcUid) -> crate::agent::viewer::Send {
     let node = Arc::downgrade(node);
     Arc::new(move |stream, lines, may_wait| {
         let Some(node) = node.upgrade() else { return };

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use net::lock::lock;
 use net::{Poller, Source, sys};
 
-use crate::aggregation::{Aggregation, Report};
-use crate::capture::{Capture, CaptureFile};
-use crate::viewer::{self, Parcel, Viewer};
+use crate::agent::aggregation::{Aggregation, Report};
+use crate::agent::capture::{Capture, CaptureFile};
+use crate::agent::viewer::{self, Parcel, Viewer};
 
 /// Lines that may wait for the console before a pipe is left unread.
 const BACKLOG: usize = 256 << 10;

@@ -6,12 +6,12 @@ use net::lock::lock;
 use serde_json::value::RawValue;
 use wire::{Control, ProcUid};
 
+use crate::agent::census::{self, Asker, ProcRow};
+use crate::agent::pulse::{self, Beat};
+use crate::agent::zygote::Zygote;
 use crate::agent::{Agent, Proc};
-use crate::census::{self, Asker, ProcRow};
-use crate::inspection::{self, hex};
-use crate::pulse::{self, Beat};
-use crate::system::SystemEvent;
-use crate::zygote::Zygote;
+use crate::node::inspection::{self, hex};
+use crate::node::system::SystemEvent;
 
 /// The cgroup of a proc, and the one before: with the older interface a process that has just been killed is shown in the root.
 const CGROUPS: usize = 2;

@@ -11,7 +11,7 @@ use wire::{Frame, ProcUid, Route, stretch};
 
 use crate::gateway::Via;
 use crate::node::Node;
-use crate::peer::Peer;
+use crate::node::peer::Peer;
 
 /// The host of a process, and what the host of this process is called in the job that they share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

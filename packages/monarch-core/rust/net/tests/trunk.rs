@@ -1,0 +1,141 @@
+//! Frames of a trunk whose stream is replaced: each arrives once.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use net::channel::Disagree;
+use net::stream::Stream;
+use net::trunk::{StreamEnd, Trunk, TrunkHandler};
+use wire::ProcUid;
+use wire::greeting::Beat;
+
+use running::Running;
+
+mod running;
+
+/// After this time a test that hangs fails; nothing is expected to take long.
+const HANG: Duration = Duration::from_secs(30);
+const KIND: u8 = 99;
+
+/// Passes on the number in each frame.
+struct Numbers(Mutex<Sender<u64>>);
+
+impl TrunkHandler for Numbers {
+    fn frame(&self, _trunk: &Arc<Trunk>, frame: &[u8]) {
+        assert_eq!(frame[0], KIND);
+        let _ = self.0.lock().unwrap().send(u64::from_le_bytes(frame[1..].try_into().unwrap()));
+    }
+
+    fn beat(&self, _trunk: &Arc<Trunk>, _beat: Beat) {}
+    fn heard(&self, _trunk: &Arc<Trunk>) {}
+    fn broken(&self, _trunk: &Arc<Trunk>, _number: u8, _end: StreamEnd) {}
+}
+
+struct End {
+    trunk: Arc<Trunk>,
+    got: Receiver<u64>,
+    _running: Running,
+}
+
+impl End {
+    fn new(here: u64, there: u64) -> End {
+        let running = Running::new();
+        let (tx, got) = channel();
+        let trunk = Trunk::new(ProcUid(9), ProcUid(here), ProcUid(there), running.0.clone(), Arc::new(Numbers(Mutex::new(tx))));
+        End { trunk, got, _running: running }
+    }
+
+    fn send(&self, numbers: std::ops::Range<u64>) {
+        for number in numbers {
+            let frame = [&9_u32.to_le_bytes()[..], &[KIND], &number.to_le_bytes()].concat();
+            self.trunk.send(&[&frame]).unwrap();
+        }
+    }
+
+    fn next(&self, numbers: std::ops::Range<u64>) {
+        for number in numbers {
+            assert_eq!(self.got.recv_timeout(HANG), Ok(number));
+        }
+    }
+}
+
+fn pair() -> (Stream, Stream) {
+    let (x, y) = UnixStream::pair().unwrap();
+    for end in [&x, &y] {
+        end.set_nonblocking(true).unwrap();
+    }
+    (Stream::plain(OwnedFd::from(x)), Stream::plain(OwnedFd::from(y)))
+}
+
+/// The greetings of a stream that `a` opens: `a` tells what it has received, and `b`, whose stream is in place then, answers the same.
+fn join(a: &End, b: &End, told: u64) -> Result<(), Disagree> {
+    let (x, y) = pair();
+    let own = b.trunk.received();
+    b.trunk.attach(y, own, told, &[], Vec::new())?;
+    a.trunk.attach(x, told, own, &[], Vec::new())
+}
+
+#[test]
+fn frames_go_on_with_another_stream() {
+    let (a, b) = (End::new(1, 2), End::new(2, 1));
+    b.send(0..5);
+    join(&a, &b, 0).unwrap();
+    a.next(0..5);
+    for turn in 1..4 {
+        a.trunk.detach();
+        b.trunk.detach();
+        let (from, to) = (5 * turn, 5 * turn + 5);
+        b.send(from..to);
+        a.send(from..to);
+        join(&a, &b, a.trunk.received()).unwrap();
+        a.next(from..to);
+        b.next(from..to);
+    }
+}
+
+/// Two attempts to open a stream are under way at once, and both have told the same: with the first, frames come before the second is in
+/// place, where the other side sends them again.
+#[test]
+fn stream_whose_claim_is_outdated_is_not_taken() {
+    let (a, b) = (End::new(1, 2), End::new(2, 1));
+    let told = a.trunk.received();
+    b.send(0..13);
+    join(&a, &b, told).unwrap();
+    a.next(0..13);
+    assert_eq!(join(&a, &b, told), Err(Disagree::Stale));
+    assert_eq!(a.trunk.received(), 13);
+    // The next attempt tells what has come, and both sides agree.
+    a.trunk.detach();
+    b.send(13..20);
+    join(&a, &b, a.trunk.received()).unwrap();
+    a.next(13..20);
+    assert_eq!(a.trunk.received(), 20);
+    assert!(a.got.try_recv().is_err());
+}
+
+/// The same on the side that answers.
+#[test]
+fn answer_that_is_outdated_is_not_given() {
+    let (a, b) = (End::new(1, 2), End::new(2, 1));
+    let own = b.trunk.received();
+    join(&a, &b, 0).unwrap();
+    a.send(0..3);
+    b.next(0..3);
+    let (_x, y) = pair();
+    assert_eq!(b.trunk.attach(y, own, 0, &[], Vec::new()), Err(Disagree::Stale));
+    a.send(3..6);
+    b.next(3..6);
+}
+
+#[test]
+fn more_than_was_sent_cannot_have_been_received() {
+    let (a, b) = (End::new(1, 2), End::new(2, 1));
+    b.send(0..3);
+    let (_x, y) = pair();
+    assert_eq!(b.trunk.attach(y, 0, 4, &[], Vec::new()), Err(Disagree::Ahead));
+    join(&a, &b, 0).unwrap();
+    a.next(0..3);
+}

@@ -1,0 +1,34 @@
+//! The events of this process: in a ring that its agent keeps.
+
+use std::sync::atomic::Ordering;
+
+use wire::{Control, Frame};
+
+use crate::node::Node;
+
+impl Node {
+    /// This process records for itself: no observer that goes ends it.
+    pub fn keep_recording(&self, events: u32) {
+        self.flight_recorder.store(true, Ordering::Release);
+        self.record(events);
+    }
+
+    /// Records this process's events from now on, in a ring for at least so many that its agent keeps; 0: no longer. A process without
+    /// memory for it goes on without.
+    pub(crate) fn record(&self, events: u32) {
+        if events == 0 {
+            if !self.flight_recorder.load(Ordering::Acquire) {
+                events::stop();
+            }
+            return;
+        }
+        let Ok(Some(fd)) = events::start(self.uid.0, events as usize) else { return };
+        match self.agent() {
+            Some(agent) => agent.recordings.add(self.uid, fd),
+            None => {
+                let frame = Frame::Control(Control::Recording).encode();
+                let _ = self.peer_unlinked(self.agent_uid).0.link.send(&[&frame], vec![fd]);
+            }
+        }
+    }
+}
