@@ -110,9 +110,6 @@ class OutputPipe:
     `command_end` is the other end, which the maker of the pipe closes when the command has it.
     """
 
-    # Until it has been made, and where it cannot be.
-    is_open = False
-
     def __init__(
         self, loop: asyncio.AbstractEventLoop, stream: int, by_line: bool, buffer: OutputBuffer, changed: Callable[[], None]
     ) -> None:
@@ -132,8 +129,9 @@ class OutputPipe:
         self._reading = False
 
     def __del__(self) -> None:
-        # Of a loop that was closed meanwhile; an open one holds the pipe that it reads.
-        self.close()
+        # Of a loop that was closed meanwhile, which holds a pipe that it reads. Where no pipe could be made, there is nothing to close.
+        if hasattr(self, "is_open"):
+            self.close()
 
     def resume(self) -> None:
         """Reads on if there is room again."""
