@@ -79,7 +79,7 @@ except ValueError as e:
 """,
         env=RECORDER,
     )
-    assert lines(done.stdout) == ["True", "invalid number of events 0: must be positive"]
+    assert lines(done.stdout) == ["True", "most=0: expected 1 to 9223372036854775807"]
 
 
 def test_arrays_view_columns_without_a_copy():

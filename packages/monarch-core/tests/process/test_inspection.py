@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,24 @@ def test_a_job_is_one_of_several_and_found_by_its_client(procs: ProcMesh) -> Non
     done = run("ps", str(script.process.pid))
     assert done.returncode == 2
     assert f"process {script.process.pid} is not the client of a job of this user on this machine" in done.stderr
+
+
+def test_client_that_is_stopped_is_named_with_the_cause() -> None:
+    script = Script("p = this_host().spawn_procs(); p.initialized.get(); say('up'); sys.stdin.read(); time.sleep(1000)")  # sleeps: killed
+    try:
+        script.until("up")
+        pid = script.process.pid
+        script.send(signal.SIGSTOP)
+        commands = (["ps", str(pid)], ["doctor", "--crash", str(pid)])
+        with ThreadPoolExecutor(len(commands)) as threads:
+            for done in threads.map(lambda command: run(*command), commands):
+                assert (done.returncode, done.stderr) == (1, ""), done
+                assert done.stdout == (
+                    f"process {pid} is the client of a job, or the agent of a host, and cannot be looked into: "
+                    f"it is stopped by a signal; `kill -CONT {pid}` continues it\n"
+                )
+    finally:
+        script.close()
 
 
 def test_captured_files_are_named_for_each_host(tmp_path: Path) -> None:

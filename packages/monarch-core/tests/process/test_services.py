@@ -136,7 +136,7 @@ def test_what_is_wrong_with_a_request_is_said() -> None:
         service(None, name)  # pyright: ignore
     with pytest.raises(TypeError, match=r"service\(None\): expected the name of a service"):
         service(this_host(), None)  # pyright: ignore
-    with pytest.raises(ValueError, match=r"service\('colored'\): timeout must be a positive number of seconds, not 0"):
+    with pytest.raises(ValueError, match=r"service\('colored'\): timeout=0: expected a finite number of seconds, more than 0"):
         service(this_host(), name, timeout=0)
     with pytest.raises(TypeError, match=r"Service\(Perch\): arguments are a mapping of keyword arguments, not list"):
         Service(Perch, arguments=[])  # pyright: ignore

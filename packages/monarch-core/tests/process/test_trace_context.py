@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 
 import pytest
@@ -15,7 +16,7 @@ SAMPLED = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 ACTORS = """
 import asyncio, os, threading
-from monarch.actor import Actor, Port, concurrent_endpoint, endpoint, this_host, this_proc
+from monarch.actor import Actor, Port, concurrent_endpoint, context, endpoint, this_host, this_proc
 from monarch.extension import events
 from monarch.actor import Actor, attach_to_workers, endpoint
 from monarch.extension.trace import TraceContext, trace_context, use_trace
@@ -117,7 +118,7 @@ def test_the_code_inside_belongs_to_the_trace():
             raise KeyError
         assert trace_context() == outer
     assert trace_context() is None
-    with pytest.raises(TypeError, match="must be a TraceContext or None, got str"), use_trace(SAMPLED):  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="expected a TraceContext or None, not str"), use_trace(SAMPLED):  # type: ignore[arg-type]
         pass
 
 
@@ -165,6 +166,124 @@ print("ok")
 """,
     )
     assert lines(done.stdout) == ["ok"]
+
+
+LEAVES = """
+def suspended(trace):
+    with use_trace(trace):
+        yield told()
+        yield told()
+
+class SyncLeaves(Actor):
+    def __init__(self):
+        self.first = suspended(TRACE)
+        next(self.first)
+
+    @endpoint
+    def leave(self):
+        self.rows = suspended(TraceContext(0xDEAD, 1))
+        next(self.rows)
+        return told()
+
+    @endpoint
+    def read_on(self):
+        return told(), list(self.rows), told()
+
+    @endpoint
+    def here(self):
+        return told()
+
+    @endpoint(explicit_response_port=True)
+    def port(self, port: Port[str]):
+        port.send(told())
+
+class AsyncLeaves(Actor):
+    def __init__(self):
+        SyncLeaves.__init__(self)
+
+    @endpoint
+    async def leave(self):
+        self.rows = suspended(TraceContext(0xDEAD, 1))
+        next(self.rows)
+        return told()
+
+    @endpoint
+    async def read_on(self):
+        return told(), list(self.rows), told()
+
+    @endpoint
+    async def here(self):
+        return told()
+
+    @concurrent_endpoint
+    async def port(self):
+        return told()
+"""
+
+
+@pytest.mark.parametrize("kind", ["SyncLeaves", "AsyncLeaves"])
+def test_no_message_has_the_trace_of_another(kind):
+    """Whatever the code of the one before has entered, and not left."""
+    done = run(
+        ACTORS
+        + LEAVES
+        + f"""
+mesh = this_host().spawn_procs().spawn("leaves", {kind})
+# The first messages may overtake `__init__`, which has left a trace too.
+assert mesh.here.call_one().get() is None
+assert same(mesh.leave.call_one().get(), TraceContext(0xDEAD, 1))
+assert mesh.here.call_one().get() is None and mesh.port.call_one().get() is None
+assert mesh.read_on.call_one().get() == (None, [None], None)
+other = TraceContext(5, 6)
+with use_trace(other):
+    assert same(mesh.leave.call_one().get(), TraceContext(0xDEAD, 1))
+assert mesh.here.call_one().get() is None
+# The generator was made in another trace, which does not come back with its end.
+with use_trace(TRACE):
+    before, rows, after = mesh.read_on.call_one().get()
+    assert same(before) and all(map(same, rows)) and same(after)
+    assert same(mesh.here.call_one().get()) and same(mesh.port.call_one().get())
+with use_trace(other):
+    assert same(mesh.leave.call_one().get(), TraceContext(0xDEAD, 1))
+assert mesh.read_on.call_one().get() == (None, [None], None)
+assert mesh.here.call_one().get() is None
+print("ok")
+""",
+    )
+    assert lines(done.stdout) == ["ok"]
+
+
+def test_code_around_a_suspended_generator_gets_its_trace_back():
+    def suspended():
+        with use_trace(TraceContext(3, 4)):
+            yield
+
+    rows = suspended()
+    with use_trace(TraceContext(1, 2)):
+        next(rows)
+        assert trace_context() == TraceContext(3, 4)
+    assert trace_context() is None
+    with use_trace(None):
+        rows.close()
+    assert trace_context() is None
+
+
+def test_generator_that_another_task_ends_changes_nothing_there():
+    async def main():
+        async def suspended():
+            with use_trace(TraceContext(3, 4)):
+                yield
+
+        async def begin():
+            await anext(rows)
+
+        rows = suspended()
+        await asyncio.create_task(begin())
+        with use_trace(TraceContext(1, 2)):
+            await rows.aclose()
+            assert trace_context() == TraceContext(1, 2)
+
+    asyncio.run(main())
 
 
 def test_events_carry_the_trace():

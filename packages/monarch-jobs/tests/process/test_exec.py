@@ -203,6 +203,11 @@ def test_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("sh", "-c", "trap '' INT TERM; while :; do sleep 1; done", timeout=0.1) == 124
 
 
+def test_command_that_ended_before_its_timeout_has_its_own_code() -> None:
+    # Its child, which holds the output, is ended after that time.
+    assert run("sh", "-c", "sleep 1000 & exit 5", timeout=0.5) == 5
+
+
 def test_a_timeout_that_is_not_reached() -> None:
     assert run("sh", "-c", "exit 5", timeout=1000) == 5
 

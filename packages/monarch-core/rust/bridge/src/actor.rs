@@ -87,9 +87,10 @@ impl ActorMailbox {
         Ok(fd)
     }
 
-    /// The next delivery: a `Call`, `bytes` for an event, or none.
+    /// The next delivery: a `Call`, `bytes` for an event, or none. The code before it belongs to no trace any more.
     fn pop(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         gil::leave_in_child(py, None);
+        trace::begin(py, None)?;
         if self.node.system.failures_in_flight() > 0 {
             gil::blocking(py, || self.node.system.settle());
         }
@@ -154,6 +155,7 @@ impl ActorMailbox {
                     gil::wait(py, &self.node.poller, &waiter, None, || !self.inner.is_empty() || self.inner.closed().is_some())?;
                 }
                 Some(Delivery::Event(e)) => {
+                    trace::begin(py, None)?;
                     if event.call1((PyBytes::new(py, &e),))?.is_truthy()? {
                         return Ok(());
                     }
@@ -168,13 +170,14 @@ impl ActorMailbox {
                             leave.call0()?;
                         }
                     }
-                    let traced = if let Some(t) = m.trace.as_deref() { trace::enter(py, *t)? } else { None };
+                    trace::begin(py, m.trace.as_deref())?;
+                    let events_before = m.trace.as_deref().map(|t| events::set_trace(t.words()));
                     let end = match target {
                         Some(f) => self.handle(py, f.bind(py), m, failed)?,
                         None => slow.call1((Call::new(&self.node, &self.inner, m),))?.is_truthy()?,
                     };
-                    if let Some(before) = traced {
-                        trace::leave(py, before)?;
+                    if let Some(before) = events_before {
+                        events::set_trace(before);
                     }
                     if end {
                         return Ok(());

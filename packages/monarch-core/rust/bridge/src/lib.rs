@@ -10,6 +10,7 @@ mod events;
 mod files;
 mod gil;
 mod hosts;
+mod importable;
 mod look_in;
 mod loop_wait;
 mod port;
@@ -44,7 +45,7 @@ mod _native {
     #[pymodule_export]
     use crate::hosts::Hosts;
     #[pymodule_export]
-    use crate::look_in::{agents, control_directory, look_in};
+    use crate::look_in::{agent_pid, agents, control_directory, look_in};
     #[pymodule_export]
     use crate::loop_wait::LoopSleep;
     #[pymodule_export]
@@ -60,7 +61,7 @@ mod _native {
     #[pymodule_export]
     use crate::timeline::Timeline;
     #[pymodule_export]
-    use crate::trace::{TraceContext, enter_trace, leave_trace, trace_context};
+    use crate::trace::{TraceContext, TraceEntry, begin_trace, enter_trace, leave_trace, trace_context};
     #[pymodule_export]
     use crate::watcher::LoopWatcher;
 
@@ -106,16 +107,13 @@ mod _native {
         use pyo3::types::PyAnyMethods;
         crate::signal::prepare(module.py())?;
         crate::trace::prepare(module.py())?;
-        // Inside a file there is nothing to import from: it has to be known by its name.
         let sys = module.py().import("sys")?;
         let version = sys.getattr("version_info")?;
         let (major, minor): (u8, u8) = (version.getattr("major")?.extract()?, version.getattr("minor")?.extract()?);
         net::trust::set_python(format!("{major}.{minor}"));
-        let modules = sys.getattr("modules")?;
-        modules.set_item("monarch._core._native.bulk", module.getattr("bulk")?)?;
-        modules.set_item("monarch._core._native.events", module.getattr("events")?)?;
-        modules.set_item("monarch._core._native.files", module.getattr("files")?)?;
-        modules.set_item("monarch._core._native.protocol", module.getattr("protocol")?)?;
-        modules.set_item("monarch._core._native.system", module.getattr("system")?)
+        for inner in ["bulk", "events", "files", "protocol", "system"] {
+            crate::importable::publish(&module.getattr(inner)?.cast_into()?, &format!("monarch._core._native.{inner}"))?;
+        }
+        crate::importable::publish(module, "monarch._core._native")
     }
 }

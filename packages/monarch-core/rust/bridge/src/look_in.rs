@@ -20,6 +20,12 @@ pub fn agents(py: Python<'_>) -> Vec<u64> {
     gil::blocking(py, runtime::node::guest::agents).into_iter().map(|uid| uid.0).collect()
 }
 
+/// The process of the agent that is reached at the given uid, which need not answer; none if it cannot be reached.
+#[pyfunction]
+pub fn agent_pid(py: Python<'_>, agent: u64) -> Option<i32> {
+    gil::blocking(py, || runtime::node::guest::pid(ProcUid(agent)).ok().filter(|pid| *pid > 0))
+}
+
 /// The directory of the control sockets of this user, which may not be there.
 #[pyfunction]
 pub fn control_directory() -> String {

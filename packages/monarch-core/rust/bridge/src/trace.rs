@@ -1,14 +1,15 @@
 //! The trace that the code of a thread or task belongs to (W3C Trace Context).
 //!
 //! It stands in a variable of Python's contexts, which tasks of an event loop have each for itself. Nothing looks at it until
-//! something in this process has had a trace, or the library OpenTelemetry is there, whose current span counts more.
+//! something in this process has had a trace, or the library OpenTelemetry is there, whose current span counts more. From then on
+//! each message begins with its own trace or with none: code of the message before may have entered one that it has not left.
 
-use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering};
 
-use pyo3::exceptions::{PyException, PyImportError, PyValueError};
+use pyo3::exceptions::{PyException, PyImportError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyType};
+use pyo3::types::{PyBool, PyDict, PyInt, PyString, PyType};
 use wire::Trace;
 
 /// Something in this process has had a trace.
@@ -16,6 +17,8 @@ static TRACING: AtomicBool = AtomicBool::new(false);
 /// Modules that had been imported when OpenTelemetry was last looked for.
 static MODULES: AtomicIsize = AtomicIsize::new(0);
 static HAS_OPENTELEMETRY: AtomicBool = AtomicBool::new(false);
+/// Numbers the messages that have begun since; code of none has 0.
+static MESSAGES: AtomicU64 = AtomicU64::new(1);
 
 /// What a module of Python gives us, filled when ours is loaded: a fork leaves it whole.
 struct Names {
@@ -46,19 +49,21 @@ pub struct TraceContext(pub Trace);
 #[pymethods]
 impl TraceContext {
     #[new]
-    fn new(trace_id: u128, span_id: u64) -> PyResult<Self> {
-        if trace_id == 0 || span_id == 0 {
-            return Err(PyValueError::new_err(format!("trace_id and span_id are not 0, got {trace_id} and {span_id}")));
-        }
-        Ok(TraceContext(Trace { id: trace_id, span: span_id }))
+    fn new(trace_id: &Bound<'_, PyAny>, span_id: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (id, span) = (number("trace_id", trace_id, 128)?, number("span_id", span_id, 64)?);
+        Ok(TraceContext(Trace { id, span: span as u64 }))
     }
 
     /// Of the value of a `traceparent` header; none if the trace is not sampled.
     #[classmethod]
-    fn from_traceparent(_cls: &Bound<'_, PyType>, traceparent: &str) -> PyResult<Option<Self>> {
-        match Trace::parse(traceparent) {
+    fn from_traceparent(_cls: &Bound<'_, PyType>, traceparent: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        let Ok(text) = traceparent.cast::<PyString>() else {
+            return Err(refused_type("traceparent", traceparent, "a str")?);
+        };
+        let text = text.to_string_lossy();
+        match Trace::parse(&text) {
             Some(t) => Ok((!t.is_none()).then_some(TraceContext(t))),
-            None => Err(PyValueError::new_err(format!("this is no traceparent: {:?}", traceparent.chars().take(80).collect::<String>()))),
+            None => Err(PyValueError::new_err(format!("this is no traceparent: {:?}", text.chars().take(80).collect::<String>()))),
         }
     }
 
@@ -94,6 +99,35 @@ impl TraceContext {
     }
 }
 
+/// A number above 0 of so many bits.
+fn number(name: &str, value: &Bound<'_, PyAny>, bits: u32) -> PyResult<u128> {
+    if !value.is_instance_of::<PyInt>() || value.is_instance_of::<PyBool>() {
+        return Err(refused_type(name, value, "an int")?);
+    }
+    match value.extract::<u128>() {
+        Ok(n) if n > 0 && n >> (bits - 1) <= 1 => Ok(n),
+        _ => Err(PyValueError::new_err(format!("{name}={}: expected 1 to 2**{bits} - 1", value.repr()?))),
+    }
+}
+
+fn refused_type(name: &str, value: &Bound<'_, PyAny>, wanted: &str) -> PyResult<PyErr> {
+    Ok(PyTypeError::new_err(format!("{name}={}: expected {wanted}, not {}", value.repr()?, value.get_type().name()?)))
+}
+
+/// A value of the variable: a trace or none, and the message that the code belongs to, with its tasks.
+#[pyclass(frozen)]
+struct Entered {
+    trace: Trace,
+    message: u64,
+}
+
+/// What takes an `enter_trace` back.
+#[pyclass(frozen)]
+pub struct TraceEntry {
+    token: Py<PyAny>,
+    message: u64,
+}
+
 /// The trace that this code belongs to.
 pub fn current(py: Python<'_>) -> PyResult<Trace> {
     let Some(names) = NAMES.get(py) else { return Ok(Trace::NONE) };
@@ -109,8 +143,13 @@ pub fn current(py: Python<'_>) -> PyResult<Trace> {
             _ => {}
         }
     }
+    Ok(entered(py, names)?.0)
+}
+
+/// The trace and the message of the variable.
+fn entered(py: Python<'_>, names: &Names) -> PyResult<(Trace, u64)> {
     let set = names.variable.bind(py).call_method1("get", (py.None(),))?;
-    Ok(set.cast::<TraceContext>().map_or(Trace::NONE, |t| t.get().0))
+    Ok(set.cast::<Entered>().map_or((Trace::NONE, 0), |e| (e.get().trace, e.get().message)))
 }
 
 /// An import shows in the number of modules.
@@ -138,24 +177,22 @@ fn of_opentelemetry(py: Python<'_>, names: &Names) -> PyResult<Option<Trace>> {
     Ok(Some(Trace { id: context.getattr("trace_id")?.extract()?, span: context.getattr("span_id")?.extract()? }))
 }
 
-/// What was there before an `enter`.
-pub struct Before {
-    token: Py<PyAny>,
-    events: [u64; 3],
+/// From now on this code is that of a new message of this trace, or of none. Until something has had a trace, this is one test.
+#[inline]
+pub fn begin(py: Python<'_>, trace: Option<&Trace>) -> PyResult<()> {
+    if trace.is_none() && !TRACING.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let message = MESSAGES.fetch_add(1, Ordering::Relaxed);
+    enter(py, trace, message).map(drop)
 }
 
-/// From now on this thread's code, and its events, belong to the trace.
-pub fn enter(py: Python<'_>, trace: Trace) -> PyResult<Option<Before>> {
+/// Gives the token of the variable.
+fn enter<'py>(py: Python<'py>, trace: Option<&Trace>, message: u64) -> PyResult<Option<Bound<'py, PyAny>>> {
     let Some(names) = NAMES.get(py) else { return Ok(None) };
     TRACING.store(true, Ordering::Relaxed);
-    let token = names.variable.bind(py).call_method1("set", (TraceContext(trace),))?.unbind();
-    Ok(Some(Before { token, events: events::set_trace(trace.words()) }))
-}
-
-pub fn leave(py: Python<'_>, before: Before) -> PyResult<()> {
-    events::set_trace(before.events);
-    let Some(names) = NAMES.get(py) else { return Ok(()) };
-    names.variable.bind(py).call_method1("reset", (before.token,)).map(drop)
+    let entered = Entered { trace: trace.copied().unwrap_or(Trace::NONE), message };
+    names.variable.bind(py).call_method1("set", (entered,)).map(Some)
 }
 
 /// Records what `emit` does as part of the trace of this code.
@@ -171,18 +208,33 @@ pub fn trace_context(py: Python<'_>) -> PyResult<Option<TraceContext>> {
     Ok(Some(current(py)?).filter(|t| !t.is_none()).map(TraceContext))
 }
 
+/// From now on this code is that of a new message of this trace, or of none, whatever the code before has entered.
+#[pyfunction]
+#[pyo3(signature = (context))]
+pub fn begin_trace(py: Python<'_>, context: Option<&Bound<'_, TraceContext>>) -> PyResult<()> {
+    begin(py, context.map(|c| &c.get().0))
+}
+
 /// From now on this code belongs to the trace, or to none; gives what `leave_trace` takes.
 #[pyfunction]
 #[pyo3(signature = (context))]
-pub fn enter_trace<'py>(py: Python<'py>, context: Option<&Bound<'py, TraceContext>>) -> PyResult<Option<Bound<'py, PyAny>>> {
+pub fn enter_trace(py: Python<'_>, context: Option<&Bound<'_, TraceContext>>) -> PyResult<Option<TraceEntry>> {
     let Some(names) = NAMES.get(py) else { return Ok(None) };
-    TRACING.store(true, Ordering::Relaxed);
-    names.variable.bind(py).call_method1("set", (context,)).map(Some)
+    let (_, message) = entered(py, names)?;
+    let token = enter(py, context.map(|c| &c.get().0), message)?;
+    Ok(token.map(|token| TraceEntry { token: token.unbind(), message }))
 }
 
-/// Takes back an `enter_trace` of the same thread or task.
+/// Takes back an `enter_trace`. A generator that a later message or another task leaves has entered nothing there, and takes nothing back.
 #[pyfunction]
-pub fn leave_trace(py: Python<'_>, token: &Bound<'_, PyAny>) -> PyResult<()> {
-    let Some(names) = NAMES.get(py) else { return Ok(()) };
-    names.variable.bind(py).call_method1("reset", (token,)).map(drop)
+#[pyo3(signature = (entry))]
+pub fn leave_trace(py: Python<'_>, entry: Option<&Bound<'_, TraceEntry>>) -> PyResult<()> {
+    let (Some(names), Some(entry)) = (NAMES.get(py), entry) else { return Ok(()) };
+    if entered(py, names)?.1 != entry.get().message {
+        return Ok(());
+    }
+    match names.variable.bind(py).call_method1("reset", (&entry.get().token,)) {
+        Err(e) if !e.is_instance_of::<PyValueError>(py) => Err(e),
+        _ => Ok(()),
+    }
 }

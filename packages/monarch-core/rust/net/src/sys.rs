@@ -310,11 +310,20 @@ pub fn recv_into(fd: RawFd, buf: &mut Vec<u8>, fds: &mut Descriptors, flags: lib
 
 /// The user id of the process at the other end of a unix socket.
 pub fn peer_user(fd: RawFd) -> io::Result<u32> {
+    Ok(peer(fd)?.uid)
+}
+
+/// The process at the other end of a unix socket: where that end was accepted, the one that listened. 0 if it is of another namespace.
+pub fn peer_pid(fd: RawFd) -> io::Result<i32> {
+    Ok(peer(fd)?.pid)
+}
+
+fn peer(fd: RawFd) -> io::Result<libc::ucred> {
     let mut cred = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes.
     check(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &mut len) })?;
-    Ok(cred.uid)
+    Ok(cred)
 }
 
 /// The user id of this process.

@@ -30,10 +30,13 @@ __all__ = [
     "Targets",
     "Timeline",
     "TraceContext",
+    "TraceEntry",
     "after_fork_in_child",
+    "agent_pid",
     "agents",
     "begin_exit",
     "begin_leaving",
+    "begin_trace",
     "bulk",
     "control_directory",
     "enter_trace",
@@ -190,6 +193,7 @@ class Hosts:
 
 # ---- look_in.rs
 
+def agent_pid(agent: int) -> int | None: ...
 def agents() -> list[int]: ...
 def control_directory() -> str: ...
 def look_in(agent: int, me: int, what: int, timeout: float) -> bytes: ...
@@ -388,8 +392,12 @@ class TraceContext:
 def trace_context() -> TraceContext | None:
     """The sampled trace that this code belongs to, with the span in progress: OpenTelemetry's, that of `use_trace`, or that of the call."""
 
-def enter_trace(context: TraceContext | None) -> Any: ...
-def leave_trace(token: Any) -> None: ...
+@final
+class TraceEntry: ...
+
+def begin_trace(context: TraceContext | None) -> None: ...
+def enter_trace(context: TraceContext | None) -> TraceEntry | None: ...
+def leave_trace(entry: TraceEntry | None) -> None: ...
 
 # ---- gil.rs
 

@@ -8,7 +8,7 @@ import selectors
 from _contextvars import ContextVar
 from collections import deque
 
-from monarch._core._native import LoopSleep, enter_trace, leave_trace, set_thread_sender
+from monarch._core._native import LoopSleep, begin_trace, set_thread_sender
 from monarch._core._native.protocol import FAILED, STOP, TRACED
 from monarch._core.actor.events import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIVERABLE, aborted
 from monarch._core.call.actor import is_coroutine_function
@@ -122,7 +122,11 @@ class LoopSide:
         loop.add_reader(self.fd, self._wake)
         handled = 0
         while not self.over:
-            item = early.pop(0) if early else pop()
+            if early:
+                begin_trace(None)
+                item = early.pop(0)
+            else:
+                item = pop()
             if item is None:
                 if actor.mailbox.closed:
                     return
@@ -166,7 +170,8 @@ class LoopSide:
         if flags & STOP:
             actor.begin_stop(call)
             return True
-        trace = enter_trace(call.trace) if flags & TRACED else None
+        if flags & TRACED:
+            begin_trace(call.trace)
         stage = "call"
         context = actor.message_context(call)
         set_context(context)
@@ -206,8 +211,8 @@ class LoopSide:
             actor.current = None
             self.current = None
             call.handled()
-            if trace is not None:
-                leave_trace(trace)
+            if flags & TRACED:
+                begin_trace(None)
             if self.aborting is not None:
                 self._event(self.aborting)
         return self.over

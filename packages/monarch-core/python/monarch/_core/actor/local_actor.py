@@ -10,7 +10,7 @@ import marshal
 import sys
 from _thread import get_ident
 
-from monarch._core._native import ActorMailbox, enter_trace, leave_trace, set_thread_sender
+from monarch._core._native import ActorMailbox, begin_trace, set_thread_sender
 from monarch._core._native.events import actor_end
 from monarch._core._native.protocol import ERROR, EXPLICIT_PORT, FAILED, FAILURE, STOP, TRACED
 from monarch._core.actor.events import EVENT_ABORT, EVENT_END, EVENT_FAILURE, EVENT_UNDELIVERABLE, aborted
@@ -196,17 +196,15 @@ class LocalActor:
             return False
         finally:
             self.current = None
+            begin_trace(None)
             first.handled()
         return self.failure is None
 
     def _run_sync(self, early: list[Call]) -> None:
         while early:
             call = early.pop(0)
-            trace = enter_trace(call.trace) if call.flags & TRACED else None
-            ended = self._slow(call)
-            if trace is not None:
-                leave_trace(trace)
-            if ended:
+            begin_trace(call.trace if call.flags & TRACED else None)
+            if self._slow(call):
                 return
         self.mailbox.run(self._resolve, self._slow, self._failed, self._event, self._enter, self._leave)
 
@@ -437,6 +435,7 @@ class LocalActor:
 
     def _finish(self, early: list[Call]) -> None:
         """Owned meshes, own clean-up, and the last answers, in this order."""
+        begin_trace(None)
         failed = self.failure
         end = failed or self.stopped_failure()
         wire = end.to_wire()

@@ -38,9 +38,10 @@ class Crash(NamedTuple):
 def report(pids: tuple[int, ...], as_json: bool) -> int:
     """Prints the crashes of all jobs, or of those whose client is one of `pids`; gives the exit code."""
     looks = inspection.look(inspection.STATE)
-    known = {one.answer["agent_pid"]: one for one in looks if one.answer is not None}
-    found = [(one, crashes(one.answer)) for one in looks if one.answer is not None and (not pids or one.answer["agent_pid"] in pids)]
-    nothing = [_absence(pid) for pid in pids if pid not in known]
+    asked = [one for one in looks if not pids or one.pid in pids]
+    found = [(one, crashes(one.answer)) for one in asked if one.answer is not None]
+    silent = [one.describe() for one in asked if one.answer is None]
+    nothing = [_absence(pid) for pid in pids if not any(one.pid == pid for one in asked)]
     if not looks and not pids:
         nothing.append("no job of this user runs on this machine: flight recorders end with their client, or with the agent of a host")
     if as_json:
@@ -50,9 +51,8 @@ def report(pids: tuple[int, ...], as_json: bool) -> int:
         click.echo(json.dumps(rows, indent=2))
     else:
         sections = [_section(one.answer or {}, all_) for one, all_ in found]
-        sections += [[f"a job that cannot be looked into: {one.error}"] for one in looks if one.answer is None and not pids]
-        click.echo("\n\n".join("\n".join(lines) for lines in [*sections, *([line] for line in nothing)]))
-    return 0 if any(all_ for _, all_ in found) and not nothing else 1
+        click.echo("\n\n".join("\n".join(lines) for lines in [*sections, *([line] for line in [*silent, *nothing])]))
+    return 0 if any(all_ for _, all_ in found) and not nothing and not (pids and silent) else 1
 
 
 def _absence(pid: int) -> str:

@@ -39,7 +39,7 @@ def shown(found: list[inspection.Look], everything: bool) -> list[inspection.Loo
 def _section(one: inspection.Look, everything: bool) -> list[str]:
     """A job with its hosts, or an agent."""
     if one.answer is None:
-        return [f"a job that cannot be looked into: {one.error}"]
+        return [one.describe()]
     lines = [heading(one.answer), *_lines(one.answer)]
     if inspection.is_agent(one.answer):
         lines += [f"  works for {client}" for client in one.answer.get("clients", [])]
@@ -57,12 +57,12 @@ def listed_hosts(answer: dict[str, Any], everything: bool) -> list[inspection.Ot
 
 def wanted(found: list[inspection.Look], pids: tuple[int, ...]) -> list[inspection.Look]:
     """The jobs that are asked for by the pid of their client; `UsageError` for one that is not there."""
-    known = {one.answer["agent_pid"] for one in found if one.answer is not None}
+    known = {one.pid for one in found if one.pid is not None}
     for pid in pids:
         if pid not in known:
             jobs = ", ".join(map(str, sorted(known))) or "none"
             raise click.UsageError(f"process {pid} is not the client of a job of this user on this machine (there is: {jobs})")
-    return [one for one in found if not pids or (one.answer is not None and one.answer["agent_pid"] in pids)]
+    return [one for one in found if not pids or one.pid in pids]
 
 
 def heading(answer: dict[str, Any]) -> str:

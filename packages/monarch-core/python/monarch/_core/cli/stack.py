@@ -40,7 +40,7 @@ def report(pids: tuple[int, ...], as_json: bool, everything: bool) -> int:
         if index:
             click.echo()
         if one.answer is None:
-            click.echo(f"a job that cannot be looked into: {one.error}")
+            click.echo(one.describe())
             continue
         click.echo(heading(one.answer))
         state = names.get(one.agent)

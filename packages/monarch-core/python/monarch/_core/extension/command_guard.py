@@ -3,7 +3,8 @@
     python -I -S guard.py FD
 
 FD is a stream socket to the proc. What the proc sends first is the specification; then each byte is the number of a signal for the
-command's group, 9 for all its descendants. It gets `("started", pid)` or `("failed", errno, word)`, and at the end `("ended", status)`.
+command's group, 9 for all its descendants. It gets `("forked", pid)`, then `("started",)` or `("failed", errno, word)`, and at the end
+`("ended", status, signalled)`: whether a signal of the proc came before the command's end. Without a fork there is only `failed`.
 
 A process of its own, because a proc that is killed cannot clean up, and because a process that forks and reaps should have one thread. The
 guard is the reaper of all that descends from the command, so that nothing gets away from a kill; the kernel kills the command when the
@@ -119,19 +120,19 @@ class Guard:
             argv = self._argv(spec)
             self.pid = self._start(argv, spec)
         except OSError as e:
-            self._say(("failed", e.errno or 0, str(e.filename or "")))
+            self._say(("failed", e.errno or errno.EIO, str(e.filename or spec["argv"][0] or spec["script"][0])))
             return
         finally:
             for fd in {*spec["fds"]} - {0, 1, 2}:
                 os.close(fd)
-        self._say(("started", self.pid))
+        self._say(("started",))
         orphaned = self._until_ended()
         if orphaned:
             self._wind_down(spec["farewell"])
         else:
             self._sweep()
             self._remove_script()
-            self._say(("ended", self.status))
+            self._say(("ended", self.status, self.is_ended_by_proc))
 
     # ---- the proc
 
@@ -167,18 +168,27 @@ class Guard:
         name, text = spec["script"]
         os.mkdir(self.folder, 0o700)
         path = os.path.join(self.folder, name)
-        with open(path, "xb", opener=lambda p, flags: os.open(p, flags, 0o700)) as file:
-            file.write(text)
+        try:
+            with open(path, "xb", opener=lambda p, flags: os.open(p, flags, 0o700)) as file:
+                file.write(text)
+        except OSError as e:  # a full disk shows in the write, whose error has no name
+            raise OSError(e.errno, os.strerror(e.errno or errno.EIO), path) from None
         return [path if word is None else word for word in argv]
 
     def _start(self, argv: list[str], spec: dict[str, Any]) -> int:
         """Forks and executes; raises what went wrong over there."""
         read, write = os.pipe2(os.O_CLOEXEC)
+        gate, opened = os.pipe2(os.O_CLOEXEC)
         guard = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become(argv, spec, guard, write)
+            self._become(argv, spec, guard, write, gate)
         os.close(write)
+        # A command whose first act is to kill its guard is known to the proc by then.
+        self._say(("forked", pid))
+        os.write(opened, b"!")
+        os.close(opened)
+        os.close(gate)
         if not spec["tty"]:
             try:  # in both processes, so that it holds whichever runs first
                 os.setpgid(pid, pid)
@@ -192,7 +202,7 @@ class Guard:
             raise OSError(number, os.strerror(number), word)
         return pid
 
-    def _become(self, argv: list[str], spec: dict[str, Any], guard: int, report: int) -> None:
+    def _become(self, argv: list[str], spec: dict[str, Any], guard: int, report: int, gate: int) -> None:
         word = spec["workdir"] or ""
         try:
             if spec["tty"]:
@@ -215,6 +225,7 @@ class Guard:
                 fcntl.ioctl(0, _TIOCSCTTY, 0)
             if spec["workdir"]:
                 os.chdir(spec["workdir"])
+            os.read(gate, 1)
             word = argv[0]
             name = spec["program_name"]
             os.execvpe(argv[0], [name, *argv[1:]] if name else argv, spec["env"])
@@ -250,7 +261,9 @@ class Guard:
             numbers = os.read(self.control, 64)
         except OSError:
             numbers = b""
-        for number in numbers:
+        # A command that has ended by itself is not ended by what comes after that.
+        self._reap()
+        for number in numbers if self.status is None else b"":
             self.is_ended_by_proc = True
             if number == signal.SIGKILL:
                 self._kill_all()

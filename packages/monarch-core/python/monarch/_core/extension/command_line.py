@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -42,37 +41,12 @@ def check_command_line(line: object) -> None:
                 raise ValueError(f"{field}='': expected None or a text that is not empty")
 
 
-def check_seconds(name: str, seconds: object, least: str = "") -> None:
-    """`TypeError` or `ValueError` that names the argument, unless it is a finite number from 0 on."""
-    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool):
-        raise TypeError(f"{name}={seconds!r}: expected a number of seconds{least}, not {_type(seconds)}")
-    if not (seconds >= 0 and math.isfinite(seconds)):
-        raise ValueError(f"{name}={seconds!r}: expected a finite number of seconds, 0 or more{least}")
-
-
 def check_signal(name: str, number: object) -> None:
     """`TypeError` or `ValueError` that names the argument, unless it is the number of a signal."""
     if not isinstance(number, int) or isinstance(number, bool):
         raise TypeError(f"{name}={number!r}: expected the number of a signal, not {_type(number)}")
     if number not in signal.valid_signals():
         raise ValueError(f"{name}={number!r}: no signal has this number")
-
-
-def check_count(name: str, count: object, most: int | None = None) -> None:
-    """`TypeError` or `ValueError` that names the argument, unless it is an int from 0 on, `most` at most."""
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise TypeError(f"{name}={count!r}: expected an int, not {_type(count)}")
-    if count < 0 or (most is not None and count > most):
-        raise ValueError(f"{name}={count}: expected {'0 or more' if most is None else f'0 to {most}'}")
-
-
-def check_counts(name: str, counts: Any, length: int, most: int | None = None) -> None:
-    """The same for a tuple of so many."""
-    found: tuple[object, ...] = counts if isinstance(counts, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
-    if len(found) != length:
-        raise TypeError(f"{name}={counts!r}: expected a tuple of {length} ints")
-    for index, count in enumerate(found):
-        check_count(f"{name}[{index}]", count, most)
 
 
 def _check_argv(argv: Any, has_script: bool) -> None:

@@ -83,13 +83,32 @@ def above_streams(fd: int) -> int:
     """The descriptor, or in its place one above 2: the numbers of closed streams are given to what is opened next."""
     if fd > 2:
         return fd
-    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(fd)
-    return moved
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def pair_above_streams(pair: tuple[int, int]) -> tuple[int, int]:
+    """The same for both; neither is left open where there is no number for one of them."""
+    first, second = pair
+    try:
+        first = above_streams(first)
+    except OSError:
+        os.close(second)
+        raise
+    try:
+        return first, above_streams(second)
+    except OSError:
+        os.close(first)
+        raise
 
 
 class OutputPipe:
-    """The reading end of one stream of a command: read while the buffer has room, which makes the command wait when it has none."""
+    """The reading end of one stream of a command: read while the buffer has room, which makes the command wait when it has none.
+
+    `command_end` is the other end, which the maker of the pipe closes when the command has it.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, stream: int, by_line: bool, buffer: OutputBuffer, changed: Callable[[], None]
@@ -102,12 +121,17 @@ class OutputPipe:
         self.copy: BinaryIO | None = None
         # Of the copy, for the message that it is not complete.
         self.copy_name = ""
-        self.fd, self.command_end = map(above_streams, os.pipe2(os.O_CLOEXEC))
+        self.fd, self.command_end = pair_above_streams(os.pipe2(os.O_CLOEXEC))
         os.set_blocking(self.fd, False)
         self.is_open = True
         # The command has ended: what is in the pipe is all that counts.
         self.draining = False
         self._reading = False
+
+    def __del__(self) -> None:
+        # Of a loop that was closed meanwhile, which holds a pipe that it reads. Where no pipe could be made, there is nothing to close.
+        if hasattr(self, "is_open"):
+            self.close()
 
     def resume(self) -> None:
         """Reads on if there is room again."""

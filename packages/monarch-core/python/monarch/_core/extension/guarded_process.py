@@ -6,7 +6,6 @@ import asyncio
 import errno
 import marshal
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -15,52 +14,75 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from monarch._core.extension import command_guard as guard
-from monarch._core.extension.command_line import check_command_line, check_counts, check_seconds, check_signal
-from monarch._core.extension.command_mark import kill_marked, marked, new_mark
+from monarch._core.extension.arguments import check_counts, check_seconds
+from monarch._core.extension.command_line import check_command_line, check_signal
+from monarch._core.extension.command_mark import marked, new_mark
 from monarch._core.extension.command_output import above_streams
+from monarch._core.extension.command_watchdog import LOOK, Watchdog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from threading import Thread
 
     from monarch._core.extension.command_line import CommandLine
 
-# Between two looks at the watchdog of a guard, which the command may have stopped.
-_LOOK = 1.0
 # More than a guard takes to kill all that descends from a command. What is left then is found by its mark.
 _KILL_TIMEOUT = 4.0
 
 
 class CannotStart(Exception):
-    """`errno`, and the word that it is about: the program, or the working directory."""
+    """`errno`, and the word that it is about: the program, the working directory, or a file that cannot be written."""
 
     def __init__(self, number: int, word: str) -> None:
         super().__init__(number, word)
         self.errno = number
         self.word = word
 
+    def __str__(self) -> str:
+        return f"cannot start {self.word!r}: {os.strerror(self.errno)}"
+
 
 class GuardedProcess:
-    """Made and used on one event loop. `ended` gets the wait status; SIGKILL's if the guard was killed."""
+    """One command, made and used on one event loop.
+
+    `ended` gets the wait status; SIGKILL's if the guard was killed. `was_signalled`: a signal of `signal` came before that end.
+    """
+
+    # Until it has been made, and where it cannot be.
+    _socket: socket.socket | None = None
+    _watchdog: Watchdog | None = None
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = self.loop.create_future()
         self.pid = 0
+        self.was_signalled = False
+        # The pid of what is about to become the command.
+        self._forked = 0
         self.started: asyncio.Future[None] = self.loop.create_future()
         self._mark = new_mark()
         self._script: str | None = None
         # Seconds that the signals of the farewell take.
         self._farewell = 0.0
-        # The watchdog, the parent of the guard.
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
+        self._is_begun = self._is_closed = False
+        # What the guard has not taken yet: the specification, then signals.
+        self._unsent = bytearray()
         self._received = bytearray()
-        self._force: asyncio.Task[None] | None = None
+        self._force: asyncio.Future[None] | None = None
+        # The loop is closed: what waits for the watchdog in its place.
+        self._reaper: Thread | None = None
+
+    def __del__(self) -> None:
+        # An open loop holds a process whose watchdog has not been reaped.
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._reap_without_loop()
 
     async def start(
         self, line: CommandLine, fds: tuple[int, int, int], tty: bool = False, farewell: Sequence[tuple[int, float]] = ()
     ) -> None:
-        """Runs the command on these descriptors; `CannotStart` if that is not possible.
+        """Runs the command on these descriptors; `CannotStart` if that is not possible, `RuntimeError` after another start, or a `close`.
 
         `fds` become stdin, stdout and stderr of the command; 0 to 2 stand for a stream that is empty. `farewell`: signals with the pause
         after each, before all is killed, if this proc is gone. `TypeError` and `ValueError` for what no command can have.
@@ -70,78 +92,106 @@ class GuardedProcess:
         for number, pause in farewell:
             check_signal("farewell", number)
             check_seconds("farewell", pause)
+        if self._is_begun:
+            raise RuntimeError(f"start of {line.argv[0]!r}: this GuardedProcess has been started before, and runs one command")
+        if self._is_closed:
+            raise RuntimeError(f"start of {line.argv[0]!r}: this GuardedProcess is closed")
+        self._is_begun = True
         self._farewell = sum(pause for _, pause in farewell)
-        argv = [sys.executable, "-I", "-S", guard.__file__]
+        self._script = None if line.script is None else os.path.join(tempfile.gettempdir(), f"monarch-script-{self._mark}")
+        self._unsent += guard.frame(
+            {
+                "argv": [word if word is None else _plain(word) for word in line.argv],
+                "env": {_plain(name): _plain(value) for name, value in marked(line.env, self._mark).items()},
+                "workdir": line.workdir and _plain(line.workdir),
+                "script": line.script and (_plain(line.script[0]), bytes(line.script[1])),
+                "folder": self._script,
+                "program_name": line.program_name and _plain(line.program_name),
+                "fds": tuple(map(int, fds)),
+                "tty": bool(tty),
+                "farewell": [(int(number), float(pause)) for number, pause in farewell],
+            }
+        )
         try:
-            self._script = None if line.script is None else os.path.join(tempfile.gettempdir(), f"monarch-script-{self._mark}")
-            await self._connect(
-                argv,
-                {
-                    "argv": list(line.argv),
-                    "env": marked(line.env, self._mark),
-                    "workdir": line.workdir,
-                    "script": line.script,
-                    "folder": self._script,
-                    "program_name": line.program_name,
-                    "fds": fds,
-                    "tty": tty,
-                    "farewell": [(int(number), float(pause)) for number, pause in farewell],
-                },
-            )
+            self._connect(fds)
         except OSError as e:
-            self.close()
-            if self._guard is not None:
-                self._guard.kill()
-                self._guard.wait()
-            raise CannotStart(e.errno or errno.EIO, argv[0]) from None
-        await self.started
+            self._let_go()
+            self.started.cancel()
+            raise CannotStart(e.errno or errno.EIO, sys.executable) from None
+        try:
+            await self.started
+        except CannotStart:  # the guard has ended
+            raise
+        except BaseException:
+            self._is_closed = True
+            self._let_go()
+            raise
 
-    async def _connect(self, argv: list[str], spec: dict[str, Any]) -> None:
-        """Starts the guard and sends it the specification."""
+    def _connect(self, fds: tuple[int, int, int]) -> None:
+        """Starts the guard and begins to send it the specification."""
         self._socket, theirs = socket.socketpair()
         self._socket.setblocking(False)
         theirs = socket.socket(fileno=above_streams(theirs.detach()))
         null = subprocess.DEVNULL
         with theirs:
-            self._guard = subprocess.Popen(
-                [*argv, str(theirs.fileno())],
+            self._watchdog = Watchdog(
+                [sys.executable, "-I", "-S", guard.__file__, str(theirs.fileno())],
                 stdin=null,
                 stdout=null,
                 stderr=null,
-                pass_fds=[theirs.fileno(), *({*spec["fds"]} - {0, 1, 2})],
+                pass_fds=[theirs.fileno(), *({*fds} - {0, 1, 2})],
                 env=marked(os.environ, self._mark),
                 start_new_session=True,
             )
-        self.loop.call_later(_LOOK, self._look)
-        try:
-            await self.loop.sock_sendall(self._socket, guard.frame(spec))
-        except asyncio.CancelledError:
-            self.close()
-            raise
+        self._watchdog.mark, self._watchdog.folder = self._mark, self._script
+        self.loop.call_later(LOOK, self._look)
         self.loop.add_reader(self._socket, self._receive)
+        self._send()
 
     def signal(self, number: int) -> None:
         """Sends it to the command's group; SIGKILL goes to all that descends from it."""
         check_signal("number", number)
         if self._socket is not None and not self.ended.done():
-            try:
-                self._socket.send(bytes([number]))
-            except OSError:  # the guard is gone, which `_receive` is about to see
-                return
+            self.was_signalled = True
+            self._unsent.append(number)
+            self._send()
             if number == signal.SIGKILL:
                 self.loop.call_later(_KILL_TIMEOUT, self._end_by_force)
 
     def close(self) -> None:
-        """Lets go of the guard, which does its farewell if the command still runs."""
+        """Lets go of the guard, which does its farewell if the command still runs. Also after the loop was closed."""
+        self._is_closed = True
+        self._let_go()
+        if self._is_begun and not self.started.done() and not self.loop.is_closed():
+            self.started.set_exception(RuntimeError("the command was closed while it was being started"))
+
+    def _let_go(self) -> None:
         if self._socket is not None:
             self.loop.remove_reader(self._socket)
+            self.loop.remove_writer(self._socket)
             self._socket.close()
             self._socket = None
+        if self.loop.is_closed():
+            self._reap_without_loop()
+
+    def _reap_without_loop(self) -> None:
+        if self._watchdog is None or self._reaper is not None:
+            return
+        if self._watchdog.poll() is None or (self._watchdog.returncode < 0 and self._force is None and not self.ended.done()):
+            self._reaper = self._watchdog.reap(self._farewell + _KILL_TIMEOUT)
 
     async def wait_closed(self) -> None:
         """After `close`: until the guard has gone too."""
-        if self._guard is not None and self._guard.poll() is None:
-            fd = os.pidfd_open(self._guard.pid)
+        fd = -1
+        if self._watchdog is not None and self._watchdog.poll() is None and self._reaper is None:
+            try:
+                fd = os.pidfd_open(self._watchdog.pid)
+            except OSError:  # no descriptor is left
+                self._reap_without_loop()
+        if self._reaper is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._reaper.join)
+            return
+        if self._watchdog is not None and fd >= 0:
             gone: asyncio.Future[None] = self.loop.create_future()
             self.loop.add_reader(fd, lambda: gone.done() or gone.set_result(None))
             try:
@@ -152,8 +202,8 @@ class GuardedProcess:
             finally:
                 self.loop.remove_reader(fd)
                 os.close(fd)
-                self._guard.poll()
-        if self._force is None and self._guard is not None and self._guard.returncode < 0 and not self.ended.done():
+                self._watchdog.poll()
+        if self._force is None and self._watchdog is not None and (self._watchdog.returncode or 0) < 0 and not self.ended.done():
             # The watchdog was killed. No report shows whether the guard has ended the command.
             self._start_force()
         if self._force is not None:
@@ -161,28 +211,31 @@ class GuardedProcess:
 
     def _look(self) -> None:
         """Continues a watchdog that is stopped."""
-        if self._guard is None or self._guard.poll() is not None:
-            return
-        try:
-            if os.waitid(os.P_PID, self._guard.pid, os.WSTOPPED | os.WNOHANG) is not None:
-                self._guard.send_signal(signal.SIGCONT)
-        except ChildProcessError:  # this process ignores SIGCHLD
-            return
-        self.loop.call_later(_LOOK, self._look)
+        if self._watchdog is not None and self._watchdog.poll() is None:
+            self._watchdog.continue_if_stopped()
+            self.loop.call_later(LOOK, self._look)
 
     def _end_by_force(self) -> None:
         if not self.ended.done():
             self._start_force()
 
     def _start_force(self) -> None:
-        if self._force is None:
-            self._force = self.loop.create_task(self._kill_marked())
+        if self._force is None and self._watchdog is not None:
+            self._force = self.loop.run_in_executor(None, self._watchdog.kill_all)
 
-    async def _kill_marked(self) -> None:
-        """Kills all with the mark: the guard, its watchdog and what descends from the command."""
-        await self.loop.run_in_executor(None, kill_marked, self._mark)
-        if self._script is not None:
-            shutil.rmtree(self._script, ignore_errors=True)
+    def _send(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            del self._unsent[: self._socket.send(self._unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:  # the guard is gone, which `_receive` is about to see
+            self._unsent.clear()
+        if self._unsent:
+            self.loop.add_writer(self._socket, self._send)
+        else:
+            self.loop.remove_writer(self._socket)
 
     def _receive(self) -> None:
         assert self._socket is not None
@@ -202,22 +255,25 @@ class GuardedProcess:
 
     def _take(self, message: tuple[Any, ...]) -> None:
         word = message[0]
-        if word == "started":
-            self.pid = message[1]
+        if word == "forked":
+            self._forked = message[1]
+        elif word == "started":
+            self.pid = self._forked
             if not self.started.done():
                 self.started.set_result(None)
         elif word == "failed":
             if not self.started.done():
                 self.started.set_exception(CannotStart(message[1], message[2]))
         elif word == "ended" and not self.ended.done():
-            self.ended.set_result(message[1])
+            _, status, self.was_signalled = message
+            self.ended.set_result(status)
 
     def _lost(self) -> None:
         """The guard has gone, by itself or killed."""
-        self.close()
+        self._let_go()
         code = 0
-        if self._guard is not None:
-            code = self._guard.wait()  # its descriptors are closed, so it is as good as gone
+        if self._watchdog is not None:
+            code = self._watchdog.wait()  # its descriptors are closed, so it is as good as gone
         if code >= 0 or self.ended.done():  # the watchdog, or the guard, has ended the command
             self._set_lost()
             return
@@ -226,10 +282,20 @@ class GuardedProcess:
         self._force.add_done_callback(lambda _: self._set_lost())
 
     def _set_lost(self) -> None:
+        if not self._forked:
+            if not self.started.done():
+                self.started.set_exception(CannotStart(errno.ECHILD, sys.executable))
+            return
         if not self.started.done():
-            self.started.set_exception(CannotStart(errno.ECHILD, sys.executable))
-        elif self.pid and not self.ended.done():
+            self.pid = self._forked
+            self.started.set_result(None)
+        if self.pid and not self.ended.done():
             self.ended.set_result(signal.SIGKILL)
+
+
+def _plain(text: str) -> str:
+    """Without the class that it may have, which cannot be marshalled."""
+    return str.__str__(text)
 
 
 async def end_in_steps(process: GuardedProcess, grace: float) -> None:

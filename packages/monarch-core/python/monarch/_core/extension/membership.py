@@ -120,8 +120,9 @@ def reach(proc: ProcId | int, host: HostId | int, job: JobId | int = 0) -> None:
 
 def end_of(proc: ProcId | int) -> ProcEnd | None:
     """How the process ended, as far as this process knows; None while it is not known to have ended."""
+    proc = checked_id(proc, "end_of")
     end = current_process().native.ended(proc)
-    return None if end is None else proc_end(ProcId(proc), end)
+    return None if end is None else proc_end(proc, end)
 
 
 def watch(proc: ProcId | int, host: HostId | int = 0) -> Future[ProcEnd]:

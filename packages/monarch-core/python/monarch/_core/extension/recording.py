@@ -7,6 +7,7 @@ them and read by themselves, and the process that is observed does not notice.
 from __future__ import annotations
 
 import marshal
+import sys
 from _thread import allocate_lock
 from dataclasses import dataclass
 from time import monotonic
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 from monarch._core._native.events import Ring
 from monarch._core._native.protocol import FIRST_ERROR, OK
 from monarch._core.config.entry_points import BrokenEntry, entry_names, load_entry
+from monarch._core.extension.arguments import check_count, check_seconds
 from monarch._core.extension.event_batch import Batch
 from monarch._core.extension.ids import JobId, ProcId
+from monarch._core.extension.known import checked_id
 from monarch._core.extension.membership import is_ending, watch
 from monarch._core.extension.pace import Pace
 from monarch._core.extension.thread import when_done
@@ -84,8 +87,7 @@ class Reader:
 
         Native code copies them without the GIL, and makes no object for an event.
         """
-        if most < 1:
-            raise ValueError(f"invalid number of events {most}: must be positive")
+        check_count("most", most, sys.maxsize, 1)
         drained = self._ring.drain(most, self.ended)
         return Batch(self.proc, self.pid, drained, self._ring.lost, self.ended)
 
@@ -95,6 +97,7 @@ class Reader:
 
     def last(self, events: int) -> list[Event]:
         """The last events, at most so many; those before are skipped."""
+        check_count("events", events, sys.maxsize, 1)
         self._ring.skip_to_last(events)
         return self.read(events)
 
@@ -140,6 +143,8 @@ class Observation:
         """
         from threading import current_thread
 
+        if timeout is not None:
+            check_seconds("timeout", timeout, ", or None")
         self._stop.set()
         if current_thread() is not self._thread:
             self._thread.join(timeout)
@@ -204,9 +209,16 @@ def observe(observer: Observer | str, *, every: float = 0.2, job: JobId | None =
     that nothing else waits for; a string is the name of an entry point of the group `monarch.observer`. With a `job` it gets the events of
     that job only. An observer that raises is logged by name and left out. `LookupError` if no wheel has an entry point of this name,
     `ImportError` if it cannot be loaded.
+
+    A process that exists already begins when its thread for input and output gets the request, which this function does not wait for:
+    within milliseconds, and one that is stopped when it goes on. `recordings` lists those that have begun.
     """
-    if not 0 < every < float("inf"):
-        raise ValueError(f"invalid time between batches {every}: must be positive and finite")
+    if not (isinstance(observer, str) or callable(observer)):
+        wanted = "a function that takes a Batch, or the name of an entry point"
+        raise TypeError(f"observer={observer!r}: expected {wanted}, not {type(observer).__name__}")
+    check_seconds("every", every, positive=True)
+    if job is not None:
+        job = JobId(checked_id(job, "observe: job"))
     if not isinstance(observer, str):
         return Observation(getattr(observer, "__qualname__", type(observer).__qualname__), observer, every, job)
     found = load_entry(GROUP, observer)
@@ -214,6 +226,9 @@ def observe(observer: Observer | str, *, every: float = 0.2, job: JobId | None =
         raise LookupError(f"no wheel has an observer {observer!r}; there is {', '.join(entry_names(GROUP)) or 'none'}")
     if isinstance(found, BrokenEntry):
         raise ImportError(found.describe()) from found.error
+    is_function = callable(found.value)
+    if not is_function:
+        raise TypeError(f"observer {observer!r} of {found.wheel} is {found.value!r}, not a function that takes a Batch")
     return Observation(f"{observer!r} of {found.wheel}", found.value, every, job)
 
 

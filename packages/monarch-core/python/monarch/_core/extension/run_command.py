@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from monarch._core.extension.command_line import check_command_line, check_count, check_seconds
+from monarch._core.extension.arguments import check_count, check_seconds
+from monarch._core.extension.command_line import check_command_line
 from monarch._core.extension.command_output import OutputBuffer, OutputPipe
-from monarch._core.extension.guarded_process import GuardedProcess, end_in_steps, exit_code
+from monarch._core.extension.guarded_process import CannotStart, GuardedProcess, end_in_steps, exit_code
 
 if TYPE_CHECKING:
     from monarch._core.extension.command_line import CommandLine
@@ -32,17 +35,23 @@ class _Run:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.news = asyncio.Event()
+        self.loop = asyncio.get_running_loop()
         self.process = GuardedProcess()
         self.buffer = OutputBuffer(_BUFFERED)
-        loop = asyncio.get_running_loop()
-        self.pipes = [OutputPipe(loop, number, False, self.buffer, self.news.set) for number in (1, 2)]
+        self.pipes: list[OutputPipe] = []
         self.kept = {1: bytearray(), 2: bytearray()}
         self.left_out = 0
-        self.timed_out = False
+        self.timer: asyncio.TimerHandle | None = None
+        # After its time.
+        self.ending: asyncio.Task[None] | None = None
 
     async def start(self, line: CommandLine) -> None:
         try:
+            for number in (1, 2):
+                self.pipes.append(OutputPipe(self.loop, number, False, self.buffer, self.news.set))
             await self.process.start(line, (0, self.pipes[0].command_end, self.pipes[1].command_end))
+        except OSError as e:
+            raise CannotStart(e.errno or errno.EIO, sys.executable) from None
         finally:
             for pipe in self.pipes:
                 os.close(pipe.command_end)
@@ -68,17 +77,27 @@ class _Run:
                 return
             await self.news.wait()
 
-    async def time_out(self, timeout: float, grace: float) -> None:
-        await asyncio.wait((self.process.ended,), timeout=timeout)
-        if not self.process.ended.done():
-            self.timed_out = True
-            await end_in_steps(self.process, grace)
+    def end_after(self, timeout: float, grace: float) -> None:
+        def end() -> None:
+            if not self.process.ended.done():
+                self.ending = self.loop.create_task(end_in_steps(self.process, grace))
 
-    async def close(self) -> None:
+        self.timer = self.loop.call_later(timeout, end)
+
+    def code(self) -> int:
+        """A command that ended by itself, if only just before its time was over, has its own."""
+        is_late = self.ending is not None and self.process.was_signalled
+        return TIMED_OUT if is_late else exit_code(self.process.ended.result())
+
+    def let_go(self) -> None:
+        """Closes all that it has open, also where the loop has been closed."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.ending is not None and not self.loop.is_closed():
+            self.ending.cancel()
         for pipe in self.pipes:
             pipe.close()
         self.process.close()
-        await self.process.wait_closed()
 
 
 async def run_command(line: CommandLine, *, timeout: float | None = None, grace: float = 5.0, limit: int = 1 << 20) -> Finished:
@@ -93,19 +112,21 @@ async def run_command(line: CommandLine, *, timeout: float | None = None, grace:
     check_seconds("grace", grace)
     check_count("limit", limit)
     run = _Run(limit)
-    timer: asyncio.Task[None] | None = None
+    can_wait = True
     try:
         await run.start(line)
         if timeout is not None:
-            timer = asyncio.create_task(run.time_out(timeout, grace))
+            run.end_after(timeout, grace)
         try:
             await run.follow()
         except asyncio.CancelledError:
             await end_in_steps(run.process, grace)
             raise
+    except GeneratorExit:  # the loop was closed
+        can_wait = False
+        raise
     finally:
-        if timer is not None:
-            timer.cancel()
-        await run.close()
-    code = TIMED_OUT if run.timed_out else exit_code(run.process.ended.result())
-    return Finished(code, bytes(run.kept[1]), bytes(run.kept[2]), run.left_out)
+        run.let_go()
+        if can_wait:
+            await run.process.wait_closed()
+    return Finished(run.code(), bytes(run.kept[1]), bytes(run.kept[2]), run.left_out)

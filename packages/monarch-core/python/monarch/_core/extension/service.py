@@ -14,6 +14,7 @@ from monarch._core.config.entry_points import BrokenEntry, load_entry
 # An error is made also where no file can be opened.
 from monarch._core.errors import table as _table  # noqa: F401  # pyright: ignore[reportUnusedImport]
 from monarch._core.errors.extension import RequestError, ServiceError, service_failed
+from monarch._core.extension.arguments import check_seconds
 from monarch._core.extension.ids import HostId
 from monarch._core.extension.request import ask
 from monarch._core.pickle.actor_class import dumps_class
@@ -58,8 +59,7 @@ class Service:
     ) -> None:
         check_names(actor_class(actor), actor)
         checked_arguments(f"Service({actor.__qualname__})", arguments)
-        if not 0 < start_seconds < float("inf"):
-            raise ValueError(f"start_seconds must be a positive number of seconds, not {start_seconds}")
+        check_seconds("start_seconds", start_seconds, positive=True)
         for field, value in zip(self.__slots__, (actor, dict(arguments or {}), bool(shared), float(start_seconds)), strict=True):
             object.__setattr__(self, field, value)
 
@@ -87,8 +87,8 @@ def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = No
         raise TypeError(f"service({name!r}): expected the name of a service, a str, not {type(name).__name__}")
     if not isinstance(hosts, Hosts):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"service({name!r}): expected a mesh of hosts, not {type(hosts).__name__}")
-    if timeout is not None and not 0 < timeout < float("inf"):
-        raise ValueError(f"service({name!r}): timeout must be a positive number of seconds, not {timeout}")
+    if timeout is not None:
+        check_seconds(f"service({name!r}): timeout", timeout, ", or None", positive=True)
     refuse_in_child()
     if simulated_process() is not None:
         raise RuntimeError(f"service({name!r}): a Universe has no services of hosts")

@@ -12,7 +12,7 @@ from collections import deque
 from contextlib import suppress
 from itertools import count
 
-from monarch._core._native import LoopWatcher, set_runtime_thread
+from monarch._core._native import LoopWatcher, begin_trace, set_runtime_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class ExtensionThread:
                 self._guarded(self._tasks.popleft())
 
     def _guarded(self, task: Callable[[], object]) -> None:
+        # The task before may have left it entered.
+        begin_trace(None)
         try:
             task()
         except BaseException as e:  # of another wheel: the next task is of another one

@@ -17,11 +17,18 @@ _TIMEOUT = 6.0
 
 
 class Look(NamedTuple):
-    """A job and what it said, or why it said nothing."""
+    """A job and what it said, or why it said nothing. `pid` is that of its client, or of the agent of a host, as far as it is known."""
 
     agent: int
     answer: dict[str, Any] | None
     error: str | None
+    pid: int | None = None
+
+    def describe(self) -> str:
+        """Of one that said nothing: which one it is, and why."""
+        if self.pid is None:
+            return f"a job that cannot be looked into: {self.error}"
+        return f"process {self.pid} is the client of a job, or the agent of a host, and cannot be looked into: {self.error}"
 
 
 def agents() -> list[int]:
@@ -54,13 +61,32 @@ def look(what: int, timeout: float = _TIMEOUT) -> list[Look]:
 
 def _look_at(agent: int, what: int, timeout: float) -> Look | None:
     """None if it is somebody else's: it would not talk to us, and there is nothing we could say of it."""
-    from monarch._core._native import look_in
+    from monarch._core._native import agent_pid, look_in
     from monarch._core.process.identity import new_uid
 
     try:
-        return Look(agent, json.loads(look_in(agent, new_uid(), what, timeout)), None)
+        answer = json.loads(look_in(agent, new_uid(), what, timeout))
     except OSError as e:
-        return None if "another user" in str(e) else Look(agent, None, str(e))
+        if "another user" in str(e):
+            return None
+        pid = agent_pid(agent)
+        return Look(agent, None, (pid and _stopped(pid)) or str(e), pid)
+    return Look(agent, answer, None, answer["agent_pid"])
+
+
+def _stopped(pid: int) -> str | None:
+    """Why a process that is stopped does not answer; None for one that is not stopped."""
+    try:
+        with open(f"/proc/{pid}/status") as f:
+            fields = dict(line.split(":", 1) for line in f if ":" in line)
+    except OSError:  # it has ended
+        return None
+    state, tracer = fields.get("State", "").strip(), fields.get("TracerPid", "0").strip()
+    if state.startswith("t"):
+        return f"it is stopped by process {tracer}, which traces it"
+    if state.startswith("T"):
+        return f"it is stopped by a signal; `kill -CONT {pid}` continues it"
+    return None
 
 
 def is_agent(answer: dict[str, Any]) -> bool:

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 def use_trace(context: TraceContext | None) -> Generator[None]:
     """The calls and events of the code inside, and of tasks that it starts, belong to this trace; with None, to none.
 
-    The current span of OpenTelemetry, where that library is loaded and has one, counts more.
+    The current span of OpenTelemetry, where that library is loaded and has one, counts more. A generator that is suspended inside belongs,
+    when a later message of an actor reads it on, to the trace of that message.
     """
     if context is not None and not isinstance(context, TraceContext):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"context must be a TraceContext or None, got {type(context).__name__}")
-    token = enter_trace(context)
+        raise TypeError(f"context={context!r}: expected a TraceContext or None, not {type(context).__name__}")
+    entry = enter_trace(context)
     try:
         yield
     finally:
-        leave_trace(token)
+        leave_trace(entry)

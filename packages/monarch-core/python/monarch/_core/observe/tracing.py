@@ -81,13 +81,22 @@ def _shown(value: object) -> str:
 
 def span(name: str, **attributes: object) -> _Span:
     """A context manager that marks a stretch of work: events `span.enter` and `span.exit`, if events are recorded."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _no_name(name)
     return _RecordedSpan(name, attributes) if is_on() else _NOTHING
 
 
 def emit(name: str, **fields: object) -> None:
     """An event of the program, with fields that JSON can have; others as text. Nothing happens while no events are recorded."""
+    # Also while nothing is recorded: else an observer would make a program fail.
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _no_name(name)
     if is_on():
         user_event(name, _json(fields))
+
+
+def _no_name(name: object) -> TypeError:
+    return TypeError(f"name={name!r}: expected a str, not {type(name).__name__}")
 
 
 def traced(function: Any = None, /, *, name: str | None = None) -> Any:

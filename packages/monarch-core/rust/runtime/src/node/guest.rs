@@ -51,6 +51,11 @@ pub fn dial(agent: ProcUid, me: ProcUid) -> io::Result<OwnedFd> {
     Ok(stream.into())
 }
 
+/// The process that has the agent's control socket, also while it does not answer.
+pub fn pid(agent: ProcUid) -> io::Result<i32> {
+    sys::peer_pid(control_socket::connect(&name(agent), Kind::Stream, GREETING_TIMEOUT)?.as_raw_fd())
+}
+
 /// The control socket of an agent: where external processes come in. Closed when it is dropped.
 pub struct Door {
     accepting: Arc<Accepting>,

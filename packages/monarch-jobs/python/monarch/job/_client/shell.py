@@ -78,7 +78,12 @@ class _Session:
         self.code: int | None = None
         self.error: BaseException | None = None
         self.over, self._over = os.pipe()
-        self.signalled, self._signalled = os.pipe()
+        try:
+            self.signalled, self._signalled = os.pipe()
+        except OSError:
+            os.close(self.over)
+            os.close(self._over)
+            raise
         # Answered when the terminal has taken it: what is pasted does not pile up.
         self.sent: deque[Any] = deque()
         self.line_start = True

@@ -163,19 +163,17 @@ class Command(Actor):
         order = self.order
         names, files = self._open_files()
         try:
-            if order.streams:
-                self.pipes = [OutputPipe(loop, n, order.by_line, self.buffer, self.news.set) for n in (1, 2)]
-                fds = [pipe.command_end for pipe in self.pipes]
-            else:
-                fds = files
-            self.process = GuardedProcess()
             try:
+                for stream in (1, 2) if order.streams else ():
+                    self.pipes.append(OutputPipe(loop, stream, order.by_line, self.buffer, self.news.set))
+                fds = [pipe.command_end for pipe in self.pipes] or files
+                self.process = GuardedProcess()
                 await self.process.start(line, (0, fds[0], fds[1]))
             finally:
                 for pipe in self.pipes:
                     os.close(pipe.command_end)
-            for pipe, name, fd in zip(self.pipes, names, files, strict=False):
-                pipe.copy, pipe.copy_name = open(os.dup(fd), "wb", buffering=0), name
+            for pipe, name in zip(self.pipes, names, strict=False):
+                pipe.copy, pipe.copy_name = open(files.pop(0), "wb", buffering=0), name
         except BaseException:
             for pipe in self.pipes:
                 pipe.close()
@@ -201,7 +199,15 @@ class Command(Actor):
         os.makedirs(folder, exist_ok=True)
         suffix = f"_{self.order.number(self._coordinates())}" if self.order.is_named_by_rank else ""
         names = [os.path.join(folder, f"{name}{suffix}.txt") for name in ("stdout", "stderr")]
-        return names, [os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666) for name in names]
+        files: list[int] = []
+        try:
+            for name in names:
+                files.append(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666))
+        except OSError:
+            for fd in files:
+                os.close(fd)
+            raise
+        return names, files
 
     def _coordinates(self) -> dict[str, int]:
         return self.order.coordinates(dict(context().actor_instance.rank))
@@ -231,7 +237,9 @@ class Command(Actor):
     # ---- the end
 
     def _ended(self, ended: asyncio.Future[int]) -> None:
-        self.code = TIMED_OUT if self.timed_out else exit_code(ended.result())
+        # A command that has ended by itself just before its time was over has its own.
+        is_late = self.timed_out and self.process is not None and self.process.was_signalled
+        self.code = TIMED_OUT if is_late else exit_code(ended.result())
         self._record(f"ended with {self.code}", words(self.order))
         for pipe in self.pipes:
             pipe.drain()
@@ -271,7 +279,11 @@ def hold_folder(path: str) -> int:
         fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:  # a file system without locks
         pass
-    _prune(os.path.dirname(path))
+    try:
+        _prune(os.path.dirname(path))
+    except OSError:
+        os.close(held)
+        raise
     return held
 
 
