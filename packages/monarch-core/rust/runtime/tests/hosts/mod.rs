@@ -257,6 +257,8 @@ pub struct Cluster {
     pub client: Host,
     pub workers: Vec<Host>,
     pub job: Arc<Job>,
+    policy: Policy,
+    trust: Arc<DialTrust>,
 }
 
 /// What the client's job calls the worker with this index.
@@ -266,9 +268,7 @@ pub fn host_id(worker: usize) -> ProcUid {
 
 impl Cluster {
     pub fn of(workers: usize) -> Cluster {
-        let (client, settings) = (Host::start(CLIENT.0), JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 });
-        let job = client.gateway.start_job(settings).unwrap();
-        let mut cluster = Cluster { client, workers: Vec::new(), job };
+        let mut cluster = Cluster::with(Policy::Insecure);
         for index in 0..workers {
             let port = cluster.add_worker();
             cluster.client.gateway.announce(&cluster.job, &[host_id(index)]);
@@ -277,21 +277,58 @@ impl Cluster {
         cluster
     }
 
+    /// Without workers; those that are added prove themselves to the client in this way, and it to them.
+    pub fn with(policy: Policy) -> Cluster {
+        let (client, settings) = (Host::start(CLIENT.0), JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 });
+        let job = client.gateway.start_job(settings).unwrap();
+        let trust = Arc::new(DialTrust::new_client(JobId(CLIENT.0), policy.clone()).unwrap());
+        Cluster { client, workers: Vec::new(), job, policy, trust }
+    }
+
     /// A worker that has not joined; the port at which it listens.
     pub fn add_worker(&mut self) -> u16 {
         let worker = Host::start(self.workers.len() as u64 + 2);
-        let port = worker.gateway.listen(&Address::Tcp { host: "127.0.0.1".into(), port: 0 }, Policy::Insecure).unwrap();
+        let port = worker.gateway.listen(&Address::Tcp { host: "127.0.0.1".into(), port: 0 }, self.policy.clone()).unwrap();
         self.workers.push(worker);
         port
     }
 
     /// Takes the worker at this port into the job, with this id, if its agent is the one that is meant; 0: any agent.
     pub fn join(&self, host: ProcUid, port: u16, agent: u64) -> Arc<Outcome> {
+        self.join_within(self.wanted(host, port, agent, 0), HANG)
+    }
+
+    /// The same for a worker that may take this time to be there.
+    pub fn join_within(&self, wanted: Wanted, bound: Duration) -> Arc<Outcome> {
         let client = &self.client.process;
-        let trust = Arc::new(DialTrust::new_client(JobId(CLIENT.0), Policy::Insecure).unwrap());
-        let wanted = Wanted { host, address: Address::Tcp { host: "127.0.0.1".into(), port }, agent, rank: 0, trust };
         let cell = client.node.new_cell(Mode::Gather, 1, Arc::default());
-        self.client.gateway.join(&self.job, "a test", wanted, cell.slot, HANG);
+        self.client.gateway.join(&self.job, "a test", wanted, cell.slot, bound);
+        client.answer(&cell, 0)
+    }
+
+    pub fn wanted(&self, host: ProcUid, port: u16, agent: u64, rank: u32) -> Wanted {
+        Wanted { host, address: Address::Tcp { host: "127.0.0.1".into(), port }, agent, rank, trust: self.trust.clone() }
+    }
+
+    /// Takes the workers at these ports into the job, together; the outcome of each.
+    pub fn attach(&self, ports: &[u16]) -> Vec<Arc<Outcome>> {
+        let client = &self.client.process;
+        let cell = client.node.new_cell(Mode::Gather, ports.len(), Arc::default());
+        let hosts: Vec<ProcUid> = (0..ports.len()).map(host_id).collect();
+        self.client.gateway.announce(&self.job, &hosts);
+        let wanted = hosts.iter().zip(ports).zip(0..).map(|((host, port), rank)| self.wanted(*host, *port, 0, rank)).collect();
+        self.client.gateway.join_all(&self.job, "a test", wanted, cell.slot, HANG);
+        (0..ports.len() as u32).map(|rank| client.answer(&cell, rank)).collect()
+    }
+
+    /// From now on the client reaches hosts through the worker at this port, which is none of its job.
+    pub fn go_through(&self, port: u16) -> Arc<Outcome> {
+        let (client, settings) = (&self.client.process, JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 });
+        let job = self.client.gateway.start_way(settings);
+        let cell = client.node.new_cell(Mode::Gather, 1, Arc::default());
+        let trust = Arc::new(DialTrust::new_client(JobId(job.id.0), self.policy.clone()).unwrap());
+        let wanted = Wanted { trust, ..self.wanted(ProcUid(77), port, 0, 0) };
+        self.client.gateway.go_through(&job, "the gateway", "a test", wanted, cell.slot, HANG);
         client.answer(&cell, 0)
     }
 
