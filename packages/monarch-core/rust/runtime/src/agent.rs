@@ -1,7 +1,7 @@
 //! The host agent: starts, links, watches and ends procs.
 //!
-//! On one machine it lives in the client. Procs listen on nothing: a proc that wants to talk to another one asks
-//! its agent, which makes a socket pair and sends each an end.
+//! The agent of the client's host lives in the client. Procs listen on nothing: a proc that sends to another one for the first time asks
+//! its agent for a link, and the agent makes a socket pair and sends each proc an end.
 
 use std::collections::{HashMap, HashSet};
 use std::io;

@@ -1,46 +1,49 @@
-//! What a process of the job does besides running user code. No Python here.
+//! The runtime of a process of a job, without Python: calls, agents, hosts, failures.
 //!
 //! | file | noun |
 //! |---|---|
-//! | `node` | this process: its peers, mailboxes and calls in flight |
-//! | `incomplete` | messages and answers whose large parts have not come with them |
-//! | `ended_peers` | what becomes of calls when others are gone |
-//! | `peer` | another process, and what may be sent to it |
-//! | `credit` | how far a sender may run ahead of a mailbox |
-//! | `mailbox` | what an actor or port has not handled yet |
+//! | `node` | this process: its peers, its mailboxes, its pending calls |
+//! | `incomplete` | messages and answers whose large parts are missing |
+//! | `ended_peers` | the outcome of calls to processes that have ended |
+//! | `peer` | another process, and the sending end towards it |
+//! | `credit` | flow control: the bytes that a sender may have unhandled in one mailbox |
+//! | `mailbox` | the queue of an actor or a port |
 //! | `caster` | the casts of this process |
-//! | `cast` | casts over hosts: order, trees, answers, and what is told along trees |
-//! | `cell` | what a call is waiting for |
+//! | `cast` | casts over hosts: order, trees, answers, and notices of ended processes |
+//! | `cell` | a pending call |
 //! | `payload` | the parts of one outgoing message |
 //! | `system` | events for the process's own housekeeping thread |
-//! | `assembly` | frames of a process of another host, and the large parts that they name |
-//! | `lending` | large parts that their receiver fetches, on another host |
+//! | `assembly` | frames of a process of another host that wait for their large parts |
+//! | `lending` | rendezvous transfers: large parts that their receiver pulls |
 //! | `agent` | the host agent: starts, links, watches and ends procs |
 //! | `cgroup` | which procs the kernel killed because memory had run out |
-//! | `graves` | actors that are gone |
-//! | `guest` | a process of the same user that another agent started |
+//! | `graves` | tombstones of actors |
+//! | `tombs` | tombstones of processes |
+//! | `guest` | external processes: of the same user, and started by another agent or by none |
 //! | `tenant` | procs of jobs of other hosts' clients |
 //! | `gateway` | this process as a member of jobs that span hosts |
-//! | `routes` | which host a process is on |
+//! | `routes` | the host of each remote process |
 //! | `cleanup` | procs that die while an actor there runs its `__cleanup__` |
 //! | `zygote` | the interpreter that procs are forked from |
-//! | `supervision` | who owns what, and who is told of failures: decisions only |
+//! | `supervision` | ownership, and the receivers of failures: decisions only |
 //! | `simulated` | procs that are nodes of this process, for tests |
-//! | `outgoing` | messages and answers on their way out |
+//! | `outgoing` | sending of messages and answers |
 //! | `output` | lines that procs print |
 //! | `viewer` | lines that are shown at the client too |
-//! | `console` | where an agent puts what its procs print |
+//! | `console` | the destination of the lines of procs |
 //! | `aggregation` | lines that are alike, counted |
-//! | `capture` | files with what procs print |
-//! | `inspection` | what a process tells about itself |
-//! | `census` | what an agent tells about its procs |
-//! | `pulse` | is Python running in a proc? |
+//! | `capture` | files with the output of procs |
+//! | `inspection` | the state of one process, for `monarch ps` and `monarch stack` |
+//! | `census` | the state of all procs of a host |
+//! | `pulse` | heartbeats of the Python interpreter of a proc |
 //! | `recordings` | the rings of the processes of a host, which outlive them |
-//! | `watch` | the agent looks after its procs |
-//! | `bulk_pipes` | such streams where none can be opened, by messages |
-//! | `bulk_streams` | streams between processes of different hosts, handed to them by their agents |
-//! | `detector` | which hosts are lost: decisions only |
+//! | `watch` | the agent's regular look at its procs |
+//! | `proc_links` | sockets between procs of a host |
+//! | `bulk_streams` | connections between processes of different hosts, opened by their agents |
+//! | `bulk_pipes` | the same by messages, where no connection can be opened |
+//! | `detector` | the failure detector of hosts: decisions only |
 //! | `clock` | time, real or simulated |
+//! | `sync` | locks, replaceable for exploring interleavings |
 
 pub mod agent;
 pub mod aggregation;

@@ -1,4 +1,4 @@
-//! This process: its peers, its mailboxes, and its calls in flight.
+//! This process: its peers, its mailboxes, and its pending calls.
 
 use std::collections::HashMap;
 use std::io;
