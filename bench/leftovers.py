@@ -13,6 +13,8 @@ import tempfile
 import uuid
 from pathlib import Path
 
+from tools.marked_processes import marked_processes
+
 VARIABLE = "MONARCH_BENCH_RUN"
 
 
@@ -35,17 +37,7 @@ class Leftovers:
 
     def processes(self) -> list[tuple[int, str]]:
         """Pid and command line of every process that carries the mark, except those that have ended and wait to be reaped."""
-        wanted = f"{VARIABLE}={self.mark}".encode()
-        found: list[tuple[int, str]] = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                        command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                        found.append((int(entry.name), command.strip()))
-                except OSError:
-                    continue  # ended meanwhile, or somebody else's
-        return sorted(found)
+        return marked_processes(VARIABLE, self.mark)
 
     def close(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -15,6 +15,7 @@ From a terminal: `python -m tools.netns up 3`, and in another one `python -m too
 | `process`, `enter` | a process in them, and how it comes there |
 | `network` | the hosts and the bridge between them |
 | `cluster` | hosts with a worker each, and clients that do what a test tells them |
+| `requirement` | tests that need namespaces |
 | `host` | one host, and what can be done to its network |
 """
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
-from tools.netns import unavailable
+from tools.netns.requirement import need_namespaces
 
 
 @pytest.fixture(scope="session", autouse=True)
 def namespaces() -> None:
-    if reason := unavailable():
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    need_namespaces()

@@ -9,8 +9,29 @@ from monarch.actor import Actor, Channel, SupervisionError, attach_to_workers, c
 FOLDER = os.environ["TEST_FOLDER"]
 
 def large(n):
-    # Of a period that a stretch of it does not have.
+    # Of a period that no fragment of it has.
     return random.Random(n).randbytes(65521) * 64
+
+# The file of this name ends what an actor on another host sends.
+ENOUGH = f"{FOLDER}/enough"
+# Between messages that are to be sent before, during and after a fault.
+PACE_S = 0.005
+
+def both(count):
+    # What an actor has seen of so many large messages and as many small ones.
+    return [x for n in range(count) for x in (("large", n), n)]
+
+def send_large(other, is_enough):
+    # Large messages and small ones; whether the actor has seen all that was sent.
+    sent = 0
+    while not is_enough():
+        other.take_large.broadcast(sent, large(sent))
+        other.take.broadcast(sent)
+        sent += 1
+        if sent % 4 == 0:
+            # No more than that at once.
+            other.pid.call_one().get()
+    return other.taken.call_one().get() == both(sent)
 
 class Worker(Actor):
     def __init__(self):
@@ -40,15 +61,10 @@ class Worker(Actor):
     def relay(self, other, count):
         for i in range(count):
             other.take.broadcast(i)
-            time.sleep(0.01)  # sleeps: spreads the messages over the fault
         return other.taken.call_one().get()
     @endpoint
-    def relay_large(self, other, count):
-        for i in range(count):
-            other.take_large.broadcast(i, large(i))
-            other.take.broadcast(i)
-            time.sleep(0.02)  # sleeps: spreads the messages over the fault
-        return other.taken.call_one().get()
+    def relay_large(self, other):
+        return send_large(other, lambda: os.path.exists(ENOUGH))
     @endpoint
     def ask(self, other):
         try:
@@ -114,10 +130,9 @@ class Job:
         # Messages to all, until `streamed`.
         self.over = threading.Event()
         def run():
-            while not self.over.is_set():
+            while not self.over.wait(PACE_S):
                 self.workers.take.broadcast(self.sent)
                 self.sent += 1
-                time.sleep(0.005)  # sleeps: spreads the messages over the faults
         self.flow = threading.Thread(target=run)
         self.flow.start()
         return "on"
@@ -140,20 +155,16 @@ class Job:
     def bulked(self):
         self.over.set()
         self.flow.join()
-        want = [x for n in range(self.sent) for x in (("large", n), n)]
+        want = both(self.sent)
         return all(seen == want for seen in self.workers.taken.call().get().values())
 
-    def heavy(self, a, b, count):
+    def heavy(self, a, b):
         # Large messages and small ones to one, from here, and from another host to its neighbour; until `weighed`.
         one, other = self.workers.slice(hosts=b, procs=0), self.workers.slice(hosts=b, procs=1)
-        self.answer = self.workers.slice(hosts=a, procs=0).relay_large.call_one(other, count)
-        self.count = count
+        self.answer = self.workers.slice(hosts=a, procs=0).relay_large.call_one(other)
+        self.over = threading.Event()
         def run():
-            for i in range(count):
-                one.take_large.broadcast(i, large(i))
-                one.take.broadcast(i)
-                time.sleep(0.02)  # sleeps: spreads the messages over the faults
-            self.seen = one.taken.call_one().get()
+            self.seen = send_large(one, self.over.is_set)
         self.flow = threading.Thread(target=run)
         self.flow.start()
         return "on"
@@ -178,9 +189,10 @@ class Job:
         return self.answer.get() == random.Random(self.mib).randbytes(1 << 20) * self.mib
 
     def weighed(self):
+        self.over.set()
+        open(ENOUGH, "w").close()
         self.flow.join()
-        want = [x for n in range(self.count) for x in (("large", n), n)]
-        return self.seen == want and self.answer.get() == want
+        return self.seen and self.answer.get()
 
     def streamed(self):
         self.over.set()

@@ -10,17 +10,14 @@ import pytest
 from client_script import PRELUDE
 
 from tools import movers
-from tools.netns import unavailable
 from tools.netns.cluster import Cluster
+from tools.netns.requirement import need_namespaces
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A client's host and three hosts with workers."""
-    if reason := unavailable():
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    need_namespaces()
     with Cluster(3, tmp_path, PRELUDE) as made:
         yield made
 

@@ -85,14 +85,14 @@ def test_large_parts_survive_resets_and_cuts(cluster: Cluster) -> None:
 
 @pytest.mark.usefixtures("moved")
 def test_large_parts_to_one_survive_resets_and_cuts(cluster: Cluster) -> None:
-    with nothing_lost(cluster, "heavy", "weighed", 0, 1, 100):
+    with nothing_lost(cluster, "heavy", "weighed", 0, 1):
         reset_and_cut(cluster)
 
 
 @pytest.mark.usefixtures("moved")
 def test_agent_killed_with_large_parts_on_the_way(cluster: Cluster) -> None:
     client = cluster.client()
-    assert client.say("heavy", 0, 1, 150) == "on"
+    assert client.say("heavy", 0, 1) == "on"
     pause(0.5)
     cluster.workers[1].process.kill()
     assert_lost(cluster, "agent killed")

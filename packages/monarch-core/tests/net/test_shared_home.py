@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.netns import Network, Process, unavailable
+from tools.netns import Network, Process
 from tools.netns.cluster import MONARCH, PORT
+from tools.netns.requirement import need_namespaces
 from tools.sync_client import SyncClient
 
 
@@ -44,10 +45,7 @@ class SharedHome:
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[SharedHome]:
-    if reason := unavailable():
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    need_namespaces()
     with ExitStack() as stack:
         network = Network(3)
         made: list[SharedHome] = []

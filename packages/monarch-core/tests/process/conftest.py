@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import queue
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,3 +77,17 @@ def debug_line(debug_server: tuple[str, int]) -> Iterator[Any]:
 
     with DebugLine(debug_server) as made:
         yield made
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root and the program mount")
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mount is refused here: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)

@@ -17,6 +17,8 @@ from pathlib import Path
 
 from eventually import SOURCE
 
+from tools.marked_processes import marked_processes
+
 VARIABLE = "MONARCH_TEST_RUN"
 
 # The interpreter itself loses a Ctrl-C that falls into a weak reference's callback of its import system; it says so, and the user
@@ -181,17 +183,7 @@ class Script:
 
     def processes(self) -> list[tuple[int, str]]:
         """Pid and command line of every living process of this run."""
-        wanted = f"{VARIABLE}={self.mark}".encode()
-        found: list[tuple[int, str]] = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                        command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                        found.append((int(entry.name), command.strip()))
-                except OSError:
-                    continue  # ended meanwhile, or somebody else's
-        return sorted(found)
+        return marked_processes(VARIABLE, self.mark)
 
 
 def wait_for_end(pid: int, seconds: float = 10.0) -> bool:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import queue
 import threading
 from typing import Any
 
 import pytest
 
-import monarch.actor
 from monarch.actor import (
     Actor,
     ActorError,
@@ -28,16 +26,6 @@ from monarch.actor import (
     this_host,
     this_proc,
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def faults():
-    """Failures that reach the root; none of them ends the tests."""
-    found: queue.Queue[Any] = queue.Queue()
-    before = monarch.actor.unhandled_fault_hook
-    monarch.actor.unhandled_fault_hook = found.put
-    yield found
-    monarch.actor.unhandled_fault_hook = before
 
 
 @pytest.fixture(scope="module")

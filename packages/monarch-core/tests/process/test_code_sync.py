@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import subprocess
 import sys
 import textwrap
 import threading
@@ -221,19 +219,6 @@ def test_cancelled(source, hosts, monkeypatch):
     asyncio.run(main())
     monkeypatch.undo()
     assert trees(hosts) == [{"a.py": b"A = 1"}] * 3 and leftovers(hosts) == set()
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    place = tmp_path / "disk"
-    place.mkdir()
-    if shutil.which("mount") is None or os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root and the program mount")
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"mount is refused here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def test_full_disk(source, tmp_path, small_disk):

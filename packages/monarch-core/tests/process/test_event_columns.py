@@ -5,39 +5,9 @@ from __future__ import annotations
 import json
 
 from fresh import lines, run
+from recorded_actors import ACTORS, recorder
 
-RECORDER = {"MONARCH_FLIGHT_RECORDER": "1", "MONARCH_FLIGHT_RECORDER_EVENTS": "4096"}
-
-ACTORS = """
-import json, os, signal, sys, threading
-from monarch.actor import Actor, endpoint, this_host, this_proc
-from monarch import actor as monarch_actor
-from monarch.extension import events, member
-
-class Worker(Actor):
-    @endpoint
-    def step(self, n):
-        return n
-
-    @endpoint
-    def emit(self, n):
-        for i in range(n):
-            events.emit("step", i=i)
-
-    @endpoint
-    def job(self):
-        return member().job
-
-    @endpoint
-    def pid(self):
-        return os.getpid()
-
-    @endpoint
-    def die(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-monarch_actor.unhandled_fault_hook = lambda failure: None
-"""
+RECORDER = recorder(4096)
 
 
 def test_columns_say_what_the_events_say():

@@ -3,53 +3,9 @@
 from __future__ import annotations
 
 from fresh import lines, run
+from recorded_actors import ACTORS, recorder
 
-RECORDER = {"MONARCH_FLIGHT_RECORDER": "1", "MONARCH_FLIGHT_RECORDER_EVENTS": "256"}
-
-ACTORS = """
-import os, signal, sys, threading, time
-from monarch.actor import Actor, MeshFailure, endpoint, this_host, this_proc
-from monarch import actor as monarch_actor
-from monarch.extension import ProcId, member
-from monarch.extension import events
-
-class Worker(Actor):
-    @endpoint
-    def step(self, n):
-        return n
-
-    @endpoint
-    def emit(self, n):
-        for i in range(n):
-            events.emit("step", i=i)
-
-    @endpoint
-    def fork(self):
-        pid = os.fork()
-        if pid == 0:
-            events.emit("in the child")
-            os._exit(7)
-        events.emit("in the parent")
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-    @endpoint
-    def place(self):
-        return os.getpid()
-
-    @endpoint
-    def die(self):
-        events.emit("about to die", why="a test")
-        os.kill(os.getpid(), signal.SIGKILL)
-
-def names(found):
-    return [event.name for event in found]
-
-def of(found, name):
-    return [event.fields for event in found if event.name == name]
-
-failures = []
-monarch_actor.unhandled_fault_hook = failures.append
-"""
+RECORDER = recorder(256)
 
 
 def test_the_last_events_of_a_killed_proc_come_with_its_failure():
@@ -103,7 +59,7 @@ def test_a_call_is_seen_on_both_sides_with_its_times_and_sizes():
 procs = this_host().spawn_procs(name="workers")
 worker = procs.spawn("worker", Worker)
 assert worker.step.call_one(b"x" * 1000).get()
-worker.place.call_one().get()
+worker.pid.call_one().get()
 client, proc = (r.reader().read() for r in events.recordings())
 (sent,) = [f for f in of(client, "message.sent") if f["method"] == "step"]
 (received,) = [f for f in of(proc, "message.received") if f["method"] == "step"]
@@ -164,7 +120,7 @@ def test_an_observer_gets_the_events_of_all_processes_of_the_host_while_it_is_at
         ACTORS
         + """
 workers = this_host().spawn_procs(per_host={"gpus": 2}).spawn("worker", Worker)
-pids = {pid for _, pid in workers.place.call().get().items()}
+pids = {pid for _, pid in workers.pid.call().get().items()}
 assert events.recordings() == []
 got, ready = [], threading.Event()
 def observer(batch):
@@ -174,9 +130,9 @@ def observer(batch):
         ready.set()
 watching = events.observe(observer, every=0.01)
 late = this_host().spawn_procs().spawn("late", Worker)
-pids.add(late.place.call_one().get())
+pids.add(late.pid.call_one().get())
 while not ready.wait(0.01):
-    late.place.call_one().get()
+    late.pid.call_one().get()
     workers.step.call(1).get()
 watching.stop()
 assert watching.error is None
@@ -184,7 +140,7 @@ for pid in pids:
     numbers = [e.number for b in got if b.pid == pid for e in b.events]
     assert numbers == sorted(set(numbers)) and {b.lost for b in got if b.pid == pid} == {0}
 # Nobody wants them any more: the processes stop to record, and what they have is still there to read.
-workers.place.call().get()
+workers.pid.call().get()
 def written():
     return [r.reader()._ring.written for r in events.recordings()]
 before = written()
@@ -237,7 +193,7 @@ class Reader(Actor):
 
 worker = this_host().spawn_procs().spawn("worker", Worker)
 reader = this_host().spawn_procs().spawn("reader", Reader)
-pid = worker.place.call_one().get()
+pid = worker.pid.call_one().get()
 try:
     worker.die.call_one().get()
 except Exception:
@@ -322,7 +278,7 @@ def test_nothing_is_left_behind_when_all_processes_are_killed(tmp_path):
         ACTORS
         + """
 worker = this_host().spawn_procs().spawn("worker", Worker)
-worker.place.call_one().get()
+worker.pid.call_one().get()
 print(*(os.readlink(r.file) for r in events.recordings()), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """,

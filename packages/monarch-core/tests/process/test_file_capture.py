@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
-import subprocess
 import tempfile
 import textwrap
 from pathlib import Path
@@ -40,20 +38,6 @@ def files(folder):
             mesh = path.parent.name.split("-")[0]
             found[f"{mesh}/{path.name}"] = path.read_bytes().decode(errors="surrogateescape")
     return found
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of 64 KiB, and a function that fills it."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if shutil.which("mount") is None or os.geteuid() != 0:
-        pytest.skip("mounting a small file system needs root and the program mount")
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", place], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"mount is refused here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def test_bytes_are_kept_as_they_were_printed(tmp_path):

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from eventually import SOURCE
 
-import monarch.actor
 from monarch.actor import (
     Actor,
     ActorError,
@@ -30,16 +29,6 @@ from monarch.actor import (
     this_proc,
 )
 from monarch.actor.testing import local_hosts
-
-
-@pytest.fixture(scope="module", autouse=True)
-def faults():
-    """Failures that reach the root; none of them ends the tests."""
-    found: queue.Queue[Any] = queue.Queue()
-    before = monarch.actor.unhandled_fault_hook
-    monarch.actor.unhandled_fault_hook = found.put
-    yield found
-    monarch.actor.unhandled_fault_hook = before
 
 
 class Slow(Actor):

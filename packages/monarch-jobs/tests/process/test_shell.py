@@ -206,20 +206,27 @@ def test_the_host_is_lost(tmp_path: Path) -> None:
         assert ended(session) == 0
 
 
-def test_without_a_terminal() -> None:
-    script = Script("""
+@contextmanager
+def fed_shell(line: str) -> Iterator[Script]:
+    """A script whose standard input is a pipe with one line, and then its end; it prints the exit code of the shell."""
+    script = Script(f"""
     read, write = os.pipe()
-    os.write(write, b"stty -echo; echo a$((1 + 1))b; exit 4\\n")
+    os.write(write, {line!r}.encode() + b"\\n")
     os.close(write)
     os.dup2(read, 0)
     from monarch.job import shell
-    say("code " + str(shell(this_host(), env={"SHELL": "/bin/sh"})))
+    say("\\ncode " + str(shell(this_host(), env={{"SHELL": "/bin/sh"}})))
     """)
     try:
-        script.until("code 4")
+        yield script
     except BaseException:
         script.close()
         raise
+
+
+def test_without_a_terminal() -> None:
+    with fed_shell("stty -echo; echo a$((1 + 1))b; exit 4") as script:
+        script.until("code 4")
     done = script.end()
     done.assert_clean()
     assert "a2b" in done.out
@@ -230,38 +237,16 @@ def test_end_of_input_hangs_up_a_running_command(tmp_path: Path, trap: str) -> N
     pids = tmp_path / "pids"
     os.mkfifo(pids)
     line = f"sh -c '{trap}echo $$ > {pids}; while :; do sleep 0.1; done'".replace("''", '""')
-    script = Script(f"""
-    read, write = os.pipe()
-    os.write(write, {line!r}.encode() + b"\\n")
-    os.close(write)
-    os.dup2(read, 0)
-    from monarch.job import shell
-    say("\\ncode " + str(shell(this_host(), env={{"SHELL": "/bin/sh"}})))
-    """)
-    try:
+    with fed_shell(line) as script:
         pid = int(pids.read_text())
         script.until("code 129")
         assert wait_for_end(pid)
-    except BaseException:
-        script.close()
-        raise
     script.end().assert_clean()
 
 
 def test_end_of_input_waits_for_short_commands() -> None:
-    script = Script("""
-    read, write = os.pipe()
-    os.write(write, b"for i in 1 2 3 4 5 6 7; do sleep 0.3; done; exit 5\\n")
-    os.close(write)
-    os.dup2(read, 0)
-    from monarch.job import shell
-    say("\\ncode " + str(shell(this_host(), env={"SHELL": "/bin/sh"})))
-    """)
-    try:
+    with fed_shell("for i in 1 2 3 4 5 6 7; do sleep 0.3; done; exit 5") as script:
         script.until("code 5")
-    except BaseException:
-        script.close()
-        raise
     script.end().assert_clean()
 
 

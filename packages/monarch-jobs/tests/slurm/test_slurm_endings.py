@@ -12,7 +12,7 @@ import pytest
 from slurm_jobs import Jobs
 
 from monarch.actor import Actor, SupervisionError, endpoint
-from monarch.job import JobEndedError, JobError, JobState, JoinTimeoutError
+from monarch.job import JobEndedError, JobError, JobState, JoinTimeoutError, SlurmJob
 
 pytestmark = pytest.mark.usefixtures("sources")
 
@@ -33,6 +33,18 @@ def _called(state: JobState) -> object:
 
 def _spawned(state: JobState) -> Node:
     return state.a.spawn_procs().spawn("node", Node)
+
+
+def _cancelled(jobs: Jobs, job: SlurmJob) -> JobEndedError:
+    """The error of a call that is pending when `scancel` ends the job."""
+    nodes = _spawned(job.state(cached_path=None))
+    nodes.one.call().get(20)
+    assert job._ids is not None
+    jobs.cluster.run("scancel", job._ids["job_id"])
+    with pytest.raises(JobEndedError, match=r"\Aslurm job \w+: ended: CANCELLED") as caught:
+        while True:
+            nodes.one.call().get(20)
+    return caught.value
 
 
 USES: list[Callable[[JobState], object]] = [
@@ -79,14 +91,8 @@ def test_hosts_that_do_not_join_are_counted(jobs: Jobs, tmp_path: Path) -> None:
 
 def test_script_is_told_that_slurm_cancelled_its_job(jobs: Jobs) -> None:
     job = jobs({"a": 2}, python_exe=sys.executable)
-    nodes = _spawned(job.state(cached_path=None))
-    nodes.one.call().get(20)
-    assert job._ids is not None
-    jobs.cluster.run("scancel", job._ids["job_id"])
-    with pytest.raises(JobEndedError, match=r"\Aslurm job \w+: ended: CANCELLED") as caught:
-        while True:
-            nodes.one.call().get(20)
-    assert isinstance(caught.value.__cause__, SupervisionError) and caught.value.state == "CANCELLED"
+    ended = _cancelled(jobs, job)
+    assert isinstance(ended.__cause__, SupervisionError) and ended.state == "CANCELLED"
     assert [host.phase for host in jobs.until(job, lambda status: status.phase == "ended").hosts] == ["lost", "lost"]
     with pytest.raises(JobEndedError, match="ended: CANCELLED"):
         job.heal()
@@ -98,14 +104,7 @@ def test_cancelled_job_is_the_cause_of_procs_that_end_before_their_agent(jobs: J
     python.write_text(f'#!/bin/sh\nexec env --block-signal=TERM {sys.executable} "$@"\n')
     python.chmod(0o755)
     job = jobs({"a": 2}, python_exe=str(python))
-    nodes = _spawned(job.state(cached_path=None))
-    nodes.one.call().get(20)
-    assert job._ids is not None
-    jobs.cluster.run("scancel", job._ids["job_id"])
-    with pytest.raises(JobEndedError, match=r"\Aslurm job \w+: ended: CANCELLED") as caught:
-        while True:
-            nodes.one.call().get(20)
-    assert "Killed(sig=" in str(caught.value.__cause__)
+    assert "Killed(sig=" in str(_cancelled(jobs, job).__cause__)
 
 
 def test_killed_proc_of_running_job_stays_a_supervision_error(jobs: Jobs) -> None:

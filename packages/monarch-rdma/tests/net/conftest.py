@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from memory_script import SCRIPT
 
-from tools.netns import unavailable
 from tools.netns.cluster import Cluster
+from tools.netns.requirement import need_namespaces
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    if reason := unavailable():
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    need_namespaces()
     with Cluster(2, tmp_path, SCRIPT) as made:
         yield made

@@ -70,15 +70,20 @@ def test_a_script_that_does_not(code):
     run(code, prelude=PRELUDE).assert_clean()
 
 
+def forgets_two(code: str) -> None:
+    """Two buffers are reported, once."""
+    done = run(code, prelude=PRELUDE)
+    assert (done.code, done.left) == (0, [])
+    assert (done.out + done.err).count(WORDS.format(2)) == 1
+
+
 def test_a_process_whose_actors_forget():
     code = """
     procs, actor = owner()
     buffers = [actor.share.call_one(False).get() for _ in range(2)]
     procs.stop().get()
     """
-    done = run(code, prelude=PRELUDE)
-    assert (done.code, done.left) == (0, [])
-    assert (done.out + done.err).count(WORDS.format(2)) == 1
+    forgets_two(code)
 
 
 def test_a_process_whose_actors_keep_their_handles():
@@ -106,9 +111,7 @@ def test_an_actor_that_is_stopped_before_its_process():
     procs.spawn("other", Owner).share.call_one(True).get()
     procs.stop().get()
     """
-    done = run(code, prelude=PRELUDE)
-    assert (done.code, done.left) == (0, [])
-    assert (done.out + done.err).count(WORDS.format(2)) == 1
+    forgets_two(code)
 
 
 def test_what_others_have_dropped_is_not_kept_in_mind():

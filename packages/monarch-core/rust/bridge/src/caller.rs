@@ -1,4 +1,4 @@
-//! Sending messages: what all adverbs come down to.
+//! Sending of messages: all adverbs end here.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,4 @@
-//! What a call is waiting for, as a Python object.
+//! A pending call as a Python object.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

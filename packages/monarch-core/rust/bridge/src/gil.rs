@@ -308,7 +308,7 @@ static LEAVE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 #[pyo3(signature = (parent, leave, process=None))]
 pub fn after_fork_in_child(py: Python<'_>, parent: u32, leave: Py<PyAny>, process: Option<&crate::process::Process>) {
     FORKED_FROM.store(parent, Ordering::Release);
-    net::fork::become_child();
+    net::forked_child::become_child();
     let _ = LEAVE.set(py, leave);
     signal::forget_in_child(py);
     if let Some(p) = process {

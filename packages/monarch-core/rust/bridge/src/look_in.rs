@@ -1,4 +1,4 @@
-//! Looking into a job from outside, without being part of it.
+//! The view of a job from outside, without being part of it.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};

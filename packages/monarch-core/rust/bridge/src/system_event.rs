@@ -1,4 +1,4 @@
-//! What the housekeeping thread is told, as Python objects: one class for each kind.
+//! Events for the housekeeping thread as Python objects: one class for each kind.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

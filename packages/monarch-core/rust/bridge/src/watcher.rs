@@ -1,4 +1,4 @@
-//! How an event loop learns that answers have come: a descriptor becomes readable, without the GIL.
+//! Notification of event loops about answers: a descriptor becomes readable, without the GIL.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};

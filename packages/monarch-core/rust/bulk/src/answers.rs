@@ -1,4 +1,4 @@
-//! What the owner answers to questions about its memory, whoever brings them.
+//! The owner's answers to requests about its memory, over any connection.
 
 use std::sync::Arc;
 

@@ -101,7 +101,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         // The pages are the parent's too.
-        if net::fork::is_child() {
+        if net::forked_child::is_child() {
             return;
         }
         if let Some(arena) = self.arena.upgrade() {

@@ -1,4 +1,4 @@
-//! All of it, for one process.
+//! Registry, server and transfers of one process.
 
 use std::any::Any;
 use std::collections::HashMap;

@@ -1,6 +1,7 @@
-//! The other side: one owner, as seen from here.
+//! The connection to one owner of this host.
 //!
-//! Opened once, on first use, by one round trip; from then on it is asked about memory, watched for its end, and held for its shared words.
+//! It is opened once, on first use, by one round trip; later it carries requests about memory, shows the owner's end, and keeps the shared
+//! words mapped.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -305,7 +306,7 @@ impl Hazard {
 impl Drop for Hazard {
     fn drop(&mut self) {
         // The parent may be using the memory still.
-        if net::fork::is_child() {
+        if net::forked_child::is_child() {
             return;
         }
         let c = &self.connection;

@@ -1,4 +1,4 @@
-//! One at a time, but not longer than one's own time: a lock with a deadline.
+//! A lock with a deadline.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;

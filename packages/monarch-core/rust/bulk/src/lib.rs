@@ -1,29 +1,29 @@
 //! One-sided copies between the memories of processes. No Python here.
 //!
-//! The owner of memory registers a range of it and gives away the id, which is random: who has it may read, or write. A thread of the
-//! owner answers those who come with an id, whatever its Python does. From then on the owner takes no part: each side sees a table of
-//! epochs, in which a registration ends, and a page of hazards, in which the other says what it is using.
+//! The owner of memory registers a range of it and gives away the id, which is random: a process that has the id may read, or write. A
+//! thread of the owner answers requests with an id, whatever its Python does. From then on the owner takes no part: each side sees a table
+//! of epochs, in which a registration ends, and a page of hazards, which names the memory that the other side uses.
 //!
 //! | file | noun |
 //! |---|---|
 //! | `sys` | the system calls, made safe |
-//! | `failure` | why an operation failed, as data |
-//! | `frames` | what is said on a control connection |
+//! | `failure` | the reason for which an operation failed, as data |
+//! | `frames` | requests and answers on a control connection |
 //! | `shared` | words of memory that two processes see: epochs and hazards |
-//! | `registry` | the owner's side: which ids stand for which memory |
+//! | `registry` | the owner's registrations, by id |
 //! | `exports` | memory that devices know |
-//! | `arena` | memory that can be mapped by others |
+//! | `arena` | memory that other processes can map |
 //! | `server` | the owner's thread |
-//! | `gate` | one at a time, but not longer than one's own time |
-//! | `connection` | the other side: one owner, as seen from here |
+//! | `gate` | a lock with a deadline |
+//! | `connection` | the connection to one owner of this host |
 //! | `remote` | memory of any owner, by its id |
 //! | `copy` | the loops that move bytes |
 //! | `staging` | copies by way of a ring, where the kernel refuses direct ones |
-//! | `transfer` | operations, and their life from submit to the end |
+//! | `transfer` | operations, from submission to outcome |
 //! | `pool` | the threads that copy |
-//! | `answers` | what the owner says of its memory |
+//! | `answers` | the owner's answers to requests |
 //! | `far` | memory of processes of other hosts |
-//! | `bulk` | all of it, for one process |
+//! | `bulk` | registry, server and transfers of one process |
 
 mod answers;
 pub mod arena;

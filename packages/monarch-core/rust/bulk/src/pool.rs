@@ -1,7 +1,7 @@
 //! The threads that copy.
 //!
-//! As many as bring anything, started on demand and gone when idle. A job that waits for its owner counts as no thread: another is started,
-//! so that owners who do not answer delay nobody else.
+//! There are as many as raise the throughput, started on demand and ended when idle. A job that waits for its owner counts as no thread:
+//! another is started, so that an owner that does not answer delays no other one.
 
 use std::collections::VecDeque;
 use std::io;

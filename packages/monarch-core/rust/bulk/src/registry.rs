@@ -126,7 +126,7 @@ impl Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        if net::fork::is_child() {
+        if net::forked_child::is_child() {
             return;
         }
         let mut state = lock(&self.registry.state);

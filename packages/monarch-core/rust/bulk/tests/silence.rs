@@ -31,6 +31,8 @@ enum Fault {
     },
     /// So many bytes twice a second to the asking side.
     Slow(usize),
+    /// It carries everything, and the owner's answers are counted in `Network::answers`.
+    Counted,
 }
 
 /// Streams to an owner in this process, the first ones with faults.
@@ -43,6 +45,10 @@ struct Network {
     healed: Arc<(Mutex<bool>, Condvar)>,
     /// No stream can be opened.
     is_cut: AtomicBool,
+    /// Streams that could not be opened.
+    refused: AtomicUsize,
+    /// Answers of the owner on counted streams; each is short, and comes as a whole.
+    answers: Arc<AtomicUsize>,
 }
 
 fn connected() -> (OwnedFd, OwnedFd) {
@@ -51,8 +57,14 @@ fn connected() -> (OwnedFd, OwnedFd) {
     (near.into(), listener.accept().unwrap().0.into())
 }
 
-/// Passes bytes on; after `most` it waits until all is healed, or ends where `closes`.
-fn pass(from: Arc<OwnedFd>, to: Arc<OwnedFd>, fault: (usize, bool, Option<usize>), healed: Arc<(Mutex<bool>, Condvar)>) {
+/// Passes bytes on, and calls `passed` each time; after `most` it waits until all is healed, or ends where `closes`.
+fn pass(
+    from: Arc<OwnedFd>,
+    to: Arc<OwnedFd>,
+    fault: (usize, bool, Option<usize>),
+    healed: Arc<(Mutex<bool>, Condvar)>,
+    passed: impl Fn() + Send + 'static,
+) {
     std::thread::spawn(move || {
         let (most, closes, step) = fault;
         let (mut left, mut buf) = (most, vec![0u8; step.unwrap_or(64 << 10)]);
@@ -69,6 +81,7 @@ fn pass(from: Arc<OwnedFd>, to: Arc<OwnedFd>, fault: (usize, bool, Option<usize>
                 break;
             }
             left -= n as usize;
+            passed();
             if step.is_some() {
                 std::thread::sleep(Duration::from_millis(500)); // sleeps: a slow network
             }
@@ -83,7 +96,8 @@ impl Network {
     fn new(owner: Arc<Bulk>, encrypted: bool, faults: &[Fault]) -> Arc<Network> {
         let faults = Mutex::new(faults.iter().rev().copied().collect());
         let (opened, healed, is_cut) = (AtomicUsize::new(0), Arc::default(), AtomicBool::new(false));
-        Arc::new(Network { owner, encrypted, faults, opened, healed, is_cut })
+        let (refused, answers) = (AtomicUsize::new(0), Arc::default());
+        Arc::new(Network { owner, encrypted, faults, opened, healed, is_cut, refused, answers })
     }
 
     fn heal(&self) {
@@ -99,7 +113,10 @@ impl Network {
 impl Fabric for Network {
     fn open(&self, _: u64, until: Instant) -> Result<Opened, NoStream> {
         if self.is_cut.load(Ordering::Acquire) {
-            std::thread::sleep(until.saturating_duration_since(Instant::now())); // sleeps: as long as an agent dials
+            // An agent dials until then, or until the network is there again.
+            let left = until.saturating_duration_since(Instant::now());
+            drop(self.healed.1.wait_timeout_while(self.healed.0.lock().unwrap(), left, |healed| !*healed).unwrap());
+            self.refused.fetch_add(1, Ordering::AcqRel);
             return Err(NoStream::TimedOut);
         }
         self.opened.fetch_add(1, Ordering::AcqRel);
@@ -112,10 +129,17 @@ impl Fabric for Network {
                     Fault::Dead { answers, requests } => ((answers, false, None), (requests, false, None)),
                     Fault::HalfOpen { answers } => ((answers, true, None), (usize::MAX, false, None)),
                     Fault::Slow(bytes) => ((usize::MAX, false, Some(bytes)), (usize::MAX, false, None)),
+                    Fault::Counted => ((usize::MAX, false, None), (usize::MAX, false, None)),
                     Fault::None => unreachable!(),
                 };
-                pass(b.clone(), a.clone(), answers, self.healed.clone());
-                pass(a, b, requests, self.healed.clone());
+                let counted = (fault == Fault::Counted).then(|| self.answers.clone());
+                let count = move || {
+                    if let Some(n) = &counted {
+                        n.fetch_add(1, Ordering::AcqRel);
+                    }
+                };
+                pass(b.clone(), a.clone(), answers, self.healed.clone(), count);
+                pass(a, b, requests, self.healed.clone(), || ());
                 (near, far)
             }
         };
@@ -210,7 +234,8 @@ fn stream_is_kept_while_no_other_can_be_opened() {
         let reading = scope.spawn(|| s.copy(false, &mut local));
         wait_until(|| s.network.opened() == 1);
         s.network.is_cut.store(true, Ordering::Release);
-        std::thread::sleep(Duration::from_secs(8)); // sleeps: so long the network is out of order
+        // The owner was to be asked twice.
+        wait_until(|| s.network.refused.load(Ordering::Acquire) == 2);
         assert!(!reading.is_finished());
         s.network.heal();
         reading.join().unwrap().unwrap();
@@ -221,14 +246,14 @@ fn stream_is_kept_while_no_other_can_be_opened() {
 
 #[test]
 fn slow_owner_is_waited_for() {
-    let s = setup(4096, true, &[]);
+    let s = setup(4096, true, &[Fault::None, Fault::Counted]);
     // A device reaches the memory until the test says that it does not: the drop waits for that.
     let registry = &s.own.bulk.registry;
     registry.export(&s.own.id, s.own.epoch).unwrap();
     std::thread::scope(|scope| {
         let dropping = scope.spawn(|| s.far.call(&Request::Drop { id: s.own.id }, Instant::now() + HANG));
-        wait_until(|| s.network.opened() == 2);
-        std::thread::sleep(Duration::from_secs(4)); // sleeps: longer than a second question takes
+        // Over a second stream the owner has said twice that it works on it.
+        wait_until(|| s.network.answers.load(Ordering::Acquire) == 2);
         assert!(!dropping.is_finished());
         registry.exports.let_go(&s.own.id);
         assert_eq!(dropping.join().unwrap().unwrap(), Reply::Done);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use wire::BlockId;
 
-use crate::fork;
+use crate::forked_child;
 use crate::lock::lock;
 use crate::sys::{self, PAGE};
 
@@ -276,7 +276,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if !fork::is_child()
+        if !forked_child::is_child()
             && let Some(arena) = self.arena.upgrade()
         {
             arena.give(self);

@@ -1,4 +1,4 @@
-//! How frames get to a process that this one has no socket to.
+//! Transport of frames to a process without a socket to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

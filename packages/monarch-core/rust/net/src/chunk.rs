@@ -1,4 +1,4 @@
-//! What a link has still to write.
+//! Bytes that a link has still to write.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

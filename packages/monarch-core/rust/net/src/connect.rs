@@ -1,4 +1,4 @@
-//! A connection to the first of several places that takes it, without waiting for it.
+//! A connection to the first of several addresses that accepts it, without blocking.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};

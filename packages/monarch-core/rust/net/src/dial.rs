@@ -1,6 +1,6 @@
-//! A stream to another host, from the first packet until both sides know each other, or a stream that came in, as far.
+//! A connection to another host, from the first packet until both sides are authenticated; and a connection that came in, as far.
 //!
-//! Driven by the poller; bounded in time by its caller.
+//! The poller drives it, and its caller bounds it in time.
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! The heartbeat stream of a trunk: small messages that never wait behind others, and are not sent again when they are lost.
+//! The heartbeat stream of a session: small messages that never wait behind others, and are not sent again when they are lost.
 
 use std::io;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use wire::frame::{CREDIT, MESSAGE, REPLY};
 use wire::routed::Frames;
-use wire::{ProcUid, Route, stretch};
+use wire::{ProcUid, Route, part_fragment};
 
 use crate::channel::{Held, Outbox};
 use crate::segment::RecvPart;
@@ -95,9 +95,9 @@ impl Lanes {
         let mut turn_is_over = false;
         match lane.items.front_mut() {
             Some(Item::Part { route, number, part, at }) => {
-                let n = (part.len() - *at).min(stretch::SIZE);
+                let n = (part.len() - *at).min(part_fragment::SIZE);
                 let left = part.len() - *at - n;
-                outbox.put(Held::Own(stretch::head(route, *number, left as u64, n).into()), n == 0);
+                outbox.put(Held::Own(part_fragment::head(route, *number, left as u64, n).into()), n == 0);
                 if n > 0 {
                     outbox.put(Held::Part(part.clone(), *at..*at + n), true);
                 }

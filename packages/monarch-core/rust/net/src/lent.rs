@@ -1,4 +1,4 @@
-//! Blocks of this process that the peer of a link holds, and the segments that it knows.
+//! Blocks of this process that the peer of a link holds, and the segments that the peer knows.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

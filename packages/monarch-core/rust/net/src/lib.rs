@@ -3,36 +3,36 @@
 //! | file | noun |
 //! |---|---|
 //! | `sys` | the system calls, made safe |
-//! | `waiter` | a thread that waits for something to arrive |
-//! | `poller` | who reads the sockets: leader and follower |
+//! | `waiter` | a thread that waits for an event |
+//! | `poller` | the reading of all sockets: leader and follower |
 //! | `allowance` | the processor time of peers that have not proved who they are |
-//! | `timers` | what is due later |
+//! | `timers` | tasks that are due later |
 //! | `delay` | how long frames are held, for tests |
 //! | `timeline` | simulated time of threads that really run |
 //! | `lock` | locks that survive a panic |
 //! | `lent` | blocks that the peer of a link holds, and segments that it knows |
 //! | `link` | a framed, ordered connection to one process |
-//! | `carrier` | how frames get to processes without a socket of their own |
+//! | `carrier` | transport of frames to processes without a socket of their own |
 //! | `stream` | a byte stream to another process, plain or encrypted |
 //! | `socket` | a socket that remembers how it failed |
 //! | `tls` | the encryption of a stream |
-//! | `address` | where an agent listens, and how it is reached |
+//! | `address` | the address of an agent |
 //! | `control_socket` | a unix socket that only processes of this user can reach |
-//! | `connect` | a connection to the first place that takes it |
-//! | `dial` | a stream to another host, from the first packet until both sides know each other |
-//! | `splice` | two streams whose bytes are passed on: a tunnel, in the middle |
-//! | `listener` | where streams come in |
-//! | `trust` | who may open a stream: secrets, certificates, the exchange that proves them |
-//! | `channel` | frames that survive the end of their stream: numbers, acknowledgements, replay |
-//! | `lanes` | large parts that wait for their turn, and what must not overtake them |
-//! | `records` | TLS records by themselves, for a process that gets a stream which another one has opened |
-//! | `traffic` | what the kernel counts of a connection |
-//! | `trunk` | what two agents have between them |
-//! | `still` | a connection that a test has cut |
-//! | `heart` | the heartbeat stream of a trunk |
-//! | `chunk` | what a link has still to write |
+//! | `connect` | a connection to the first address that accepts it |
+//! | `dial` | a connection to another host, from the first packet until both sides are authenticated |
+//! | `splice` | two connections whose bytes are forwarded: a tunnel, in the middle |
+//! | `listener` | incoming connections |
+//! | `trust` | authentication: secrets, certificates, the handshake that proves them |
+//! | `channel` | frames that survive the end of their connection: numbers, acknowledgements, replay |
+//! | `lanes` | send queues of large parts, and frames that must not overtake them |
+//! | `records` | TLS records by themselves, for a process that gets a connection from its agent |
+//! | `traffic` | the kernel's counters of a connection |
+//! | `trunk` | a session between two agents |
+//! | `still` | a connection that a test has paused |
+//! | `heart` | the heartbeat stream of a session |
+//! | `chunk` | bytes that a link has still to write |
 //! | `readdressed` | frames that were made for a socket, and go to another host |
-//! | `fork` | a child of a process that uses the runtime, which is inert |
+//! | `forked_child` | the forked child of a process that uses the runtime: it is inert |
 //! | `arena` | the sender's shared memory for large parts |
 //! | `segment` | the receiver's view of a sender's arena |
 
@@ -46,7 +46,7 @@ pub mod connect;
 pub mod control_socket;
 pub mod delay;
 pub mod dial;
-pub mod fork;
+pub mod forked_child;
 pub mod heart;
 pub mod lanes;
 mod lent;

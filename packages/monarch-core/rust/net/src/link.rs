@@ -18,7 +18,7 @@ use wire::{BlockId, Frame, ProcUid, Route, Routed};
 use crate::arena::Block;
 use crate::carrier::{Carrier, LinkDown};
 use crate::chunk::{Chunk, Passed, enqueue};
-use crate::fork;
+use crate::forked_child;
 use crate::lent::Lent;
 use crate::lock::lock;
 use crate::poller::{Pending, Poller, Source};
@@ -357,7 +357,7 @@ impl Link {
 
     /// The receiver lets a block go; told with the next frame, or soon.
     pub fn release(&self, block: BlockId, len: usize) {
-        if fork::is_child() {
+        if forked_child::is_child() {
             return;
         }
         let mut out = lock(&self.out);
@@ -508,7 +508,7 @@ impl Link {
 
     /// Ends the link from this side, or notes that it has ended.
     pub fn close(self: &Arc<Self>) {
-        if fork::is_child() {
+        if forked_child::is_child() {
             return;
         }
         let fd = {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::allowance::Allowance;
 use crate::delay::Delay;
-use crate::fork;
+use crate::forked_child;
 use crate::lock::lock;
 use crate::sys;
 use crate::timeline::Timeline;
@@ -177,14 +177,14 @@ impl Poller {
     }
 
     pub fn add(&self, token: u64, fd: RawFd, source: Arc<dyn Source>) -> io::Result<()> {
-        fork::check()?;
+        forked_child::check()?;
         self.sources.write().unwrap_or_else(PoisonError::into_inner).insert(token, (Some(fd), source));
         self.enter(token, fd, libc::EPOLLIN)
     }
 
     /// Adds a descriptor that reports once each time it is armed. Its owner closes it in a fork.
     pub fn add_once(&self, token: u64, fd: RawFd, source: Arc<dyn Source>) -> io::Result<()> {
-        fork::check()?;
+        forked_child::check()?;
         self.sources.write().unwrap_or_else(PoisonError::into_inner).insert(token, (None, source));
         self.enter(token, fd, libc::EPOLLONESHOT)
     }
@@ -213,7 +213,7 @@ impl Poller {
     }
 
     pub fn remove(&self, token: u64, fd: RawFd) {
-        if fork::is_child() {
+        if forked_child::is_child() {
             return;
         }
         let _ = sys::epoll_ctl(self.set_of(token), libc::EPOLL_CTL_DEL, fd, 0, token);
@@ -222,7 +222,7 @@ impl Poller {
 
     /// Runs the task on the I/O thread.
     pub fn spawn(&self, task: Task) {
-        if fork::is_child() {
+        if forked_child::is_child() {
             return std::mem::forget(task);
         }
         lock(&self.tasks).push(task);
@@ -231,7 +231,7 @@ impl Poller {
 
     /// Runs the task on the I/O thread after `delay`.
     pub fn later(&self, delay: Duration, task: Task) {
-        if fork::is_child() {
+        if forked_child::is_child() {
             return std::mem::forget(task);
         }
         if lock(&self.timers).add(self.now() + delay, task) {
@@ -241,7 +241,7 @@ impl Poller {
 
     /// Has it flushed before this or any other waiting thread sleeps.
     pub fn hold(&self, what: Arc<dyn Pending>) {
-        if fork::is_child() {
+        if forked_child::is_child() {
             return;
         }
         let mut pending = lock(&self.pending);
@@ -252,13 +252,13 @@ impl Poller {
     /// Has the I/O thread flush what is held after `SOON`, if no thread that waits does it before.
     pub fn flush_soon(&self) {
         // One wake-up of the I/O thread per stretch of time, not per burst: it would only be in the sender's way.
-        if !fork::is_child() && !self.flush_is_due.swap(true, Ordering::AcqRel) {
+        if !forked_child::is_child() && !self.flush_is_due.swap(true, Ordering::AcqRel) {
             sys::eventfd_signal(self.wake.as_raw_fd());
         }
     }
 
     pub fn flush_pending(&self) {
-        if fork::is_child() {
+        if forked_child::is_child() {
             return;
         }
         if self.pending_count.load(Ordering::Acquire) == 0 {

@@ -1,8 +1,8 @@
 //! Frames that were made for a socket, and go to another host.
 //!
-//! Where a process is may turn out when something for it waits already. Large parts of that are named by blocks of shared memory, which
-//! does not reach so far: they go ahead, like those of all frames between hosts. What two neighbours tell each other about shared memory
-//! is left out.
+//! The host of a process may become known when frames for it wait already. Their large parts are named by blocks of shared memory, which
+//! other hosts cannot map: the parts are sent out-of-band, like those of all frames between hosts. Messages of the two ends of a link about
+//! shared memory are left out.
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use wire::{BlockId, Bytes, Part};
 
 use crate::arena::Block;
-use crate::fork;
+use crate::forked_child;
 use crate::link::Link;
 use crate::sys::{self, PAGE};
 
@@ -59,7 +59,7 @@ pub struct Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if !fork::is_child()
+        if !forked_child::is_child()
             && let Some(link) = self.link.upgrade()
         {
             link.release(self.block, self.len);

@@ -1,7 +1,7 @@
 //! A socket that remembers how it failed.
 //!
-//! The kernel tells an error once, to whoever asks first; from then on reads find an end, as if the other side had closed. Often it is a
-//! write that is told, and whoever reads must hear of it too: an end means that a process is gone, a reset does not.
+//! The kernel reports an error once, to the first system call; later reads find an end, as if the other side had closed. Often a write gets
+//! the error, and the reader must know it too: an end means that a process has exited, a reset does not.
 
 use std::io::{self, ErrorKind, IoSlice, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};

@@ -1,4 +1,4 @@
-//! A connection that a test has cut: nothing is read from it or written to it, and it is not closed either, as a cable that is pulled.
+//! A connection that a test has paused: nothing is read from it or written to it, and it is not closed either, as if a cable were pulled.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use crate::fork;
+use crate::forked_child;
 
 pub const PAGE: usize = 4096;
 
@@ -32,7 +32,7 @@ pub fn epoll_create() -> io::Result<OwnedFd> {
 }
 
 pub fn epoll_ctl(epoll: RawFd, op: libc::c_int, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
-    fork::check()?;
+    forked_child::check()?;
     let mut ev = libc::epoll_event { events, u64: token };
     // SAFETY: `ev` outlives the call.
     check(unsafe { libc::epoll_ctl(epoll, op, fd, &mut ev) }).map(drop)
@@ -47,7 +47,7 @@ pub fn millis(timeout: Option<Duration>) -> libc::c_int {
 }
 
 pub fn epoll_wait(epoll: RawFd, events: &mut [libc::epoll_event], timeout: Option<Duration>) -> io::Result<usize> {
-    fork::check()?;
+    forked_child::check()?;
     // SAFETY: the kernel writes at most `events.len()` entries.
     check(unsafe { libc::epoll_wait(epoll, events.as_mut_ptr(), events.len() as i32, millis(timeout)) }).map(|n| n as usize)
 }
@@ -58,7 +58,7 @@ pub fn eventfd() -> io::Result<OwnedFd> {
 }
 
 pub fn eventfd_signal(fd: RawFd) {
-    if fork::is_child() {
+    if forked_child::is_child() {
         return;
     }
     let one = 1u64;
@@ -67,7 +67,7 @@ pub fn eventfd_signal(fd: RawFd) {
 }
 
 pub fn eventfd_drain(fd: RawFd) {
-    if fork::is_child() {
+    if forked_child::is_child() {
         return;
     }
     let mut count = 0u64;
@@ -123,7 +123,7 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// The close of this socket is to be a reset, where there is such a thing.
 pub fn reset(fd: RawFd) {
-    if fork::is_child() {
+    if forked_child::is_child() {
         return;
     }
     let now = libc::linger { l_onoff: 1, l_linger: 0 };
@@ -168,14 +168,14 @@ pub fn buffered(fd: RawFd) -> (i32, i32) {
 }
 
 pub fn read(fd: RawFd, buf: &mut [u8]) -> io::Result<usize> {
-    fork::check()?;
+    forked_child::check()?;
     // SAFETY: the kernel writes at most `buf.len()` bytes.
     check_len(unsafe { libc::read(fd, buf.as_mut_ptr().cast(), buf.len()) })
 }
 
 /// Reads at most `limit` bytes into the spare capacity of `buf`, which grows if it must.
 pub fn read_into(fd: RawFd, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize> {
-    fork::check()?;
+    forked_child::check()?;
     buf.reserve(limit);
     let spare = buf.spare_capacity_mut();
     // SAFETY: `reserve` made at least `limit` bytes writable.
@@ -187,7 +187,7 @@ pub fn read_into(fd: RawFd, buf: &mut Vec<u8>, limit: usize) -> io::Result<usize
 
 /// One gather write that neither blocks nor raises SIGPIPE.
 pub fn send_slices(fd: RawFd, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
-    fork::check()?;
+    forked_child::check()?;
     // SAFETY: an all-zero msghdr is valid.
     let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
     // `IoSlice` is laid out as `iovec`, by its documentation; the kernel only reads.
@@ -199,7 +199,7 @@ pub fn send_slices(fd: RawFd, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
 
 /// The stream ends now, in both directions, even if another process has a copy of the descriptor.
 pub fn shutdown(fd: RawFd) {
-    if fork::is_child() {
+    if forked_child::is_child() {
         return;
     }
     // SAFETY: no pointers. A failure means that the connection is gone already.
@@ -214,7 +214,7 @@ pub fn replace(fd: RawFd, by: RawFd) {
 
 /// No more is sent on a socket; what was sent arrives.
 pub fn shutdown_write(fd: RawFd) {
-    if fork::is_child() {
+    if forked_child::is_child() {
         return;
     }
     // SAFETY: no pointers. A failure means that the connection is gone already.
@@ -228,7 +228,7 @@ pub fn is_short(e: &io::Error) -> bool {
 
 /// One gather write with descriptors attached to its first byte.
 pub fn send(fd: RawFd, bufs: &[&[u8]], fds: &[RawFd]) -> io::Result<usize> {
-    fork::check()?;
+    forked_child::check()?;
     const MAX_IOV: usize = 16;
     let mut iov = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; MAX_IOV];
     let count = bufs.len().min(MAX_IOV);
@@ -273,7 +273,7 @@ pub type Descriptors = std::collections::VecDeque<Option<OwnedFd>>;
 /// Receives into the spare capacity of `buf`; descriptors that came along are appended to `fds`. A frame brings one at most, and what is
 /// received at once is of one such frame: a loss is of one descriptor.
 pub fn recv_into(fd: RawFd, buf: &mut Vec<u8>, fds: &mut Descriptors, flags: libc::c_int) -> io::Result<usize> {
-    fork::check()?;
+    forked_child::check()?;
     let mut control = ControlBuffer::default();
     let spare = buf.spare_capacity_mut();
     let mut iov = libc::iovec { iov_base: spare.as_mut_ptr().cast(), iov_len: spare.len() };
@@ -368,7 +368,7 @@ pub fn memfd(len: u64) -> io::Result<OwnedFd> {
 
 /// Gives the memory of a memfd back, whoever else has it open or mapped: they see zeros.
 pub fn discard(fd: RawFd, len: u64) {
-    if fork::is_child() {
+    if forked_child::is_child() {
         return;
     }
     // SAFETY: no pointers. A failure leaves the memory to the last holder of a descriptor.

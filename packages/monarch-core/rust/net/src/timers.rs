@@ -1,4 +1,4 @@
-//! What is due later, on the I/O thread.
+//! Timers: tasks that are due later, on the I/O thread.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

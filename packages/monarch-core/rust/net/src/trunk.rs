@@ -1,10 +1,10 @@
-//! What two agents, or a client and an agent, have between them: a channel for frames, and a heartbeat stream.
+//! A session between two agents, or between a client and an agent: a channel for frames, and a heartbeat stream.
 //!
-//! The trunk outlives its streams. It exists before the first one is open, and what is sent meanwhile waits; when a stream breaks, its
-//! owner opens another, and frames that were under way are sent again. The thread that sends writes the stream itself.
+//! The session outlives its connections. It exists before the first one is open, and frames that are sent meanwhile wait; when a connection
+//! breaks, the dialling side opens another, and frames that were under way are sent again. The sending thread writes the connection itself.
 //!
-//! A stream that gives way to another one is reset. A process that ends closes all of its streams in the usual way, as does something
-//! in between that ends: the other side dials again to learn which.
+//! A connection that is replaced is reset. A process that ends closes all of its connections in the usual way, and so does a proxy in
+//! between that ends: the other side dials again to learn which of them ended.
 
 mod heart_stream;
 mod routed;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use wire::greeting::Beat;
-use wire::{ProcUid, Route, frame, stretch};
+use wire::{ProcUid, Route, frame, part_fragment};
 
 use crate::carrier::LinkDown;
 use crate::channel::{ACK, Disagree, Inbox, Outbox};
@@ -36,7 +36,7 @@ pub const HEART: u8 = 255;
 
 /// One read brings a stretch of a large part at most, and the head of the next; or the rest of a stretch, and nothing that would have to
 /// be moved then.
-const READ: usize = stretch::SIZE + READ_LEAST;
+const READ: usize = part_fragment::SIZE + READ_LEAST;
 const READ_LEAST: usize = 4 << 10;
 /// A buffer that has grown beyond this goes when it is empty.
 const KEEP: usize = 1 << 20;

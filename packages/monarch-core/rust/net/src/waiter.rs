@@ -1,7 +1,7 @@
-//! A thread that waits for something to arrive.
+//! A thread that waits for an event.
 //!
-//! A waiter sleeps in one of two ways: on a futex (a follower), or inside `epoll_wait` because it reads
-//! the sockets for everybody (the leader). Who notifies it need not know which.
+//! A waiter sleeps in one of two ways: on a futex (a follower), or inside `epoll_wait` because it reads the sockets for all threads (the
+//! leader). The notifying thread need not know which.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -8,8 +8,8 @@ use net::lanes::Lanes;
 use net::{Arena, RecvPart};
 use proptest::prelude::*;
 use wire::frame::{CONTROL, MESSAGE, ROUTED};
+use wire::part_fragment::{self, SIZE};
 use wire::routed::Frames;
-use wire::stretch::{self, SIZE};
 use wire::{ProcUid, Route};
 
 /// The id of the agents of either side.
@@ -73,7 +73,7 @@ impl Receiver {
         let head = Route::read(&mut c).unwrap();
         let body = &frame[1 + Route::LEN..];
         let pair = (head.from.0, if head.to.0 == AGENT && body[4] != CONTROL { CLIENT } else { head.to.0 });
-        match stretch::read(body) {
+        match part_fragment::read(body) {
             Some(stretch) => {
                 let stretch = stretch.unwrap();
                 let (bytes, left) = self.halves.remove(&pair).unwrap_or((Vec::new(), stretch.left + stretch.bytes.len() as u64));

@@ -1,15 +1,15 @@
-//! What a process of the job does besides running user code. No Python here.
+//! The runtime of a process of a job, without Python: calls, agents, hosts, failures.
 //!
 //! | file or folder | noun |
 //! |---|---|
-//! | `node` | this process: its peers, mailboxes and calls in flight |
+//! | `node` | this process: its peers, its mailboxes, its pending calls |
 //! | `agent` | the host agent: starts, links, watches and ends procs |
 //! | `gateway` | this process as a member of jobs that span hosts |
-//! | `cast` | casts over hosts: order, trees, answers, and what is told along trees |
-//! | `supervision` | who owns what, and who is told of failures: decisions only |
-//! | `detector` | which hosts are lost: decisions only |
+//! | `cast` | casts over hosts: order, trees, answers, and notices of ended processes |
+//! | `supervision` | ownership, and the receivers of failures: decisions only |
+//! | `detector` | the failure detector of hosts: decisions only |
 //! | `clock` | time, real or simulated |
-//! | `sync` | locks that the tests of interleavings replace |
+//! | `sync` | locks, replaceable for exploring interleavings |
 
 pub mod agent;
 pub mod cast;

@@ -1,4 +1,4 @@
-//! Why a proc ended, as the kernel told its agent; the same value in every process and in Python.
+//! The exit reason of a proc, as the kernel reported it to the agent; the same value in every process and in Python.
 
 use serde::{Deserialize, Serialize};
 

@@ -22,7 +22,7 @@ pub const RAW: u8 = 5;
 pub const ROUTED: u8 = 6;
 /// A `CastFrame`: between agents, and between a proc that casts and its agent.
 pub const CAST: u8 = 7;
-/// Along the tree by which hosts have joined: a `join_tree::Word`, and bytes of a trunk that has no stream. Both begin with
+/// Along the tree by which hosts have joined: a `join_tree::Word`, and bytes of a session that has no connection. Both begin with
 /// `join_tree::Along`.
 pub const TREE: u8 = 8;
 pub const CARRIED: u8 = 9;

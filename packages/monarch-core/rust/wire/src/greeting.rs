@@ -1,4 +1,4 @@
-//! What two agents say to each other when a stream between them opens, after it is authenticated.
+//! Messages of two agents when a connection between them opens, after it is authenticated.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! What is said along the tree by which the hosts of a job have joined.
+//! Messages along the tree by which the hosts of a job have joined.
 
 use serde::{Deserialize, Serialize};
 

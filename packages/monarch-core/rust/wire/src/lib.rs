@@ -8,16 +8,16 @@ pub mod control;
 pub mod cursor;
 pub mod exit;
 pub mod frame;
+pub mod frame_fragment;
 pub mod greeting;
 pub mod group;
 pub mod ids;
 pub mod join_tree;
 pub mod notice;
 pub mod part;
-pub mod piece;
+pub mod part_fragment;
 pub mod routed;
 pub mod runs;
-pub mod stretch;
 pub mod trace;
 
 pub use cast::Cast;

@@ -1,4 +1,4 @@
-//! What hosts tell each other along trees besides casts: who has ended, and who has joined.
+//! Notices along trees besides casts: processes that have ended, and workers that have joined.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Frames between processes of different hosts.
 //!
-//! Agents pass them on without looking at what is inside; the head says from whom to whom, and what order they have.
+//! Agents forward them without decoding their body; the head has sender, receiver and sequence number.
 
 use crate::cursor::{Cursor, DecodeError};
 use crate::ids::ProcUid;

@@ -6,8 +6,7 @@ before values are sent to procs. Wheels whose declarations are broken are left o
 
 from __future__ import annotations
 
-from _thread import RLock
-
+from monarch._core.config.declarations import Declarations
 from monarch._core.config.setting import SETTINGS, SPELLINGS, Setting
 
 TYPE_CHECKING = False
@@ -23,35 +22,10 @@ KNOWN: dict[str, Setting] = dict(SETTINGS)
 # The wheel of each key that is not core's, as `name version`.
 WHEELS: dict[str, str] = {}
 
-_lock = RLock()
-_state = "core only"
-
 
 def declare() -> None:
     """Loads the declarations of all wheels; those that are there already stay as they are."""
-    global _state
-    if _state == "all":
-        return
-    with _lock:
-        if _state != "core only":  # also a declaration that asks for a setting
-            return
-        _state = "loading"
-        try:
-            from monarch._core.config.entry_points import BrokenEntry, leave_out, load_entries
-
-            for found in load_entries(GROUP):
-                if isinstance(found, BrokenEntry):
-                    leave_out(found)
-                    continue
-                try:
-                    settings = _checked(found)
-                except Exception as e:  # whatever another wheel declares
-                    leave_out(found.broken(e))
-                    continue
-                KNOWN.update(settings)
-                WHEELS.update(dict.fromkeys(settings, found.wheel))
-        finally:
-            _state = "all"
+    _others.load()
 
 
 def known(name: str) -> Setting:
@@ -80,6 +54,12 @@ def unknown(name: str) -> str:
     return "\n".join(lines)
 
 
+def _take(found: LoadedEntry) -> None:
+    settings = _checked(found)
+    KNOWN.update(settings)
+    WHEELS.update(dict.fromkeys(settings, found.wheel))
+
+
 def _checked(found: LoadedEntry) -> dict[str, Setting]:
     declared: Sequence[Setting] = found.value
     settings: dict[str, Setting] = {}
@@ -99,3 +79,6 @@ def _checked(found: LoadedEntry) -> dict[str, Setting]:
             raise ValueError(f"the default of `{one.name}` is not in normal form: {one.check(one.default)!r} is")
         settings[one.name] = one
     return settings
+
+
+_others = Declarations(GROUP, _take)

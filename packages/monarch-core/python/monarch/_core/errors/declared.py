@@ -6,8 +6,7 @@ rows are broken is left out: its errors have no hint then.
 
 from __future__ import annotations
 
-from _thread import RLock
-
+from monarch._core.config.declarations import Declarations
 from monarch._core.errors.table import ROWS, ErrorRow
 
 TYPE_CHECKING = False
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
 
 GROUP = "monarch.errors"
 
-_lock = RLock()
 _declared: dict[str, ErrorRow] = {}
-_state = "core only"
 
 
 def row_of(code: str) -> ErrorRow | None:
@@ -50,29 +47,15 @@ def error_text(code: str, **fields: object) -> str:
 
 def declare() -> dict[str, ErrorRow]:
     """The rows of other wheels, by code."""
-    global _state
-    if _state == "all":
-        return _declared
-    with _lock:
-        if _state != "core only":  # an error while the rows are loaded
-            return _declared
-        _state = "loading"
-        try:
-            from monarch._core.config.entry_points import BrokenEntry, leave_out, load_entries
-
-            for found in load_entries(GROUP):
-                if isinstance(found, BrokenEntry):
-                    leave_out(found)
-                    continue
-                try:
-                    _declared.update(_checked(found))
-                except Exception as e:  # whatever another wheel declares
-                    leave_out(found.broken(e))
-        except ImportError:  # the interpreter is on its way out
-            return _declared
-        finally:
-            _state = "all"
+    try:
+        _others.load()
+    except ImportError:  # the interpreter is on its way out
+        pass
     return _declared
+
+
+def _take(found: LoadedEntry) -> None:
+    _declared.update(_checked(found))
 
 
 def _checked(found: LoadedEntry) -> dict[str, ErrorRow]:
@@ -112,3 +95,6 @@ def problem_of(row: object) -> str | None:
 def _is_base(cls: type) -> bool:
     """Whether it is `MonarchError`, whose module is above this one."""
     return cls.__name__ == "MonarchError" and cls.__module__ == "monarch.actor"
+
+
+_others = Declarations(GROUP, _take)

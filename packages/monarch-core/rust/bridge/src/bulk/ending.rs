@@ -1,4 +1,4 @@
-//! What becomes of an outcome: a cell, an exception, a message to a port.
+//! The outcome of an operation as a pending call, an exception, or a message to a port.
 
 use std::sync::Arc;
 

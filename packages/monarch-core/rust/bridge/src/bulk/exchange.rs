@@ -1,4 +1,4 @@
-//! Large parts of messages: blocks that others fetch, and theirs.
+//! Large parts of messages: blocks that other processes pull, and pulls of their blocks.
 
 use std::sync::{Arc, OnceLock, Weak};
 

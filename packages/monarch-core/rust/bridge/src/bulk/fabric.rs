@@ -1,4 +1,4 @@
-//! Streams to processes of other hosts, from this process's agent.
+//! Connections to processes of other hosts, from this process's agent.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};

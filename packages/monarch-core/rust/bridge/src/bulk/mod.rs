@@ -1,14 +1,14 @@
-//! `monarch._core._native.bulk`: what a package that moves large memory is made of.
+//! `monarch._core._native.bulk`: memory, buffers and operations, for wheels that move large memory.
 //!
 //! | file | noun |
 //! |---|---|
-//! | `memory` | memory of this process: lent by an object, or of an arena |
-//! | `registry` | all of it, for this process |
+//! | `memory` | memory of this process: of an object, or of an arena |
+//! | `registry` | the registrations and transfers of this process |
 //! | `handle` | a buffer of any process |
-//! | `fabric` | streams to processes of other hosts |
+//! | `fabric` | connections to processes of other hosts |
 //! | `exchange` | large parts of messages between hosts |
 //! | `plan` | operations that are submitted together |
-//! | `ending` | what becomes of an outcome: a cell, an exception, a message |
+//! | `ending` | the outcome of an operation as a pending call, an exception, or a message |
 
 mod ending;
 mod exchange;

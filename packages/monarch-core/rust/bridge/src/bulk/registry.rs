@@ -1,4 +1,4 @@
-//! All of it, for this process.
+//! The registrations and transfers of this process.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Where streams come from, and who has ended.
+//! The source of connections, and of the news of ended processes.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

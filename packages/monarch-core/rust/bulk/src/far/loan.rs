@@ -1,4 +1,4 @@
-//! What a frame says of a block that its receiver fetches: a kind, and by what it is found. Other kinds are for other ways.
+//! The record in a frame by which its receiver pulls a block: a kind, and an id. Other kinds are for other transports.
 
 use crate::registry::Id;
 

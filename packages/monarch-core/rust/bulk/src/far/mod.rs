@@ -1,19 +1,19 @@
-//! Memory of processes of other hosts: streams from process to process, which their agents have opened.
+//! Memory of processes of other hosts: connections from process to process, which their agents have opened.
 //!
-//! A stream has one side that asks and one that answers, each on a thread of its own that does nothing else meanwhile: bytes go from
-//! memory to memory with nothing in between but the encryption, and no event loop, agent or interpreter is asked. Requests are answered
-//! in order, so several can be under way.
+//! A connection has a requesting and an answering side, each on a thread of its own that does nothing else meanwhile: bytes go from memory
+//! to memory with nothing in between but the encryption, and no event loop, agent or interpreter takes part. Requests are answered in
+//! order, so several can be pending.
 //!
 //! | file | noun |
 //! |---|---|
-//! | `line` | bytes over one stream, encrypted or not |
-//! | `traffic` | how far one end of a stream is; the streams that are served |
-//! | `inquiry` | whether a stream on which nothing moves is dead |
-//! | `fabric` | where streams come from, and who has ended |
-//! | `owner` | the asking side: one owner, and the streams to it |
-//! | `answering` | the owner's side of the streams |
-//! | `loan` | what a message says of a part that is fetched |
-//! | `fetching` | such parts, on their way here |
+//! | `line` | bytes over one connection, encrypted or not |
+//! | `traffic` | the progress of one end of a connection; the connections that are served |
+//! | `inquiry` | the state of a connection on which nothing moves |
+//! | `fabric` | the source of connections, and of the news of ended processes |
+//! | `owner` | the requesting side: one owner, and the connections to it |
+//! | `answering` | the owner's side of the connections |
+//! | `loan` | the record in a message by which its receiver pulls a part |
+//! | `fetching` | pulls of such parts |
 
 pub mod answering;
 pub mod fabric;

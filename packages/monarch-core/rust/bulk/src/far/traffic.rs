@@ -1,4 +1,4 @@
-//! How far one end of a connection is, and the connections over which other processes ask, by their numbers.
+//! The progress of one end of a connection, and the connections that are served, by their numbers.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,8 +1,8 @@
-//! A trunk without a stream of its own: its bytes go by way of others.
+//! A session without a connection of its own: other sessions forward its bytes.
 //!
-//! That is how a trunk begins whose two ends have joined a job by way of a third host. It counts and keeps frames as over a stream, so a
-//! stream can take the place of the route at any time, and nothing is lost or comes twice; a route never takes the place of a stream.
-//! Those on the way are trunks with streams: they keep the order, and lose nothing while they live.
+//! A session begins so if its two ends have joined a job by a third host. It counts and keeps frames as over a connection, so a connection
+//! can replace the route at any time, and nothing is lost or duplicated; a route never replaces a connection. The sessions on the route
+//! have connections: they keep the order, and lose nothing while they live.
 
 use std::sync::Arc;
 

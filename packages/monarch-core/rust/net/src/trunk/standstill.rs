@@ -1,4 +1,4 @@
-//! A trunk that a test has cut: see `still`.
+//! A session that a test has paused: see `still`.
 
 use std::sync::Arc;
 

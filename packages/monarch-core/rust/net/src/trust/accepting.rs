@@ -1,4 +1,4 @@
-//! The steps of the end that listens.
+//! The steps of the listening end.
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;

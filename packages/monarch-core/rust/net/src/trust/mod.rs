@@ -1,4 +1,4 @@
-//! Who may open a stream between hosts, and how both ends prove it.
+//! Authentication of the two ends of a connection between hosts.
 //!
 //! A client that dials a worker for the first time *joins*: over TLS whose certificate says nothing, both prove that they know
 //! the job secret, bound to this very session. The worker then makes a key, and the client's authority, which lives in its
@@ -8,21 +8,21 @@
 //!
 //! | file | noun |
 //! |---|---|
-//! | `policy` | what an operator or a user gave as proof of who may come in |
+//! | `policy` | the credentials that an operator or a user gave |
 //! | `secret` | the job secret |
 //! | `site` | certificates of the site |
 //! | `authority` | a job's authority |
 //! | `identity` | a key with its certificate, and the names in certificates |
-//! | `verifier` | how certificates are checked, and what is said of those that fail |
+//! | `verifier` | the check of certificates, and the reasons for which one fails |
 //! | `provider` | algorithms and TLS settings |
-//! | `dialler` | what a dialling process holds |
-//! | `host` | what a listening process holds |
-//! | `proof` | that somebody knows the secret, good for one TLS session |
-//! | `preface` | versions, compared before anything else is said |
-//! | `exchange` | small bounded frames over a stream that is not open yet |
+//! | `dialler` | the credentials of a dialling process |
+//! | `host` | the credentials of a listening process |
+//! | `proof` | the proof of knowing the secret, good for one TLS session |
+//! | `preface` | versions, compared before any other message |
+//! | `exchange` | small bounded frames over a connection that is not open yet |
 //! | `opening` | a connection until it is open |
 //! | `dialling`, `accepting` | its steps at either end |
-//! | `refused` | why it was not opened |
+//! | `refused` | the reason for which a connection was refused |
 
 mod accepting;
 mod authority;

@@ -1,4 +1,4 @@
-//! What an operator or a user gave as proof of who may come in.
+//! The credentials that an operator or a user gave.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
-//! That somebody knows the job secret: HMAC-SHA256 over who says it, the job, its authority, and key material of this TLS session.
+//! The proof that a peer knows the job secret: HMAC-SHA256 over its role, the job, its authority, and key material of this TLS session.
 //!
 //! The session's exporter differs for every session and for both legs of a man in the middle, so a proof is good for one
-//! session between the two that made it. The label keeps one side from echoing the other's. The digest of the authority's certificate
-//! is in it because a host may be joined by another one, on behalf of the client: the worker takes a certificate of that authority only.
+//! session between the two ends that made it. The label keeps one side from echoing the other's. The digest of the authority's certificate
+//! is in it because another host may join a worker on behalf of the client: the worker takes a certificate of that authority only.
 
 use ring::{digest, hmac};
 use rustls::Connection;

@@ -1,4 +1,4 @@
-//! Why a connection was not opened: for our own log and errors. The peer is told "no" at most.
+//! The reason for which a connection was refused, for this process's log and errors. The peer learns of the refusal at most.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! What an agent tells about the procs of its host to those who look in: it asks them all, waits a little, and puts what has
-//! come into one answer. A proc that does not answer delays nobody and is in the answer all the same, with what the kernel says.
+//! The state of all procs of a host, for `monarch ps` and others: the agent asks every proc, waits a short time, and puts the answers into
+//! one. A proc that does not answer delays no other one, and its row has the state that the kernel reports.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;

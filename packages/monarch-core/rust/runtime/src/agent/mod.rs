@@ -1,24 +1,24 @@
 //! The host agent: starts, links, watches and ends procs.
 //!
-//! On one machine it lives in the client. Procs listen on nothing: a proc that wants to talk to another one asks
-//! its agent, which makes a socket pair and sends each an end.
+//! The agent of the client's host lives in the client. Procs listen on nothing: a proc that sends to another one for the first time asks
+//! its agent for a link, and the agent makes a socket pair and sends each proc an end.
 //!
 //! | file | noun |
 //! |---|---|
 //! | `zygote` | the interpreter that procs are forked from |
-//! | `proc_links` | links between procs, which the agent makes |
-//! | `watch` | the agent looks after its procs |
-//! | `pulse` | is Python running in a proc? |
+//! | `proc_links` | sockets between procs of a host |
+//! | `watch` | the agent's regular look at its procs |
+//! | `pulse` | heartbeats of the Python interpreter of a proc |
 //! | `cgroup` | which procs the kernel killed because memory had run out |
 //! | `cleanup` | procs that die while an actor there runs its `__cleanup__` |
 //! | `tenant` | procs of jobs of other hosts' clients |
-//! | `census` | what an agent tells about its procs |
+//! | `census` | the state of all procs of a host |
 //! | `recordings` | the rings of the processes of a host, which outlive them |
 //! | `output` | lines that procs print |
 //! | `aggregation` | lines that are alike, counted |
 //! | `viewer` | lines that are shown at the client too |
-//! | `console` | where an agent puts what its procs print |
-//! | `capture` | files with what procs print |
+//! | `console` | the destination of the lines of procs |
+//! | `capture` | files with the output of procs |
 
 pub mod aggregation;
 pub mod capture;

@@ -1,7 +1,7 @@
-//! Is Python running in a proc? Decided from the answers to pings; no input, no output, no clock of its own.
+//! Heartbeats of the Python interpreter of a proc: whether it runs, decided from answers to pings. No input, no output, no clock.
 //!
-//! A proc that does not answer is `unresponsive`: stopped by a signal, starved, or something in it keeps the GIL. It is never
-//! taken for dead because of it, and may come back at any time.
+//! A proc that does not answer is `unresponsive`: stopped by a signal, starved, or with a thread that keeps the GIL. It is never taken for
+//! ended because of that, and may be responsive again at any time.
 
 use std::time::{Duration, Instant};
 

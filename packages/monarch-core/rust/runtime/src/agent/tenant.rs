@@ -1,4 +1,4 @@
-//! What an agent does for jobs of other hosts' clients: whose procs are whose, and what becomes of them when others are gone.
+//! Procs of jobs of other hosts' clients at an agent: their owners, and their end with an owner, a host or a job.
 
 use std::collections::HashSet;
 

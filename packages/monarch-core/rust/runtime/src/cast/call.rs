@@ -1,7 +1,7 @@
-//! What the caller of a cast knows: one outcome for each target.
+//! The answers of a cast at its caller: one outcome for each target.
 //!
-//! Answers come reduced, and stay so: each is found by its index when somebody looks at it. What came ahead of the others, and
-//! what supervision says of targets that have ended, goes first where both are there.
+//! Answers come reduced, and stay so: each is found by its index when a reader looks at it. An answer that came ahead of the others, and
+//! the end of a target that supervision reports, count more than the reduced ones.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

@@ -1,4 +1,4 @@
-//! What a relay knows of a group, and which of its casts are not over.
+//! The members of a group at a relay, and its casts that are not over.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

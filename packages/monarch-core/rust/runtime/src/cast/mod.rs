@@ -2,17 +2,17 @@
 //!
 //! | file | noun |
 //! |---|---|
-//! | `order` | one sequence of frames from a process to a host |
-//! | `lanes` | what waits for large attachments, per mailbox |
-//! | `fan_out` | how a span of hosts is divided |
+//! | `order` | the sequence of frames from one process to one host |
+//! | `lanes` | frames that wait for large attachments, by mailbox |
+//! | `fan_out` | the division of a span of hosts |
 //! | `source` | the process that casts |
-//! | `call` | what the caller knows of the answers |
-//! | `relay` | a host's part in the trees of all sources |
-//! | `group` | what a relay knows of a group |
+//! | `call` | the answers of a cast at its caller |
+//! | `relay` | the part of a host in the trees of all sources |
+//! | `group` | the members of a group at a relay |
 //! | `record` | one cast at one host |
-//! | `repair` | what a relay does when others are gone |
-//! | `notice` | who has ended, told along a tree |
-//! | `join` | how workers join in a tree |
+//! | `repair` | a relay after the end of other hosts |
+//! | `notice` | notices of ended processes along a tree |
+//! | `join` | the join of many workers by a tree |
 
 pub mod call;
 pub mod fan_out;

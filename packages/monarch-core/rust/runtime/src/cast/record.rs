@@ -1,4 +1,4 @@
-//! One cast at one host: what its own procs answered, and for whom and through whom it is passed on.
+//! One cast at one host: the answers of its own procs, and the hosts that it was forwarded for and to.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Others are gone: who was asked there is asked for elsewhere.
+//! A relay after the end of other hosts: their part of a cast is requested from the hosts that replace them.
 
 use std::collections::HashSet;
 use std::time::Duration;

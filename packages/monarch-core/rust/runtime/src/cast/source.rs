@@ -1,4 +1,4 @@
-//! The process that casts: what it sends into the tree, and what it makes of the answers.
+//! The process that casts: its groups, its sequence numbers, and the forgetting of groups.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Streams that come in.
+//! Connections that come in.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,6 @@
-//! Streams for bulk data between two processes: opened here, then handed to them.
+//! Streams for bulk data between two processes: opened here, then handed to the processes.
 //!
-//! A client is never dialled: who wants a stream to it, or to a proc of its machine, has the client dial.
+//! A client is never dialled: an agent that needs a stream to the client, or to a proc of the client's host, asks the client to dial.
 
 use std::sync::Arc;
 use std::time::Duration;

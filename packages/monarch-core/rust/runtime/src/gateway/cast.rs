@@ -1,7 +1,7 @@
-//! This host's part in the casts of a job: its relay, and the order of what comes from each process.
+//! This host's part in the casts of a job: its relay, and the order of the frames of each process.
 //!
-//! A relay decides under its lock and others act: what it wants done waits in a queue, and whoever finds nobody at it carries that out,
-//! one after the other. What comes in is put in order in the same way.
+//! A relay decides under its lock, and its effects are carried out after that: they wait in a queue, and a thread that finds no other
+//! thread at the queue carries them out, one after the other. Incoming frames are put in order in the same way.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;

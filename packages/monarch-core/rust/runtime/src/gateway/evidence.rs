@@ -1,10 +1,10 @@
-//! Signs of life along the tree of joins.
+//! Indirect heartbeats along the join tree.
 //!
-//! Who has joined a host has a heartbeat stream with it, and says upwards with every beat how long ago it has heard it, and what others
-//! have said of those below. So the client knows the age of the last sign of life of every host, and its detector decides by that, as it
-//! does where it hears a host itself: a report that comes late is of something that was earlier, so it makes nobody look alive. A host
-//! that is suspected this way, be it for its own sake or because somebody on the way is silent, is asked by the client itself, over
-//! streams of its own. The other way round the age of the last sign of life of the client goes down, and renews leases.
+//! A relay has a heartbeat stream with each host that it has joined. With every heartbeat it sends to its parent the age of the last
+//! heartbeat of these hosts and of the hosts below them. So the client knows the age of the last heartbeat of every host, and its detector
+//! decides by that age as it does for a direct session: a report that comes late is about an earlier time, so it makes no host look alive.
+//! A host that is suspected in this way, for its own silence or for that of a relay, is asked by the client itself, over connections of its
+//! own. In the other direction the age of the client's last heartbeat goes down the tree, and renews leases.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

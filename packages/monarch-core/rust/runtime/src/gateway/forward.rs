@@ -8,9 +8,9 @@ use wire::cursor::Cursor;
 use wire::exit::{ExitReason, ProcEnd};
 use wire::frame::{CARRIED, CAST, CONTROL, ROUTED, TREE, begin, finish};
 use wire::greeting::Beat;
-use wire::{Control, Frame, ProcUid, Route, piece, stretch};
+use wire::{Control, Frame, ProcUid, Route, frame_fragment, part_fragment};
 
-use super::large::send_parts;
+use super::part_fragments::send_parts;
 use super::{Gateway, Host, Job};
 use crate::node::Node;
 
@@ -37,7 +37,7 @@ impl Via {
         let cut = |each: &mut dyn FnMut(&[&[u8]])| {
             // Parts alone have no frame. An empty frame without parts goes: the agent of an ended process answers it with the end.
             if !pieces.is_empty() || blocks.is_empty() {
-                piece::cut(pieces, each)
+                frame_fragment::cut(pieces, each)
             }
         };
         match node.gateway() {
@@ -223,10 +223,10 @@ impl TrunkHandler for Hands {
                 return;
             }
             // Parts come in stretches: to lend them is for neighbours.
-            if stretch::read_part(body).is_some() {
+            if part_fragment::read_part(body).is_some() {
                 return;
             }
-            match stretch::read(body) {
+            match part_fragment::read(body) {
                 Some(stretch) => g.take_stretch(j, trunk.host, &head, stretch),
                 None => g.hand_in(j, &head, body),
             }

@@ -19,7 +19,7 @@ use wire::greeting::JobSettings;
 use super::cast::{Arrivals, Casts};
 use super::forward::{Hands, host_end};
 use super::join_tree::Tree;
-use super::large::Arriving;
+use super::part_fragments::Arriving;
 use super::{Gateway, Member};
 use crate::detector::{Detector, Role, Settings};
 

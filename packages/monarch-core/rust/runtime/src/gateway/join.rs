@@ -1,4 +1,4 @@
-//! Streams that this process opens: a client's to its hosts, an agent's to other agents.
+//! Connections that this process opens: a client's to its hosts, an agent's to other agents.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,10 @@
-//! The tree by which the hosts of a job have joined, and what goes along it.
+//! The tree by which the hosts of a job have joined, and the frames that go along it.
 //!
-//! The client has trunks with the hosts that it has joined itself. One that another host has joined on its behalf is *below*: who has
-//! joined it has a trunk with it, and what it and the client have to say to each other goes that way, host by host, in the order in
-//! which it was said. The trunk between the client and such a host counts and keeps frames as ever, so the client can open streams of
-//! its own to it at any time: when a host on the way is silent or gone, or when so much is sent that the way is worth it. Then the
-//! host is *adopted*, and as one that the client has joined itself. Agents that have something to say to each other dial each other.
+//! The client has sessions with connections to the hosts that it has joined itself. A host that another host has joined on the client's
+//! behalf is *below*: its relay has the connection, and the frames between it and the client go host by host along the tree, in their
+//! order. The session between the client and such a host counts and keeps frames as usual, so the client can open connections of its own at
+//! any time: when a host on the route is silent or lost, or when the traffic is worth it. Then the host is *adopted*, and is like a host
+//! that the client has joined itself. Two agents that send to each other open a session of their own.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::Ordering;

@@ -1,8 +1,8 @@
-//! Joins of many workers at once, by a tree: `cast::join` decides, this carries it out, in the client and in agents.
+//! Joins of many workers at once, by a tree: `cast::join` decides, this file carries out, in the client and in agents.
 //!
-//! An agent that is given a part of the list dials its workers and proves the job's secret to them, which it knows as a worker. A
-//! worker makes its key as ever; the agent sends the public one up the tree, and the client signs. What it reports goes up too, and
-//! the client answers whoever attaches. A worker that an agent could not reach in half of the time is dialled by the client.
+//! An agent that gets a part of the list dials its workers and proves the job's secret to them, which it knows as a worker. A worker makes
+//! its key as usual; the agent sends the public key up the tree, and the client signs it. Outcomes go up the tree too, and the client
+//! answers the process that attaches. A worker that its agent could not reach in half of the time is dialled by the client.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;

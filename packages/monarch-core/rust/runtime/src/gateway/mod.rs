@@ -1,25 +1,24 @@
 //! This process as a member of jobs that span hosts: a client, or the agent of a host.
 //!
-//! Procs have a link to their agent only; what they send to other hosts it passes on, and what comes from there it hands in. Between
-//! agents, and between a client and its agents, there are trunks; a client dials, and agents dial each other when they have something
-//! to send. Every host has an id in each job that it is in, chosen by the client before it has joined, so that it can be addressed at
-//! once.
+//! Procs have a link to their agent only: the agent forwards their frames to other hosts, and delivers the frames from other hosts to them.
+//! Between agents, and between a client and its agents, there are sessions; a client dials, and agents dial each other when they have
+//! frames to send. The client chooses the id of a host in its job before the host has joined, so the host can be addressed at once.
 //!
-//! | file | what |
+//! | file | noun |
 //! |---|---|
-//! | `job` | a job, its hosts, and what is known of them |
-//! | `forward` | frames from one place to the next |
-//! | `cast` | this host's part in casts, and the order of what comes |
-//! | `large` | large parts of frames, ahead of them |
-//! | `join` | streams that this process opens |
-//! | `arrive` | streams that come in |
-//! | `joins` | many hosts that join at once, by a tree |
-//! | `join_tree` | what goes along that tree, and who is above and below |
-//! | `evidence` | signs of life along it |
+//! | `job` | a job and its hosts |
+//! | `forward` | forwarding of frames between procs and sessions |
+//! | `cast` | this host's part in casts, and the order of incoming frames |
+//! | `part_fragments` | large parts of frames, in fragments beside the frames |
+//! | `join` | connections that this process opens |
+//! | `arrive` | connections that come in |
+//! | `joins` | joins of many hosts at once, by a tree |
+//! | `join_tree` | that tree, and the frames along it |
+//! | `evidence` | indirect heartbeats along it |
 //! | `bulk` | streams for bulk data, which are handed to processes |
-//! | `tunnel` | hosts that are reached through the agent of another one |
-//! | `refusals` | how many refusals of strangers are reported one by one |
-//! | `host_loss` | who is silent, who has left, and what becomes of their work |
+//! | `tunnel` | hosts behind a gateway |
+//! | `refusals` | reports of refused connections |
+//! | `host_loss` | silent hosts, hosts that have left, and the end of their work |
 
 mod arrive;
 mod bulk;
@@ -31,7 +30,7 @@ mod job;
 mod join;
 mod join_tree;
 mod joins;
-mod large;
+mod part_fragments;
 mod refusals;
 mod tunnel;
 

@@ -1,7 +1,7 @@
-//! How many refusals of strangers are reported one by one.
+//! Reports of refused connections, one by one or counted.
 //!
-//! Whoever can reach a port can be refused as often as he likes. The first refusals of a window are reported as they are; the rest of
-//! that window is counted, and reported together with the last of them. Decisions only, without a clock.
+//! A peer that can reach a port can be refused any number of times. The first refusals of a window are reported one by one; the others of
+//! that window are counted, and reported together with the last of them. Decisions only, without a clock.
 
 use std::time::{Duration, Instant};
 

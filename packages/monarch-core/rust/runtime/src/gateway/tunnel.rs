@@ -1,8 +1,8 @@
 //! Tunnels: a client that dials one agent only, its gateway, reaches all other hosts through it.
 //!
-//! Each stream to another host first opens one to the gateway, which dials the host and passes on bytes; the two ends then
-//! authenticate each other as they would without it, so the gateway reads nothing and cannot speak for anybody. The gateway belongs to a
-//! job of its own for that, apart from the client's work: its agent may be a host of that work too, reached through itself.
+//! For each connection to another host the client first opens one to the gateway, which dials the host and forwards bytes; the two ends
+//! then authenticate each other as they do without a gateway, so the gateway can neither read nor forge. The gateway belongs to a job of
+//! its own, apart from the client's work: its agent may be a host of that work too, reached through itself.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,8 +1,8 @@
-//! Frames of one process of another host, and the large parts that they name: a frame is handled when its parts are there.
+//! Frames of one process of another host that wait for the large parts that they name.
 //!
-//! The parts come beside the frames, sent in the order of their numbers or fetched by this process in any, and later than what names
-//! them as often as not. What follows a frame
-//! that is not whole waits with it, so the order of what one process sends to another stays. Others are not held up. No I/O here.
+//! A part comes beside its frame, often later than the frame. Parts that are sent come in the order of their numbers; parts that this
+//! process pulls come in any order. A frame that is incomplete holds back the later frames of its sender, so their order stays, and no
+//! frame of another sender. No I/O here.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
-//! Streams for bulk data where none can be opened: what goes through them are ordinary messages to the other process.
+//! Streams for bulk data where no connection can be opened: their bytes are ordinary messages to the other process.
 //!
-//! Each end is a socket pair, of which one socket is given away as the stream, and two threads that pass on what comes from it and what is
-//! for it. Neither side sends more than the other has room for, so a slow reader slows its writer down and agents hold little.
+//! Each end is a socket pair: one socket is given away as the stream, and two threads forward the bytes between the other socket and the
+//! messages. Neither side sends more than the other has room for, so a slow reader slows its writer down and agents hold little.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind};

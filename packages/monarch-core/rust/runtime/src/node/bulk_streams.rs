@@ -1,7 +1,7 @@
 //! Streams between two processes of different hosts, for bytes from memory to memory.
 //!
-//! Processes listen on nothing. A stream is opened and authenticated by the agents, the way of all streams between hosts, and its socket
-//! then handed to the two processes with the keys of its session: no agent sees the bytes.
+//! Processes listen on nothing. The agents open and authenticate a stream like every connection between hosts, and hand the socket to the
+//! two processes with the keys of its session: no agent sees the bytes.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;

@@ -1,7 +1,7 @@
-//! The casts of this process, and the numbers of all that it sends to other hosts.
+//! The casts of this process, and the sequence numbers of all frames that it sends to other hosts.
 //!
-//! A cast is handed to the own host's agent, which is the root of its tree; in the client that is this process. What comes back are
-//! runs of equal answers, which become the outcomes of a cell like any others.
+//! The process hands a cast to the agent of its host, which is the root of the cast's tree; in the client that is this process. The answers
+//! come back as runs of equal answers, and become the outcomes of a pending call.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -98,7 +98,7 @@ pub struct Group {
 impl Drop for Group {
     fn drop(&mut self) {
         // Whoever drops a handle may hold anything.
-        if !net::fork::is_child()
+        if !net::forked_child::is_child()
             && let Some(node) = self.node.upgrade()
         {
             let (poller, id) = (node.poller.clone(), self.id);

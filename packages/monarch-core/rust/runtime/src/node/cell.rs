@@ -1,6 +1,6 @@
-//! What a call is waiting for.
+//! A pending call.
 //!
-//! A cell holds one outcome per addressed rank. It can be looked at any number of times, from any thread.
+//! It holds one outcome for each addressed rank. Any thread can look at it any number of times.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -1,4 +1,4 @@
-//! Other processes and meshes are gone: who waits for them must hear of it.
+//! Processes and meshes that have ended: calls that wait for them fail with the exit reason.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

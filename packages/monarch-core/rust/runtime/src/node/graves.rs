@@ -1,4 +1,4 @@
-//! Actors that are gone.
+//! Tombstones of actors that have ended.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

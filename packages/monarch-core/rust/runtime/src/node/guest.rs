@@ -1,8 +1,8 @@
-//! Processes of the same user that were not started by this agent and want to talk to its procs.
+//! External processes: of the same user, and not started by this agent.
 //!
-//! A handle that was pickled outside a message may be unpickled by any process. That process finds the agent by its control socket,
-//! which is named after the agent's uid and which only processes of the same user can reach. From then on it is a peer like a proc: it
-//! asks the agent for links to others. `monarch ps` comes the same way.
+//! A handle that was pickled outside a message may be unpickled by any process. That process finds the agent by its control socket, which
+//! is named after the agent's uid and which only processes of the same user can reach. From then on it is a peer like a proc: it asks the
+//! agent for links to procs. `monarch ps` uses the same socket.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};

@@ -1,7 +1,8 @@
-//! Messages and answers whose large parts have not come with them.
+//! Messages and answers whose large parts are missing.
 //!
-//! A frame names its large parts: blocks of its sender's shared memory, or what has come ahead of it from another host. What is named and
-//! is not there was lost on its way: no memory for it at an agent, most likely. Who waits is told; nobody has failed.
+//! A frame names its large parts: blocks of its sender's shared memory, or parts that came beside it from another host. A part that is
+//! named and missing was lost on its way, most likely because an agent had no memory for it. The sender or the caller is notified; no actor
+//! fails.
 
 use std::sync::Arc;
 

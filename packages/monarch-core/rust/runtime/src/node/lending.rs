@@ -1,10 +1,11 @@
-//! Large parts that their receiver fetches: from process to process, over streams of their own, past all agents.
+//! Rendezvous transfers: large parts that their receiver pulls from the sender, over connections of the two processes, past all agents.
 //!
-//! The sender keeps the block that the part is in, and the frame says how to get it. The receiver keeps the frame until it has the part,
-//! as any frame that waits for its parts, and says then that the block can go. Whatever is in the way of that (no stream to the sender,
-//! one that breaks too often, no memory), the receiver refuses the part and it is sent after all, by its number, through the agents: so
-//! nothing that goes wrong here is an error of a call. What a process tells an agent waits until what it has lent to others there is
-//! fetched, as it waits for parts that go through the agents: a stop takes its place behind what was sent.
+//! The sender keeps the block of the part, and the frame has a record by which the receiver finds the block. The receiver keeps the frame
+//! until the part is there, as it keeps any frame that waits for its parts, and then reports that the sender can free the block. Where the
+//! pull fails (no connection to the sender, a connection that breaks too often, no memory), the receiver refuses the part, and the sender
+//! sends it by its number through the agents: no failure here is an error of a call. A frame from a process to an agent waits until the
+//! parts that this process has lent to other processes of that host are pulled, as it waits for parts that go through the agents: a stop
+//! keeps its place behind the messages that were sent before it.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,7 @@
-//! What an actor or port has not handled yet.
+//! The queue of an actor or a port: messages that it has not handled yet.
 //!
-//! A mailbox exists before its actor does: messages that overtake the spawn wait in it. Events (failures of what
-//! the actor owns) do not wait behind messages. Whoever pushes wakes the consumer; whoever pops gives credit back.
+//! A mailbox exists before its actor does: messages that overtake the spawn wait in it. Events (failures of meshes that the actor owns) do
+//! not wait behind messages. A push wakes the consumer; a pop gives credit back to the sender.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};

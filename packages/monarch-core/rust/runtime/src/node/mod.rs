@@ -1,27 +1,27 @@
-//! This process: its peers, its mailboxes, and its calls in flight.
+//! This process: its peers, its mailboxes, and its pending calls.
 //!
 //! | file | noun |
 //! |---|---|
-//! | `peer` | another process, and what may be sent to it |
-//! | `credit` | how far a sender may run ahead of a mailbox |
-//! | `mailbox` | what an actor or port has not handled yet |
-//! | `assembly` | frames of a process of another host, and the large parts that they name |
-//! | `incomplete` | messages and answers whose large parts have not come with them |
+//! | `peer` | another process, and the sending end towards it |
+//! | `credit` | flow control: the bytes that a sender may have unhandled in one mailbox |
+//! | `mailbox` | the queue of an actor or a port |
+//! | `assembly` | frames of a process of another host that wait for their large parts |
+//! | `incomplete` | messages and answers whose large parts are missing |
 //! | `payload` | the parts of one outgoing message |
 //! | `incoming` | frames that come by links |
 //! | `delivery` | messages into mailboxes, and those whose mailbox is closed |
-//! | `outgoing` | messages and answers on their way out |
-//! | `cell` | what a call is waiting for |
+//! | `outgoing` | sending of messages and answers |
+//! | `cell` | a pending call |
 //! | `caster` | the casts of this process |
-//! | `lending` | large parts that their receiver fetches, on another host |
-//! | `ended_peers` | what becomes of calls when others are gone |
-//! | `tombs` | processes that have ended |
-//! | `graves` | actors that are gone |
-//! | `routes` | which host a process is on |
-//! | `guest` | a process of the same user that another agent started |
-//! | `bulk_pipes` | the same where no stream can be opened, by messages |
-//! | `bulk_streams` | streams for bulk data to processes of other hosts, handed over by the agents |
-//! | `inspection` | what a process tells about itself |
+//! | `lending` | rendezvous transfers: large parts that their receiver pulls |
+//! | `ended_peers` | the outcome of calls to processes that have ended |
+//! | `tombs` | tombstones of processes |
+//! | `graves` | tombstones of actors |
+//! | `routes` | the host of each remote process |
+//! | `guest` | external processes: of the same user, and started by another agent or by none |
+//! | `bulk_pipes` | the same by messages, where no connection can be opened |
+//! | `bulk_streams` | connections between processes of different hosts, opened by their agents |
+//! | `inspection` | the state of one process, for `monarch ps` and `monarch stack` |
 //! | `recording` | the events of this process |
 //! | `simulated` | procs that are nodes of this process, for tests |
 //! | `system` | events for the process's own housekeeping thread |

@@ -1,4 +1,4 @@
-//! Messages and answers on their way out, to this process or to another.
+//! Sending of messages and answers, to this process or to another.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Another process, and what may be sent to it.
+//! Another process, and the sending end towards it: its link, the windows of its mailboxes, the messages that wait.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use net::{Block, Link, RecvPart, Waiter};
 pub use wire::frame::Head;
 use wire::frame::{MESSAGE, REPLY, RETURN, begin, put_reply_head};
-use wire::piece::Gathering;
+use wire::frame_fragment::Gathering;
 use wire::{Control, Frame, MailboxId, Part, ProcUid, SlotId, Status};
 
 use crate::node::assembly::{Assembly, waits};

@@ -1,4 +1,4 @@
-//! Which host a process is on.
+//! The host of each remote process.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,7 +7,7 @@ use net::sys::Descriptors;
 use net::{Link, RecvPart};
 use wire::exit::ProcEnd;
 use wire::frame::PIECE;
-use wire::{Frame, ProcUid, Route, stretch};
+use wire::{Frame, ProcUid, Route, part_fragment};
 
 use crate::gateway::Via;
 use crate::node::Node;
@@ -79,13 +79,13 @@ impl Node {
     /// What its link has brought, to or from another host.
     pub(crate) fn on_carried(&self, link: &Arc<Link>, head: &Route, body: &[u8]) {
         match self.gateway() {
-            Some(gateway) => match stretch::read_part(body) {
+            Some(gateway) => match part_fragment::read_part(body) {
                 Some(part) => gateway.send_part_for(link, head, part),
                 None => gateway.send_for(link.peer, head, body),
             },
             None => {
                 self.route(head.from, head.from_host, head.to_host);
-                match stretch::read_part(body) {
+                match part_fragment::read_part(body) {
                     Some(part) => {
                         if let Ok((number, part)) = part {
                             self.on_part(head.from, number, RecvPart::adopt(part, Some(link)).unwrap_or_else(RecvPart::lost));

@@ -1,7 +1,7 @@
 //! Procs that are nodes of this process, for tests.
 //!
-//! They stand where the zygote's children stand: the agent asks for them, hears of their end, and treats them like others. They are
-//! linked by socket pairs like others, too; only that all of them share one poller, whose time is simulated.
+//! They replace the children of the zygote: the agent starts them, is notified of their end, and treats them like others. Their links are
+//! socket pairs too; only that all of them share one poller, whose time is simulated.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

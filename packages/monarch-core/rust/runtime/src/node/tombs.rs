@@ -1,4 +1,4 @@
-//! Processes that have ended.
+//! Tombstones of processes that have ended.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! A fork of a process that uses the runtime is inert.
+//! A forked child of a process that uses the runtime is inert.
 //!
 //! The child has the parent's memory and descriptors, but none of its threads. Epoll sets, event counters, sockets and shared memory are
-//! one object for both processes: the child must not read, write, change or free any of them. So every system call of the data path asks
+//! one object for both processes: the child must not read, write, change or free any of them. So every system call of the data path looks
 //! here first, and every destructor that gives something back does nothing. Locks may be held by threads that the child does not have.
 
 use std::io;

@@ -1,7 +1,7 @@
-//! A long run of frames to a process of another host, in pieces.
+//! A long run of frames to a process of another host, in fragments.
 //!
-//! Whoever passes pieces on holds little of the run, passes the first on before the last has come, and gives others their turn in between.
-//! The process that it is for puts them together. A piece is `u32 bytes that follow in later pieces`, and bytes.
+//! An agent that forwards fragments holds little of the run, forwards the first one before the last has come, and interleaves the fragments
+//! of other senders. The receiving process puts them together. A fragment is `u32 bytes that follow in later fragments`, and bytes.
 
 use crate::cursor::{Cursor, DecodeError};
 use crate::frame::{PIECE, begin, finish};

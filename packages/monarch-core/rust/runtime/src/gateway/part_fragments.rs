@@ -1,16 +1,16 @@
-//! Large parts of frames, beside them: by reference on a host, in stretches between hosts.
+//! Large parts of frames, beside the frames: by reference on a host, in fragments between hosts.
 //!
-//! A process lends its agent the block that a part is in. The agent writes the trunk from there, and gives it back when the other side has
-//! all of it. There the agent puts the stretches into its own arena, and lends that block to the process that it is for. So a byte is
-//! copied into the arena of its sender, to and from the sockets between the hosts, and into the arena of the receiving agent.
-//! The frame does not wait for its parts on the way, its receiver does: so a part that cannot be passed on must be told to be lost.
+//! A process lends its agent the block of a part. The agent writes fragments into the session from there, and gives the block back when the
+//! other side has all of it. The other agent puts the fragments together in its own arena, and lends that block to the receiving process.
+//! So a byte is copied into the arena of its sender, to and from the sockets between the hosts, and into the arena of the receiving agent.
+//! The frame does not wait for its parts on the way; its receiver does. So a part that cannot be forwarded must be reported as lost.
 
 use std::sync::Arc;
 
 use net::lock::lock;
 use net::{Block, Link, LinkDown, RecvPart};
 use wire::cursor::DecodeError;
-use wire::stretch::{Stretch, put_part};
+use wire::part_fragment::{Stretch, put_part};
 use wire::{Bytes, Part, ProcUid, Route};
 
 use super::{Gateway, Job};

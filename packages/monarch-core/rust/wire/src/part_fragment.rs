@@ -1,8 +1,8 @@
-//! A large part on its way between hosts, in stretches, each a routed frame of its own.
+//! A large part on its way between hosts, in fragments, each a routed frame of its own.
 //!
-//! Who passes them on holds none of it, and gives others their turn in between; who receives them puts them into its arena. A stretch is
-//! `u64 number, u64 bytes that follow in later stretches`, and bytes. The frame that the part belongs to names it by its number, which its
-//! sender has not given to another part, and may come before it.
+//! An agent that forwards fragments holds none of them, and interleaves those of other senders; the receiving agent puts them into its
+//! arena. A fragment is `u64 number, u64 bytes that follow in later fragments`, and bytes. The frame of the part names it by its number,
+//! which is unique at the sender. The frame may come before the part.
 
 use crate::cursor::{Cursor, DecodeError};
 use crate::frame::{PART, ROUTED, STRETCH, begin, finish};

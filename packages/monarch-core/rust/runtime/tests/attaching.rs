@@ -1,0 +1,152 @@
+//! Many workers that join together, by a tree, and workers behind a gateway: calls to them, refusals, and relays that end.
+#![cfg(not(feature = "shuttle"))]
+
+mod hosts;
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use hosts::{Cluster, Process, bytes, end_of_outcome, host_id};
+use net::trust::{Policy, Secret};
+use runtime::cast::join::DIRECT;
+use runtime::node::cell::Outcome;
+use runtime::{Mode, SystemEvent};
+use wire::{ExitReason, Status};
+
+/// More than join the client directly.
+const MANY: usize = DIRECT + 4;
+const SOON: Duration = Duration::from_secs(30);
+
+fn cluster() -> Cluster {
+    Cluster::with(Policy::Secret(Secret::from_bytes(&[7; 32]).unwrap()))
+}
+
+fn reason(outcome: &Outcome) -> String {
+    String::from_utf8(bytes(&outcome.parts)).unwrap()
+}
+
+/// A port at which nothing listens, for as long as the listener lives.
+fn refusing_port() -> (TcpListener, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
+fn is_answered(cluster: &Cluster, proc: &Process) {
+    let client = &cluster.client.process;
+    let call = client.call(Mode::Gather, &[proc.uid()]);
+    client.send(proc.uid(), call.slot, &[b"question"]);
+    let message = proc.actor().next();
+    proc.node.reply_bytes(message.from, message.slot, message.rank, Status::Ok, b"answer");
+    assert_eq!(bytes(&client.answer(&call, 0).parts), b"answer");
+}
+
+// ---- a join tree
+
+#[test]
+fn all_workers_of_a_tree_join_and_answer() {
+    let mut cluster = cluster();
+    let ports: Vec<u16> = (0..MANY).map(|_| cluster.add_worker()).collect();
+    for outcome in cluster.attach(&ports) {
+        assert_eq!(outcome.status, Status::Ok, "{}", reason(&outcome));
+    }
+    let below = cluster.job.hosts_below().len();
+    assert!((1..MANY).contains(&below), "{below} workers have another worker as their relay");
+    let procs: Vec<Process> = (0..MANY).map(|worker| cluster.proc(worker, host_id(worker).0 + 1)).collect();
+    procs.iter().for_each(|proc| is_answered(&cluster, proc));
+    assert!(cluster.job.hosts().iter().all(|host| host.lost().is_none()));
+}
+
+#[test]
+fn worker_that_does_not_join_is_reported_alone() {
+    let mut cluster = cluster();
+    let mut ports: Vec<u16> = (0..MANY).map(|_| cluster.add_worker()).collect();
+    // A worker of another secret, in the place of the last one.
+    let stranger = hosts::Host::start(99);
+    let policy = Policy::Secret(Secret::from_bytes(&[8; 32]).unwrap());
+    let address = net::address::Address::Tcp { host: "127.0.0.1".into(), port: 0 };
+    ports[MANY - 1] = stranger.gateway.listen(&address, policy).unwrap();
+    let outcomes = cluster.attach(&ports);
+    let (last, others) = outcomes.split_last().unwrap();
+    assert!(others.iter().all(|outcome| outcome.status == Status::Ok));
+    assert_eq!(last.status, Status::Error);
+    assert!(reason(last).contains("auth:refused by the other end"), "{}", reason(last));
+}
+
+/// The relay is one of the workers that joined the client directly.
+#[test]
+fn workers_outlive_their_relay() {
+    let mut cluster = cluster();
+    let ports: Vec<u16> = (0..MANY).map(|_| cluster.add_worker()).collect();
+    assert!(cluster.attach(&ports).iter().all(|outcome| outcome.status == Status::Ok));
+    let below = cluster.job.hosts_below();
+    let relays: Vec<usize> = (0..MANY).filter(|worker| !below.contains(&host_id(*worker))).collect();
+    let kept: Vec<usize> = (0..MANY).filter(|worker| below.contains(&host_id(*worker))).collect();
+    let procs: Vec<Process> = kept.iter().map(|worker| cluster.proc(*worker, host_id(*worker).0 + 1)).collect();
+    for relay in &relays {
+        cluster.workers[*relay].gateway.close(SOON);
+    }
+    procs.iter().for_each(|proc| is_answered(&cluster, proc));
+    let lost: Vec<usize> = (0..MANY).filter(|worker| cluster.job.host(host_id(*worker)).unwrap().lost().is_some()).collect();
+    assert_eq!(lost, relays);
+}
+
+#[test]
+fn end_of_the_client_reaches_every_worker_of_a_tree() {
+    let mut cluster = cluster();
+    let ports: Vec<u16> = (0..MANY).map(|_| cluster.add_worker()).collect();
+    assert!(cluster.attach(&ports).iter().all(|outcome| outcome.status == Status::Ok));
+    // A worker has joined before its session is open: an answer shows that it is.
+    let procs: Vec<Process> = (0..MANY).map(|worker| cluster.proc(worker, host_id(worker).0 + 1)).collect();
+    procs.iter().for_each(|proc| is_answered(&cluster, proc));
+    cluster.client.gateway.close(SOON);
+    for (index, worker) in cluster.workers.iter().enumerate() {
+        let here = worker.process.expect(|e| if let SystemEvent::JobEnded { here } = e { Some(here) } else { None });
+        assert_eq!(here, host_id(index));
+        assert!(worker.gateway.jobs().is_empty());
+    }
+}
+
+// ---- workers behind a gateway
+
+#[test]
+fn worker_behind_a_gateway_answers() {
+    let mut cluster = cluster();
+    let (gateway, behind) = (cluster.add_worker(), cluster.add_worker());
+    assert_eq!(cluster.go_through(gateway).status, Status::Ok);
+    cluster.client.gateway.announce(&cluster.job, &[host_id(1)]);
+    assert_eq!(cluster.join(host_id(1), behind, 0).status, Status::Ok);
+    is_answered(&cluster, &cluster.proc(1, 301));
+    assert_eq!(cluster.client.gateway.way().unwrap().address, "the gateway");
+}
+
+/// The gateway reports what its own network says.
+#[test]
+fn worker_that_a_gateway_cannot_reach_does_not_join() {
+    let mut cluster = cluster();
+    let gateway = cluster.add_worker();
+    assert_eq!(cluster.go_through(gateway).status, Status::Ok);
+    let (listener, port) = refusing_port();
+    drop(listener);
+    cluster.client.gateway.announce(&cluster.job, &[host_id(1)]);
+    let outcome = cluster.join_within(cluster.wanted(host_id(1), port, 0, 0), Duration::from_millis(200));
+    assert_eq!(outcome.status, Status::Error);
+    assert!(reason(&outcome).contains("refused"), "{}", reason(&outcome));
+}
+
+#[test]
+fn workers_are_lost_with_their_gateway() {
+    let mut cluster = cluster();
+    let (gateway, behind) = (cluster.add_worker(), cluster.add_worker());
+    assert_eq!(cluster.go_through(gateway).status, Status::Ok);
+    cluster.client.gateway.announce(&cluster.job, &[host_id(1)]);
+    assert_eq!(cluster.join(host_id(1), behind, 0).status, Status::Ok);
+    let (client, proc) = (&cluster.client.process, cluster.proc(1, 301));
+    let call = client.call(Mode::Gather, &[proc.uid()]);
+    client.send(proc.uid(), call.slot, &[b"question"]);
+    proc.actor().next();
+    cluster.workers[0].gateway.close(SOON);
+    let end = end_of_outcome(&client.answer(&call, 0));
+    assert!(matches!(end.reason, ExitReason::HostLost(_)), "{end:?}");
+    assert!(cluster.client.gateway.way().is_some_and(|way| way.host.lost().is_some()));
+}

@@ -1,0 +1,268 @@
+//! Streams for bulk data between processes of two hosts: who gets which end, and why there is none.
+#![cfg(not(feature = "shuttle"))]
+
+mod hosts;
+
+use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use hosts::{CLIENT, Cluster, Host, Process, host_id};
+use runtime::Node;
+use runtime::node::bulk_streams::{Handed, NoBulk};
+use wire::control::PipeWord;
+use wire::{Control, Frame, ProcUid};
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(30)
+}
+
+/// The streams over which other processes ask this one.
+fn taker(process: &Process) -> Receiver<(ProcUid, Handed)> {
+    let (give, taken) = channel();
+    process.node.bulk_streams.take_by(Box::new(move |peer, handed| drop(give.send((peer, handed)))));
+    taken
+}
+
+fn next(taken: &Receiver<(ProcUid, Handed)>) -> (ProcUid, Handed) {
+    taken.recv_timeout(Duration::from_secs(30)).unwrap()
+}
+
+/// Blocks, as the tests that read and write it have nothing else to do.
+fn stream(handed: Handed) -> UnixStream {
+    let stream = UnixStream::from(handed.fd);
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream
+}
+
+fn refused(result: Result<Handed, NoBulk>) -> NoBulk {
+    result.err().expect("no stream")
+}
+
+/// A proc of the client's host and one of a worker, which know where the other is.
+fn two_procs(cluster: &Cluster) -> (Process, Process) {
+    let (near, far) = (cluster.client.proc(101), cluster.proc(0, 201));
+    near.node.route(far.uid(), host_id(0), CLIENT);
+    far.node.route(near.uid(), CLIENT, host_id(0));
+    (near, far)
+}
+
+fn passes_bytes(mut asker: UnixStream, mut answerer: UnixStream) {
+    asker.write_all(b"question").unwrap();
+    let mut got = [0; 8];
+    answerer.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"question");
+    answerer.write_all(b"answer").unwrap();
+    drop(answerer);
+    let mut rest = Vec::new();
+    asker.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, b"answer");
+}
+
+#[test]
+fn both_processes_get_an_end() {
+    let cluster = Cluster::of(1);
+    let (near, far) = two_procs(&cluster);
+    let taken = taker(&far);
+    let handed = near.node.open_bulk(far.uid(), soon(), false).unwrap();
+    let (peer, theirs) = next(&taken);
+    assert_eq!((peer, handed.dialled, theirs.dialled), (near.uid(), true, false));
+    assert!(!handed.is_routed && handed.keys.is_none() && theirs.keys.is_none());
+    passes_bytes(stream(handed), stream(theirs));
+}
+
+/// A client never listens: when one of its processes is wanted, it dials.
+#[test]
+fn client_dials_when_its_proc_is_wanted() {
+    let cluster = Cluster::of(1);
+    let (near, far) = two_procs(&cluster);
+    let taken = taker(&near);
+    let handed = far.node.open_bulk(near.uid(), soon(), false).unwrap();
+    let (peer, theirs) = next(&taken);
+    assert_eq!((peer, handed.dialled, theirs.dialled), (far.uid(), false, true));
+    passes_bytes(stream(handed), stream(theirs));
+}
+
+#[test]
+fn workers_dial_each_other() {
+    let cluster = Cluster::of(2);
+    let (asker, answerer) = (cluster.proc(0, 201), cluster.proc(1, 301));
+    asker.node.route(answerer.uid(), host_id(1), host_id(0));
+    let taken = taker(&answerer);
+    // The client has sent both agents the address of the other before.
+    cluster.workers[0].process.settle_as(host_id(0), &cluster.client.process);
+    let handed = asker.node.open_bulk(answerer.uid(), soon(), false).unwrap();
+    passes_bytes(stream(handed), stream(next(&taken).1));
+}
+
+// ---- no stream
+
+#[test]
+fn process_on_no_known_host_is_unreachable() {
+    let host = Host::start(1);
+    let proc = host.proc(101);
+    let why = NoBulk::Unreachable("it is not known on which host the process is".to_owned());
+    assert_eq!(refused(proc.node.open_bulk(ProcUid(999), soon(), false)), why);
+}
+
+/// The agent has no job with such a host.
+#[test]
+fn agent_refuses_a_host_of_another_job() {
+    let cluster = Cluster::of(1);
+    let proc = cluster.client.proc(101);
+    proc.node.route(ProcUid(901), ProcUid(900), CLIENT);
+    let why = NoBulk::Unreachable("it is not known on which host the process is".to_owned());
+    assert_eq!(refused(proc.node.open_bulk(ProcUid(901), soon(), false)), why);
+}
+
+#[test]
+fn ended_process_gets_no_stream() {
+    let cluster = Cluster::of(1);
+    let (near, far) = two_procs(&cluster);
+    cluster.workers[0].agent.kill(far.uid());
+    // The worker's agent knows of the end, and `near` does not: it has sent nothing there.
+    cluster.client.process.end_of(far.uid());
+    assert!(!near.node.has_ended(far.uid()));
+    // The refusal and the news of the end travel apart: either may be the first.
+    let gone = NoBulk::Unreachable("the process is not there any more".to_owned());
+    let why = refused(near.node.open_bulk(far.uid(), soon(), false));
+    assert!(why == NoBulk::Ended || why == gone, "{why:?}");
+    near.end_of(far.uid());
+    assert_eq!(refused(near.node.open_bulk(far.uid(), soon(), false)), NoBulk::Ended, "without asking again");
+}
+
+#[test]
+fn ended_proc_of_the_client_gets_no_stream() {
+    let cluster = Cluster::of(1);
+    let (near, far) = two_procs(&cluster);
+    cluster.client.agent.kill(near.uid());
+    cluster.client.process.end_of(near.uid());
+    // The client sends the end before the refusal, and both by the same route.
+    assert_eq!(refused(far.node.open_bulk(near.uid(), soon(), false)), NoBulk::Ended);
+}
+
+#[test]
+fn process_of_a_lost_host_has_ended() {
+    let cluster = Cluster::of(1);
+    let (near, far) = two_procs(&cluster);
+    cluster.workers[0].gateway.close(Duration::from_secs(30));
+    near.node.peer(far.uid());
+    cluster.client.process.end_of(host_id(0));
+    // Its agent answers with the end of the host.
+    near.node.peer(far.uid()).link.send(&[], vec![]).unwrap();
+    near.ends();
+    assert_eq!(refused(near.node.open_bulk(far.uid(), soon(), false)), NoBulk::Ended);
+}
+
+/// While a test cuts the host off, no stream to it is opened.
+#[test]
+fn call_for_a_stream_times_out() {
+    let cluster = Cluster::of(1);
+    let (near, far) = two_procs(&cluster);
+    let taken = taker(&far);
+    cluster.client.gateway.cut_off(&[host_id(0)], &[]);
+    let now = Instant::now();
+    assert_eq!(refused(near.node.open_bulk(far.uid(), now, false)), NoBulk::TimedOut);
+    // The stream that comes late is nobody's: its other end finds that out.
+    cluster.client.gateway.cut_off(&[], &[]);
+    let (_, late) = next(&taken);
+    assert_eq!(stream(late).read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn paused_host_pauses_its_streams() {
+    let cluster = Cluster::of(1);
+    let (near, far) = two_procs(&cluster);
+    let _taken = taker(&far);
+    let handed = near.node.open_bulk(far.uid(), soon(), false).unwrap();
+    let is_still = || handed.still.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(!is_still());
+    near.node.bulk_streams.cut_off(&HashSet::from([host_id(0)]));
+    assert!(is_still());
+    near.node.bulk_streams.cut_off(&HashSet::new());
+    assert!(!is_still());
+}
+
+/// The descriptor was lost on its way: the kernel had none left for the receiver.
+#[test]
+fn stream_without_a_descriptor_is_refused() {
+    let (a, b) = net::sys::socketpair().unwrap();
+    // In the place of an agent, a process that does what the test says.
+    let [node, agent] = [ProcUid(101), CLIENT].map(|uid| Node::start(uid, CLIENT).unwrap());
+    node.peer_unlinked(CLIENT).0.link.attach(a).unwrap();
+    let link = agent.peer_unlinked(node.uid).0.link.clone();
+    link.attach(b).unwrap();
+    node.route(ProcUid(901), ProcUid(900), CLIENT);
+    let answer =
+        Control::BulkStream { number: 1, peer: ProcUid(901), host: ProcUid(900), here: CLIENT, serves: true, dialled: true, keys: vec![] };
+    let asker = std::thread::spawn({
+        let node = node.clone();
+        move || node.open_bulk(ProcUid(901), soon(), false)
+    });
+    while !asker.is_finished() {
+        link.send(&[&Frame::Control(answer.clone()).encode()], vec![]).unwrap();
+        std::thread::yield_now();
+    }
+    assert_eq!(refused(asker.join().unwrap()), NoBulk::Unreachable("no descriptors are left".to_owned()));
+    [node, agent].iter().for_each(|n| {
+        n.peers().iter().for_each(|p| p.link.close());
+        n.poller.stop();
+    });
+}
+
+/// Only a process's own agent hands it streams.
+#[test]
+fn stream_of_a_stranger_is_not_taken() {
+    let host = Host::start(1);
+    let (proc, stranger) = (host.proc(101), host.proc(102));
+    let taken = taker(&proc);
+    let claim = |serves| Control::BulkStream {
+        number: 1,
+        peer: stranger.uid(),
+        host: ProcUid(900),
+        here: CLIENT,
+        serves,
+        dialled: false,
+        keys: vec![],
+    };
+    for serves in [true, false] {
+        let (end, _) = net::sys::socketpair().unwrap();
+        let frame = Frame::Control(claim(serves)).encode();
+        stranger.node.peer(proc.uid()).link.send(&[&frame], vec![end]).unwrap();
+    }
+    proc.settle(&stranger);
+    assert!(taken.try_recv().is_err());
+}
+
+// ---- by messages
+
+#[test]
+fn stream_by_messages_passes_bytes() {
+    let cluster = Cluster::of(1);
+    let (near, far) = two_procs(&cluster);
+    let taken = taker(&far);
+    near.node.peer(far.uid()).send_control(Control::BulkPipe { number: 9, by_sender: true, what: PipeWord::Open });
+    let (peer, theirs) = next(&taken);
+    assert_eq!((peer, theirs.is_routed), (near.uid(), true));
+    let mut theirs = stream(theirs);
+    near.node.peer(far.uid()).send_control(Control::BulkPipe { number: 9, by_sender: true, what: PipeWord::Bytes(b"question".to_vec()) });
+    let mut got = [0; 8];
+    theirs.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"question");
+    near.node.peer(far.uid()).send_control(Control::BulkPipe { number: 9, by_sender: true, what: PipeWord::Close });
+    assert_eq!(theirs.read(&mut got).unwrap(), 0);
+}
+
+#[test]
+fn stream_by_messages_ends_with_its_process() {
+    let cluster = Cluster::of(1);
+    let (near, far) = two_procs(&cluster);
+    let taken = taker(&far);
+    near.node.peer(far.uid()).send_control(Control::BulkPipe { number: 9, by_sender: true, what: PipeWord::Open });
+    let mut theirs = stream(next(&taken).1);
+    cluster.client.agent.kill(near.uid());
+    assert_eq!(theirs.read(&mut [0; 1]).unwrap(), 0);
+}

@@ -1,0 +1,251 @@
+//! A client and its workers: joins and refusals, frames between hosts, and what ends with a host, with a job, and with a process.
+#![cfg(not(feature = "shuttle"))]
+
+mod hosts;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hosts::{BOX, CLIENT, Cluster, Host, bytes, end_of_outcome, host_id, killed};
+use runtime::node::cell::Outcome;
+use runtime::{Mode, SystemEvent};
+use wire::control::ProcPlan;
+use wire::frame::{ROUTED, begin, finish};
+use wire::{Control, ExitReason, Frame, MailboxId, Message, ProcUid, Route, SlotId, Status};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn lost(why: &str) -> ExitReason {
+    ExitReason::HostLost(why.to_owned())
+}
+
+fn reason(outcome: &Outcome) -> String {
+    bytes(&outcome.parts).iter().map(|b| *b as char).collect()
+}
+
+// ---- joins
+
+#[test]
+fn joined_host_is_a_member_with_its_name() {
+    let cluster = Cluster::of(1);
+    let host = cluster.job.host(host_id(0)).unwrap();
+    assert_eq!((&*host.name(), host.lost()), ("host2", None));
+    let job = cluster.workers[0].gateway.job(CLIENT).unwrap();
+    assert_eq!(job.here, host_id(0), "the client gives the host its id");
+    assert!(!job.is_clients() && cluster.job.is_clients());
+}
+
+#[test]
+fn another_agent_at_the_address_does_not_join() {
+    let mut cluster = Cluster::of(0);
+    let port = cluster.add_worker();
+    let outcome = cluster.join(host_id(0), port, 99);
+    assert_eq!(outcome.status, Status::Error);
+    assert!(reason(&outcome).contains("another agent answers at this address"), "{}", reason(&outcome));
+    assert!(cluster.workers[0].gateway.jobs().is_empty());
+}
+
+#[test]
+fn host_does_not_join_twice() {
+    let mut cluster = Cluster::of(0);
+    let port = cluster.add_worker();
+    assert_eq!(cluster.join(host_id(0), port, 0).status, Status::Ok);
+    let outcome = cluster.join(host_id(1), port, 0);
+    assert!(reason(&outcome).contains("this host is in the job already, by another address"), "{}", reason(&outcome));
+}
+
+#[test]
+fn calls_to_a_host_that_is_given_up_fail() {
+    let cluster = Cluster::of(0);
+    cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
+    let client = &cluster.client.process;
+    let (join, call) = (client.node.new_cell(Mode::Gather, 1, Arc::default()), client.call(Mode::Gather, &[host_id(0)]));
+    client.send(host_id(0), call.slot, &[b"waits for the join"]);
+    cluster.client.gateway.give_up(&cluster.job, host_id(0), join.slot, 0, "its machine was not granted");
+    assert!(reason(&client.answer(&join, 0)).contains("its machine was not granted"));
+    let end = end_of_outcome(&client.answer(&call, 0));
+    assert!(matches!(&end.reason, ExitReason::HostLost(why) if why.contains("its machine was not granted")), "{end:?}");
+}
+
+#[test]
+fn worker_that_ends_listens_no_more() {
+    let mut cluster = Cluster::of(0);
+    cluster.add_worker();
+    let worker = &cluster.workers[0];
+    assert!(worker.gateway.listens());
+    worker.gateway.close(Duration::ZERO);
+    assert!(!worker.gateway.listens());
+}
+
+// ---- frames
+
+#[test]
+fn call_to_another_host_is_answered() {
+    let cluster = Cluster::of(1);
+    let (client, proc) = (&cluster.client.process, cluster.proc(0, 201));
+    let call = client.call(Mode::Gather, &[proc.uid()]);
+    client.send(proc.uid(), call.slot, &[b"question"]);
+    let message = proc.actor().next();
+    assert_eq!((message.from, bytes(&message.parts)), (CLIENT, b"question".to_vec()));
+    proc.node.reply_bytes(message.from, message.slot, message.rank, Status::Ok, b"answer");
+    assert_eq!(bytes(&client.answer(&call, 0).parts), b"answer");
+}
+
+/// Fragments of several messages, put together at the other host: each message whole, and in order.
+#[test]
+fn large_messages_to_another_host_keep_their_order() {
+    let cluster = Cluster::of(1);
+    let (sender, receiver) = (cluster.client.proc(101), cluster.proc(0, 201));
+    sender.node.route(receiver.uid(), host_id(0), CLIENT);
+    let large: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+    for n in 0..4u8 {
+        sender.send(receiver.uid(), SlotId::NONE, &[&[n], if n % 2 == 0 { &large } else { b"small" }]);
+    }
+    let actor = receiver.actor();
+    for n in 0..4u8 {
+        let message = actor.next();
+        let wanted = if n % 2 == 0 { &large[..] } else { b"small" };
+        assert!(bytes(&message.parts) == [&[n], wanted].concat(), "message {n}");
+    }
+}
+
+#[test]
+fn frames_to_a_host_wait_until_it_has_joined() {
+    let mut cluster = Cluster::of(0);
+    let port = cluster.add_worker();
+    cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
+    let client = &cluster.client.process;
+    let call = client.call(Mode::Gather, &[host_id(0)]);
+    client.send(host_id(0), call.slot, &[b"early"]);
+    assert_eq!(cluster.join(host_id(0), port, 0).status, Status::Ok);
+    let worker = &cluster.workers[0].process;
+    let message = worker.actor().next();
+    assert_eq!(bytes(&message.parts), b"early");
+}
+
+/// A proc cannot send in the name of another one: its agent drops what it has not sent itself.
+#[test]
+fn forged_sender_is_not_forwarded() {
+    let cluster = Cluster::of(1);
+    let (forger, receiver) = (cluster.client.proc(101), cluster.proc(0, 201));
+    forger.node.route(receiver.uid(), host_id(0), CLIENT);
+    let message = Message { dest: BOX, sender: MailboxId(5), method: b"go"[..].into(), ..Message::default() };
+    let body = Frame::Message(message).encode();
+    for from in [ProcUid(102), CLIENT, forger.uid()] {
+        let head = Route { from, from_host: CLIENT, to: receiver.uid(), to_host: host_id(0), seq: 0 };
+        let mut frame = Vec::new();
+        let at = begin(&mut frame, ROUTED);
+        head.put(&mut frame);
+        finish(&mut frame, at, body.len());
+        forger.node.peer(CLIENT).link.send(&[&frame, &body], vec![]).unwrap();
+    }
+    let actor = receiver.actor();
+    assert_eq!(actor.next().from, forger.uid());
+    receiver.settle(&forger);
+    assert!(actor.is_idle());
+}
+
+/// A frame of a job that is over, or of one that has never been.
+#[test]
+fn frame_of_an_unknown_job_is_dropped() {
+    let cluster = Cluster::of(1);
+    let head = Route { from: CLIENT, from_host: ProcUid(999), to: host_id(0), to_host: host_id(0), seq: 0 };
+    let message = Message { dest: BOX, sender: MailboxId(5), method: b"go"[..].into(), ..Message::default() };
+    cluster.client.gateway.forward(&head, &[&Frame::Message(message).encode()]);
+    let worker = &cluster.workers[0].process;
+    worker.settle_as(host_id(0), &cluster.client.process);
+    assert!(worker.node.known_mailbox(BOX).is_none());
+}
+
+// ---- ends
+
+#[test]
+fn end_of_a_proc_fails_calls_from_other_hosts() {
+    let cluster = Cluster::of(1);
+    let (client, proc) = (&cluster.client.process, cluster.proc(0, 201));
+    let call = client.call(Mode::Gather, &[proc.uid()]);
+    client.send(proc.uid(), call.slot, &[b"question"]);
+    proc.actor().next();
+    cluster.workers[0].agent.kill(proc.uid());
+    let outcome = client.answer(&call, 0);
+    assert_eq!((outcome.status, end_of_outcome(&outcome).reason), (Status::ProcEnded, killed()));
+}
+
+/// The host's agent answers what comes for a proc that is gone.
+#[test]
+fn frame_to_an_ended_proc_is_answered_with_its_end() {
+    let cluster = Cluster::of(1);
+    let (late, proc) = (cluster.client.proc(101), cluster.proc(0, 201));
+    cluster.workers[0].agent.kill(proc.uid());
+    cluster.client.process.end_of(proc.uid());
+    late.node.route(proc.uid(), host_id(0), CLIENT);
+    let call = late.call(Mode::Gather, &[proc.uid()]);
+    late.send(proc.uid(), call.slot, &[b"too late"]);
+    assert_eq!(end_of_outcome(&late.answer(&call, 0)).reason, killed());
+}
+
+#[test]
+fn agent_that_ends_takes_its_procs_with_it() {
+    let cluster = Cluster::of(1);
+    let (client, proc) = (&cluster.client.process, cluster.proc(0, 201));
+    let call = client.call(Mode::Gather, &[proc.uid()]);
+    client.send(proc.uid(), call.slot, &[b"question"]);
+    proc.actor().next();
+    cluster.workers[0].gateway.close(SOON);
+    assert_eq!(end_of_outcome(&client.answer(&call, 0)).reason, lost("agent exited"));
+    assert_eq!(cluster.job.host(host_id(0)).unwrap().lost().as_deref(), Some("agent exited"));
+    // A process that has not heard of it yet finds a host that is gone.
+    let late = cluster.client.proc(101);
+    late.node.route(proc.uid(), host_id(0), CLIENT);
+    let call = late.call(Mode::Gather, &[proc.uid()]);
+    late.send(proc.uid(), call.slot, &[b"too late"]);
+    assert_eq!(end_of_outcome(&late.answer(&call, 0)).reason, lost("agent exited"));
+}
+
+#[test]
+fn end_of_the_client_stops_its_procs() {
+    let cluster = Cluster::of(1);
+    let proc = cluster.proc(0, 201);
+    cluster.client.gateway.close(SOON);
+    let reason = proc.expect(|e| if let SystemEvent::StopProc { reason, .. } = e { Some(reason) } else { None });
+    assert_eq!(reason, "its owner is gone");
+    let worker = &cluster.workers[0];
+    let here = worker.process.expect(|e| if let SystemEvent::JobEnded { here } = e { Some(here) } else { None });
+    assert_eq!(here, host_id(0));
+    assert!(worker.gateway.job(CLIENT).is_none());
+}
+
+/// News of a job that this agent is not in, or is in no more.
+#[test]
+fn word_of_a_stranger_ends_nothing() {
+    let cluster = Cluster::of(2);
+    let worker = &cluster.workers[0];
+    let other = &cluster.workers[1].process;
+    // Only the client's word is that a host is lost.
+    let news = Control::HostsLost { hosts: vec![(host_id(0), "says another worker".to_owned())] };
+    other.node.route(host_id(0), host_id(0), host_id(1));
+    other.node.peer(host_id(0)).send_control(news);
+    worker.process.settle_as(host_id(0), other);
+    assert!(worker.gateway.job(CLIENT).is_some());
+}
+
+#[test]
+fn procs_of_one_worker_are_told_of_the_end_of_another() {
+    let cluster = Cluster::of(2);
+    let (asker, ended) = (cluster.proc(0, 201), cluster.proc(1, 301));
+    asker.node.route(ended.uid(), host_id(1), host_id(0));
+    let call = asker.call(Mode::Gather, &[ended.uid()]);
+    asker.send(ended.uid(), call.slot, &[b"question"]);
+    ended.actor().next();
+    cluster.workers[1].gateway.close(SOON);
+    assert_eq!(end_of_outcome(&asker.answer(&call, 0)).reason, lost("agent exited"));
+}
+
+#[test]
+fn host_without_a_job_is_alone() {
+    let host = Host::start(1);
+    host.ask_for(CLIENT, &[ProcUid(101)], &ProcPlan::default());
+    let proc = host.started();
+    assert!(host.gateway.jobs().is_empty());
+    assert_eq!((host.agent.job_of(proc.uid()), host.agent.job_of(ProcUid(999))), (Some(CLIENT), None));
+}

@@ -1,0 +1,343 @@
+//! Hosts in one process: each has an agent with its gateway, and procs that are nodes on the poller of their agent.
+//!
+//! The client's host has id 1, which is the uid of the client as well. The agents of the others have uids of their own; the client's job
+//! calls host `h` `h * 100`, and procs have uids like `h * 100 + 1`. Connections between hosts are real ones, over loopback.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use net::address::Address;
+use net::trust::{DialTrust, JobId, Policy};
+use net::{Poller, RecvPart, Timeline, WaitEnd, Waiter};
+use runtime::agent::AgentOptions;
+use runtime::gateway::{Job, Wanted};
+use runtime::node::mailbox::{Consumer, Delivery};
+use runtime::node::payload::OutPart;
+use runtime::node::peer::{Head, Sent};
+use runtime::node::simulated::Launcher;
+use runtime::{Agent, Cell, Gateway, Incoming, Mailbox, Mode, Node, Outcome, Payload, SystemEvent};
+use wire::control::ProcPlan;
+use wire::exit::{ExitReason, ProcEnd};
+use wire::greeting::JobSettings;
+use wire::{Control, MailboxId, ProcUid, SlotId};
+
+/// Nothing takes so long: a test that waits longer has failed.
+const HANG: Duration = Duration::from_secs(30);
+/// A request of the runtime to the Python side that means nothing: what was sent before it has been handled.
+const MARK: u16 = 77;
+/// The group of threads that ends with a proc: these procs have none of their own.
+const NO_THREADS: u64 = u64::MAX;
+/// The mailbox of every actor here.
+pub const BOX: MailboxId = MailboxId(10);
+pub const CLIENT: ProcUid = ProcUid(1);
+
+/// A node, and the waiter of its system queue.
+pub struct Process {
+    pub node: Arc<Node>,
+    events: Arc<Waiter>,
+}
+
+impl Process {
+    fn new(node: Arc<Node>) -> Process {
+        let events = node.poller.waiter();
+        node.system.set_waiter(events.clone());
+        Process { node, events }
+    }
+
+    pub fn uid(&self) -> ProcUid {
+        self.node.uid
+    }
+
+    fn wait(&self, waiter: &Waiter, ready: impl FnMut() -> bool) {
+        // In simulated time a deadline would pass; there, a wait that cannot end is reported as stuck.
+        let deadline = self.node.poller.timeline().is_none().then(|| Instant::now() + HANG);
+        assert_eq!(self.node.poller.wait(waiter, deadline, ready), WaitEnd::Ready);
+    }
+
+    pub fn event(&self) -> SystemEvent {
+        self.wait(&self.events, || !self.node.system.is_empty());
+        self.node.system.pop().unwrap()
+    }
+
+    /// The next event that `wanted` makes something of; others before it are dropped.
+    pub fn expect<T>(&self, mut wanted: impl FnMut(SystemEvent) -> Option<T>) -> T {
+        loop {
+            if let Some(found) = wanted(self.event()) {
+                return found;
+            }
+        }
+    }
+
+    /// The processes of the next report of ends, with their reasons.
+    pub fn ends(&self) -> Vec<(ProcUid, ProcEnd)> {
+        self.expect(|e| if let SystemEvent::ProcsEnded { ends } = e { Some(ends) } else { None })
+    }
+
+    /// How this process ended, once its end has been reported here.
+    pub fn end_of(&self, uid: ProcUid) -> ProcEnd {
+        self.expect(|e| match e {
+            SystemEvent::ProcsEnded { ends } => ends.into_iter().find(|(ended, _)| *ended == uid).map(|(_, end)| end),
+            _ => None,
+        })
+    }
+
+    /// Everything that `from` has sent to this process is handled. The events that it caused here.
+    pub fn settle(&self, from: &Process) -> Vec<SystemEvent> {
+        self.settle_as(self.uid(), from)
+    }
+
+    /// The same for the agent of a host, which has another name in the job of `from`.
+    pub fn settle_as(&self, name: ProcUid, from: &Process) -> Vec<SystemEvent> {
+        from.node.send_system(name, MARK, SlotId::NONE, vec![]);
+        let mut before = Vec::new();
+        loop {
+            match self.event() {
+                SystemEvent::Request { kind: MARK, .. } => return before,
+                e => before.push(e),
+            }
+        }
+    }
+
+    pub fn call(&self, mode: Mode, targets: &[ProcUid]) -> Arc<Cell> {
+        self.node.new_cell(mode, targets.len(), targets.iter().map(|uid| (*uid, BOX)).collect())
+    }
+
+    /// A message whose parts are these bytes, those of 64 KiB and more in shared memory.
+    pub fn send(&self, to: ProcUid, slot: SlotId, parts: &[&[u8]]) -> Sent {
+        let payload = Payload::new(&self.node.arena, parts.iter().map(|bytes| OutPart { bytes, readonly: true })).unwrap();
+        let head = Head { dest: BOX, sender: MailboxId(5), slot, method: b"go", ..Head::default() };
+        self.node.send_message(&self.node.peer(to), &head, &payload, Vec::new, true)
+    }
+
+    /// The answer of a rank, when the call is over.
+    pub fn answer(&self, cell: &Cell, rank: u32) -> Arc<Outcome> {
+        let waiter = self.node.poller.waiter();
+        cell.add_waiter(&waiter);
+        self.wait(&waiter, || cell.is_done(0));
+        cell.outcome(rank as usize).expect("an answer of this rank")
+    }
+
+    /// An actor takes from the mailbox from now on.
+    pub fn actor(&self) -> Actor<'_> {
+        let (mailbox, waiter) = (self.node.mailbox(BOX).unwrap(), self.node.poller.waiter());
+        mailbox.set_consumer(Consumer::Thread(waiter.clone()));
+        Actor { process: self, mailbox, waiter }
+    }
+}
+
+pub struct Actor<'a> {
+    process: &'a Process,
+    mailbox: Arc<Mailbox>,
+    waiter: Arc<Waiter>,
+}
+
+impl Actor<'_> {
+    pub fn next(&self) -> Incoming {
+        loop {
+            match self.mailbox.pop() {
+                Some(Delivery::Message(m)) => {
+                    self.process.node.handled(&self.mailbox, m.from, m.cost());
+                    return m;
+                }
+                Some(Delivery::Event(_)) => {}
+                None => self.process.wait(&self.waiter, || !self.mailbox.is_empty()),
+            }
+        }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.mailbox.is_empty()
+    }
+}
+
+/// The bytes of a message or an answer.
+pub fn bytes(parts: &[RecvPart]) -> Vec<u8> {
+    parts.iter().flat_map(|p| p.bytes().unwrap().iter().copied()).collect()
+}
+
+pub fn end_of_outcome(outcome: &Outcome) -> ProcEnd {
+    postcard::from_bytes(&bytes(&outcome.parts)).unwrap()
+}
+
+pub fn killed() -> ExitReason {
+    ExitReason::Signal { signal: libc::SIGKILL, core_dumped: false }
+}
+
+/// An agent whose procs are nodes of this process.
+pub struct Host {
+    pub process: Process,
+    pub agent: Arc<Agent>,
+    pub gateway: Arc<Gateway>,
+    launcher: Arc<Launcher>,
+    io: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Host {
+    /// On real time.
+    pub fn start(uid: u64) -> Host {
+        Host::on(Poller::new().unwrap(), uid)
+    }
+
+    /// On simulated time: it passes while this thread waits for an event, and at once.
+    pub fn simulated(uid: u64) -> Host {
+        let timeline = Timeline::new(0);
+        timeline.enroll(0);
+        timeline.enter(0, true);
+        Host::on(Poller::simulated(timeline).unwrap(), uid)
+    }
+
+    fn on(poller: Arc<Poller>, uid: u64) -> Host {
+        let io = std::thread::spawn({
+            let poller = poller.clone();
+            move || poller.run()
+        });
+        let node = Node::on(poller, ProcUid(uid), ProcUid(uid));
+        let options = AgentOptions { host: format!("host{uid}"), zygote: vec![], env: vec![], tail_lines: 10, consoles: [-1; 2] };
+        let agent = Agent::new(&node, options).unwrap();
+        let launcher = Launcher::new(&node);
+        agent.simulate(launcher.clone());
+        node.set_agent(agent.clone());
+        let gateway = node.open_gateway();
+        Host { process: Process::new(node), agent, gateway, launcher, io: Some(io) }
+    }
+
+    /// Time that has passed, of a simulated host.
+    pub fn elapsed(&self) -> Duration {
+        self.process.node.poller.timeline().unwrap().elapsed()
+    }
+
+    /// The owner asks for procs, which are not started yet.
+    pub fn ask_for(&self, owner: ProcUid, uids: &[ProcUid], plan: &ProcPlan) {
+        let procs = uids.iter().map(|uid| (*uid, plan.clone())).collect();
+        self.agent.control(owner, Control::SpawnProcs { owner, procs });
+    }
+
+    /// The next proc that was asked for starts, and reports to its agent that it is up.
+    pub fn started(&self) -> Process {
+        let uid = self.process.expect(|e| if let SystemEvent::Launch { uid, .. } = e { Some(uid) } else { None });
+        let (node, link) = self.launcher.node(uid, NO_THREADS).unwrap();
+        let agent = node.peer_unlinked(self.process.uid()).0;
+        agent.link.attach(link).unwrap();
+        agent.send_control(Control::Hello { version: 0, uid, pid: std::process::id() });
+        let proc = Process::new(node);
+        self.process.settle(&proc);
+        proc
+    }
+
+    /// A proc of this process, which is its owner and its agent.
+    pub fn proc(&self, uid: u64) -> Process {
+        self.ask_for(self.process.uid(), &[ProcUid(uid)], &ProcPlan::default());
+        self.started()
+    }
+
+    /// The process of a proc ends by itself, with this wait status.
+    pub fn exits(&self, proc: &Process, status: i32) {
+        self.launcher.exited(proc.uid(), status);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.gateway.close(Duration::ZERO);
+        self.process.node.peers().iter().for_each(|p| p.link.close());
+        let poller = &self.process.node.poller;
+        if let Some(timeline) = poller.timeline() {
+            timeline.leave();
+        }
+        poller.stop();
+        if let Some(io) = self.io.take() {
+            io.join().unwrap();
+        }
+    }
+}
+
+/// A client and workers that have joined its job.
+pub struct Cluster {
+    pub client: Host,
+    pub workers: Vec<Host>,
+    pub job: Arc<Job>,
+    policy: Policy,
+    trust: Arc<DialTrust>,
+}
+
+/// What the client's job calls the worker with this index.
+pub fn host_id(worker: usize) -> ProcUid {
+    ProcUid((worker as u64 + 2) * 100)
+}
+
+impl Cluster {
+    pub fn of(workers: usize) -> Cluster {
+        let mut cluster = Cluster::with(Policy::Insecure);
+        for index in 0..workers {
+            let port = cluster.add_worker();
+            cluster.client.gateway.announce(&cluster.job, &[host_id(index)]);
+            assert_eq!(cluster.join(host_id(index), port, 0).status, wire::Status::Ok);
+        }
+        cluster
+    }
+
+    /// Without workers; those that are added prove themselves to the client in this way, and it to them.
+    pub fn with(policy: Policy) -> Cluster {
+        let (client, settings) = (Host::start(CLIENT.0), JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 });
+        let job = client.gateway.start_job(settings).unwrap();
+        let trust = Arc::new(DialTrust::new_client(JobId(CLIENT.0), policy.clone()).unwrap());
+        Cluster { client, workers: Vec::new(), job, policy, trust }
+    }
+
+    /// A worker that has not joined; the port at which it listens.
+    pub fn add_worker(&mut self) -> u16 {
+        let worker = Host::start(self.workers.len() as u64 + 2);
+        let port = worker.gateway.listen(&Address::Tcp { host: "127.0.0.1".into(), port: 0 }, self.policy.clone()).unwrap();
+        self.workers.push(worker);
+        port
+    }
+
+    /// Takes the worker at this port into the job, with this id, if its agent is the one that is meant; 0: any agent.
+    pub fn join(&self, host: ProcUid, port: u16, agent: u64) -> Arc<Outcome> {
+        self.join_within(self.wanted(host, port, agent, 0), HANG)
+    }
+
+    /// The same for a worker that may take this time to be there.
+    pub fn join_within(&self, wanted: Wanted, bound: Duration) -> Arc<Outcome> {
+        let client = &self.client.process;
+        let cell = client.node.new_cell(Mode::Gather, 1, Arc::default());
+        self.client.gateway.join(&self.job, "a test", wanted, cell.slot, bound);
+        client.answer(&cell, 0)
+    }
+
+    pub fn wanted(&self, host: ProcUid, port: u16, agent: u64, rank: u32) -> Wanted {
+        Wanted { host, address: Address::Tcp { host: "127.0.0.1".into(), port }, agent, rank, trust: self.trust.clone() }
+    }
+
+    /// Takes the workers at these ports into the job, together; the outcome of each.
+    pub fn attach(&self, ports: &[u16]) -> Vec<Arc<Outcome>> {
+        let client = &self.client.process;
+        let cell = client.node.new_cell(Mode::Gather, ports.len(), Arc::default());
+        let hosts: Vec<ProcUid> = (0..ports.len()).map(host_id).collect();
+        self.client.gateway.announce(&self.job, &hosts);
+        let wanted = hosts.iter().zip(ports).zip(0..).map(|((host, port), rank)| self.wanted(*host, *port, 0, rank)).collect();
+        self.client.gateway.join_all(&self.job, "a test", wanted, cell.slot, HANG);
+        (0..ports.len() as u32).map(|rank| client.answer(&cell, rank)).collect()
+    }
+
+    /// From now on the client reaches hosts through the worker at this port, which is none of its job.
+    pub fn go_through(&self, port: u16) -> Arc<Outcome> {
+        let (client, settings) = (&self.client.process, JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 });
+        let job = self.client.gateway.start_way(settings);
+        let cell = client.node.new_cell(Mode::Gather, 1, Arc::default());
+        let trust = Arc::new(DialTrust::new_client(JobId(job.id.0), self.policy.clone()).unwrap());
+        let wanted = Wanted { trust, ..self.wanted(ProcUid(77), port, 0, 0) };
+        self.client.gateway.go_through(&job, "the gateway", "a test", wanted, cell.slot, HANG);
+        client.answer(&cell, 0)
+    }
+
+    /// A proc of a worker, owned by the client.
+    pub fn proc(&self, worker: usize, uid: u64) -> Process {
+        let procs = vec![(ProcUid(uid), ProcPlan::default())];
+        // A client that has asked for a proc knows where the proc is.
+        self.client.process.node.route(ProcUid(uid), host_id(worker), CLIENT);
+        self.client.process.node.peer(host_id(worker)).send_control(Control::SpawnProcs { owner: CLIENT, procs });
+        self.workers[worker].started()
+    }
+}

@@ -1,0 +1,328 @@
+//! Large parts that their receiver pulls: what is lent, when it is taken back, and what is sent through the agents after all.
+#![cfg(not(feature = "shuttle"))]
+
+mod hosts;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use hosts::{CLIENT, Cluster, Process, bytes, host_id};
+use net::Block;
+use runtime::SystemEvent;
+use runtime::node::lending::{Exchange, Fetched, NotFetched, UNDECIDED};
+use wire::{Control, ProcUid, SlotId};
+
+/// More than this process ever numbers: numbers of parts begin at 0 and are counted in the whole process.
+const PARTS: u64 = 256;
+/// Parts of so many bytes are lent.
+const LENT_FROM: usize = 1 << 20;
+
+/// What a receiver does with a part that it is to pull.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pull {
+    Now,
+    /// Not before `Memory::go_on`.
+    Later,
+    Fails(NotFetched),
+}
+
+/// The memory of all processes of a test: a record is the number of a block in it.
+#[derive(Default)]
+struct Memory {
+    blocks: Mutex<HashMap<u64, Arc<Block>>>,
+    /// Blocks that have been lent so far.
+    lent: Mutex<u64>,
+    pulls: Mutex<Vec<Pull>>,
+    paused: Mutex<Vec<(Vec<u8>, Arc<Block>, Fetched)>>,
+}
+
+impl Memory {
+    fn is_empty(&self) -> bool {
+        self.blocks.lock().unwrap().is_empty()
+    }
+
+    fn times_lent(&self) -> u64 {
+        *self.lent.lock().unwrap()
+    }
+
+    /// Of the pulls to come; those beyond them are carried out at once.
+    fn pulls(&self, pulls: &[Pull]) {
+        *self.pulls.lock().unwrap() = pulls.to_vec();
+    }
+
+    fn go_on(&self) {
+        for (record, block, done) in std::mem::take(&mut *self.paused.lock().unwrap()) {
+            self.copy(&record, &block);
+            done(Ok(()));
+        }
+    }
+
+    fn copy(&self, record: &[u8], block: &Block) {
+        let number = u64::from_le_bytes(record.try_into().unwrap());
+        let source = self.blocks.lock().unwrap()[&number].clone();
+        // SAFETY: nobody else has the receiver's block yet, and it is as long as the sender's.
+        unsafe { std::ptr::copy_nonoverlapping(source.bytes().as_ptr(), block.bytes().as_ptr().cast_mut(), block.len()) };
+    }
+}
+
+/// One process's way to that memory.
+struct Shared(Arc<Memory>);
+
+impl Exchange for Shared {
+    fn lend(&self, block: &Arc<Block>) -> Option<Vec<u8>> {
+        let mut lent = self.0.lent.lock().unwrap();
+        *lent += 1;
+        self.0.blocks.lock().unwrap().insert(*lent, block.clone());
+        Some(lent.to_le_bytes().to_vec())
+    }
+
+    fn take_back(&self, record: &[u8]) {
+        let number = u64::from_le_bytes(record.try_into().unwrap());
+        assert!(self.0.blocks.lock().unwrap().remove(&number).is_some(), "a block was taken back twice");
+    }
+
+    fn sent(&self, _to: ProcUid) -> u64 {
+        0
+    }
+
+    fn fetch(&self, _from: ProcUid, record: &[u8], block: Arc<Block>, done: Fetched) {
+        let mut pulls = self.0.pulls.lock().unwrap();
+        match if pulls.is_empty() { Pull::Now } else { pulls.remove(0) } {
+            Pull::Now => {
+                self.0.copy(record, &block);
+                done(Ok(()));
+            }
+            Pull::Later => self.0.paused.lock().unwrap().push((record.to_vec(), block, done)),
+            Pull::Fails(why) => done(Err(why)),
+        }
+    }
+}
+
+/// A proc of the client's host that lends, and one of a worker that pulls.
+struct Pair {
+    memory: Arc<Memory>,
+    sender: Process,
+    receiver: Process,
+    cluster: Cluster,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let pair = Pair::without_exchange_at_the_receiver();
+        pair.receiver.node.lending.exchange_by(Box::new(Shared(pair.memory.clone())));
+        pair
+    }
+
+    fn without_exchange_at_the_receiver() -> Pair {
+        let cluster = Cluster::of(1);
+        let (memory, sender, receiver) = (Arc::new(Memory::default()), cluster.client.proc(101), cluster.proc(0, 201));
+        sender.node.route(receiver.uid(), host_id(0), CLIENT);
+        sender.node.route(host_id(0), host_id(0), CLIENT);
+        sender.node.lending.exchange_by(Box::new(Shared(memory.clone())));
+        sender.node.lending.lend_from(LENT_FROM);
+        Pair { memory, sender, receiver, cluster }
+    }
+
+    fn send(&self, part: &[u8]) {
+        self.sender.send(self.receiver.uid(), SlotId::NONE, &[part]);
+    }
+
+    fn received(&self) -> Vec<u8> {
+        bytes(&self.receiver.actor().next().parts)
+    }
+
+    fn lent(&self) -> usize {
+        self.sender.node.lending.lent()
+    }
+
+    /// All that the receiver has answered so far has come to the sender.
+    fn settle(&self) {
+        self.receiver.settle(&self.sender);
+        self.sender.settle(&self.receiver);
+    }
+}
+
+fn large(seed: u32) -> Vec<u8> {
+    (0..LENT_FROM as u32 + seed).map(|i| (i.wrapping_mul(seed) >> 7) as u8).collect()
+}
+
+#[test]
+fn pulled_part_is_taken_back() {
+    let pair = Pair::new();
+    pair.send(&large(3));
+    assert!(pair.received() == large(3));
+    pair.settle();
+    assert_eq!((pair.memory.times_lent(), pair.lent()), (1, 0));
+    assert!(pair.memory.is_empty());
+}
+
+#[test]
+fn small_parts_are_not_lent() {
+    let pair = Pair::new();
+    let part = &large(3)[..LENT_FROM - 1];
+    pair.send(part);
+    assert!(pair.received() == part);
+    assert_eq!(pair.memory.times_lent(), 0);
+}
+
+#[test]
+fn nothing_is_lent_before_that_is_decided() {
+    let pair = Pair::new();
+    pair.sender.node.lending.lend_from(UNDECIDED);
+    pair.send(&large(3));
+    assert!(pair.received() == large(3));
+    assert_eq!(pair.memory.times_lent(), 0);
+}
+
+#[test]
+fn nothing_is_lent_on_the_same_host() {
+    let pair = Pair::new();
+    let neighbour = pair.cluster.client.proc(102);
+    pair.sender.send(neighbour.uid(), SlotId::NONE, &[&large(3)]);
+    assert!(bytes(&neighbour.actor().next().parts) == large(3));
+    assert_eq!(pair.memory.times_lent(), 0);
+}
+
+/// Messages of one sender are handled in their order, whichever of them is pulled first.
+#[test]
+fn messages_behind_a_part_wait_for_it() {
+    let pair = Pair::new();
+    pair.memory.pulls(&[Pull::Later]);
+    pair.send(&large(3));
+    pair.send(&large(5));
+    pair.send(b"small");
+    pair.receiver.settle(&pair.cluster.client.process);
+    pair.sender.settle(&pair.cluster.client.process);
+    let actor = pair.receiver.actor();
+    assert!(actor.is_idle());
+    // The mark of the sender comes behind its messages.
+    pair.sender.node.send_system(pair.receiver.uid(), 78, SlotId::NONE, vec![]);
+    while pair.memory.paused.lock().unwrap().is_empty() {
+        pair.receiver.settle(&pair.cluster.client.process);
+    }
+    pair.memory.go_on();
+    assert!(bytes(&actor.next().parts) == large(3));
+    assert!(bytes(&actor.next().parts) == large(5));
+    assert_eq!(bytes(&actor.next().parts), b"small");
+    pair.receiver.expect(|e| matches!(e, SystemEvent::Request { kind: 78, .. }).then_some(()));
+}
+
+// ---- what goes wrong is no error of a call
+
+#[test]
+fn part_that_cannot_be_pulled_is_sent() {
+    let pair = Pair::new();
+    pair.memory.pulls(&[Pull::Fails(NotFetched::Failed)]);
+    pair.send(&large(3));
+    assert!(pair.received() == large(3));
+    pair.settle();
+    assert!(pair.memory.is_empty());
+    // The next one may be pulled.
+    pair.send(&large(5));
+    assert!(pair.received() == large(5));
+    assert_eq!(pair.memory.times_lent(), 2);
+}
+
+#[test]
+fn receiver_without_a_connection_is_lent_no_more() {
+    let pair = Pair::new();
+    pair.memory.pulls(&[Pull::Fails(NotFetched::NoWay)]);
+    for seed in [3, 5] {
+        pair.send(&large(seed));
+        assert!(pair.received() == large(seed));
+        pair.settle();
+    }
+    assert_eq!((pair.memory.times_lent(), pair.lent()), (1, 0));
+    assert!(pair.memory.is_empty());
+}
+
+#[test]
+fn receiver_without_a_bulk_transport_is_sent_its_parts() {
+    let pair = Pair::without_exchange_at_the_receiver();
+    for seed in [3, 5] {
+        pair.send(&large(seed));
+        assert!(pair.received() == large(seed));
+        pair.settle();
+    }
+    assert_eq!(pair.memory.times_lent(), 1, "the second part is sent at once");
+    assert!(pair.memory.is_empty());
+}
+
+#[test]
+fn part_of_an_ended_receiver_is_taken_back() {
+    let pair = Pair::new();
+    pair.memory.pulls(&[Pull::Later]);
+    pair.send(&large(3));
+    assert_eq!(pair.lent(), 1);
+    pair.cluster.workers[0].agent.kill(pair.receiver.uid());
+    pair.sender.end_of(pair.receiver.uid());
+    assert_eq!(pair.lent(), 0);
+    assert!(pair.memory.is_empty());
+}
+
+/// An answer about a part that is not lent any more, or to another process.
+#[test]
+fn stale_and_foreign_answers_take_nothing_back() {
+    let pair = Pair::new();
+    let stranger = pair.cluster.proc(0, 202);
+    pair.memory.pulls(&[Pull::Later]);
+    pair.send(&large(3));
+    while pair.memory.paused.lock().unwrap().is_empty() {
+        pair.receiver.settle(&pair.cluster.client.process);
+    }
+    for number in 0..PARTS {
+        stranger.node.route(pair.sender.uid(), CLIENT, host_id(0));
+        stranger.node.peer(pair.sender.uid()).send_control(Control::PartFetched { number });
+        stranger.node.peer(pair.sender.uid()).send_control(Control::PartRefused { number, no_way: false });
+    }
+    pair.sender.settle(&stranger);
+    assert_eq!(pair.lent(), 1);
+    pair.memory.go_on();
+    assert!(pair.received() == large(3));
+    pair.settle();
+    assert_eq!(pair.lent(), 0);
+    // Once more, behind the answer that counted.
+    (0..PARTS).for_each(|number| pair.receiver.node.peer(pair.sender.uid()).send_control(Control::PartFetched { number }));
+    pair.settle();
+    assert!(pair.memory.is_empty());
+}
+
+// ---- frames to the agent of the receiver's host
+
+/// A stop must not overtake what was sent before it: it waits for the parts that others of that host have not pulled.
+#[test]
+fn frame_to_an_agent_waits_for_lent_parts() {
+    let pair = Pair::new();
+    pair.memory.pulls(&[Pull::Later]);
+    pair.send(&large(3));
+    let stop = Control::StopProc { uid: pair.receiver.uid(), grace_ms: 60_000, reason: "enough".to_owned() };
+    pair.sender.node.peer(host_id(0)).send_control(stop);
+    while pair.memory.paused.lock().unwrap().is_empty() {
+        pair.receiver.settle(&pair.cluster.client.process);
+    }
+    assert_eq!(pair.sender.node.lending.progress(), (1, 0));
+    let is_stop = |e: &SystemEvent| matches!(e, SystemEvent::StopProc { .. });
+    assert!(!pair.receiver.settle(&pair.cluster.client.process).iter().any(is_stop));
+    pair.memory.go_on();
+    assert!(pair.received() == large(3));
+    pair.receiver.expect(|e| is_stop(&e).then_some(()));
+}
+
+#[test]
+fn frame_to_an_agent_goes_on_when_the_receiver_ends() {
+    let pair = Pair::new();
+    let second = pair.cluster.proc(0, 202);
+    pair.memory.pulls(&[Pull::Later]);
+    pair.send(&large(3));
+    let stop = Control::StopProc { uid: second.uid(), grace_ms: 60_000, reason: "enough".to_owned() };
+    pair.sender.node.peer(host_id(0)).send_control(stop);
+    pair.cluster.workers[0].agent.kill(pair.receiver.uid());
+    second.expect(|e| matches!(e, SystemEvent::StopProc { .. }).then_some(()));
+}
+
+#[test]
+fn threshold_of_a_new_process_is_undecided() {
+    let pair = Pair::new();
+    assert_eq!(pair.receiver.node.lending.lends_from(), UNDECIDED);
+    assert_eq!(pair.sender.node.lending.progress(), (0, 0));
+}
