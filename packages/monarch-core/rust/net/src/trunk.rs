@@ -197,9 +197,9 @@ impl Trunk {
         }
     }
 
-    /// Gives the trunk a stream for its frames, in the place of one that it may still have. `received`: what this side has told the other
-    /// one that it has, which sends the rest; `peer_received`: what the other side has. `prologue` goes out first: the answer to a greeting;
-    /// `early` has come already, behind such an answer.
+    /// Gives the trunk a stream for its frames, in the place of one that it may still have. `received` is the count that this side has
+    /// told the other one, which sends the rest; `peer_received` is the count of the other side. `prologue` goes out first: the answer to
+    /// a greeting. `early` has come already, behind such an answer.
     ///
     /// `Stale` if more has come since this side told: the other side would send that again, and it would count twice.
     pub fn attach(
