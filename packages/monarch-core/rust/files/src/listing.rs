@@ -107,6 +107,7 @@ pub(crate) fn record(found: &libc::stat64) -> [u8; RECORD] {
     let nanoseconds = |seconds: i64, rest: i64| seconds.wrapping_mul(1_000_000_000).wrapping_add(rest) as u64;
     let changed = nanoseconds(found.st_ctime, found.st_ctime_nsec);
     let mut out = [0; RECORD];
+    #[allow(clippy::unnecessary_cast, reason = "it has 32 bits on aarch64")]
     let small = [found.st_mode, own(found.st_nlink as u64) as u32, found.st_uid, found.st_gid];
     for (place, number) in out[..16].chunks_exact_mut(4).zip(small) {
         place.copy_from_slice(&number.to_le_bytes());
