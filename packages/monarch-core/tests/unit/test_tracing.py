@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
+
+from monarch._core.observe import tracing
 from monarch.actor import get_meter, span, traced
 
 
@@ -19,3 +22,12 @@ def test_functions_stay_what_they_are():
     assert traced(double) is double and traced(name="other")(double) is double
     with span("step", rank=1):
         assert double(2) == 4
+
+
+def test_span_that_another_task_leaves():
+    """As that of a generator that one task begins, and the event loop closes."""
+    begun = tracing._RecordedSpan("work", {})
+    copy_context().run(begun.__enter__)
+    begun.__exit__(None, None, None)
+    with tracing._RecordedSpan("next", {}):
+        pass

@@ -44,7 +44,11 @@ class _RecordedSpan(_Span):
         ended = now()
         # What has been turned off meanwhile has no time.
         span_exit(self._number, self._name, max(0, ended - self._began), raised[0] is not None)
-        _spans()[0].reset(self._token)
+        # A generator that another task leaves has entered nothing there.
+        try:
+            _spans()[0].reset(self._token)
+        except ValueError:
+            return
 
 
 _made: tuple[ContextVar[int], Iterator[int]] | None = None
