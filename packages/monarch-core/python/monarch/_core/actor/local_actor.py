@@ -556,7 +556,7 @@ class LocalActor:
         return True
 
     def give_up_stop(self, reason: str) -> None:
-        """What runs cannot be cancelled, and may never end: nobody waits for it any more. Called on the housekeeping thread."""
+        """A body that runs cannot be cancelled, and may never end: the stop waits for it no more. Called on the housekeeping thread."""
         from monarch._core.supervise.supervision import CLIENT_EXITS
 
         wire = self.stopped_failure().to_wire()

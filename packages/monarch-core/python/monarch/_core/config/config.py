@@ -165,7 +165,7 @@ class Configuration:
     def pushed_values(self, elsewhere: bool = True) -> Values:
         """What procs are sent: plain values of all keys that are not local and differ from their default.
 
-        Procs that are not `elsewhere` have the environment of this process: they find there what it says of other wheels' keys.
+        Procs that are not `elsewhere` have the environment of this process: they find the values of other wheels' keys there.
         """
         view = self.whole() if elsewhere else self.view()
         values = {
@@ -369,7 +369,7 @@ def reload_config_from_env() -> None:
 
 
 def reset_config_to_defaults() -> None:
-    """Give every key its default, whatever the environment says; `reload_config_from_env` brings the environment back."""
+    """Give every key its default, whatever its environment variable; `reload_config_from_env` brings the environment back."""
     _process.reset()
 
 

@@ -15,7 +15,7 @@ GROUP = "monarch.bulk"
 
 
 class Mover(Protocol):
-    """What an entry point of the group names; loaded when a process first sends something large to another host."""
+    """The object of an entry point of the group; loaded when a process first sends a large part to another host."""
 
     def least(self) -> int | None:
         """From how many bytes on a part is better fetched by its receiver; None: none is, as long as this process lives."""

@@ -27,7 +27,7 @@ _WEIGHT = 0.25
 
 
 class RailState:
-    """What is known of a way to one process: a rail here and one there. `penalty` is 1.0 for the nearest."""
+    """The state of a route to one process: a rail here and one there. `penalty` is 1.0 for the nearest."""
 
     def __init__(self, name: str, penalty: float = 1.0, bandwidth: float = 10e9, window: int = WINDOW) -> None:
         self.name = name
