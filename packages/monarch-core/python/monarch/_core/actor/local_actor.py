@@ -21,7 +21,7 @@ from monarch._core.call.mesh_info import MeshInfo
 from monarch._core.config import config
 from monarch._core.errors.errors import ExitReason, MeshFailure
 from monarch._core.process.above import above
-from monarch._core.process.fork import leave_if_child
+from monarch._core.process.forked_child import leave_if_child
 from monarch._core.process.hook_answer import verdict
 from monarch._core.process.last_resort import end_process
 from monarch._core.process.owner import Owner

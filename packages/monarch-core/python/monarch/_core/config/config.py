@@ -5,14 +5,14 @@ change of any layer builds a new effective dict and puts it in place in one step
 `configure`. The environment is read once, when the first value is needed.
 
 What is sent to procs are plain values (`pushed_values`); they become the pushed layer there (`apply_pushed`). Settings of other wheels are
-declared late (`declared`): what was set or sent before holds for them too.
+declared late (`known_settings`): what was set or sent before holds for them too.
 """
 
 from __future__ import annotations
 
 from _thread import RLock
 
-from monarch._core.config.declared import KNOWN, declare, known, unknown
+from monarch._core.config.known_settings import KNOWN, declare, known, unknown
 from monarch._core.config.setting import Encoding, Setting
 
 TYPE_CHECKING = False

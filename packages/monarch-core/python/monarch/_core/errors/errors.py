@@ -47,7 +47,7 @@ def fill(row: str, /, **fields: object) -> str:
 def _hint(code: str) -> str | None:
     row = _row(code)
     if row is None:
-        from monarch._core.errors.declared import row_of
+        from monarch._core.errors.known_rows import row_of
 
         row = row_of(code)
     return row.hint if row else None

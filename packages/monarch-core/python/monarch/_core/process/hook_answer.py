@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monarch._core.process.fork import leave_if_child
+from monarch._core.process.forked_child import leave_if_child
 
 
 def verdict(hook: str, answer: object) -> bool:

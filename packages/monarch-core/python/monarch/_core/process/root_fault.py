@@ -10,7 +10,7 @@ import sys
 from _thread import allocate_lock
 
 from monarch._core.process import interrupt
-from monarch._core.process.fork import leave_if_child
+from monarch._core.process.forked_child import leave_if_child
 from monarch._core.process.recent import Recent
 from monarch._core.process.runtime_log import ERROR, INFO, failure_event
 

@@ -493,7 +493,7 @@ def _register() -> None:
 
 def _end_open() -> None:
     """Threads must not be in the middle of something when the interpreter ends."""
-    from monarch._core.process.fork import is_child
+    from monarch._core.process.forked_child import is_child
 
     if is_child():
         return

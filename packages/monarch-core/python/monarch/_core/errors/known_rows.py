@@ -6,7 +6,7 @@ rows are broken is left out: its errors have no hint then.
 
 from __future__ import annotations
 
-from monarch._core.config.declarations import Declarations
+from monarch._core.config.wheel_declarations import Declarations
 from monarch._core.errors.table import ROWS, ErrorRow
 
 TYPE_CHECKING = False
