@@ -252,7 +252,7 @@ impl Trunk {
 
     fn flush_heart(&self, token: u64) {
         if let Some(h) = lock(&self.heart).as_mut().filter(|h| h.token == token && !self.is_still()) {
-            // The reader is told the same, and reports it.
+            // The reader gets the same error, and reports it.
             let _ = h.flush();
             self.poller.want_write(h.token, h.stream.fd(), h.want_write);
         }
@@ -269,7 +269,7 @@ impl Trunk {
         let mut heart = lock(&self.heart);
         let Some(h) = heart.as_mut().filter(|_| !self.is_still()) else { return };
         let before = h.want_write;
-        // The reader is told the same, and reports it.
+        // The reader gets the same error, and reports it.
         let _ = h.send(beat);
         if h.want_write != before {
             self.poller.want_write(h.token, h.stream.fd(), h.want_write);
@@ -350,7 +350,7 @@ impl Trunk {
                     row += n;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // The reader is told any other error too, and reports it.
+                // The reader gets any other error too, and reports it.
                 Err(_) => break,
             }
         }

@@ -1,4 +1,4 @@
-"""Who moves large parts of messages to processes of other hosts: an entry point of the group `monarch.bulk`, or nobody.
+"""The bulk transport of large parts between hosts: an entry point of the group `monarch.bulk`, or none.
 
 Without one they go through the agents, as everything does. With one, a part of so many bytes stays in the sender's shared memory, and
 its receiver fetches it from there, from process to process: that is native code of this package, on both sides, so only the sender needs

@@ -1,4 +1,4 @@
-"""How agents that this client starts are listened at, chosen once before anything is used."""
+"""The transport of agents that this client starts, chosen once, before the first use of Monarch."""
 
 from __future__ import annotations
 

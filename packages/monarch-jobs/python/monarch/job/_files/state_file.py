@@ -112,7 +112,7 @@ def invalid(error: Exception, data: bytes, path: str) -> StateFileError:
         place = [str(part) for part in first["loc"]]
         line = _line_of(data, place[-1]) if place else None
         return StateFileError(first["msg"], path=path, line=line, field=".".join(place) or None)
-    return StateFileError("has content that makes no sense", path=path, field="job", cause=str(error))
+    return StateFileError("has malformed content", path=path, field="job", cause=str(error))
 
 
 def _line_of(data: bytes, field: str) -> int | None:

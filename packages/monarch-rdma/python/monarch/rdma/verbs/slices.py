@@ -1,4 +1,4 @@
-"""How transfers are cut, by which rail each slice goes, and the outcome of one that fails. Decisions only: no device, no thread.
+"""The slices of transfers: their sizes, their rails, and the outcome of one that fails. Decisions only: no device, no thread.
 
 Up to 32 KiB go as one slice on the nearest rail: there the way there and back is what takes time. More is cut into slices of 1 MiB, each
 taken when there is room, by the rail with the earliest predicted end: bytes under way over measured bandwidth, times a penalty for its
