@@ -35,7 +35,7 @@ def text() -> str:
 
 def problems(tables: Iterable[tuple[str, list[Any]]], codes: dict[str, dict[str, str]]) -> list[str]:
     """What is wrong with the rows of wheels, by name, and the codes that their errors carry, with the place of each."""
-    from monarch._core.errors.declared import problem_of
+    from monarch._core.errors.known_rows import problem_of
 
     found: list[str] = []
     owners: dict[str, str] = {}

@@ -118,7 +118,7 @@ def insecure(tmp_path: Path) -> Iterator[Agent]:
         ("insecure", b"\x16\x03\x01\x02\x00\x01", "the other end speaks TLS"),
         ("insecure", bytes(range(256)) * 8, "not a monarch process"),
         ("insecure", release(77), f"version 0.1.0 (protocol 77, Python {PYTHON}) at the other end"),
-        ("insecure", opening(1, 1, b"nonsense"), "its greeting makes no sense"),
+        ("insecure", opening(1, 1, b"nonsense"), "its greeting is malformed"),
     ],
 )
 def test_strangers_are_refused_and_written_down(tmp_path: Path, kind: str, words: bytes, why: str):
@@ -311,7 +311,7 @@ def nonsense(connection: socket.socket) -> None:
         (garbage, "not the expected protocol"),
         (at_once, "(closed by the other end|connection reset|reset by|broken pipe|endpoint is not connected)"),
         (other_version, re.escape(f"version 0.1.0 (protocol 77, Python {PYTHON}) at the other end, {OURS} here")),
-        (nonsense, "the answer makes no sense"),
+        (nonsense, "its answer is malformed"),
     ],
 )
 def test_servers_that_are_no_workers(kind: str, handle: Callable[[socket.socket], None], why: str):

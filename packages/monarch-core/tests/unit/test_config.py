@@ -15,8 +15,8 @@ import monarch.config
 from monarch._core.config import config, setting
 from monarch._core.config.address import ChannelTransport
 from monarch._core.config.config import Configuration, Configured
-from monarch._core.config.declared import KNOWN, declare
 from monarch._core.config.duration import format_duration
+from monarch._core.config.known_settings import KNOWN, declare
 from monarch._core.config.setting import DROPPED, Encoding
 from monarch.config import (
     clear_runtime_config,

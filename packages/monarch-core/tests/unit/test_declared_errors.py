@@ -118,7 +118,7 @@ def test_texts_of_core_are_made_by_the_same_function() -> None:
 def test_codes_of_our_wheels_are_declared(wheel: str) -> None:
     from importlib import import_module
 
-    from monarch._core.errors.declared import row_of
+    from monarch._core.errors.known_rows import row_of
 
     classes = [one for one in vars(import_module(f"monarch.{wheel}.errors")).values() if isinstance(one, type)]
     codes = {one._default_code for one in classes if issubclass(one, MonarchError)} - {row.code for row in ERROR_TABLE}

@@ -8,7 +8,7 @@ import pytest
 
 from monarch._core.config.address import BindSpec, ChannelTransport
 from monarch._core.config.config import Configuration
-from monarch._core.config.declared import KNOWN, declare
+from monarch._core.config.known_settings import KNOWN, declare
 from monarch._core.config.setting import SETTINGS, Encoding, Setting
 
 declare()

@@ -259,3 +259,49 @@ def test_a_batch_job_has_its_job_inside() -> None:
     copy = job_loads(BatchJob(ProcessJob({"a": 2})).dumps())
     assert isinstance(copy, BatchJob)
     assert copy._sizes() == {"a": 2}
+
+
+def test_file_that_is_no_text_is_refused(folder: Path) -> None:
+    assert "it is not UTF-8 text" in str(refused(put("x.json", b'{"schema": "\xff"}')))
+
+
+def test_missing_file_is_no_such_job(folder: Path) -> None:
+    found = refused("missing.json")
+    assert found.code == "no_such_job" and "no such job" in str(found)
+
+
+def test_feature_that_json_cannot_hold_is_named() -> None:
+    with pytest.raises(TypeError, match="feature parrot"):
+        state_file.encode("local", None, False, {}, [{"name": "parrot", "age": float("nan")}])
+
+
+def test_failed_write_leaves_the_old_file_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put("x.json", b"old")
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        state_file.replace("x.json", b"new")
+    assert os.listdir(folder) == ["x.json"] and Path("x.json").read_bytes() == b"old"
+
+
+def test_file_of_another_allocation_is_not_removed(folder: Path) -> None:
+    put("x.json", record(apply_id=str(uuid.UUID(int=1)), active=True))
+    state_file.remove("x.json", str(uuid.UUID(int=2)))
+    assert os.path.exists("x.json")
+    state_file.remove("x.json", str(uuid.UUID(int=1)))
+    assert not os.path.exists("x.json")
+    state_file.remove("x.json", str(uuid.UUID(int=1)))
+
+
+def test_file_that_cannot_be_removed_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put("x.json", record(apply_id=str(uuid.UUID(int=1)), active=True))
+
+    def refuse(path: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    with pytest.raises(StateFileError, match=r"x\.json: cannot be removed"):
+        state_file.remove("x.json", str(uuid.UUID(int=1)))

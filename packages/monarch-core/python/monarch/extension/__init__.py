@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from monarch._core.config.wheel import install_hint as install_hint
     from monarch._core.config.wheel import missing_wheel as missing_wheel
     from monarch._core.config.wheel import needs_wheel as needs_wheel
-    from monarch._core.errors.declared import error_text as error_text
     from monarch._core.errors.extension import PromiseDropped as PromiseDropped
     from monarch._core.errors.extension import PromiseFailed as PromiseFailed
     from monarch._core.errors.extension import RequestError as RequestError
     from monarch._core.errors.extension import ServiceError as ServiceError
+    from monarch._core.errors.known_rows import error_text as error_text
     from monarch._core.errors.table import ErrorRow as ErrorRow
     from monarch._core.extension.ids import HostId as HostId
     from monarch._core.extension.ids import JobId as JobId
@@ -59,8 +59,8 @@ _HOMES = {
     "config.entry_points": ("BrokenEntry", "LoadedEntry", "entry_names", "load_entry"),
     "config.setting": ("Setting",),
     "config.wheel": ("install_hint", "missing_wheel", "needs_wheel"),
-    "errors.declared": ("error_text",),
     "errors.extension": ("PromiseDropped", "PromiseFailed", "RequestError", "ServiceError"),
+    "errors.known_rows": ("error_text",),
     "errors.table": ("ErrorRow",),
     "extension.ids": ("HostId", "JobId", "ProcId", "Rank"),
     "extension.listening": ("HostEnd", "HostJoined", "Listening", "ProcJoined", "listen"),

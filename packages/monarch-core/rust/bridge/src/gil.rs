@@ -14,7 +14,7 @@ use runtime::Mailbox;
 use crate::signal::{self, SignalPipe};
 
 static EXITING: AtomicBool = AtomicBool::new(false);
-/// The main thread is at its exit handlers: threads of the user are told nothing more.
+/// The main thread is at its exit handlers: threads of the user get no more notifications.
 static LEAVING: AtomicBool = AtomicBool::new(false);
 /// The process that this one was forked from while it had a runtime; 0 if it was not.
 static FORKED_FROM: AtomicU32 = AtomicU32::new(0);

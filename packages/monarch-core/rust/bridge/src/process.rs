@@ -142,7 +142,7 @@ impl Process {
         }
     }
 
-    /// Asks the agent of a host for procs; 0: the own one.
+    /// Asks the agent of a host for procs; 0: the agent of this host.
     fn spawn_procs(&self, host: u64, procs: Vec<Plan>) -> PyResult<()> {
         gil::check_not_forked()?;
         let plan = |(uid, setup, exec, ready_ms, prefix, name, capture)| {

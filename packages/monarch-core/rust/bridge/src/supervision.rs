@@ -20,7 +20,7 @@ pub struct Mark {
     rank: u32,
 }
 
-/// The owner of the mesh, which is this process, is told of a rank.
+/// The owner of the mesh, which is this process, is notified of a rank.
 #[pyclass(frozen, get_all)]
 pub struct Tell {
     mesh: u64,
@@ -89,7 +89,7 @@ impl Supervision {
         self.with(|s| s.created(MailboxId(mesh), as_owner(owner), kind, procs.into_iter().map(ProcUid).collect()));
     }
 
-    /// Nobody is told of its failures.
+    /// No owner is notified of its failures.
     fn disown(&self, mesh: u64) {
         self.with(|s| s.disown(MailboxId(mesh)));
     }

@@ -101,7 +101,7 @@ impl Timeline {
         self.wake();
     }
 
-    /// This thread is one that was enrolled; the root is told when nothing can happen any more.
+    /// This thread is one that was enrolled; the root is notified when nothing can happen any more.
     #[pyo3(signature = (group, root=false))]
     fn enter(&self, group: u64, root: bool) {
         self.inner.enter(group, root);

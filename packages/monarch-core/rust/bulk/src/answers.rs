@@ -27,7 +27,7 @@ pub fn answer(registry: &Arc<Registry>, request: &Request, number: u64, who: imp
     })
 }
 
-/// A drop that has to wait until no device can reach the memory; `done` is told then.
+/// A drop that has to wait until no device can reach the memory; `done` is called then.
 pub fn drop_exported(registry: &Arc<Registry>, id: &Id, number: u64, who: impl FnOnce() -> String, done: Completion) -> Outcome<()> {
     end(registry, id, number, who, Some(done))
 }

@@ -85,7 +85,7 @@ impl Block {
         self.segment.fd.as_fd()
     }
 
-    /// Its number among all that there ever were; whoever asks is told when it is freed.
+    /// Its number among all that there ever were; `exports` reports when it is freed.
     pub fn watched(&self, exports: &Arc<Exports>) -> u64 {
         self.told.get_or_init(|| exports.clone());
         self.serial

@@ -1,7 +1,7 @@
 //! Memory that devices reach without asking anybody: it stays where it is until they have been told that it has ended.
 //!
 //! Whoever drives the devices holds an export for each registration that they know. When the registration ends, or an allocation that
-//! was looked up is freed, it is told by a descriptor that becomes readable; it takes the memory from the devices, and lets go.
+//! was looked up is freed, a descriptor becomes readable; the driver takes the memory from the devices, and lets go.
 
 use std::collections::HashMap;
 use std::io;

@@ -245,7 +245,7 @@ impl Registry {
         Ok(change(unsafe { AtomicU64::from_ptr(pin.range.address as *mut u64) }))
     }
 
-    /// Ends a registration, if it has not ended yet; `done` is told when nobody copies any more.
+    /// Ends a registration, if it has not ended yet; `done` is called when no copy uses it any more.
     pub fn end(&self, id: &Id, how: &str, done: Option<Completion>) {
         let mut state = lock(&self.state);
         let (mut ended, mut ids) = (vec![], vec![]);
@@ -283,7 +283,7 @@ impl Registry {
         self.settle();
     }
 
-    /// Devices are going to know of it; until they are told that it has ended, its memory stays.
+    /// Devices are going to know it; its memory stays until they have been notified of its end.
     pub fn export(self: &Arc<Self>, id: &Id, epoch: u64) -> Outcome<Range> {
         let found = self.find(id)?;
         if found.epoch != epoch {

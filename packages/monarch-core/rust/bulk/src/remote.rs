@@ -256,7 +256,7 @@ impl Remote {
         }
     }
 
-    /// Moves bytes of a buffer that is held. `moved` is told how many, as they move.
+    /// Moves bytes of a buffer that is held. `moved` gets their number, as they move.
     ///
     /// # Safety
     /// The local range is valid, and for writing unless `write`.

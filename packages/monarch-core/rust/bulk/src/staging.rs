@@ -83,7 +83,7 @@ impl Stage {
         Ok(Stage { line, ring: Ring::of(fd)? })
     }
 
-    /// Copies; after an error the stage is of no use any more. `moved` is told of each piece.
+    /// Copies; after an error the stage is of no use any more. `moved` is called for each piece.
     ///
     /// # Safety
     /// The local range is valid, and for writing unless the request is a write.

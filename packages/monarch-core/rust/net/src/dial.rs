@@ -340,7 +340,7 @@ fn read_answer(opened: &mut Opened, buf: &mut Vec<u8>) -> Result<Option<usize>, 
         if let Some(head) = buf.get(..4).and_then(|b| <[u8; 4]>::try_from(b).ok()) {
             let len = u32::from_le_bytes(head) as usize;
             if len > LIMIT {
-                return Err(NoStream::Network("the answer makes no sense".to_owned()));
+                return Err(NoStream::Network("its answer is malformed".to_owned()));
             }
             if buf.len() >= 4 + len {
                 return Ok(Some(4 + len));

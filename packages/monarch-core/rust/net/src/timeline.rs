@@ -32,7 +32,7 @@ struct Wait {
     deadline: Option<Instant>,
     /// The group of the thread; none for one that time does not wait for.
     group: Option<u64>,
-    /// The thread that is told when nothing can happen any more.
+    /// The thread that is notified when nothing can happen any more.
     is_root: bool,
     stuck: bool,
     /// Among waits with the same deadline.
@@ -197,7 +197,7 @@ impl Timeline {
     }
 
     /// Nobody can do anything: moves to the earliest deadline, or to `timer` if that is no later (and then gives true, the timer is the
-    /// caller's), and wakes whose it is. With nothing due at all the root thread is told. None if there was nothing to do.
+    /// caller's), and wakes whose it is. With nothing due at all the root thread is notified. None if there was nothing to do.
     pub(crate) fn jump(&self, timer: Option<Instant>) -> Option<bool> {
         let mut state = lock(&self.state);
         if !state.is_idle() {

@@ -317,7 +317,7 @@ impl Trunk {
                     row += n;
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // The reader is told any other error too, and reports it.
+                // The reader gets any other error too, and reports it.
                 Err(_) => break,
             }
         }

@@ -1,4 +1,4 @@
-//! Who answers for what in one process, and who is told when some of it fails.
+//! Ownership in one process: the owner of each mesh, and the receiver of each failure.
 //!
 //! Only decisions: no input, no output, no clock. What happened goes in as a call (a mesh was made, an actor failed, procs
 //! ended), what is to be done comes out as a list of actions, in order. Each process has one, for the meshes that it owns and
@@ -20,7 +20,7 @@ pub enum Owner {
     Process,
     /// An actor that lives in this process.
     Actor(MailboxId),
-    /// Nobody is told: whoever uses the mesh sees its failure.
+    /// No owner is notified: callers of the mesh see its failure.
     Nobody,
 }
 
@@ -42,7 +42,7 @@ pub struct Member {
 pub enum Action {
     /// From now on this rank counts as failed (or as stopped, if that was asked for): slices that contain it are refused.
     Mark(Member),
-    /// The process is told: at the root, the fault hook decides.
+    /// The process is notified: at the root, the fault hook decides.
     Tell(Member),
     /// The actor's `__supervise__` decides, when its turn comes.
     Ask { actor: MailboxId, about: Member },
@@ -83,7 +83,7 @@ struct Actor {
     over: bool,
 }
 
-/// Meshes by birth, so that who is told first does not hang on a hash.
+/// Meshes by birth, so that the order of notifications does not depend on a hash.
 type Births = BTreeSet<(u64, MailboxId)>;
 
 #[derive(Default)]

@@ -51,7 +51,7 @@ pub struct Gathering {
 }
 
 impl Gathering {
-    /// Takes the body of the next piece; the whole run when it was the last one. `fresh` is told of memory that is about to be filled.
+    /// Takes the body of the next fragment; the whole run when it was the last one. `fresh` gets memory that is about to be filled.
     pub fn take(&mut self, body: &[u8], fresh: impl FnOnce(&mut Vec<u8>)) -> Result<Option<Vec<u8>>, DecodeError> {
         let mut c = Cursor::new(body);
         let left = c.u32()? as usize;

@@ -12,7 +12,7 @@ pub struct Ended {
     pub uid: ProcUid,
     /// All of a host is gone, with its procs.
     pub host: bool,
-    /// Why, for those who are told: an encoded `ProcEnd`.
+    /// The exit reason: an encoded `ProcEnd`.
     pub why: Arc<[u8]>,
 }
 

@@ -123,7 +123,7 @@ class StateFileError(JobError):
 
 
 class BackendMissingError(JobError, ImportError):
-    """What a backend needs is not installed: an extra, or a command of the machine."""
+    """A requirement of a backend is not installed: an extra, or a command of the machine."""
 
     __module__ = "monarch.job"
     _default_code = "backend_missing"

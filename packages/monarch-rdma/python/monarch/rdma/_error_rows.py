@@ -16,7 +16,7 @@ from monarch.rdma.errors import (
 
 ROWS = (
     ErrorRow("rdma_failed", RDMAError, "anything below; the base of what `monarch.rdma` raises", "{what}"),
-    ErrorRow("rdma_init", RdmaInitError, "nothing can carry the bytes, or a setting makes no sense", "{what}"),
+    ErrorRow("rdma_init", RdmaInitError, "nothing can carry the bytes, or a setting is malformed", "{what}"),
     ErrorRow("rdma_timeout", RDMATimeoutError, "time was up before all bytes had been moved", "{what}"),
     ErrorRow("rdma_released", RDMAReleasedError, "the buffer was dropped, or its owner's process has exited in good order", "{what}"),
     ErrorRow("rdma_peer_lost", RDMAPeerLostError, "the owner's process died", "{what}"),

@@ -14,7 +14,7 @@ from monarch._core.actor.events import EVENT_ABORT, EVENT_FAILURE, EVENT_UNDELIV
 from monarch._core.call.actor import is_coroutine_function
 from monarch._core.call.context import set_context
 from monarch._core.errors.errors import ExitReason, MeshFailure
-from monarch._core.process.fork import is_child, leave, leave_if_child
+from monarch._core.process.forked_child import is_child, leave, leave_if_child
 from monarch._core.process.hook_answer import verdict
 
 TYPE_CHECKING = False

@@ -21,7 +21,7 @@ from monarch._core.call.mesh_info import MeshInfo
 from monarch._core.config import config
 from monarch._core.errors.errors import ExitReason, MeshFailure
 from monarch._core.process.above import above
-from monarch._core.process.fork import leave_if_child
+from monarch._core.process.forked_child import leave_if_child
 from monarch._core.process.hook_answer import verdict
 from monarch._core.process.last_resort import end_process
 from monarch._core.process.owner import Owner
@@ -555,7 +555,7 @@ class LocalActor:
         return True
 
     def give_up_stop(self, reason: str) -> None:
-        """What runs cannot be cancelled, and may never end: nobody waits for it any more. Called on the housekeeping thread."""
+        """A body that runs cannot be cancelled, and may never end: the stop waits for it no more. Called on the housekeeping thread."""
         from monarch._core.supervise.supervision import CLIENT_EXITS
 
         wire = self.stopped_failure().to_wire()

@@ -184,7 +184,7 @@ class _Logger:
 class Actor(MeshTrait):
     """Base class of all actors. An instance lives in one process, on one thread, and handles one message at a time.
 
-    Optional hooks: `__supervise__(failure) -> bool` is told when something that the actor owns has failed, `__cleanup__(exc)` runs when it
+    Optional hooks: `__supervise__(failure) -> bool` is called when a mesh that the actor owns has failed, `__cleanup__(exc)` runs when it
     ends, `_handle_undeliverable_message(envelope)` when a port message it sent comes back.
     """
 
@@ -238,7 +238,7 @@ class Actor(MeshTrait):
 
 
 class ActorClass:
-    """What the runtime knows of a class: its endpoints, whether it runs on an event loop, its hooks."""
+    """The runtime's view of a class: its endpoints, whether it runs on an event loop, its hooks."""
 
     __slots__ = ("__weakref__", "cleanup", "endpoints", "is_async", "supervise", "undeliverable")
 

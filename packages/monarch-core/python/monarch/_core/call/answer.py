@@ -31,7 +31,7 @@ def pack_plain_error(exc: BaseException) -> bytes:
 
 
 def endpoint_error(result: Result, mesh: str, method: str) -> BaseException:
-    """What the caller raises: an `ActorError` around an exception of the endpoint, an exception from its port as it is."""
+    """The exception that the caller raises: an `ActorError` around an exception of the endpoint, an exception from its port as it is."""
     packed, *origin = marshal.loads(result.raw())
     if origin:
         return actor_error(result, mesh, method)

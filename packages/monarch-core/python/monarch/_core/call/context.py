@@ -1,4 +1,4 @@
-"""Who runs here: the actor of the current message, or the root client."""
+"""The current actor: that of the message in hand, or the root client."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Instance:
 
 
 class Context:
-    """`actor_instance`: who runs; `message_rank`: its position in the mesh that the caller addressed."""
+    """`actor_instance`: the actor that runs; `message_rank`: its position in the mesh that the caller addressed."""
 
     __slots__ = ("actor_instance", "message_rank")
 

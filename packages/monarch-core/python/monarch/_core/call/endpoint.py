@@ -153,7 +153,7 @@ class Endpoint(Generic[P, R]):
         return iter([Future._of(cell, self._arrival_result(i), i) for i in range(self._size)])
 
     def broadcast(self, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Sends to all actors and waits for nobody; an exception in the endpoint fails its actor."""
+        """Sends to all actors and waits for none; an exception in the endpoint fails its actor."""
         self._check(args, kwargs)
         refused = self._refused()
         if refused is not None:

@@ -1,4 +1,4 @@
-"""What the client knows of a host that is lost: where it was to join, and why it has not or is gone."""
+"""A lost host as the client knows it: its address, and the reason for which it did not join or was lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def may_be_lost(reason: ExitReason) -> bool:
 
 
 def why_lost(info: MeshInfo, failure: MeshFailure) -> MonarchError | None:
-    """What is behind the loss of the host of a failed rank, such as the end of the job that started it; known in the client only."""
+    """The cause of the loss of the host of a failed rank, such as the end of the job that started it; known in the client only."""
     if not may_be_lost(failure.reason) or not failure.crashed_ranks:
         return None
     attachment, rank = _attached(info, failure.crashed_ranks[0])

@@ -1,4 +1,4 @@
-"""What one process knows of one mesh, shared by all its handles: who is in it, and who of them has failed."""
+"""One mesh in one process, shared by all its handles: its ranks, and those of them that have failed."""
 
 from __future__ import annotations
 

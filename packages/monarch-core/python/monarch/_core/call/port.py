@@ -223,7 +223,7 @@ def reply_port(actor: LocalActor, call: Call) -> Port[Any]:
 
 
 class UndeliverableMessageEnvelope:
-    """A port message that came back: who sent it, where to, and why it could not be delivered."""
+    """A port message that came back: its sender, its port, and the reason for which it could not be delivered."""
 
     __slots__ = ("_dest", "_error", "_sender")
 

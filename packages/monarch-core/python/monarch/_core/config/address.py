@@ -184,7 +184,7 @@ class ChannelAddr:
 
     @property
     def loopback(self) -> bool:
-        """Whether the host is this machine's loopback, as far as its spelling tells."""
+        """Whether the host is this machine's loopback, as far as its spelling shows."""
         host = (self.host or "").lower()
         return host in ("localhost", "::1") or _is_loopback_ip(host)
 

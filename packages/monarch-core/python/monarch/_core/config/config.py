@@ -5,14 +5,14 @@ change of any layer builds a new effective dict and puts it in place in one step
 `configure`. The environment is read once, when the first value is needed.
 
 What is sent to procs are plain values (`pushed_values`); they become the pushed layer there (`apply_pushed`). Settings of other wheels are
-declared late (`declared`): what was set or sent before holds for them too.
+declared late (`known_settings`): what was set or sent before holds for them too.
 """
 
 from __future__ import annotations
 
 from _thread import RLock
 
-from monarch._core.config.declared import KNOWN, declare, known, unknown
+from monarch._core.config.known_settings import KNOWN, declare, known, unknown
 from monarch._core.config.setting import Encoding, Setting
 
 TYPE_CHECKING = False
@@ -165,7 +165,7 @@ class Configuration:
     def pushed_values(self, elsewhere: bool = True) -> Values:
         """What procs are sent: plain values of all keys that are not local and differ from their default.
 
-        Procs that are not `elsewhere` have the environment of this process: they find there what it says of other wheels' keys.
+        Procs that are not `elsewhere` have the environment of this process: they find the values of other wheels' keys there.
         """
         view = self.whole() if elsewhere else self.view()
         values = {
@@ -369,7 +369,7 @@ def reload_config_from_env() -> None:
 
 
 def reset_config_to_defaults() -> None:
-    """Give every key its default, whatever the environment says; `reload_config_from_env` brings the environment back."""
+    """Give every key its default, whatever its environment variable; `reload_config_from_env` brings the environment back."""
     _process.reset()
 
 

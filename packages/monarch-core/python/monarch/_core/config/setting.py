@@ -1,7 +1,7 @@
 """The table of core's settings: what there is to configure, with types, defaults, variables and meaning.
 
 The code that layers values (`config`) and the page in the docs (`tools.gen_settings`) both read this table, so neither can say
-something that the other does not. Adding a setting is adding a line. Other wheels declare theirs with the same class (`declared`).
+something that the other does not. Adding a setting is adding a line. Other wheels declare theirs with the same class (`known_settings`).
 """
 
 from __future__ import annotations

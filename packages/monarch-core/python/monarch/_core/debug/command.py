@@ -26,7 +26,7 @@ _SIMPLE = {"l": "list", "c": "continue", "h": "help", "q": "quit"}
 
 
 class ParseError(ValueError):
-    """The input is no command; the text says why."""
+    """The input is no command; the text has the reason."""
 
 
 class Attach(NamedTuple):

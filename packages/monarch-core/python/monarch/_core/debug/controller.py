@@ -23,7 +23,7 @@ _KEPT = 1 << 16
 
 
 class PendingSession:
-    """What the controller knows of a session. It stands if it waits for a line, else it runs."""
+    """A session as the controller knows it. It stands if it waits for a line, else it runs."""
 
     def __init__(self, id: int, info: DebugSessionInfo) -> None:
         self.id = id

@@ -1,6 +1,6 @@
 """`breakpoint()` in an actor opens a session of the remote debugger; elsewhere it does what it always does.
 
-The hook is installed with the first actor of a process, unless somebody has put another one there, and costs nothing until it is called.
+The hook is installed with the first actor of a process, unless another one is installed there, and costs nothing until it is called.
 """
 
 from __future__ import annotations

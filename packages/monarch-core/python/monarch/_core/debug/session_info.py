@@ -24,7 +24,7 @@ _HEADER = ("actor", "rank", "coordinates", "host", "function", "line")
 
 
 def table(infos: list[DebugSessionInfo]) -> str:
-    """One line a session below a header; says so if there is none."""
+    """One line a session below a header; a sentence if there is none."""
     if not infos:
         return "No debug sessions.\n"
     rows = [_HEADER, *(_row(info) for info in infos)]

@@ -47,7 +47,7 @@ def fill(row: str, /, **fields: object) -> str:
 def _hint(code: str) -> str | None:
     row = _row(code)
     if row is None:
-        from monarch._core.errors.declared import row_of
+        from monarch._core.errors.known_rows import row_of
 
         row = row_of(code)
     return row.hint if row else None
@@ -165,7 +165,7 @@ class MeshFailure:
         return tuple(decode(_first(self)[0]._recent))
 
     def report(self) -> str:
-        """The whole story: culprit and cause first, then who passed it on, traceback, last output and a hint."""
+        """The full report: culprit and cause first, then the owners that passed the failure on, traceback, last output and a hint."""
         return failure_report(self)
 
     def _plain(self) -> tuple[Any, ...]:
@@ -496,7 +496,7 @@ class ActorError(MonarchError):
 
 
 class SupervisionError(MonarchError, RuntimeError):
-    """What was called has failed or was stopped; `failure` says more, `endpoint` is the call, like `work.step()`."""
+    """The called actors have failed or were stopped; `failure` has the details, `endpoint` is the call, like `work.step()`."""
 
     __module__ = "monarch.actor"
     _default_code = "actor_failed"
@@ -547,7 +547,7 @@ class AttachError(MonarchError, RuntimeError):
 
 
 class VersionMismatch(AttachError):
-    """The two sides speak different wire versions or run different minor versions of Python."""
+    """The two sides have different wire versions, or run different minor versions of Python."""
 
     __module__ = "monarch.actor"
     _default_code = "version_mismatch"

@@ -1,4 +1,4 @@
-"""Every code that an error of core carries, with its text and its hint. Other wheels declare theirs with the same class (`declared`).
+"""Every code that an error of core carries, with its text and its hint. Other wheels declare theirs with the same class (`known_rows`).
 
 The texts of `errors` are made from this table and `docs/errors.md` is generated from it. It is data, loaded when the first error is made.
 """

@@ -48,7 +48,7 @@ def _tracer(process: LocalProcess) -> int:
 
 
 def pending_call() -> CallCell:
-    """What a future waits for, to be filled by `complete` or by native code."""
+    """A pending call: a future waits for it, and `complete` or native code fills it."""
     return current_process().native.cell(FIRST_ERROR, 1, [])
 
 

@@ -46,7 +46,7 @@ class MeshMethods(Protocol):
 
 
 class MeshView(NamedTuple):
-    """What a mesh consists of. `procs`, `hosts` and `ranks` are in the order of its ranks; `ranks` are those of the spawned mesh."""
+    """The members of a mesh. `procs`, `hosts` and `ranks` are in the order of its ranks; `ranks` are those of the spawned mesh."""
 
     name: str
     job: JobId

@@ -1,4 +1,4 @@
-"""How long an observer waits between two looks at the rings.
+"""The pause of an observer between two looks at the rings.
 
 A look costs the same whether there is one new event or thousands, so looks are rare; but a ring that goes round between two looks loses
 events. The pause is halved while the fullest ring has filled by more than `FULL` since the last look, and doubled up to the longest one

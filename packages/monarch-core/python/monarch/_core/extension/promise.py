@@ -128,7 +128,7 @@ def _native_result(name: str, decode: Callable[[bytes], Any], call: CallCell) ->
 
 
 def promise(name: str) -> Promise[Any]:
-    """A new promise; `name` says what is waited for, in errors. The client is started in a script that has none.
+    """A new promise; `name` names it in errors. The client is started in a script that has none.
 
     >>> from monarch.extension import promise
     >>> p = promise("the answer")

@@ -14,7 +14,7 @@ from monarch._core.extension.membership import end_of
 from monarch._core.extension.thread import extension_thread, report_raised
 from monarch._core.pickle.remote_exception import raised_text
 from monarch._core.process.current import current_process, refuse_in_child
-from monarch._core.process.fork import is_child
+from monarch._core.process.forked_child import is_child
 from monarch._core.process.process import NAMED
 
 TYPE_CHECKING = False

@@ -28,9 +28,9 @@ def attach_to_workers(
     """The hosts whose agents run at these addresses (`monarch worker`), as a mesh with one dimension `hosts`, in this order.
 
     An address is a string such as `tcp://host:22222` or a `Future` of one. Returns at once; `initialized` is done when all have joined and
-    raises `AttachError` (`.hosts`: address to reason) if one has not within `mesh_attach_config_timeout`. `secret` (bytes, or the path of
-    a file that only its owner may read), `private_key` with `ca` (PEM, or paths), or `insecure=True` say how both sides know each other;
-    `ValueError` if an address needs one of them. Errors name a host by `name` and rank while its address is not known.
+    raises `AttachError` (`.hosts`: address to reason) if one has not within `mesh_attach_config_timeout`. `secret` (bytes, or the path of a
+    file that only its owner may read), `private_key` with `ca` (PEM, or paths), or `insecure=True` are the credentials by which both sides
+    authenticate; `ValueError` if an address needs one of them. Errors name a host by `name` and rank while its address is not known.
     """
     process = current_process()
     if not process.is_client or process.universe is not None:

@@ -1,4 +1,4 @@
-"""How a process is started when the usual way will not do."""
+"""The start of a proc by a command, in place of a fork of the zygote."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class HostMesh(MeshTrait):
         """Spawns processes on every host; the mesh has the hosts' dimensions, then those of `per_host` (label to size).
 
         `bootstrap` runs in each before any actor; `proc_bind` has one dict per process of a host (`cpus`, `physcpubind`, `cpunodebind`,
-        `membind`); `bootstrap_command` says how to start them. Returns at once; `initialized` tells of failures.
+        `membind`); `bootstrap_command` starts them. Returns at once; `initialized` raises failures.
         """
         self._check_usable()
         if per_host is not None and not hasattr(per_host, "keys"):
@@ -275,7 +275,7 @@ _PROCS_PER_HOST = 1 << 16
 
 
 def host_extent(hosts: HostMesh, per_host: dict[str, int]) -> Extent:
-    """The hosts' dimensions followed by those of one host; `ValueError` if they share a label or a size makes no sense."""
+    """The hosts' dimensions followed by those of one host; `ValueError` if they share a label or a size is malformed."""
     shared = [label for label in per_host if label in hosts._labels]
     if shared:
         raise ValueError(f"per_host dimensions {shared} overlap with host labels {list(hosts._labels)}")

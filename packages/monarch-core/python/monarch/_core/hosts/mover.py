@@ -1,4 +1,4 @@
-"""Who moves large parts of messages to processes of other hosts: an entry point of the group `monarch.bulk`, or nobody.
+"""The bulk transport of large parts between hosts: an entry point of the group `monarch.bulk`, or none.
 
 Without one they go through the agents, as everything does. With one, a part of so many bytes stays in the sender's shared memory, and
 its receiver fetches it from there, from process to process: that is native code of this package, on both sides, so only the sender needs
@@ -15,7 +15,7 @@ GROUP = "monarch.bulk"
 
 
 class Mover(Protocol):
-    """What an entry point of the group names; loaded when a process first sends something large to another host."""
+    """The object of an entry point of the group; loaded when a process first sends a large part to another host."""
 
     def least(self) -> int | None:
         """From how many bytes on a part is better fetched by its receiver; None: none is, as long as this process lives."""

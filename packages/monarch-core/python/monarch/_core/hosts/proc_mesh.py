@@ -164,7 +164,7 @@ class ProcMesh(MeshTrait):
         return received_host_mesh(*self._hosts)
 
     async def logging_option(self, stream_to_client: bool = False, aggregate_window_sec: float | None = None, level: int = 20) -> None:
-        """Says what becomes of the output of these processes, which must be up, from now on.
+        """Sets the destination of the output of these processes, which must be up, from now on.
 
         `level` is the one of `logging` in them. With `aggregate_window_sec` lines that are equal up to numbers are shown together, as
         `[{N} similar log lines] {sample}`, at most so many seconds after the first of them; None ends that, with what was counted on the
@@ -283,7 +283,7 @@ def replaced(cls: Any) -> Any:
 
 
 def replaced_engine() -> Callable[[ProcMesh], Any] | None:
-    """What a test has put in the place of tensor engines, for the actor that runs here."""
+    """The replacement of tensor engines by a test, for the actor that runs here."""
 
     patches = loaded_module("monarch._core.testing.patching")
     if patches is None:

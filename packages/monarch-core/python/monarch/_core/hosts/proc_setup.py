@@ -27,7 +27,7 @@ CONTRIBUTE, START, STOP = "contribute", "start", "stop"
 
 
 class ProcSetup:
-    """What the procs of a new mesh are to know and in what environment they start.
+    """The set-up of the procs of a new mesh, and the environment that they start in.
 
     `name` and `size` are those of the mesh. The spawner's hooks set values and variables; the hooks in the procs read them.
     """

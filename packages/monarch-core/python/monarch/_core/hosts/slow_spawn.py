@@ -1,4 +1,4 @@
-"""Who is missing: a mesh of procs that is not ready after ten seconds is logged, and again every ten.
+"""Slow spawns: a mesh of procs that is not ready after ten seconds is logged with its missing procs, and again every ten.
 
 As long as somebody holds its handle, or a call to `initialized`; a mesh that nobody waits for is nobody's delay.
 """

@@ -1,4 +1,4 @@
-"""How agents that this client starts are listened at, chosen once before anything is used."""
+"""The transport of agents that this client starts, chosen once, before the first use of Monarch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _enabled: BindSpec | None = None
 def enable_transport(transport: ChannelTransport | str) -> None:
     """Says how agents started by this client listen: a `ChannelTransport`, its short name (`tcp`, `ipc`, `tls`), or a URL.
 
-    Workers that somebody else started do not need it: the client only dials out. `RuntimeError` after Monarch has been used, or for a
+    Workers that were started in another way do not need it: the client only dials out. `RuntimeError` after Monarch has been used, or for a
     second, different value; the same value again changes nothing. `ValueError` for what cannot be listened at.
     """
     global _enabled

@@ -36,7 +36,7 @@ class Trust:
 
 
 class Given:
-    """What a user gave: checked once, then asked for each address."""
+    """The credentials that a user gave: checked once, then matched with each address."""
 
     def __init__(
         self, secret: bytes | str | os.PathLike[str] | None, private_key: bytes | str | None, ca: bytes | str | None, insecure: bool
@@ -60,7 +60,7 @@ class Given:
         self._secret = None if secret is None else read_secret(secret)
 
     def is_as(self, other: Given, address: str) -> bool:
-        """The same was given for this address: who shows something else is to be checked anew."""
+        """Whether the same was given for this address: other credentials are to be checked anew."""
         from monarch._core.config.address import ChannelAddr
 
         place = ChannelAddr.parse(address)
@@ -87,7 +87,7 @@ class Given:
 
 
 def read_secret(secret: bytes | str | os.PathLike[str]) -> bytes:
-    """The secret itself, or what a file has that nobody else may read. `ValueError` names the file and what is wrong with it."""
+    """The secret itself, or the contents of a file that only its owner may read. `ValueError` names the file and its problem."""
     if isinstance(secret, bytes | bytearray):
         if len(secret) < 16:
             raise ValueError(f"a secret of {len(secret)} bytes is too short: 16 at least, better 32 random ones")

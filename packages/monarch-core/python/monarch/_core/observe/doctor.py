@@ -274,8 +274,8 @@ def extensions() -> Iterator[Line]:
     """The entry points of other wheels that are left out, with the traceback of each; a line if there is none."""
     import logging
 
-    from monarch._core.config import declared as settings
-    from monarch._core.errors import declared as errors
+    from monarch._core.config import known_settings as settings
+    from monarch._core.errors import known_rows as errors
 
     count = sum(1 for group in groups() for _ in load_entries(group))
     log = logging.getLogger("monarch.extension")

@@ -39,7 +39,7 @@ def agents() -> list[int]:
 
 
 def look(what: int, timeout: float = _TIMEOUT) -> list[Look]:
-    """Asks all jobs of this user on this machine, at the same time: one that does not answer delays nobody else's answer."""
+    """Asks all jobs of this user on this machine, at the same time: a job that does not answer delays no other one."""
     found: list[Look] = []
 
     def ask(agent: int) -> None:
@@ -114,7 +114,7 @@ def parts(one: Look) -> list[dict[str, Any] | None]:
 
 
 def actors_of(proc: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a proc said of its actors; none if it said nothing."""
+    """The actors of a proc, from its answer; none without an answer."""
     return proc["answer"]["actors"] if proc["answer"] else []
 
 

@@ -102,7 +102,7 @@ class Console:
         return self.last is not None and self.last.locked()
 
     def close(self) -> None:
-        """What is printed from now on goes where it goes without a notebook; the thread ends."""
+        """Lines that are printed from now on go where they go without a notebook; the thread ends."""
         for number in (1, 2):
             os.dup2(number, self.writes[number - 1])
         os.close(self.writes[2])

@@ -1,4 +1,4 @@
-"""How an exception crosses processes: what can be pickled goes as it is, type, text and traceback go always.
+"""Exceptions between processes: an exception that can be pickled is sent as it is; type, text and traceback are always sent.
 
 The formatted traceback is made where the exception was raised, while its frames exist. Frames of this package are left out, so that it
 starts at user code.

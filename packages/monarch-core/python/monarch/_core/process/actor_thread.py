@@ -34,7 +34,7 @@ class ActorThread(threading.Thread):
 
 
 class ReportingActorThread(ActorThread):
-    """What is raised around the code of the actor fails the actor."""
+    """An exception around the code of the actor fails the actor."""
 
     def __init__(self, actor: LocalActor) -> None:
         super().__init__(target=actor.run, name=f"actor {actor.info.name}", daemon=True)

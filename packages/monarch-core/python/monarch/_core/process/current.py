@@ -7,7 +7,7 @@ from _contextvars import ContextVar
 from _thread import RLock
 
 from monarch._core.process.above import above
-from monarch._core.process.fork import become_child, watch
+from monarch._core.process.forked_child import become_child, watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

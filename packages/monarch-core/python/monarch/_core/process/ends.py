@@ -1,4 +1,4 @@
-"""How the processes that this one knew have ended, as far as its housekeeping thread has dealt with it."""
+"""The ends of processes that this one knew, as far as its housekeeping thread has handled them."""
 
 from __future__ import annotations
 

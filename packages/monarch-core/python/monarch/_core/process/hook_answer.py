@@ -1,12 +1,12 @@
-"""What a hook of the user has answered."""
+"""The result of a hook of the user."""
 
 from __future__ import annotations
 
-from monarch._core.process.fork import leave_if_child
+from monarch._core.process.forked_child import leave_if_child
 
 
 def verdict(hook: str, answer: object) -> bool:
-    """Whether a hook says that it has dealt with something; raises if what it gave back says nothing."""
+    """Whether the result of a hook means that it has handled the failure; `TypeError` for an awaitable."""
     leave_if_child()
     if hasattr(type(answer), "__await__"):
         close = getattr(answer, "close", None)

@@ -1,4 +1,4 @@
-"""How the main thread is interrupted where Ctrl-C would not do it."""
+"""Interrupts of the main thread: after Ctrl-C, and by other threads where Ctrl-C would not reach it."""
 
 from __future__ import annotations
 

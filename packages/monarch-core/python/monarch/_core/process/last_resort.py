@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from monarch._core.process.fork import leave_if_child
+from monarch._core.process.forked_child import leave_if_child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Code of other wheels that somebody waits for, within a time limit."""
+"""Calls of other wheels' code with a time limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TimeLimit(TimeoutError):
 def within(limit: float, function: Callable[[], object]) -> None:
     """Runs it on a thread of its own and waits for it, `limit` seconds at most. Raises what it raises, and `TimeLimit`.
 
-    What is not done by then goes on; nobody waits for it.
+    Code that is not done by then goes on, and the caller does not wait for it.
     """
     done = allocate_lock()
     done.acquire()

@@ -37,7 +37,7 @@ _OF_HOST = "MONARCH_LOG_DIR_OF_HOST"
 
 
 def export(agent: int) -> None:
-    """Called by an agent, before it has procs: whoever spawns them, what they write down is with what it does."""
+    """Called by an agent before it has procs, so that the logs of its procs and its own are in one directory."""
     os.environ[_OF_HOST] = job_directory(agent)
 
 

@@ -1,4 +1,4 @@
-"""Who owns meshes in a process: an actor of it, or the process itself (the root client)."""
+"""The owners of meshes in a process: its actors, and the process itself (the root client)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Owner:
         self.spawned: list[MeshInfo] | None = None
 
     def meshes(self) -> list[OwnedMesh]:
-        """What it owns, oldest first."""
+        """The meshes that it owns, oldest first."""
         owned = self.process.owned
         # One that ends meanwhile is no longer there.
         found = map(owned.get, self.process.supervision.owned(self.mailbox))

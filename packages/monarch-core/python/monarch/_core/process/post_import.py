@@ -1,4 +1,4 @@
-"""Doing something to a module once it is there, without importing it for that."""
+"""Functions that run after the import of a module by other code."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class LocalProcess:
         return end.pid if end is not None else dict(self.native.alive_procs()).get(proc)
 
     def share(self) -> None:
-        """A handle is being pickled outside a message: whoever unpickles it must find the agent."""
+        """A handle is being pickled outside a message: the process that unpickles it must find the agent."""
         if self.is_client:
             self.native.open_door()
         elif not self.is_shared:

@@ -1,4 +1,4 @@
-"""What forgets: a process that remembers those that come and go stays small."""
+"""Bounded memories: a process that remembers many short-lived objects stays small."""
 
 from __future__ import annotations
 

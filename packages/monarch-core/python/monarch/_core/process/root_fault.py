@@ -1,4 +1,4 @@
-"""Failures that reach the root: the fault hook, and what becomes of a script that has one unhandled.
+"""Failures that reach the root: the fault hook, and the end of a script that has one unhandled.
 
 Who must be told is decided on the housekeeping thread. The hook is the user's code and may block, or call actors whose messages wait for
 the housekeeping thread: it runs on a thread of its own, one failure after another.
@@ -10,7 +10,7 @@ import sys
 from _thread import allocate_lock
 
 from monarch._core.process import interrupt
-from monarch._core.process.fork import leave_if_child
+from monarch._core.process.forked_child import leave_if_child
 from monarch._core.process.recent import Recent
 from monarch._core.process.runtime_log import ERROR, INFO, failure_event
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def unhandled_fault_hook(failure: MeshFailure) -> None:
-    """Called for each failure that nobody handled. Replace the module attribute to decide otherwise; returning drops the failure."""
+    """Called for each failure that no owner handled. Replace the module attribute to decide otherwise; returning drops the failure."""
     sys.exit(1)
 
 
@@ -132,7 +132,7 @@ def abandoned(process: LocalProcess) -> None:
 
 
 def act_at_exit(process: LocalProcess) -> None:
-    """The script ends without having looked: the hook acts now. Nobody can be interrupted any more."""
+    """The script ends without having observed the failure: the hook acts now. No thread can be interrupted any more."""
     global _given_up
     interrupt.leave()
     with _lock:

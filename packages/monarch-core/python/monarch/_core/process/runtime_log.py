@@ -112,7 +112,7 @@ def _configure() -> None:
 
 
 def event(name: str, level: int = INFO, said: bool = False, **fields: object) -> None:
-    """Something has happened; `detail` says it in words. `said`: the user hears of it in another way, so stderr shows it from `info` on.
+    """Writes an event; `detail` is its text. `said`: the user is notified in another way too, so stderr shows it from `info` on.
 
     Fields that are None are left out.
     """
@@ -191,7 +191,7 @@ def procs_spawned(info: MeshInfo) -> None:
 
 
 def proc_ended(uid: int, end: ProcessEnd) -> None:
-    """A process that this one knows has ended; its spawner says so."""
+    """A process that this one knows has ended; its spawner logs that."""
     mesh, rank = _spawned.pop(uid, (None, None))
     if mesh is not None:
         lost = not end.is_stop and end.kind != "returned"
@@ -213,7 +213,7 @@ def proc_unresponsive(uid: int, evidence: str, stacks: bytes) -> None:
 
 
 def failure_event(name: str, level: int, failure: MeshFailure, owner: str) -> None:
-    """What becomes of a failure at `owner`, who answers for the mesh. The texts that users get are printed elsewhere."""
+    """The outcome of a failure at `owner`, the owner of the mesh. The texts for users are printed elsewhere."""
     if level < _lowest_said:
         return
     from monarch._core.errors.errors import cause

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 class StopWatch:
     """Watches the end of an actor: its drain may take so long per message and so long in all, its clean-up so long.
 
-    What is over its time is cancelled; what cannot be, or does not end then, is waited for no longer.
+    Bodies that exceed the deadline are cancelled; the stop does not wait longer for a body that does not end then.
     """
 
     __slots__ = ("actor", "cancelled", "each", "reason", "since", "taken", "until")

@@ -249,7 +249,7 @@ def _bind(options: dict[str, str]) -> None:
 
 def prepare(process: Any, setup: dict[str, Any], rank: int) -> bool:
     """The user's bootstrap. An error goes to the owner, and fails all actors that are spawned here."""
-    from monarch._core.process.fork import leave_if_child
+    from monarch._core.process.forked_child import leave_if_child
 
     try:
         if os.environ.get(FAIL_VARIABLE) == "1":

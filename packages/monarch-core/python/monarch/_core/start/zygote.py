@@ -169,7 +169,7 @@ class Zygote:
         self.sock.close()
 
     def kill_group(self, pid: int) -> None:
-        """What a child has left running."""
+        """Kills the processes that a child has left running."""
         try:
             os.killpg(pid, signal.SIGKILL)
         except ProcessLookupError:  # it died before it had a group
@@ -235,7 +235,7 @@ def close_inherited() -> None:
 
 
 def freeze() -> None:
-    """Pages with objects stay shared with the children until somebody writes to them."""
+    """Pages with objects stay shared with the children until a process writes to them."""
     gc.collect()
     gc.freeze()
 

@@ -234,7 +234,7 @@ def _heal(process: LocalProcess, id: int) -> None:
 
 
 def heal_all(process: LocalProcess) -> None:
-    """The client ends: nothing frozen may be left, and what is to end should hear of it."""
+    """The client ends: no process may stay frozen, and processes that are to end must be notified."""
     from monarch._core.testing import host_fault
 
     for id in list(_active):

@@ -1,9 +1,9 @@
 """Faults of whole hosts, made in the client, which knows all of them.
 
 A cut is made by everybody else: the client and the hosts outside of the slice, with the procs there, stop to read and write their
-connections to those in it, and leave them open, so that neither side hears the other and nobody is told, as with a cable that is pulled. So
-it can be healed as well. Those in it only keep their procs from memory of others. A frozen host can be woken by nobody: a process that is
-left there does it.
+connections to those in it, and leave them open, so that neither side receives from the other and no process is notified, as with a cable
+that is pulled. So it can be healed as well. Those in it only keep their procs from memory of others. A frozen host can be woken by nobody:
+a process that is left there does it.
 """
 
 from __future__ import annotations

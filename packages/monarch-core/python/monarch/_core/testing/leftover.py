@@ -8,7 +8,7 @@ import os
 def assert_clean() -> None:
     """Raises `AssertionError` with a list if this process has left children, sockets, shared memory or threads.
 
-    What a client needs for itself does not count as long as it runs: its zygote, its own threads.
+    The zygote and the threads of a client do not count as long as the client runs.
     """
     left = [*_processes(), *_sockets(), *_shared_memory(), *_threads()]
     if left:

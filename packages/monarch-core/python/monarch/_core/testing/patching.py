@@ -105,7 +105,7 @@ class patch_actor(_Patch):
 class patch_tensor_engine(_Patch):
     """While in force, `activate()` of a proc mesh inside `actor_class` gives `factory(proc_mesh)`; by default a simulator.
 
-    Gives the factory. The default needs monarch-tensor, and says so when it is called.
+    Gives the factory. The default needs monarch-tensor, and raises an error that names it when it is called.
     """
 
     _registry = _engines
@@ -160,7 +160,7 @@ def set_tensor_engine_mock_registry_state(state: dict[type[Actor], Factory]) -> 
 
 
 def pushed() -> tuple[Any, ...] | None:
-    """What a process that is spawned now must know; none if nothing is patched."""
+    """The patches for a process that is spawned now; none if nothing is patched."""
     if not _actors and not _engines:
         return None
     from monarch._core.pickle.actor_class import dumps_class

@@ -54,7 +54,7 @@ class Universe:
     messages are pickled and travel through sockets. Time-outs, `asyncio.sleep` in actors, stop and clean-up bounds are of simulated
     time, which stands while anything can be done and jumps to what is due next when every thread waits; hours pass in microseconds.
 
-    A failure that nobody handles is raised as `SupervisionError` at the end of the block. `seed` chooses another order of what is due at
+    A failure that no owner handles is raised as `SupervisionError` at the end of the block. `seed` chooses another order of what is due at
     the same time; 0 is the order of waiting.
     """
 
@@ -110,7 +110,8 @@ class Universe:
     def kill(self, target: object) -> None:
         """Kills the procs of a slice, or those that its actors or hosts have, as SIGKILL would; returns when they are gone.
 
-        No `__cleanup__` runs. A thread that is busy in Python goes on until it waits or calls next; what it does then reaches nobody.
+        No `__cleanup__` runs. A thread that is busy in Python goes on until it waits or calls next; its calls and messages after that reach
+        no process.
         """
         from monarch._core._native.protocol import GATHER
 
@@ -492,7 +493,7 @@ def _register() -> None:
 
 def _end_open() -> None:
     """Threads must not be in the middle of something when the interpreter ends."""
-    from monarch._core.process.fork import is_child
+    from monarch._core.process.forked_child import is_child
 
     if is_child():
         return

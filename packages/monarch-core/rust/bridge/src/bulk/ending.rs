@@ -94,7 +94,7 @@ impl Notice {
     }
 }
 
-/// What a port is told when something has ended.
+/// The message to a port at the end of an operation.
 #[pyclass(frozen)]
 pub struct Message(pub Notice);
 

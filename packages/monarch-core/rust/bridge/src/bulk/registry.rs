@@ -26,7 +26,7 @@ pub struct Bulk {
 
 #[pymethods]
 impl Bulk {
-    /// `tracer`: the process that Yama is told of, which others descend from; 0 if there is none. `opening`: bound
+    /// `tracer`: the process that is named to Yama, an ancestor of the others; 0 if there is none. `opening`: bound
     /// for opening a connection, seconds. `streams`: to each process of another host; 1: as many as bring anything.
     #[new]
     fn new(process: &Process, job: u64, tracer: i32, opening: f64, streams: usize) -> PyResult<Self> {

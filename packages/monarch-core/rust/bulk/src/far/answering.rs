@@ -1,7 +1,7 @@
 //! The owner's side of the streams: answers what is asked, from and into its registered memory.
 //!
 //! Each on a thread of its own, without the interpreter. What is asked for is bounded by what is registered, and memory that ends while
-//! bytes of it are on their way is not sent any further: the reader is told instead.
+//! bytes of it are on their way is not sent any further: the reader is notified instead.
 
 use std::collections::HashMap;
 use std::io;
@@ -110,7 +110,7 @@ impl Desk {
         let wait = Wait { until: None, stop: &stop, is_dead: &is_dead };
         let line = &mut line;
         line.begin(dialled, wait)?;
-        let nonsense = || Broken::Failed("what came makes no sense".to_owned());
+        let nonsense = || Broken::Failed("a malformed frame came".to_owned());
         let mut serving = None;
         loop {
             let (number, request) = frames::decode::<Request>(&line.receive_frame(wait)?).ok_or_else(nonsense)?;

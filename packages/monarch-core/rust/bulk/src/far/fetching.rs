@@ -73,7 +73,7 @@ impl Fetching {
         Fetching { fabric, width: width.max(1), owners: Mutex::default() }
     }
 
-    /// Fills the block, which nobody else sees meanwhile, with what the owner has lent; `done` is told on a thread of its own.
+    /// Fills the block, which nobody else sees meanwhile, with what the owner has lent; `done` is called on a thread of its own.
     pub fn fetch(&self, owner: u64, loan: Loan, block: Arc<Block>, done: Done) {
         let mut owners = lock(&self.owners);
         let far = || Far::new(owner, self.fabric.clone(), self.width);
@@ -159,7 +159,7 @@ impl Owner {
             queue = lock(&self.queue);
             if let Some((done, outcome)) = queue.put(&slice, outcome) {
                 drop(queue);
-                // What is told may let go of the memory.
+                // The callback may let go of the memory.
                 drop(slice);
                 done(outcome);
                 queue = lock(&self.queue);

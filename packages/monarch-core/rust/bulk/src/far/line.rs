@@ -316,7 +316,7 @@ impl Line {
         let mut first = 0u8;
         // SAFETY: one byte of ours.
         unsafe { self.receive(&raw mut first, 1, wait) }?;
-        if first == BEGIN { Ok(()) } else { Err(Broken::Failed("what came makes no sense".to_owned())) }
+        if first == BEGIN { Ok(()) } else { Err(Broken::Failed("a malformed frame came".to_owned())) }
     }
 
     /// A message of its own: its length, then its bytes.
@@ -336,7 +336,7 @@ impl Line {
     pub fn receive_frame(&mut self, wait: Wait<'_>) -> Result<Vec<u8>, Broken> {
         let len = self.receive_number(wait)? as usize;
         if len > LONGEST {
-            return Err(Broken::Failed("what came makes no sense".to_owned()));
+            return Err(Broken::Failed("a malformed frame came".to_owned()));
         }
         let mut frame = vec![0u8; len];
         // SAFETY: `len` bytes of ours.

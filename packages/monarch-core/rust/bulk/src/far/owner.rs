@@ -334,7 +334,7 @@ impl Far {
         let _ = self.with(until, (true, true), |line, wait| Ok(line.send_frame(&frames::encode(0, request), wait)?));
     }
 
-    /// Copies; all of the pieces are read, or all are written. `moved` is told how many bytes, as they move.
+    /// Copies; all of the pieces are read, or all are written. `moved` gets the number of bytes, as they move.
     ///
     /// # Safety
     /// The local ranges are valid, and for writing where bytes are read.

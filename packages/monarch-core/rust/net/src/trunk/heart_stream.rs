@@ -35,7 +35,7 @@ impl Trunk {
 
     pub(super) fn flush_heart(&self, token: u64) {
         if let Some(h) = lock(&self.heart).as_mut().filter(|h| h.token == token && !self.is_still()) {
-            // The reader is told the same, and reports it.
+            // The reader gets the same error, and reports it.
             let _ = h.flush();
             self.poller.want_write(h.token, h.stream.fd(), h.want_write);
         }
@@ -52,7 +52,7 @@ impl Trunk {
         let mut heart = lock(&self.heart);
         let Some(h) = heart.as_mut().filter(|_| !self.is_still()) else { return };
         let before = h.want_write;
-        // The reader is told the same, and reports it.
+        // The reader gets the same error, and reports it.
         let _ = h.send(beat);
         if h.want_write != before {
             self.poller.want_write(h.token, h.stream.fd(), h.want_write);

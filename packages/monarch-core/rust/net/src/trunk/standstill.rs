@@ -8,7 +8,7 @@ use crate::lock::lock;
 use crate::sys;
 
 impl Trunk {
-    /// For tests: neither side hears the other from now on, and neither is told. Streams stay open, and wait.
+    /// For tests: neither side receives from the other from now on, and neither is notified. Connections stay open, and wait.
     pub fn stand_still(&self) {
         let _input = lock(&self.input);
         let mut pipe = lock(&self.pipe);

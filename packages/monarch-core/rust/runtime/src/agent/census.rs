@@ -110,7 +110,7 @@ pub struct Census {
 }
 
 impl Agent {
-    /// Asks every proc, this process itself, and a client's other hosts. A client of another host is told of its own procs.
+    /// Asks every proc, this process itself, and a client's other hosts. A client of another host gets its own procs.
     pub fn inspect_all(&self, asker: Asker, what: u8) {
         let Some(node) = self.node() else { return };
         let gateway = node.gateway();

@@ -174,7 +174,7 @@ impl Cgroups {
         Some(cgroup.to_owned())
     }
 
-    /// A SIGKILL that the kernel sent because memory had run out is told apart from others.
+    /// A SIGKILL that the kernel sent because memory had run out is distinguished from others.
     pub fn explained(&self, reason: ExitReason, cgroups: &[String]) -> ExitReason {
         let out_of = |c: &String| self.explain(c).map(|cgroup| ExitReason::Oom { signal: libc::SIGKILL, cgroup });
         match reason {

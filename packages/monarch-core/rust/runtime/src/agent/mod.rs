@@ -62,7 +62,7 @@ use crate::node::simulated::Launcher;
 /// A proc whose link ended without its process ending is killed after this time: it closed its descriptors.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);
 
-/// How long a console may take to show what was counted before somebody is told that it has (contract 13.1).
+/// The time that a console gets to show counted lines before a flush is reported as done (contract 13.1).
 pub(crate) const FLUSH: Duration = Duration::from_secs(3);
 
 /// What the Python side decides.

@@ -72,7 +72,7 @@ impl Agent {
         Some(self.node()?.end_of(proc)?.end.clone())
     }
 
-    /// Two processes know each other, of which one is here: each is told when the other ends.
+    /// Two processes have exchanged frames, of which one is here: each is notified when the other ends.
     pub(crate) fn talked(&self, a: ProcUid, b: ProcUid) {
         let mut state = lock(&self.state);
         if state.linked.get(&a).is_some_and(|known| known.contains(&b)) {
@@ -92,7 +92,7 @@ impl Agent {
         orphans.into_iter().for_each(|uid| self.stop_proc(uid, LINGER, "its owner is gone"));
     }
 
-    /// A host is gone: procs that know somebody there are told, and those that somebody there owned are stopped.
+    /// A host is gone: procs that have exchanged frames with it are notified, and procs that a process there owned are stopped.
     pub(crate) fn host_ended(&self, host: ProcUid, end: &ProcEnd) {
         let Some(node) = self.node() else { return };
         let there = |uid: &ProcUid| node.is_on(*uid, host);

@@ -142,7 +142,7 @@ impl Join {
         out
     }
 
-    /// A worker that had joined is gone; that it is, is told by others.
+    /// A worker that had joined is gone; others report that.
     pub fn on_lost(&mut self, now: Duration, worker: u32) -> Vec<JoinEffect> {
         let mut out = vec![];
         if let Some(part) = self.parts.remove(&worker) {

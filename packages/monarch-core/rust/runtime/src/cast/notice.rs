@@ -1,4 +1,4 @@
-//! Who has ended is told along a tree over all hosts of a job: news go up and down it from wherever they turn up.
+//! Notices of ended processes along a tree over all hosts of a job: they go up and down it from the host that notices first.
 //!
 //! Each edge carries each end once, so the root handles as many messages as it has neighbours, however many hosts there are. The
 //! first news go on at once; what follows within a window goes together, and the window doubles while there is more, so that a
@@ -106,7 +106,7 @@ impl Notices {
         roster.hosts.get(position.checked_sub(roster.start)? as usize).copied()
     }
 
-    /// Neighbours from now on; all below are told of the roster.
+    /// Neighbours from now on; all below get the roster.
     fn adopt(&mut self, now: Duration, roster: Arc<Roster>, whole: bool) {
         let own = roster.hosts.iter().position(|h| *h == self.me).map(|at| roster.start + at as u32);
         let heads = divide(Self::span(&roster), own, self.fan_out).into_iter();

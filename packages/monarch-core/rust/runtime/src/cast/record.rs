@@ -70,7 +70,7 @@ impl Record {
         Record { cast, token, own: vec![], missing: 0, tasks: vec![], next_ask: 0 }
     }
 
-    /// What the own targets have answered.
+    /// The answers of the targets on this host.
     fn own_runs(&self) -> Runs {
         let mut runs = Runs::default();
         for own in &self.own {

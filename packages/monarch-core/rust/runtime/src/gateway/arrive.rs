@@ -40,7 +40,7 @@ impl Gateway {
             }
             (Kind::Channel, Some(bulk @ Greeting::Bulk { .. })) => self.bulk_asked(opened, bulk),
             _ => {
-                self.refused(peer, "its greeting makes no sense".to_owned());
+                self.refused(peer, "its greeting is malformed".to_owned());
                 opened.stream.close();
             }
         }

@@ -102,20 +102,20 @@ impl Gateway {
             },
             Some(Welcome::Unreached { why }) => self.bulk_failed(pair, why),
             Some(Welcome::Refused(no)) => self.bulk_failed(pair, super::join::refusal(no).to_owned()),
-            _ => self.bulk_failed(pair, "the answer makes no sense".to_owned()),
+            _ => self.bulk_failed(pair, "its answer is malformed".to_owned()),
         }
     }
 
     fn bulk_hand(&self, pair: &Pair, handed: Handed) {
         let Some(node) = self.node() else { return };
         if let Some(agent) = node.agent() {
-            // Each is told of the other's end.
+            // Each is notified of the other's end.
             agent.talked(pair.ours, pair.theirs);
         }
         node.hand_bulk(pair.ours, pair.number, pair.theirs, !pair.serves, handed);
     }
 
-    /// Whoever waits for the stream is told.
+    /// The process that waits for the stream is notified.
     fn bulk_failed(&self, pair: &Pair, why: String) {
         if let Some(node) = self.node() {
             node.refuse_bulk(if pair.serves { pair.theirs } else { pair.ours }, pair.number, why);

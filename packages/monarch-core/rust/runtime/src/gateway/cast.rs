@@ -83,7 +83,7 @@ impl Job {
 }
 
 impl Gateway {
-    // ---- what the relay is told
+    // ---- inputs of the relay
 
     fn relay(&self, job: &Arc<Job>, tell: impl FnOnce(&mut Casts, Duration) -> Vec<Effect>) {
         let now = self.poller.now().saturating_duration_since(job.born);
@@ -219,7 +219,7 @@ impl Gateway {
         self.act(&job, false);
     }
 
-    /// Processes have ended, here or elsewhere. The hosts that know a group of one of this host's procs are told.
+    /// Processes have ended, here or elsewhere. The hosts that know a group of one of this host's procs are notified.
     pub(crate) fn procs_ended(&self, ends: &[(ProcUid, ProcEnd)]) {
         let Some(node) = self.node() else { return };
         let procs: Vec<ProcUid> = ends.iter().map(|(uid, _)| *uid).collect();

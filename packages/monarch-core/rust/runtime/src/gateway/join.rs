@@ -260,7 +260,7 @@ impl Gateway {
                 }
             }
             Some(Welcome::Refused(no)) => self.not_joined(job, host, ticket, "other", refusal(no)),
-            _ => self.not_joined(job, host, ticket, "other", "the answer makes no sense"),
+            _ => self.not_joined(job, host, ticket, "other", "its answer is malformed"),
         }
     }
 
@@ -310,7 +310,7 @@ impl Gateway {
         }
     }
 
-    /// A host that has joined hears of all others, and they of it.
+    /// A host that has joined is notified of all others, and they of it.
     fn introduce(&self, job: &Arc<Job>, host: &Arc<Host>) {
         let Some(node) = self.node() else { return };
         let others: Vec<_> = job.hosts().into_iter().filter(|h| h.id != host.id && lock(&h.state).joined && h.lost().is_none()).collect();

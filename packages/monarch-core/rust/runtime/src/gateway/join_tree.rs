@@ -239,7 +239,7 @@ impl Gateway {
 
     // ---- who is above and below
 
-    /// The streams to a host have ended: the client is told, if it has none of its own.
+    /// The streams to a host have ended: the client is notified, if it has none of its own.
     pub(super) fn child_ended(&self, job: &Job, host: ProcUid, how: Ending) {
         if lock(&job.tree).children.contains(&host) {
             self.say(job, job.id, &Word::Ended { host, how });

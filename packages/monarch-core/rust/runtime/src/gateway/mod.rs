@@ -56,7 +56,7 @@ use self::tunnel::Tunnels;
 pub use self::tunnel::Way;
 use crate::node::Node;
 
-/// The release of this build, as others are told it.
+/// The release of this build, as it is sent to others.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
 
 /// Something to be written down: who joined, who was refused.

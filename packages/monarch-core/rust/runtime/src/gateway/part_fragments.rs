@@ -131,7 +131,7 @@ impl Gateway {
             return node.on_part(head.from, number, part);
         }
         let Some(agent) = node.agent() else { return };
-        // The sender is told of its end by the frame that follows.
+        // The frame that follows notifies the sender of its end.
         if agent.end_of(head.to).is_some() {
             return;
         }

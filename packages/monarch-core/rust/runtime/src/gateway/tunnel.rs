@@ -127,7 +127,7 @@ impl Gateway {
                 }
                 Some(Welcome::Unreached { why }) => done(Err(NoStream::Network(why))),
                 Some(Welcome::Refused(no)) => done(gone(refusal(no).to_owned(), false)),
-                _ => done(gone("the answer makes no sense".to_owned(), false)),
+                _ => done(gone("its answer is malformed".to_owned(), false)),
             }
         };
         let target = Target { name: gateway_name, host: way.host.id.0, kind: Kind::Channel };

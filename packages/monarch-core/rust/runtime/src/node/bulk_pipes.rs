@@ -116,7 +116,7 @@ impl Pipe {
         }
     }
 
-    /// Whoever has the stream sees its end; the other side too, if it is told.
+    /// The holder of the stream sees its end; with `tell`, the other side too.
     fn end(&self, tell: bool) {
         if std::mem::replace(&mut lock(&self.state).over, true) {
             return;

@@ -138,7 +138,7 @@ impl Node {
         keys: &[u8],
         fd: Option<OwnedFd>,
     ) {
-        // So that it hears of the end of that host.
+        // So that this process is notified of the end of that host.
         self.route(peer, place.host, place.here);
         let (Some(fd), keys) = (fd, Keys::from_bytes(keys)) else {
             return self.bulk_streams.answer(number, Err(NoBulk::Unreachable("no descriptors are left".to_owned())));

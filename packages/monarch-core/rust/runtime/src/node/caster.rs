@@ -23,7 +23,7 @@ use crate::node::credit::OVERHEAD;
 use crate::node::payload::Payload;
 use crate::node::peer::{Head, Peer};
 
-/// Set in the slot of a message whose answer goes to the own host's agent.
+/// Set in the slot of a message whose answer goes to the agent of this host.
 pub const BY_TREE: u64 = 1 << 63;
 /// The slot then says which cast of the agent's it is, and which of its targets.
 const INDEX_SHIFT: u32 = 40;
@@ -168,7 +168,7 @@ impl Node {
         true
     }
 
-    /// Gives a cast to the own host's agent; what is left to do may be done by many at once.
+    /// Gives a cast to the agent of this host; the returned function may run on many threads at once.
     fn hand_over(&self, cast: Cast) -> impl FnOnce() + use<> {
         let gateway = self.gateway().cloned();
         if let Some(gateway) = &gateway {

@@ -23,7 +23,7 @@ impl Node {
         peer.ended().is_some().then_some(peer)
     }
 
-    /// Processes are gone, of one cause: the housekeeping thread hears of all of them first, then who waits for one.
+    /// Processes are gone, of one cause: the housekeeping thread is notified of all of them first, then the calls that wait for one.
     pub fn procs_ended(&self, ends: Vec<(ProcUid, ProcEnd)>) {
         let ends = self.expand(ends);
         let mut fresh = Vec::with_capacity(ends.len());

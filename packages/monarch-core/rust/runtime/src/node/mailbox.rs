@@ -96,7 +96,7 @@ pub enum Delivery {
     Event(Box<[u8]>),
 }
 
-/// Who takes from a mailbox, and how it is told.
+/// The consumer of a mailbox, and its notification.
 pub enum Consumer {
     /// A thread that blocks.
     Thread(std::sync::Arc<Waiter>),
@@ -188,7 +188,7 @@ impl Mailbox {
         })
     }
 
-    /// Names the consumer; it is told of what is there already.
+    /// Names the consumer, and notifies it of messages that are there already.
     pub fn set_consumer(&self, consumer: Consumer) {
         let mut state = lock(&self.state);
         let busy = !state.queue.is_empty() || !state.events.is_empty();
@@ -398,7 +398,7 @@ impl Mailbox {
         state.doing.is_none() && state.queue.is_empty() && state.events.is_empty()
     }
 
-    /// What is told to those who look in; none if this is no actor's.
+    /// The state for `monarch ps`; none if this is no actor's.
     pub fn describe(&self) -> Option<ActorState> {
         let (display, thread) = self.label.get()?;
         let state = lock(&self.state);

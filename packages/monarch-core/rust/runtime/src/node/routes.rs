@@ -57,7 +57,7 @@ impl Routes {
 }
 
 impl Node {
-    /// A process is on a host, which is reached through the own agent, or is another agent's.
+    /// A process is on a host, which is reached through the agent of this process, or is another agent's.
     pub fn route(&self, uid: ProcUid, host: ProcUid, here: ProcUid) {
         if self.routes.place(uid).is_some() || uid == self.uid || host == here || self.end_of(uid).is_some() {
             return;

@@ -28,7 +28,7 @@ impl Ended {
         Arc::new(Ended { end, bytes, told: AtomicBool::new(false) })
     }
 
-    /// Is it the first time that those that wait for the process are told?
+    /// Whether the processes and calls that wait for it are notified for the first time.
     pub(crate) fn tell(&self) -> bool {
         !self.told.swap(true, Ordering::AcqRel)
     }

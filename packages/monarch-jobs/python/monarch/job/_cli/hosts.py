@@ -43,8 +43,8 @@ _REMOTE = re.compile(r"(?P<place>[^/:\[\]]+(?:\[[^/\[\]]*\])?):(?P<path>.*)", re
 def cp(src: str, dst: str) -> int:
     """Copies a file or a tree, with modes and times; one of SRC and DST is on hosts: MESH:PATH or MESH[hosts=0]:PATH.
 
-    What is copied to a directory goes into it under its own name. To a mesh means to each of its hosts, from several hosts means into a
-    folder for each, `DST/hosts_0` and so on. Links stay links. Exits with 1 if something had to be left out.
+    A file that is copied to a directory goes into it under its own name. To a mesh means to each of its hosts, from several hosts means
+    into a folder for each, `DST/hosts_0` and so on. Links stay links. Exits with 1 if something had to be left out.
     """
     from monarch.job._client import copy
 

@@ -112,7 +112,7 @@ def invalid(error: Exception, data: bytes, path: str) -> StateFileError:
         place = [str(part) for part in first["loc"]]
         line = _line_of(data, place[-1]) if place else None
         return StateFileError(first["msg"], path=path, line=line, field=".".join(place) or None)
-    return StateFileError("has content that makes no sense", path=path, field="job", cause=str(error))
+    return StateFileError("has malformed content", path=path, field="job", cause=str(error))
 
 
 def _line_of(data: bytes, field: str) -> int | None:
@@ -158,7 +158,7 @@ def no_such_job(path: str) -> StateFileError:
 
 
 def read(path: str) -> bytes:
-    """What is in the file; a missing one is a `StateFileError` with code `no_such_job`."""
+    """The contents of the file; a missing one is a `StateFileError` with code `no_such_job`."""
     data = read_if_there(path)
     if data is None:
         raise StateFileError("no such job", path=path, code=NO_JOB)
@@ -171,7 +171,7 @@ def apply_id_of(data: bytes, path: str) -> str | None:
 
 
 def read_if_there(path: str) -> bytes | None:
-    """What is in the file; None without one."""
+    """The contents of the file; None without one."""
     try:
         _check_link(path)
         # A pipe in its place must not block the reader.

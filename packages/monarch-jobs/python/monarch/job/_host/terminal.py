@@ -43,12 +43,12 @@ class Terminal(Actor):
 
     @concurrent_endpoint
     async def read(self) -> tuple[bytes, int | None]:
-        """What the terminal shows; nothing more and the exit code at the end."""
+        """The output of the terminal; at the end no more, and the exit code."""
         return await self.terminal.read()
 
     @concurrent_endpoint
     async def write(self, data: bytes) -> None:
-        """What was typed."""
+        """Input for the terminal."""
         await self.terminal.write(data)
 
     @concurrent_endpoint

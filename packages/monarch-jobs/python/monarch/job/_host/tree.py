@@ -29,7 +29,7 @@ _OPEN = 0o500
 
 
 def entries(root: str) -> Iterator[Entry]:
-    """What is at `root`; `OSError` if nothing is. Links in it stay links, what cannot be read is reported."""
+    """The entries at `root`; `OSError` if there is none. Links stay links, and entries that cannot be read are reported."""
     found = os.stat(root)
     if stat.S_ISDIR(found.st_mode):
         yield (DIRECTORY, "", found.st_mode & _MODE, found.st_mtime_ns)

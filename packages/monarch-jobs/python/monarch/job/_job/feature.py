@@ -24,7 +24,7 @@ class FeatureHosts(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What a started feature adds to the `JobState`: attributes, and host meshes that take the place of meshes with the same names."""
+    """The additions of a started feature to the `JobState`: attributes, and host meshes that replace meshes with the same names."""
 
     attributes: Mapping[str, Any] = _NOTHING
     meshes: Mapping[str, HostMesh] = _NOTHING

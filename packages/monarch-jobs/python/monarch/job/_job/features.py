@@ -37,7 +37,7 @@ class Carried:
         return self._feature
 
     def encode(self) -> dict[str, Any]:
-        """What is saved with the job."""
+        """The record of the features that is saved with the job."""
         if self._feature is not None:
             self._saved = self._feature.dump()
         return {"name": self.name, "configured": self.configured, "saved": self._saved}
@@ -87,7 +87,7 @@ def take_over(wanted: list[Carried], running: list[Carried]) -> list[Carried]:
 
 
 def start(carried: list[Carried], hosts: FeatureHosts, state: JobState) -> None:
-    """Starts the features, and adds to the state what they offer. What a feature raises gets a note, unless it is best effort."""
+    """Starts the features, and adds their offers to the state. An exception of a feature gets a note, unless the feature is best effort."""
     for one in sorted(carried, key=_place):
         offer = _start(one, hosts._replace(meshes=state._meshes))
         if offer is not None:

@@ -61,7 +61,7 @@ for _public in (HostStatus, JobStatus, HealReport):
 
 
 class Plan:
-    """What a job would submit: `str(plan)` prints it. Deterministic, and free of secrets.
+    """The submission of a job: `str(plan)` prints it. Deterministic, and free of secrets.
 
     `kind` names the backend, `text` is the script, the manifest or the commands, `files` has what is written beside it (name to content),
     `redacted` is true where something secret is left out of what is shown.

@@ -31,7 +31,7 @@ _ADAPTED = "monarch.job._job.launcher_job:AdaptedJob"
 
 
 class Saved:
-    """What a job and its state file have in common."""
+    """The fields that a job and its state file share."""
 
     def __init__(self) -> None:
         self.apply_id: str | None = None
@@ -98,7 +98,7 @@ def _found(kind: str, base: type[J]) -> Any:
 
 
 def launcher_factory(kind: str) -> Any:
-    """What an entry point of the group names."""
+    """The object of an entry point of the group."""
     # Only a job of another wheel needs what is installed.
     from monarch.extension import BrokenEntry, load_entry
 

@@ -65,7 +65,7 @@ class Result(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What it printed, the errors first."""
+        """The output of the command, stderr first."""
         return "\n".join(part.strip() for part in (self.err, self.out) if part.strip())
 
 

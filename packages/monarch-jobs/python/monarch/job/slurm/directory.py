@@ -67,7 +67,7 @@ class JobDirectory:
             os.unlink(f"{self.path}/secret")
 
     def read(self) -> Contents:
-        """What the job has written; nothing before it runs."""
+        """The files of the job; empty before it runs."""
         nodes: list[str] = []
         workers: dict[int, Worker] = {}
         restarts: int | None = None

@@ -84,7 +84,7 @@ class RDMAAction:
         return self._plan.submit(timeout=timeout, notify=notify)
 
     def prepare(self) -> RDMAPlan:
-        """What is in the action now, as a plan: paths are opened, within 2 s; what does not answer fails when it is submitted."""
+        """The operations so far, as a plan: paths are opened, within 2 s; an owner that does not answer fails at submission."""
         return RDMAPlan(self._operations)._open()
 
     def __repr__(self) -> str:

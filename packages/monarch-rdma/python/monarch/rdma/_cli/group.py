@@ -24,7 +24,7 @@ def command() -> None:
 @command.command("probe")
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 def probe_command(as_json: bool) -> None:
-    """Prints each path and device of this machine, best first, and what is in the way of those that are not usable."""
+    """Prints each path and device of this machine, best first, and the obstacle of each that is not usable."""
     # 20 ms; `monarch --help` loads this module.
     from monarch.rdma._machine.probe import locked_memory, probe
 

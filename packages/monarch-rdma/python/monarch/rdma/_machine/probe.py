@@ -52,7 +52,7 @@ def other_hosts() -> list[DeviceReport]:
 
 
 def shared_memory() -> str:
-    """What is wrong with shared memory; empty if it works."""
+    """The problem of shared memory; empty if it works."""
     try:
         os.close(os.memfd_create("monarch-probe", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     except OSError as e:
@@ -61,7 +61,7 @@ def shared_memory() -> str:
 
 
 def direct_copies(scope_file: str = _YAMA) -> str:
-    """What is in the way of copies from process to process by the kernel; empty if nothing is known to be."""
+    """The obstacle to copies from process to process by the kernel; empty if none is known."""
 
     class Range(ctypes.Structure):
         _fields_ = (("address", ctypes.c_void_p), ("length", ctypes.c_size_t))

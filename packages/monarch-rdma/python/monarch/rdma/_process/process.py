@@ -22,7 +22,7 @@ DEVICES = "monarch-rdma.devices"
 
 
 class Process(NamedTuple):
-    """This process: its memory, who it is, and what it can do."""
+    """This process: its memory, its identity, and its abilities."""
 
     bulk: Bulk
     member: extension.Member

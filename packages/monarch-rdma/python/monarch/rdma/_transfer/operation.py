@@ -16,7 +16,7 @@ READ, WRITE, FETCH_ADD, COMPARE_AND_SWAP = range(4)
 
 
 class Step(NamedTuple):
-    """What is to be done with the memory that a handle names."""
+    """One operation on the memory that a handle names."""
 
     handle: Handle | DeviceHandle
     kind: int

@@ -99,7 +99,7 @@ class Driver(ABC):
         self._call(self.NAMES[key], *arguments)
 
     def uuid(self, device: Device) -> bytes:
-        """What a device is called in every process, whichever it can see."""
+        """The name of a device in every process, whichever devices the process sees."""
         found, uuid = c_int(), _Uuid()
         self._do("device", byref(found), device)
         self._do("uuid", byref(uuid), found)

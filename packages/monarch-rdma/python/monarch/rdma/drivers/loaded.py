@@ -41,7 +41,7 @@ def _find() -> Driver | str:
 
 
 def obstacle() -> str:
-    """What is in the way of memory of GPUs; empty if it can be used. Loads the driver, and makes no context."""
+    """The obstacle to the use of memory of GPUs; empty if it can be used. Loads the driver, and makes no context."""
     found = _find()
     return found if isinstance(found, str) else ""
 

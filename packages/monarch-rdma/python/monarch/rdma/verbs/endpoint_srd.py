@@ -29,7 +29,7 @@ def open_efa(device: str) -> Any:
 
 
 def supported(context: Any) -> str:
-    """What a device lacks; empty if it reads and writes memory of others."""
+    """The ability that a device lacks; empty if it reads and writes memory of other processes."""
     capabilities = context.query_efa_device().device_caps
     lacking = [name for name, bit in (("read", _CAN_READ), ("write", _CAN_WRITE)) if not capabilities & bit]
     return f"the device does not {' nor '.join(lacking)} memory of others" if lacking else ""

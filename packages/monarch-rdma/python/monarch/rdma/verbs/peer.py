@@ -80,7 +80,7 @@ class Peer:
         return first
 
     def forget(self, id: bytes) -> None:
-        """What was known of a buffer is not so any more."""
+        """Forgets a buffer whose registration has changed."""
         with self._lock:
             self._regions.pop(id, None)
 

@@ -28,7 +28,7 @@ _LOOK = 0.02
 
 
 class Client(Protocol):
-    """Who has queues on the rail."""
+    """An owner of queues on the rail."""
 
     def completed(self, serial: int, completions: list[Completion]) -> None: ...
 

@@ -73,7 +73,7 @@ class Rail(Protocol):
     unordered: bool
 
     def register(self, address: int, nbytes: int, *, remote_read: bool = False, remote_write: bool = False) -> Region:
-        """Pins memory; `OSError` where the device or the limit of locked memory is in the way."""
+        """Pins memory; `OSError` where the device or the limit of locked memory refuses it."""
         ...
 
     def register_dma_buffer(

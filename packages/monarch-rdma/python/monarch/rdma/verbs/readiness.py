@@ -22,7 +22,7 @@ class Obstacle(NamedTuple):
 
 
 def obstacle(ports: list[Port], sysfs: str = SYSFS, folder: str = DEVICES) -> Obstacle | None:
-    """The first thing in the way of the device that has these ports; None if nothing is known."""
+    """The first obstacle to the use of the device that has these ports; None if none is known."""
     active = [port for port in ports if port.active]
     if not active:
         states = ", ".join(f"port {port.number} is {port.state}" for port in ports) or "it has no port"

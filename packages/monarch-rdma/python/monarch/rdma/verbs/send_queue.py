@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class SendQueue(Generic[T]):
-    """`T` is what stands for a request to who posts it."""
+    """`T` is the caller's handle of a request."""
 
     def __init__(self, serial: int, depth: int, unordered: bool) -> None:
         self.serial = serial

@@ -1,4 +1,4 @@
-"""How transfers are cut, by which rail each slice goes, and the outcome of one that fails. Decisions only: no device, no thread.
+"""The slices of transfers: their sizes, their rails, and the outcome of one that fails. Decisions only: no device, no thread.
 
 Up to 32 KiB go as one slice on the nearest rail: there the way there and back is what takes time. More is cut into slices of 1 MiB, each
 taken when there is room, by the rail with the earliest predicted end: bytes under way over measured bandwidth, times a penalty for its
@@ -27,7 +27,7 @@ _WEIGHT = 0.25
 
 
 class RailState:
-    """What is known of a way to one process: a rail here and one there. `penalty` is 1.0 for the nearest."""
+    """The state of a route to one process: a rail here and one there. `penalty` is 1.0 for the nearest."""
 
     def __init__(self, name: str, penalty: float = 1.0, bandwidth: float = 10e9, window: int = WINDOW) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""How work requests end: `enum ibv_wc_status`."""
+"""The status of completed work requests: `enum ibv_wc_status`."""
 
 from __future__ import annotations
 

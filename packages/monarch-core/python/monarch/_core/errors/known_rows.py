@@ -6,7 +6,7 @@ rows are broken is left out: its errors have no hint then.
 
 from __future__ import annotations
 
-from monarch._core.config.declarations import Declarations
+from monarch._core.config.wheel_declarations import Declarations
 from monarch._core.errors.table import ROWS, ErrorRow
 
 TYPE_CHECKING = False
@@ -74,7 +74,7 @@ def _checked(found: LoadedEntry) -> dict[str, ErrorRow]:
 
 
 def problem_of(row: object) -> str | None:
-    """What is wrong with a row of another wheel; None where nothing is."""
+    """The problem of a row of another wheel; None for a row without one."""
     if not isinstance(row, ErrorRow):
         return f"{row!r} is not an ErrorRow"
     if not (isinstance(row.error, type) and any(_is_base(base) for base in row.error.__mro__)):

@@ -6,8 +6,8 @@ before values are sent to procs. Wheels whose declarations are broken are left o
 
 from __future__ import annotations
 
-from monarch._core.config.declarations import Declarations
 from monarch._core.config.setting import SETTINGS, SPELLINGS, Setting
+from monarch._core.config.wheel_declarations import Declarations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
