@@ -26,6 +26,9 @@ enum Pull {
     Fails(NotFetched),
 }
 
+/// A pull that waits: its record, the receiver's block, and its end.
+type Paused = (Vec<u8>, Arc<Block>, Fetched);
+
 /// The memory of all processes of a test: a record is the number of a block in it.
 #[derive(Default)]
 struct Memory {
@@ -33,7 +36,7 @@ struct Memory {
     /// Blocks that have been lent so far.
     lent: Mutex<u64>,
     pulls: Mutex<Vec<Pull>>,
-    paused: Mutex<Vec<(Vec<u8>, Arc<Block>, Fetched)>>,
+    paused: Mutex<Vec<Paused>>,
 }
 
 impl Memory {
