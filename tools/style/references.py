@@ -1,4 +1,4 @@
-"""What a Markdown page refers to exists: the targets of its links, and the tests that it names."""
+"""The targets of a Markdown page exist: those of its links, the tests that it names, and the files of the map and the glossary."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from tools.style import prose
 from tools.style.problem import Check, Problem
 
 FAILURES = Path("docs/failures.md")
+# Pages that lead readers to files of the code by the ends of their paths.
+MAPS = (Path("ARCHITECTURE.md"), Path("docs/glossary.md"))
 _LINK = re.compile(r"\]\(<?(?P<target>[^()<>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 _HEADING = re.compile(r"^#{1,6}[ ]+(?P<text>.+?)[ ]*#*$", re.MULTILINE)
 _ANCHOR = re.compile(r"<a\s+(?:id|name)=\"(?P<name>[^\"]+)\"")
 _TEST = re.compile(r"`(?P<file>(?:[\w.-]+/)*[\w-]+\.py)::(?P<name>\w+)`")
+_FILE = re.compile(r"`(?P<file>(?:[\w-]+/)+[\w-]+\.(?:py|rs))`")
 _RUST_TEST = re.compile(r"`(?P<file>rust/[\w./-]+\.rs)`")
 
 
@@ -48,6 +51,21 @@ def checks(root: Path) -> tuple[Check, ...]:
             if not tests(found["file"], found["name"]):
                 yield Problem(path, text.count("\n", 0, found.start()) + 1, "no-such-test", f"'{found['file']}::{found['name']}'")
 
+    @cache
+    def ends() -> frozenset[str]:
+        found: set[str] = set()
+        for path in files(root):
+            # The map leaves out the folder `src` of a crate.
+            for parts in (path.parts, tuple(part for part in path.parts if part != "src")):
+                found.update("/".join(parts[at:]) for at in range(len(parts)))
+        return frozenset(found)
+
+    def named_files(path: Path, text: str) -> Iterator[Problem]:
+        """`folder/file.py` and `folder/file.rs` of the map and the glossary are the ends of paths of the checkout."""
+        for found in _FILE.finditer(text) if path in MAPS else ():
+            if found["file"] not in ends():
+                yield Problem(path, text.count("\n", 0, found.start()) + 1, "no-such-file", f"'{found['file']}'")
+
     def failure_rows(path: Path, text: str) -> Iterator[Problem]:
         """Every row of the failure table has a test; one in Rust is the path of a file with tests."""
         if path != FAILURES:
@@ -61,7 +79,7 @@ def checks(root: Path) -> tuple[Check, ...]:
             if row and not _TEST.search(line) and not _RUST_TEST.search(line):
                 yield Problem(path, number, "row-without-test", "no test shows this failure")
 
-    return links, named_tests, failure_rows
+    return links, named_tests, named_files, failure_rows
 
 
 def _anchors(text: str) -> frozenset[str]:

@@ -47,6 +47,16 @@ def test_named_tests_must_exist(tmp_path: Path) -> None:
     assert page(tmp_path, "a.md", "\n`test_x.py::test_that`\n`unit/test_x.py::test_it`\n") == [("no-such-test", 2), ("no-such-test", 3)]
 
 
+def test_files_of_the_glossary_must_exist(tmp_path: Path) -> None:
+    for name in ("packages/p/python/monarch/job/allocation.py", "packages/p/rust/net/src/link.rs"):
+        source = tmp_path / name
+        source.parent.mkdir(parents=True)
+        source.write_text("")
+    good = "`job/allocation.py` `net/link.rs` `net/src/link.rs` `link.rs`\n"
+    assert page(tmp_path, "docs/glossary.md", f"{good}`job/_lifecycle.py`\n") == [("no-such-file", 2)]
+    assert page(tmp_path, "docs/other.md", "`job/_lifecycle.py`\n") == []
+
+
 @pytest.mark.parametrize("cell", ["", "`agent.rs`", "a reader"])
 def test_a_failure_without_a_test_is_found(tmp_path: Path, cell: str) -> None:
     head = "| failure | test |\n|---|---|\n"

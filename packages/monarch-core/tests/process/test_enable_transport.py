@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from fresh import lines, run
 
 
@@ -16,28 +17,24 @@ def test_transport_is_set_before_the_first_use():
     assert lines(done.stdout) == ["tcp(hostname)"]
 
 
-def test_second_transport_is_refused():
-    done = run("""
-    from monarch.actor import enable_transport
-    enable_transport("tcp")
-    try:
-        enable_transport("ipc")
-    except RuntimeError as e:
-        print(e)
-    """)
-    assert lines(done.stdout) == ["Only one transport type may be enabled at one time: tcp(hostname) is"]
-
-
-def test_transport_after_the_first_use_is_refused():
-    done = run("""
+@pytest.mark.parametrize(
+    ("before", "transport", "refusal"),
+    [
+        ('enable_transport("tcp")', "ipc", "Only one transport type may be enabled at one time: tcp(hostname) is"),
+        ("this_host()", "tcp", "enable_transport must be called before any other calls to Monarch"),
+    ],
+    ids=["a second transport", "after the first use"],
+)
+def test_transport_that_comes_too_late_is_refused(before: str, transport: str, refusal: str):
+    done = run(f"""
     from monarch.actor import enable_transport, this_host
-    this_host()
+    {before}
     try:
-        enable_transport("tcp")
+        enable_transport("{transport}")
     except RuntimeError as e:
         print(e)
     """)
-    assert lines(done.stdout) == ["enable_transport must be called before any other calls to Monarch"]
+    assert lines(done.stdout) == [refusal]
 
 
 def test_unknown_transport_is_refused_and_named():

@@ -252,7 +252,7 @@ fn slow_owner_is_waited_for() {
     registry.export(&s.own.id, s.own.epoch).unwrap();
     std::thread::scope(|scope| {
         let dropping = scope.spawn(|| s.far.call(&Request::Drop { id: s.own.id }, Instant::now() + HANG));
-        // Over a second stream the owner has said twice that it works on it.
+        // Over a second stream the owner has answered twice that the request is under way.
         wait_until(|| s.network.answers.load(Ordering::Acquire) == 2);
         assert!(!dropping.is_finished());
         registry.exports.let_go(&s.own.id);

@@ -1,4 +1,4 @@
-//! Threads that share a list of tasks: each takes the next one that nobody has taken.
+//! Threads that share a list of tasks: each takes the next task that no other thread has taken.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

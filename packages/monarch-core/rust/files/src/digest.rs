@@ -28,7 +28,7 @@ pub struct FileDigest {
     pub record: [u8; RECORD],
     /// The digests of its pieces, one after another: one of an empty file.
     pub digests: Vec<u8>,
-    /// Nobody has written to it while it was read.
+    /// No process has written to it while it was read.
     pub settled: bool,
 }
 

@@ -50,7 +50,7 @@ pub(crate) fn open(path: &Path, flags: libc::c_int) -> Result<OwnedFd> {
         // SAFETY: `path` ends with a NUL.
         let fd = unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC) };
         if fd >= 0 {
-            // SAFETY: the descriptor was opened here, and nobody else has it.
+            // SAFETY: the descriptor was opened here, and has no other owner.
             return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         let error = Error::last_os_error();

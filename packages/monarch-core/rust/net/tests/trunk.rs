@@ -70,7 +70,8 @@ fn pair() -> (Stream, Stream) {
     (Stream::plain(OwnedFd::from(x)), Stream::plain(OwnedFd::from(y)))
 }
 
-/// The greetings of a stream that `a` opens: `a` tells what it has received, and `b`, whose stream is in place then, answers the same.
+/// The greetings of a stream that `a` opens: `a` states its count of received frames; `b` puts the stream in its place, and answers
+/// with its own count.
 fn join(a: &End, b: &End, told: u64) -> Result<(), Disagree> {
     let (x, y) = pair();
     let own = b.trunk.received();

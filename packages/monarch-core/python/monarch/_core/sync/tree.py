@@ -165,10 +165,11 @@ class Scan:
         if old is not None and old[0] == rules.key:
             d.known = old[4]
             if unchanged:
-                d.found, d.children, d.links = dict(d.known), old[5], old[6]
-                # What a link leads to may have changed where the link has not.
-                d.found.update((name, self._link(rel, name)) for name in d.links)
-                d.same = d.found == d.known
+                d.found, d.children, d.links, d.same = d.known, old[5], old[6], True
+                if d.links:
+                    # What a link leads to may have changed where the link has not.
+                    d.found = {**d.known, **{name: self._link(rel, name) for name in d.links}}
+                    d.same = d.found == d.known
                 return d
         for name, found in parse_listing(listing).items():
             self._look(d, name, found)

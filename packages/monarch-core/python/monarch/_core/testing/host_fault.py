@@ -1,9 +1,9 @@
 """Faults of whole hosts, made in the client, which knows all of them.
 
-A cut is made by everybody else: the client and the hosts outside of the slice, with the procs there, stop to read and write their
-connections to those in it, and leave them open, so that neither side receives from the other and no process is notified, as with a cable
-that is pulled. So it can be healed as well. Those in it only keep their procs from memory of others. A frozen host can be woken by nobody:
-a process that is left there does it.
+A cut is made by the processes outside of the slice: the client and the other hosts, with their procs, stop to read and write their
+connections to the slice, and leave them open, so that neither side receives from the other and no process is notified, as with a cable that
+is pulled. So a cut can be healed. The hosts of the slice only keep their procs from the memory of other processes. No outside process can
+wake a frozen host: a process that is left there wakes it.
 """
 
 from __future__ import annotations

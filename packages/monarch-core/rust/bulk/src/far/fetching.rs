@@ -73,7 +73,8 @@ impl Fetching {
         Fetching { fabric, width: width.max(1), owners: Mutex::default() }
     }
 
-    /// Fills the block, which nobody else sees meanwhile, with what the owner has lent; `done` is called on a thread of its own.
+    /// Fills the block, which no other thread reads meanwhile, with the part that the owner has lent. `done` is called on a thread of its
+    /// own.
     pub fn fetch(&self, owner: u64, loan: Loan, block: Arc<Block>, done: Done) {
         let mut owners = lock(&self.owners);
         let far = || Far::new(owner, self.fabric.clone(), self.width);
