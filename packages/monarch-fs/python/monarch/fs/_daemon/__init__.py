@@ -1,0 +1,1 @@
+"""The daemon of a machine and user, which keeps mounts, and the process that serves a mount."""

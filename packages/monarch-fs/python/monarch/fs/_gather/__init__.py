@@ -1,0 +1,1 @@
+"""Directories of the hosts, live on the client."""

@@ -1,0 +1,1 @@
+"""Mounts on a mesh of hosts: the service of each host, and the handle of the client."""

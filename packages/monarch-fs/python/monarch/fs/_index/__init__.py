@@ -1,0 +1,1 @@
+"""The client's side of a tree: its scan, its stat cache, its chunks."""

@@ -1,0 +1,1 @@
+"""What a job carries of this wheel."""

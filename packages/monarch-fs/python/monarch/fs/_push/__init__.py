@@ -1,0 +1,1 @@
+"""Real files on every host."""

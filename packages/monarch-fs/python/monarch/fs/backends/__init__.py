@@ -1,0 +1,1 @@
+"""Back ends that mount a tree, one a file."""

@@ -1,0 +1,98 @@
+"""What goes wrong with mounts and trees. A message starts with the path and the host that it is about."""
+
+from __future__ import annotations
+
+import errno as errnos
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from monarch.actor import MonarchError
+
+
+class FsError(MonarchError, OSError):
+    """The base of what `monarch.fs` raises at run time; misuse is a `ValueError` or a `TypeError` at the call.
+
+    `path` is the file or mount point, `host` the name of the host or "" for the client, `reason` the cause in one sentence.
+    """
+
+    __module__ = "monarch.fs"
+    _default_code = "fs_failed"
+    host: str = ""
+    path: str = ""
+    reason: str = ""
+
+    def __new__(cls, *args: Any, **_: Any) -> Self:  # pyright: ignore[reportInconsistentConstructor]
+        return OSError.__new__(cls, *args[:1])
+
+    def __init__(
+        self, reason: str, *, path: str = "", host: str = "", hint: str | None = None, code: str | None = None, errno: int = errnos.EIO
+    ) -> None:
+        place = path if not host else f"{path} on {host}" if path else host
+        lines = [f"{place}: {reason}" if place else reason]
+        if hint:
+            lines.append(f"hint: {hint}")
+        text = "\n".join(lines)
+        super().__init__(text, code=code, hint=hint)
+        # `OSError` takes what `__new__` got: the arguments of a subclass, not the text.
+        self.args = (text,)
+        self.path, self.host, self.reason, self.errno = path, host, reason, errno
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (type(self), self.args[0], self.__dict__ | {"errno": self.errno})
+
+
+def _restored(kind: type[FsError], text: str, state: dict[str, Any]) -> FsError:
+    error = kind.__new__(kind)
+    error.args = (text,)
+    error.__setstate__(state)
+    return error
+
+
+class PreflightError(FsError):
+    """Hosts lack what a mount needs; nothing has been mounted. `missing` has what each host lacks, with the remedy."""
+
+    __module__ = "monarch.fs"
+    _default_code = "fs_preflight"
+
+    def __init__(self, missing: Mapping[str, Sequence[str]], *, path: str = "") -> None:
+        table = "\n".join(f"  {host}: {'; '.join(lines)}" for host, lines in missing.items())
+        hosts = ", ".join(list(missing)[:3]) + (" and others" if len(missing) > 3 else "")
+        super().__init__(f"{len(missing)} hosts cannot mount\n{table}", path=path, host=hosts, errno=errnos.ENODEV)
+        self.missing = {host: list(lines) for host, lines in missing.items()}
+
+
+class MountBusyError(FsError):
+    """Another file system is mounted at the target, or the target could not be unmounted; the text says what or who."""
+
+    __module__ = "monarch.fs"
+    _default_code = "fs_busy"
+
+    def __init__(self, reason: str, *, path: str = "", host: str = "", hint: str | None = None) -> None:
+        super().__init__(reason, path=path, host=host, hint=hint, errno=errnos.EBUSY)
+
+
+class StaleSourceError(FsError):
+    """Files of the source have changed since it was indexed: `paths`, relative to it. `refresh()` is the remedy."""
+
+    __module__ = "monarch.fs"
+    _default_code = "fs_stale"
+
+    def __init__(self, paths: Sequence[str], *, path: str = "") -> None:
+        shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+        super().__init__(f"{len(paths)} files changed since the index: {shown}", path=path, hint="call refresh()", errno=errnos.ESTALE)
+        self.paths = list(paths)
+
+
+class SourceGoneError(FsError):
+    """The process that serves the source ended before all bytes were delivered: `missing` has the bytes that each host lacks."""
+
+    __module__ = "monarch.fs"
+    _default_code = "fs_source_gone"
+
+    def __init__(self, missing: Mapping[str, int], *, path: str = "") -> None:
+        table = "\n".join(f"  {host}: {count} bytes missing" for host, count in missing.items())
+        super().__init__(f"the source left before everything was delivered\n{table}", path=path, errno=errnos.EIO)
+        self.missing = dict(missing)
