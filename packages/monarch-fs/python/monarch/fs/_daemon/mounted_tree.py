@@ -1,0 +1,463 @@
+"""The answers of a mounted tree: an immutable table, chunks of a store, and the switch from one table to the next.
+
+The switch
+----------
+The kernel keeps names and attributes without limit, so a switch has three steps, all on the thread of the back end:
+
+1. `begin`: from now on each answer about a name or an attribute that will change is the old one with validity 0.
+2. The back end invalidates `change.entries` and `change.inodes`, on another thread, while the tree goes on answering.
+3. `commit`: the new table answers everything, with unlimited validity. The state folder has the new generation before the first new answer.
+
+After a commit no name resolves to the old generation, because the kernel holds no valid cache of a changed name at that moment:
+
+- Answers before `begin` may be valid without limit, and some may be on their way when `begin` runs. A look-up and a listing hold the lock
+  of their directory from the request to the cached name, and the invalidation of a name takes that lock exclusively: it waits for them
+  and removes what they cached. (For this reason the invalidation must not run on the thread that answers.) A revalidation holds no lock,
+  but updates only a name that the invalidation has unhashed already, and no later walk finds an unhashed name. An answer with attributes
+  is discarded by the kernel when the inode was invalidated after its request, by the version of attributes.
+- Answers after `begin` have validity 0: the next walk asks again.
+- Hence between step 2 and `commit` each resolution of a changed name is a request, and `commit` is one point in the sequence of answers.
+
+The cases of a changed name, all of them entries of the change: a name that appears is cached as a negative entry, a name that vanishes or
+gets another inode as a positive one; a change of kind is another inode; a rename is a name that vanishes and one that appears; names of
+hard links are compared by inode, so that a link that is split off is a changed name. A directory that vanishes can be the working
+directory of a process, which resolves names below without the names above: all names below it are entries too. Afterwards the directory
+is empty, as a removed one. Names below a new directory have a parent that the kernel has never seen.
+
+Cached listings: the invalidation of a name marks the listing of its directory. A listing read between steps 2 and 3 is cached by the
+kernel with the directory's time of modification, and compared with it before the next use. Where a listing changes and the time stays
+(`touch -d`, `rsync -t`, an exclusion), the directory is shown one nanosecond younger from `begin` to `commit`, so that the comparison
+fails. Cookies of a listing are hashes of names, with the order of the listing: a listing that a switch interrupts has each unchanged name
+exactly once, without any state.
+
+Old inodes
+----------
+An inode that no name has any more stays readable until the kernel has dropped all references to it (`forget`), which includes open files
+and mapped ones: opens make no request. It has the attributes and bytes of the last generation that showed it. After a restart the
+references of the earlier process are unknown; such an inode is kept until a `forget` of more references than this process gave shows that
+the kernel dropped it.
+
+Reads
+-----
+A read of stored chunks is one call of `local` for each chunk, and never waits. The other chunks of the read are requested all at once,
+then awaited."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+import zlib
+from array import array
+from collections.abc import Awaitable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from monarch.fs._daemon.numbering import Change, Numbering, change
+from monarch.fs._daemon.tree_state import TreeState
+from monarch.fs._tree.node import ID_SIZE, ZERO_ID, Kind, Node
+from monarch.fs._tree.operations import ROOT, Attr, Entry, StatFs
+from monarch.fs._tree.table import Table
+
+_TYPES = {Kind.DIRECTORY: stat.S_IFDIR, Kind.FILE: stat.S_IFREG, Kind.SYMLINK: stat.S_IFLNK}
+_NAME_BYTES = 255
+# Listings that are kept: each request of the kernel takes some 25 entries of a listing.
+_LISTINGS = 64
+# Stale paths that the status lists.
+_STALE = 1000
+# Names of one hash in a directory that cookies can tell apart.
+_RANK_BITS = 20
+
+
+class ChunkSource(Protocol):
+    """Where the contents of chunks come from."""
+
+    def local(self, id: bytes, offset: int, size: int) -> bytes | None:
+        """The bytes of a chunk that is on this machine, at once; None where it is not."""
+        ...
+
+    def fetch(self, id: bytes, offset: int, size: int) -> Awaitable[bytes]:
+        """The bytes of a chunk from elsewhere; the request starts at the call.
+
+        An `OSError` has errno and reason: ESTALE where the source file changed.
+        """
+        ...
+
+
+class ReadError(NamedTuple):
+    """Why a read failed. `time` in seconds since the epoch."""
+
+    path: str
+    errno: int
+    reason: str
+    time: float
+
+
+class TreeStatus(NamedTuple):
+    """Counts since the start of the process that serves the mount."""
+
+    generation: str
+    # Chunks that were not on the machine when a read needed them.
+    faults: int
+    reads: int
+    # Bytes answered, and those of them that came by a fault.
+    bytes_read: int
+    bytes_fetched: int
+    errors: int
+    # Files that changed at the source before their bytes arrived; at most 1,000.
+    stale: list[str]
+    last_error: ReadError | None
+    # Inodes of earlier generations that the kernel refers to.
+    retired: int
+
+
+class MountedTree:
+    """`TreeOperations` over a table; one thread, that of the back end, calls everything but `prepare`."""
+
+    def __init__(
+        self,
+        table: Table,
+        chunks: ChunkSource,
+        state: Path,
+        *,
+        owner: tuple[int, int] | None = None,
+    ) -> None:
+        """A new tree, with its state in a folder. `owner`: user and group of everything, instead of the table's."""
+        self._setup(table, Numbering.first(table), {}, 0, chunks, TreeState(state), owner)
+        self._state.save_table(table)
+        self._state.save_numbers(table.generation, 0, self._numbering)
+        self._state.commit(table.generation, 0, self._numbering.following, {})
+        self._state.sweep(table.generation, 0)
+
+    @classmethod
+    def restore(cls, state: Path, chunks: ChunkSource, *, owner: tuple[int, int] | None = None) -> MountedTree:
+        """The tree of a state folder, with the numbers that the earlier process gave; `StateError` for a damaged folder."""
+        folder = TreeState(state)
+        saved = folder.load()
+        tree = cls.__new__(cls)
+        tree._setup(saved.table, saved.numbering, saved.retired, saved.serial, chunks, folder, owner)
+        tree._unsure = bytearray(b"\1") * saved.numbering.following
+        folder.sweep(saved.table.generation, saved.serial)
+        return tree
+
+    def _setup(
+        self,
+        table: Table,
+        numbering: Numbering,
+        retired: Mapping[int, Node],
+        serial: int,
+        chunks: ChunkSource,
+        state: TreeState,
+        owner: tuple[int, int] | None,
+    ) -> None:
+        self._table, self._numbering, self._chunks, self._state, self._owner = table, numbering, chunks, state, owner
+        self.generation = table.generation
+        self._serial = serial
+        self._retired = dict(retired)
+        # References that the kernel got from this process, by inode; and the inodes to which it may have references from an earlier one.
+        self._references = array("q", [0]) * numbering.following
+        self._unsure = bytearray(numbering.following)
+        self._attrs: dict[int, Attr] = {}
+        self._listings: dict[int, list[tuple[int, bytes, int]]] = {}
+        self._change: Change | None = None
+        self._changing_names: dict[int, set[bytes]] = {}
+        self._changing_inodes: frozenset[int] = frozenset()
+        self._faults = self._reads = self._bytes_read = self._bytes_fetched = self._errors = 0
+        self._stale: dict[str, int] = {}
+        self._last_error: ReadError | None = None
+        self._paths: dict[int, bytes] | None = None
+
+    # Names and attributes.
+
+    def lookup(self, parent: int, name: bytes) -> Entry:
+        """The entry of a name; without attributes where there is none. `OSError`: ENOTDIR, ENAMETOOLONG, ESTALE for an unknown parent."""
+        directory = self._numbering.index(parent)
+        if directory < 0:
+            self._removed_directory(parent)
+            return Entry(name, None)
+        index = self._table.find(directory, name)
+        if index is None:
+            self._directory(directory)
+            if len(name) > _NAME_BYTES:
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+            return Entry(name, None, self._valid(parent, name))
+        inode = self._numbering.numbers[index]
+        self._references[inode] += 1
+        return Entry(name, self.attr(inode), self._valid(parent, name))
+
+    def attr(self, inode: int) -> Attr:
+        """The attributes of an inode; `OSError` ESTALE for an unknown one."""
+        found = self._attrs.get(inode)
+        if found is None:
+            found = self._attrs[inode] = self._made(inode)
+        return found
+
+    def readlink(self, inode: int) -> bytes:
+        node = self._node(inode)
+        if node.kind is not Kind.SYMLINK:
+            raise OSError(errno.EINVAL, "no symbolic link")
+        return node.target
+
+    def readdir(self, inode: int, after: int) -> Iterator[Entry]:
+        """The entries whose cookie is above `after`. An entry counts as a reference when the next one is asked for."""
+        index = self._numbering.index(inode)
+        if index < 0:
+            self._removed_directory(inode)
+            return
+        listing = self._listings.get(inode)
+        if listing is None:
+            self._directory(index)
+            while len(self._listings) >= _LISTINGS:
+                del self._listings[next(iter(self._listings))]
+            listing = self._listings[inode] = _listing(self._table, index)
+        # A caller that keeps the iterator over a commit gets numbers of one generation.
+        numbers = self._numbering.numbers
+        for cookie, name, child in listing[_following(listing, after) :]:
+            number = numbers[child]
+            yield Entry(name, self.attr(number), self._valid(inode, name), cookie)
+            self._references[number] += 1
+
+    def listxattr(self, inode: int) -> list[bytes]:
+        return [name for name, _ in self._node(inode).xattrs if name.startswith(b"user.")]
+
+    def getxattr(self, inode: int, name: bytes) -> bytes:
+        for one, value in self._node(inode).xattrs:
+            if one == name and name.startswith(b"user."):
+                return value
+        raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+
+    def statfs(self) -> StatFs:
+        return StatFs(self._table.total_bytes(), len(self._table))
+
+    def forget(self, inode: int, n: int) -> None:
+        """The kernel drops references; an old inode without any is dropped. Those beyond what was given are of an earlier process."""
+        if inode == ROOT or not 0 <= inode < len(self._references):
+            return
+        left = self._references[inode] - n
+        if left < 0:
+            self._unsure[inode] = 0
+        self._references[inode] = max(0, left)
+        if left <= 0 and not self._unsure[inode] and self._retired.pop(inode, None) is not None:
+            self._attrs.pop(inode, None)
+
+    def _valid(self, parent: int, name: bytes) -> float:
+        if self._change is not None and name in self._changing_names.get(parent, ()):
+            return 0.0
+        return float("inf")
+
+    def _node(self, inode: int) -> Node:
+        index = self._numbering.index(inode)
+        if index >= 0:
+            return self._table.node(index)
+        try:
+            return self._retired[inode]
+        except KeyError:
+            raise OSError(errno.ESTALE, f"inode {inode} of no generation that is in use") from None
+
+    def _directory(self, index: int) -> None:
+        if self._table.node(index).kind is not Kind.DIRECTORY:
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+    def _removed_directory(self, inode: int) -> None:
+        if self._node(inode).kind is not Kind.DIRECTORY:
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+    def _made(self, inode: int) -> Attr:
+        node = self._node(inode)
+        uid, gid = (node.uid, node.gid) if self._owner is None else self._owner
+        valid, mtime = float("inf"), node.mtime_ns
+        if self._change is not None:
+            valid = 0.0 if inode in self._changing_inodes else valid
+            mtime += inode in self._change.silent
+        mode = _TYPES[node.kind] | node.mode
+        return Attr(inode, mode, node.nlink, uid, gid, node.size, node.blocks, mtime, valid, mtime)
+
+    # Contents.
+
+    async def read(self, inode: int, offset: int, size: int) -> bytes | memoryview:
+        """Bytes of a file; fewer than `size` only at its end. `OSError`: EACCES for a file that the client cannot read, EISDIR, or EIO."""
+        node = self._node(inode)
+        if node.kind is not Kind.FILE:
+            raise OSError(errno.EISDIR if node.kind is Kind.DIRECTORY else errno.EINVAL, "no regular file")
+        self._reads += 1
+        if not node.readable:
+            raise self._failed(inode, OSError(errno.EACCES, "the client cannot read the file"))
+        end = min(offset + size, node.size)
+        if end <= offset:
+            return b""
+        piece = node.piece()
+        first, last = offset // piece, (end - 1) // piece
+        if len(node.chunks) <= last * ID_SIZE:
+            raise self._failed(inode, OSError(errno.EIO, f"the table has {node.chunk_count()} chunks of {node.size} bytes"))
+        parts: list[bytes] = []
+        awaited: list[tuple[int, int, Awaitable[bytes]]] = []
+        for number in range(first, last + 1):
+            start = max(offset - number * piece, 0)
+            wanted = min(end - number * piece, piece) - start
+            id = node.chunks[number * ID_SIZE : (number + 1) * ID_SIZE]
+            if id == ZERO_ID:
+                parts.append(bytes(wanted))
+                continue
+            found = self._chunks.local(id, start, wanted)
+            if found is None or len(found) != wanted:
+                self._faults += 1
+                awaited.append((len(parts), wanted, self._chunks.fetch(id, start, wanted)))
+                found = b""
+            parts.append(found)
+        if awaited:
+            await self._arrived(inode, parts, awaited)
+        self._bytes_read += end - offset
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _arrived(self, inode: int, parts: list[bytes], awaited: list[tuple[int, int, Awaitable[bytes]]]) -> None:
+        failure: OSError | None = None
+        # Each is awaited, also after a failure: an answer that no caller takes would be an unawaited task.
+        for place, wanted, answer in awaited:
+            try:
+                part = await answer
+                if len(part) != wanted:
+                    raise OSError(errno.EIO, f"{len(part)} of {wanted} bytes came")
+                parts[place] = part
+                self._bytes_fetched += wanted
+            except OSError as error:
+                failure = failure or error
+        if failure is not None:
+            raise self._failed(inode, failure) from failure
+        if self._stale:
+            self._stale.pop(self.path(inode), None)
+
+    def _failed(self, inode: int, error: OSError) -> OSError:
+        number, reason = error.errno or errno.EIO, error.strerror or str(error)
+        path = self.path(inode)
+        if number == errno.ESTALE and len(self._stale) < _STALE:
+            self._stale[path] = inode
+        self._errors += 1
+        shown = number if number in (errno.EACCES, errno.EINTR) else errno.EIO
+        self._last_error = ReadError(path, shown, reason, time.time())
+        return OSError(shown, f"{path}: {reason}")
+
+    # The switch.
+
+    def prepare(self, new: Table) -> Change:
+        """What `commit` will change; alters nothing, and may run on another thread."""
+        self._state.save_table(new)
+        return change(self._table, self._numbering, new)
+
+    def begin(self, change: Change) -> None:
+        """Changed names and attributes are answered uncached from now on. `ValueError`: another switch is under way, or another base."""
+        if self._change is change:
+            return
+        if self._change is not None:
+            raise ValueError(f"the switch to {self._change.generation} is under way")
+        if change.base != self.generation or self._numbering.following > change.numbering.following:
+            raise ValueError(f"the change is from {change.base}, the tree shows {self.generation}")
+        self._state.save_numbers(change.generation, self._serial + 1, change.numbering)
+        self._mark(change)
+
+    def cancel(self, change: Change) -> None:
+        """Ends a switch that has begun without a commit. The old answers are cached again."""
+        if self._change is change:
+            self._mark(None)
+            self._drop_attrs(change)
+
+    def commit(self, change: Change) -> None:
+        """The new generation answers from now on. `ValueError` where the switch has not begun."""
+        if self._change is not change:
+            raise ValueError(f"the switch to {change.generation} has not begun")
+        references, unsure = self._references, self._unsure
+        retired = {inode: node for inode, node in change.gone.items() if references[inode] > 0 or unsure[inode]}
+        retired.update(self._retired)
+        serial = self._serial + 1
+        self._state.commit(change.generation, serial, change.numbering.following, retired)
+        added = change.numbering.following - len(references)
+        references.extend([0] * added)
+        unsure.extend(bytes(added))
+        stale = {inode: path for path, inode in self._stale.items()}
+        self._retired, self._serial = retired, serial
+        self._table, self._numbering, self.generation = change.table, change.numbering, change.generation
+        self._mark(None)
+        self._drop_attrs(change)
+        for inode in change.gone:
+            self._attrs.pop(inode, None)
+            self._stale.pop(stale.get(inode, ""), None)
+        self._listings.clear()
+        self._paths = None
+        self._state.sweep(change.generation, serial)
+
+    def _mark(self, change: Change | None) -> None:
+        self._change = change
+        self._changing_names = {}
+        self._changing_inodes = frozenset(change.inodes) if change is not None else frozenset()
+        if change is not None:
+            for parent, name in change.entries:
+                self._changing_names.setdefault(parent, set()).add(name)
+            self._drop_attrs(change)
+
+    def _drop_attrs(self, change: Change) -> None:
+        for inode in change.inodes:
+            self._attrs.pop(inode, None)
+
+    # For the process that serves the mount.
+
+    def known(self, chunk_ids: Collection[bytes]) -> Iterator[tuple[int, int, bytes]]:
+        """Where the kernel takes pages of these chunks: (inode, offset, chunk) of each inode of this generation that it refers to."""
+        wanted = chunk_ids if isinstance(chunk_ids, (set, frozenset)) else frozenset(chunk_ids)
+        table, numbers = self._table, self._numbering.numbers
+        for index in range(len(table)):
+            if index >= len(numbers) or not (self._references[numbers[index]] > 0 or self._unsure[numbers[index]]):
+                continue
+            node = table.node(index)
+            for number in range(node.chunk_count()):
+                id = node.chunk(number)
+                if id in wanted:
+                    yield numbers[index], number * node.piece(), id
+
+    def inode_of(self, path: bytes) -> int | None:
+        """The inode of a path relative to the root, b"" for the root; None where there is none."""
+        index: int | None = 0
+        for name in path.split(b"/") if path else []:
+            index = self._table.find(index, name) if index is not None and self._table.node(index).kind is Kind.DIRECTORY else None
+        return None if index is None else self._numbering.numbers[index]
+
+    def path(self, inode: int) -> str:
+        """A path of an inode, for people; the number of one that no name has any more."""
+        if self._paths is None:
+            self._paths = {self._numbering.numbers[index]: path for path, index in self._table.walk()}
+        path = self._paths.get(inode)
+        return f"inode {inode} of an earlier generation" if path is None else os.fsdecode(path) or "."
+
+    def status(self) -> TreeStatus:
+        return TreeStatus(
+            self.generation,
+            self._faults,
+            self._reads,
+            self._bytes_read,
+            self._bytes_fetched,
+            self._errors,
+            sorted(self._stale),
+            self._last_error,
+            len(self._retired),
+        )
+
+
+def _listing(table: Table, index: int) -> list[tuple[int, bytes, int]]:
+    """Cookie, name and node of each entry, in the order of the cookies: a hash of the name, and a rank among names of equal hash."""
+    ordered = sorted((zlib.crc32(name) + 1, name, child) for name, child in table.children(index))
+    listing: list[tuple[int, bytes, int]] = []
+    cookie = 0
+    for hashed, name, child in ordered:
+        cookie = max(hashed << _RANK_BITS, cookie + 1)
+        listing.append((cookie, name, child))
+    return listing
+
+
+def _following(listing: list[tuple[int, bytes, int]], after: int) -> int:
+    low, high = 0, len(listing)
+    while low < high:
+        middle = (low + high) // 2
+        if listing[middle][0] <= after:
+            low = middle + 1
+        else:
+            high = middle
+    return low

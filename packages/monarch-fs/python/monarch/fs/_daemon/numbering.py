@@ -1,0 +1,187 @@
+"""Inode numbers of a mounted tree, and the change from one table to the next.
+
+A mount assigns numbers in the order of the table, from `ROOT`, and never assigns a number twice. The next table inherits numbers by path:
+
+- a directory keeps the number of the directory that has its path, whatever changes in it;
+- a file or symbolic link keeps the number where content and path are equal; attributes alone may change, and are announced;
+- a file of other content, a renamed file, and a name that changes its kind get a new number.
+
+A number of several hard links belongs to one node of each table: the first path, in the order of the walk, at which both tables agree
+decides. A change of the links of a node is a change of names for the others.
+
+The comparison visits each pair of directories once. Subtrees of equal digests are paired without a comparison of nodes, because a digest
+has all attributes and content; only the pairing of hard links can differ there, and a pair that cannot be kept is compared by name like
+any other."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from monarch.fs._tree.node import Kind, Node
+from monarch.fs._tree.operations import ROOT
+from monarch.fs._tree.table import Table
+
+# No inode: numbers start at `ROOT`.
+NONE = 0
+
+
+class Numbering:
+    """The inode number of each node of a table, and the node of each number."""
+
+    def __init__(self, numbers: array[int], following: int) -> None:
+        """`numbers[index]` is the inode of a node; `following` the first number never assigned. `ValueError`: malformed."""
+        self.numbers = numbers
+        self.following = following
+        self._indices = array("i", [-1]) * following
+        for index, inode in enumerate(numbers):
+            if not ROOT <= inode < following or self._indices[inode] >= 0:
+                raise ValueError(f"inode {inode} of node {index}")
+            self._indices[inode] = index
+        if not len(numbers) or numbers[0] != ROOT:
+            raise ValueError("the root has another inode than 1")
+
+    @classmethod
+    def first(cls, table: Table) -> Numbering:
+        return cls(array("Q", range(ROOT, ROOT + len(table))), ROOT + len(table))
+
+    def inode(self, index: int) -> int:
+        return self.numbers[index]
+
+    def index(self, inode: int) -> int:
+        """The node that has this number, -1 for a number of an earlier table or of none."""
+        return self._indices[inode] if 0 <= inode < self.following else -1
+
+
+class Change(NamedTuple):
+    """What a commit will change. The kernel drops its caches of `entries` and `inodes` between `begin` and `commit`."""
+
+    # The generations before and after.
+    base: str
+    generation: str
+    table: Table
+    numbering: Numbering
+    # Names, as (inode of the directory, name), that get another inode, vanish or appear; those of vanished directories included.
+    entries: list[tuple[int, bytes]]
+    # Inodes that stay and have other attributes, and directories whose listing changes.
+    inodes: list[int]
+    # Inodes that no name has any more, with their nodes.
+    gone: dict[int, Node]
+    # Directories of which the listing has other names or kinds while the time of modification stays.
+    silent: frozenset[int]
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.entries)} names, {len(self.inodes)} inodes, {len(self.gone)} gone"
+        return f"Change({self.base[:12]} to {self.generation[:12]}: {counts})"
+
+
+def change(old: Table, numbering: Numbering, new: Table) -> Change:
+    """The numbers of `new`, and all that differs from `old`."""
+    comparison = _Comparison(old, numbering, new)
+    comparison.pair()
+    comparison.number()
+    return comparison.result()
+
+
+def same_content(old: Node, new: Node) -> bool:
+    """Whether the bytes that readers of the two nodes get are the same."""
+    if old.kind != new.kind:
+        return False
+    if old.kind is Kind.DIRECTORY:
+        return True
+    if old.kind is Kind.SYMLINK:
+        return old.target == new.target
+    return old.size == new.size and old.chunks == new.chunks and old.readable == new.readable
+
+
+class _Comparison:
+    def __init__(self, old: Table, numbering: Numbering, new: Table) -> None:
+        self.old, self.numbering, self.new = old, numbering, new
+        self.numbers = array("Q", [NONE]) * len(new)
+        # The nodes of the old table that have a successor.
+        self.kept = bytearray(len(old))
+        # Pairs of directories whose names have to be compared.
+        self.differing: list[tuple[int, int]] = []
+        self.altered: set[int] = set()
+        self.following = numbering.following
+
+    def pair(self) -> None:
+        todo = [(0, 0)]
+        self.take(0, 0)
+        while todo:
+            before, after = todo.pop()
+            if self.old.digest(before) == self.new.digest(after):
+                # Equal below: names and nodes agree one by one.
+                kept = True
+                for (_, one), (_, other) in zip(self.old.children(before), self.new.children(after), strict=True):
+                    kept = self.take(one, other) and kept
+                    if self.old.folder_number(one) is not None:
+                        todo.append((one, other))
+                if not kept:
+                    self.differing.append((before, after))
+                continue
+            self.differing.append((before, after))
+            names = dict(self.old.children(before))
+            for name, other in self.new.children(after):
+                one = names.get(name)
+                if one is None:
+                    continue
+                equal = self.old.digest(one) == self.new.digest(other)
+                first, second = self.old.node(one), self.new.node(other)
+                if (equal or same_content(first, second)) and self.take(one, other):
+                    if first.kind is Kind.DIRECTORY:
+                        todo.append((one, other))
+                    # A directory's digest has all below it, its attributes may be the same.
+                    if not equal and (first.kind is not Kind.DIRECTORY or first != second):
+                        self.altered.add(self.numbers[other])
+        if self.old.node(0) != self.new.node(0):
+            self.altered.add(ROOT)
+
+    def take(self, before: int, after: int) -> bool:
+        """The node `after` inherits the number of `before`; false where either has another partner."""
+        inode = self.numbering.inode(before)
+        if self.numbers[after] == inode:
+            return True
+        if self.numbers[after] != NONE or self.kept[before]:
+            return False
+        self.numbers[after], self.kept[before] = inode, 1
+        return True
+
+    def number(self) -> None:
+        for index, inode in enumerate(self.numbers):
+            if inode == NONE:
+                self.numbers[index] = self.following
+                self.following += 1
+
+    def result(self) -> Change:
+        entries: list[tuple[int, bytes]] = []
+        silent: set[int] = set()
+        for before, after in self.differing:
+            parent = self.numbering.inode(before)
+            old, new = dict(self.old.children(before)), dict(self.new.children(after))
+            changed: list[bytes] = []
+            visible = False
+            for name in old.keys() | new.keys():
+                one, other = old.get(name), new.get(name)
+                if one is not None and other is not None and self.numbering.inode(one) == self.numbers[other]:
+                    continue
+                changed.append(name)
+                visible = visible or one is None or other is None or self.old.node(one).kind != self.new.node(other).kind
+            if changed:
+                entries += [(parent, name) for name in sorted(changed)]
+                self.altered.add(parent)
+                if visible and self.old.node(before).mtime_ns == self.new.node(after).mtime_ns:
+                    silent.add(parent)
+        # Names below vanished directories come first: a process that stands in one resolves them without the names above.
+        entries = [*self.vanished(), *entries]
+        gone = {self.numbering.inode(index): self.old.node(index) for index in range(len(self.old)) if not self.kept[index]}
+        numbering = Numbering(self.numbers, self.following)
+        return Change(self.old.generation, self.new.generation, self.new, numbering, entries, sorted(self.altered), gone, frozenset(silent))
+
+    def vanished(self) -> Iterator[tuple[int, bytes]]:
+        for index in range(len(self.old)):
+            if not self.kept[index] and self.old.folder_number(index) is not None:
+                parent = self.numbering.inode(index)
+                for name, _ in self.old.children(index):
+                    yield parent, name
