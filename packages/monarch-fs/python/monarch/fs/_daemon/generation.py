@@ -1,0 +1,336 @@
+"""Which generation each host shows: the agreement on a refresh, without input or output.
+
+A refresh is a round with a number. The client's side (`Rollout`) stages the new table on every current host. When all have staged, the
+refresh is decided, and each host commits; when one fails or is lost before, all abort and the outcome names it. After the decision there
+is no way back: a host that is lost is not waited for, and gets the whole table (`OPEN`) when it returns; a host whose commit fails gets
+it at once.
+
+The host's side (`HostGeneration`) never shows a lower round than before. Messages may be repeated, late or lost: each has its round, a
+message of an earlier round has no effect but the answer that the host is ahead, and `Rollout.again` gives what is outstanding. An abort
+is kept as the highest aborted round, so a stage message that arrives after it has no effect.
+
+Both sides are driven by events and return the steps that the caller carries out, in order. The trade-off of two phases: a refresh needs
+every current host, so one host that cannot stage stops it for all; in exchange no refresh leaves hosts with different generations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+
+class Do(Enum):
+    """What the client's side asks its caller to do."""
+
+    # Send the difference to the host; it prepares.
+    STAGE = "stage"
+    COMMIT = "commit"
+    ABORT = "abort"
+    # Send the whole table; the host shows it as soon as it can.
+    OPEN = "open"
+    # Unmount the host: it cannot show the generation that was decided.
+    CLOSE = "close"
+    # The refresh is over; the step has the outcome.
+    FINISH = "finish"
+
+
+class Outcome(NamedTuple):
+    """The end of a refresh."""
+
+    generation: str
+    # Whether the generation was decided.
+    committed: bool
+    # Hosts that did not follow, with the reason: why nothing was committed, or which hosts are behind.
+    failures: dict[str, str]
+
+
+class Step(NamedTuple):
+    do: Do
+    host: str
+    round: int
+    generation: str
+    outcome: Outcome | None = None
+
+
+class HostDo(Enum):
+    """What the host's side asks its caller to do."""
+
+    # Make the change to the generation; then `prepared` or `failed`.
+    PREPARE = "prepare"
+    # Forget what was prepared.
+    DROP = "drop"
+    # Begin, invalidate, commit; then `switched` or `failed`.
+    SWITCH = "switch"
+    # Answers to the client.
+    REPLY_STAGED = "staged"
+    REPLY_FAILED = "failed"
+    REPLY_SHOWN = "shown"
+
+
+class HostStep(NamedTuple):
+    do: HostDo
+    round: int
+    generation: str
+    reason: str = ""
+
+
+class _Place(Enum):
+    """Where a host stands, as far as the client has learned."""
+
+    CURRENT = "current"
+    # It has been sent the whole table.
+    OPENING = "opening"
+    LOST = "lost"
+
+
+class Rollout:
+    """The client's side, for the life of a mount.
+
+    Example:
+        rollout = Rollout("generation 1", ["host 0"])
+        assert [step.do for step in rollout.start("generation 2")] == [Do.STAGE]
+        assert [step.do for step in rollout.staged("host 0", 1)] == [Do.COMMIT]
+        assert rollout.shown("host 0", 1)[0].outcome == Outcome("generation 2", True, {})
+    """
+
+    def __init__(self, generation: str, hosts: Iterable[str] = ()) -> None:
+        """All `hosts` show `generation`, as round 0."""
+        self.generation = generation
+        self.round = 0
+        self._places = dict.fromkeys(hosts, _Place.CURRENT)
+        # The highest number of a round that was started.
+        self._started = 0
+        self._target: str | None = None
+        self._members: set[str] = set()
+        # Hosts whose answer the refresh waits for; None where none is under way.
+        self._pending: set[str] | None = None
+        self._failures: dict[str, str] = {}
+
+    @property
+    def staging(self) -> bool:
+        return self._target is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a refresh is under way, decided or not."""
+        return self._pending is not None
+
+    def behind(self) -> list[str]:
+        """Hosts that do not show the decided generation: lost ones, and ones that open it."""
+        return [host for host, place in self._places.items() if place is not _Place.CURRENT]
+
+    def start(self, generation: str) -> list[Step]:
+        """Begins a refresh; `ValueError` while another one is under way."""
+        if self._pending is not None:
+            raise ValueError(f"the refresh to {self._target or self.generation} is under way")
+        self._started += 1
+        self._target, self._failures = generation, {}
+        self._members = {host for host, place in self._places.items() if place is _Place.CURRENT}
+        self._pending = set(self._members)
+        if not self._pending:
+            return self._decide()
+        return [Step(Do.STAGE, host, self._started, generation) for host in sorted(self._pending)]
+
+    def staged(self, host: str, round: int) -> list[Step]:
+        if self._target is None or self._pending is None or round != self._started:
+            return []
+        self._pending.discard(host)
+        return [] if self._pending else self._decide()
+
+    def failed(self, host: str, round: int, reason: str) -> list[Step]:
+        """The host cannot stage, commit or open this round."""
+        if self._target is not None and round == self._started:
+            return self._abort({host: reason}) if host in self._members else []
+        place = self._places.get(host)
+        if round != self.round or place is None or place is _Place.LOST:
+            return []
+        if place is _Place.CURRENT:
+            if self._pending is None or host not in self._pending:
+                return []
+            self._places[host] = _Place.OPENING
+            return [self._open(host)]
+        self._failures[host] = reason
+        self._places[host] = _Place.LOST
+        return [Step(Do.CLOSE, host, self.round, self.generation), *self._answered(host)]
+
+    def shown(self, host: str, round: int) -> list[Step]:
+        """The host shows the generation of this round."""
+        if round != self.round or self._places.get(host) in (None, _Place.LOST):
+            return []
+        self._places[host] = _Place.CURRENT
+        return self._answered(host) if self._target is None else []
+
+    def lost(self, host: str) -> list[Step]:
+        """The host cannot be reached; it is not waited for until `returned`."""
+        if self._places.get(host) in (None, _Place.LOST):
+            return []
+        self._places[host] = _Place.LOST
+        if self._target is not None:
+            return self._abort({host: "the host was lost"}) if host in self._members else []
+        if self._pending is not None and host in self._pending:
+            self._failures[host] = "the host was lost"
+        return self._answered(host)
+
+    def returned(self, host: str, round: int = -1) -> list[Step]:
+        """A host is there, again or for the first time, and shows this round: -1 for none."""
+        steps: list[Step] = []
+        if self._target is not None and host in self._members:
+            # Another process than the one that was asked to stage.
+            steps = self._abort({host: "the host was lost"})
+        if round == self.round:
+            self._places[host] = _Place.CURRENT
+            return [*steps, *self._answered(host)] if self._target is None else steps
+        self._places[host] = _Place.OPENING
+        return [*steps, self._open(host)]
+
+    def removed(self, host: str) -> list[Step]:
+        """The host is no longer part of the mount."""
+        steps = self.lost(host)
+        self._places.pop(host, None)
+        return steps
+
+    def cancel(self, reason: str) -> list[Step]:
+        """Aborts a refresh that is not decided: a time-out, or the caller gave up. Without effect after the decision."""
+        waiting = sorted(self._pending or ())
+        return self._abort(dict.fromkeys(waiting, reason)) if self._target is not None else []
+
+    def again(self) -> list[Step]:
+        """What is outstanding, to be sent again where messages can be lost."""
+        pending = self._pending or set[str]()
+        if self._target is not None:
+            steps = [Step(Do.STAGE, host, self._started, self._target) for host in sorted(pending)]
+        else:
+            waiting = sorted(host for host in pending if self._places[host] is _Place.CURRENT)
+            steps = [Step(Do.COMMIT, host, self.round, self.generation) for host in waiting]
+        return steps + [self._open(host) for host, place in self._places.items() if place is _Place.OPENING]
+
+    def _open(self, host: str) -> Step:
+        return Step(Do.OPEN, host, self.round, self.generation)
+
+    def _decide(self) -> list[Step]:
+        assert self._target is not None
+        self.generation, self.round, self._target = self._target, self._started, None
+        steps: list[Step] = []
+        self._pending = set()
+        for host, place in self._places.items():
+            if place is _Place.LOST:
+                continue
+            self._pending.add(host)
+            if place is _Place.CURRENT and host in self._members:
+                steps.append(Step(Do.COMMIT, host, self.round, self.generation))
+            else:
+                # It came while the others staged.
+                self._places[host] = _Place.OPENING
+                steps.append(self._open(host))
+        return steps or self._finish(True)
+
+    def _abort(self, failures: dict[str, str]) -> list[Step]:
+        assert self._target is not None
+        self._failures = failures
+        steps = [
+            Step(Do.ABORT, host, self._started, self._target) for host in sorted(self._members) if self._places.get(host) is not _Place.LOST
+        ]
+        return [*steps, *self._finish(False)]
+
+    def _answered(self, host: str) -> list[Step]:
+        if self._pending is None or self._target is not None:
+            return []
+        self._pending.discard(host)
+        return [] if self._pending else self._finish(True)
+
+    def _finish(self, committed: bool) -> list[Step]:
+        generation = self.generation if committed else self._target or ""
+        self._target, self._pending, self._members = None, None, set()
+        return [Step(Do.FINISH, "", self._started, generation, Outcome(generation, committed, self._failures))]
+
+
+class HostGeneration:
+    """The host's side of one mount."""
+
+    def __init__(self, generation: str, round: int = 0) -> None:
+        """The host shows `generation`, that of this round."""
+        self.generation = generation
+        self.round = round
+        self._staged: tuple[int, str] | None = None
+        self._ready = self._switching = self._open = False
+        self._aborted = -1
+
+    def stage(self, round: int, generation: str) -> list[HostStep]:
+        if round <= self.round:
+            return [self._shown()] if round == self.round else []
+        if round <= self._aborted or self._switching:
+            return []
+        if self._staged is not None and round <= self._staged[0]:
+            return [HostStep(HostDo.REPLY_STAGED, *self._staged)] if round == self._staged[0] and self._ready else []
+        return self._prepare(round, generation, False)
+
+    def commit(self, round: int) -> list[HostStep]:
+        if round <= self.round:
+            return [self._shown()]
+        if self._staged is None or self._staged[0] < round:
+            return [HostStep(HostDo.REPLY_FAILED, round, "", "the generation is not staged")] if not self._switching else []
+        return self._switch() if self._staged[0] == round and self._ready else []
+
+    def open(self, round: int, generation: str) -> list[HostStep]:
+        """Shows a generation that has been decided, without staging before."""
+        if round <= self.round:
+            return [self._shown()]
+        if self._switching or (self._staged is not None and self._staged[0] > round):
+            return []
+        if self._staged == (round, generation):
+            self._open = True
+            return self._switch() if self._ready else []
+        return self._prepare(round, generation, True)
+
+    def abort(self, round: int) -> list[HostStep]:
+        self._aborted = max(self._aborted, round)
+        if self._staged is None or self._staged[0] != round or self._switching or self._open:
+            return []
+        return self._drop()
+
+    def prepared(self, round: int) -> list[HostStep]:
+        """What PREPARE asked for is done."""
+        if self._staged is None or self._staged[0] != round:
+            return []
+        self._ready = True
+        return self._switch() if self._open else [HostStep(HostDo.REPLY_STAGED, *self._staged)]
+
+    def switched(self, round: int) -> list[HostStep]:
+        """What SWITCH asked for is done: the generation is shown."""
+        if self._staged is None or self._staged[0] != round or not self._switching:
+            return []
+        self.round, self.generation = self._staged
+        self._clear()
+        return [self._shown()]
+
+    def failed(self, round: int, reason: str) -> list[HostStep]:
+        """PREPARE or SWITCH failed; the earlier generation is shown."""
+        if self._staged is None or self._staged[0] != round:
+            return []
+        generation = self._staged[1]
+        self._clear()
+        return [HostStep(HostDo.REPLY_FAILED, round, generation, reason)]
+
+    def _prepare(self, round: int, generation: str, at_once: bool) -> list[HostStep]:
+        steps = self._drop()
+        self._staged, self._open = (round, generation), at_once
+        return [*steps, HostStep(HostDo.PREPARE, round, generation)]
+
+    def _switch(self) -> list[HostStep]:
+        assert self._staged is not None
+        if self._switching:
+            return []
+        self._switching = True
+        return [HostStep(HostDo.SWITCH, *self._staged)]
+
+    def _drop(self) -> list[HostStep]:
+        steps = [HostStep(HostDo.DROP, *self._staged)] if self._staged is not None else []
+        self._clear()
+        return steps
+
+    def _clear(self) -> None:
+        self._staged = None
+        self._ready = self._switching = self._open = False
+
+    def _shown(self) -> HostStep:
+        return HostStep(HostDo.REPLY_SHOWN, self.round, self.generation)
