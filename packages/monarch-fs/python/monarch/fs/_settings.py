@@ -9,7 +9,7 @@ SETTINGS = (
         "fs_store_dir",
         "str",
         "",
-        "Where a machine keeps the chunks of mounted trees; a folder of its own for each machine and user. Empty: `MONARCH_HOME/fs/store-<machine>`.",
+        "Folder of the chunks of mounted trees, for one machine and user. Empty: a folder for each below `MONARCH_HOME/fs`.",
     ),
     Setting(
         "fs_store_bytes",

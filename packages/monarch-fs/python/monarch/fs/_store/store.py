@@ -22,7 +22,7 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -345,7 +345,7 @@ class Store:
             return action()
 
     @contextmanager
-    def _exclusive(self) -> Iterator[None]:
+    def _exclusive(self) -> Generator[None]:
         """Against other processes; the kernel ends the lock with its process."""
         fcntl.flock(self._lock_file.fd, fcntl.LOCK_EX)
         try:

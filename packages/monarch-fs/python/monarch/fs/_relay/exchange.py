@@ -1,0 +1,406 @@
+"""The host's end of the relay: fetches chunks into the store, and answers other hosts from it.
+
+One thread owns the state machines (`relay.py`) and takes events in order: fetches, answers, requests. Worker threads read, verify and write.
+A chunk that another host asks for and that is not here is fetched first, once for all that wait. A content that the store has no room for is
+handed on to those that wait for it at that moment: to hosts, and to urgent fetches.
+"""
+
+from __future__ import annotations
+
+import errno
+import queue
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import NamedTuple
+
+from monarch.actor import Future
+from monarch.extension import Promise, Request, is_ending, promise, serve
+from monarch.extension.directory_tree import blake3
+from monarch.fs._relay.chunk_protocol import (
+    ANSWER_BYTES,
+    ChunkAnswer,
+    ChunkProtocolError,
+    ChunkRequest,
+    decode_answer,
+    decode_request,
+    encode_answer,
+    encode_request,
+)
+from monarch.fs._relay.failure import FetchFailure
+from monarch.fs._relay.peer import PREFIX, Peer, PeerEnded, ask_peer, is_near, peer_here
+from monarch.fs._relay.relay import Ask, Done, Relay, Serving
+from monarch.fs._relay.workers import Workers
+from monarch.fs._store.store import Store
+from monarch.fs._tree.node import ID_SIZE
+
+# Seconds between two looks whether the process ends.
+_LOOK_SECONDS = 1.0
+
+
+class Fetched(NamedTuple):
+    """What came of a fetch: the rest of its chunks is in the store."""
+
+    failed: dict[bytes, FetchFailure]
+    # Contents that the store had no room for: of an urgent fetch.
+    passed: dict[bytes, bytes]
+    # Chunks of another fetch that the store had no room for: they were not kept.
+    unstored: frozenset[bytes] = frozenset()
+
+
+class _Fetch:
+    """A fetch that runs; equality by identity: it is a waiter of the relay."""
+
+    def __init__(self, tree: str, urgent: bool) -> None:
+        self.urgent = urgent
+        self.left: set[bytes] = set()
+        self.failed: dict[bytes, FetchFailure] = {}
+        self.passed: dict[bytes, bytes] = {}
+        self.unstored: set[bytes] = set()
+        self.promise: Promise[Fetched] = promise(f"chunks of the tree {tree[:8]}")
+
+    def finish(self) -> None:
+        if not self.promise.is_set():
+            self.promise.set_result(Fetched(self.failed, self.passed, frozenset(self.unstored)))
+
+
+class _Served:
+    """A request of another host that waits for chunks."""
+
+    def __init__(self, request: Request, asked: ChunkRequest) -> None:
+        self.request, self.asked = request, asked
+        self.failures: dict[bytes, FetchFailure] = {}
+        self.passed: dict[bytes, bytes | memoryview] = {}
+
+
+class Exchange:
+    """One in the service process of a host; thread safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._name = f"{PREFIX}{secrets.token_hex(16)}"
+        self._relay, self._serving = Relay(), Serving()
+        self._events: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._workers = Workers(3, "monarch-fs-exchange")
+        self._lock = threading.Lock()
+        self._closed = False
+        self._running: set[_Fetch] = set()
+        # The last upstream of each tree is the client.
+        self._clients: dict[str, Peer] = {}
+        self._joined: set[str] = set()
+        self._counters = dict.fromkeys(
+            ("bytes_from_hosts", "bytes_from_client", "bytes_served", "requests", "answers", "chunks", "unstored"), 0
+        )
+        # Contents of the answer that is being taken, of which the store had no room.
+        self._unstored: dict[bytes, bytes | memoryview] = {}
+        handler = weakref.WeakMethod(self._asked)
+        serve(self._name, lambda request: _handled(handler, request))
+        self._thread = threading.Thread(target=self._run, name="monarch-fs-relay", daemon=True)
+        self._thread.start()
+
+    def peer(self) -> Peer:
+        """Where other hosts ask this one."""
+        return peer_here(self._name)
+
+    def join(self, tree: str, upstreams: Sequence[Peer]) -> None:
+        """Chunks of the tree may be fetched, from these in order, and asked for by others. Again: the list replaces the one before."""
+        ordered = [Peer(*peer) for peer in upstreams]
+        with self._lock:
+            self._joined.add(tree)
+            if ordered:
+                self._clients[tree] = ordered[-1]
+        self._events.put(lambda: self._relay.join(tree, ordered))
+
+    def leave(self, tree: str) -> None:
+        """Fetches of the tree fail, requests for it are refused."""
+        with self._lock:
+            self._joined.discard(tree)
+            self._clients.pop(tree, None)
+        self._events.put(lambda: self._relay.leave(tree))
+
+    def fetch(self, tree: str, ids: Sequence[bytes], *, urgent: bool = False) -> Future[Fetched]:
+        """Brings chunks into the store; done when each is there, has failed, or was passed on. Urgent ones overtake others.
+
+        A chunk of an urgent fetch that is in the store is verified there, and fetched anew where it is damaged. `ValueError` for a malformed
+        identity, `LookupError` for a tree that was not joined.
+        """
+        if any(len(id) != ID_SIZE for id in ids):
+            raise ValueError(f"fetch: an identity has {ID_SIZE} bytes")
+        with self._lock:
+            if tree not in self._joined:
+                raise LookupError(f"fetch: the tree {tree[:8]} was not joined")
+            found = _Fetch(tree, urgent)
+            if self._closed:
+                found.failed = dict.fromkeys(ids, FetchFailure(errno.EIO, "the service ends"))
+                found.finish()
+                return found.promise.future
+            self._running.add(found)
+        self._workers.run(lambda: self._begin(found, tree, ids), urgent=urgent)
+        return found.promise.future
+
+    def counters(self) -> dict[str, int]:
+        """Bytes of contents from hosts, from the client, and served to hosts; requests, repairs, refused upstreams, chunks waited for."""
+        with self._lock:
+            wanted, flying = self._relay.counts() if self._closed else (0, 0)
+            return self._counters | {"repairs": self._relay.repairs, "refused": self._relay.refused, "wanted": wanted, "in_flight": flying}
+
+    def close(self) -> None:
+        """Fails what runs, and ends the threads."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._joined.clear()
+        self._events.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(5)
+        self._workers.close()
+        self._fail_all()
+
+    def _fail_all(self) -> None:
+        with self._lock:
+            running, self._running = self._running, set()
+        for fetch in running:
+            fetch.failed |= dict.fromkeys(fetch.left, FetchFailure(errno.EIO, "the service ends"))
+            fetch.finish()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                event = self._events.get(timeout=self._wait())
+            except queue.Empty:
+                event = _nothing
+            if event is None or (event is _nothing and is_ending()):
+                self._fail_all()
+                return
+            event()
+            self._settle()
+
+    def _wait(self) -> float:
+        deadlines = [at for at in (self._relay.deadline(), self._serving.deadline()) if at is not None]
+        return min(max(min(deadlines) - time.monotonic(), 0.0), _LOOK_SECONDS) if deadlines else _LOOK_SECONDS
+
+    def _settle(self) -> None:
+        """What follows from an event: outcomes, answers that are due, requests to send."""
+        now = time.monotonic()
+        while True:
+            for ask in self._relay.ready(now):
+                self._send(ask)
+            done = self._relay.finished()
+            if not done:
+                break
+            self._finish(done)
+        self._unstored = {}
+        for key, tree, ids in self._serving.due(now):
+            self._relay.unwait(tree, ids, key)
+            if isinstance(key, _Served):
+                self._reply(key)
+
+    def _finish(self, outcomes: Iterable[Done]) -> None:
+        replies: dict[_Served, None] = {}
+        for done in outcomes:
+            content = self._unstored.get(done.id)
+            ready = self._serving.done(done)
+            for waiter in done.waiters:
+                if isinstance(waiter, _Fetch):
+                    self._count(waiter, done, content)
+                elif isinstance(waiter, _Served):
+                    if done.failure is not None:
+                        waiter.failures[done.id] = done.failure
+                    elif content is not None:
+                        waiter.passed[done.id] = content
+            replies.update((key, None) for key in ready if isinstance(key, _Served))
+        for served in replies:
+            self._reply(served)
+
+    def _count(self, fetch: _Fetch, done: Done, content: bytes | memoryview | None) -> None:
+        if done.failure is not None:
+            fetch.failed[done.id] = done.failure
+        elif content is not None and fetch.urgent:
+            fetch.passed[done.id] = bytes(content)
+        elif content is not None:
+            fetch.unstored.add(done.id)
+        fetch.left.discard(done.id)
+        if not fetch.left:
+            self._end(fetch)
+
+    def _end(self, fetch: _Fetch) -> None:
+        with self._lock:
+            self._running.discard(fetch)
+        fetch.finish()
+
+    def _begin(self, fetch: _Fetch, tree: str, ids: Sequence[bytes]) -> None:
+        """On a worker: what is missing."""
+        try:
+            missing = self._store.missing(dict.fromkeys(ids))
+            if fetch.urgent:
+                held = set(ids) - set(missing)
+                missing += [id for id in held if any(id) and not self._store.verify(id)]
+        except OSError as e:
+            fetch.failed = dict.fromkeys(ids, FetchFailure(e.errno or errno.EIO, f"the store cannot be read: {e}"))
+            missing = []
+        if missing:
+            self._events.put(lambda: self._want(fetch, tree, missing))
+        else:
+            self._end(fetch)
+
+    def _want(self, fetch: _Fetch, tree: str, missing: Sequence[bytes]) -> None:
+        if self._relay.has_tree(tree):
+            fetch.left = set(missing)
+            self._relay.want(tree, missing, fetch, urgent=fetch.urgent)
+        else:
+            fetch.failed = dict.fromkeys(missing, FetchFailure(errno.EIO, "the mount has been closed"))
+            self._end(fetch)
+
+    def _send(self, ask: Ask) -> None:
+        upstream = ask.upstream
+        assert isinstance(upstream, Peer)
+        with self._lock:
+            self._counters["requests"] += 1
+        try:
+            body = encode_request(ChunkRequest(ask.tree, ask.ids, ask.urgent, compress=not is_near(upstream)))
+            ask_peer(upstream, body, lambda answer: self._events.put(lambda: self._arrived(ask, upstream, answer)))
+        except PeerEnded:
+            self._relay.ended(upstream)
+
+    def _arrived(self, ask: Ask, upstream: Peer, answer: bytes | Exception) -> None:
+        if isinstance(answer, PeerEnded):
+            self._relay.ended(upstream)
+        elif isinstance(answer, Exception):
+            self._relay.unjoined(ask.number, time.monotonic())
+        else:
+            self._relay.arrived(ask.number, time.monotonic())
+            self._workers.run(lambda: self._take(ask, upstream, answer), urgent=ask.urgent)
+
+    def _take(self, ask: Ask, upstream: Peer, raw: bytes) -> None:
+        """On a worker: verifies and stores an answer."""
+        sizes: dict[bytes, int] = {}
+        unstored: dict[bytes, bytes | memoryview] = {}
+        wrong = False
+        failures: dict[bytes, FetchFailure] = {}
+        known = True
+        try:
+            answer = decode_answer(raw)
+            known = answer.known
+            asked = set(ask.ids)
+            failures = {id: failure for id, failure in answer.failures.items() if id in asked}
+            for id, content in answer.contents.items():
+                if id not in asked:
+                    raise ChunkProtocolError("a chunk that was not asked for")
+                if not self._put(id, content):
+                    unstored[id] = content
+                sizes[id] = len(content)
+        except ValueError:  # of `put` too: not the content of its id
+            wrong = True
+        except OSError as e:
+            failures |= {
+                id: FetchFailure(e.errno or errno.EIO, f"the store cannot be written: {e}", final=True) for id in ask.ids if id not in sizes
+            }
+        with self._lock:
+            kind = "bytes_from_client" if self._clients.get(ask.tree) == upstream else "bytes_from_hosts"
+            self._counters[kind] += sum(sizes.values())
+            self._counters["chunks"] += len(sizes)
+            self._counters["unstored"] += len(unstored)
+        self._events.put(lambda: self._taken(ask, upstream, sizes, failures, unstored, wrong=wrong, known=known))
+
+    def _put(self, id: bytes, content: bytes | memoryview) -> bool:
+        if self._store.put(id, content):
+            return True
+        if blake3(content) != id:  # no room, and nothing was verified
+            raise ValueError(id.hex())
+        return False
+
+    def _taken(
+        self,
+        ask: Ask,
+        upstream: Peer,
+        sizes: dict[bytes, int],
+        failures: dict[bytes, FetchFailure],
+        unstored: dict[bytes, bytes | memoryview],
+        *,
+        wrong: bool,
+        known: bool,
+    ) -> None:
+        self._unstored = unstored
+        if known:
+            self._relay.answered(ask.number, sizes, failures, time.monotonic())
+        else:
+            self._relay.unjoined(ask.number, time.monotonic())
+        if wrong:
+            self._relay.wrong(upstream)
+
+    def _asked(self, request: Request) -> None:
+        """On the extension thread: a request of another host."""
+        try:
+            asked = decode_request(request.body)
+        except ValueError as e:
+            request.fail(str(e).encode())
+            return
+        with self._lock:
+            joined = asked.tree in self._joined
+        if joined:
+            self._workers.run(lambda: self._serve(_Served(request, asked), wait=True), urgent=asked.urgent)
+        else:
+            request.answer(encode_answer(ChunkAnswer({}, {}, known=False)))
+
+    def _reply(self, served: _Served) -> None:
+        self._workers.run(lambda: self._serve(served, wait=False), urgent=served.asked.urgent)
+
+    def _serve(self, served: _Served, *, wait: bool) -> None:
+        """On a worker: answers with what is here; with `wait`, what is not is fetched, and the answer waits where nothing is here."""
+        asked = served.asked
+        contents: dict[bytes, bytes | memoryview] = {}
+        missing: list[bytes] = []
+        size = 0
+        for id in asked.ids:
+            content = served.passed.get(id)
+            if content is None and id not in served.failures:
+                if size >= ANSWER_BYTES and not wait:
+                    break
+                held = self._store.size(id)
+                if size and size + (held or 0) > ANSWER_BYTES:
+                    continue
+                content = self._store.read(id, 0, held if held is not None else ANSWER_BYTES)
+            if content is not None:
+                contents[id] = content
+                size += len(content)
+            elif id not in served.failures:
+                missing.append(id)
+        if wait and missing:
+            waits = not contents
+            self._events.put(lambda: self._pull(served, missing, waits=waits))
+            if waits:
+                return
+        with self._lock:
+            self._counters["answers"] += 1
+            self._counters["bytes_served"] += size
+        served.request.answer(encode_answer(ChunkAnswer(contents, served.failures), compress=asked.compress))
+
+    def _pull(self, served: _Served, missing: Sequence[bytes], *, waits: bool) -> None:
+        tree = served.asked.tree
+        if not self._relay.has_tree(tree):
+            if waits:
+                served.request.answer(encode_answer(ChunkAnswer({}, {}, known=False)))
+            return
+        self._relay.want(tree, missing, served if waits else None, urgent=served.asked.urgent)
+        if waits:
+            self._serving.asked(served, tree, missing, time.monotonic())
+
+
+def _nothing() -> None:
+    """The event of a deadline."""
+
+
+def _handled(handler: weakref.WeakMethod[Callable[[Request], None]], request: Request) -> None:
+    """A handler stays registered; the object that it is of may go."""
+    found = handler()
+    request.defer()
+    if found is None:
+        request.fail(b"it serves no more")
+    else:
+        found(request)
+
+
+__all__ = ["Exchange", "FetchFailure", "Fetched", "Hashable", "Peer"]

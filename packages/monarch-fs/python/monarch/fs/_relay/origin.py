@@ -1,0 +1,109 @@
+"""The client's end of the relay: answers requests for the chunks of the trees that it serves, from their source."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from monarch.extension import Request, serve
+from monarch.fs._index.index import ReadFailure
+from monarch.fs._relay.chunk_protocol import ANSWER_BYTES, ChunkAnswer, ChunkRequest, decode_request, encode_answer
+from monarch.fs._relay.failure import FetchFailure
+from monarch.fs._relay.peer import PREFIX, Peer, peer_here
+from monarch.fs._relay.workers import Workers
+
+Reader: TypeAlias = Callable[[Sequence[bytes]], list[bytes | ReadFailure]]
+
+
+class Origin:
+    """Serves trees of this process. Only chunks of their scans can be asked for, never a path."""
+
+    def __init__(self) -> None:
+        self._name = f"{PREFIX}{secrets.token_hex(16)}"
+        self._lock = threading.Lock()
+        self._readers: dict[str, Reader] = {}
+        self._sent: dict[str, int] = {}
+        self._workers = Workers(2, "monarch-fs-origin")
+        handler = weakref.WeakMethod(self._asked)
+        serve(self._name, lambda request: _handled(handler, request))
+
+    def peer(self) -> Peer:
+        """Where hosts ask: the last of their upstreams."""
+        return peer_here(self._name)
+
+    def serve(self, tree: str, read: Reader) -> None:
+        """Answers for a tree from now on; its name is a secret that only its hosts have. `read` is called on threads of this object."""
+        with self._lock:
+            self._readers[tree] = read
+            self._sent.setdefault(tree, 0)
+
+    def withdraw(self, tree: str) -> None:
+        """Answers no more for this tree: what its hosts lack fails there with "source left"."""
+        with self._lock:
+            self._readers.pop(tree, None)
+
+    def bytes_sent(self, tree: str) -> int:
+        """Bytes of contents sent so far, before compression; 0 for a tree that was never served."""
+        with self._lock:
+            return self._sent.get(tree, 0)
+
+    def close(self) -> None:
+        with self._lock:
+            self._readers.clear()
+        self._workers.close()
+
+    def _asked(self, request: Request) -> None:
+        try:
+            asked = decode_request(request.body)
+        except ValueError as e:
+            request.fail(str(e).encode())
+            return
+        self._workers.run(lambda: self._answer(request, asked), urgent=asked.urgent)
+
+    def _answer(self, request: Request, asked: ChunkRequest) -> None:
+        with self._lock:
+            read = self._readers.get(asked.tree)
+        contents: dict[bytes, bytes | memoryview] = {}
+        failures: dict[bytes, FetchFailure] = {}
+        if read is None:
+            failures = dict.fromkeys(asked.ids, FetchFailure(errno.EIO, "source left", final=True))
+        size = at = 0
+        # Sizes are unknown before: one chunk is read first, and then as many as fit by their mean size.
+        count = 1
+        while read is not None and at < len(asked.ids) and size < ANSWER_BYTES:
+            ids = asked.ids[at : at + count]
+            at += len(ids)
+            try:
+                found: Sequence[bytes | ReadFailure] = read(ids)
+            except Exception as e:
+                found = [ReadFailure([], f"the source cannot be read: {e}", False)] * len(ids)
+            for id, content in zip(ids, found, strict=True):
+                if isinstance(content, ReadFailure):
+                    failures[id] = _failure(content)
+                else:
+                    contents[id] = content
+                    size += len(content)
+            count = max(int((ANSWER_BYTES - size) / max(size / max(len(contents), 1), 1)), 1)
+            count = min(count, 4 * at)
+        with self._lock:
+            self._sent[asked.tree] = self._sent.get(asked.tree, 0) + size
+        request.answer(encode_answer(ChunkAnswer(contents, failures), compress=asked.compress))
+
+
+def _failure(found: ReadFailure) -> FetchFailure:
+    where = ", ".join(found.paths[:3])
+    return FetchFailure(errno.EIO, f"{where}: {found.reason}" if where else found.reason, found.stale, final=True)
+
+
+def _handled(handler: weakref.WeakMethod[Callable[[Request], None]], request: Request) -> None:
+    """A handler stays registered; the object that it is of may go."""
+    found = handler()
+    request.defer()
+    if found is None:
+        request.fail(b"it serves no more")
+    else:
+        found(request)

@@ -1,0 +1,393 @@
+"""Which upstream a host asks for which chunk, and when: no input or output, and the caller's clock.
+
+Each tree has an ordered list of upstreams. A chunk that is wanted is asked of the first usable one. Wants of one chunk share one request.
+Up to `WINDOW` requests are in flight; the last quarter is for urgent ones (reads), which go before pushed ones. A request has as many ids
+as make about a MiB by the mean size of the tree's chunks so far.
+
+An upstream is left in four cases:
+- It has ended, or has sent a content that does not hash to its id: it is removed from all lists.
+- It has not joined the tree: others are asked for a second, and after three times it is removed from the list of this tree.
+- It has been silent for `SILENCE` seconds with a request outstanding: what it was asked for goes to the next one, and it is asked no more
+  until it has answered. Its late answers count. Where no other is left, the host waits for it.
+- It has failed for this chunk: the next one is asked for this chunk alone, unless the failure is final, of the client itself.
+
+A healthy upstream that waits for a chunk itself answers with nothing within `KEEPALIVE` seconds, so silence means a stopped process.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from monarch.fs._relay.failure import FetchFailure
+
+WINDOW = 64
+SILENCE = 2.0
+KEEPALIVE = 0.75
+_COOL = 1.0
+_STRIKES = 3
+_TARGET_BYTES = 1 << 20
+_URGENT_IDS = 8
+_MOST_IDS = 512
+
+
+class Ask(NamedTuple):
+    """A request to send."""
+
+    number: int
+    upstream: Hashable
+    tree: str
+    ids: tuple[bytes, ...]
+    urgent: bool
+
+
+class Done(NamedTuple):
+    """A chunk that has come, or not."""
+
+    tree: str
+    id: bytes
+    waiters: list[Hashable]
+    failure: FetchFailure | None
+
+
+@dataclass(slots=True)
+class _Want:
+    urgent: bool
+    waiters: list[Hashable] = field(default_factory=list[Hashable])
+    tried: set[Hashable] = field(default_factory=set[Hashable])
+    # The request that it waits for; 0: it is queued or parked.
+    number: int = 0
+    failure: FetchFailure | None = None
+
+
+@dataclass(slots=True)
+class _Tree:
+    upstreams: list[Hashable]
+    wants: dict[bytes, _Want] = field(default_factory=dict[bytes, _Want])
+    urgent: deque[bytes] = field(default_factory=deque[bytes])
+    pushed: deque[bytes] = field(default_factory=deque[bytes])
+    parked: list[bytes] = field(default_factory=list[bytes])
+    # Until when an upstream that has not joined is left alone, and how often that was so.
+    cool: dict[Hashable, float] = field(default_factory=dict[Hashable, float])
+    strikes: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
+    mean: float = 128 << 10
+    gone: str = "no upstream is left"
+
+
+@dataclass(slots=True)
+class _Sent:
+    upstream: Hashable
+    tree: str
+    ids: tuple[bytes, ...]
+    at: float
+    arrived: bool = False
+    # Of a silent upstream: it does not count in the window.
+    late: bool = False
+
+
+@dataclass(slots=True)
+class _Upstream:
+    heard: float = float("-inf")
+    silent: bool = False
+    sent: dict[int, None] = field(default_factory=dict[int, None])
+
+
+class Relay:
+    """The requests of one host to its upstreams, for all trees."""
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self._window = window
+        self._trees: dict[str, _Tree] = {}
+        self._upstreams: dict[Hashable, _Upstream] = {}
+        self._sent: dict[int, _Sent] = {}
+        self._number = 0
+        self._live = 0
+        self._done: list[Done] = []
+        # Requests that went to another upstream than the first, and upstreams removed for wrong bytes.
+        self.repairs = self.refused = 0
+
+    def has_tree(self, tree: str) -> bool:
+        return tree in self._trees
+
+    def join(self, tree: str, upstreams: Sequence[Hashable]) -> None:
+        """The upstreams of a tree, in the place of those it had; chunks that are wanted go on."""
+        found = self._trees.get(tree)
+        if found is None:
+            self._trees[tree] = _Tree(list(upstreams))
+            return
+        found.upstreams = list(upstreams)
+        found.cool.clear()
+        found.strikes.clear()
+        for want in found.wants.values():
+            want.tried.clear()
+        self._unpark(found)
+
+    def leave(self, tree: str) -> None:
+        """No chunk of the tree is wanted any more: those that are fail."""
+        found = self._trees.pop(tree, None)
+        if found is not None:
+            failure = FetchFailure(errno.EIO, "the mount has been closed")
+            for id, want in found.wants.items():
+                self._done.append(Done(tree, id, want.waiters, failure))
+
+    def want(self, tree: str, ids: Iterable[bytes], waiter: Hashable, *, urgent: bool) -> None:
+        """A waiter gets a `Done` for each; `KeyError` for a tree that was not joined."""
+        found = self._trees[tree]
+        for id in ids:
+            want = found.wants.get(id)
+            if want is None:
+                want = found.wants[id] = _Want(urgent)
+                (found.urgent if urgent else found.pushed).append(id)
+            elif urgent and not want.urgent:
+                want.urgent = True
+                if not want.number:
+                    found.urgent.append(id)
+            if waiter is not None:
+                want.waiters.append(waiter)
+
+    def unwait(self, tree: str, ids: Iterable[bytes], waiter: Hashable) -> None:
+        """The waiter waits no more; the chunks are wanted all the same."""
+        found = self._trees.get(tree)
+        for id in ids if found is not None else ():
+            want = found.wants.get(id) if found is not None else None
+            if want is not None and waiter in want.waiters:
+                want.waiters.remove(waiter)
+
+    def ready(self, now: float) -> list[Ask]:
+        """The requests to send now; also looks for silent upstreams."""
+        self._look(now)
+        asks: list[Ask] = []
+        for urgent in (True, False):
+            for name, tree in self._trees.items():
+                queue = tree.urgent if urgent else tree.pushed
+                while queue and self._live < (self._window if urgent else self._window * 3 // 4):
+                    ask = self._next(name, tree, queue, urgent, now)
+                    if ask is not None:
+                        asks.append(ask)
+        return asks
+
+    def finished(self) -> list[Done]:
+        """The chunks that have come or failed since the last call."""
+        done, self._done = self._done, []
+        return done
+
+    def deadline(self) -> float | None:
+        """When `ready` has to be called although nothing has happened."""
+        found = [at for tree in self._trees.values() if tree.parked for at in tree.cool.values()]
+        for upstream in self._upstreams.values():
+            first = None if upstream.silent else self._oldest(upstream)
+            if first is not None:
+                found.append(max(first, upstream.heard) + SILENCE)
+        return min(found, default=None)
+
+    def arrived(self, number: int, now: float) -> None:
+        """An answer has come, and is being verified."""
+        sent = self._sent.get(number)
+        if sent is None:
+            return
+        sent.arrived = True
+        upstream = self._upstreams[sent.upstream]
+        upstream.heard = now
+        if upstream.silent:
+            upstream.silent = False
+            self._unpark_all()
+
+    def answered(self, number: int, contents: Mapping[bytes, int], failures: Mapping[bytes, FetchFailure], now: float) -> None:
+        """The verified contents of an answer, with their sizes; what is in neither is asked again."""
+        self.arrived(number, now)
+        sent = self._close(number)
+        tree = None if sent is None else self._trees.get(sent.tree)
+        if sent is None or tree is None:
+            return
+        tree.strikes.pop(sent.upstream, None)
+        if contents:
+            tree.mean = 0.75 * tree.mean + 0.25 * sum(contents.values()) / len(contents)
+        for id in reversed(sent.ids):
+            want = tree.wants.get(id)
+            if want is None:
+                continue
+            if id in contents:
+                self._finish(sent.tree, tree, id, None)
+            elif id in failures:
+                failure = failures[id]
+                want.failure = failure
+                want.tried.add(sent.upstream)
+                if failure.final:
+                    self._finish(sent.tree, tree, id, failure)
+                elif want.number == number or not want.number:
+                    self._again(tree, id, want)
+            elif want.number == number:
+                self._again(tree, id, want)
+
+    def stored(self, tree: str, id: bytes) -> None:
+        """A chunk has come another way."""
+        found = self._trees.get(tree)
+        if found is not None and id in found.wants:
+            self._finish(tree, found, id, None)
+
+    def unjoined(self, number: int, now: float) -> None:
+        """The upstream has not joined the tree, or could not answer."""
+        self.arrived(number, now)
+        sent = self._sent.get(number)
+        tree = None if sent is None else self._trees.get(sent.tree)
+        if sent is not None and tree is not None:
+            tree.cool[sent.upstream] = now + _COOL
+            tree.strikes[sent.upstream] = tree.strikes.get(sent.upstream, 0) + 1
+            if tree.strikes[sent.upstream] >= _STRIKES and sent.upstream in tree.upstreams:
+                tree.upstreams.remove(sent.upstream)
+        self._requeue(number)
+
+    def ended(self, upstream: Hashable) -> None:
+        """The process of the upstream has ended: all it was asked for goes to others."""
+        self._remove(upstream, "source left")
+
+    def wrong(self, upstream: Hashable) -> None:
+        """The upstream has sent bytes that are not the content of their id, or malformed ones."""
+        self.refused += 1
+        self._remove(upstream, "no upstream is left: the last one sent wrong bytes")
+
+    def counts(self) -> tuple[int, int]:
+        """Chunks wanted, and requests in flight."""
+        return sum(len(tree.wants) for tree in self._trees.values()), self._live
+
+    def _remove(self, upstream: Hashable, reason: str) -> None:
+        for tree in self._trees.values():
+            if upstream in tree.upstreams:
+                tree.upstreams.remove(upstream)
+                tree.gone = reason
+        found = self._upstreams.get(upstream)
+        for number in list(found.sent) if found is not None else ():
+            self._requeue(number)
+        self._upstreams.pop(upstream, None)
+        self._unpark_all()
+
+    def _requeue(self, number: int) -> None:
+        sent = self._close(number)
+        tree = None if sent is None else self._trees.get(sent.tree)
+        if sent is not None and tree is not None:
+            for id in reversed(sent.ids):
+                want = tree.wants.get(id)
+                if want is not None and want.number == number:
+                    self._again(tree, id, want)
+
+    def _again(self, tree: _Tree, id: bytes, want: _Want) -> None:
+        want.number = 0
+        (tree.urgent if want.urgent else tree.pushed).appendleft(id)
+
+    def _close(self, number: int) -> _Sent | None:
+        sent = self._sent.pop(number, None)
+        if sent is not None:
+            self._live -= not sent.late
+            self._upstreams[sent.upstream].sent.pop(number, None)
+        return sent
+
+    def _finish(self, name: str, tree: _Tree, id: bytes, failure: FetchFailure | None) -> None:
+        want = tree.wants.pop(id)
+        self._done.append(Done(name, id, want.waiters, failure))
+
+    def _next(self, name: str, tree: _Tree, queue: deque[bytes], urgent: bool, now: float) -> Ask | None:
+        most = min(max(int(_TARGET_BYTES / max(tree.mean, 1)), 1), _URGENT_IDS if urgent else _MOST_IDS)
+        ids: list[bytes] = []
+        chosen: Hashable = None
+        while queue and len(ids) < most:
+            id = queue[0]
+            want = tree.wants.get(id)
+            if want is None or want.number or want.urgent != urgent:
+                queue.popleft()
+                continue
+            usable = [upstream for upstream in tree.upstreams if upstream not in want.tried]
+            if not usable:
+                queue.popleft()
+                self._finish(name, tree, id, want.failure or FetchFailure(errno.EIO, tree.gone))
+                continue
+            upstream = next((u for u in usable if tree.cool.get(u, now) <= now and not self._is_silent(u)), None)
+            if upstream is None:
+                queue.popleft()
+                tree.parked.append(id)
+                continue
+            if ids and upstream != chosen:
+                break
+            queue.popleft()
+            chosen = upstream
+            ids.append(id)
+            want.number = self._number + 1
+        if not ids:
+            return None
+        self._number += 1
+        self._live += 1
+        self.repairs += chosen != tree.upstreams[0]
+        self._sent[self._number] = _Sent(chosen, name, tuple(ids), now)
+        self._upstreams.setdefault(chosen, _Upstream()).sent[self._number] = None
+        return Ask(self._number, chosen, name, tuple(ids), urgent)
+
+    def _is_silent(self, upstream: Hashable) -> bool:
+        found = self._upstreams.get(upstream)
+        return found is not None and found.silent
+
+    def _look(self, now: float) -> None:
+        for tree in self._trees.values():
+            passed = [upstream for upstream, at in tree.cool.items() if at <= now]
+            for upstream in passed:
+                del tree.cool[upstream]
+            if passed:
+                self._unpark(tree)
+        for key, upstream in self._upstreams.items():
+            first = None if upstream.silent else self._oldest(upstream)
+            if first is not None and now >= max(first, upstream.heard) + SILENCE:
+                upstream.silent = True
+                for number in upstream.sent:
+                    self._put_off(number, key)
+
+    def _put_off(self, number: int, upstream: Hashable) -> None:
+        """A request to an upstream that has become silent: another one is asked where there is one."""
+        sent = self._sent[number]
+        if sent.arrived:
+            return
+        sent.late = True
+        self._live -= 1
+        tree = self._trees.get(sent.tree)
+        for id in reversed(sent.ids) if tree is not None else ():
+            want = tree.wants.get(id) if tree is not None else None
+            if tree is not None and want is not None and want.number == number and set(tree.upstreams) - want.tried - {upstream}:
+                self._again(tree, id, want)
+
+    def _oldest(self, upstream: _Upstream) -> float | None:
+        return next((self._sent[number].at for number in upstream.sent if not self._sent[number].arrived), None)
+
+    def _unpark_all(self) -> None:
+        for tree in self._trees.values():
+            self._unpark(tree)
+
+    def _unpark(self, tree: _Tree) -> None:
+        parked, tree.parked = tree.parked, []
+        for id in parked:
+            want = tree.wants.get(id)
+            if want is not None and not want.number:
+                (tree.urgent if want.urgent else tree.pushed).append(id)
+
+
+class Serving:
+    """The requests of other hosts for chunks that this host lacks itself: which can be answered now."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Hashable, tuple[str, Collection[bytes], float]] = {}
+
+    def asked(self, key: Hashable, tree: str, ids: Collection[bytes], now: float) -> None:
+        self._waiting[key] = tree, ids, now + KEEPALIVE
+
+    def done(self, done: Done) -> list[Hashable]:
+        """The requests that wait for this chunk; they wait no more."""
+        return [key for key in done.waiters if self._waiting.pop(key, None) is not None]
+
+    def due(self, now: float) -> list[tuple[Hashable, str, Collection[bytes]]]:
+        """The requests (with tree and chunks) that have waited so long that they are answered with nothing; the sender asks again."""
+        due = [(key, tree, ids) for key, (tree, ids, at) in self._waiting.items() if at <= now]
+        for key, _, _ in due:
+            del self._waiting[key]
+        return due
+
+    def deadline(self) -> float | None:
+        return next((at for _, _, at in self._waiting.values()), None)
