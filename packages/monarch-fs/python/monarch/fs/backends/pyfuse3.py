@@ -1,0 +1,304 @@
+"""The back end over pyfuse3: no other module imports it. It serves one mount in a process, on a descriptor of /dev/fuse.
+
+pyfuse3 runs on trio. Here `trio` is a few functions over the poll loop, put in its place while pyfuse3 is imported, so trio is not even
+loaded. With the interposer, opens of an immutable tree are no requests: the first `open` is answered ENOSYS, and the kernel opens by itself
+from then on, keeping pages and listings. The kernel drops what `invalidate` names and nothing else.
+
+A read that waits ends with EINTR when its process gets a signal, with EIO after `read_timeout`. When serving ends, requests in flight are
+left without an answer: the kernel has ended them, or it sends them to the next server of the connection.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from monarch.fs._kernel import connection, poll_loop
+from monarch.fs._kernel.interposer import Interposer, InterposerError, load
+from monarch.fs._kernel.nursery import Nursery
+from monarch.fs._tree.operations import Attr, Entry, MountOptions, TreeOperations
+
+if TYPE_CHECKING:
+    import pyfuse3
+
+_log = logging.getLogger(__name__)
+# Requests that may wait at once; each has a task with a buffer of 1 MiB, of which the kernel backs the first page.
+_TASKS = 4096
+# Asynchronous reads (read-ahead) that the kernel may have in flight; its default of 12 starves reads over a network.
+_BACKGROUND = 64
+# Seconds for "without limit": 68 years, which the kernel's clock can represent.
+_FOREVER = float(2**31)
+_STORE_BYTES = 1 << 20
+_BLOCK = 4096
+_WRITES = ("setattr", "mknod", "mkdir", "unlink", "rmdir", "symlink", "rename", "link", "create", "setxattr", "removexattr", "write")
+
+
+class Pyfuse3Backend:
+    """Serves a tree on an open descriptor of a mount. `opens`: whether an open of a file is a request, and `reason` why.
+
+    `resumed`: another process has served this descriptor; needs the interposer and Linux 6.9, else `run` raises `OSError`.
+    """
+
+    def __init__(self, fd: int, *, resumed: bool = False) -> None:
+        self._fd, self._resumed = fd, resumed
+        self._requests: _Requests | None = None
+        self._target = ""
+        self._loop: poll_loop.PollLoop | None = None
+        self._serving = False
+        self._notices, self._lock = 0, threading.Lock()
+        self.interposer: Interposer | None = None
+        self.opens, self.reason = False, ""
+        try:
+            self.interposer = load()
+        except InterposerError as e:
+            self.opens, self.reason = True, str(e)
+        self._trio = Nursery()
+        self._fuse = _import(self._trio)
+
+    async def run(self, ops: TreeOperations, target: str, options: MountOptions) -> None:
+        """Serves until the file system is unmounted, the connection is aborted, or `stop`. `OSError` where it cannot begin."""
+        fuse, front = self._fuse, self.interposer
+        self._target, self._loop = target, poll_loop.current_loop()
+        if front is not None:
+            front.configure(read_ahead=options.read_ahead, background=_BACKGROUND, immutable=options.immutable)
+        if not options.immutable:
+            self.opens, self.reason = True, "a live view"
+        requests = self._requests = _Requests(fuse, ops, options, self)
+        # pyfuse3 closes the descriptor of its session.
+        own = os.dup(self._fd)
+        try:
+            fuse.init(requests, f"/dev/fd/{own}", set())  # pyright: ignore[reportArgumentType]
+        except RuntimeError as e:
+            os.close(own)
+            raise OSError(errno.EIO, f"{target}: {e}") from None
+        if front is not None and not front.in_front():
+            front = self.interposer = None
+            self.opens, self.reason = True, "pyfuse3 does not call libfuse through the interposer"
+        if front is not None:
+            os.set_blocking(own, False)
+            front.on_interrupt(requests.interrupt)
+        if self._resumed:
+            if front is None:
+                raise OSError(errno.ENOSYS, f"{target}: a connection is resumed by the interposer only: {self.reason}")
+            self._trio.stashed = front.resume()
+        self._serving = True
+        try:
+            await fuse.main(1, _TASKS)
+        finally:
+            with self._lock:
+                self._serving = False
+            # A notice that another thread sends may wait for an answer that never comes; the session is left to the end of the process.
+            if not self._notices:
+                fuse.close(unmount=False)
+
+    def stop(self) -> None:
+        """Ends `run` without unmounting; any thread. Requests in flight get no answer."""
+        if self._loop is not None and self._serving:
+            self._loop.call_soon_threadsafe(lambda: self._fuse.terminate() if self._serving else None)
+
+    def unmount(self, *, lazy: bool) -> None:
+        """Unmounts; not on the loop's thread. `MountBusyError` if it is in use and `lazy` is not set."""
+        self._refuse_loop()
+        connection.detach(self._target, lazy=lazy)
+
+    def invalidate(self, entries: Sequence[tuple[int, bytes]], attrs: Sequence[int]) -> None:
+        """The kernel drops names, attributes and pages; returns when it has. Not on the loop's thread: the kernel may wait for an answer."""
+        self._notify((lambda p=parent, n=name: self._fuse.invalidate_entry(p, n) for parent, name in entries), missing_ok=True)
+        self._notify((lambda i=inode: self._fuse.invalidate_inode(i, False) for inode in attrs), missing_ok=True)
+
+    def store(self, inode: int, offset: int, data: memoryview) -> None:
+        """Puts pages of a file into the kernel; not on the loop's thread. `FileNotFoundError`: the kernel does not have this inode."""
+        pieces = range(0, len(data), _STORE_BYTES)
+        self._notify((lambda p=p: self._fuse.notify_store(inode, offset + p, data[p : p + _STORE_BYTES]) for p in pieces), missing_ok=False)  # pyright: ignore[reportArgumentType]
+
+    def counters(self) -> dict[str, int]:
+        """Requests of this process by kind; without the interposer those that reach Python."""
+        if self.interposer is not None:
+            return self.interposer.counters()
+        return dict(self._requests.counts) if self._requests else {}
+
+    def set_read_ahead(self, options: MountOptions) -> None:
+        connection.set_read_ahead(self._target, options.read_ahead)
+
+    def _refuse_loop(self) -> None:
+        if self._loop is not None and self._loop.inside():
+            raise RuntimeError("the thread that serves the mount would wait for itself")
+
+    def _notify(self, notices: Iterable[Callable[[], object]], *, missing_ok: bool) -> None:
+        self._refuse_loop()
+        with self._lock:
+            if not self._serving:
+                raise OSError(errno.ENOTCONN, f"{self._target}: not served")
+            self._notices += 1
+        try:
+            for notice in notices:
+                try:
+                    notice()
+                except FileNotFoundError:
+                    if not missing_ok:
+                        raise
+        finally:
+            with self._lock:
+                self._notices -= 1
+
+
+class _Requests:
+    """The handlers that pyfuse3 calls. It accepts no exception but its own from them."""
+
+    supports_dot_lookup = enable_writeback_cache = enable_acl = False
+
+    def __init__(self, fuse: ModuleType, ops: TreeOperations, options: MountOptions, backend: Pyfuse3Backend) -> None:
+        self._fuse, self._ops, self._options, self._backend = fuse, ops, options, backend
+        self._error: type[Exception] = fuse.FUSEError
+        self._reads: dict[int, poll_loop.Task] = {}
+        self.counts = Counter[str]()
+        refusal = errno.EROFS if options.immutable else errno.EACCES
+
+        async def refuse(*_: object) -> NoReturn:
+            raise self._error(refusal)
+
+        for name in _WRITES:
+            setattr(self, name, refuse)
+        self._refusal = refusal
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[NoReturn]]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+
+        async def absent(*_: object) -> NoReturn:
+            raise self._error(errno.ENOSYS)
+
+        return absent
+
+    def init(self) -> None:
+        # The kernel takes the smaller of its own value and the answer to this request, so its own is raised when the answer has been sent.
+        poll_loop.current_loop().call_later(0, lambda: self._backend.set_read_ahead(self._options))
+
+    def interrupt(self, request: int) -> None:
+        if (task := self._reads.get(request)) is not None:
+            task.resume(InterruptedError(errno.EINTR, "a signal came"))
+
+    def _failed(self, what: str, e: Exception) -> Exception:
+        if isinstance(e, self._error):
+            return e
+        if isinstance(e, InterruptedError):
+            return self._error(errno.EINTR)
+        if isinstance(e, OSError) and e.errno and not isinstance(e, TimeoutError):
+            return self._error(e.errno)
+        if not isinstance(e, TimeoutError):
+            _log.error("%s: %s failed", self._backend._target, what, exc_info=e)
+        return self._error(errno.EIO)
+
+    def _call(self, what: str, operation: Callable[..., Any], *args: Any) -> Any:
+        self.counts[what] += 1
+        try:
+            return operation(*args)
+        except Exception as e:
+            raise self._failed(what, e) from None
+
+    def _attributes(self, attr: Attr | None, valid: float = math.inf) -> Any:
+        a: pyfuse3.EntryAttributes = self._fuse.EntryAttributes()
+        a.entry_timeout = min(valid, _FOREVER)
+        if attr is None:
+            a.st_ino = 0
+            return a
+        a.st_ino, a.st_mode, a.st_nlink, a.st_uid, a.st_gid = attr.inode, attr.mode, attr.nlink, attr.uid, attr.gid
+        a.st_size, a.st_blocks, a.attr_timeout = attr.size, attr.blocks, min(attr.valid, _FOREVER)
+        a.st_atime_ns = a.st_mtime_ns = attr.mtime_ns
+        a.st_ctime_ns = attr.ctime_ns or attr.mtime_ns
+        return a
+
+    async def lookup(self, parent: int, name: bytes, ctx: object) -> Any:
+        entry: Entry = self._call("lookup", self._ops.lookup, parent, name)
+        return self._attributes(entry.attr, entry.valid)
+
+    async def getattr(self, inode: int, ctx: object) -> Any:
+        return self._attributes(self._call("getattr", self._ops.attr, inode))
+
+    async def readlink(self, inode: int, ctx: object) -> bytes:
+        return self._call("readlink", self._ops.readlink, inode)
+
+    async def open(self, inode: int, flags: int, ctx: object) -> Any:
+        self.counts["open"] += 1
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC):
+            raise self._error(self._refusal)
+        if not self._backend.opens:
+            raise self._error(errno.ENOSYS)
+        return self._fuse.FileInfo(fh=inode, keep_cache=self._options.immutable)
+
+    async def opendir(self, inode: int, ctx: object) -> int:
+        self.counts["opendir"] += 1
+        if not self._backend.opens:
+            raise self._error(errno.ENOSYS)
+        return inode
+
+    async def release(self, fh: int) -> None: ...
+
+    async def releasedir(self, fh: int) -> None: ...
+
+    async def readdir(self, inode: int, after: int, token: Any) -> None:
+        self._call("readdirplus", self._list, inode, after, token)
+
+    def _list(self, inode: int, after: int, token: Any) -> None:
+        for entry in self._ops.readdir(inode, after):
+            if not self._fuse.readdir_reply(token, entry.name, self._attributes(entry.attr, entry.valid), entry.cookie):
+                break
+
+    async def read(self, inode: int, offset: int, size: int) -> bytes | memoryview:
+        self.counts["read"] += 1
+        task = poll_loop.current_loop().task
+        assert task is not None
+        request = self._backend.interposer.request() if self._backend.interposer else id(task)
+        self._reads[request], task.limit = task, self._options.read_timeout
+        try:
+            return await self._ops.read(inode, offset, size)
+        except Exception as e:
+            raise self._failed("read", e) from None
+        finally:
+            task.limit = None
+            del self._reads[request]
+
+    async def listxattr(self, inode: int, ctx: object) -> list[bytes]:
+        return self._call("listxattr", self._ops.listxattr, inode)
+
+    async def getxattr(self, inode: int, name: bytes, ctx: object) -> bytes:
+        return self._call("getxattr", self._ops.getxattr, inode, name)
+
+    async def statfs(self, ctx: object) -> Any:
+        found, s = self._call("statfs", self._ops.statfs), self._fuse.StatvfsData()
+        s.f_bsize = s.f_frsize = _BLOCK
+        s.f_blocks, s.f_files, s.f_namemax = -(-found.size // _BLOCK), found.inodes, 255
+        return s
+
+    def forget(self, inodes: list[tuple[int, int]]) -> None:
+        for inode, n in inodes:
+            try:
+                self._call("forget", self._ops.forget, inode, n)
+            except self._error:
+                continue
+
+
+def _import(trio: Nursery) -> Any:
+    """pyfuse3 with this module as its trio; trio itself stays as it is for other modules."""
+    before = sys.modules.get("trio")
+    sys.modules["trio"] = trio
+    try:
+        import pyfuse3
+    finally:
+        if before is None:
+            del sys.modules["trio"]
+        else:
+            sys.modules["trio"] = before
+    pyfuse3.trio = trio  # pyright: ignore[reportAttributeAccessIssue]
+    # It logs each answer that comes too late, as to a reader that was killed.
+    pyfuse3_log = logging.getLogger("pyfuse3")
+    pyfuse3_log.setLevel(logging.CRITICAL)
+    return pyfuse3
