@@ -1,8 +1,8 @@
 """What an environment records about its own path: conda's records of packages, and what a venv has in its scripts.
 
 conda writes a file `conda-meta/<package>.json` for each package. Its `paths_data.paths` names the files that contain the prefix of the
-environment: `prefix_placeholder` is the text that stood there in the package, `file_mode` is "text" or "binary". Packages that were made long ago have
-no `paths_data`. A venv has its path in `bin/activate` and in the shebangs of `bin`.
+environment: `prefix_placeholder` is the text that stood there in the package, `file_mode` is "text" or "binary". Packages that were
+made long ago have no `paths_data`. A venv has its path in `bin/activate` and in the shebangs of `bin`.
 
 The path in the files may be another one than that of the source: a link may lead to it. Each of them counts as the old prefix.
 """

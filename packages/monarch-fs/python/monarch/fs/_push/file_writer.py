@@ -1,7 +1,7 @@
 """Writes one file of a target: under a temporary name in its directory, then renamed.
 
-A reader sees the old file or the new one, whole, also when the writer is killed between any two steps. Attributes are set before the rename. Chunks
-of zero bytes become holes; where the source's file has fewer blocks than bytes, so do blocks of zeros within chunks.
+A reader sees the old file or the new one, whole, also when the writer is killed between any two steps. Attributes are set before the
+rename. Chunks of zero bytes become holes; where the source's file has fewer blocks than bytes, so do blocks of zeros within chunks.
 """
 
 from __future__ import annotations

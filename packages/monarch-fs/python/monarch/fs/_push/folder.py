@@ -1,9 +1,9 @@
 """A directory of this machine, below which alone files are written and removed.
 
-Every access goes through a descriptor: a directory below is opened component by component, each with `O_NOFOLLOW`, and a name is used only
-relative to the descriptor of its directory. So a symbolic link that another process plants is met as a link, at any moment, and never followed; `..` is
-in no path. That costs one `openat` a component, about a microsecond, and no kernel is too old for it, in contrast to `openat2`. The target
-itself may be a link: the user named it.
+Every access goes through a descriptor: a directory below is opened component by component, each with `O_NOFOLLOW`, and a name is used
+only relative to the descriptor of its directory. So a symbolic link that another process plants is met as a link, at any moment, and
+never followed; `..` is in no path. That costs one `openat` a component, about a microsecond, and no kernel is too old for it, in
+contrast to `openat2`. The target itself may be a link: the user named it.
 
 Directories without rights for their owner are made accessible as they are opened; the push sets their mode at its end.
 """
@@ -14,7 +14,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from secrets import token_hex
 
@@ -66,7 +66,7 @@ class Folder:
         return fd
 
     @contextmanager
-    def opened(self, parts: Sequence[bytes]) -> Iterator[int]:
+    def opened(self, parts: Sequence[bytes]) -> Generator[int]:
         fd = self.open(parts)
         try:
             yield fd

@@ -1,7 +1,8 @@
 """The interpreter of a tree that hosts are to run: is it in the tree, and what must the hosts have besides?
 
-The path is followed component by component, as the kernel does it, with the difference that the root of the tree is watched: `os.path.realpath`
-shows where a chain of links ends, not where it leaves the tree. A venv's `bin/python` is such a chain: its last link leads to the interpreter that the venv was made from.
+The path is followed component by component, as the kernel does it, with the difference that the root of the tree is watched:
+`os.path.realpath` shows where a chain of links ends, not where it leaves the tree. A venv's `bin/python` is such a chain: its last link
+leads to the interpreter that the venv was made from.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a push has written, so that the next one does not read it again: for each file its attributes then, and the content it got.
 
-A file whose inode, size, mtime and ctime are those of the record has the content of the record: the kernel changes the ctime with each write
-and with each change of the attributes. Without a record, or after such a change, contents are compared. The record is a file on the host, beside the store and
-not in the target; it is replaced in one step, and a malformed one counts as none.
+A file whose inode, size, mtime and ctime are those of the record has the content of the record: the kernel changes the ctime with each
+write and with each change of the attributes. Without a record, or after such a change, contents are compared. The record is a file on
+the host, beside the store and not in the target; it is replaced in one step, and a malformed one counts as none.
 """
 
 from __future__ import annotations

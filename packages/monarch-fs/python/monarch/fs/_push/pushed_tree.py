@@ -1,12 +1,12 @@
 """Makes a directory of this machine what a tree is: real, writable files.
 
-Directories are made first, then files are compared, those that differ are written, then names of hard links, then what the source lacks is removed,
-and at last directories get their attributes, from the deepest up. A file that differs in its content is replaced by a rename; one that
-differs in its attributes alone gets these in place, unless another name shares its inode. Contents are equal if the record of the last push shows it
-(`push_record`), else if their digests are; equal size and mtime alone prove nothing.
+Directories are made first, then files are compared, those that differ are written, then names of hard links, then what the source lacks
+is removed, and at last directories get their attributes, from the deepest up. A file that differs in its content is replaced by a
+rename; one that differs in its attributes alone gets these in place, unless another name shares its inode. Contents are equal if the
+record of the last push shows it (`push_record`), else if their digests are; equal size and mtime alone prove nothing.
 
-Chunks are asked for in batches of 16 MiB, a few of them ahead of the writer, so memory does not grow with the tree. A file that cannot be
-had or written is recorded, and the others go on; a full disk ends the push. What the source lacks is removed only where all else has
+Chunks are asked for in batches of 16 MiB, a few of them ahead of the writer, so memory does not grow with the tree. A file that cannot
+be had or written is recorded, and the others go on; a full disk ends the push. What the source lacks is removed only where all else has
 succeeded.
 """
 
@@ -61,7 +61,7 @@ class Job(NamedTuple):
 
     parts: tuple[bytes, ...]
     name: bytes
-    index: int
+    number: int
 
     @property
     def path(self) -> bytes:
@@ -273,7 +273,7 @@ class PushedTree:
 
     def _keep(self, fd: int, job: Job, written: Written | None) -> None:
         found = os.stat(job.name, dir_fd=fd, follow_symlinks=False)
-        node = self._table.node(job.index)
+        node = self._table.node(job.number)
         relocated, left = (written.relocated, written.left) if written is not None else (False, False)
         self._written[job.path] = Written.of(found, _content(node), relocated, left)
         if left:
@@ -284,7 +284,7 @@ class PushedTree:
     def _write(self, folder: Folder) -> None:
         arriving = self._arriving()
         for job in self._jobs:
-            node = self._table.node(job.index)
+            node = self._table.node(job.number)
             if self._is_cache_of_relocated(job):
                 self._guarded(job.path, lambda job=job: self._unlink(folder, job))
                 for _ in islice(arriving, node.chunk_count()):
@@ -319,7 +319,7 @@ class PushedTree:
             self._counts.left.append(os.fsdecode(job.path))
 
     def _is_cache_of_relocated(self, job: Job) -> bool:
-        """Whether this is the cached code of a module whose source has been rewritten: the time and maybe the size of the source are the old ones."""
+        """Whether this is the cached code of a module that was rewritten; the cache may seem valid by the time of its source."""
         if self._relocation is None or not job.name.endswith(b".pyc") or not job.parts or job.parts[-1] != b"__pycache__":
             return False
         source = b"/".join((*job.parts[:-1], job.name.split(b".", 1)[0] + b".py"))
@@ -352,7 +352,7 @@ class PushedTree:
         batch: list[bytes] = []
         size = 0
         for job in self._jobs:
-            node = self._table.node(job.index)
+            node = self._table.node(job.number)
             for number in range(node.chunk_count()):
                 batch.append(node.chunk(number))
                 size += node.piece()
@@ -365,7 +365,7 @@ class PushedTree:
     # ---- links, removal, directories
 
     def _link(self, folder: Folder, job: Job) -> None:
-        first = self._names[job.index]
+        first = self._names[job.number]
         if first.path not in self._written:
             return
         with folder.opened(first.parts) as source, folder.opened(job.parts) as fd:

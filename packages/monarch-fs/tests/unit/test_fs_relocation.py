@@ -1,0 +1,148 @@
+"""Environments at another place: conda's prefix in text and binaries, a venv that works where it was pushed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fs_pushed_source import PushedSource
+
+from monarch.fs._push.environment import relocation_of
+from monarch.fs._push.relocation import SHEBANG_BYTES, Relocation
+
+OLD, NEW = b"/opt/old", b"/srv/new place/env"
+
+
+def relocation(new: bytes = b"/srv/env", **rooms: int) -> Relocation:
+    return Relocation((OLD,), new, {name.encode(): room for name, room in rooms.items()})
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"prefix=/opt/old\n", b"prefix=/srv/env\n"),
+        (b"-L/opt/old/lib:/opt/old", b"-L/srv/env/lib:/srv/env"),
+        (b"/opt/older /opt/old-1 /opt/old.bak /opt/old.", b"/opt/older /opt/old-1 /opt/old.bak /srv/env."),
+        (b"#!/opt/old/bin/python -E\nx", b"#!/srv/env/bin/python -E\nx"),
+        (b"#!/bin/sh\n'''exec' /opt/old/bin/python", b"#!/bin/sh\n'''exec' /srv/env/bin/python"),
+    ],
+)
+def test_text_has_the_new_prefix(before: bytes, after: bytes) -> None:
+    assert relocation().content(b"f", before) == (after, False)
+
+
+@pytest.mark.parametrize("new", [NEW, b"/" + b"n" * SHEBANG_BYTES])
+def test_unusable_shebang_goes_through_env(new: bytes) -> None:
+    found = relocation(new)
+    assert found.content(b"f", b"#!/opt/old/bin/python3\nprint('/opt/old')\n").data == b"#!/usr/bin/env python3\nprint('" + new + b"')\n"
+    assert found.content(b"f", b"#!/opt/old/bin/python3 -E\n").data == b"#!/usr/bin/env -S python3 -E\n"
+
+
+def test_binary_strings_are_padded() -> None:
+    data = b"\x7fELF\0/opt/old/lib:/opt/old/lib64\0after"
+    found = relocation(b"/s", f=8).content(b"f", data)
+    assert found == (b"\x7fELF\0/s/lib:/s/lib64" + bytes(12) + b"\0after", False)
+    assert len(found.data) == len(data)
+
+
+def test_longer_prefix_takes_the_placeholders_room() -> None:
+    data = b"a\0/opt/old/lib" + bytes(8) + b"after"
+    assert relocation(b"/opt/older", f=12).content(b"f", data) == (b"a\0/opt/older/lib" + bytes(6) + b"after", False)
+    # Without room nothing moves: neither beyond the placeholder nor over what follows.
+    assert relocation(b"/opt/older", f=9).content(b"f", data) == (data, True)
+    tight = b"a\0/opt/old/lib\0after"
+    assert relocation(b"/opt/older", f=100).content(b"f", tight) == (tight, True)
+
+
+def test_unrecorded_binary_is_reported() -> None:
+    data = b"a\0/opt/old\0"
+    assert relocation().content(b"f", data) == (data, True)
+    assert relocation().content(b"f", b"a\0/opt/older\0") == (b"a\0/opt/older\0", False)
+
+
+def test_links_into_the_prefix_follow_it() -> None:
+    assert relocation().link(b"/opt/old/lib/a") == b"/srv/env/lib/a"
+    assert relocation().link(b"/opt/older/a") == b"/opt/older/a"
+
+
+def conda_prefix(top: Path, record: object) -> Path:
+    (top / "conda-meta").mkdir(parents=True)
+    (top / "bin").mkdir()
+    (top / "bin" / "tool").write_text(f"#!{top}/bin/python\n")
+    (top / "bin" / "program").write_bytes(b"\x7fELF\0" + os.fsencode(top) + b"/lib" + bytes(200) + b"end")
+    (top / "bin" / "unknown").write_bytes(b"\x7fELF\0" + os.fsencode(top) + b"\0")
+    (top / "lib").symlink_to(top / "bin")
+    (top / "conda-meta" / "tool-1.0-0.json").write_text(json.dumps(record))
+    return top
+
+
+RECORD = {
+    "name": "tool",
+    "files": ["bin/tool", "bin/program", "bin/unknown"],
+    "paths_data": {
+        "paths_version": 1,
+        "paths": [
+            {"_path": "bin/tool", "path_type": "hardlink", "file_mode": "text", "prefix_placeholder": "/build/placehold"},
+            {"_path": "bin/program", "path_type": "hardlink", "file_mode": "binary", "prefix_placeholder": "/b" + "_placehold" * 20},
+            {"_path": "bin/unknown", "path_type": "hardlink", "sha256": "0" * 64},
+        ],
+    },
+}
+
+
+def test_conda_prefix_is_rewritten(tmp_path: Path) -> None:
+    source, target = conda_prefix(tmp_path / "old", RECORD), tmp_path / "a longer name" / "new"
+    moved, pushed = relocation_of(str(source), str(target)), PushedSource(source)
+    counts = pushed.push(target, relocation=moved, state=tmp_path / "state")
+    assert (counts.failures, counts.left) == ([], ["bin/unknown"])
+    assert (target / "bin" / "tool").read_text() == "#!/usr/bin/env python\n"
+    program = (target / "bin" / "program").read_bytes()
+    assert program.startswith(b"\x7fELF\0" + os.fsencode(target) + b"/lib\0") and program.endswith(b"\0end")
+    assert len(program) == (source / "bin" / "program").stat().st_size
+    assert os.readlink(target / "lib") == str(target / "bin")
+    again = pushed.push(target, relocation=moved, state=tmp_path / "state")
+    assert (again.written, again.left, pushed.fetched) == (0, ["bin/unknown"], 0)
+    # Without the record what has the prefix is written again, and comes out the same.
+    assert pushed.push(target, relocation=moved).left == ["bin/unknown"]
+    assert (target / "bin" / "program").read_bytes() == program
+
+
+def test_prefix_across_pieces_is_found(tmp_path: Path) -> None:
+    source, target = conda_prefix(tmp_path / "old", RECORD), tmp_path / "new"
+    text = b"x" * ((1 << 20) - 4) + os.fsencode(source) + b"\n"
+    (source / "bin" / "long").write_bytes(text)
+    PushedSource(source).push(target, relocation=relocation_of(str(source), str(target)))
+    assert (target / "bin" / "long").read_bytes() == text.replace(os.fsencode(source), os.fsencode(target))
+
+
+@pytest.mark.parametrize("record", [[], {"paths_data": []}, {"paths_data": {"paths": [1]}}, {"paths_data": {"paths": [{"_path": 1}]}}])
+def test_malformed_record_is_named(tmp_path: Path, record: object) -> None:
+    source = conda_prefix(tmp_path / "old", record)
+    with pytest.raises(ValueError, match=r"tool-1\.0-0\.json: malformed record of conda"):
+        relocation_of(str(source), "/srv/env")
+
+
+def test_directory_without_environment_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="neither a conda environment"):
+        relocation_of(str(tmp_path), "/srv/env")
+
+
+def test_pushed_venv_works_without_its_source(tmp_path: Path) -> None:
+    source, target = tmp_path / "old", tmp_path / "new"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(source)], check=True, timeout=25)
+    (packages,) = source.glob("lib/python*/site-packages")
+    (packages / "tool.py").write_text(f"import sys\nPLACE = {str(source)!r}\ndef main():\n    print(sys.prefix, PLACE)\n")
+    subprocess.run([source / "bin" / "python", "-c", "import tool"], check=True, timeout=25)
+    (source / "bin" / "tool").write_text(f"#!{source}/bin/python\nimport tool\ntool.main()\n")
+    (source / "bin" / "tool").chmod(0o755)
+    counts = PushedSource(source).push(target, relocation=relocation_of(str(source), str(target)))
+    assert (counts.failures, counts.left) == ([], [])
+    source.rename(tmp_path / "gone")
+    for command in ([target / "bin" / "tool"], ["sh", "-c", f". {target}/bin/activate && python -c 'import tool; tool.main()'"]):
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=25)
+        assert done.stdout.split() == [str(target), str(target)]
+    assert str(source) not in (target / "pyvenv.cfg").read_text()
