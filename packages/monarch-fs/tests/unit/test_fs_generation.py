@@ -183,6 +183,7 @@ class Cluster:
             self.client(self.rollout.failed(name, message.round, message.reason))
 
     def settle(self) -> None:
+        steps: list[Step] = []
         for _ in range(200):
             while self.flight:
                 self.deliver()

@@ -423,7 +423,9 @@ class MountedTree:
     def path(self, inode: int) -> str:
         """A path of an inode, for people; the number of one that no name has any more."""
         if self._paths is None:
-            self._paths = {self._numbering.numbers[index]: path for path, index in self._table.walk()}
+            self._paths = {}
+            for path, index in self._table.walk():
+                self._paths.setdefault(self._numbering.numbers[index], path)
         path = self._paths.get(inode)
         return f"inode {inode} of an earlier generation" if path is None else os.fsdecode(path) or "."
 
