@@ -9,9 +9,9 @@ A file that contains the old prefix is one of three cases:
 | another binary, or a string for which the new prefix is too long | left as it is, and reported |
 
 conda installs a binary with room for the placeholder that the package was built with, often 255 bytes: what the old prefix does not
-need is NUL bytes behind the string. A new prefix that is longer than the old one takes them. Equal prefixes are found only as whole
-paths: `/opt/env` is not replaced in `/opt/env2`. A prefix in front of which another path stands cannot be distinguished from an option such as
-`-L/opt/env`, and is replaced.
+need is NUL bytes behind the string. A new prefix that is longer than the old one takes them. Prefixes are
+found only as whole paths: `/opt/env` is not replaced in `/opt/env2`. A prefix behind other letters is replaced too: in `-L/opt/env/lib` it
+has to be.
 """
 
 from __future__ import annotations
