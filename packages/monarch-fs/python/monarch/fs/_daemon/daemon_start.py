@@ -1,0 +1,67 @@
+"""How a client reaches the daemon, and starts it where none runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from monarch.fs._daemon import daemon_folder
+from monarch.fs._daemon.daemon_folder import SOCKET
+from monarch.fs.errors import FsError
+
+# Seconds for an interpreter to start and to import the daemon, on a loaded machine.
+START_SECONDS = 30.0
+# What a daemon takes from the environment of its first client.
+_VARIABLES = ("HOME", "LD_LIBRARY_PATH", "MONARCH_HOME", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "USER", "VIRTUAL_ENV")
+
+
+def reach_daemon(folder: Path) -> socket.socket:
+    """A connection to the daemon of the folder. `FsError` where none can be started."""
+    daemon_folder.make_private(folder)
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            return daemon_folder.connect(folder, SOCKET)
+        except (FileNotFoundError, ConnectionRefusedError):
+            pass
+        except OSError as e:
+            raise FsError(f"the daemon cannot be reached: {e.strerror or e}", path=str(folder)) from None
+        if time.monotonic() > deadline:
+            raise FsError(f"the daemon did not start within {START_SECONDS:g} s; its log is {folder / 'log'}", path=str(folder))
+        _start(folder, deadline)
+
+
+def _start(folder: Path, deadline: float) -> None:
+    reader, writer = os.pipe()
+    try:
+        environment = {key: value for key, value in os.environ.items() if key in _VARIABLES or key.startswith(("LC_", "LANG"))}
+        with open(folder / "start.log", "wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "monarch.fs._daemon.daemon", str(folder), str(writer)],
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                cwd="/",
+                env=environment,
+                pass_fds=(writer,),
+                start_new_session=True,
+            )
+        os.close(writer)
+        writer = -1
+        # The daemon closes its end when it listens, or when another daemon runs.
+        select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
+        process.wait()
+    finally:
+        os.close(reader)
+        if writer >= 0:
+            os.close(writer)
+    if process.returncode:
+        with contextlib.suppress(OSError):
+            text = (folder / "start.log").read_text(errors="replace").strip()[-1000:]
+            raise FsError(f"the daemon ended with {process.returncode}: {text}", path=str(folder))

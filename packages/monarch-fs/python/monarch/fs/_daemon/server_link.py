@@ -1,0 +1,125 @@
+"""A running mount server, as the daemon has it: started by this daemon or adopted from an earlier one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from monarch.fs._daemon import daemon_folder
+from monarch.fs._daemon.async_channel import AsyncChannel
+from monarch.fs._daemon.mount_record import SOCKET
+from monarch.fs._daemon.socket_messages import Channel, Message
+
+_MAX_LOG_BYTES = 1 << 20
+
+
+class ServerLink:
+    """One server process. `ended` is done when the process has ended, `ready` when the kernel has negotiated with it."""
+
+    def __init__(self, folder: Path, on_fetch: Callable[[ServerLink, Message], None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._on_fetch = on_fetch
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[str] = loop.create_future()
+        # Descriptors of /dev/fuse and of the listening socket, from a server that is adopted.
+        self.descriptors: list[int] = []
+        self.greeted: asyncio.Future[None] = loop.create_future()
+        self.pid = 0
+        self._pidfd = -1
+        self._closed = ""
+        sock = daemon_folder.connect(folder, SOCKET)
+        self.channel = AsyncChannel(Channel(sock, takes_descriptors=True), self._message, self._channel_ended)
+
+    @classmethod
+    def start(
+        cls, folder: Path, fuse: int, listener: socket.socket, *, resumed: bool, on_fetch: Callable[[ServerLink, Message], None]
+    ) -> ServerLink:
+        """Starts a server on these descriptors."""
+        log = folder.parent.parent / "servers.log"
+        with contextlib.suppress(OSError):
+            if log.stat().st_size > _MAX_LOG_BYTES:
+                os.truncate(log, 0)
+        with open(log, "ab") as errors:
+            numbers = (str(fuse), str(listener.fileno()))
+            # A session of its own: a signal to the daemon's group does not end it.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "monarch.fs._daemon.mount_server", str(folder), *numbers, "resume" if resumed else "first"],
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                cwd="/",
+                pass_fds=(fuse, listener.fileno()),
+                start_new_session=True,
+            )
+        try:
+            link = cls(folder, on_fetch)
+        except OSError:
+            process.kill()
+            process.wait()
+            raise
+        # The process is reaped by its number.
+        process.returncode = 0
+        link._watch(process.pid)
+        return link
+
+    def _watch(self, pid: int) -> None:
+        self.pid = pid
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._end("the mount server has ended")
+            return
+        asyncio.get_running_loop().add_reader(self._pidfd, self._exited)
+
+    def _exited(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        how = "ended"
+        with contextlib.suppress(ChildProcessError):
+            _, status = os.waitpid(self.pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        self._end(f"the mount server {self.pid} {how}")
+
+    def _end(self, reason: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(reason)
+        self.channel.end(reason)
+
+    def _channel_ended(self, reason: str) -> None:
+        # A server of which the pid is unknown has ended before it was adopted; another one is awaited by its pid.
+        if self._pidfd < 0 and not self.ended.done():
+            self.ended.set_result(reason)
+        elif self._pidfd >= 0:
+            self.kill()
+
+    def _message(self, message: Message) -> None:
+        op = message.head.get("op")
+        if op == "hello":
+            if self.pid == 0:
+                self.descriptors = message.descriptors
+                self._watch(int(message.head["pid"]))
+            else:
+                for fd in message.descriptors:
+                    os.close(fd)
+            if not self.greeted.done():
+                self.greeted.set_result(None)
+        if op == "ready" or (op == "hello" and message.head.get("ready")):
+            if not self.ready.done():
+                self.ready.set_result(None)
+        elif op == "fetch":
+            self._on_fetch(self, message)
+
+    def kill(self) -> None:
+        """Ends the process; `ended` follows."""
+        if self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
