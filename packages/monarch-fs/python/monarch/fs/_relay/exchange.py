@@ -1,8 +1,9 @@
 """The host's end of the relay: fetches chunks into the store, and answers other hosts from it.
 
-One thread owns the state machines (`relay.py`) and takes events in order: fetches, answers, requests. Worker threads read, verify and write.
-A chunk that another host asks for and that is not here is fetched first, once for all that wait. A content that the store has no room for is
-handed on to those that wait for it at that moment: to hosts, and to urgent fetches.
+One thread owns the state machines (`relay.py`) and takes events in order: fetches, answers, requests. Worker threads read, verify and
+write.
+A chunk that another host asks for and that is not here is fetched first, once for all that wait. A content that the store has no room
+for is handed on to those that wait for it at that moment: to hosts, and to urgent fetches.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from monarch.actor import Future
@@ -123,8 +124,8 @@ class Exchange:
     def fetch(self, tree: str, ids: Sequence[bytes], *, urgent: bool = False) -> Future[Fetched]:
         """Brings chunks into the store; done when each is there, has failed, or was passed on. Urgent ones overtake others.
 
-        A chunk of an urgent fetch that is in the store is verified there, and fetched anew where it is damaged. `ValueError` for a malformed
-        identity, `LookupError` for a tree that was not joined.
+        A chunk of an urgent fetch that is in the store is verified there, and fetched anew where it is damaged. `ValueError` for a
+        malformed identity, `LookupError` for a tree that was not joined.
         """
         if any(len(id) != ID_SIZE for id in ids):
             raise ValueError(f"fetch: an identity has {ID_SIZE} bytes")
@@ -356,6 +357,8 @@ class Exchange:
         size = 0
         for id in asked.ids:
             content = served.passed.get(id)
+            if content is not None and size and size + len(content) > ANSWER_BYTES:
+                continue
             if content is None and id not in served.failures:
                 if size >= ANSWER_BYTES and not wait:
                     break
@@ -366,7 +369,7 @@ class Exchange:
             if content is not None:
                 contents[id] = content
                 size += len(content)
-            elif id not in served.failures:
+            elif id not in served.failures and any(id):
                 missing.append(id)
         if wait and missing:
             waits = not contents
@@ -403,4 +406,4 @@ def _handled(handler: weakref.WeakMethod[Callable[[Request], None]], request: Re
         found(request)
 
 
-__all__ = ["Exchange", "FetchFailure", "Fetched", "Hashable", "Peer"]
+__all__ = ["Exchange", "FetchFailure", "Fetched", "Peer"]

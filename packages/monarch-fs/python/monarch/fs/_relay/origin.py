@@ -7,16 +7,30 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from monarch.extension import Request, serve
-from monarch.fs._index.index import ReadFailure
 from monarch.fs._relay.chunk_protocol import ANSWER_BYTES, ChunkAnswer, ChunkRequest, decode_request, encode_answer
 from monarch.fs._relay.failure import FetchFailure
 from monarch.fs._relay.peer import PREFIX, Peer, peer_here
 from monarch.fs._relay.workers import Workers
 
-Reader: TypeAlias = Callable[[Sequence[bytes]], list[bytes | ReadFailure]]
+
+class ReadFailed(Protocol):
+    """Why the source has not given a chunk: `ReadFailure` of the index."""
+
+    @property
+    def paths(self) -> list[str]: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def stale(self) -> bool: ...
+
+
+Reader: TypeAlias = Callable[[Sequence[bytes]], list[bytes | ReadFailed]]
+
+# Chunks that are read at once.
+_MOST_READ = 64
 
 
 class Origin:
@@ -78,23 +92,24 @@ class Origin:
             ids = asked.ids[at : at + count]
             at += len(ids)
             try:
-                found: Sequence[bytes | ReadFailure] = read(ids)
+                found: Sequence[bytes | ReadFailed] = read(ids)
             except Exception as e:
-                found = [ReadFailure([], f"the source cannot be read: {e}", False)] * len(ids)
+                failures |= dict.fromkeys(ids, FetchFailure(errno.EIO, f"the source cannot be read: {e}", final=True))
+                continue
             for id, content in zip(ids, found, strict=True):
-                if isinstance(content, ReadFailure):
+                if not isinstance(content, bytes):
                     failures[id] = _failure(content)
-                else:
+                elif not size or size + len(content) <= ANSWER_BYTES:  # the rest is asked for again
                     contents[id] = content
                     size += len(content)
             count = max(int((ANSWER_BYTES - size) / max(size / max(len(contents), 1), 1)), 1)
-            count = min(count, 4 * at)
+            count = min(count, 4 * at, _MOST_READ)
         with self._lock:
             self._sent[asked.tree] = self._sent.get(asked.tree, 0) + size
         request.answer(encode_answer(ChunkAnswer(contents, failures), compress=asked.compress))
 
 
-def _failure(found: ReadFailure) -> FetchFailure:
+def _failure(found: ReadFailed) -> FetchFailure:
     where = ", ".join(found.paths[:3])
     return FetchFailure(errno.EIO, f"{where}: {found.reason}" if where else found.reason, found.stale, final=True)
 

@@ -246,7 +246,8 @@ class Relay:
 
     def wrong(self, upstream: Hashable) -> None:
         """The upstream has sent bytes that are not the content of their id, or malformed ones."""
-        self.refused += 1
+        # Several answers of it may be under way.
+        self.refused += any(upstream in tree.upstreams for tree in self._trees.values())
         self._remove(upstream, "no upstream is left: the last one sent wrong bytes")
 
     def counts(self) -> tuple[int, int]:

@@ -89,12 +89,9 @@ class Store:
 
     def missing(self, ids: Iterable[bytes]) -> list[bytes]:
         """Those that are not here, in order. The content of zeros is nowhere and never missing."""
-        wanted = [id for id in ids if id not in self._places and id != ZERO_ID]
-        if wanted:
-            with self._lock:
-                self._look()
-                wanted = [id for id in wanted if id not in self._places]
-        return wanted
+        with self._lock:
+            self._look()
+            return [id for id in ids if id not in self._places and id != ZERO_ID]
 
     def put(self, id: bytes, data: bytes | memoryview) -> bool:
         """Stores a content; False where there is no room. `ValueError` where it is not the content of this identity."""

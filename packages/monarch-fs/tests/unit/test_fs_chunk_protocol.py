@@ -1,0 +1,73 @@
+"""The bytes of requests and answers of the relay: what was encoded comes back, anything else is refused with bounds."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monarch.fs._relay.chunk_protocol import (
+    ChunkAnswer,
+    ChunkProtocolError,
+    ChunkRequest,
+    decode_answer,
+    decode_request,
+    encode_answer,
+    encode_request,
+)
+from monarch.fs._relay.failure import FetchFailure
+
+IDS = st.binary(min_size=32, max_size=32)
+FAILURES = st.builds(FetchFailure, st.integers(0, 200), st.text(max_size=50), st.booleans(), st.booleans())
+
+
+@given(st.text(max_size=60), st.lists(IDS, min_size=1, max_size=20), st.booleans(), st.booleans())
+def test_request_comes_back(tree: str, ids: list[bytes], urgent: bool, compress: bool) -> None:
+    request = ChunkRequest(tree, tuple(ids), urgent, compress)
+    assert decode_request(encode_request(request)) == request
+
+
+@given(
+    st.dictionaries(IDS, st.binary(max_size=3000), max_size=10), st.dictionaries(IDS, FAILURES, max_size=5), st.booleans(), st.booleans()
+)
+def test_answer_comes_back(contents: dict[bytes, bytes], failures: dict[bytes, FetchFailure], known: bool, compress: bool) -> None:
+    found = decode_answer(encode_answer(ChunkAnswer(contents, failures, known), compress=compress))
+    assert {id: bytes(content) for id, content in found.contents.items()} == contents
+    assert (found.failures, found.known) == (failures, known)
+
+
+def test_text_is_compressed_and_noise_is_not() -> None:
+    text, noise = b"def f(x): return x\n" * 5000, os.urandom(100_000)
+    assert len(encode_answer(ChunkAnswer({b"t" * 32: text}, {}), compress=True)) < len(text) // 10
+    assert len(encode_answer(ChunkAnswer({b"n" * 32: noise}, {}), compress=True)) > len(noise)
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_are_refused(raw: bytes) -> None:
+    for decode in (decode_request, decode_answer):
+        with pytest.raises(ChunkProtocolError):
+            decode(raw)
+
+
+@given(st.data())
+def test_damaged_answers_are_read_or_refused(data: st.DataObject) -> None:
+    answer = ChunkAnswer({b"a" * 32: b"text " * 300, b"b" * 32: b"x"}, {b"c" * 32: FetchFailure(5, "why")})
+    raw = bytearray(encode_answer(answer, compress=data.draw(st.booleans())))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    raw = raw[: data.draw(st.integers(0, len(raw)))]
+    try:
+        found = decode_answer(bytes(raw))
+    except ChunkProtocolError:
+        return
+    assert sum(map(len, found.contents.values())) <= 4 << 20
+
+
+def test_declared_size_bounds_decompression() -> None:
+    raw = bytearray(encode_answer(ChunkAnswer({b"a" * 32: bytes(1 << 20)}, {}), compress=True))
+    # The size in the head is made smaller than that of the frame.
+    raw[8:12] = (1000).to_bytes(4, "little")
+    with pytest.raises(ChunkProtocolError):
+        decode_answer(bytes(raw))
