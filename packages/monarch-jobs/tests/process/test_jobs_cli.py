@@ -101,7 +101,7 @@ def test_a_life() -> None:
     assert os.listdir("alloc") == [name]
     assert monarch("status") == (0, f"{title}: running\n", "")
     code, out, err = monarch("status", "--json")
-    assert json.loads(out) == {"job": title, "phase": "running", "detail": "", "hosts": []}
+    assert json.loads(out) == {"job": title, "phase": "running", "detail": "", "hosts": [], "keeper": None}
     assert monarch("heal") == (0, "no host is lost\n", "")
     assert monarch("logs") == (0, "", "")
     os.unlink(f"alloc/{name}")

@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from monarch.job._client.exec import exec_command as exec_command
+    from monarch.job._client.keeper import Keeper as Keeper
+    from monarch.job._client.keeper import KeeperStatus as KeeperStatus
+    from monarch.job._client.keeper import KeptStatus as KeptStatus
+    from monarch.job._client.kept_service import KeptService as KeptService
     from monarch.job._client.port_forward import PortForwarder as PortForwarder
     from monarch.job._client.shell import shell as shell
     from monarch.job._files.state_file import DEFAULT_JOB_PATH as DEFAULT_JOB_PATH
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from monarch.job._job.launcher import Plan as Plan
     from monarch.job._job.trait import JobTrait as JobTrait
     from monarch.job._job.trait import add_feature as add_feature
+    from monarch.job._job.trait import keeper_of as keeper_of
     from monarch.job._job.worker_address import SERVICE_PROC_IDS_ENV as SERVICE_PROC_IDS_ENV
     from monarch.job._job.worker_address import SERVICE_PROC_RANK_ENV as SERVICE_PROC_RANK_ENV
     from monarch.job._job.worker_address import deserialize_service_proc_ids as deserialize_service_proc_ids
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
     from monarch.job._job.worker_address import serialize_service_proc_ids as serialize_service_proc_ids
     from monarch.job._job.worker_address import service_proc_addr as service_proc_addr
     from monarch.job._job.worker_address import service_proc_addrs as service_proc_addrs
+    from monarch.job._lookup import attach_current_job as attach_current_job
     from monarch.job._lookup import hosts_from_config as hosts_from_config
     from monarch.job._lookup import job_load as job_load
     from monarch.job._lookup import job_loads as job_loads
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
     from monarch.job.errors import JobEndedError as JobEndedError
     from monarch.job.errors import JobError as JobError
     from monarch.job.errors import JoinTimeoutError as JoinTimeoutError
+    from monarch.job.errors import KeeperError as KeeperError
     from monarch.job.errors import StateFileError as StateFileError
     from monarch.job.errors import SubmitError as SubmitError
     from monarch.job.local import BatchJob as BatchJob
@@ -56,6 +63,8 @@ if TYPE_CHECKING:
 # Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
 _HOMES = {
     "_client.exec": ("exec_command",),
+    "_client.keeper": ("Keeper", "KeeperStatus", "KeptStatus"),
+    "_client.kept_service": ("KeptService",),
     "_client.port_forward": ("PortForwarder",),
     "_client.shell": ("shell",),
     "_files.state_file": ("DEFAULT_JOB_PATH",),
@@ -63,7 +72,7 @@ _HOMES = {
     "_job.feature": ("FeatureHosts", "JobFeature", "Offer", "TelemetryFeature"),
     "_job.job_state": ("JobState",),
     "_job.launcher": ("HealReport", "HostStatus", "JobStatus", "Launcher", "Plan"),
-    "_job.trait": ("JobTrait", "add_feature"),
+    "_job.trait": ("JobTrait", "add_feature", "keeper_of"),
     "_job.worker_address": (
         "SERVICE_PROC_IDS_ENV",
         "SERVICE_PROC_RANK_ENV",
@@ -74,7 +83,7 @@ _HOMES = {
         "service_proc_addr",
         "service_proc_addrs",
     ),
-    "_lookup": ("hosts_from_config", "job_load", "job_loads", "load_current_job", "set_current_job"),
+    "_lookup": ("attach_current_job", "hosts_from_config", "job_load", "job_loads", "load_current_job", "set_current_job"),
     "attach": ("AttachJob",),
     "errors": (
         "BackendMissingError",
@@ -84,6 +93,7 @@ _HOMES = {
         "JobEndedError",
         "JobError",
         "JoinTimeoutError",
+        "KeeperError",
         "StateFileError",
         "SubmitError",
     ),

@@ -7,14 +7,15 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
-from monarch.job._files import contexts
+from monarch.job._files import contexts, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job._job import saved
 from monarch.job._job.trait import JobTrait
-from monarch.job.errors import NO_JOB, JobError
+from monarch.job.errors import NO_JOB, JobError, StateFileError
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
+    from monarch.job._job.job_state import JobState
 
 _LOCAL_HOSTS = 2
 
@@ -55,6 +56,43 @@ def resolve(module_path: str) -> JobTrait:
     if not isinstance(found, JobTrait):
         raise TypeError(f"{module_path} is of type {type(found).__name__}, not a job")
     return found
+
+
+def attach_current_job() -> tuple[JobTrait, JobState]:
+    """The job of the active context and its meshes; submits nothing, and starts no feature.
+
+    `JobError` with code `no_such_job` where there is none, `JobEndedError` where it is over.
+    """
+    from monarch.job.local import LocalJob
+
+    job = current_job()
+    if isinstance(job, LocalJob) and job.process is None:
+        # Its host is this machine: it does not end.
+        return job, job._state()
+    return job, job._reconnect()
+
+
+def current_job() -> JobTrait:
+    """The job of the active context; `JobError` with code `no_such_job` where there is none."""
+    job = loaded(DEFAULT_JOB_PATH, None)
+    if job is None:
+        raise state_file.no_such_job(DEFAULT_JOB_PATH)
+    return job
+
+
+def loaded(path: str, context: str | None) -> JobTrait | None:
+    """The job of a state file, None without one. The module of the context's spec is imported where the job's class is not."""
+    if state_file.read_if_there(path) is None:
+        return None
+    try:
+        return saved.load_if_there(path, JobTrait)
+    except StateFileError as e:
+        spec = contexts.spec(context)
+        if e.field != "kind" or spec is None:
+            raise
+        # The user named it to `monarch apply`; the file did not.
+        importlib.import_module(spec.rpartition(".")[0])
+        return saved.load_if_there(path, JobTrait)
 
 
 def hosts_from_config(name: str) -> HostMesh:

@@ -136,6 +136,19 @@ class FeatureMissingError(JobError, NotImplementedError):
     _default_code = "feature_missing"
 
 
+class KeeperError(JobError):
+    """The keeper of a job cannot be started or asked, or a service of it has failed: then `raised` is the name of the error's type."""
+
+    __module__ = "monarch.job"
+    _default_code = "keeper_failed"
+
+    def __init__(
+        self, what: str, *, title: str = "", cause: str = "", hint: str | None = None, code: str | None = None, raised: str = ""
+    ) -> None:
+        super().__init__(what, title=title, cause=cause, hint=hint, code=code)
+        self.raised = raised
+
+
 class ExecError(JobError):
     """A command could not be started on a host; one that ends with another code than 0 is no error."""
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import BinaryIO
 
+    from monarch.job._client.keeper import KeeperStatus
     from monarch.job._job.launcher import JobStatus, LogFile
+    from monarch.job._job.trait import JobTrait
 
 # The end of `monarch --help`: how the verbs belong together, for a reader of nothing else.
 GUIDE = """\
@@ -81,7 +83,7 @@ def status(watch: bool, as_json: bool) -> int:
     job = current_job()
     while True:
         status = job.status()
-        _show_status(job._title, status, as_json)
+        _show_status(job._title, status, _keeper_status(job), as_json)
         if status.phase in ("none", "ended"):
             return ENDED
         # An event that is never set: Ctrl-C ends the wait.
@@ -89,9 +91,25 @@ def status(watch: bool, as_json: bool) -> int:
             return 0
 
 
-def _show_status(title: str, status: JobStatus, as_json: bool) -> None:
+def _keeper_status(job: JobTrait) -> KeeperStatus | str | None:
+    """The keeper that runs, or why it does not answer."""
+    from monarch.job._client.keeper import Keeper
+    from monarch.job.errors import JobError
+
+    apply_id = job._current.apply_id
+    try:
+        return None if apply_id is None else Keeper(apply_id).status()
+    except JobError as e:
+        return str(e).splitlines()[0]
+
+
+def _show_status(title: str, status: JobStatus, keeper: KeeperStatus | str | None, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps({"job": title, **status._asdict(), "hosts": [host._asdict() for host in status.hosts]}))
+        described = keeper
+        if keeper is not None and not isinstance(keeper, str):
+            described = {"pid": keeper.pid, "services": [one._asdict() for one in keeper.services]}
+        hosts = [host._asdict() for host in status.hosts]
+        click.echo(json.dumps({"job": title, **status._asdict(), "hosts": hosts, "keeper": described}))
         return
     # A detail may have the tail of a log: its first line is the state, the others stand below.
     detail, *tail = status.detail.splitlines() or [""]
@@ -104,6 +122,12 @@ def _show_status(title: str, status: JobStatus, as_json: bool) -> None:
         click.echo("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), detail]).rstrip())
         for line in tail:
             click.echo(f"    {line}")
+    if isinstance(keeper, str):
+        click.echo(keeper)
+    elif keeper is not None:
+        click.echo(f"keeper: pid {keeper.pid}{'' if keeper.services else ', serves nothing'}")
+        for one in keeper.services:
+            click.echo(f"  {one.service} {one.key}: {one.state}")
 
 
 @verb("logs", short_help="Shows what the workers have printed.")
@@ -116,10 +140,12 @@ def logs(follow: bool, mesh: str | None, rank: int | None, system: bool, keeper:
     """Shows the files of the current job, those on its machines too where ssh starts the workers."""
     if system and keeper:
         raise click.UsageError("--system and --keeper exclude each other")
-    if keeper:
-        raise click.ClickException("this job has no keeper")
     job = current_job()
-    files = [log for log in job._current._fetch_logs() if (log.stream == "system") == system]
+    if keeper:
+        files = [_keeper_log(job)]
+        mesh = rank = None
+    else:
+        files = [log for log in job._current._fetch_logs() if (log.stream == "system") == system]
     known = list(dict.fromkeys(log.mesh for log in files))
     if mesh is not None and mesh not in known and not system:
         raise click.UsageError(f"no mesh '{mesh}', there is: {', '.join(known) or 'none with logs'}")
@@ -139,6 +165,17 @@ def logs(follow: bool, mesh: str | None, rank: int | None, system: bool, keeper:
         for one in tails:
             one.close()
     return 0
+
+
+def _keeper_log(job: JobTrait) -> LogFile:
+    from monarch.job._client.keeper import Keeper
+    from monarch.job._job.launcher import LogFile
+
+    apply_id = job._current.apply_id
+    path = None if apply_id is None else Keeper(apply_id).log
+    if path is None or not os.path.exists(path):
+        raise click.ClickException("this job has no keeper")
+    return LogFile("keeper", 0, "system", path)
 
 
 def _show_logs(tails: Iterable[_Tail]) -> None:
@@ -161,6 +198,9 @@ class _Tail:
                 self._file = open(self._log.path, "rb")
             except FileNotFoundError:
                 return
+        if os.fstat(self._file.fileno()).st_size < self._file.tell():
+            # A keeper has shortened its log.
+            self._file.seek(0)
         data = self._rest + self._file.read()
         lines = data.split(b"\n")
         self._rest = lines.pop()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import os
 import re
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -79,33 +78,16 @@ def exit_code(error: Exception) -> int | None:
 
 def current_job() -> JobTrait:
     """The job of the active context; `JobError` with code `no_such_job` where there is none."""
-    from monarch.job._files.state_file import DEFAULT_JOB_PATH, no_such_job
+    from monarch.job._lookup import current_job
 
-    job = loaded(DEFAULT_JOB_PATH, None)
-    if job is None:
-        raise no_such_job(DEFAULT_JOB_PATH)
-    return job
+    return current_job()
 
 
 def loaded(path: str, context: str | None) -> JobTrait | None:
-    """The job of a state file, None without one. The module of the context's spec is imported where the job's class is not."""
-    from monarch.job._files import contexts, state_file
+    """The job of a state file, None without one."""
+    from monarch.job._lookup import loaded
 
-    if state_file.read_if_there(path) is None:
-        return None
-    from monarch.job._job.saved import load_if_there
-    from monarch.job._job.trait import JobTrait
-    from monarch.job.errors import StateFileError
-
-    try:
-        return load_if_there(path, JobTrait)
-    except StateFileError as e:
-        spec = contexts.spec(context)
-        if e.field != "kind" or spec is None:
-            raise
-        # The user named it to `monarch apply`; the file did not.
-        import_module(spec.rpartition(".")[0])
-        return load_if_there(path, JobTrait)
+    return loaded(path, context)
 
 
 _PLACE = re.compile(r"(?P<mesh>[^\[\]]*)(?:\[(?P<point>[^\[\]]*)\])?")
@@ -113,13 +95,9 @@ _PLACE = re.compile(r"(?P<mesh>[^\[\]]*)(?:\[(?P<point>[^\[\]]*)\])?")
 
 def job_and_hosts() -> tuple[JobTrait, JobState]:
     """The current job and its meshes."""
-    from monarch.job.local import LocalJob
+    from monarch.job._lookup import attach_current_job
 
-    job = current_job()
-    if isinstance(job, LocalJob) and job.process is None:
-        # Its host is this machine: it does not end.
-        return job, job._state()
-    return job, job._reconnect()
+    return attach_current_job()
 
 
 def mesh_of(state: JobState, name: str | None) -> tuple[str, HostMesh]:

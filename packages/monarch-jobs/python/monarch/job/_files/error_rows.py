@@ -12,6 +12,7 @@ from monarch.job.errors import (
     JobEndedError,
     JobError,
     JoinTimeoutError,
+    KeeperError,
     StateFileError,
     SubmitError,
 )
@@ -26,5 +27,6 @@ ROWS = (
     ErrorRow("state_file", StateFileError, "a state file cannot be read or written", "{path}: {what}"),
     ErrorRow("backend_missing", BackendMissingError, "what a backend needs is not installed", "{title}: {what}"),
     ErrorRow("feature_missing", FeatureMissingError, "no wheel that is installed has a job feature", "{title}: {what}"),
+    ErrorRow("keeper_failed", KeeperError, "the keeper of a job cannot be started or asked, or a service of it failed", "{title}: {what}"),
     ErrorRow("exec_failed", ExecError, "a command could not be started on a host", "{title}: {what}"),
 )

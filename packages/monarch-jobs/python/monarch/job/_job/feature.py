@@ -11,16 +11,21 @@ if TYPE_CHECKING:
     from typing import Self
 
     from monarch.actor import HostMesh
+    from monarch.job._client.keeper import Keeper
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class FeatureHosts(NamedTuple):
-    """The allocation that a feature starts on: how errors name the job, its `apply_id`, and its meshes by name."""
+    """The allocation that a feature starts on: how errors name the job, its `apply_id`, its meshes by name, and the job's keeper.
+
+    `keeper` is None only where a test calls the feature itself.
+    """
 
     title: str
     apply_id: str
     meshes: Mapping[str, HostMesh]
+    keeper: Keeper | None = None
 
 
 class Offer(NamedTuple):

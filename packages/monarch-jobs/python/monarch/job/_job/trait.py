@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from monarch.extension import install_hint, needs_wheel
+from monarch.job._client.keeper import Keeper, Launch
 from monarch.job._files import audit, credentials, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job._job import features, saved
@@ -445,6 +446,8 @@ def _end(asked: JobTrait, job: JobTrait) -> None:
         # While there are hosts to stop them on; a feature that does not stop does not keep the allocation.
         for one in reversed(life.features):
             step(f"stop {one.name}", features.stop, one)
+    if apply_id is not None:
+        step("end the keeper", Keeper(apply_id, job._title).end)
     stopping = len(failed)
     if life.active:
         step(f"end the allocation ({job._where()})", job._kill)
@@ -480,6 +483,28 @@ def add_feature(job: JobTrait, name: str, /, **arguments: Any) -> None:
     `JobError` if no wheel has a feature of this name, or if it cannot be loaded; for the arguments, what the feature raises.
     """
     features.add(job._life.features, name, arguments)
+
+
+def keeper_of(job: JobTrait) -> Keeper:
+    """The keeper of the job's allocation, which need not run; `JobError` without an allocation."""
+    current = job._current
+    apply_id = current._life.apply_id
+    if apply_id is None or not current._life.active:
+        raise JobError("has no allocation, so it has no keeper", title=current._title, hint="call apply() or state() first")
+    return Keeper(apply_id, current._title, lambda: _launch(current))
+
+
+def _launch(job: JobTrait) -> Launch:
+    """What the keeper of the job is started with; `JobError` where another process cannot import the job's class."""
+    inner: Any = getattr(job, "job_", job)
+    module = type(inner).__module__
+    if not inner.kind and module == "__main__":
+        raise JobError(
+            f"its class {type(inner).__qualname__} is in the script itself, where the keeper cannot import it",
+            title=job._title,
+            hint="move the class to a module",
+        )
+    return Launch(saved.encode(job).decode(), job._life.path, [] if inner.kind else [module])
 
 
 def _add_best_effort(job: JobTrait, name: str, method: str, arguments: dict[str, Any]) -> None:
@@ -524,7 +549,8 @@ def _start_features(job: JobTrait, found: JobState) -> None:
                 notice(f"monarch: {current._title}: {one.name} could not be stopped: {type(e).__name__}: {e}")
     if carried:
         apply_id = current._life.apply_id or ""
-        features.start(carried, FeatureHosts(current._title, apply_id, found._meshes), found)
+        keeper = keeper_of(current) if apply_id else None
+        features.start(carried, FeatureHosts(current._title, apply_id, found._meshes, keeper), found)
     path = current._life.path
     if path is not None and (carried or current is not job):
         with credentials.lock(current._life.apply_id):

@@ -1,0 +1,112 @@
+"""The process of a keeper: `main` is what a client starts.
+
+Its arguments are two descriptors: one has the configuration, the other takes the word that it listens. One keeper runs for each job: it
+has an exclusive lock on a file of its directory as long as it lives, and waits for one that is ending.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from monarch.job._client import keeper_channel
+from monarch.job._client.keeper import LOCK, LOG
+
+if TYPE_CHECKING:
+    from monarch.actor import MeshFailure
+
+# For a keeper that is ending, whose services have a few seconds to stop.
+_LOCK_SECONDS = 20.0
+_PAUSE_S = 0.05
+# For what an interpreter does when it ends. Then nothing but a thread that hangs is left.
+_EXIT_SECONDS = 10.0
+
+
+def main() -> None:
+    """Runs the keeper; its output is the log."""
+    config, ready = int(sys.argv[1]), int(sys.argv[2])
+    for descriptor in (config, ready):
+        os.set_inheritable(descriptor, False)
+    try:
+        with open(config, "rb") as f:
+            given: dict[str, Any] = json.load(f)
+        why = _keep(given, ready)
+    except BaseException as e:
+        if isinstance(e, Exception):
+            _say(f"{type(e).__name__}: {e}")
+            _tell(ready, f"{type(e).__name__}: {e}".encode())
+        raise
+    _say(f"ends: {why}")
+    threading.Thread(target=_leave, name="monarch-keeper-exit", daemon=True).start()
+
+
+def _keep(given: dict[str, Any], ready: int) -> str:
+    sys.path[:] = list(dict.fromkeys([*sys.path, *given["sys_path"]]))
+    folder = keeper_channel.opened(given["folder"])
+    # The working directory stays that of the script: jobs may have relative paths.
+    lock = _locked(folder)
+    _say(f"keeper of {given['title']}, pid {os.getpid()}")
+    import monarch.actor
+    from monarch.job._keeper.keeper_server import KeeperServer
+    from monarch.job._keeper.kept_job import KeptJob
+    from monarch.job._keeper.kept_services import KeptServices
+
+    # The failure of a host is for the services: it must not end this process.
+    monarch.actor.unhandled_fault_hook = _log_failure
+    job = KeptJob(given["record"], given["path"], given["modules"])
+    server = KeeperServer(folder, os.path.join(given["folder"], LOG), job.hosts, KeptServices())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: server.end(signal.Signals(number).name))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    job.watch(server.end)
+    _tell(ready, b"ready")
+    why = server.run()
+    _held.append(lock)
+    return why
+
+
+# The descriptor of the lock: it is closed by the end of the process alone.
+_held: list[int] = []
+
+
+def _locked(folder: int) -> int:
+    lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=folder)
+    end = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= end:
+                raise RuntimeError(f"another keeper runs: pid {os.pread(lock, 32, 0).decode(errors='replace')}") from None
+            time.sleep(_PAUSE_S)
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock
+
+
+def _tell(ready: int, text: bytes) -> None:
+    try:
+        os.write(ready, text)
+        os.close(ready)
+    except OSError:
+        pass  # the client is gone, or has been told
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}", flush=True)
+
+
+def _log_failure(failure: MeshFailure) -> None:
+    _say(f"failure: {failure}")
+
+
+def _leave() -> None:
+    time.sleep(_EXIT_SECONDS)
+    os._exit(0)

@@ -1,0 +1,162 @@
+"""Requests to a keeper, and its end.
+
+The main thread accepts connections and looks at the clock; each connection has a thread, whose request may take as long as its service
+needs. The end closes the listener first, so that the next client starts another keeper, which waits for the lock of this one.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from monarch.job._client import keeper_channel
+from monarch.job._client.keeper_channel import Channel, ChannelError
+from monarch.job._keeper import bounded_log
+from monarch.job._keeper.idle_time import IdleTime
+from monarch.job._keeper.kept_services import KeptServices
+
+if TYPE_CHECKING:
+    from monarch.actor import HostMesh
+
+# A client sends its request at once.
+_REQUEST_SECONDS = 10.0
+_MOST_CONNECTIONS = 64
+# How often time, log and directory are looked at.
+_TICK_S = 2.0
+_STOP_SECONDS = 8.0
+_TEXT = 8192
+# A path or a name; the line is bounded anyway.
+_NAME = 8192
+
+
+class KeeperServer:
+    """Serves in the directory of descriptor `folder`, where `log` is; `hosts` gives the meshes of the job."""
+
+    def __init__(
+        self,
+        folder: int,
+        log: str,
+        hosts: Callable[[], Mapping[str, HostMesh]],
+        services: KeptServices,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        idle: IdleTime | None = None,
+        tick: float = _TICK_S,
+    ) -> None:
+        self._folder = folder
+        self._log = log
+        self._hosts = hosts
+        self._services = services
+        self._clock = clock
+        self._idle = idle or IdleTime(clock())
+        self._tick = tick
+        self._lock = threading.Lock()
+        self._connections: set[Channel] = set()
+        self._why: str | None = None
+        self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._listener = keeper_channel.listen(folder)
+        self._listener.setblocking(False)
+
+    def end(self, why: str) -> None:
+        """Makes `run` return; called from any thread."""
+        with self._lock:
+            self._why = self._why or why
+        try:
+            os.write(self._wake, b"\0")
+        except OSError:
+            pass  # it is full, or closed: `run` is awake
+
+    def run(self) -> str:
+        """Serves until the end, whose reason it returns; all but idle services are stopped then."""
+        poller = select.poll()
+        poller.register(self._listener, select.POLLIN)
+        poller.register(self._woken, select.POLLIN)
+        while self._why is None:
+            ready = [descriptor for descriptor, _ in poller.poll(self._tick * 1000)]
+            if self._listener.fileno() in ready:
+                self._accept()
+            bounded_log.shorten(self._log)
+            if os.fstat(self._folder).st_nlink == 0:
+                self.end("its directory is gone")
+            with self._lock:
+                is_busy = bool(self._connections)
+            if self._idle.is_over(self._clock(), busy=is_busy or self._services.is_busy()):
+                self._close()
+                return "idle"
+        self._close()
+        for line in self._services.stop_all(_STOP_SECONDS):
+            print(f"could not stop {line}", flush=True)
+        return self._why
+
+    def _close(self) -> None:
+        self._listener.close()
+        try:
+            os.unlink(keeper_channel.SOCKET, dir_fd=self._folder)
+        except FileNotFoundError:
+            pass
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return  # gone already, or no descriptor is free
+        connection.setblocking(True)
+        with self._lock:
+            is_full = len(self._connections) >= _MOST_CONNECTIONS
+        if is_full:
+            connection.close()
+            return
+        channel = Channel(connection)
+        with self._lock:
+            self._connections.add(channel)
+        threading.Thread(target=self._answer, args=(channel,), name="monarch-keeper-request", daemon=True).start()
+
+    def _answer(self, channel: Channel) -> None:
+        is_end = False
+        try:
+            channel.check_peer()
+            channel.send({"keeper": os.getpid()})
+            message = channel.receive(_REQUEST_SECONDS)
+            if message is None:
+                return
+            is_end = message.get("do") == "end"
+            channel.send(self._done(message))
+        except (OSError, ChannelError) as e:
+            print(f"a client (pid {channel.pid}, uid {channel.uid}) is disconnected: {type(e).__name__}: {e}", flush=True)
+        finally:
+            with self._lock:
+                self._connections.discard(channel)
+            # The connection of the client that ends this process is closed with the process.
+            if not is_end:
+                channel.close()
+
+    def _done(self, message: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._do(message)
+        except Exception as e:
+            return {"error": {"type": type(e).__name__, "text": str(e)[:_TEXT], "code": getattr(e, "code", None)}}
+
+    def _do(self, message: dict[str, Any]) -> dict[str, Any]:
+        what: object = message.get("do")
+        if what == "status":
+            return {"pid": os.getpid(), "services": self._services.status()}
+        if what == "end":
+            self.end("asked to")
+            # No answer: the client waits for the end of the process.
+            threading.Event().wait()
+        service, key = message.get("service"), message.get("key")
+        if not isinstance(service, str) or not isinstance(key, str) or not service or max(len(service), len(key)) > _NAME:
+            raise ChannelError(f"a request '{what}' has a service and a key")
+        if what == "stop":
+            return {"stopped": self._services.stop(service, key)}
+        if what != "serve":
+            raise ChannelError(f"no request is called '{what}'")
+        config: object = message.get("config")
+        if not isinstance(config, dict):
+            raise ChannelError("a config is an object")
+        print(f"serve {service} {key}", flush=True)
+        return dict(self._services.serve(service, key, cast("dict[str, Any]", config), self._hosts))

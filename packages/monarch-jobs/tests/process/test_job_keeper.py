@@ -1,0 +1,183 @@
+"""The keeper of a job: one process, which outlives the script, is found by the next one, and ends with the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from command import monarch
+from file_job import FileJob
+from kept_lamp import install
+
+from monarch.job import JobError, Keeper, KeeperError, ProcessJob, add_feature, job_load, keeper_of
+
+HERE = Path(__file__).parents[1]
+SCRIPT = """
+import json, sys
+from file_job import FileJob
+from monarch.job import add_feature
+job = FileJob("alloc")
+add_feature(job, "lamp", path=sys.argv[1])
+print(json.dumps(job.state().lamp))
+"""
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = install(tmp_path / "site")
+    monkeypatch.syspath_prepend(path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (path, str(HERE), os.environ.get("PYTHONPATH", "")))))
+
+
+def await_end(pid: int) -> None:
+    """Returns when a process is over, which may be no child of this one."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    with open(descriptor, "rb") as f:
+        assert select.select([f], [], [], 25.0)[0], f"pid {pid} does not end"
+
+
+def run_script(path: Path) -> dict[str, int]:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, str(path)], capture_output=True, text=True, timeout=28, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, int] = json.loads(done.stdout)
+    return found
+
+
+def test_keeper_outlives_the_script_and_the_next_one_finds_it(tmp_path: Path) -> None:
+    lamp = tmp_path / "lamp"
+    Path("specs.py").write_text('from file_job import FileJob\njob = FileJob("alloc")\n')
+    assert monarch("apply", "specs.job")[0] == 0
+    first = run_script(lamp)
+    assert first["starts"] == 1
+    os.kill(first["pid"], 0)
+    assert run_script(lamp) == {"pid": first["pid"], "starts": 2}
+    job = job_load()
+    status = keeper_of(job).status()
+    assert status is not None and status.pid == first["pid"]
+    assert [(one.service, one.key, one.state, one.detail) for one in status.services] == [("lamp", str(lamp), "running", {"starts": 2})]
+    code, out, _ = monarch("status", "--json")
+    assert (code, json.loads(out)["keeper"]["pid"]) == (0, first["pid"])
+    assert f"  lamp {lamp}: running\n" in monarch("status")[1]
+    assert f"serve lamp {lamp}\n" in monarch("logs", "--keeper")[1]
+    home = Path(Keeper(job.apply_id or "").log).parent
+    assert monarch("kill")[0] == 0
+    await_end(first["pid"])
+    assert lamp.read_text().splitlines()[-1] == "off"
+    assert not home.parent.exists()
+
+
+def test_killed_keeper_is_started_again(tmp_path: Path) -> None:
+    job = FileJob("alloc")
+    add_feature(job, "lamp", path=str(tmp_path / "lamp"))
+    first = job.state(None).lamp
+    os.kill(first["pid"], signal.SIGKILL)
+    await_end(first["pid"])
+    assert keeper_of(job).status() is None
+    second = job.state(None).lamp
+    assert second["starts"] == 1 and second["pid"] != first["pid"]
+    job.kill()
+    await_end(second["pid"])
+
+
+def test_clients_at_once_start_one_keeper(tmp_path: Path) -> None:
+    job = FileJob("alloc")
+    job.state(None)
+    pids: list[int] = []
+    keeper = keeper_of(job)
+
+    def ask(number: int) -> None:
+        pids.append(keeper.serve("lamp", str(number), {"path": str(tmp_path / f"lamp{number}")})["pid"])
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(pids) == 8 and len(set(pids)) == 1
+    job.kill()
+    await_end(pids[0])
+
+
+def test_errors_of_a_service(tmp_path: Path) -> None:
+    job = FileJob("alloc")
+    job.state(None)
+    keeper = keeper_of(job)
+    try:
+        with pytest.raises(KeeperError, match="^the bulb is broken$") as caught:
+            keeper.serve("lamp", "a", {"fail": True})
+        assert caught.value.raised == "ValueError"
+        with pytest.raises(KeeperError, match="no service 'nothing' is installed"):
+            keeper.serve("nothing", "a", {})
+        with pytest.raises(KeeperError, match="service 'odd' of lamp 1.0"):
+            keeper.serve("odd", "a", {})
+        status = keeper.status()
+        assert status is not None and status.services == []
+        # Another configuration replaces the service.
+        lamp = tmp_path / "lamp"
+        assert keeper.serve("lamp", "a", {"path": str(lamp)})["starts"] == 1
+        assert keeper.serve("lamp", "a", {"path": str(lamp), "busy": False})["starts"] == 1
+        assert lamp.read_text().splitlines() == ["on 1 hosts", "off", "on 1 hosts"]
+        assert keeper.stop("lamp", "a") is True
+        assert keeper.stop("lamp", "a") is False
+    finally:
+        job.kill()
+
+
+def test_class_in_the_script_itself_is_named(tmp_path: Path) -> None:
+    class Local(FileJob):
+        pass
+
+    Local.__module__ = "__main__"
+    job = Local("alloc")
+    job.state(None)
+    with pytest.raises(JobError, match="Local is in the script itself"):
+        keeper_of(job).serve("lamp", "a", {"path": str(tmp_path / "lamp")})
+    job.kill()
+
+
+def test_keeper_ends_when_all_hosts_are_gone(tmp_path: Path) -> None:
+    job = ProcessJob({"a": 1, "b": 1})
+    state = job.state()
+    lamp = tmp_path / "lamp"
+    pid = keeper_of(job).serve("lamp", "x", {"path": str(lamp)})["pid"]
+    for name in state:
+        state[name].initialized.get()
+    for host in job.status().hosts:
+        os.killpg(int(host.name.removeprefix("pid ")), signal.SIGKILL)
+    await_end(pid)
+    assert lamp.read_text().splitlines() == ["on 1 a b", "off"]
+    job.kill()
+
+
+def test_frozen_keeper_does_not_keep_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from monarch.job._client import keeper as module
+
+    job = FileJob("alloc")
+    job.state(None)
+    pid = keeper_of(job).serve("lamp", "x", {"path": str(tmp_path / "lamp")})["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(module, "_END_SECONDS", 0.5)
+    monkeypatch.setattr(module, "_GREETING_SECONDS", 0.5)
+    job.kill()
+    await_end(pid)
+    assert not job.active
+
+
+def test_job_without_a_keeper() -> None:
+    job = FileJob("alloc")
+    with pytest.raises(JobError, match="has no allocation, so it has no keeper"):
+        keeper_of(job)
+    job.state(None)
+    assert keeper_of(job).status() is None
+    assert keeper_of(job).stop("lamp", "x") is False
+    job.kill()
