@@ -10,7 +10,7 @@ from monarch.fs._index.bytecode import SUFFIX, Bytecode, is_valid
 from monarch.fs._index.scan import Look, root_item
 from monarch.fs._index.seen import Seen
 from monarch.fs._tree.builder import link_group
-from monarch.fs._tree.folder import EMPTY, Folder, Item, folder_of, pack_node
+from monarch.fs._tree.folder import ATTRIBUTES, EMPTY, LINKED, Folder, Item, folder_of, pack_node
 from monarch.fs._tree.node import WHOLE_BYTES, Kind, Node
 from monarch.fs._tree.table import Table
 
@@ -156,10 +156,9 @@ def _links(look: Look) -> dict[bytes, list[Item]]:
             group = link_group(sorted(_join(rel, look.seen[rel].folder.name(place)) for rel, place in members))
             for rel, place in members:
                 item = look.seen[rel].folder.item(place)
-                a = item.attributes
-                numbers = len(members).to_bytes(4, "little")
-                a = a[:1] + bytes([a[1] | 4]) + a[2:12] + numbers + a[16:36] + group.to_bytes(8, "little") + a[44:]
-                found.setdefault(rel, []).append(item._replace(attributes=a))
+                numbers = list(ATTRIBUTES.unpack(item.attributes))
+                numbers[1], numbers[5], numbers[9] = numbers[1] | LINKED, len(members), group
+                found.setdefault(rel, []).append(item._replace(attributes=ATTRIBUTES.pack(*numbers)))
     return found
 
 

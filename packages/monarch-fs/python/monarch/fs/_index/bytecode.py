@@ -1,11 +1,11 @@
 """Compiled modules (`pyc="compile"`): what a tree shows in `__pycache__` beside the files that are there.
 
 A module of which the source has no valid `.pyc` for this version of Python gets an unchecked-hash one. It belongs to the content of the
-source: an edited module has another one, or none until it has been compiled, so a host never runs what the source no longer has. Results are
-kept on disk by the identity of the source.
+source: an edited module has another one, or none until it has been compiled, so a host never runs what the source no longer has. Results
+are kept on disk by the identity of the source.
 
-Compiling takes milliseconds a module, and a mount does not wait for 30,000 of them. A scan shows what has been compiled before, and what the
-worker processes finish in the time that it may take (`compile_seconds`); they go on in the background, and the next scan shows the
+Compiling takes milliseconds a module, and a mount does not wait for 30,000 of them. A scan shows what has been compiled before, and what
+the worker processes finish in the time that it may take (`compile_seconds`); they go on in the background, and the next scan shows the
 rest. Modules over 256 KiB are left to the hosts.
 """
 
@@ -38,7 +38,7 @@ _WORKERS = 2
 
 
 def is_valid(path: bytes, mtime_ns: int, size: int) -> bool:
-    """Whether Python would use a `.pyc` for a source with this time and size. Those with a hash count: they say so themselves."""
+    """Whether Python would use a `.pyc` for a source with this time and size. Those with a hash count as valid."""
     try:
         with open(path, "rb") as file:
             header = file.read(_HEADER)

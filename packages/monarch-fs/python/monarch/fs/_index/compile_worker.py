@@ -1,7 +1,7 @@
 """Compiles Python modules for `bytecode.py`: a process of its own, which ends with its standard input.
 
-A request is the lengths of name and source (4 bytes each), then both; an answer is a length and an unchecked-hash `.pyc` (PEP 552), or a zero
-for what is no module. Nothing of monarch is imported, so that the process starts in milliseconds.
+A request is the lengths of name and source (4 bytes each), then both; an answer is a length and an unchecked-hash `.pyc` (PEP 552), or a
+zero for what is no module. Nothing of monarch is imported, so that the process starts in milliseconds.
 """
 
 from __future__ import annotations

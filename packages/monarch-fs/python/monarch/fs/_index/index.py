@@ -71,7 +71,7 @@ class Index:
         compile_seconds: float = 1.0,
     ) -> None:
         text = os.fspath(source)
-        if not isinstance(text, str) or not text or "\0" in text:
+        if not text or "\0" in text:
             raise ValueError(f"source {source!r} is no path of a directory")
         if pyc not in ("as-is", "compile"):
             raise ValueError(f"pyc is {pyc!r}: it is 'as-is' or 'compile'")

@@ -1,9 +1,9 @@
 """One look at a directory of this machine, for `index.py`.
 
-All directories of the last look are listed at once by native threads. One whose listing is the same, byte for byte, is kept as it was; the
-others are taken apart, level by level. A file keeps its chunks if device, inode, size, mtime and ctime are the same, and is read otherwise. A
-directory that was renamed is found by its listing. A file that was written within a tick of the file system's clock before the look may
-change again without another time: it is read again by the next look.
+All directories of the last look are listed at once by native threads. One whose listing is the same, byte for byte, is kept as it was;
+the others are taken apart, level by level. A file keeps its chunks if device, inode, size, mtime and ctime are the same, and is read
+otherwise. A directory that was renamed is found by its listing. A file that was written within a tick of the file system's clock before
+the look may change again without another time: it is read again by the next look.
 
 Nothing that happens in the tree meanwhile makes a look fail: what disappears is left out, and the next look sees the rest.
 """

@@ -44,7 +44,7 @@ _XATTR_COUNT = 1 << 16
 
 
 class TableError(ValueError):
-    """The bytes are no table, no difference of tables, or one of other tables; the text says where."""
+    """The bytes are no table, no difference of tables, or one of other tables; the text names the place."""
 
 
 class Item(NamedTuple):
@@ -79,7 +79,7 @@ def pack_node(node: Node, group: int = 0) -> tuple[bytes, bytes]:
 def unpack_node(attributes: bytes, tail: bytes) -> Node:
     kind, flags, mode, uid, gid, nlink, size, mtime, blocks, _ = ATTRIBUTES.unpack(attributes)
     target = chunks = b""
-    content = tail
+    content = b""
     if kind != _DIRECTORY:
         content = tail[: _content_bytes(kind, flags, size)]
         if kind == _FILE:
