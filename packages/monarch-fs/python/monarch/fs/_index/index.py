@@ -132,12 +132,12 @@ class Index:
     def _remember(self, table: Table) -> None:
         with self._locating:
             self._tables = [*self._tables[-1:], table]
-            self._unlocated.append(table)
+            self._unlocated = list(self._tables)
 
     def _replace(self, table: Table) -> None:
         with self._locating:
             self._tables[-1] = table
-            self._unlocated.append(table)
+            self._unlocated = list(self._tables)
 
     def _cache_key(self, top: bytes) -> tuple[bytes, tuple[str, ...], bool]:
         return top, self._exclusion.patterns, self._gitignore
@@ -156,7 +156,7 @@ class Index:
     def _locate(self) -> None:
         if len(self._unlocated) and len(self._places) > 4 * max(len(t) for t in self._tables) + 4096:
             self._places, self._located, self._unlocated = {}, {}, list(self._tables)
-        for table in self._unlocated[-2:]:
+        for table in self._unlocated:
             paths: list[bytes] = [b""]
             for rel, folder in zip(paths, table.folders, strict=False):
                 prefix = rel + b"/" if rel else b""

@@ -82,7 +82,7 @@ class Look:
         old = self.before.get(rel)
         same = old is not None and old.listing == listing and not old.young
         if rules is not None:
-            if old.has_rules if same and old is not None else b"\0.gitignore\0" in b"\0" + listing:
+            if old.has_rules if same and old is not None else b".gitignore\0" in listing:
                 rules = self._rules(rel, rules)
             same = same and old is not None and old.key == rules.key
         if same and old is not None and self._same_xattrs(old):
