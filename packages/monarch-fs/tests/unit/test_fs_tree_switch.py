@@ -86,7 +86,7 @@ def test_every_reader_sees_one_generation(seed: int) -> None:
             change = kernel.tree.prepare(new)
             look(False)
             served = kernel.tree
-            change = change if change.base == served.generation else served.prepare(new)
+            change = change if served.fits(change) else served.prepare(new)
             served.begin(change)
             if random.random() < 0.2:
                 served.cancel(change)
@@ -220,6 +220,21 @@ def test_switch_in_the_wrong_order_is_refused(mounted: MountedTree, tree: Edited
         mounted.begin(second)
 
 
+def test_change_from_other_numbers_is_refused(mounted: MountedTree, tree: EditedTree) -> None:
+    first = tree.table()
+    tree.file(b"x", b"1")
+    late = mounted.prepare(tree.table())
+    tree.file(b"d/e/f", b"new")
+    switch(mounted, tree)
+    back = mounted.prepare(first)
+    mounted.begin(back)
+    mounted.commit(back)
+    # The same generation as before, in which `d/e/f` has another number.
+    assert mounted.generation == late.base and not mounted.fits(late)
+    with pytest.raises(ValueError, match="the tree shows"):
+        mounted.begin(late)
+
+
 def test_restored_tree_has_the_same_numbers(mounted: MountedTree, tree: EditedTree, tmp_path: Path) -> None:
     old = mounted.inode_of(b"d/e/f") or 0
     mounted.lookup(mounted.inode_of(b"d/e") or 0, b"f")
@@ -294,6 +309,10 @@ def test_kill_at_each_write_leaves_one_generation(tree: EditedTree, tmp_path: Pa
             again = restored.prepare(after)
             restored.begin(again)
             restored.commit(again)
+        # The next commit removes what a kill left.
+        back = restored.prepare(before)
+        restored.begin(back)
+        restored.commit(back)
         assert len(list((tmp_path / str(kill)).iterdir())) == 3
         if ended:
             break

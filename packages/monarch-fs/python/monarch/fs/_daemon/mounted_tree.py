@@ -26,9 +26,9 @@ is empty, as a removed one. Names below a new directory have a parent that the k
 
 Cached listings: the invalidation of a name marks the listing of its directory. A listing read between steps 2 and 3 is cached by the
 kernel with the directory's time of modification, and compared with it before the next use. Where a listing changes and the time stays
-(`touch -d`, `rsync -t`, an exclusion), the directory is shown one nanosecond younger from `begin` to `commit`, so that the comparison
-fails. Cookies of a listing are hashes of names, with the order of the listing: a listing that a switch interrupts has each unchanged name
-exactly once, without any state.
+(`touch -d`, `rsync -t`, an exclusion, a vanished directory), the directory is shown one nanosecond younger from `begin` to `commit`, so
+that the comparison fails. Cookies of a listing are hashes of names, with the order of the listing: a listing that a switch interrupts has
+each unchanged name exactly once, without any state.
 
 Old inodes
 ----------
@@ -138,7 +138,6 @@ class MountedTree:
         tree = cls.__new__(cls)
         tree._setup(saved.table, saved.numbering, saved.retired, saved.serial, chunks, folder, owner)
         tree._unsure = bytearray(b"\1") * saved.numbering.following
-        folder.sweep(saved.table.generation, saved.serial)
         return tree
 
     def _setup(
@@ -344,14 +343,20 @@ class MountedTree:
         self._state.save_table(new)
         return change(self._table, self._numbering, new)
 
+    def fits(self, change: Change) -> bool:
+        """Whether the change is from what the tree shows: else it is to be prepared again. An equal generation may have other numbers."""
+        return change.basis is self._numbering
+
     def begin(self, change: Change) -> None:
         """Changed names and attributes are answered uncached from now on. `ValueError`: another switch is under way, or another base."""
         if self._change is change:
             return
         if self._change is not None:
             raise ValueError(f"the switch to {self._change.generation} is under way")
-        if change.base != self.generation or self._numbering.following > change.numbering.following:
+        if not self.fits(change):
             raise ValueError(f"the change is from {change.base}, the tree shows {self.generation}")
+        # Another commit may have removed it since it was prepared.
+        self._state.save_table(change.table)
         self._state.save_numbers(change.generation, self._serial + 1, change.numbering)
         self._mark(change)
 

@@ -61,14 +61,16 @@ class Change(NamedTuple):
     base: str
     generation: str
     table: Table
+    # The numbers before and after.
+    basis: Numbering
     numbering: Numbering
     # Names, as (inode of the directory, name), that get another inode, vanish or appear; those of vanished directories included.
     entries: list[tuple[int, bytes]]
-    # Inodes that stay and have other attributes, and directories whose listing changes.
+    # Inodes that stay and have other attributes, and directories whose listing changes, which vanished ones are.
     inodes: list[int]
     # Inodes that no name has any more, with their nodes.
     gone: dict[int, Node]
-    # Directories of which the listing has other names or kinds while the time of modification stays.
+    # Directories of which the listing gets other names or kinds while the time of modification stays.
     silent: frozenset[int]
 
     def __repr__(self) -> str:
@@ -173,11 +175,25 @@ class _Comparison:
                 self.altered.add(parent)
                 if visible and self.old.node(before).mtime_ns == self.new.node(after).mtime_ns:
                     silent.add(parent)
+        gone = {self.numbering.inode(index): self.old.node(index) for index in range(len(self.old)) if not self.kept[index]}
+        # A process that stands in a vanished directory lists it as empty, with the time that it had.
+        removed = [inode for inode, node in gone.items() if node.kind is Kind.DIRECTORY]
+        self.altered.update(removed)
+        silent.update(removed)
         # Names below vanished directories come first: a process that stands in one resolves them without the names above.
         entries = [*self.vanished(), *entries]
-        gone = {self.numbering.inode(index): self.old.node(index) for index in range(len(self.old)) if not self.kept[index]}
         numbering = Numbering(self.numbers, self.following)
-        return Change(self.old.generation, self.new.generation, self.new, numbering, entries, sorted(self.altered), gone, frozenset(silent))
+        return Change(
+            self.old.generation,
+            self.new.generation,
+            self.new,
+            self.numbering,
+            numbering,
+            entries,
+            sorted(self.altered),
+            gone,
+            frozenset(silent),
+        )
 
     def vanished(self) -> Iterator[tuple[int, bytes]]:
         for index in range(len(self.old)):

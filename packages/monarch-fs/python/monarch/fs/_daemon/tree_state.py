@@ -76,7 +76,7 @@ class TreeState:
         self._replace("current", _MAGIC + _summed(b"".join(parts)))
 
     def sweep(self, generation: str, serial: int) -> None:
-        """Removes the files of other generations."""
+        """Removes the files of other generations. Not after a restart: the daemon may have written a table that is to be staged."""
         keep = {"current", _table_name(generation), _numbers_name(generation, serial)}
         for name in os.listdir(self.folder):
             if name not in keep and name.startswith(("table-", "inodes-", ".new-")):
