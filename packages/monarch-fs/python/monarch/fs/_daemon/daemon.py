@@ -2,8 +2,8 @@
 
 The first client starts it. A lock file settles a race of several starters; the socket is replaced under the lock only. It ends by itself
 after some seconds without mounts and clients. It is one event loop, and what blocks runs in threads. It touches no mount: paths below a
-mount point are left to other processes. A killed daemon loses nothing: mount servers keep their descriptors, and the next daemon adopts
-them.
+mount point are left to other processes. A killed daemon loses nothing: mount servers keep their descriptors, and the next daemon
+takes them over.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from monarch.fs._daemon.error_message import error_head
 from monarch.fs._daemon.mount_record import MountRecord, mount_folder
 from monarch.fs._daemon.served_mount import ServedMount, Use
 from monarch.fs._daemon.socket_messages import Channel, Message
+from monarch.fs._daemon.tree_walk import walk
 from monarch.fs._tree.operations import MountOptions
 from monarch.fs.errors import FsError
 
@@ -89,17 +90,17 @@ class Daemon:
         self._refused = 0
 
     async def run(self, started: int) -> None:
-        """Returns when the daemon has had nothing to do for a while. `started`: a descriptor that is closed when clients can connect."""
+        """Returns when the daemon has had nothing to do for a while. `started`: a pipe that gets one byte when clients can connect."""
         loop = asyncio.get_running_loop()
-        adoptions = self._leftovers()
+        leftovers = self._leftovers()
         listener = daemon_folder.listen(self._folder, SOCKET)
         loop.add_reader(listener.fileno(), self._accept, listener)
-        if started >= 0:
-            os.close(started)
+        os.write(started, b"1")
+        os.close(started)
         self._check_idle()
         async with asyncio.TaskGroup() as group:
-            for mount, record in adoptions:
-                group.create_task(mount.adopt(record))
+            for mount, record in leftovers:
+                group.create_task(mount.take_over(record))
             await self._done.wait()
         loop.remove_reader(listener.fileno())
         with contextlib.suppress(OSError):
@@ -172,10 +173,13 @@ class Daemon:
             raise ValueError(f"{target!r}: a mount point must be an absolute path")
         mount = self._mounts.get(target)
         if op == "mount":
+            record, use, generation, again = _mount_request(target, head)
             if mount is None:
                 mount = self._mounts[target] = ServedMount(target, mount_folder(self._folder, target), self._mount_idle)
                 self._check_idle()
-            await self._mount(client, mount, head, message.blob)
+            await mount.use(client, use, record, message.blob, generation, again=again)
+            if not client.channel.open:
+                mount.lose(client)
             return {}
         if mount is None:
             if op == "unmount":
@@ -184,27 +188,28 @@ class Daemon:
         if op == "unmount":
             lazy, holders = await mount.release(client)
             return {"lazy": lazy, "holders": holders}
+        if op == "push" and head.get("walk") and client in mount.users:
+            await walk(target)
         answer = (await mount.operate(client, {key: value for key, value in head.items() if key != "call"}, message.blob)).head
         kept = {key: value for key, value in answer.items() if key not in ("op", "call")}
         return kept | dict(mount.summary()) if op == "status" else kept
 
-    async def _mount(self, client: ClientLink, mount: ServedMount, head: dict[str, Any], table: bytes) -> None:
-        try:
-            owner = head["owner"]
-            record = MountRecord(
-                mount.target,
-                str(head["source"]),
-                MountOptions(**head["options"]),
-                None if owner is None else (int(owner[0]), int(owner[1])),
-                str(head["store"]),
-                int(head["limit"]),
-            )
-            use, generation, again = Use(str(head["spelling"]), str(head["tree"])), str(head["generation"]), bool(head["again"])
-        except (KeyError, TypeError, IndexError) as e:
-            raise ValueError(f"malformed request to mount: {e!r}") from None
-        await mount.use(client, use, record, table, generation, again=again)
-        if not client.channel.open:
-            mount.lose(client)
+
+def _mount_request(target: str, head: dict[str, Any]) -> tuple[MountRecord, Use, str, bool]:
+    """What a request to mount asks for: the record, the use, the generation of its table, and whether the client had the mount before."""
+    try:
+        owner = head["owner"]
+        record = MountRecord(
+            target,
+            str(head["source"]),
+            MountOptions(**head["options"]),
+            None if owner is None else (int(owner[0]), int(owner[1])),
+            str(head["store"]),
+            int(head["limit"]),
+        )
+        return record, Use(str(head["spelling"]), str(head["tree"])), str(head["generation"]), bool(head["again"])
+    except (KeyError, TypeError, IndexError) as e:
+        raise ValueError(f"malformed request to mount: {e!r}") from None
 
 
 def _locked(folder: Path) -> int | None:
@@ -233,6 +238,7 @@ def main() -> None:
     os.set_inheritable(started, False)
     lock = _locked(folder)
     if lock is None:
+        os.write(started, b"1")
         os._exit(0)
     logging.basicConfig(
         level=logging.INFO,

@@ -213,10 +213,13 @@ class DaemonClient:
         mount.staged.pop(generation, None)
         self._request({"op": "abort", "target": key, "generation": generation}, b"", target)
 
-    def push(self, target: str, ids: Sequence[bytes]) -> int:
-        """Puts the pages of stored chunks into the kernel, for inodes that the kernel has; the number of files and pieces."""
+    def push(self, target: str, ids: Sequence[bytes], *, walk: bool = True) -> int:
+        """Puts the pages of stored chunks into the kernel; the number of files and pieces. Blocks until that is done.
+
+        The kernel takes pages of inodes that it has. `walk`: another process lists the whole tree first, which gives it all of them.
+        """
         key, _ = self._known(target)
-        return int(self._request({"op": "push", "target": key}, b"".join(ids), target).head.get("stored", 0))
+        return int(self._request({"op": "push", "target": key, "walk": walk}, b"".join(ids), target).head.get("stored", 0))
 
     def status(self, target: str) -> ServedStatus:
         """The state of a mount; `FsError` with the cause where it has gone."""
@@ -233,16 +236,21 @@ class DaemonClient:
         return Unmounted(bool(head.get("lazy")), [(int(pid), str(command)) for pid, command in head.get("holders", [])])
 
     def close(self) -> None:
-        """Gives all mounts up, and ends the connection. Errors of unmounts are left to the daemon, which sees the connection end."""
+        """Gives all mounts up, and ends the connection. The daemon completes unmounts that fail here."""
         with self._lock:
             targets = [mount.request.target for mount in self._mounts.values()]
         for target in targets:
             with contextlib.suppress(FsError, ValueError):
                 self.unmount(target)
         with self._lock:
-            self._closed = True
             thread = self._thread
-            os.eventfd_write(self._event, 1)
+            if not self._closed:
+                self._closed = True
+                # The thread closes the descriptor at its end.
+                if thread is None:
+                    os.close(self._event)
+                else:
+                    os.eventfd_write(self._event, 1)
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 

@@ -54,14 +54,15 @@ def _start(folder: Path, deadline: float) -> None:
             )
         os.close(writer)
         writer = -1
-        # The daemon closes its end when it listens, or when another daemon runs.
-        select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
+        # The daemon writes when it listens, or when another daemon runs; a daemon that fails writes nothing.
+        failed = bool(select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]) and not os.read(reader, 1)
         process.wait()
     finally:
         os.close(reader)
         if writer >= 0:
             os.close(writer)
-    if process.returncode:
+    if failed:
+        text = ""
         with contextlib.suppress(OSError):
-            text = (folder / "start.log").read_text(errors="replace").strip()[-1000:]
-            raise FsError(f"the daemon ended with {process.returncode}: {text}", path=str(folder))
+            text = (folder / "start.log").read_text(errors="replace").strip().rpartition("\n")[2][-1000:]
+        raise FsError(f"the daemon ended when it was started: {text or 'its log is ' + str(folder / 'log')}", path=str(folder))

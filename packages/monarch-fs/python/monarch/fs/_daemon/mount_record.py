@@ -1,4 +1,4 @@
-"""What a mount is, as its folder keeps it: what the mount server serves, and what the next daemon needs to adopt or to remove the mount."""
+"""What a mount is, as its folder keeps it: what its server serves, and what the next daemon needs to take it over or to remove it."""
 
 from __future__ import annotations
 

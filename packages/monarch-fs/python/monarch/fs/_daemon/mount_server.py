@@ -151,8 +151,11 @@ class MountServer:
         self._chunks.repeat()
 
     def _take(self, message: Message) -> None:
-        if message.head.get("op") == "fetched":
+        op = message.head.get("op")
+        if op == "fetched":
             self._chunks.answer(message)
+        elif op == "detached":
+            self._detached = True
         else:
             self._work.put(message)
 
@@ -170,6 +173,8 @@ class MountServer:
 
     def _leave(self) -> None:
         target = self._record.target
+        if connection.mount_point(target).device != self._record.device:
+            return  # another mount is there now
         print(f"{target}: no daemon for {ORPHAN_SECONDS:g} s; unmounting", file=sys.stderr, flush=True)
         try:
             connection.detach(target, lazy=False)

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 READY_SECONDS = 60.0
 BUSY_SECONDS = 3.0
 # Seconds that the mount of a client that ended stays, and one that an earlier daemon left.
-GRACE_SECONDS, ADOPTED_GRACE_SECONDS = 2.0, 10.0
+GRACE_SECONDS, TAKEN_GRACE_SECONDS = 2.0, 10.0
 # Seconds after which another client is asked for a chunk too.
 FETCH_TURN_SECONDS = 10.0
 # A server that ends within this time after it was ready counts as one that keeps ending.
@@ -144,10 +144,17 @@ class ServedMount:
 
     async def operate(self, user: User, head: Head, blob: bytes) -> Message:
         """An operation of the mount server, for a user; `FsError` for another client."""
-        async with self._exclusive():
-            if user not in self.users:
-                raise FsError(self.last_error or "not mounted by this client", path=self.target, errno=errno.ENOTCONN)
-            return await self.request(head, blob)
+        for _ in range(3):
+            try:
+                async with self._exclusive():
+                    if user not in self.users:
+                        raise FsError(self.last_error or "not mounted by this client", path=self.target, errno=errno.ENOTCONN)
+                    return await self.request(head, blob)
+            except FsError as e:
+                # The supervisor has the lock next.
+                if e.errno != errno.EAGAIN:
+                    raise
+        raise FsError(f"the mount keeps failing: {self.last_error}", path=self.target)
 
     async def request(self, head: Head, blob: bytes = b"") -> Message:
         for _ in range(5):
@@ -241,6 +248,7 @@ class ServedMount:
                 # Without a mount the server ends by itself.
                 await _ended(link, 0.0 if force else 2.0)
             else:
+                link.channel.send({"op": "detached"})
                 self._spawn(_linger(link, record.device))
         if self._fuse >= 0:
             os.close(self._fuse)
@@ -346,16 +354,16 @@ class ServedMount:
             _log.error("%s: %s", self.target, e)
             self.last_error = f"{reason}; then: {e}"
 
-    async def adopt(self, record: MountRecord) -> None:
+    async def take_over(self, record: MountRecord) -> None:
         """Takes over a mount that an earlier daemon made, or removes what is left of it."""
         async with self._exclusive():
             try:
                 link = ServerLink(self.folder, self._fetch)
                 await asyncio.wait((link.greeted, link.ended), return_when=asyncio.FIRST_COMPLETED)
-                adopted = link.greeted.done() and len(link.descriptors) == 2
+                taken = link.greeted.done() and len(link.descriptors) == 2
             except OSError:
-                link, adopted = None, False
-            if link is None or not adopted:
+                link, taken = None, False
+            if link is None or not taken:
                 await asyncio.to_thread(self._sweep, record)
                 return
             self._fuse, number = link.descriptors
@@ -369,11 +377,11 @@ class ServedMount:
                     return
                 record.negotiated = True
                 record.save(self.folder)
-            _log.info("%s: adopted, with the mount server %d", self.target, link.pid)
+            _log.info("%s: taken over, with the mount server %d", self.target, link.pid)
             self._connected(link)
             self._supervisor = self._spawn(self._supervise(link))
             if not self.users:
-                self._expire_after(ADOPTED_GRACE_SECONDS)
+                self._expire_after(TAKEN_GRACE_SECONDS)
 
     def _sweep(self, record: MountRecord) -> None:
         try:

@@ -1,4 +1,4 @@
-"""A running mount server, as the daemon has it: started by this daemon or adopted from an earlier one."""
+"""A running mount server, as the daemon has it: started by this daemon or taken over from an earlier one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ServerLink:
         self._on_fetch = on_fetch
         self.ready: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
-        # Descriptors of /dev/fuse and of the listening socket, from a server that is adopted.
+        # Descriptors of /dev/fuse and of the listening socket, from a server of an earlier daemon.
         self.descriptors: list[int] = []
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.pid = 0
@@ -95,7 +95,7 @@ class ServerLink:
         self.channel.end(reason)
 
     def _channel_ended(self, reason: str) -> None:
-        # A server of which the pid is unknown has ended before it was adopted; another one is awaited by its pid.
+        # A server of which the pid is unknown has ended before it answered; another one is awaited by its pid.
         if self._pidfd < 0 and not self.ended.done():
             self.ended.set_result(reason)
         elif self._pidfd >= 0:

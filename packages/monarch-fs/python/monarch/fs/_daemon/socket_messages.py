@@ -30,7 +30,7 @@ Head = dict[str, Any]
 
 
 class ChannelError(ConnectionError):
-    """The peer has ended, does not read, or has sent something malformed; the text says which."""
+    """The peer has ended, does not read, or has sent something malformed; the text has which."""
 
 
 class Message(NamedTuple):

@@ -1,0 +1,233 @@
+"""What a killed client, daemon or mount server leaves, under readers."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fs_daemon_source import LIMIT, Source, content
+
+from monarch.fs._daemon.daemon_client import DaemonClient
+from monarch.fs._kernel.preflight import can_resume, problems
+from monarch.fs._tree.difference import difference
+
+pytestmark = [
+    pytest.mark.skipif(bool(problems()), reason=f"cannot mount: {problems()}"),
+    pytest.mark.skipif(not can_resume(), reason="the kernel is older than 6.9: it cannot send requests again"),
+]
+# For each line of input: reads all files in pieces past the page cache, some times, and prints one line.
+_READER = """
+import hashlib, os, sys
+t, want = sys.argv[1], sys.argv[2].split(',')
+for _ in sys.stdin:
+    wrong = 0
+    for i in list(range(8)) * 3:
+        fd = os.open(f'{t}/{i}', os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        data = b''.join(os.pread(fd, 65536, o) for o in range(0, 200_000, 65536))
+        os.close(fd)
+        wrong += hashlib.sha256(data).hexdigest() != want[i]
+    print('wrong' if wrong else 'right', flush=True)
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+    monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "home"))
+    made = Source(tmp_path)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+class Readers:
+    """Four processes that read all the time."""
+
+    def __init__(self, target: str, contents: list[bytes]) -> None:
+        sums = ",".join(hashlib.sha256(content).hexdigest() for content in contents)
+        command = [sys.executable, "-I", "-S", "-c", _READER, target, sums]
+        self.processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(4)
+        ]
+
+    def begin(self) -> None:
+        """Each reader begins a round of reads."""
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+
+    def finish(self) -> None:
+        """Waits until each reader has ended the round, without an error."""
+        for process in self.processes:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line == "right\n", line + process.stdout.read(2000)
+
+    def __enter__(self) -> Readers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait(LIMIT)
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.close()
+            process.stdout.close()
+
+
+def _read_by_four(source: Source, client: DaemonClient) -> Readers:
+    contents = [bytes([i]) * 100_000 + os.urandom(100_000) for i in range(8)]
+    client.mount(source.request(source.table({str(i).encode(): content for i, content in enumerate(contents)})))
+    return Readers(source.target, contents)
+
+
+def _killed(pid: int) -> None:
+    descriptor = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    os.close(descriptor)
+
+
+def test_readers_survive_killed_servers(source: Source) -> None:
+    client = source.client()
+    with _read_by_four(source, client) as readers:
+        for _ in range(int(os.environ.get("MONARCH_FS_KILLS", "12"))):
+            server = client.status(source.target).server
+            readers.begin()
+            _killed(server)
+            readers.finish()
+    assert client.status(source.target).last_error == ""
+
+
+def test_readers_survive_killed_daemons(source: Source) -> None:
+    client = source.client()
+    with _read_by_four(source, client) as readers:
+        for _ in range(8):
+            server = client.status(source.target).server
+            readers.begin()
+            _killed(client.daemon_pid)
+            readers.finish()
+            assert client.status(source.target).server == server
+    assert client.status(source.target).last_error == ""
+
+
+def test_mount_is_made_anew_when_all_are_killed(source: Source) -> None:
+    client = source.client()
+    old, new = source.table({b"a": b"old"}), source.table({b"a": b"new"})
+    client.mount(source.request(old))
+    client.stage(source.target, difference(old, new))
+    client.commit(source.target, new.generation)
+    status = client.status(source.target)
+    os.kill(status.server, signal.SIGSTOP)
+    _killed(client.daemon_pid)
+    _killed(status.server)
+    assert client.status(source.target).generation == new.generation
+    assert content(source.target, "a") == "new"
+
+
+def test_commit_survives_a_killed_server(source: Source) -> None:
+    client = source.client()
+    old, new = source.table({b"a": b"old"}), source.table({b"a": b"new"})
+    client.mount(source.request(old))
+    client.stage(source.target, difference(old, new))
+    _killed(client.status(source.target).server)
+    client.commit(source.target, new.generation)
+    assert content(source.target, "a") == "new"
+
+
+def test_aborted_connection_is_mounted_anew(source: Source) -> None:
+    client = source.client()
+    client.mount(source.request(source.table({b"a": b"one"})))
+    before = client.status(source.target).server
+    # MNT_FORCE aborts the connection, and does not unmount what is in use.
+    held = os.open(source.target, os.O_RDONLY)
+    assert ctypes.CDLL(None).umount2(os.fsencode(source.target), 1) == -1
+    # The daemon notices it before it answers, or the old server has answered before it ended.
+    status = client.status(source.target)
+    if status.server == before:
+        _await_end(before, lambda: None)
+        status = client.status(source.target)
+    assert status.server != before and content(source.target, "a") == "one"
+    os.close(held)
+
+
+_CLIENT = """
+import sys
+from fs_daemon_source import Source
+from pathlib import Path
+source = Source(Path(sys.argv[1]))
+client = source.client()
+client.mount(source.request(source.table({b'a': b'one'})))
+print(client.daemon_pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_killed_client_releases_its_mount(source: Source) -> None:
+    keeper = source.client()
+    other = source.request(source.table({b"x": b"y"}), target=f"{source.folder}/other")
+    keeper.mount(other)
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(__file__)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CLIENT, str(source.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None and int(process.stdout.readline()) == keeper.daemon_pid
+    assert source.mounted()
+    # The next client takes the mount over within the grace: it is the same server.
+    server = _server(source)
+    process.kill()
+    process.communicate()
+    follower = source.client()
+    follower.mount(source.request(source.table({b"a": b"one"})))
+    assert follower.status(source.target).server == server
+    _await_end(server, lambda: follower.close())
+    assert not source.mounted()
+
+
+def _server(source: Source) -> int:
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"monarch.fs._daemon.mount_server" in words and os.fsencode(str(source.folder)) in b" ".join(words):
+            folder = Path(os.fsdecode(words[words.index(b"monarch.fs._daemon.mount_server") + 1]))
+            if source.target in (folder / "record").read_text():
+                return int(entry.name)
+    raise AssertionError("no mount server")
+
+
+def _await_end(pid: int, action: Callable[[], object]) -> None:
+    descriptor = os.pidfd_open(pid)
+    try:
+        action()
+        assert select.select([descriptor], [], [], LIMIT)[0], "the mount server does not end"
+    finally:
+        os.close(descriptor)
+
+
+def test_mount_without_clients_and_daemon_ends(source: Source) -> None:
+    client = source.client()
+    client.mount(source.request(source.table({b"a": b"one"})))
+    server = client.status(source.target).server
+
+    def kill() -> None:
+        # Closed without giving the mount up, as by SIGKILL.
+        with client._lock:
+            client._mounts.clear()
+        daemon = client.daemon_pid
+        os.kill(daemon, signal.SIGSTOP)
+        client.close()
+        os.kill(daemon, signal.SIGKILL)
+
+    _await_end(server, kill)
+    assert not source.mounted()
