@@ -45,16 +45,16 @@ class HostService(Actor):
         self.wrong = Origin()
 
     @endpoint
-    def peer(self) -> Peer:
+    async def peer(self) -> Peer:
         return self.exchange.peer()
 
     @endpoint
-    def wrong_peer(self) -> Peer:
+    async def wrong_peer(self) -> Peer:
         self.wrong.serve(TREE, lambda ids: [b"not the content"] * len(ids))
         return self.wrong.peer()
 
     @endpoint
-    def join(self, upstreams: list[Peer]) -> None:
+    async def join(self, upstreams: list[Peer]) -> None:
         self.exchange.join(TREE, upstreams)
 
     @endpoint
@@ -63,19 +63,28 @@ class HostService(Actor):
         return {id: failure.reason for id, failure in found.failed.items()}, found.passed, len(found.unstored)
 
     @endpoint
-    def held(self, ids: list[bytes]) -> int:
+    async def begin(self, ids: list[bytes]) -> None:
+        # An endpoint that waits would delay those after it.
+        self.begun = self.exchange.fetch(TREE, ids)
+
+    @endpoint
+    async def begun_failures(self) -> dict[bytes, str]:
+        return {id: failure.reason for id, failure in (await self.begun).failed.items()}
+
+    @endpoint
+    async def held(self, ids: list[bytes]) -> int:
         return sum(self.store.verify(id) for id in ids)
 
     @endpoint
-    def counters(self) -> dict[str, int]:
+    async def counters(self) -> dict[str, int]:
         return self.exchange.counters()
 
     @endpoint
-    def pid(self) -> int:
+    async def pid(self) -> int:
         return os.getpid()
 
     @endpoint
-    def end(self) -> None:
+    async def end(self) -> None:
         self.exchange.close()
 
 
@@ -140,15 +149,17 @@ def test_read_pulls_through_all_hosts(four: Procs) -> None:
     assert four.origin.bytes_sent(TREE) == 5000
 
 
-def test_killed_parent_is_repaired(four: Procs) -> None:
+def test_killed_parent_is_repaired(four: Procs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: None)
     source = noise(100, 1 << 20)
     four.origin.serve(TREE, source.read)
     ids = list(source.contents)
     pid = four.services[1].pid.call_one().get()
-    fetches = [four.services[rank].fetch.call_one(ids) for rank in (2, 3)]
-    four.services[3].fetch.call_one(ids[:1], True).get()
+    for rank in (2, 3):
+        four.services[rank].begin.call_one(ids).get()
+    assert four.services[3].fetch.call_one(ids[:1], True).get() == ({}, {}, 0)
     os.kill(pid, signal.SIGKILL)
-    assert [fetch.get() for fetch in fetches] == [({}, {}, 0)] * 2
+    assert [four.services[rank].begun_failures.call_one().get() for rank in (2, 3)] == [{}, {}]
     assert [four.services[rank].held.call_one(ids).get() for rank in (2, 3)] == [100, 100]
     assert four.origin.bytes_sent(TREE) <= 2 * (100 << 20)
     assert four.services[3].counters.call_one().get()["repairs"] == 0
@@ -199,7 +210,8 @@ def test_gone_source_fails_what_is_missing(four: Procs) -> None:
     assert failed == {second: "source left"} and four.services[3].held.call_one([first]).get() == 1
 
 
-def test_killed_origin_fails_promptly(four: Procs, tmp_path: Path) -> None:
+def test_killed_origin_fails_promptly(four: Procs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: None)
     other = this_host().spawn_procs(name="origin")
     service = other.spawn("service", HostService, str(tmp_path))
     four.services[0].join.call_one([service.wrong_peer.call_one().get()]).get()
@@ -215,11 +227,11 @@ def test_closed_exchange_fails_what_runs(four: Procs) -> None:
     os.kill(pid, signal.SIGSTOP)
     try:
         four.services[3].join.call_one([four.peers[2]]).get()
-        fetch = four.services[3].fetch.call_one([b"x" * 32])
+        four.services[3].begin.call_one([b"x" * 32]).get()
         four.services[3].end.call_one().get()
-        failed, _, _ = fetch.get()
-        assert failed == {b"x" * 32: "the service ends"}
-        assert four.services[3].fetch.call_one([b"y" * 32]).exception() is not None
+        assert four.services[3].begun_failures.call_one().get() == {b"x" * 32: "the service ends"}
+        failed, _, _ = four.services[3].fetch.call_one([b"y" * 32]).get()
+        assert failed == {b"y" * 32: "the service ends"}
     finally:
         os.kill(pid, signal.SIGCONT)
 

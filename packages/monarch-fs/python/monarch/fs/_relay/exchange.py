@@ -54,9 +54,9 @@ class Fetched(NamedTuple):
 class _Fetch:
     """A fetch that runs; equality by identity: it is a waiter of the relay."""
 
-    def __init__(self, tree: str, urgent: bool) -> None:
+    def __init__(self, tree: str, ids: Iterable[bytes], urgent: bool) -> None:
         self.urgent = urgent
-        self.left: set[bytes] = set()
+        self.left = set(ids)
         self.failed: dict[bytes, FetchFailure] = {}
         self.passed: dict[bytes, bytes] = {}
         self.unstored: set[bytes] = set()
@@ -130,9 +130,9 @@ class Exchange:
         if any(len(id) != ID_SIZE for id in ids):
             raise ValueError(f"fetch: an identity has {ID_SIZE} bytes")
         with self._lock:
-            if tree not in self._joined:
+            if tree not in self._joined and not self._closed:
                 raise LookupError(f"fetch: the tree {tree[:8]} was not joined")
-            found = _Fetch(tree, urgent)
+            found = _Fetch(tree, ids, urgent)
             if self._closed:
                 found.failed = dict.fromkeys(ids, FetchFailure(errno.EIO, "the service ends"))
                 found.finish()
@@ -142,10 +142,9 @@ class Exchange:
         return found.promise.future
 
     def counters(self) -> dict[str, int]:
-        """Bytes of contents from hosts, from the client, and served to hosts; requests, repairs, refused upstreams, chunks waited for."""
+        """Bytes of contents from hosts, from the client, and served to hosts; requests, repairs, refused upstreams."""
         with self._lock:
-            wanted, flying = self._relay.counts() if self._closed else (0, 0)
-            return self._counters | {"repairs": self._relay.repairs, "refused": self._relay.refused, "wanted": wanted, "in_flight": flying}
+            return self._counters | {"repairs": self._relay.repairs, "refused": self._relay.refused}
 
     def close(self) -> None:
         """Fails what runs, and ends the threads."""
@@ -248,7 +247,11 @@ class Exchange:
             self._end(fetch)
 
     def _want(self, fetch: _Fetch, tree: str, missing: Sequence[bytes]) -> None:
-        if self._relay.has_tree(tree):
+        # An answer that was taken meanwhile has brought some.
+        missing = self._store.missing(missing)
+        if not missing:
+            self._end(fetch)
+        elif self._relay.has_tree(tree):
             fetch.left = set(missing)
             self._relay.want(tree, missing, fetch, urgent=fetch.urgent)
         else:
@@ -387,8 +390,13 @@ class Exchange:
             if waits:
                 served.request.answer(encode_answer(ChunkAnswer({}, {}, known=False)))
             return
-        self._relay.want(tree, missing, served if waits else None, urgent=served.asked.urgent)
-        if waits:
+        # An answer that was taken meanwhile has brought some.
+        still = self._store.missing(missing)
+        waits_on = waits and len(still) == len(missing)
+        self._relay.want(tree, still, served if waits_on else None, urgent=served.asked.urgent)
+        if waits and not waits_on:
+            self._reply(served)
+        elif waits:
             self._serving.asked(served, tree, missing, time.monotonic())
 
 

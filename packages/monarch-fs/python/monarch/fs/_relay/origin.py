@@ -27,7 +27,7 @@ class ReadFailed(Protocol):
     def stale(self) -> bool: ...
 
 
-Reader: TypeAlias = Callable[[Sequence[bytes]], list[bytes | ReadFailed]]
+Reader: TypeAlias = Callable[[Sequence[bytes]], Sequence[bytes | ReadFailed]]
 
 # Chunks that are read at once.
 _MOST_READ = 64
