@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -158,7 +158,7 @@ class RealMount:
 
 
 @contextmanager
-def mounted_directory(source: Path, folder: Path) -> Iterator[RealMount]:
+def mounted_directory(source: Path, folder: Path) -> Generator[RealMount]:
     (folder / "mount").mkdir()
     mount = RealMount(source, folder / "mount", folder)
     try:

@@ -141,9 +141,11 @@ def test_open_files_and_directories_outlive_a_refresh(tmp_path: Path, restart: b
 OPENER = """
 import mmap, os, random, struct, sys
 top, shared, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-fd = os.open(shared, os.O_RDWR); m = mmap.mmap(fd, 8); held = []
-for turn in range(count):
-    least = struct.unpack("q", m[:])[0]
+fd = os.open(shared, os.O_RDWR); m = mmap.mmap(fd, 16); held = []; turn = 0; last = False
+print("starts", flush=True)
+while turn < count or not last:
+    turn += 1; last = m[8] == 1
+    least = struct.unpack("q", m[:8])[0]
     name = random.choice(["/f%d", "/d/f%d", "/l%d"]) % random.randrange(5)
     f = os.open(top + name, os.O_RDONLY)
     data = b"".join(iter(lambda: os.read(f, 1 << 20), b""))
@@ -151,32 +153,37 @@ for turn in range(count):
     assert len(set(lines)) == 1 and len(lines) in (4000, 50000), (name, set(lines), len(lines))
     seen = int(lines[0])
     assert seen >= least, (name, seen, least)
-    if seen > struct.unpack("q", m[:])[0]: m[:] = struct.pack("q", seen)
+    if seen > struct.unpack("q", m[:8])[0]: m[:8] = struct.pack("q", seen)
     new = "%s/new%d" % (top, seen + 1)
-    assert os.path.exists("%s/new%d" % (top, seen)) or struct.unpack("q", m[:])[0] > seen or os.path.exists(new), seen
+    assert os.path.exists("%s/new%d" % (top, seen)) or struct.unpack("q", m[:8])[0] > seen or os.path.exists(new), seen
     if turn % 50 == 0: held.append((f, data))
     else: os.close(f)
     if len(held) > 20:
         f, data = held.pop(0); assert os.pread(f, 1 << 22, 0) == data[:1 << 22]; os.close(f)
-print("ended", count)
+print("ended at", seen)
 """
 
 
 def storm(mount: RealMount, folder: Path, refreshes: int, readers: int, opens: int) -> None:
     """Readers open files while the mount is refreshed; raises for a torn file, or one of an earlier generation than was seen."""
     shared = folder / "highest"
-    shared.write_bytes(bytes(8))
+    shared.write_bytes(bytes(16))
     command = [sys.executable, "-S", "-c", OPENER, str(mount.target), str(shared), str(opens)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(readers)]
     try:
+        for one in running:
+            assert one.stdout is not None and one.stdout.readline() == "starts\n"
         for number in range(1, refreshes + 1):
             write(mount.source, number)
             mount.refresh()
-            if refreshes > 50 and number % 10 == 0:
-                assert all(one.poll() in (None, 0) for one in running)
+            assert all(one.poll() is None for one in running)
+        # Each reader opens at least once more: after a refresh every open is new.
+        with shared.open("r+b") as file:
+            file.seek(8)
+            file.write(b"\1")
         for one in running:
             text, _ = one.communicate(timeout=600 if opens > 10_000 else LIMIT)
-            assert text.strip() == f"ended {opens}", text[-400:]
+            assert text.strip() == f"ended at {refreshes}", text[-400:]
     finally:
         for one in running:
             one.kill()

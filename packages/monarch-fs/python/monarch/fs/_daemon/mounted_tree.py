@@ -64,6 +64,8 @@ _TYPES = {Kind.DIRECTORY: stat.S_IFDIR, Kind.FILE: stat.S_IFREG, Kind.SYMLINK: s
 _NAME_BYTES = 255
 # Listings that are kept: each request of the kernel takes some 25 entries of a listing.
 _LISTINGS = 64
+# Attributes that are kept, some 300 bytes each; the kernel has its own cache of them.
+_ATTRS = 65536
 # Stale paths that the status lists.
 _STALE = 1000
 # Names of one hash in a directory that cookies can tell apart.
@@ -189,6 +191,8 @@ class MountedTree:
         """The attributes of an inode; `OSError` ESTALE for an unknown one."""
         found = self._attrs.get(inode)
         if found is None:
+            if len(self._attrs) >= _ATTRS:
+                self._attrs.clear()
             found = self._attrs[inode] = self._made(inode)
         return found
 
