@@ -49,8 +49,8 @@ def push(
 
     A file appears whole, by a rename, with mode and mtime; links and holes are kept. Only files that differ are written. `delete=True` also
     removes what `source` lacks, or leaves out by `exclude` and `.gitignore`; `.monarch` stays. Nothing outside of `target` is written or
-    removed, whatever links are in it. With `relocate=True` the source is a conda environment or a venv, whose files get the prefix `target`;
-    its `.gitignore`, which often has all of it, is not considered then.
+    removed, whatever links are in it. With `relocate=True` the source is a conda environment or a venv, and its files get the prefix
+    `target`; its `.gitignore`, which often has all of it, is not considered then.
 
     `ValueError` for a relative `target`, one that overlaps with `source`, and a `source` to relocate that is no environment. The future has
     `StaleSourceError` where files changed during the push, and `FsError` with a table of the hosts that failed; the others have the new
