@@ -20,6 +20,11 @@ SCRIPT = b"#!/bin/sh\necho ran $0\n"
 TIME = 1_700_000_000_123_456_789
 
 
+def emit(line: str) -> None:
+    """A line in one piece: two threads write lines."""
+    os.write(1, line.encode() + b"\n")
+
+
 class MemoryTree:
     """Files of `CONTENT`, a directory `dir` with 300 files, a link and a program. A read of `stuck` waits for ever."""
 
@@ -62,7 +67,7 @@ class MemoryTree:
     async def read(self, inode: int, offset: int, size: int) -> bytes | memoryview:
         if inode == self.names[ROOT][b"stuck"]:
             self.waiting.append(poll_loop.Waiter[bytes]())
-            print("waits", flush=True)
+            emit("waits")
             return await self.waiting[-1]
         if inode == self.names[ROOT][b"raises"]:
             raise OSError(errno.EIO, "on purpose")
@@ -111,7 +116,7 @@ def commands(tree: MemoryTree, backend: Pyfuse3Backend) -> None:
                 backend.unmount(lazy=False)
         except OSError as e:
             answer = {"errno": e.errno, "text": str(e)}
-        print(json.dumps(answer), flush=True)
+        emit(json.dumps(answer))
 
 
 def main() -> None:
@@ -120,9 +125,9 @@ def main() -> None:
     backend = Pyfuse3Backend(int(fd), resumed="resumed" in flags)
     threading.Thread(target=commands, args=(tree, backend), daemon=True).start()
     options = MountOptions(immutable=not live, read_timeout=0.5 if "short" in flags else 60.0)
-    print("serves", flush=True)
+    emit("serves")
     poll_loop.run(backend.run(tree, target, options))
-    print("ended", flush=True)
+    emit("ended")
 
 
 if __name__ == "__main__":

@@ -81,6 +81,9 @@ def _by_mount(target: str, options: MountOptions) -> int | None:
     """None: this process must not mount."""
     try:
         fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    except PermissionError:
+        # fusermount3 may open it for this user, and reports it otherwise.
+        return None
     except OSError as e:
         raise FsError(f"cannot open /dev/fuse: {e.strerror}", path=target, errno=e.errno or errno.EIO, hint=_DEVICE_HINT) from None
     data = f"fd={fd},rootmode={stat.S_IFDIR:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"

@@ -19,6 +19,16 @@ def holders(target: str) -> list[tuple[int, str]]:
     return sorted(found)
 
 
+def killed(thread: int) -> bool:
+    """Whether a thread is about to end by a signal: the kernel makes SIGKILL, bit 8, of each signal that ends a process."""
+    try:
+        with open(f"/proc/{thread}/status", "rb") as file:
+            lines = file.read().split(b"\n")
+    except OSError:
+        return False
+    return any(line.startswith((b"SigPnd:", b"ShdPnd:")) and int(line.split()[1], 16) >> 8 & 1 for line in lines)
+
+
 def _links(process: str) -> Iterator[bytes]:
     folder = f"/proc/{process}".encode()
     for name in (b"cwd", b"root", b"exe"):

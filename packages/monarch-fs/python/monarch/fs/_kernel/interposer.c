@@ -23,7 +23,9 @@
 #define STASH (4 << 20)
 
 uint64_t monarch_fs_counts[OPCODES];
-uint64_t monarch_fs_request;  /* identity of the request that is processed */
+uint64_t monarch_fs_request; /* identity of the request that is processed, and the thread that made it; flags of the file of a read */
+uint32_t monarch_fs_thread;
+uint32_t monarch_fs_flags;
 uint32_t monarch_fs_read_ahead;
 uint32_t monarch_fs_background;
 uint32_t monarch_fs_immutable;
@@ -55,7 +57,8 @@ static void on_readdirplus(fuse_req_t r, fuse_ino_t i, size_t n, off_t o, struct
 static void on_init(void *user, struct fuse_conn_info *c) {
     real.init(user, c);
     c->want |= c->capable & (FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_ASYNC_READ);
-    c->want &= ~FUSE_CAP_SPLICE_READ;
+    /* Asynchronous direct reads cannot be interrupted. */
+    c->want &= ~(FUSE_CAP_SPLICE_READ | FUSE_CAP_ASYNC_DIO);
     if (monarch_fs_immutable) c->want &= ~FUSE_CAP_AUTO_INVAL_DATA;
     if (monarch_fs_read_ahead) c->max_readahead = monarch_fs_read_ahead;
     if (monarch_fs_background) c->max_background = monarch_fs_background;
@@ -106,6 +109,8 @@ void fuse_session_process_buf(struct fuse_session *se, const struct fuse_buf *bu
     struct fuse_in_header *in = buf->mem;
     if (!(buf->flags & FUSE_BUF_IS_FD)) {
         monarch_fs_request = in->unique;
+        monarch_fs_thread = in->pid;
+        monarch_fs_flags = in->opcode == FUSE_READ ? ((struct fuse_read_in *)(in + 1))->flags : 0;
         if (in->opcode == FUSE_INTERRUPT && monarch_fs_interrupted) {
             monarch_fs_interrupted(((struct fuse_interrupt_in *)(in + 1))->unique);
             return;

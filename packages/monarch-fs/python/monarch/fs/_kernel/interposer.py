@@ -28,8 +28,8 @@ COMPILE_TIMEOUT = 60.0
 OPCODES = {
     1: "lookup", 2: "forget", 3: "getattr", 4: "setattr", 5: "readlink", 6: "symlink", 8: "mknod", 9: "mkdir", 10: "unlink", 11: "rmdir",
     12: "rename", 13: "link", 14: "open", 15: "read", 16: "write", 17: "statfs", 18: "release", 20: "fsync", 21: "setxattr", 22: "getxattr",
-    23: "listxattr", 24: "removexattr", 25: "flush", 26: "init", 27: "opendir", 28: "readdir", 29: "releasedir", 30: "fsyncdir", 31: "getlk",
-    32: "setlk", 33: "setlkw", 34: "access", 35: "create", 36: "interrupt", 37: "bmap", 38: "destroy", 39: "ioctl", 40: "poll",
+    23: "listxattr", 24: "removexattr", 25: "flush", 26: "init", 27: "opendir", 28: "readdir", 29: "releasedir", 30: "fsyncdir",
+    31: "getlk", 32: "setlk", 33: "setlkw", 34: "access", 35: "create", 36: "interrupt", 37: "bmap", 38: "destroy", 39: "ioctl", 40: "poll",
     41: "notify_reply", 42: "batch_forget", 43: "fallocate", 44: "readdirplus", 45: "rename2", 46: "lseek", 47: "copy_file_range",
     48: "setupmapping", 49: "removemapping", 50: "syncfs", 51: "tmpfile", 52: "statx",
 }  # fmt: skip
@@ -48,6 +48,8 @@ class Interposer:
             self._library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
             self._counts = (ctypes.c_uint64 * _COUNTERS).in_dll(self._library, "monarch_fs_counts")
             self._request = ctypes.c_uint64.in_dll(self._library, "monarch_fs_request")
+            self._thread = ctypes.c_uint32.in_dll(self._library, "monarch_fs_thread")
+            self._flags = ctypes.c_uint32.in_dll(self._library, "monarch_fs_flags")
             # The functions of libfuse that it calls call Python: the global lock of the interpreter is kept.
             resume = ctypes.PyDLL(str(path))["monarch_fs_resume"]
         except (OSError, ValueError, AttributeError) as e:
@@ -69,6 +71,10 @@ class Interposer:
     def request(self) -> int:
         """The identity of the request whose handler begins."""
         return self._request.value
+
+    def reader(self) -> tuple[int, bool]:
+        """Of the read whose handler begins: the thread id of the reader, 0 if it is in another pid namespace; whether it reads O_DIRECT."""
+        return self._thread.value, bool(self._flags.value & os.O_DIRECT)
 
     def in_front(self) -> bool:
         """Whether the session of pyfuse3 was made through this library."""

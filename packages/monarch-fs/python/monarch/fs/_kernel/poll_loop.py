@@ -75,7 +75,7 @@ class Waiter(Generic[T]):
 
 
 class Task:
-    """A coroutine that the loop runs. `limit` bounds, in seconds, how long it may wait at one place; `TimeoutError` is raised there then."""
+    """A coroutine that the loop runs. `limit`: seconds that it may wait at one place; `TimeoutError` is raised there then."""
 
     __slots__ = ("_deadline", "_timed", "coroutine", "error", "limit", "loop", "parked")
 

@@ -1,11 +1,12 @@
 """The back end over pyfuse3: no other module imports it. It serves one mount in a process, on a descriptor of /dev/fuse.
 
 pyfuse3 runs on trio. Here `trio` is a few functions over the poll loop, put in its place while pyfuse3 is imported, so trio is not even
-loaded. With the interposer, opens of an immutable tree are no requests: the first `open` is answered ENOSYS, and the kernel opens by itself
-from then on, keeping pages and listings. The kernel drops what `invalidate` names and nothing else.
+loaded. With the interposer, opens of an immutable tree are no requests: the first `open` is answered ENOSYS, and the kernel opens by
+itself from then on, keeping pages and listings. The kernel drops what `invalidate` names and nothing else.
 
-A read that waits ends with EINTR when its process gets a signal, with EIO after `read_timeout`. When serving ends, requests in flight are
-left without an answer: the kernel has ended them, or it sends them to the next server of the connection.
+A read that waits ends with EINTR when its process is killed, a direct one with any signal, and with EIO after `read_timeout`. A read of
+pages goes on after other signals, as on a disk: EINTR for a page would be SIGBUS for a process that has mapped it. When serving ends,
+requests in flight are left without an answer: the kernel has ended them, or it sends them to the next server of the connection.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from monarch.fs._kernel import connection, poll_loop
+from monarch.fs._kernel.holders import killed
 from monarch.fs._kernel.interposer import Interposer, InterposerError, load
 from monarch.fs._kernel.nursery import Nursery
 from monarch.fs._tree.operations import Attr, Entry, MountOptions, TreeOperations
@@ -37,6 +40,8 @@ _BACKGROUND = 64
 # Seconds for "without limit": 68 years, which the kernel's clock can represent.
 _FOREVER = float(2**31)
 _STORE_BYTES = 1 << 20
+# Seconds between two looks whether a reader that got a signal has been killed since.
+_KILL_SECONDS = 0.1
 _BLOCK = 4096
 _WRITES = ("setattr", "mknod", "mkdir", "unlink", "rmdir", "symlink", "rename", "link", "create", "setxattr", "removexattr", "write")
 
@@ -110,14 +115,15 @@ class Pyfuse3Backend:
         connection.detach(self._target, lazy=lazy)
 
     def invalidate(self, entries: Sequence[tuple[int, bytes]], attrs: Sequence[int]) -> None:
-        """The kernel drops names, attributes and pages; returns when it has. Not on the loop's thread: the kernel may wait for an answer."""
+        """The kernel drops names, attributes and pages before this returns. Not on the loop's thread: the kernel may wait for an answer."""
         self._notify((lambda p=parent, n=name: self._fuse.invalidate_entry(p, n) for parent, name in entries), missing_ok=True)
         self._notify((lambda i=inode: self._fuse.invalidate_inode(i, False) for inode in attrs), missing_ok=True)
 
     def store(self, inode: int, offset: int, data: memoryview) -> None:
         """Puts pages of a file into the kernel; not on the loop's thread. `FileNotFoundError`: the kernel does not have this inode."""
         pieces = range(0, len(data), _STORE_BYTES)
-        self._notify((lambda p=p: self._fuse.notify_store(inode, offset + p, data[p : p + _STORE_BYTES]) for p in pieces), missing_ok=False)  # pyright: ignore[reportArgumentType]
+        store: Callable[[int, int, memoryview], None] = self._fuse.notify_store
+        self._notify((lambda p=p: store(inode, offset + p, data[p : p + _STORE_BYTES]) for p in pieces), missing_ok=False)
 
     def counters(self) -> dict[str, int]:
         """Requests of this process by kind; without the interposer those that reach Python."""
@@ -158,7 +164,7 @@ class _Requests:
     def __init__(self, fuse: ModuleType, ops: TreeOperations, options: MountOptions, backend: Pyfuse3Backend) -> None:
         self._fuse, self._ops, self._options, self._backend = fuse, ops, options, backend
         self._error: type[Exception] = fuse.FUSEError
-        self._reads: dict[int, poll_loop.Task] = {}
+        self._reads: dict[int, tuple[poll_loop.Task, tuple[int, bool]]] = {}
         self.counts = Counter[str]()
         refusal = errno.EROFS if options.immutable else errno.EACCES
 
@@ -183,8 +189,14 @@ class _Requests:
         poll_loop.current_loop().call_later(0, lambda: self._backend.set_read_ahead(self._options))
 
     def interrupt(self, request: int) -> None:
-        if (task := self._reads.get(request)) is not None:
-            task.resume(InterruptedError(errno.EINTR, "a signal came"))
+        if (found := self._reads.get(request)) is None:
+            return
+        task, (thread, direct) = found
+        if direct or killed(thread):
+            task.resume(InterruptedError(errno.EINTR, "the reader got a signal"))
+        else:
+            # The kernel announces the first signal only.
+            poll_loop.current_loop().call_later(_KILL_SECONDS, lambda: self.interrupt(request))
 
     def _failed(self, what: str, e: Exception) -> Exception:
         if isinstance(e, self._error):
@@ -256,8 +268,8 @@ class _Requests:
         self.counts["read"] += 1
         task = poll_loop.current_loop().task
         assert task is not None
-        request = self._backend.interposer.request() if self._backend.interposer else id(task)
-        self._reads[request], task.limit = task, self._options.read_timeout
+        request, reader = (front.request(), front.reader()) if (front := self._backend.interposer) else (id(task), (0, False))
+        self._reads[request], task.limit = (task, reader), self._options.read_timeout
         try:
             return await self._ops.read(inode, offset, size)
         except Exception as e:
@@ -280,10 +292,8 @@ class _Requests:
 
     def forget(self, inodes: list[tuple[int, int]]) -> None:
         for inode, n in inodes:
-            try:
+            with suppress(self._error):
                 self._call("forget", self._ops.forget, inode, n)
-            except self._error:
-                continue
 
 
 def _import(trio: Nursery) -> Any:
@@ -299,6 +309,5 @@ def _import(trio: Nursery) -> Any:
             sys.modules["trio"] = before
     pyfuse3.trio = trio  # pyright: ignore[reportAttributeAccessIssue]
     # It logs each answer that comes too late, as to a reader that was killed.
-    pyfuse3_log = logging.getLogger("pyfuse3")
-    pyfuse3_log.setLevel(logging.CRITICAL)
+    logging.getLogger("pyfuse3").setLevel(logging.CRITICAL)
     return pyfuse3
