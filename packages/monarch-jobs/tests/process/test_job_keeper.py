@@ -16,7 +16,7 @@ from command import monarch
 from file_job import FileJob
 from kept_lamp import install
 
-from monarch.job import JobError, Keeper, KeeperError, ProcessJob, add_feature, job_load, keeper_of
+from monarch.job import JobError, Keeper, KeeperError, ProcessJob, job_load, keeper_of
 
 HERE = Path(__file__).parents[1]
 SCRIPT = """
@@ -77,15 +77,16 @@ def test_keeper_outlives_the_script_and_the_next_one_finds_it(tmp_path: Path) ->
 
 
 def test_killed_keeper_is_started_again(tmp_path: Path) -> None:
-    job = FileJob("alloc")
-    add_feature(job, "lamp", path=str(tmp_path / "lamp"))
-    first = job.state(None).lamp
+    Path("specs.py").write_text('from file_job import FileJob\njob = FileJob("alloc")\n')
+    assert monarch("apply", "specs.job")[0] == 0
+    first = run_script(tmp_path / "lamp")
     os.kill(first["pid"], signal.SIGKILL)
     await_end(first["pid"])
-    assert keeper_of(job).status() is None
-    second = job.state(None).lamp
+    keeper = keeper_of(job_load())
+    assert keeper.status() is None and keeper.stop("lamp", "x") is False
+    second = run_script(tmp_path / "lamp")
     assert second["starts"] == 1 and second["pid"] != first["pid"]
-    job.kill()
+    assert monarch("kill")[0] == 0
     await_end(second["pid"])
 
 

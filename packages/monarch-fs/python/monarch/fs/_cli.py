@@ -168,7 +168,7 @@ def mounts(as_json: bool) -> None:
 @click.argument("remote")
 @click.argument("local")
 def gather(remote: str, local: str) -> None:
-    """Shows REMOTE of every host below LOCAL, until `monarch umount LOCAL` or `monarch kill`."""
+    """Shows REMOTE of each host in a directory of LOCAL, until `monarch umount LOCAL` or `monarch kill`."""
     from monarch.fs._jobs.keeper_failure import raised_here
 
     if not os.path.isabs(remote):

@@ -72,7 +72,7 @@ class RemoteMountFeature(JobFeature):
         if self._python is None:
             return
         path = os.path.normpath(os.path.join(self._source, self._python))
-        if os.path.isabs(self._python) or not path.startswith(self._source.rstrip("/") + "/"):
+        if os.path.isabs(self._python) or ".." in self._python.split("/") or not path.startswith(self._source.rstrip("/") + "/"):
             raise ValueError(f"python_exe {self._python} is not a path below the source {self._source}")
         if not os.path.lexists(path) or (not leaves_tree(self._source, path) and not os.access(path, os.X_OK)):
             raise ValueError(f"python_exe {self._python} is no executable below {self._source}: pass its path, or python_exe=None")

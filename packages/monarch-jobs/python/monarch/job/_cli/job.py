@@ -83,7 +83,7 @@ def status(watch: bool, as_json: bool) -> int:
     job = current_job()
     while True:
         status = job.status()
-        _show_status(job._title, status, _keeper_status(job), as_json)
+        _show_status(job._title, status, as_json, _keeper_status(job))
         if status.phase in ("none", "ended"):
             return ENDED
         # An event that is never set: Ctrl-C ends the wait.
@@ -103,7 +103,7 @@ def _keeper_status(job: JobTrait) -> KeeperStatus | str | None:
         return str(e).splitlines()[0]
 
 
-def _show_status(title: str, status: JobStatus, keeper: KeeperStatus | str | None, as_json: bool) -> None:
+def _show_status(title: str, status: JobStatus, as_json: bool, keeper: KeeperStatus | str | None = None) -> None:
     if as_json:
         described = keeper
         if keeper is not None and not isinstance(keeper, str):
