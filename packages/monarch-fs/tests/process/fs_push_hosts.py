@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ def declare_push(folder: Path, settings: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def push_hosts(shared: str, own: list[Path], path: list[str], **environment: str) -> Iterator[tuple[Any, list[subprocess.Popen[str]]]]:
+def push_hosts(shared: str, own: list[Path], path: list[str], **environment: str) -> Generator[tuple[Any, list[subprocess.Popen[str]]]]:
     """A mesh of hosts: at the path `shared` each host sees its folder of `own`, by a mount namespace. Root is needed."""
     environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join([*path, *filter(None, sys.path)])}
     workers: list[subprocess.Popen[str]] = []

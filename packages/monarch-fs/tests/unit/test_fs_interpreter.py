@@ -36,7 +36,13 @@ def test_link_out_of_the_tree_gives_its_target(tree: Path) -> None:
 
 @pytest.mark.parametrize(
     ("exe", "text"),
-    [("", "empty"), ("bin/none", "not found below"), ("../x", "is not below"), ("/bin/sh", "is not below"), ("bin", "no file")],,
+    [
+        ("", "empty"),
+        ("bin/none", "not found below"),
+        ("../x", "is not below"),
+        ("/bin/sh", "is not below"),
+        ("bin", "no file"),
+    ],
 )
 def test_wrong_interpreter_is_named(tree: Path, exe: str, text: str) -> None:
     with pytest.raises(ValueError, match=text):
