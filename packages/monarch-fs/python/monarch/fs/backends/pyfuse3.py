@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import math
 import os
 import sys
 import threading
@@ -21,18 +20,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from monarch.fs._kernel import connection, poll_loop
+from monarch.fs._kernel.failure import answer_errno
 from monarch.fs._kernel.holders import killed
 from monarch.fs._kernel.interposer import Interposer, InterposerError, load
 from monarch.fs._kernel.nursery import Nursery
 from monarch.fs._tree.operations import Attr, Entry, MountOptions, TreeOperations
 
-if TYPE_CHECKING:
-    import pyfuse3
-
-_log = logging.getLogger(__name__)
 # Requests that may wait at once; each has a task with a buffer of 1 MiB, of which the kernel backs the first page.
 _TASKS = 4096
 # Asynchronous reads (read-ahead) that the kernel may have in flight; its default of 12 starves reads over a network.
@@ -55,9 +51,9 @@ class Pyfuse3Backend:
     def __init__(self, fd: int, *, resumed: bool = False) -> None:
         self._fd, self._resumed = fd, resumed
         self._requests: _Requests | None = None
-        self._target = ""
+        self.target = ""
         self._loop: poll_loop.PollLoop | None = None
-        self._serving = False
+        self._serving = self._stopping = False
         self._notices, self._lock = 0, threading.Lock()
         self.interposer: Interposer | None = None
         self.opens, self.reason = False, ""
@@ -71,7 +67,7 @@ class Pyfuse3Backend:
     async def run(self, ops: TreeOperations, target: str, options: MountOptions) -> None:
         """Serves until the file system is unmounted, the connection is aborted, or `stop`. `OSError` where it cannot begin."""
         fuse, front = self._fuse, self.interposer
-        self._target, self._loop = target, poll_loop.current_loop()
+        self.target, self._loop = target, poll_loop.current_loop()
         if front is not None:
             front.configure(read_ahead=options.read_ahead, background=_BACKGROUND, immutable=options.immutable)
         if not options.immutable:
@@ -96,7 +92,8 @@ class Pyfuse3Backend:
             self._trio.stashed = front.resume()
         self._serving = True
         try:
-            await fuse.main(1, _TASKS)
+            if not self._stopping:
+                await fuse.main(1, _TASKS)
         finally:
             with self._lock:
                 self._serving = False
@@ -106,13 +103,14 @@ class Pyfuse3Backend:
 
     def stop(self) -> None:
         """Ends `run` without unmounting; any thread. Requests in flight get no answer."""
-        if self._loop is not None and self._serving:
+        self._stopping = True
+        if self._loop is not None:
             self._loop.call_soon_threadsafe(lambda: self._fuse.terminate() if self._serving else None)
 
     def unmount(self, *, lazy: bool) -> None:
         """Unmounts; not on the loop's thread. `MountBusyError` if it is in use and `lazy` is not set."""
         self._refuse_loop()
-        connection.detach(self._target, lazy=lazy)
+        connection.detach(self.target, lazy=lazy)
 
     def invalidate(self, entries: Sequence[tuple[int, bytes]], attrs: Sequence[int]) -> None:
         """The kernel drops names, attributes and pages before this returns. Not on the loop's thread: the kernel may wait for an answer."""
@@ -132,7 +130,8 @@ class Pyfuse3Backend:
         return dict(self._requests.counts) if self._requests else {}
 
     def set_read_ahead(self, options: MountOptions) -> None:
-        connection.set_read_ahead(self._target, options.read_ahead)
+        """Called on the loop's thread when the kernel and libfuse have negotiated; from then on another server can resume."""
+        connection.set_read_ahead(self.target, options.read_ahead)
 
     def _refuse_loop(self) -> None:
         if self._loop is not None and self._loop.inside():
@@ -142,7 +141,7 @@ class Pyfuse3Backend:
         self._refuse_loop()
         with self._lock:
             if not self._serving:
-                raise OSError(errno.ENOTCONN, f"{self._target}: not served")
+                raise OSError(errno.ENOTCONN, f"{self.target}: not served")
             self._notices += 1
         try:
             for notice in notices:
@@ -198,29 +197,17 @@ class _Requests:
             # The kernel announces the first signal only.
             poll_loop.current_loop().call_later(_KILL_SECONDS, lambda: self.interrupt(request))
 
-    def _failed(self, what: str, e: Exception) -> Exception:
-        if isinstance(e, self._error):
-            return e
-        if isinstance(e, InterruptedError):
-            return self._error(errno.EINTR)
-        if isinstance(e, OSError) and e.errno and not isinstance(e, TimeoutError):
-            return self._error(e.errno)
-        if not isinstance(e, TimeoutError):
-            _log.error("%s: %s failed", self._backend._target, what, exc_info=e)
-        return self._error(errno.EIO)
-
     def _call(self, what: str, operation: Callable[..., Any], *args: Any) -> Any:
         self.counts[what] += 1
         try:
             return operation(*args)
         except Exception as e:
-            raise self._failed(what, e) from None
+            raise self._error(answer_errno(f"{self._backend.target}: {what}", e)) from None
 
-    def _attributes(self, attr: Attr | None, valid: float = math.inf) -> Any:
-        a: pyfuse3.EntryAttributes = self._fuse.EntryAttributes()
+    def _attributes(self, attr: Attr | None, valid: float = _FOREVER) -> Any:
+        a = self._fuse.EntryAttributes()
         a.entry_timeout = min(valid, _FOREVER)
         if attr is None:
-            a.st_ino = 0
             return a
         a.st_ino, a.st_mode, a.st_nlink, a.st_uid, a.st_gid = attr.inode, attr.mode, attr.nlink, attr.uid, attr.gid
         a.st_size, a.st_blocks, a.attr_timeout = attr.size, attr.blocks, min(attr.valid, _FOREVER)
@@ -273,7 +260,7 @@ class _Requests:
         try:
             return await self._ops.read(inode, offset, size)
         except Exception as e:
-            raise self._failed("read", e) from None
+            raise self._error(answer_errno(f"{self._backend.target}: read", e)) from None
         finally:
             task.limit = None
             del self._reads[request]
