@@ -32,12 +32,9 @@ class Reader(Actor):
             return [f.read(), sys.executable]
 """
 ENTRIES = {
-    "monarch.job_feature": {
-        "remote_mount": "monarch.fs._jobs.remote_mount:RemoteMountFeature",
-        "gather_mount": "monarch.fs._jobs.gather_mount:GatherMountFeature",
-    },
-    "monarch.keeper": {"mount": "monarch.fs._jobs.kept_mount:KeptMount", "gather": "monarch.fs._jobs.kept_gather:KeptGather"},
-    "monarch.cli": {name: f"monarch.fs._cli:{name}" for name in ("mount", "mounts", "refresh", "umount", "gather", "push")},
+    "monarch.job_feature": {"remote_mount": "monarch.fs._jobs.remote_mount:RemoteMountFeature"},
+    "monarch.keeper": {"mount": "monarch.fs._jobs.kept_mount:KeptMount"},
+    "monarch.cli": {name: f"monarch.fs._cli:{name}" for name in ("mount", "mounts", "refresh")},
 }
 
 
