@@ -160,6 +160,19 @@ def test_aborted_connection_is_mounted_anew(source: Source) -> None:
     os.close(held)
 
 
+def test_crashing_servers_do_not_crash_forever(source: Source) -> None:
+    client = source.client()
+    client.mount(source.request(source.table({b"a": b"one"})))
+    status = client.status(source.target)
+    # No server can restore such a state; the mount is made anew from its table.
+    for saved in next((source.folder / "home" / "fs").glob("daemon-*/m/*")).joinpath("state").iterdir():
+        saved.write_bytes(b"damaged")
+    _killed(status.server)
+    _await_end(status.server, lambda: None)
+    status = client.status(source.target)
+    assert "mount servers in a row ended at once" in status.daemon_error and content(source.target, "a") == "one"
+
+
 _CLIENT = """
 import sys
 from fs_daemon_source import Source

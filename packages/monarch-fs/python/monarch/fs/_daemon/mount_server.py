@@ -247,7 +247,7 @@ class MountServer:
         change = self._staged.get(generation)
         if change is None:
             raise FsError(f"the generation {generation[:12]} is not staged", path=self._record.target, errno=errno.ESTALE)
-        if change.base != self._tree.generation:
+        if not self._tree.fits(change):
             change = self._tree.prepare(change.table)
         self._on_loop(lambda: self._tree.begin(change))
         try:

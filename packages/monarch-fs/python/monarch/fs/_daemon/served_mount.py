@@ -1,7 +1,7 @@
 """One mount of the daemon: made for its first user, shared by the next ones, supervised, and removed after the last one.
 
 The daemon keeps /dev/fuse and the listening socket of the mount server open. A server that ends is replaced on the same connection, and
-reads that wait go on. A server that keeps ending is replaced after a growing pause. After `MAX_DEATHS` in a row the connection is
+reads that wait go on. A server that keeps ending is replaced after a growing pause. After `MAX_CRASHES` in a row the connection is
 aborted: what waits fails, and the mount is made anew. All operations of a mount run one after another under its lock.
 """
 
@@ -42,7 +42,7 @@ GRACE_SECONDS, TAKEN_GRACE_SECONDS = 2.0, 10.0
 FETCH_TURN_SECONDS = 10.0
 # A server that ends within this time after it was ready counts as one that keeps ending.
 _SHORT_LIFE = 0.1
-_FREE_DEATHS, MAX_DEATHS, _MAX_PAUSE = 4, 24, 2.0
+_FREE_DEATHS, MAX_CRASHES, _MAX_PAUSE = 4, 12, 0.5
 
 
 class User(Protocol):
@@ -288,7 +288,7 @@ class ServedMount:
     # Supervision.
 
     async def _supervise(self, link: ServerLink) -> None:
-        deaths, born = 0, time.monotonic()
+        deaths, crashes, born = 0, 0, time.monotonic()
         while True:
             reason = await link.ended
             self._linked.clear()
@@ -298,12 +298,16 @@ class ServedMount:
                 async with self._exclusive():
                     await self._lost(reason)
                 return
-            deaths = 1 if time.monotonic() - born > _SHORT_LIFE else deaths + 1
+            if time.monotonic() - born > _SHORT_LIFE:
+                deaths = crashes = 0
+            deaths += 1
+            # A server that served and was killed from outside has no fault that a new mount would mend.
+            crashes += not (link.killed and link.ready.done())
             _log.warning("%s: %s; it is started again", self.target, reason)
-            if deaths >= MAX_DEATHS:
+            if crashes >= MAX_CRASHES:
                 self._fail_operations()
                 async with self._exclusive():
-                    await self._again(f"{deaths} mount servers in a row ended at once, the last one: {reason}")
+                    await self._again(f"{crashes} mount servers in a row ended at once, the last one: {reason}")
                 return
             if deaths > _FREE_DEATHS:
                 await asyncio.sleep(min(_MAX_PAUSE, 0.01 * 2 ** (deaths - _FREE_DEATHS)))

@@ -32,6 +32,8 @@ class ServerLink:
         self.descriptors: list[int] = []
         self.greeted: asyncio.Future[None] = loop.create_future()
         self.pid = 0
+        # Whether SIGKILL ended it.
+        self.killed = False
         self._pidfd = -1
         self._closed = ""
         sock = daemon_folder.connect(folder, SOCKET)
@@ -86,6 +88,7 @@ class ServerLink:
         with contextlib.suppress(ChildProcessError):
             _, status = os.waitpid(self.pid, 0)
             code = os.waitstatus_to_exitcode(status)
+            self.killed = code == -signal.SIGKILL
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         self._end(f"the mount server {self.pid} {how}")
 

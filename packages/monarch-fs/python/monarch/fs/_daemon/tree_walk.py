@@ -1,6 +1,6 @@
 """A walk of a mounted tree by another process, after which the kernel has the inodes of all files and takes their pages.
 
-The daemon and the mount server must not touch the mount. A listing with attributes gives the kernel the inodes of all entries of a directory.
+The daemon and the mount server must not touch the mount. A listing with attributes gives the kernel the inodes of all entries.
 """
 
 from __future__ import annotations
