@@ -27,11 +27,13 @@ WHEELS = {
         "monarch.extension.command",
         "monarch.extension.directory_tree",
         "monarch.extension.events",
+        "monarch.extension.gitignore",
         "monarch.extension.mesh",
         "monarch.extension.trace",
     ),
     "monarch-jobs": ("monarch.job",),
     "monarch-rdma": ("monarch.rdma",),
+    "monarch-fs": ("monarch.fs", "monarch.remotemount"),
 }
 FOLDER = ROOT / "docs" / "api"
 

@@ -54,6 +54,8 @@ STEPS = (
     Step("imports", "cheap", ("lint-imports", "--no-cache", "--no-logo")),
     Step("rustfmt", "cheap", ("cargo", "fmt", "--all", "--check"), _RUST_FOLDER, "rustfmt"),
     Step("build", "build", (PY, "-m", "tools.build_native")),
+    # Mounts need a module that is built here, and Debian's packages for it.
+    Step("pyfuse3", "build", ("bash", "tools/pyfuse3.sh", PY)),
     Step("api", "public", (PY, "-m", "tools.check_api", "--check")),
     Step("generated", "public", (PY, "-m", "tools.generate_docs", "--check")),
     Step("types", "public", ("pyright", "--warnings")),

@@ -12,6 +12,7 @@ CORE = PACKAGES / "monarch-core"
 RUST = CORE / "rust"
 JOBS = PACKAGES / "monarch-jobs"
 RDMA = PACKAGES / "monarch-rdma"
+FS = PACKAGES / "monarch-fs"
 DIST = ROOT / "dist"
 
 # Folders that hold what a build or a run made; only consulted where git cannot say.

@@ -1,4 +1,4 @@
-"""The verbs `mount`, `refresh`, `umount`, `mounts`, `gather` and `push`, over a stand-in for the keeper."""
+"""The verbs `mount`, `refresh`, `umount`, `mounts` and `push`, over a stand-in for the keeper."""
 
 from __future__ import annotations
 
@@ -75,19 +75,15 @@ def test_refresh_and_umount_find_what_is_mounted(keeper: StandInKeeper) -> None:
     assert run(_cli.refresh, "/other") == (1, "", "Error: nothing is mounted at /other\n")
     assert run(_cli.umount, "/other")[0] == 1
     assert run(_cli.umount)[0] == run(_cli.umount, "/m", "--all")[0] == 2
-    assert run(_cli.gather, "/logs", "here") == (0, f"/logs is shown at {os.path.abspath('here')}\n", "")
-    assert run(_cli.gather, "logs", "here")[0] == 2
 
 
 def test_mounts_are_listed(keeper: StandInKeeper) -> None:
     assert run(_cli.mounts, "--json") == (0, "[]\n", "")
     run(_cli.mount, "/code", "/m", "--mesh", "a")
-    run(_cli.gather, "/logs", "/here")
-    assert run(_cli.mounts)[1] == "mount /code at /m: running, meshes: a\ngather /logs at /here: running, meshes: all\n"
+    assert run(_cli.mounts)[1] == "mount /code at /m: running, meshes: a\n"
     rows = json.loads(run(_cli.mounts, "--json")[1])
     assert [(row["kind"], row["source"], row["target"], row["complete"]) for row in rows] == [
         ("mount", "/code", "/m", False),
-        ("gather", "/logs", "/here", False),
     ]
     _cli.umount.main(["--all"], standalone_mode=False)
     assert keeper.kept == {}

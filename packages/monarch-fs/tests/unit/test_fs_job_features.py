@@ -1,9 +1,8 @@
-"""What jobs carry of the file system: arguments, saved features, kept mounts and views, over stand-ins for `mount` and `gather`."""
+"""What jobs carry of the file system: arguments, saved features, kept mounts, over stand-ins for `mount`."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +13,7 @@ import pytest
 import monarch.fs
 from monarch.actor import HostMesh, this_host
 from monarch.fs import FsError, MountBusyError
-from monarch.fs._jobs.gather_mount import GatherMountFeature
 from monarch.fs._jobs.keeper_failure import raised_here
-from monarch.fs._jobs.kept_gather import KeptGather
 from monarch.fs._jobs.kept_mount import KeptMount
 from monarch.fs._jobs.remote_mount import RemoteMountFeature
 from monarch.job import FeatureHosts, Keeper, KeeperError
@@ -55,14 +52,6 @@ class StandInMount:
         return Done()
 
 
-class StandInView:
-    def __init__(self, local: str) -> None:
-        self.local = local
-
-    def close(self) -> None:
-        events.append(("close", self.local))
-
-
 @pytest.fixture(autouse=True)
 def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     events.clear()
@@ -71,12 +60,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
         events.append(("mount", hosts, source, target, list(exclude)))
         return StandInMount(hosts, target or source)
 
-    def gather(hosts: str, remote: str, local: str) -> StandInView:
-        events.append(("gather", hosts, remote, local))
-        return StandInView(local)
-
     monkeypatch.setattr(monarch.fs, "mount", mount, raising=False)
-    monkeypatch.setattr(monarch.fs, "gather", gather, raising=False)
 
 
 @pytest.fixture
@@ -123,8 +107,6 @@ def test_bad_arguments(source: Path) -> None:
         RemoteMountFeature(source / "gone")
     with pytest.raises(NotADirectoryError, match="python"):
         RemoteMountFeature(source / ".venv/bin/python")
-    with pytest.raises(ValueError, match="logs is not absolute"):
-        GatherMountFeature("logs", "here")
 
 
 def test_saved_feature_is_loaded_without_its_source(source: Path) -> None:
@@ -140,8 +122,6 @@ def test_saved_feature_is_loaded_without_its_source(source: Path) -> None:
         "python_exe": ".venv/bin/python",
         "options": {"exclude": ["*.o"]},
     }
-    gathered = GatherMountFeature("/logs", "here", ["a"])
-    assert GatherMountFeature.load(json.loads(json.dumps(gathered.dump()))).dump() == gathered.dump()
 
 
 def test_meshes_of_the_state_start_the_mounted_interpreter(source: Path) -> None:
@@ -195,23 +175,6 @@ def test_failed_mount_leaves_no_half_state() -> None:
     with pytest.raises(OSError, match="no fuse"):
         kept.start(meshes(a="a1", b="bad"), config())
     assert ("close", "a1") not in events and kept.busy()
-
-
-def test_kept_gather_lays_out_several_meshes(tmp_path: Path) -> None:
-    local = str(tmp_path / "logs")
-    wanted = {"remote": "/r", "local": local, "meshes": None}
-    kept = KeptGather()
-    assert kept.start(meshes(a="a1"), wanted) == {"local": {"a": local}}
-    kept.stop()
-    events.clear()
-    hosts = meshes(a="a1", b="b1")
-    places = {"a": os.path.join(local, "a"), "b": os.path.join(local, "b")}
-    assert kept.start(hosts, wanted) == {"local": places}
-    kept.start(hosts, wanted)
-    assert events == [("gather", "a1", "/r", places["a"]), ("gather", "b1", "/r", places["b"])]
-    kept.start(meshes(a="a1", b="b2"), wanted)
-    assert events[2:] == [("close", places["b"]), ("gather", "b2", "/r", places["b"])]
-    assert kept.busy()
 
 
 def test_errors_of_the_keeper_are_those_of_this_wheel() -> None:

@@ -256,8 +256,10 @@ def test_settings_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, variable: 
 def test_what_other_wheels_bring_is_named() -> None:
     job = FileJob("alloc")
     calls: list[tuple[Any, str]] = [
-        (lambda: job.remote_mount("."), "remote_mount needs the wheel monarch-fs"),
-        (lambda: job.gather_mount("a", "b"), "monarch-fs"),
+        (
+            lambda: job.gather_mount("a", "b"),
+            "gather_mount needs a later version of monarch-fs: 0.1.0",
+        ),
         (lambda: job.profile(), "monarch-telemetry"),
         (lambda: job.telemetry_query_client(), "monarch-telemetry"),
     ]

@@ -1,4 +1,4 @@
-"""The verbs that monarch-fs adds to the command `monarch`, all on the current job: mount, refresh, umount, mounts, gather, push.
+"""The verbs that monarch-fs adds to the command `monarch`, all on the current job: mount, refresh, umount, mounts, push.
 
 The keeper of the job has the mounts that the verbs make, beside those of the job's features, so they stay when the command has ended.
 `push` needs the hosts for as long as it runs, and connects to them itself. The libraries are imported inside functions, since the help of
@@ -24,7 +24,7 @@ _NO_JOB = 3
 _ENDED = 4
 _INTERRUPTED = 130
 # The names of the services, as in the entry points of the keeper.
-_MOUNT, _GATHER = "mount", "gather"
+_MOUNT = "mount"
 
 
 def _verb(name: str, help: str) -> Callable[[Callable[..., None]], click.Command]:
@@ -124,16 +124,15 @@ def refresh(target: str | None) -> None:
 
 @_verb("umount", "Unmounts directories of the job.")
 @click.argument("target", required=False)
-@click.option("--all", "is_all", is_flag=True, help="All mounts and gathered directories of the job.")
+@click.option("--all", "is_all", is_flag=True, help="All mounts of the job.")
 def umount(target: str | None, is_all: bool) -> None:
-    """Unmounts TARGET, a mount point on the hosts or a gathered directory on this machine."""
+    """Unmounts TARGET, a mount point on the hosts."""
     from monarch.fs._jobs.keeper_failure import raised_here
 
     if (target is None) != is_all:
         raise click.UsageError("either TARGET or --all")
     keeper = _keeper()
-    places = (target, None if target is None else os.path.abspath(target))
-    found = [one for one in _kept(keeper, _MOUNT, _GATHER) if is_all or one.key in places]
+    found = [one for one in _kept(keeper, _MOUNT) if is_all or one.key == target]
     if not found and target is not None:
         raise click.ClickException(f"nothing is mounted at {target}")
     for one in found:
@@ -145,39 +144,23 @@ def umount(target: str | None, is_all: bool) -> None:
 @_verb("mounts", "Lists the mounts of the job.")
 @click.option("--json", "as_json", is_flag=True, help="As one list.")
 def mounts(as_json: bool) -> None:
-    """Lists the directories that are mounted on the hosts, and those gathered from them."""
+    """Lists the directories that are mounted on the hosts."""
     rows = [
         {
             "kind": one.service,
-            "source": one.config.get("source") or one.config.get("remote"),
+            "source": one.config.get("source"),
             "target": one.key,
             "state": one.state,
             "meshes": one.config.get("meshes"),
             **one.detail,
         }
-        for one in _kept(_keeper(), _MOUNT, _GATHER)
+        for one in _kept(_keeper(), _MOUNT)
     ]
     if as_json:
         click.echo(json.dumps(rows))
         return
     for row in rows:
         click.echo(f"{row['kind']} {row['source']} at {row['target']}: {row['state']}, meshes: {', '.join(row['meshes'] or ['all'])}")
-
-
-@_verb("gather", "Shows a directory of the hosts on this machine.")
-@click.argument("remote")
-@click.argument("local")
-def gather(remote: str, local: str) -> None:
-    """Shows REMOTE of each host in a directory of LOCAL, until `monarch umount LOCAL` or `monarch kill`."""
-    from monarch.fs._jobs.keeper_failure import raised_here
-
-    if not os.path.isabs(remote):
-        raise click.UsageError(f"the path on the hosts {remote} is not absolute")
-    local = os.path.abspath(local)
-    with raised_here():
-        done = _keeper().serve(_GATHER, local, {"remote": remote, "local": local, "meshes": None})
-    for place in done["local"].values():
-        click.echo(f"{remote} is shown at {place}")
 
 
 @_verb("push", "Writes a directory to the hosts as ordinary files.")

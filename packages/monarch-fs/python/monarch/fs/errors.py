@@ -60,12 +60,14 @@ class PreflightError(FsError):
     def __init__(self, missing: Mapping[str, Sequence[str]], *, path: str = "") -> None:
         table = "\n".join(f"  {host}: {'; '.join(lines)}" for host, lines in missing.items())
         hosts = ", ".join(list(missing)[:3]) + (" and others" if len(missing) > 3 else "")
-        super().__init__(f"{len(missing)} hosts cannot mount\n{table}", path=path, host=hosts, errno=errnos.ENODEV)
+        super().__init__(
+            f"{len(missing)} host{'s' if len(missing) != 1 else ''} cannot mount\n{table}", path=path, host=hosts, errno=errnos.ENODEV
+        )
         self.missing = {host: list(lines) for host, lines in missing.items()}
 
 
 class MountBusyError(FsError):
-    """Another file system is mounted at the target, or the target could not be unmounted; the text says what or who."""
+    """Another file system is mounted at the target, or the target could not be unmounted; the text names what or which processes."""
 
     __module__ = "monarch.fs"
     _default_code = "fs_busy"

@@ -13,17 +13,23 @@ if TYPE_CHECKING:
     from typing import Any
 
 # What there is, by folder of `packages`.
-EXISTING = ("monarch-core", "monarch-jobs", "monarch-rdma", "monarch-suite")
+EXISTING = ("monarch-core", "monarch-jobs", "monarch-rdma", "monarch-fs", "monarch-suite")
 # A package of another project that takes the name of the namespace.
 FOREIGN = "monarch"
 # Modules and verbs of the command, by the wheel that has them.
-_MODULES = {"monarch.job": "monarch-jobs", "monarch.rdma": "monarch-rdma"}
+_MODULES = {
+    "monarch.job": "monarch-jobs",
+    "monarch.rdma": "monarch-rdma",
+    "monarch.fs": "monarch-fs",
+    "monarch.remotemount": "monarch-fs",
+}
 _VERBS = {
     "monarch-jobs": ("apply", "context", "cp", "exec", "heal", "kill", "logs", "port-forward", "shell", "status"),
     "monarch-rdma": ("rdma",),
+    "monarch-fs": ("mount", "mounts", "push", "refresh", "umount"),
 }
 # What the keys of its settings begin with.
-_SETTINGS = {"rdma_": "monarch-rdma"}
+_SETTINGS = {"rdma_": "monarch-rdma", "fs_": "monarch-fs"}
 
 
 def install_hint(wheel: str) -> str:
@@ -34,8 +40,14 @@ def install_hint(wheel: str) -> str:
 
 
 def needs_wheel(what: str, wheel: str) -> str:
-    """The text of the error of what another wheel brings."""
-    return f"{what} needs the wheel {wheel}, which is not installed\nhint: {install_hint(wheel)}"
+    """The text of the error of what another wheel brings, or will bring with a later version."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        found = version(wheel)
+    except PackageNotFoundError:
+        return f"{what} needs the wheel {wheel}, which is not installed\nhint: {install_hint(wheel)}"
+    return f"{what} needs a later version of {wheel}: {found}, which is installed, does not have it"
 
 
 def missing_wheel(what: str, wheel: str) -> NotImplementedError:

@@ -10,7 +10,7 @@ import monarch.fs
 from monarch.fs.errors import FsError
 from monarch.job import KeeperError
 
-# What `mount` and `gather` raise for their arguments and their source.
+# What `mount` raises for their arguments and their source.
 _BUILT_IN = ("FileNotFoundError", "NotADirectoryError", "PermissionError", "TypeError", "ValueError")
 
 

@@ -13,7 +13,7 @@ from monarch.fs._kernel.interposer import InterposerError, build
 
 # Linux sends requests again since this version, so another server can resume a connection.
 _RESEND = (6, 9)
-_BUILD = "apt-get install gcc libc6-dev python3-dev pkg-config libfuse3-dev, then pip install 'monarch-fs[mount]'"
+_BUILD = "apt-get install gcc libc6-dev python3-dev pkg-config libfuse3-dev, then pip install pyfuse3"
 
 
 def problems(*, allow_other: bool = False) -> list[str]:

@@ -1,0 +1,89 @@
+"""What the service of a host and the client of a mount send each other: plain data."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from monarch.fs._relay.peer import Peer
+
+
+class HostFacts(NamedTuple):
+    """What a host is, before anything is mounted there."""
+
+    name: str
+    peer: Peer
+    # The machine and its mount namespace: hosts with the same one share mount points.
+    place: str
+    # What the host lacks for a mount, each with the remedy.
+    missing: list[str]
+
+
+class OpenRequest(NamedTuple):
+    """A mount that every host of a mesh is to have."""
+
+    tree: str
+    source: str
+    target: str
+    # An encoded `Table`.
+    table: bytes
+    # The hosts in the order of their ranks, and the client.
+    hosts: list[Peer]
+    client: Peer
+    # Identities of the chunks that are brought at once: the hot ones, or all.
+    eager: list[bytes]
+    allow_other: bool
+    read_timeout: float
+
+
+class HostFailure(NamedTuple):
+    """What went wrong on a host. `kind` is "busy" for a mount point that something else has."""
+
+    kind: str
+    reason: str
+    errno: int
+
+
+class HostMountStatus(NamedTuple):
+    """A mount on one host."""
+
+    host: str
+    # "live", "lost" (the host cannot be reached) or "failed".
+    state: str
+    generation: str
+    # Bytes of the tree's chunks on the host, and of the whole tree's distinct chunks.
+    bytes_held: int
+    bytes_total: int
+    faults: int
+    stale_paths: list[str]
+    last_error: str
+    # False: opens make no request. True: they make one each, for the reason given.
+    opens: bool
+    opens_reason: str
+
+
+class MountStatus(NamedTuple):
+    """A mount on all its hosts."""
+
+    generation: str
+    hosts: list[HostMountStatus]
+
+
+class RefreshReport(NamedTuple):
+    """What a refresh did: entries of the table that changed, bytes sent for it by the client, seconds."""
+
+    generation: str
+    changed: int
+    bytes_sent: int
+    seconds: float
+
+
+class FetchReport(NamedTuple):
+    """What came of bringing chunks to a host: those that are missing there, whether files have changed, and the last reason."""
+
+    missing: list[bytes]
+    stale: bool
+    reason: str
+
+
+for _public in (HostMountStatus, MountStatus, RefreshReport):
+    _public.__module__ = "monarch.fs"

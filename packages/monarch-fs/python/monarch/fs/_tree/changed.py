@@ -1,0 +1,35 @@
+"""Which paths two tables differ in. Directories with the same digest are not entered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from monarch.fs._tree.node import Kind
+from monarch.fs._tree.table import Table
+
+
+def changed_paths(old: Table, new: Table) -> Iterator[bytes]:
+    """Relative paths that are new, gone or different, each once; of a directory that is new or gone, all below it too."""
+    todo = [(b"", 0, 0)]
+    while todo:
+        prefix, before, after = todo.pop()
+        was, now = dict(old.children(before)), dict(new.children(after))
+        for name in sorted(was.keys() | now.keys()):
+            path = prefix + name
+            if name not in now:
+                yield from _below(old, was[name], path)
+            elif name not in was:
+                yield from _below(new, now[name], path)
+            elif old.digest(was[name]) != new.digest(now[name]):
+                kinds = old.node(was[name]).kind, new.node(now[name]).kind
+                if kinds == (Kind.DIRECTORY, Kind.DIRECTORY):
+                    todo.append((path + b"/", was[name], now[name]))
+                else:
+                    yield path
+
+
+def _below(table: Table, index: int, path: bytes) -> Iterator[bytes]:
+    yield path
+    if table.node(index).kind is Kind.DIRECTORY:
+        for name, child in table.children(index):
+            yield from _below(table, child, path + b"/" + name)

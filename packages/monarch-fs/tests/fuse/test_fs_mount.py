@@ -1,0 +1,131 @@
+"""`monarch.fs.mount` on hosts: what they show, refreshes, errors, hosts whose service is killed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from monarch.actor import this_host
+from monarch.fs import FsError, StaleSourceError, mount
+from monarch.remotemount import remotemount
+
+
+def read(script: str, *arguments: str | os.PathLike[str]) -> str:
+    """What another process prints: this one must not wait for its own mounts."""
+    argv = [sys.executable, "-c", script, *map(os.fspath, arguments)]
+    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
+
+
+CONTENT = "import sys; print(open(sys.argv[1]).read())"
+NAMES = "import os, sys; print(sorted(os.listdir(sys.argv[1])))"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    (folder / "package").mkdir(parents=True)
+    (folder / "package" / "module.py").write_text("VALUE = 1\n")
+    (folder / "weights").write_bytes(os.urandom(3 << 20))
+    return folder
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    return str(tmp_path / "mounted")
+
+
+def test_a_mount_shows_the_source_and_a_refresh_its_edits(source: Path, target: str) -> None:
+    with mount(this_host(), source, target, pyc="as-is") as mounted:
+        assert read(CONTENT, f"{target}/package/module.py") == "VALUE = 1"
+        same = "import sys; print(open(sys.argv[1], 'rb').read() == open(sys.argv[2], 'rb').read())"
+        assert read(same, f"{target}/weights", source / "weights") == "True"
+        first = mounted.generation
+        (source / "package" / "module.py").write_text("VALUE = 2\n")
+        (source / "new").write_text("new")
+        assert read(NAMES, target) == "['package', 'weights']"
+        report = mounted.refresh().get()
+        assert report.changed == 2 and report.generation == mounted.generation != first
+        assert read(CONTENT, f"{target}/package/module.py") == "VALUE = 2"
+        assert read(NAMES, target) == "['new', 'package', 'weights']"
+        again = mounted.refresh().get()
+        assert (again.changed, again.bytes_sent) == (0, 0)
+    assert not os.path.ismount(target)
+
+
+def test_writes_are_refused(source: Path, target: str) -> None:
+    with mount(this_host(), source, target):
+        script = "import sys\ntry: open(sys.argv[1], 'w')\nexcept OSError as e: print(e.errno)"
+        assert read(script, f"{target}/new") == "30"
+
+
+def test_status_and_all_bytes(source: Path, target: str) -> None:
+    with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
+        mounted.prefetch("*.py").get()
+        mounted.complete().get()
+        [host] = mounted.status().get().hosts
+        assert (host.state, host.generation, host.bytes_held) == ("live", mounted.generation, (3 << 20) + len("VALUE = 1\n"))
+        assert host.bytes_total == host.bytes_held and not host.stale_paths
+
+
+def test_files_that_changed_since_the_index_are_named(source: Path, target: str) -> None:
+    # A content that no store has.
+    (source / "package" / "module.py").write_text(f"VALUE = '{secrets.token_hex()}'\n")
+    with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
+        (source / "package" / "module.py").write_text("VALUE = 3\n")
+        with pytest.raises(StaleSourceError, match="package/module.py") as caught:
+            mounted.complete().get()
+        assert caught.value.paths == ["package/module.py"] and "call refresh()" in str(caught.value)
+        mounted.refresh().get()
+        mounted.complete().get()
+        assert read(CONTENT, f"{target}/package/module.py") == "VALUE = 3"
+
+
+def test_wrong_arguments_are_named(source: Path, tmp_path: Path, target: str) -> None:
+    with pytest.raises(ValueError, match="'relative' is no absolute path"):
+        mount(this_host(), source, "relative")
+    with pytest.raises(FileNotFoundError, match="missing"):
+        mount(this_host(), tmp_path / "missing", target)
+    with pytest.raises(NotADirectoryError, match="weights"):
+        mount(this_host(), source / "weights", target)
+    with pytest.raises(ValueError, match="fetch is 'some'"):
+        mount(this_host(), source, target, fetch="some")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="is the source itself"):
+        mount(this_host(), source).ready.get()
+    assert not os.path.exists(target)
+
+
+def test_a_mount_point_that_is_taken(source: Path, tmp_path: Path, target: str) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    with mount(this_host(), source, target):
+        with pytest.raises(FsError, match=f"of .*{source}") as caught:
+            mount(this_host(), other, target).ready.get()
+        assert caught.value.code == "fs_busy"
+        assert read(CONTENT, f"{target}/package/module.py") == "VALUE = 1"
+
+
+def test_a_closed_mount_is_named(source: Path, target: str) -> None:
+    mounted = mount(this_host(), source, target)
+    mounted.ready.get()
+    mounted.close().get()
+    mounted.close().get()
+    with pytest.raises(FsError, match="the mount is closed"):
+        mounted.refresh()
+
+
+def test_remotemount_is_a_drop_in(source: Path, target: str) -> None:
+    handler = remotemount(this_host(), str(source), target)
+    assert (handler.sourcepath, handler.mntpoint) == (str(source), target)
+    handler.open(via_gateway=True)
+    assert read(NAMES, f"{target}/package") == "['module.py']"
+    (source / "package" / "more.py").write_text("")
+    handler.refresh("ignored")
+    assert read(NAMES, f"{target}/package") == "['module.py', 'more.py']"
+    handler.close()
+    handler.close()
+    assert not os.path.ismount(target)
