@@ -36,7 +36,7 @@ from monarch.fs._hosts.host_answer import (
 from monarch.fs._hosts.service import place_here
 from monarch.fs._index.index import Index, Scan
 from monarch.fs._relay.origin import Origin
-from monarch.fs._tree.changed import changed_paths
+from monarch.fs._tree.changed import changed_paths, new_chunks
 from monarch.fs._tree.difference import difference
 from monarch.fs._tree.table import Table
 from monarch.fs.errors import FsError, MountBusyError, PreflightError, SourceGoneError, StaleSourceError
@@ -113,7 +113,6 @@ class Mount:
         self._origin = Origin()
         self._hosts: list[_Host] = []
         self._table: Table | None = None
-        self._encoded = b""
         self._eager: list[bytes] = []
         self._rollout = Rollout("")
         self._closing: Future[None] | None = None
@@ -253,13 +252,17 @@ class Mount:
             self._tree,
             f"{place_here()}:{self.source}",
             self.target,
-            self._encoded,
+            self._shown_table().encode(),
             [host.facts.peer for host in self._hosts],
             self._origin.peer(),
             self._eager,
             self._allow_other,
             self._read_timeout,
         )
+
+    def _shown_table(self) -> Table:
+        assert self._table is not None
+        return self._table
 
     def _close(self) -> None:
         if self._table is not None:
@@ -296,21 +299,22 @@ class Mount:
 
     def _keep(self, scan: Scan) -> None:
         """The table of the scan is that of this mount from now on."""
-        old = self._table.chunk_ids() if self._table is not None else set[bytes]()
-        self._table, self._encoded = scan.table, scan.table.encode()
+        old, self._table = self._table, scan.table
         if self._fetch == "demand":
             self._eager = []
+        elif self._fetch == "all":
+            self._eager = new_chunks(old, scan.table) if old is not None else [*scan.hot, *(scan.table.chunk_ids() - set(scan.hot))]
+        elif old is None:
+            self._eager = scan.hot
         else:
-            first = [id for id in scan.hot if id not in old]
-            rest = sorted(scan.table.chunk_ids() - old - set(first)) if self._fetch == "all" else []
-            self._eager = first + rest
+            hot = set(scan.hot)
+            self._eager = [id for id in new_chunks(old, scan.table) if id in hot]
 
     def _refresh(self) -> RefreshReport:
         began = time.monotonic()
         self._return_lost()
         scan = self._scanned()
-        old = self._table
-        assert old is not None
+        old = self._shown_table()
         if scan.table.generation == self._rollout.generation:
             return RefreshReport(self._rollout.generation, 0, 0, time.monotonic() - began)
         sent = self._origin.bytes_sent(self._tree)
@@ -318,7 +322,7 @@ class Mount:
         self._keep(scan)
         outcome = self._round(self._rollout.start(scan.table.generation), delta)
         if not outcome.committed:
-            self._table, self._encoded = old, old.encode()
+            self._table = old
             rows = "\n".join(f"  {self._named(key)}: {reason}" for key, reason in outcome.failures.items())
             text = f"the refresh has changed nothing: {len(outcome.failures)} hosts cannot show it\n{rows}"
             raise FsError(text, path=self.target, host=self._named(next(iter(outcome.failures), "")))
@@ -428,8 +432,7 @@ class Mount:
     # Contents.
 
     def _bring(self, patterns: Sequence[str]) -> None:
-        table = self._table
-        assert table is not None
+        table = self._shown_table()
         ids: list[bytes] | None = None
         if patterns:
             globs = [os.fsencode(pattern) for pattern in patterns]

@@ -25,6 +25,7 @@ from monarch.fs._relay.host_tree import upstreams_of
 from monarch.fs._relay.peer import Peer
 from monarch.fs._store.location import open_store
 from monarch.fs._store.store import Store
+from monarch.fs._tree.changed import new_chunks
 from monarch.fs._tree.difference import patched
 from monarch.fs._tree.operations import MountOptions
 from monarch.fs._tree.table import Table
@@ -99,26 +100,29 @@ class FileService(Actor):
         if tree not in self._mounts:
             self._exchange.leave(tree)
             self._store.unpin(tree)
+            self._store.unpin(_staged_pin(tree))
 
     async def _bring(self, tree: str, ids: Sequence[bytes]) -> FetchReport:
         """Fetches chunks into the store, and their pages into the kernel."""
         missing: list[bytes] = []
         stale, reason = False, ""
         for at in range(0, len(ids), _BATCH):
+            if tree not in self._mounts:
+                # Closed meanwhile: the rest is not wanted any more.
+                return FetchReport([], False, "")
             batch = ids[at : at + _BATCH]
             absent = await asyncio.to_thread(self._store.missing, batch)
             try:
                 found = await self._exchange.fetch(tree, absent) if absent else None
             except (LookupError, OSError) as e:
-                return FetchReport([*missing, *ids[at:]], stale, str(e))
+                return FetchReport([*missing, *ids[at:]] if tree in self._mounts else [], stale, str(e))
             if found is not None:
                 missing += [*found.failed, *found.unstored]
                 for failure in found.failed.values():
                     stale, reason = stale or failure.stale, failure.reason
                 if found.unstored:
                     reason = "the store has no room"
-            shown = self._mounts.get(tree)
-            if shown is not None:
+            if shown := self._mounts.get(tree):
                 with suppress(FsError, ValueError):
                     await asyncio.to_thread(self._daemon.push, shown.request.target, batch)
         return FetchReport(missing, stale, reason)
@@ -157,7 +161,7 @@ class FileService(Actor):
             return HostFailure("failed", "it is not mounted", errno.ENOTCONN)
         try:
             table = await asyncio.to_thread(patched, shown.table, delta)
-            await asyncio.to_thread(self._store.pin, tree, shown.table.chunk_ids() | table.chunk_ids())
+            await asyncio.to_thread(self._store.pin, _staged_pin(tree), new_chunks(shown.table, table))
             await asyncio.to_thread(self._daemon.stage, shown.request.target, delta)
         except (OSError, ValueError) as e:
             return _failure(e)
@@ -174,11 +178,19 @@ class FileService(Actor):
             table = shown.staged.pop(generation, None)
             if table is not None:
                 shown.table = table
-                await asyncio.to_thread(self._store.pin, tree, table.chunk_ids())
         except (OSError, ValueError) as e:
             return _failure(e)
-        self._in_background(self._bring(tree, eager))
+        self._in_background(self._settle(tree, eager))
         return generation
+
+    async def _settle(self, tree: str, eager: list[bytes]) -> FetchReport:
+        """After a switch: the chunks of the new table are pinned, and the changed ones brought."""
+        report = await self._bring(tree, eager)
+        if shown := self._mounts.get(tree):
+            await asyncio.to_thread(self._store.pin, tree, shown.table.chunk_ids())
+            if not shown.staged:
+                self._store.unpin(_staged_pin(tree))
+        return report
 
     @endpoint
     async def abort(self, tree: str, generation: str) -> None:
@@ -231,6 +243,11 @@ class FileService(Actor):
         finally:
             self._leave(tree)
         return ended.holders if ended.lazy else []
+
+
+def _staged_pin(tree: str) -> str:
+    """The name of the pin of what a refresh adds."""
+    return f"{tree}.staged"
 
 
 def _failure(error: Exception) -> HostFailure:

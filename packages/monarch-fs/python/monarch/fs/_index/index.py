@@ -28,6 +28,8 @@ from monarch.fs._tree.table import Table
 # The largest cache file, and all of them, in bytes; sources that are remembered.
 _MOST_BYTES, _ALL_BYTES, _MOST_FILES = 1 << 30, 4 << 30, 64
 _NAMED = 5
+# Seconds between two writes of the cache file: it costs more than the look that follows an edit.
+_SAVE_SECONDS = 30.0
 
 
 class ReadFailure(NamedTuple):
@@ -84,6 +86,8 @@ class Index:
         self._assembly = Assembly(self._bytecode)
         self._seen: dict[bytes, Seen] | None = None
         self._top = b""
+        # Whether the cache file lacks something, and when it was written.
+        self._unsaved, self._saved = False, 0.0
         self._scanning = Lock()
         self._locating = Lock()
         # The tables of the last two scans; folders of which contents have not been located yet; where contents are.
@@ -111,11 +115,20 @@ class Index:
             look.run()
             table = self._table(look)
             self._seen = look.seen
-            if look.changed and cache_folder.save(file, dump(look.seen, self._cache_key(top))) and first:
-                cache_folder.trim(file.parent, _ALL_BYTES, _MOST_FILES)
+            self._unsaved |= look.changed
+            if self._unsaved and (first or monotonic() - self._saved > _SAVE_SECONDS):
+                self._save()
+                if first:
+                    cache_folder.trim(file.parent, _ALL_BYTES, _MOST_FILES)
             hot = dict.fromkeys(id for folder in table.folders for id in folder.small_chunks())
             hot.pop(ZERO_ID, None)
             return Scan(table, _warnings(look), list(hot), monotonic() - began)
+
+    def _save(self) -> None:
+        """Writes what was seen to the cache folder. Without it the next process reads files again that have changed since."""
+        if self._seen is not None:
+            cache_folder.save(self._cache_file(self._top), dump(self._seen, self._cache_key(self._top)))
+            self._unsaved, self._saved = False, monotonic()
 
     def _table(self, look: Look) -> Table:
         missing = self._assembly.missing(look)
@@ -203,7 +216,10 @@ class Index:
         return found if isinstance(found, bytes) else None
 
     def close(self) -> None:
-        """Ends what compiles in the background. Contents can still be read."""
+        """Ends what compiles in the background, and writes the cache file. Contents can still be read."""
+        with self._scanning:
+            if self._unsaved:
+                self._save()
         if self._bytecode is not None:
             self._bytecode.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from monarch.fs._tree.node import Kind
+from monarch.fs._tree.node import ZERO_ID, Kind
 from monarch.fs._tree.table import Table
 
 
@@ -26,6 +26,21 @@ def changed_paths(old: Table, new: Table) -> Iterator[bytes]:
                     todo.append((path + b"/", was[name], now[name]))
                 else:
                     yield path
+
+
+def new_chunks(old: Table, new: Table) -> list[bytes]:
+    """Identities of the chunks of files that are new or different, each once, without `ZERO_ID`.
+
+    Most are not in `old`; those of a renamed file are.
+    """
+    found: dict[bytes, None] = {}
+    for path in changed_paths(old, new):
+        at = new.resolve(path)
+        if at is not None:
+            node = new.node(at)
+            found.update(dict.fromkeys(node.chunk(number) for number in range(node.chunk_count())))
+    found.pop(ZERO_ID, None)
+    return list(found)
 
 
 def _below(table: Table, index: int, path: bytes) -> Iterator[bytes]:
