@@ -270,6 +270,7 @@ def test_unchanged_files_are_not_read_again(tmp_path: Path, monkeypatch: pytest.
         _verify(index, index.scan(), top)
         assert sorted(read) == expected
     read.clear()
+    index.close()
     _verify(index, _index(top, tmp_path / "cache").scan(), top)
     assert not read
 
