@@ -1,0 +1,85 @@
+"""Mounts on several hosts of one machine, and hosts that lose their service or end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from monarch.actor import HostMesh, this_host
+from monarch.actor.testing import fault, local_hosts
+from monarch.fs import FsError, Mount, mount
+
+
+def content(path: str) -> str:
+    argv = [sys.executable, "-c", "import sys; print(open(sys.argv[1]).read())", path]
+    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
+
+
+def service_processes() -> list[int]:
+    """The file services of the jobs of this process, as `monarch ps` lists them."""
+    argv = [sys.executable, "-c", "from monarch._core.cli import main; main()", "ps"]
+    listed = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=True).stdout
+    jobs = listed.split("\njob ")
+    own = next(job for job in jobs if f"{os.getpid()} on " in job.splitlines()[0])
+    return [int(line.split()[0]) for line in own.splitlines() if "<service fs>" in line]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "file").write_text("first")
+    return folder
+
+
+def states(mounted: Mount) -> list[str]:
+    return [host.state for host in mounted.status().get().hosts]
+
+
+def test_hosts_of_a_machine_share_a_mount(source: Path, tmp_path: Path) -> None:
+    target = str(tmp_path / "mounted")
+    with local_hosts(3) as hosts:
+        with mount(hosts, source, target, pyc="as-is") as mounted:
+            assert content(f"{target}/file") == "first" and states(mounted) == ["live"] * 3
+            (source / "file").write_text("second")
+            assert mounted.refresh().get().changed == 1
+            assert content(f"{target}/file") == "second"
+        assert not os.path.ismount(target)
+
+
+def until_refreshed(mounted: Mount) -> None:
+    """The first refresh may find that a host is lost, and then changes nothing."""
+    for _ in range(5):
+        try:
+            mounted.refresh().get()
+        except FsError as e:
+            assert "the host was lost" in str(e)
+        else:
+            return
+    raise AssertionError("five refreshes have found a lost host")
+
+
+def test_a_killed_service_is_replaced_and_the_mount_stays(source: Path, tmp_path: Path) -> None:
+    target = str(tmp_path / "mounted")
+    hosts: HostMesh = this_host()
+    with mount(hosts, source, target, pyc="as-is") as mounted:
+        [pid] = service_processes()
+        os.kill(pid, signal.SIGKILL)
+        assert content(f"{target}/file") == "first"
+        (source / "file").write_text("second")
+        until_refreshed(mounted)
+        assert content(f"{target}/file") == "second" and states(mounted) == ["live"]
+
+
+def test_a_host_that_ends_does_not_keep_the_others(source: Path, tmp_path: Path) -> None:
+    target = str(tmp_path / "mounted")
+    with local_hosts(2) as hosts, mount(hosts, source, target, pyc="as-is") as mounted:
+        fault(hosts.slice(hosts=1), "kill")
+        (source / "file").write_text("second")
+        until_refreshed(mounted)
+        assert content(f"{target}/file") == "second" and states(mounted) == ["live", "lost"]
