@@ -115,6 +115,8 @@ class _Comparison:
             before, after = todo.pop()
             if self.old.digest(before) == self.new.digest(after):
                 # Equal below: names and nodes agree one by one.
+                if self.take_below(before, after):
+                    continue
                 kept = True
                 for (_, one), (_, other) in zip(self.old.children(before), self.new.children(after), strict=True):
                     kept = self.take(one, other) and kept
@@ -150,11 +152,34 @@ class _Comparison:
         self.numbers[after], self.kept[before] = inode, 1
         return True
 
+    def take_below(self, before: int, after: int) -> bool:
+        """All nodes below equal directories inherit, a folder at once; false where hard links forbid that, and nothing is done."""
+        one, other = self.old.folder_number(before), self.new.folder_number(after)
+        if one is None or other is None or self.old.entry_nodes(one) is None or self.new.entry_nodes(other) is None:
+            return False
+        todo = [(one, other)]
+        while todo:
+            one, other = todo.pop()
+            old, new = self.old.entry_nodes(one), self.new.entry_nodes(other)
+            assert old is not None and new is not None
+            self.numbers[new.start : new.stop] = self.numbering.numbers[old.start : old.stop]
+            self.kept[old.start : old.stop] = b"\1" * len(old)
+            todo.extend(zip(self.old.subfolder_numbers(one), self.new.subfolder_numbers(other), strict=True))
+        return True
+
     def number(self) -> None:
-        for index, inode in enumerate(self.numbers):
-            if inode == NONE:
-                self.numbers[index] = self.following
-                self.following += 1
+        index = -1
+        for _ in range(self.numbers.count(NONE)):
+            index = self.numbers.index(NONE, index + 1)
+            self.numbers[index] = self.following
+            self.following += 1
+
+    def ended(self) -> Iterator[int]:
+        """The nodes of the old table that have no successor."""
+        index = self.kept.find(0)
+        while index >= 0:
+            yield index
+            index = self.kept.find(0, index + 1)
 
     def result(self) -> Change:
         entries: list[tuple[int, bytes]] = []
@@ -175,7 +200,7 @@ class _Comparison:
                 self.altered.add(parent)
                 if visible and self.old.node(before).mtime_ns == self.new.node(after).mtime_ns:
                     silent.add(parent)
-        gone = {self.numbering.inode(index): self.old.node(index) for index in range(len(self.old)) if not self.kept[index]}
+        gone = {self.numbering.inode(index): self.old.node(index) for index in self.ended()}
         # A process that stands in a vanished directory lists it as empty, with the time that it had.
         removed = [inode for inode, node in gone.items() if node.kind is Kind.DIRECTORY]
         self.altered.update(removed)
@@ -196,8 +221,8 @@ class _Comparison:
         )
 
     def vanished(self) -> Iterator[tuple[int, bytes]]:
-        for index in range(len(self.old)):
-            if not self.kept[index] and self.old.folder_number(index) is not None:
+        for index in self.ended():
+            if self.old.folder_number(index) is not None:
                 parent = self.numbering.inode(index)
                 for name, _ in self.old.children(index):
                     yield parent, name

@@ -70,6 +70,22 @@ class FileServer:
         self._watch(os.path.dirname(path))
         return self.root.attr(path)
 
+    def attr_of(self, path: bytes, identity: tuple[int, int]) -> RemoteAttr:
+        """The attributes of a file that may have been renamed or removed since it was opened. `OSError`: ESTALE where it is not at hand."""
+        with self._lock:
+            known = self._files.get(identity)
+            if known is not None:
+                known.users += 1
+        if known is not None:
+            try:
+                return remote_attr(os.fstat(known.descriptor))
+            finally:
+                self._release(known)
+        found = self.attr(path)
+        if found.identity != identity:
+            raise OSError(errno.ESTALE, "another file has this name now", path)
+        return found
+
     def link(self, path: bytes) -> bytes:
         return self.root.link(path)
 

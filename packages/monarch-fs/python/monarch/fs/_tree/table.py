@@ -125,6 +125,10 @@ class Table:
         """The numbers of the folders of the directories in a folder."""
         return range(self._firsts[number], self._firsts[number + 1])
 
+    def entry_nodes(self, number: int) -> range | None:
+        """The nodes of the names in a folder, in order; None for a table with hard links, where they are in no order."""
+        return None if self._aliases else range(self._bases[number], self._bases[number] + self.folders[number].count)
+
     def subtree(self, number: int) -> bytes:
         """The digest of all that lies in a folder."""
         return self._digests[number]
