@@ -19,6 +19,7 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from inspect import isawaitable
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -215,15 +216,29 @@ class _Requests:
         a.st_ctime_ns = attr.ctime_ns or attr.mtime_ns
         return a
 
+    async def _waited(self, what: str, answer: Any) -> Any:
+        """The answer of a live tree, which may be an awaitable where `TreeOperations` has an answer at once."""
+        if self._options.immutable or not isawaitable(answer):
+            return answer
+        task = poll_loop.current_loop().task
+        assert task is not None
+        task.limit = self._options.read_timeout
+        try:
+            return await answer
+        except Exception as e:
+            raise self._error(answer_errno(f"{self._backend.target}: {what}", e)) from None
+        finally:
+            task.limit = None
+
     async def lookup(self, parent: int, name: bytes, ctx: object) -> Any:
-        entry: Entry = self._call("lookup", self._ops.lookup, parent, name)
+        entry: Entry = await self._waited("lookup", self._call("lookup", self._ops.lookup, parent, name))
         return self._attributes(entry.attr, entry.valid)
 
     async def getattr(self, inode: int, ctx: object) -> Any:
-        return self._attributes(self._call("getattr", self._ops.attr, inode))
+        return self._attributes(await self._waited("getattr", self._call("getattr", self._ops.attr, inode)))
 
     async def readlink(self, inode: int, ctx: object) -> bytes:
-        return self._call("readlink", self._ops.readlink, inode)
+        return await self._waited("readlink", self._call("readlink", self._ops.readlink, inode))
 
     async def open(self, inode: int, flags: int, ctx: object) -> Any:
         self.counts["open"] += 1
@@ -231,6 +246,9 @@ class _Requests:
             raise self._error(self._refusal)
         if not self._backend.opens:
             raise self._error(errno.ENOSYS)
+        # A live tree may hold the file, so that reads find it under whatever name it has then.
+        if not self._options.immutable and (hold := getattr(self._ops, "open", None)) is not None:
+            await self._waited("open", hold(inode))
         return self._fuse.FileInfo(fh=inode, keep_cache=self._options.immutable)
 
     async def opendir(self, inode: int, ctx: object) -> int:
@@ -244,10 +262,14 @@ class _Requests:
     async def releasedir(self, fh: int) -> None: ...
 
     async def readdir(self, inode: int, after: int, token: Any) -> None:
-        self._call("readdirplus", self._list, inode, after, token)
+        found = await self._waited("readdirplus", self._call("readdirplus", self._ops.readdir, inode, after))
+        try:
+            self._list(found, token)
+        except Exception as e:
+            raise self._error(answer_errno(f"{self._backend.target}: readdirplus", e)) from None
 
-    def _list(self, inode: int, after: int, token: Any) -> None:
-        for entry in self._ops.readdir(inode, after):
+    def _list(self, entries: Iterable[Entry], token: Any) -> None:
+        for entry in entries:
             if not self._fuse.readdir_reply(token, entry.name, self._attributes(entry.attr, entry.valid), entry.cookie):
                 break
 

@@ -1,0 +1,363 @@
+"""The bridge between the server of a gather mount and the hosts: a proc on the machine of the client.
+
+The bridge is apart from the client, because a page fault on a mapped file of the mount holds the interpreter lock of the client's
+process, and apart from the server, because the server must answer the kernel while the bridge waits for a host. It passes answers on
+without reading them. One thread has the state of all hosts; whatever happens elsewhere comes to it as an event.
+
+A host that has been asked something and answers nothing is asked for a heartbeat, which a slow disk does not delay. Without an answer
+for `LOST_SECONDS` it is lost: what waits fails, and so does what comes, at once. Its service is looked for each `PROBE_SECONDS`, and the
+view of the host works again when the service has been found. Requests of the time between are sent to the next service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from monarch.actor import Actor, HostMesh, MonarchError, endpoint
+from monarch.extension import Request, serve, service
+from monarch.fs._daemon.socket_messages import Channel, ChannelError
+from monarch.fs._gather.bridge_request import BridgeRequest, Point
+from monarch.fs._gather.host_request import REQUESTS, decode, encode
+from monarch.fs._gather.service import NAME
+from monarch.fs._kernel import connection
+from monarch.fs._relay.peer import Peer, PeerEnded, ask_peer, peer_here
+from monarch.fs.errors import FsError, MountBusyError
+
+LOST_SECONDS = 3.0
+PROBE_SECONDS = 1.0
+_TICK_SECONDS = 0.25
+_START_SECONDS = 30.0
+_SERVER = "monarch.fs._gather.gather_server"
+_log = logging.getLogger("monarch.fs")
+
+
+class _Host:
+    """A point, and the service that answers for it."""
+
+    def __init__(self, number: int, point: Point, mesh: HostMesh) -> None:
+        self.number, self.point, self.mesh = number, point, mesh
+        self.token = secrets.token_hex(16)
+        self.peer: Peer | None = None
+        self.lost = ""
+        # Requests without an answer, with the time of each; an answer of an earlier service has an earlier epoch.
+        self.pending: dict[int, tuple[float, bytes]] = {}
+        self.epoch = 0
+        self.pinged: float | None = None
+        self.heard = time.monotonic()
+        self.probed = 0.0
+        self.searching = False
+        # Since when there is no service.
+        self.ended: float | None = None
+
+    def find(self, timeout: float | None = None) -> Peer:
+        """The service, with the subscription opened. `MonarchError`, `TimeoutError`, `OSError`."""
+        size = len(self.mesh)
+        one = self.mesh.flatten("rank").slice(rank=self.point.rank) if self.mesh.sizes or size > 1 else self.mesh
+        found = service(one, NAME, timeout=timeout).peer.call().get(timeout=timeout)
+        peer = Peer(*found.values()[0])
+        own = peer_here(_changes_of(self.token))
+        body = encode({"op": "open", "token": self.token, "root": self.point.root, "peer": [own.proc, own.name, own.places]})
+        done = threading.Event()
+        answers: list[bytes | Exception] = []
+
+        def then(found: bytes | Exception) -> None:
+            answers.append(found)
+            done.set()
+
+        ask_peer(peer, body, then)
+        if not done.wait(timeout if timeout is not None else _START_SECONDS):
+            raise TimeoutError("the host does not answer")
+        if isinstance(answers[0], Exception):
+            raise answers[0]
+        failed = decode(answers[0]).body
+        if "errno" in failed:
+            raise FsError(failed["reason"], path=self.point.root, errno=failed["errno"])
+        return peer
+
+
+def _changes_of(token: str) -> str:
+    return f"{REQUESTS}.{token}"
+
+
+class Bridge:
+    """Serves one mount; `close` ends it."""
+
+    def __init__(self, request: BridgeRequest) -> None:
+        self.target = request.target
+        self._request = request
+        self._hosts = [_Host(number, point, request.meshes[point.mesh]) for number, point in enumerate(request.points)]
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._events: deque[Callable[[], object]] = deque()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._started = threading.Event()
+        self._failure: dict[str, Any] = {"reason": "the server of the mount has ended"}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self.counts = {"requests": 0, "bytes": 0}
+
+    def open(self) -> None:
+        """Finds the hosts, and mounts. `FsError`, `MonarchError`."""
+        for host in self._hosts:
+            serve(_changes_of(host.token), lambda change, host=host: self._changed(host, change))
+        failed: dict[str, BaseException] = {}
+
+        def find(host: _Host) -> None:
+            try:
+                host.peer = host.find()
+            except (MonarchError, OSError) as e:
+                failed[host.point.directory] = e
+
+        threads = [threading.Thread(target=contextvars.copy_context().run, args=(find, host), daemon=True) for host in self._hosts]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failed:
+            rows = "\n".join(f"  {key or 'the host'}: {str(e).splitlines()[0]}" for key, e in failed.items())
+            raise FsError(f"{len(failed)} of {len(self._hosts)} hosts cannot be gathered\n{rows}", path=self.target)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            argv = [sys.executable, "-m", _SERVER, str(theirs.fileno())]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            self._process = subprocess.Popen(
+                argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True, env=environment
+            )
+        self._channel = Channel(ours)
+        config = {
+            "target": self.target,
+            "points": [host.point.directory for host in self._hosts],
+            "cache_bytes": self._request.cache_bytes,
+            "read_timeout": self._request.read_timeout,
+        }
+        self._channel.queue(config)
+        threading.Thread(target=contextvars.copy_context().run, args=(self._run,), name="monarch-gather-bridge", daemon=True).start()
+        if not self._started.wait(_START_SECONDS):
+            self.close(0.0)
+            raise FsError("the server of the mount does not start", path=self.target)
+        if self._failure:
+            self.close(0.0)
+            kind = MountBusyError if self._failure.get("busy") else FsError
+            raise kind(self._failure["reason"], path=self.target)
+
+    def close(self, deadline: float) -> str:
+        """Unmounts within this time in seconds, lazily in the end; what held the mount then, else empty."""
+        busy = ""
+        if self._started.is_set() and not self._failure:
+            for attempt in range(4):
+                try:
+                    connection.detach(self.target, lazy=False)
+                    busy = ""
+                    break
+                except FsError as e:
+                    busy = e.reason
+                    if attempt < 3:
+                        time.sleep(deadline / 3)
+            if busy:
+                with suppress(FsError):
+                    connection.detach(self.target, lazy=True)
+        with self._lock:
+            self._closed = True
+        self._post(lambda: None)
+        if self._process is not None:
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.send_signal(signal.SIGKILL)
+                self._process.wait(5)
+        for host in self._hosts:
+            if host.peer is not None:
+                with suppress(PeerEnded):
+                    ask_peer(host.peer, encode({"op": "close", "token": host.token}), lambda _: None)
+        return busy
+
+    # Events, on any thread.
+
+    def _post(self, event: Callable[[], object]) -> None:
+        self._events.append(event)
+        os.eventfd_write(self._event, 1)
+
+    def _changed(self, host: _Host, request: Request) -> bytes:
+        body = request.body
+        self._post(lambda: self._channel.queue({"changed": host.number}, body) if self._channel else None)
+        return b""
+
+    # The thread of the bridge.
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                self._turn()
+        except ChannelError as e:
+            _log.debug("%s: %s", self.target, e)
+        finally:
+            self._started.set()
+            assert self._channel is not None
+            self._channel.close()
+            self._channel = None
+
+    def _turn(self) -> None:
+        channel = self._channel
+        assert channel is not None
+        poll = select.poll()
+        poll.register(self._event, select.POLLIN)
+        poll.register(channel, select.POLLIN if channel.flush() else select.POLLIN | select.POLLOUT)
+        busy = any(host.pending or host.lost or host.ended for host in self._hosts)
+        ready = {fd for fd, _ in poll.poll(_TICK_SECONDS * 1000 if busy else None)}
+        if self._event in ready:
+            os.eventfd_read(self._event)
+        while self._events:
+            self._events.popleft()()
+        if channel.fileno() in ready:
+            for message in channel.receive():
+                self._take(message.head, message.blob)
+        for host in self._hosts:
+            self._look_at(host, time.monotonic())
+
+    def _take(self, head: dict[str, Any], blob: bytes) -> None:
+        if "call" in head:
+            host: _Host = self._hosts[head["host"]]
+            self.counts["requests"] += 1
+            if host.lost:
+                self._fail(head["call"], host)
+                return
+            # The token is the secret of the bridge: the server need not have it.
+            body = decode(blob).body | {"token": host.token}
+            host.pending[head["call"]] = (time.monotonic(), encode(body))
+            if host.ended is None:
+                self._send(host, head["call"])
+        elif "mounted" in head:
+            self._failure = {}
+            self._started.set()
+        elif "failed" in head:
+            self._failure = head["failed"]
+            self._started.set()
+
+    def _send(self, host: _Host, call: int) -> None:
+        epoch = host.epoch
+        assert host.peer is not None
+        try:
+            ask_peer(host.peer, host.pending[call][1], lambda found: self._post(lambda: self._answered(host, epoch, call, found)))
+        except PeerEnded as e:
+            self._answered(host, epoch, call, e)
+
+    def _answered(self, host: _Host, epoch: int, call: int, found: bytes | Exception) -> None:
+        if epoch != host.epoch or call not in host.pending:
+            return
+        if isinstance(found, PeerEnded):
+            self._no_service(host)
+            return
+        if isinstance(found, Exception):
+            found = encode({"errno": 5, "reason": str(found)})
+        host.heard, host.pinged = time.monotonic(), None
+        del host.pending[call]
+        self.counts["bytes"] += len(found)
+        assert self._channel is not None
+        self._channel.queue({"call": call}, found)
+
+    def _look_at(self, host: _Host, now: float) -> None:
+        if host.ended is not None:
+            if not host.lost and now - host.ended >= LOST_SECONDS:
+                self._lose(host, "its service has ended")
+            if not host.searching and now - host.probed >= PROBE_SECONDS:
+                self._search(host, now)
+        elif host.pinged is not None:
+            if now - host.pinged >= LOST_SECONDS - _TICK_SECONDS and not host.lost:
+                self._lose(host, f"no answer for {LOST_SECONDS:g} s")
+                self._no_service(host)
+        elif host.pending and now - max(host.heard, min(at for at, _ in host.pending.values())) >= _TICK_SECONDS:
+            self._ping(host, now)
+
+    def _ping(self, host: _Host, now: float) -> None:
+        host.pinged = now
+        epoch = host.epoch
+
+        def heard(found: bytes | Exception) -> None:
+            if epoch != host.epoch:
+                return
+            if isinstance(found, PeerEnded):
+                self._no_service(host)
+            else:
+                host.heard, host.pinged = time.monotonic(), None
+
+        assert host.peer is not None
+        try:
+            ask_peer(host.peer, encode({"op": "ping", "token": host.token}), lambda found: self._post(lambda: heard(found)))
+        except PeerEnded as e:
+            heard(e)
+
+    def _no_service(self, host: _Host) -> None:
+        if host.ended is None:
+            host.ended, host.pinged = time.monotonic(), None
+            host.epoch += 1
+
+    def _lose(self, host: _Host, reason: str) -> None:
+        host.lost = reason
+        _log.warning("%s: %s is lost: %s", self.target, host.point.directory or "the host", reason)
+        for call in list(host.pending):
+            del host.pending[call]
+            self._fail(call, host)
+
+    def _fail(self, call: int, host: _Host) -> None:
+        assert self._channel is not None
+        self._channel.queue({"call": call}, encode({"errno": 5, "reason": host.lost}))
+
+    def _search(self, host: _Host, now: float) -> None:
+        host.searching, host.probed = True, now
+
+        def search() -> None:
+            try:
+                peer = host.find(10.0)
+            except (MonarchError, OSError) as e:
+                _log.debug("%s: %s: %s", self.target, host.point.directory, e)
+                peer = None
+            self._post(lambda: self._found(host, peer))
+
+        threading.Thread(target=contextvars.copy_context().run, args=(search,), name="monarch-gather-search", daemon=True).start()
+
+    def _found(self, host: _Host, peer: Peer | None) -> None:
+        host.searching = False
+        if peer is None:
+            return
+        host.peer, host.ended, host.lost, host.heard = peer, None, "", time.monotonic()
+        assert self._channel is not None
+        self._channel.queue({"changed": host.number}, encode({"changes": None}))
+        for call in list(host.pending):
+            self._send(host, call)
+
+
+class GatherBridge(Actor):
+    """The actor of the proc, one for each gather mount."""
+
+    def __init__(self) -> None:
+        self._bridge: Bridge | None = None
+
+    @endpoint
+    async def open(self, request: BridgeRequest) -> None:
+        self._bridge = Bridge(request)
+        await asyncio.to_thread(self._bridge.open)
+
+    @endpoint
+    async def counters(self) -> dict[str, int]:
+        """Requests to the hosts and bytes of their answers."""
+        assert self._bridge is not None
+        return dict(self._bridge.counts)
+
+    @endpoint
+    async def close(self, deadline: float) -> str:
+        return "" if self._bridge is None else await asyncio.to_thread(self._bridge.close, deadline)

@@ -1,0 +1,148 @@
+"""`monarch.fs.gather`: directories of hosts as one live, read-only directory of the client.
+
+The client only starts and ends the mount: the bridge to the hosts is a proc on this machine, and the server of the mount a child of it, so
+a thread of the client that waits for the mount, also in a page fault, waits for no other thread of the client. When the client ends, in
+whatever way, its procs end, and the server unmounts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from collections.abc import Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from monarch.actor import HostMesh, MonarchError, this_host
+from monarch.fs._daemon.mount_record import mount_key, remove_made
+from monarch.fs._gather.bridge import GatherBridge
+from monarch.fs._gather.bridge_request import BridgeRequest, Point
+from monarch.fs._gather.point_key import point_key, points, remote_path
+from monarch.fs._kernel import connection, preflight
+from monarch.fs.errors import FsError, MountBusyError, PreflightError
+
+CACHE_BYTES = 256 << 20
+_READ_TIMEOUT = 60.0
+# Seconds that the bridge may need beyond the deadline of a close.
+_END_SECONDS = 15.0
+_log = logging.getLogger("monarch.fs")
+_open: weakref.WeakSet[GatherMount] = weakref.WeakSet()
+
+
+def gather(
+    hosts: HostMesh | Mapping[str, HostMesh], remote: str, local: str | os.PathLike[str], *, cache_bytes: int = CACHE_BYTES
+) -> GatherMount:
+    """Shows `remote` of each host, live and read-only, at `local`/<key>; waits until it is mounted.
+
+    The key of a host is its coordinates (`hosts_0`); a mesh without dimensions is shown at `local` itself. `$SUBDIR` in `remote` is the
+    key. Several meshes by their names are shown at `local`/<name>/<key>. `cache_bytes` bounds the contents that are kept.
+
+    `ValueError` for paths that are not absolute; `MountBusyError` where something is mounted at `local`; `PreflightError` where this
+    machine cannot mount; `FsError` with a table of the hosts that do not answer.
+    """
+    if not isinstance(cache_bytes, int) or cache_bytes <= 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"cache_bytes is {cache_bytes!r}: it is a number of bytes above 0")
+    target = mount_key(os.fspath(local))
+    named = {"": hosts} if not isinstance(hosts, Mapping) else dict(hosts)
+    chosen: list[Point] = []
+    for number, (name, mesh) in enumerate(named.items()):
+        if isinstance(hosts, Mapping) and (name in ("", ".", "..") or "/" in name or "\0" in name):
+            raise ValueError(f"the mesh {name!r} cannot be the name of a directory")
+        for rank, at in enumerate(points(mesh.sizes)):
+            key = point_key(at)
+            chosen.append(Point("/".join(filter(None, (name, key))), remote_path(remote, key), number, rank))
+    if not chosen:
+        raise ValueError("no mesh to gather from")
+    return GatherMount(target, BridgeRequest(target, list(named.values()), chosen, cache_bytes, _READ_TIMEOUT))
+
+
+class GatherMount:
+    """A view of hosts on the client; a context manager. It is closed when the interpreter exits."""
+
+    __module__ = "monarch.fs"
+
+    def __init__(self, target: str, request: BridgeRequest) -> None:
+        self.target = target
+        self._closed = False
+        missing = preflight.problems()
+        if missing:
+            raise PreflightError({"this machine": missing}, path=target)
+        found = connection.mount_point(target)
+        if found.kind == "live":
+            what = " ".join(found.what or ())
+            raise MountBusyError(f"{what} is mounted there", path=target, hint="unmount it, or name another directory")
+        if found.kind == "dead":
+            connection.detach(target, lazy=True)
+        self._made = _make(target)
+        self._procs: Any = None
+        try:
+            self._procs = this_host().spawn_procs(name="gather")
+            self._bridge: Any = self._procs.spawn("bridge", GatherBridge)
+            self._bridge.open.call_one(request).get()
+        except BaseException:
+            self._end()
+            raise
+        _open.add(self)
+
+    def close(self, *, deadline: float = 3.0) -> None:
+        """Unmounts. A mount in use is tried three times more within `deadline` seconds; then it is detached, and reads of files that are
+        still open fail. Again: nothing happens. `ValueError` for a deadline below 0.
+        """
+        if not deadline >= 0:
+            raise ValueError(f"deadline is {deadline!r}: it is a number of seconds, 0 or above")
+        if self._closed:
+            return
+        self._closed = True
+        _open.discard(self)
+        try:
+            busy = self._bridge.close.call_one(deadline).get(timeout=deadline + _END_SECONDS)
+            if busy:
+                _log.warning("%s: detached while it was in use: %s", self.target, busy)
+        except (MonarchError, TimeoutError) as e:
+            # The server unmounts when the bridge has ended.
+            _log.warning("%s: closed without an answer of its bridge: %s", self.target, str(e).splitlines()[0])
+        self._end()
+
+    def counters(self) -> dict[str, int]:
+        """Requests to hosts, and bytes of their answers."""
+        return self._bridge.counters.call_one().get()
+
+    def _end(self) -> None:
+        if self._procs is not None:
+            with suppress(MonarchError, TimeoutError):
+                self._procs.stop().get(timeout=_END_SECONDS)
+        remove_made(self._made)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"GatherMount({self.target!r}{', closed' if self._closed else ''})"
+
+
+def _make(target: str) -> list[str]:
+    """Makes the mount point; the directories that were missing, outermost first."""
+    made: list[str] = []
+    path = target
+    while not os.path.lexists(path):
+        made.insert(0, path)
+        path = os.path.dirname(path)
+    os.makedirs(target, exist_ok=True)
+    if not os.path.isdir(target):
+        raise FsError("the mount point is no directory", path=target, errno=20)
+    return made
+
+
+@atexit.register
+def _close_all() -> None:
+    for mount in list(_open):
+        try:
+            mount.close(deadline=0.3)
+        except Exception as e:
+            _log.warning("%s: not closed: %s", mount.target, e)

@@ -1,0 +1,342 @@
+"""Directories of hosts as one tree: what the server of a gather mount answers the kernel.
+
+Files are numbered by their host and identity, so a log that is rotated keeps its number under its new name, and an open file goes on.
+Directories are numbered by their host and path. Each answer but the names of the points is asked for at the host of the file unless the
+kernel has it still; attributes are valid for a second, or until the host reports a change. All runs on the loop of the server, which other
+threads only hand answers and reports to.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from monarch.fs._gather.block_cache import BLOCK, BlockCache, Version
+from monarch.fs._gather.file_server import LARGEST_READ
+from monarch.fs._gather.host_request import Answer, Body, attr_from, path_bytes, path_text
+from monarch.fs._gather.live_node import VALID, LiveNode
+from monarch.fs._gather.remote_attr import RemoteAttr
+from monarch.fs._gather.watcher import Changed
+from monarch.fs._kernel.poll_loop import Waiter
+from monarch.fs._tree.operations import ROOT, Attr, Entry, StatFs
+
+_BLOCKS_OF_READ = LARGEST_READ // BLOCK
+
+
+class Hosts(Protocol):
+    """Where hosts are asked."""
+
+    def ask(self, host: int, body: Body, then: Callable[[Answer], object]) -> None:
+        """`then` is called on the loop."""
+        ...
+
+
+class GatheredTree:
+    """The tree of a gather mount: a live one, whose methods may wait. `points` has the directory of each host, relative to the root."""
+
+    def __init__(
+        self, points: Sequence[str], hosts: Hosts, cache_bytes: int, invalidate: Callable[[list[tuple[int, bytes]], list[int]], object]
+    ) -> None:
+        self._hosts, self._invalidate = hosts, invalidate
+        self.cache = BlockCache(cache_bytes)
+        self._nodes: dict[int, LiveNode] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._keys: dict[int, tuple[object, ...]] = {}
+        self._at: dict[tuple[int, bytes], int] = {}
+        self._last = ROOT - 1
+        # Blocks that are under way.
+        self._coming: dict[tuple[int, int, Version], Waiter[bytes]] = {}
+        self._add(-1, b"", None)
+        for host, directory in enumerate(points):
+            self._add_point(host, directory)
+
+    def _add_point(self, host: int, directory: str) -> None:
+        parts = [os.fsencode(part) for part in directory.split("/") if part]
+        at = self._nodes[ROOT]
+        if not parts:
+            at.host = host
+            self._at[host, b""] = ROOT
+            return
+        for part in parts[:-1]:
+            if part not in at.children:
+                at.children[part] = self._add(-1, b"", None)
+            at = at.children[part]
+        at.children[parts[-1]] = self._add(host, b"", ("directory", host, b""))
+
+    def _add(self, host: int, path: bytes, key: tuple[object, ...] | None) -> LiveNode:
+        self._last += 1
+        node = self._nodes[self._last] = LiveNode(self._last, host, path)
+        # What has no key of its own, and the roots of hosts, stay.
+        if key is not None:
+            self._numbers[key] = self._last
+            if path:
+                self._keys[self._last] = key
+            if key[0] == "directory":
+                self._at[host, path] = self._last
+        return node
+
+    def _node_of(self, host: int, path: bytes, attr: RemoteAttr, asked: float) -> LiveNode:
+        """The node of a name that a host has shown."""
+        key = ("directory", host, path) if attr.is_directory else ("file", host, *attr.identity)
+        inode = self._numbers.get(key)
+        node = self._add(host, path, key) if inode is None else self._nodes[inode]
+        if node.path != path:
+            if self._at.get((host, node.path)) == node.inode:
+                del self._at[host, node.path]
+            node.path = path
+        self._at[host, path] = node.inode
+        node.take(attr, asked)
+        return node
+
+    def _node(self, inode: int) -> LiveNode:
+        found = self._nodes.get(inode)
+        if found is None:
+            raise OSError(errno.ESTALE, "no such inode")
+        return found
+
+    async def _ask(self, host: int, body: Body) -> Answer:
+        done: Waiter[Answer] = Waiter()
+        self._hosts.ask(host, body, done.set_result)
+        answer = await done
+        if "errno" in answer.body:
+            raise OSError(answer.body["errno"], answer.body.get("reason", ""))
+        return answer
+
+    # What the kernel asks.
+
+    async def lookup(self, parent: int, name: bytes) -> Entry:
+        directory = self._node(parent)
+        if directory.host < 0:
+            child = directory.children.get(name)
+            if child is None:
+                return Entry(name, None)
+            return self._taken(name, child, await self._shown_point(child))
+        path = _joined(directory.path, name)
+        asked = time.monotonic()
+        try:
+            answer = await self._ask(directory.host, {"op": "attr", "path": path_text(path)})
+        except FileNotFoundError:
+            return Entry(name, None, valid=VALID if asked > directory.expired else 0.0)
+        attr = attr_from(answer.body["attr"])
+        if not attr.is_shown:
+            return Entry(name, None, valid=VALID)
+        node = self._node_of(directory.host, path, attr, asked)
+        return self._taken(name, node, node.shown(), VALID)
+
+    def _taken(self, name: bytes, node: LiveNode, attr: Attr, valid: float = float("inf")) -> Entry:
+        node.references += 1
+        return Entry(name, attr, valid=valid)
+
+    async def _shown_point(self, node: LiveNode) -> Attr:
+        """Of the root of a host, a directory in any case while the host is lost."""
+        try:
+            return await self.attr(node.inode)
+        except OSError:
+            # A file as a root keeps its kind.
+            return node.shown()._replace(valid=0.0)
+
+    async def attr(self, inode: int) -> Attr:
+        node = self._node(inode)
+        if node.host < 0:
+            return node.shown()
+        if not node.is_fresh:
+            try:
+                await self._refresh(node)
+            except OSError:
+                if node.path:
+                    raise
+                # The directory of a lost host stays listed.
+                return node.shown()._replace(valid=0.0)
+        return node.shown()
+
+    async def _refresh(self, node: LiveNode) -> None:
+        asked = time.monotonic()
+        body: Body = {"op": "attr", "path": path_text(node.path)}
+        if node.attr is not None and not node.attr.is_directory and node.path:
+            body["file"] = node.attr.identity
+        attr = attr_from((await self._ask(node.host, body)).body["attr"])
+        if node.attr is not None and stat.S_IFMT(attr.mode) != stat.S_IFMT(node.attr.mode) and node.path:
+            raise OSError(errno.ESTALE, "another file has this name now")
+        node.take(attr, asked)
+
+    async def readlink(self, inode: int) -> bytes:
+        node = self._node(inode)
+        if node.host < 0:
+            raise OSError(errno.EINVAL, "no link")
+        return path_bytes((await self._ask(node.host, {"op": "link", "path": path_text(node.path)})).body["link"])
+
+    async def readdir(self, inode: int, after: int) -> Iterator[Entry]:
+        node = self._node(inode)
+        if node.host < 0:
+            if not after:
+                for child in list(node.children.values()):
+                    await self._shown_point(child)
+            return self._points(node, after)
+        if not after:
+            asked = time.monotonic()
+            node.list(await self._list(node), asked)
+        return self._entries(node, after)
+
+    async def _list(self, node: LiveNode) -> list[tuple[bytes, RemoteAttr]]:
+        found: list[tuple[bytes, RemoteAttr]] = []
+        position = ""
+        while True:
+            answer = (await self._ask(node.host, {"op": "list", "path": path_text(node.path), "after": position})).body
+            found += [(path_bytes(text), attr_from(values)) for text, values in answer["entries"]]
+            if answer["last"]:
+                return found
+            position = answer["after"]
+
+    def _points(self, node: LiveNode, after: int) -> Iterator[Entry]:
+        for number, (name, child) in enumerate(sorted(node.children.items())[after:], after + 1):
+            yield Entry(name, child.shown(), cookie=number)
+            child.references += 1
+
+    def _entries(self, directory: LiveNode, after: int) -> Iterator[Entry]:
+        listing, positions, asked = directory.listing, directory.positions, directory.listed
+        for name, attr in listing[bisect_right(listing, after, key=lambda entry: positions[entry[0]]) :]:
+            node = self._node_of(directory.host, _joined(directory.path, name), attr, asked)
+            left = max(0.0, asked + VALID - time.monotonic())
+            try:
+                yield Entry(name, node.shown(), valid=left, cookie=positions[name])
+                # Asked for the next one: the kernel has taken this one.
+                node.references += 1
+            finally:
+                self.forget(node.inode, 0)
+
+    async def open(self, inode: int) -> None:
+        """Holds the file on its host, so that reads find it also after a rename."""
+        node = self._node(inode)
+        if node.host < 0 or node.attr is None:
+            raise OSError(errno.EISDIR if node.host < 0 else errno.EIO, "no file")
+        asked = time.monotonic()
+        answer = await self._ask(node.host, {"op": "hold", "path": path_text(node.path), "file": node.attr.identity})
+        node.take(attr_from(answer.body["attr"]), asked)
+
+    async def read(self, inode: int, offset: int, size: int) -> bytes:
+        node = self._node(inode)
+        if node.host < 0 or node.attr is None:
+            raise OSError(errno.EIO, "no file")
+        if not node.is_fresh:
+            await self._refresh(node)
+        attr = node.attr
+        if not size or offset >= attr.size:
+            return b""
+        version = attr.version
+        last_of_file = (attr.size - 1) // BLOCK
+        first, last = offset // BLOCK, min((offset + size - 1) // BLOCK, last_of_file)
+        ahead = node.window.after(first, last)
+        self._bring(node, version, range(first, last + 1))
+        self._bring(node, version, range(last + 1, min(last + ahead, last_of_file) + 1))
+        parts: list[bytes] = []
+        for number in range(first, last + 1):
+            data = self.cache.get(inode, number, version)
+            if data is None:
+                waiter = self._coming.get((inode, number, version))
+                if waiter is None:
+                    # It has come and had to give way already.
+                    self._bring(node, version, range(number, number + 1))
+                    waiter = self._coming[inode, number, version]
+                data = await waiter
+            parts.append(data)
+            if len(data) < BLOCK:
+                break
+        start = offset - first * BLOCK
+        return b"".join(parts)[start : start + size]
+
+    def _bring(self, node: LiveNode, version: Version, numbers: range) -> None:
+        """Asks for the blocks that are neither here nor under way."""
+        run: list[int] = []
+        for number in numbers:
+            lacking = (node.inode, number, version) not in self._coming and self.cache.get(node.inode, number, version) is None
+            if run and (not lacking or len(run) == _BLOCKS_OF_READ):
+                self._fetch(node, version, run)
+                run = []
+            if lacking:
+                run.append(number)
+        if run:
+            self._fetch(node, version, run)
+
+    def _fetch(self, node: LiveNode, version: Version, run: list[int]) -> None:
+        assert node.attr is not None
+        inode, asked = node.inode, time.monotonic()
+        waiters: list[Waiter[bytes]] = [Waiter() for _ in run]
+        for number, waiter in zip(run, waiters, strict=True):
+            self._coming[inode, number, version] = waiter
+
+        def then(answer: Answer) -> None:
+            for number in run:
+                self._coming.pop((inode, number, version), None)
+            if "errno" in answer.body:
+                error = OSError(answer.body["errno"], answer.body.get("reason", ""))
+                for waiter in waiters:
+                    waiter.set_exception(error)
+                return
+            attr = attr_from(answer.body["attr"])
+            if inode in self._nodes:
+                if attr.version != version:
+                    # The reader gets the bytes of now; attributes follow.
+                    node.expire()
+                node.take(attr, asked)
+            for at, (number, waiter) in enumerate(zip(run, waiters, strict=True)):
+                data = answer.blob[at * BLOCK : (at + 1) * BLOCK]
+                self.cache.put(inode, number, attr.version, data)
+                waiter.set_result(data)
+
+        body: Body = {"op": "read", "path": path_text(node.path), "file": node.attr.identity}
+        self._hosts.ask(node.host, body | {"offset": run[0] * BLOCK, "size": len(run) * BLOCK}, then)
+
+    def listxattr(self, inode: int) -> list[bytes]:
+        return []
+
+    def getxattr(self, inode: int, name: bytes) -> bytes:
+        raise OSError(errno.ENODATA, "no extended attributes")
+
+    def statfs(self) -> StatFs:
+        return StatFs(0, len(self._nodes))
+
+    def forget(self, inode: int, n: int) -> None:
+        node = self._nodes.get(inode)
+        if node is None:
+            return
+        node.references -= n
+        key = self._keys.get(inode)
+        if node.references > 0 or key is None:
+            return
+        del self._nodes[inode], self._keys[inode], self._numbers[key]
+        if self._at.get((node.host, node.path)) == inode:
+            del self._at[node.host, node.path]
+
+    # What hosts report.
+
+    def changed(self, host: int, changes: list[Changed] | None) -> None:
+        """Drops what is out of date here and in the kernel. None: anything of the host may have changed."""
+        inodes: set[int] = set()
+        names: list[tuple[int, bytes]] = []
+        if changes is None:
+            for node in self._nodes.values():
+                if node.host == host:
+                    inodes.add(node.inode)
+                    if (parent := self._at.get((host, os.path.dirname(node.path)))) is not None and node.path:
+                        names.append((parent, os.path.basename(node.path)))
+        for change in changes or ():
+            directory = self._at.get((host, change.directory))
+            path = _joined(change.directory, change.name)
+            inode = self._at.get((host, path))
+            if inode is not None:
+                inodes.add(inode)
+            if change.renewed and directory is not None and change.name:
+                inodes.add(directory)
+                names.append((directory, change.name))
+        for inode in inodes:
+            self._nodes[inode].expire()
+        self._invalidate(names, sorted(inodes))
+
+
+def _joined(directory: bytes, name: bytes) -> bytes:
+    return directory + b"/" + name if directory else name

@@ -1,0 +1,93 @@
+"""What the server of a gather mount asks a host, and the answers: one line of JSON, and for reads the bytes of the file after it.
+
+Nothing of it is pickled. Paths are bytes; JSON has them as text with the escapes of `os.fsdecode`, which every sequence of bytes has.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import Any, NamedTuple, cast
+
+from monarch.fs._gather.file_server import FileServer
+from monarch.fs._gather.remote_attr import RemoteAttr
+from monarch.fs._gather.watcher import Changed
+
+# Requests for files of a root, by the token of their subscription, are asked under this name; the changes of it under the token.
+REQUESTS = "monarch.fs.gather"
+Body = dict[str, Any]
+
+
+class Answer(NamedTuple):
+    """`body` has what was asked for, or `errno`; `blob` has bytes of a file."""
+
+    body: Body
+    blob: bytes = b""
+
+
+def encode(body: Body, blob: bytes = b"") -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode() + b"\n" + blob
+
+
+def decode(data: bytes) -> Answer:
+    """`ValueError` for bytes that are no message."""
+    end = data.find(b"\n")
+    body = json.loads(data[:end] if end >= 0 else data)
+    if not isinstance(body, dict):
+        raise ValueError("a message of a gather mount is an object")
+    return Answer(cast("Body", body), data[end + 1 :] if end >= 0 else b"")
+
+
+def path_text(path: bytes) -> str:
+    return os.fsdecode(path)
+
+
+def path_bytes(text: str) -> bytes:
+    return os.fsencode(text)
+
+
+def answer(server: FileServer, body: Body) -> bytes:
+    """The encoded answer to a request for a root; an `OSError` becomes its errno."""
+    try:
+        return _answered(server, body)
+    except OSError as e:
+        return encode({"errno": e.errno or errno.EIO, "reason": e.strerror or str(e)})
+    except (KeyError, TypeError, ValueError) as e:
+        return encode({"errno": errno.EINVAL, "reason": f"malformed request: {e!r}"})
+
+
+def _answered(server: FileServer, body: Body) -> bytes:
+    what, path = body["op"], path_bytes(body["path"])
+    identity = (int(body["file"][0]), int(body["file"][1])) if body.get("file") else None
+    if what == "attr":
+        return encode({"attr": server.attr(path) if identity is None else server.attr_of(path, identity)})
+    if what == "list":
+        page = server.list(path, path_bytes(body["after"]))
+        entries = [(path_text(name), attr) for name, attr in page.entries]
+        return encode({"entries": entries, "last": page.is_last, "after": path_text(page.after)})
+    if what == "link":
+        return encode({"link": path_text(server.link(path))})
+    if identity is None:
+        raise ValueError(f"{what!r} needs a file")
+    if what == "hold":
+        return encode({"attr": server.hold(path, identity)})
+    if what == "read":
+        part = server.read(path, identity, int(body["offset"]), int(body["size"]))
+        return encode({"attr": part.attr}, part.data)
+    raise ValueError(f"no operation {what!r}")
+
+
+def encode_changes(changes: list[Changed] | None) -> bytes:
+    if changes is None:
+        return encode({"changes": None})
+    return encode({"changes": [(path_text(change.directory), path_text(change.name), change.renewed) for change in changes]})
+
+
+def decode_changes(body: Body) -> list[Changed] | None:
+    found = body["changes"]
+    return None if found is None else [Changed(path_bytes(directory), path_bytes(name), renewed) for directory, name, renewed in found]
+
+
+def attr_from(found: list[int]) -> RemoteAttr:
+    return RemoteAttr(*found)

@@ -1,0 +1,73 @@
+"""One inode of a gather mount, and what is known of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+from monarch.fs._gather.block_cache import Window
+from monarch.fs._gather.remote_attr import RemoteAttr
+from monarch.fs._tree.operations import Attr
+
+# Seconds that attributes and names are valid without a report of the host.
+VALID = 1.0
+
+
+class LiveNode:
+    """A directory of the view itself (`host` is -1), or a file, link or directory of a host."""
+
+    def __init__(self, inode: int, host: int, path: bytes) -> None:
+        self.inode, self.host = inode, host
+        # Below the root of its host; the last path that it was seen under.
+        self.path = path
+        self.attr: RemoteAttr | None = None
+        # When the attributes are to be asked for again, on the monotonic clock.
+        self.until = 0.0
+        # References of the kernel.
+        self.references = 0
+        # When the host was asked for `attr`, and when it last reported a change: an answer to an earlier request may be older than it.
+        self.asked = self.expired = 0.0
+        self.window = Window()
+        # Of a directory: its last listing with the time that it was asked for, and the position of each name, which a name keeps.
+        self.listing: list[tuple[bytes, RemoteAttr]] = []
+        self.listed = 0.0
+        self.positions: dict[bytes, int] = {}
+        self._last_position = 0
+        # Directories of the view: names and inodes.
+        self.children: dict[bytes, LiveNode] = {}
+
+    def take(self, attr: RemoteAttr, asked: float) -> None:
+        """Keeps attributes that the host was asked for at this time, unless there are later ones."""
+        if asked >= self.asked:
+            self.attr, self.asked = attr, asked
+            self.until = asked + VALID if asked > self.expired else 0.0
+
+    def expire(self) -> None:
+        self.until, self.expired = 0.0, time.monotonic()
+
+    def list(self, found: list[tuple[bytes, RemoteAttr]], asked: float) -> None:
+        """Keeps a listing; a name that was in the last one has the same position, so a listing that goes on repeats and omits nothing."""
+        positions: dict[bytes, int] = {}
+        for name, _ in found:
+            position = self.positions.get(name)
+            if position is None:
+                self._last_position = position = self._last_position + 1
+            positions[name] = position
+        found.sort(key=lambda entry: positions[entry[0]])
+        self.listing, self.positions, self.listed = found, positions, asked
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.attr is not None and time.monotonic() < self.until
+
+    def shown(self) -> Attr:
+        """As the kernel gets it: read-only, of the local user, with one link."""
+        found = self.attr
+        if found is None:
+            return Attr(self.inode, stat.S_IFDIR | 0o555, 1, os.getuid(), os.getgid(), 0, 0, 0, valid=0.0)
+        mode = stat.S_IFMT(found.mode) | (found.mode & 0o555)
+        left = max(0.0, self.until - time.monotonic())
+        return Attr(
+            self.inode, mode, 1, os.getuid(), os.getgid(), found.size, found.blocks, found.mtime_ns, valid=left, ctime_ns=found.ctime_ns
+        )

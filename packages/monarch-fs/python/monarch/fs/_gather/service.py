@@ -1,0 +1,97 @@
+"""The service of a host that answers for directories of it: one process for each host and job, by its entry point of `monarch.service`.
+
+A subscription is a root that one gather mount shows. It begins with an "open" request, and ends with a "close" request or with the process
+that opened it. Requests come to the extension thread of the process and are answered on threads, so a slow disk delays its own
+requests. A "ping" is answered at once: a host with a slow disk is not a lost host.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from monarch.actor import Actor, MonarchError, endpoint
+from monarch.extension import HostId, ProcId, Request, Service, places, serve, watch, when_done
+from monarch.fs._gather.file_server import FileServer
+from monarch.fs._gather.host_request import REQUESTS, answer, decode, encode, encode_changes
+from monarch.fs._gather.watcher import Changed
+from monarch.fs._relay.peer import Peer, PeerEnded, ask_peer, peer_here
+
+# Its name, as the entry point has it.
+NAME = "gather"
+_THREADS = 16
+_log = logging.getLogger("monarch.fs")
+
+
+class GatherHost(Actor):
+    """The actor of the service."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._servers: dict[str, FileServer] = {}
+        self._pool = ThreadPoolExecutor(_THREADS, "monarch-gather")
+        serve(REQUESTS, self._asked)
+
+    @endpoint
+    def peer(self) -> Peer:
+        """Where the requests go."""
+        return peer_here(REQUESTS)
+
+    def _asked(self, request: Request) -> bytes | None:
+        try:
+            body = decode(request.body).body
+            operation, token = body["op"], body["token"]
+        except (ValueError, KeyError) as e:
+            return encode({"errno": errno.EINVAL, "reason": f"malformed request: {e!r}"})
+        if operation == "ping":
+            return encode({})
+        if operation == "open":
+            proc, name, at = body["peer"]
+            return self._open(token, body["root"], Peer(proc, name, tuple((job, host) for job, host in at)))
+        if operation == "close":
+            self._close(token)
+            return encode({})
+        with self._lock:
+            server = self._servers.get(token)
+        if server is None:
+            return encode({"errno": errno.ESTALE, "reason": "no such subscription"})
+        request.defer()
+        self._pool.submit(lambda: request.answer(answer(server, body)))
+        return None
+
+    def _open(self, token: str, root: str, client: Peer) -> bytes:
+        def report(changes: list[Changed] | None) -> None:
+            # A client that has ended closes the subscription by its end.
+            with suppress(PeerEnded):
+                ask_peer(client, encode_changes(changes), _ignored)
+
+        try:
+            server = FileServer(root, report)
+        except ValueError as e:
+            return encode({"errno": errno.EINVAL, "reason": str(e)})
+        with self._lock:
+            before, self._servers[token] = self._servers.get(token), server
+        if before is not None:
+            self._pool.submit(before.close)
+        else:
+            own = {int(job) for job, _ in places()}
+            at = next((host for job, host in client.places if job in own), 0)
+            with suppress(MonarchError, LookupError, RuntimeError):
+                when_done(watch(ProcId(client.proc), HostId(at)), lambda _: self._close(token))
+        return encode({})
+
+    def _close(self, token: str) -> None:
+        with self._lock:
+            server = self._servers.pop(token, None)
+        if server is not None:
+            self._pool.submit(server.close)
+
+
+def _ignored(_: object) -> None:
+    """The answer to a report has nothing in it."""
+
+
+SERVICE = Service(GatherHost)
