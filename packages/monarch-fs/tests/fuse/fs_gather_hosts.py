@@ -14,6 +14,15 @@ from typing import Any
 
 from monarch.actor import attach_to_workers
 
+# For scripts of readers: waits as `tail -f` does.
+UNTIL = """
+import time
+def until(done):
+    while not (found := done()):  # polls: a mount has no event that a reader could wait for
+        time.sleep(0.01)  # sleeps: a mount has no event that a reader could wait for
+    return found
+"""
+
 
 def declare_gather(folder: Path) -> None:
     """Makes the service known to this process and to those that it starts."""

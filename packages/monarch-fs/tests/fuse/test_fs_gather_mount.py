@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from fs_gather_hosts import declare_gather
+from fs_gather_hosts import UNTIL, declare_gather, worker_hosts
 
 from monarch.actor import this_host
+from monarch.extension import service
+from monarch.fs import MountBusyError
 from monarch.fs._gather.gather_mount import gather
 
 
@@ -32,9 +36,21 @@ def local(tmp_path: Path) -> str:
     return str(tmp_path / "local")
 
 
-def read(script: str, *arguments: str | os.PathLike[str]) -> str:
-    argv = [sys.executable, "-S", "-c", f"import os, sys\nt = sys.argv[1]\n{script}", *(os.fspath(argument) for argument in arguments)]
-    return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
+def follower(script: str, *arguments: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-S", "-c", f"import os, sys\nt = sys.argv[1]\n{UNTIL}\n{script}", *arguments]
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def read(script: str, *arguments: str) -> str:
+    """What another process prints; `t` is its first argument."""
+    process = follower(script, *arguments)
+    try:
+        text, _ = process.communicate(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    assert process.returncode == 0, text
+    return text.strip()
 
 
 def test_a_host_without_dimensions_is_shown_at_the_mount_point(remote: Path, local: str) -> None:
@@ -42,3 +58,198 @@ def test_a_host_without_dimensions_is_shown_at_the_mount_point(remote: Path, loc
         assert read("print(open(t + '/logs/out.log').read())", local) == "first"
         assert read("print(os.listdir(t), os.listdir(t + '/logs'))", local) == "['logs'] ['out.log']"
     assert not os.path.ismount(local) and not os.path.exists(local)
+
+
+def test_names_of_any_bytes_and_links(remote: Path, local: str) -> None:
+    name = b"a\xff\n name"
+    (Path(os.fsdecode(bytes(remote) + b"/" + name))).write_bytes(b"odd")
+    (remote / "inside").symlink_to("logs/out.log")
+    (remote / "absolute").symlink_to(remote / "logs")
+    (remote / "outside").symlink_to("/etc/hostname")
+    os.mkfifo(remote / "pipe")
+    with gather(this_host(), str(remote), local):
+        names = read("print(sorted(os.listdir(t.encode())))", local)
+        assert names == str(sorted([name, b"inside", b"absolute", b"outside", b"logs"]))
+        assert read(f"print(open(t.encode() + b'/' + {name!r}).read())", local) == "odd"
+        assert read("print(open(t + '/inside').read(), open(t + '/absolute/out.log').read())", local) == "first\n first"
+        script = "print(os.path.islink(t + '/outside'), os.path.exists(t + '/outside'), os.path.exists(t + '/pipe'))"
+        assert read(script, local) == "True False False"
+
+
+def test_a_view_is_read_only(remote: Path, local: str) -> None:
+    (remote / "logs" / "out.log").chmod(0o666)
+    script = """
+import errno
+found = os.stat(t + '/logs/out.log')
+print(oct(found.st_mode), found.st_uid == os.getuid(), found.st_nlink)
+for act in (lambda: open(t + '/logs/out.log', 'a'), lambda: open(t + '/new', 'w'), lambda: os.unlink(t + '/logs/out.log'),
+            lambda: os.mkdir(t + '/folder'), lambda: os.chmod(t + '/logs', 0o700), lambda: os.rename(t + '/logs', t + '/other')):
+    try: act()
+    except OSError as e: print(errno.errorcode[e.errno])
+"""
+    with gather(this_host(), str(remote), local):
+        assert read(script, local).split() == ["0o100444", "True", "1", *["EACCES"] * 6]
+
+
+def test_a_log_that_grows_is_followed(remote: Path, local: str) -> None:
+    follow = "file = open(t + '/logs/out.log')\nprint(file.read().strip(), flush=True)\nprint(until(file.readline).strip(), flush=True)"
+    with gather(this_host(), str(remote), local):
+        tail = follower(follow, local)
+        try:
+            assert tail.stdout is not None
+            assert tail.stdout.readline() == "first\n"
+            with (remote / "logs" / "out.log").open("a") as file:
+                file.write("second\n")
+            assert tail.stdout.readline() == "second\n"
+        finally:
+            tail.kill()
+            tail.communicate()
+
+
+def test_an_open_log_goes_on_when_it_is_rotated(remote: Path, local: str) -> None:
+    script = """
+file = open(t + '/logs/out.log')
+print(file.read(3), flush=True)
+sys.stdin.readline()
+print((file.read() + open(t + '/logs/out.log').read() + open(t + '/logs/out.log.1').read()).split())
+"""
+    log = remote / "logs" / "out.log"
+    with gather(this_host(), str(remote), local):
+        reader = follower(script, local)
+        try:
+            assert reader.stdout is not None
+            assert reader.stdout.readline() == "fir\n"
+            log.rename(remote / "logs" / "out.log.1")
+            log.write_text("new\n")
+            read("until(lambda: open(t + '/logs/out.log').read() == 'new\\n')", local)
+            text, _ = reader.communicate("\n", timeout=20)
+            assert text.strip() == "['st', 'new', 'first']"
+        finally:
+            reader.kill()
+            reader.communicate()
+
+
+def test_a_truncated_file_is_short(remote: Path, local: str) -> None:
+    large = remote / "large"
+    large.write_bytes(b"x" * 1_000_000)
+    with gather(this_host(), str(remote), local):
+        assert read("print(os.path.getsize(t + '/large'))", local) == "1000000"
+        os.truncate(large, 10)
+        script = "f = os.open(t + '/large', os.O_RDONLY)\nprint(len(os.pread(f, 1 << 20, 0)), len(os.pread(f, 100, 500_000)))"
+        assert read(script, local) == "10 0"
+
+
+def test_one_byte_of_a_large_file_moves_one_block(remote: Path, local: str) -> None:
+    with (remote / "large").open("wb") as file:
+        file.truncate(300 << 20)
+        file.seek(200 << 20)
+        file.write(b"x")
+    with gather(this_host(), str(remote), local) as view:
+        read("os.stat(t + '/large')", local)
+        before = view.counters()["bytes"]
+        assert read("print(os.pread(os.open(t + '/large', os.O_RDONLY), 1, 200 << 20))", local) == "b'x'"
+        assert 128 << 10 <= view.counters()["bytes"] - before < 132 << 10
+        assert read("print(len(open(t + '/large', 'rb').read()))", local) == str(300 << 20)
+
+
+def test_a_mapped_file_is_read_by_the_client_itself(remote: Path, local: str) -> None:
+    (remote / "weights").write_bytes(bytes(range(256)) * 4096)
+    with gather(this_host(), str(remote), local):
+        # A page fault holds the interpreter lock: nothing of this process may be needed to answer it.
+        with open(f"{local}/weights", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            assert mapped[1_000_000] == 1_000_000 % 256
+        assert os.listdir(local) == ["logs", "weights"]
+
+
+def test_wrong_arguments_are_named(remote: Path, local: str) -> None:
+    with pytest.raises(ValueError, match="'relative'.*absolute"):
+        gather(this_host(), str(remote), "relative")
+    with pytest.raises(ValueError, match="remote: the remote path"):
+        gather(this_host(), "remote", local)
+    with pytest.raises(ValueError, match="cache_bytes is 0"):
+        gather(this_host(), str(remote), local, cache_bytes=0)
+    assert not os.path.exists(local)
+
+
+def test_a_live_mount_is_not_stacked_upon(remote: Path, local: str) -> None:
+    with gather(this_host(), str(remote), local):
+        with pytest.raises(MountBusyError, match="monarch-gather is mounted there"):
+            gather(this_host(), str(remote), local)
+        assert read("print(os.listdir(t))", local) == "['logs']"
+
+
+def test_a_busy_mount_is_detached(remote: Path, local: str) -> None:
+    view = gather(this_host(), str(remote), local)
+    argv = [sys.executable, "-S", "-c", "import os, sys\nos.chdir(sys.argv[1])\nprint('in', flush=True)\nsys.stdin.read()", local]
+    holder = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "in\n"
+        view.close(deadline=0.1)
+        assert not os.path.ismount(local)
+        view.close()
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+CLIENT = """
+import sys
+sys.path[:0] = sys.argv[3:]
+from monarch.actor import this_host
+from monarch.fs._gather.gather_mount import gather
+view = gather(this_host(), sys.argv[1], sys.argv[2])
+print("mounted", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_a_mount_ends_with_its_client(remote: Path, local: str, killed: bool) -> None:
+    argv = [sys.executable, "-c", CLIENT, str(remote), local, *filter(None, sys.path)]
+    client = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert client.stdout is not None
+    assert client.stdout.readline() == "mounted\n"
+    assert read("print(os.listdir(t))", local) == "['logs']"
+    if killed:
+        client.kill()
+    client.communicate(timeout=20)
+    read("until(lambda: not os.path.ismount(t))", local)
+    with gather(this_host(), str(remote), local):
+        assert read("print(os.listdir(t))", local) == "['logs']"
+
+
+def test_hosts_have_directories_and_a_lost_one_stays_listed(remote: Path, local: str) -> None:
+    for rank in range(2):
+        (remote / f"hosts_{rank}").mkdir()
+        (remote / f"hosts_{rank}" / "rank").write_text(str(rank))
+    with worker_hosts(2) as (hosts, workers), gather({"trainers": hosts}, f"{remote}/$SUBDIR", local):
+        script = "print({k: open(t + '/trainers/' + k + '/rank').read() for k in sorted(os.listdir(t + '/trainers'))})"
+        assert read(script, local) == "{'hosts_0': '0', 'hosts_1': '1'}"
+        workers[1].kill()
+        script = """
+import errno
+try: os.listdir(t + '/trainers/hosts_1'); print('listed')
+except OSError as e: print(errno.errorcode[e.errno])
+print(sorted(os.listdir(t + '/trainers')), open(t + '/trainers/hosts_0/rank').read())
+"""
+        assert read(script, local) == "EIO\n['hosts_0', 'hosts_1'] 0"
+
+
+def test_a_file_as_a_root(remote: Path, local: str) -> None:
+    with worker_hosts(1) as (hosts, _), gather(hosts, f"{remote}/logs/out.log", local):
+        assert read("print(os.listdir(t), open(t + '/hosts_0').read())", local) == "['hosts_0'] first"
+
+
+def test_a_service_that_is_killed_is_found_again(remote: Path, local: str) -> None:
+    with gather(this_host(), str(remote), local):
+        pid = service(this_host(), "gather").pid.call_one().get()
+        os.kill(pid, signal.SIGKILL)
+        script = """
+def content():
+    try: return open(t + '/logs/out.log').read()
+    except OSError: return ""
+print(until(content))
+"""
+        assert read(script, local) == "first"
+        assert service(this_host(), "gather").pid.call_one().get() != pid

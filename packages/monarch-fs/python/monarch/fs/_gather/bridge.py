@@ -12,7 +12,6 @@ view of the host works again when the service has been found. Requests of the ti
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import os
 import secrets
@@ -28,12 +27,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from monarch.actor import Actor, HostMesh, MonarchError, endpoint
-from monarch.extension import Request, serve, service
+from monarch.actor import Actor, MonarchError, endpoint
+from monarch.extension import Request, serve
 from monarch.fs._daemon.socket_messages import Channel, ChannelError
 from monarch.fs._gather.bridge_request import BridgeRequest, Point
-from monarch.fs._gather.host_request import REQUESTS, decode, encode
-from monarch.fs._gather.service import NAME
+from monarch.fs._gather.host_request import REQUESTS, decode, encode, peer_from
 from monarch.fs._kernel import connection
 from monarch.fs._relay.peer import Peer, PeerEnded, ask_peer, peer_here
 from monarch.fs.errors import FsError, MountBusyError
@@ -42,6 +40,8 @@ LOST_SECONDS = 3.0
 PROBE_SECONDS = 1.0
 _TICK_SECONDS = 0.25
 _START_SECONDS = 30.0
+# A host that has to be found again may start a service for it.
+_ANSWER_SECONDS = 20.0
 _SERVER = "monarch.fs._gather.gather_server"
 _log = logging.getLogger("monarch.fs")
 
@@ -49,10 +49,10 @@ _log = logging.getLogger("monarch.fs")
 class _Host:
     """A point, and the service that answers for it."""
 
-    def __init__(self, number: int, point: Point, mesh: HostMesh) -> None:
-        self.number, self.point, self.mesh = number, point, mesh
+    def __init__(self, number: int, point: Point) -> None:
+        self.number, self.point = number, point
         self.token = secrets.token_hex(16)
-        self.peer: Peer | None = None
+        self.peer = Peer(*point.peer)
         self.lost = ""
         # Requests without an answer, with the time of each; an answer of an earlier service has an earlier epoch.
         self.pending: dict[int, tuple[float, bytes]] = {}
@@ -64,30 +64,34 @@ class _Host:
         # Since when there is no service.
         self.ended: float | None = None
 
-    def find(self, timeout: float | None = None) -> Peer:
-        """The service, with the subscription opened. `MonarchError`, `TimeoutError`, `OSError`."""
-        size = len(self.mesh)
-        one = self.mesh.flatten("rank").slice(rank=self.point.rank) if self.mesh.sizes or size > 1 else self.mesh
-        found = service(one, NAME, timeout=timeout).peer.call().get(timeout=timeout)
-        peer = Peer(*found.values()[0])
+    def open(self) -> None:
+        """Begins the subscription. `OSError`, `TimeoutError`, `RequestError`."""
         own = peer_here(_changes_of(self.token))
-        body = encode({"op": "open", "token": self.token, "root": self.point.root, "peer": [own.proc, own.name, own.places]})
-        done = threading.Event()
-        answers: list[bytes | Exception] = []
-
-        def then(found: bytes | Exception) -> None:
-            answers.append(found)
-            done.set()
-
-        ask_peer(peer, body, then)
-        if not done.wait(timeout if timeout is not None else _START_SECONDS):
-            raise TimeoutError("the host does not answer")
-        if isinstance(answers[0], Exception):
-            raise answers[0]
-        failed = decode(answers[0]).body
+        body = {"op": "open", "token": self.token, "root": self.point.root, "peer": [own.proc, own.name, own.places]}
+        failed = decode(_ask(self.peer, encode(body))).body
         if "errno" in failed:
             raise FsError(failed["reason"], path=self.point.root, errno=failed["errno"])
-        return peer
+
+    def find(self, finder: Peer) -> None:
+        """Begins the subscription at the service that the host has now. Errors as of `open`."""
+        self.peer = peer_from(decode(_ask(finder, encode({"point": self.number}))).body["peer"])
+        self.open()
+
+
+def _ask(peer: Peer, body: bytes) -> bytes:
+    done = threading.Event()
+    answers: list[bytes | Exception] = []
+
+    def then(found: bytes | Exception) -> None:
+        answers.append(found)
+        done.set()
+
+    ask_peer(peer, body, then)
+    if not done.wait(_ANSWER_SECONDS):
+        raise TimeoutError("no answer")
+    if isinstance(answers[0], Exception):
+        raise answers[0]
+    return answers[0]
 
 
 def _changes_of(token: str) -> str:
@@ -100,7 +104,7 @@ class Bridge:
     def __init__(self, request: BridgeRequest) -> None:
         self.target = request.target
         self._request = request
-        self._hosts = [_Host(number, point, request.meshes[point.mesh]) for number, point in enumerate(request.points)]
+        self._hosts = [_Host(number, point) for number, point in enumerate(request.points)]
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._events: deque[Callable[[], object]] = deque()
         self._lock = threading.Lock()
@@ -117,13 +121,13 @@ class Bridge:
             serve(_changes_of(host.token), lambda change, host=host: self._changed(host, change))
         failed: dict[str, BaseException] = {}
 
-        def find(host: _Host) -> None:
+        def begin(host: _Host) -> None:
             try:
-                host.peer = host.find()
+                host.open()
             except (MonarchError, OSError) as e:
                 failed[host.point.directory] = e
 
-        threads = [threading.Thread(target=contextvars.copy_context().run, args=(find, host), daemon=True) for host in self._hosts]
+        threads = [threading.Thread(target=begin, args=(host,), daemon=True) for host in self._hosts]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -146,7 +150,7 @@ class Bridge:
             "read_timeout": self._request.read_timeout,
         }
         self._channel.queue(config)
-        threading.Thread(target=contextvars.copy_context().run, args=(self._run,), name="monarch-gather-bridge", daemon=True).start()
+        threading.Thread(target=self._run, name="monarch-gather-bridge", daemon=True).start()
         if not self._started.wait(_START_SECONDS):
             self.close(0.0)
             raise FsError("the server of the mount does not start", path=self.target)
@@ -181,9 +185,8 @@ class Bridge:
                 self._process.send_signal(signal.SIGKILL)
                 self._process.wait(5)
         for host in self._hosts:
-            if host.peer is not None:
-                with suppress(PeerEnded):
-                    ask_peer(host.peer, encode({"op": "close", "token": host.token}), lambda _: None)
+            with suppress(PeerEnded):
+                ask_peer(host.peer, encode({"op": "close", "token": host.token}), lambda _: None)
         return busy
 
     # Events, on any thread.
@@ -231,7 +234,7 @@ class Bridge:
 
     def _take(self, head: dict[str, Any], blob: bytes) -> None:
         if "call" in head:
-            host: _Host = self._hosts[head["host"]]
+            host = self._hosts[int(head["host"])]
             self.counts["requests"] += 1
             if host.lost:
                 self._fail(head["call"], host)
@@ -250,7 +253,6 @@ class Bridge:
 
     def _send(self, host: _Host, call: int) -> None:
         epoch = host.epoch
-        assert host.peer is not None
         try:
             ask_peer(host.peer, host.pending[call][1], lambda found: self._post(lambda: self._answered(host, epoch, call, found)))
         except PeerEnded as e:
@@ -295,7 +297,6 @@ class Bridge:
             else:
                 host.heard, host.pinged = time.monotonic(), None
 
-        assert host.peer is not None
         try:
             ask_peer(host.peer, encode({"op": "ping", "token": host.token}), lambda found: self._post(lambda: heard(found)))
         except PeerEnded as e:
@@ -321,20 +322,21 @@ class Bridge:
         host.searching, host.probed = True, now
 
         def search() -> None:
+            found = False
             try:
-                peer = host.find(10.0)
-            except (MonarchError, OSError) as e:
+                host.find(self._request.finder)
+                found = True
+            except (MonarchError, OSError, KeyError) as e:
                 _log.debug("%s: %s: %s", self.target, host.point.directory, e)
-                peer = None
-            self._post(lambda: self._found(host, peer))
+            self._post(lambda: self._found(host, found=found))
 
-        threading.Thread(target=contextvars.copy_context().run, args=(search,), name="monarch-gather-search", daemon=True).start()
+        threading.Thread(target=search, name="monarch-gather-search", daemon=True).start()
 
-    def _found(self, host: _Host, peer: Peer | None) -> None:
+    def _found(self, host: _Host, *, found: bool) -> None:
         host.searching = False
-        if peer is None:
+        if not found:
             return
-        host.peer, host.ended, host.lost, host.heard = peer, None, "", time.monotonic()
+        host.ended, host.lost, host.heard = None, "", time.monotonic()
         assert self._channel is not None
         self._channel.queue({"changed": host.number}, encode({"changes": None}))
         for call in list(host.pending):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from monarch.actor import HostMesh
+from monarch.fs._relay.peer import Peer
 
 
 class Point(NamedTuple):
@@ -14,16 +14,16 @@ class Point(NamedTuple):
     directory: str
     # The path on the host.
     root: str
-    # Which mesh of the request, and which of its hosts by rank.
-    mesh: int
-    rank: int
+    # The service of the host.
+    peer: Peer
 
 
 class BridgeRequest(NamedTuple):
     """A gather mount. `cache_bytes` bounds the contents that are kept, `read_timeout` is in seconds."""
 
     target: str
-    meshes: list[HostMesh]
     points: list[Point]
+    # Gives the service of a point, by its number, when the last one has ended.
+    finder: Peer
     cache_bytes: int
     read_timeout: float

@@ -8,26 +8,35 @@ whatever way, its procs end, and the server unmounts.
 from __future__ import annotations
 
 import atexit
+import contextvars
 import logging
 import os
+import secrets
+import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from monarch.actor import HostMesh, MonarchError, this_host
+from monarch.extension import Request, serve, service
 from monarch.fs._daemon.mount_record import mount_key, remove_made
 from monarch.fs._gather.bridge import GatherBridge
 from monarch.fs._gather.bridge_request import BridgeRequest, Point
+from monarch.fs._gather.host_request import REQUESTS, decode, encode
 from monarch.fs._gather.point_key import point_key, points, remote_path
+from monarch.fs._gather.service import NAME
 from monarch.fs._kernel import connection, preflight
+from monarch.fs._relay.peer import Peer, peer_here
 from monarch.fs.errors import FsError, MountBusyError, PreflightError
 
 CACHE_BYTES = 256 << 20
 _READ_TIMEOUT = 60.0
 # Seconds that the bridge may need beyond the deadline of a close.
 _END_SECONDS = 15.0
+# To find the service of a host that has lost it.
+_FIND_SECONDS = 10.0
 _log = logging.getLogger("monarch.fs")
 _open: weakref.WeakSet[GatherMount] = weakref.WeakSet()
 
@@ -47,16 +56,30 @@ def gather(
         raise ValueError(f"cache_bytes is {cache_bytes!r}: it is a number of bytes above 0")
     target = mount_key(os.fspath(local))
     named = {"": hosts} if not isinstance(hosts, Mapping) else dict(hosts)
-    chosen: list[Point] = []
-    for number, (name, mesh) in enumerate(named.items()):
+    chosen: list[_Place] = []
+    for name, mesh in named.items():
         if isinstance(hosts, Mapping) and (name in ("", ".", "..") or "/" in name or "\0" in name):
             raise ValueError(f"the mesh {name!r} cannot be the name of a directory")
         for rank, at in enumerate(points(mesh.sizes)):
             key = point_key(at)
-            chosen.append(Point("/".join(filter(None, (name, key))), remote_path(remote, key), number, rank))
+            chosen.append(_Place(mesh, rank, "/".join(filter(None, (name, key))), remote_path(remote, key)))
     if not chosen:
         raise ValueError("no mesh to gather from")
-    return GatherMount(target, BridgeRequest(target, list(named.values()), chosen, cache_bytes, _READ_TIMEOUT))
+    return GatherMount(target, chosen, cache_bytes)
+
+
+class _Place(NamedTuple):
+    """A host and what it shows."""
+
+    mesh: HostMesh
+    rank: int
+    directory: str
+    root: str
+
+    def find(self, timeout: float | None = None) -> Peer:
+        """The service of the host. `MonarchError`, `TimeoutError`."""
+        one = self.mesh.flatten("rank").slice(rank=self.rank) if self.mesh.sizes else self.mesh
+        return Peer(*service(one, NAME, timeout=timeout).peer.call().get(timeout=timeout).values()[0])
 
 
 class GatherMount:
@@ -64,7 +87,7 @@ class GatherMount:
 
     __module__ = "monarch.fs"
 
-    def __init__(self, target: str, request: BridgeRequest) -> None:
+    def __init__(self, target: str, places: Sequence[_Place], cache_bytes: int) -> None:
         self.target = target
         self._closed = False
         missing = preflight.problems()
@@ -81,6 +104,8 @@ class GatherMount:
         try:
             self._procs = this_host().spawn_procs(name="gather")
             self._bridge: Any = self._procs.spawn("bridge", GatherBridge)
+            chosen = [Point(place.directory, place.root, peer) for place, peer in zip(places, _services(places), strict=True)]
+            request = BridgeRequest(target, chosen, _finder(places, target), cache_bytes, _READ_TIMEOUT)
             self._bridge.open.call_one(request).get()
         except BaseException:
             self._end()
@@ -124,6 +149,36 @@ class GatherMount:
 
     def __repr__(self) -> str:
         return f"GatherMount({self.target!r}{', closed' if self._closed else ''})"
+
+
+def _services(places: Sequence[_Place]) -> list[Peer]:
+    """The services of all hosts; those of a mesh start at the same time."""
+    found: dict[int, list[Peer]] = {}
+    for place in places:
+        if id(place.mesh) not in found:
+            found[id(place.mesh)] = [Peer(*peer) for peer in service(place.mesh, NAME).peer.call().get().values()]
+    return [found[id(place.mesh)][place.rank] for place in places]
+
+
+def _finder(places: Sequence[_Place], target: str) -> Peer:
+    """Answers the bridge where the service of a host is that has lost its service: only the client reaches the agents of all hosts."""
+    name = f"{REQUESTS}.find.{secrets.token_hex(16)}"
+
+    def asked(request: Request) -> None:
+        request.defer()
+        context = contextvars.copy_context()
+        threading.Thread(target=context.run, args=(find, request), name=f"monarch gather {target}", daemon=True).start()
+
+    def find(request: Request) -> None:
+        try:
+            found = places[int(decode(request.body).body["point"])].find(_FIND_SECONDS)
+        except (MonarchError, TimeoutError, RuntimeError) as e:
+            request.fail(str(e).encode())
+        else:
+            request.answer(encode({"peer": [found.proc, found.name, found.places]}))
+
+    serve(name, asked)
+    return peer_here(name)
 
 
 def _make(target: str) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 from monarch.fs._gather.file_server import FileServer
 from monarch.fs._gather.remote_attr import RemoteAttr
 from monarch.fs._gather.watcher import Changed
+from monarch.fs._relay.peer import Peer
 
 # Requests for files of a root, by the token of their subscription, are asked under this name; the changes of it under the token.
 REQUESTS = "monarch.fs.gather"
@@ -45,6 +46,11 @@ def path_text(path: bytes) -> str:
 
 def path_bytes(text: str) -> bytes:
     return os.fsencode(text)
+
+
+def peer_from(found: list[Any]) -> Peer:
+    proc, name, places = found
+    return Peer(proc, name, tuple((job, host) for job, host in places))
 
 
 def answer(server: FileServer, body: Body) -> bytes:

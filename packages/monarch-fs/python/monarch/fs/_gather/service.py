@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,7 +17,7 @@ from contextlib import suppress
 from monarch.actor import Actor, MonarchError, endpoint
 from monarch.extension import HostId, ProcId, Request, Service, places, serve, watch, when_done
 from monarch.fs._gather.file_server import FileServer
-from monarch.fs._gather.host_request import REQUESTS, answer, decode, encode, encode_changes
+from monarch.fs._gather.host_request import REQUESTS, answer, decode, encode, encode_changes, peer_from
 from monarch.fs._gather.watcher import Changed
 from monarch.fs._relay.peer import Peer, PeerEnded, ask_peer, peer_here
 
@@ -40,6 +41,10 @@ class GatherHost(Actor):
         """Where the requests go."""
         return peer_here(REQUESTS)
 
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
     def _asked(self, request: Request) -> bytes | None:
         try:
             body = decode(request.body).body
@@ -49,8 +54,7 @@ class GatherHost(Actor):
         if operation == "ping":
             return encode({})
         if operation == "open":
-            proc, name, at = body["peer"]
-            return self._open(token, body["root"], Peer(proc, name, tuple((job, host) for job, host in at)))
+            return self._open(token, body["root"], peer_from(body["peer"]))
         if operation == "close":
             self._close(token)
             return encode({})
