@@ -14,7 +14,7 @@ from fs_gather_hosts import UNTIL, declare_gather, worker_hosts
 
 from monarch.actor import this_host
 from monarch.extension import service
-from monarch.fs import MountBusyError
+from monarch.fs import FsError, MountBusyError
 from monarch.fs._gather.gather_mount import gather
 
 
@@ -234,6 +234,31 @@ except OSError as e: print(errno.errorcode[e.errno])
 print(sorted(os.listdir(t + '/trainers')), open(t + '/trainers/hosts_0/rank').read())
 """
         assert read(script, local) == "EIO\n['hosts_0', 'hosts_1'] 0"
+
+
+def test_a_host_that_hangs_is_lost_and_returns(remote: Path, local: str) -> None:
+    with worker_hosts(1) as (hosts, _), gather(hosts, str(remote), local):
+        [pid] = service(hosts, "gather").pid.call().get().values()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            script = "import errno\ntry: os.listdir(t + '/hosts_0')\nexcept OSError as e: print(errno.errorcode[e.errno])"
+            assert read(script, local) == "EIO"
+            assert read("print(os.listdir(t))", local) == "['hosts_0']"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        script = """
+def content():
+    try: return open(t + '/hosts_0/logs/out.log').read()
+    except OSError: return ""
+print(until(content))
+"""
+        assert read(script, local) == "first"
+
+
+def test_a_file_at_the_mount_point_is_refused(remote: Path, local: str) -> None:
+    with pytest.raises(FsError, match="out.log: a file cannot be shown"):
+        gather(this_host(), f"{remote}/logs/out.log", local)
+    assert not os.path.exists(local)
 
 
 def test_a_file_as_a_root(remote: Path, local: str) -> None:

@@ -12,6 +12,7 @@ view of the host works again when the service has been found. Requests of the ti
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
@@ -30,7 +31,7 @@ from typing import Any
 from monarch.actor import Actor, MonarchError, endpoint
 from monarch.extension import Request, serve
 from monarch.fs._daemon.socket_messages import Channel, ChannelError
-from monarch.fs._gather.bridge_request import BridgeRequest, Point
+from monarch.fs._gather.bridge_request import BridgeRequest, Point, Refusal
 from monarch.fs._gather.host_request import REQUESTS, decode, encode, peer_from
 from monarch.fs._kernel import connection
 from monarch.fs._relay.peer import Peer, PeerEnded, ask_peer, peer_here
@@ -71,6 +72,10 @@ class _Host:
         failed = decode(_ask(self.peer, encode(body))).body
         if "errno" in failed:
             raise FsError(failed["reason"], path=self.point.root, errno=failed["errno"])
+        if failed.get("file") and not self.point.directory:
+            raise FsError(
+                "a file cannot be shown at a mount point; a mesh with a dimension shows it below", path=self.point.root, errno=errno.ENOTDIR
+            )
 
     def find(self, finder: Peer) -> None:
         """Begins the subscription at the service that the host has now. Errors as of `open`."""
@@ -265,7 +270,7 @@ class Bridge:
             self._no_service(host)
             return
         if isinstance(found, Exception):
-            found = encode({"errno": 5, "reason": str(found)})
+            found = encode({"errno": errno.EIO, "reason": str(found)})
         host.heard, host.pinged = time.monotonic(), None
         del host.pending[call]
         self.counts["bytes"] += len(found)
@@ -316,7 +321,7 @@ class Bridge:
 
     def _fail(self, call: int, host: _Host) -> None:
         assert self._channel is not None
-        self._channel.queue({"call": call}, encode({"errno": 5, "reason": host.lost}))
+        self._channel.queue({"call": call}, encode({"errno": errno.EIO, "reason": host.lost}))
 
     def _search(self, host: _Host, now: float) -> None:
         host.searching, host.probed = True, now
@@ -350,9 +355,14 @@ class GatherBridge(Actor):
         self._bridge: Bridge | None = None
 
     @endpoint
-    async def open(self, request: BridgeRequest) -> None:
+    async def open(self, request: BridgeRequest) -> Refusal | None:
+        """Returns when it is mounted; an error of an endpoint would lose its type on the way."""
         self._bridge = Bridge(request)
-        await asyncio.to_thread(self._bridge.open)
+        try:
+            await asyncio.to_thread(self._bridge.open)
+        except FsError as e:
+            return Refusal(isinstance(e, MountBusyError), e.reason, e.errno or errno.EIO)
+        return None
 
     @endpoint
     async def counters(self) -> dict[str, int]:

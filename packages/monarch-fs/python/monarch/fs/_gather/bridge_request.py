@@ -18,6 +18,14 @@ class Point(NamedTuple):
     peer: Peer
 
 
+class Refusal(NamedTuple):
+    """Why a mount could not begin. `busy`: something else is mounted there."""
+
+    busy: bool
+    reason: str
+    errno: int
+
+
 class BridgeRequest(NamedTuple):
     """A gather mount. `cache_bytes` bounds the contents that are kept, `read_timeout` is in seconds."""
 

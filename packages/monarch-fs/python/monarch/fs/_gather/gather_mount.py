@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import atexit
 import contextvars
+import errno
 import logging
 import os
 import secrets
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -38,7 +38,8 @@ _END_SECONDS = 15.0
 # To find the service of a host that has lost it.
 _FIND_SECONDS = 10.0
 _log = logging.getLogger("monarch.fs")
-_open: weakref.WeakSet[GatherMount] = weakref.WeakSet()
+# Kept until they are closed, also where the caller drops them.
+_open: set[GatherMount] = set()
 
 
 def gather(
@@ -89,6 +90,7 @@ class GatherMount:
 
     def __init__(self, target: str, places: Sequence[_Place], cache_bytes: int) -> None:
         self.target = target
+        self.pid = os.getpid()
         self._closed = False
         missing = preflight.problems()
         if missing:
@@ -104,9 +106,13 @@ class GatherMount:
         try:
             self._procs = this_host().spawn_procs(name="gather")
             self._bridge: Any = self._procs.spawn("bridge", GatherBridge)
-            chosen = [Point(place.directory, place.root, peer) for place, peer in zip(places, _services(places), strict=True)]
+            chosen = [Point(place.directory, place.root, peer) for place, peer in zip(places, _services(places, target), strict=True)]
             request = BridgeRequest(target, chosen, _finder(places, target), cache_bytes, _READ_TIMEOUT)
-            self._bridge.open.call_one(request).get()
+            refusal = self._bridge.open.call_one(request).get()
+            if refusal is not None:
+                if refusal.busy:
+                    raise MountBusyError(refusal.reason, path=target)
+                raise FsError(refusal.reason, path=target, errno=refusal.errno)
         except BaseException:
             self._end()
             raise
@@ -151,12 +157,15 @@ class GatherMount:
         return f"GatherMount({self.target!r}{', closed' if self._closed else ''})"
 
 
-def _services(places: Sequence[_Place]) -> list[Peer]:
+def _services(places: Sequence[_Place], target: str) -> list[Peer]:
     """The services of all hosts; those of a mesh start at the same time."""
     found: dict[int, list[Peer]] = {}
     for place in places:
         if id(place.mesh) not in found:
-            found[id(place.mesh)] = [Peer(*peer) for peer in service(place.mesh, NAME).peer.call().get().values()]
+            try:
+                found[id(place.mesh)] = [Peer(*peer) for peer in service(place.mesh, NAME).peer.call().get().values()]
+            except MonarchError as e:
+                raise FsError(f"the hosts cannot be gathered: {e}", path=target) from e
     return [found[id(place.mesh)][place.rank] for place in places]
 
 
@@ -190,13 +199,16 @@ def _make(target: str) -> list[str]:
         path = os.path.dirname(path)
     os.makedirs(target, exist_ok=True)
     if not os.path.isdir(target):
-        raise FsError("the mount point is no directory", path=target, errno=20)
+        raise FsError("the mount point is no directory", path=target, errno=errno.ENOTDIR)
     return made
 
 
 @atexit.register
 def _close_all() -> None:
     for mount in list(_open):
+        if mount.pid != os.getpid():
+            # A forked child: the mount is its parent's.
+            continue
         try:
             mount.close(deadline=0.3)
         except Exception as e:

@@ -7,6 +7,7 @@ ends, with the client or without it, the server unmounts and ends.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import select
@@ -97,7 +98,10 @@ class GatherServer:
             self._leave()
 
     def _take(self, head: dict[str, Any], blob: bytes) -> None:
-        found = decode(blob)
+        try:
+            found = decode(blob)
+        except ValueError as e:
+            found = Answer({"errno": errno.EIO, "reason": f"malformed answer: {e}", "changes": None})
         if "call" in head:
             poll_loop.call_soon_threadsafe(lambda: self._waiting.pop(head["call"])(found))
         elif "changed" in head:

@@ -103,8 +103,7 @@ class GatheredTree:
         done: Waiter[Answer] = Waiter()
         self._hosts.ask(host, body, done.set_result)
         answer = await done
-        if "errno" in answer.body:
-            raise OSError(answer.body["errno"], answer.body.get("reason", ""))
+        _body(answer)
         return answer
 
     # What the kernel asks.
@@ -231,53 +230,47 @@ class GatheredTree:
         last_of_file = (attr.size - 1) // BLOCK
         first, last = offset // BLOCK, min((offset + size - 1) // BLOCK, last_of_file)
         ahead = node.window.after(first, last)
-        self._bring(node, version, range(first, last + 1))
-        self._bring(node, version, range(last + 1, min(last + ahead, last_of_file) + 1))
+        needed = self._blocks(node, version, range(first, last + 1))
+        self._blocks(node, version, range(last + 1, min(last + ahead, last_of_file) + 1))
         parts: list[bytes] = []
-        for number in range(first, last + 1):
-            data = self.cache.get(inode, number, version)
-            if data is None:
-                waiter = self._coming.get((inode, number, version))
-                if waiter is None:
-                    # It has come and had to give way already.
-                    self._bring(node, version, range(number, number + 1))
-                    waiter = self._coming[inode, number, version]
-                data = await waiter
+        for block in needed:
+            data = block if isinstance(block, bytes) else await block
             parts.append(data)
             if len(data) < BLOCK:
                 break
         start = offset - first * BLOCK
         return b"".join(parts)[start : start + size]
 
-    def _bring(self, node: LiveNode, version: Version, numbers: range) -> None:
-        """Asks for the blocks that are neither here nor under way."""
-        run: list[int] = []
+    def _blocks(self, node: LiveNode, version: Version, numbers: range) -> list[bytes | Waiter[bytes]]:
+        """The blocks, or where they will be; those that are neither here nor under way are asked for."""
+        found: list[bytes | Waiter[bytes]] = []
+        runs: list[list[int]] = []
         for number in numbers:
-            lacking = (node.inode, number, version) not in self._coming and self.cache.get(node.inode, number, version) is None
-            if run and (not lacking or len(run) == _BLOCKS_OF_READ):
-                self._fetch(node, version, run)
-                run = []
-            if lacking:
-                run.append(number)
-        if run:
+            block = self.cache.get(node.inode, number, version) or self._coming.get((node.inode, number, version))
+            if block is None:
+                block = self._coming[node.inode, number, version] = Waiter()
+                if not runs or runs[-1][-1] != number - 1 or len(runs[-1]) == _BLOCKS_OF_READ:
+                    runs.append([])
+                runs[-1].append(number)
+            found.append(block)
+        for run in runs:
             self._fetch(node, version, run)
+        return found
 
     def _fetch(self, node: LiveNode, version: Version, run: list[int]) -> None:
         assert node.attr is not None
         inode, asked = node.inode, time.monotonic()
-        waiters: list[Waiter[bytes]] = [Waiter() for _ in run]
-        for number, waiter in zip(run, waiters, strict=True):
-            self._coming[inode, number, version] = waiter
+        waiters = [self._coming[inode, number, version] for number in run]
 
         def then(answer: Answer) -> None:
             for number in run:
-                self._coming.pop((inode, number, version), None)
-            if "errno" in answer.body:
-                error = OSError(answer.body["errno"], answer.body.get("reason", ""))
+                del self._coming[inode, number, version]
+            try:
+                attr = attr_from(_body(answer)["attr"])
+            except (OSError, KeyError, TypeError) as e:
                 for waiter in waiters:
-                    waiter.set_exception(error)
+                    waiter.set_exception(e)
                 return
-            attr = attr_from(answer.body["attr"])
             if inode in self._nodes:
                 if attr.version != version:
                     # The reader gets the bytes of now; attributes follow.
@@ -336,6 +329,13 @@ class GatheredTree:
         for inode in inodes:
             self._nodes[inode].expire()
         self._invalidate(names, sorted(inodes))
+
+
+def _body(answer: Answer) -> Body:
+    """The content of an answer; `OSError` where the host has refused or is lost."""
+    if "errno" in answer.body:
+        raise OSError(answer.body["errno"], answer.body.get("reason", ""))
+    return answer.body
 
 
 def _joined(directory: bytes, name: bytes) -> bytes:

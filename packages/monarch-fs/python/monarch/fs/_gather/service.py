@@ -85,7 +85,7 @@ class GatherHost(Actor):
             at = next((host for job, host in client.places if job in own), 0)
             with suppress(MonarchError, LookupError, RuntimeError):
                 when_done(watch(ProcId(client.proc), HostId(at)), lambda _: self._close(token))
-        return encode({})
+        return encode({"file": os.path.isfile(root)})
 
     def _close(self, token: str) -> None:
         with self._lock:
