@@ -109,6 +109,48 @@ def test_a_mount_point_that_is_taken(source: Path, tmp_path: Path, target: str) 
         assert read(CONTENT, f"{target}/package/module.py") == "VALUE = 1"
 
 
+def test_two_mounts_of_a_program_are_counted(source: Path, target: str) -> None:
+    for first_closed in (0, 1):
+        pair = [mount(this_host(), source, target, pyc="as-is") for _ in range(2)]
+        for mounted in pair:
+            mounted.ready.get()
+        pair.pop(first_closed).close().get()
+        (source / "package" / "module.py").write_text(f"VALUE = '{secrets.token_hex()}'\n")
+        assert pair[0].refresh().get().changed == 1
+        assert read(CONTENT, f"{target}/package/module.py") == (source / "package" / "module.py").read_text().strip()
+        pair[0].complete().get()
+        pair[0].close().get()
+        assert not os.path.ismount(target)
+
+
+def test_a_mount_that_has_failed_cannot_be_refreshed(source: Path, target: str) -> None:
+    failed = mount(this_host(), source, f"{source}/weights/below")
+    for action in (failed.ready.get, lambda: failed.refresh().get(), lambda: failed.complete().get()):
+        with pytest.raises(OSError, match="weights"):
+            action()
+
+
+NO_ROOM = """
+import errno, subprocess, sys
+from monarch.actor import this_host
+from monarch.fs import FsError, mount
+source, target = sys.argv[1:]
+with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
+    try:
+        mounted.complete().get()
+    except FsError as e:
+        print(e.errno == errno.ENOSPC, str(e).splitlines()[0], e.hint)
+    subprocess.run(["cmp", f"{source}/weights", f"{target}/weights"], check=True, timeout=20)
+"""
+
+
+def test_a_store_without_room_is_named(source: Path, tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONARCH_FS_STORE_DIR", str(tmp_path / "store"))
+    monkeypatch.setenv("MONARCH_FS_STORE_BYTES", str(1 << 20))
+    printed = read(NO_ROOM, source, target)
+    assert printed.startswith(f"True {target} on ") and "bytes have no room in the store of the host raise `fs_store_bytes`" in printed
+
+
 def test_a_closed_mount_is_named(source: Path, target: str) -> None:
     mounted = mount(this_host(), source, target)
     mounted.ready.get()

@@ -101,8 +101,13 @@ def mount(source: str, target: str | None, meshes: tuple[str, ...], excluded: tu
     if fetch is not None:
         options["fetch"] = fetch
     config = {"source": source, "target": target, "meshes": list(meshes) or None, "options": options}
+    keeper = _keeper()
+    found = next((one for one in _kept(keeper, _MOUNT) if one.key == target), None)
+    if found is not None and {name: found.config.get(name) for name in config} != config:
+        # Another configuration would end the mount that is there before the new one is known to work.
+        raise click.ClickException(f"{found.config.get('source')} is mounted at {target}: `monarch umount {target}` first")
     with raised_here():
-        done = _keeper().serve(_MOUNT, target, config)
+        done = keeper.serve(_MOUNT, target, config)
     click.echo(f"{source} is mounted at {target} on {', '.join(done['generation'])}")
 
 

@@ -82,9 +82,9 @@ class StaleSourceError(FsError):
     __module__ = "monarch.fs"
     _default_code = "fs_stale"
 
-    def __init__(self, paths: Sequence[str], *, path: str = "") -> None:
+    def __init__(self, paths: Sequence[str], *, path: str = "", hint: str = "call refresh()") -> None:
         shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-        super().__init__(f"{len(paths)} files changed since the index: {shown}", path=path, hint="call refresh()", errno=errnos.ESTALE)
+        super().__init__(f"{len(paths)} files changed since the index: {shown}", path=path, hint=hint, errno=errnos.ESTALE)
         self.paths = list(paths)
 
 

@@ -78,10 +78,13 @@ class RefreshReport(NamedTuple):
 
 
 class FetchReport(NamedTuple):
-    """What came of bringing chunks to a host: those that are missing there, whether files have changed, and the last reason."""
+    """What came of bringing chunks to a host: those that are missing there, and why."""
 
     missing: list[bytes]
+    # Files have changed since the index.
     stale: bool
+    # The store has no room.
+    unstored: bool
     reason: str
 
 

@@ -8,16 +8,19 @@ read by the hosts when they need them (`Origin`), from the index of the source.
 from __future__ import annotations
 
 import contextvars
+import errno
 import fnmatch
 import logging
 import os
 import queue
 import secrets
+import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
@@ -74,7 +77,10 @@ def mount(
     `NotADirectoryError` and `PermissionError` about the source. `ready` raises `PreflightError`, `MountBusyError` or `FsError` with a table
     of the hosts; then nothing is mounted.
     """
-    place: str = os.path.abspath(os.fspath(source))
+    text = os.fsdecode(source)
+    if not text:
+        raise ValueError("the source is empty: name a directory")
+    place: str = os.path.abspath(text)
     found = os.stat(place)
     if not os.path.isdir(place):
         raise NotADirectoryError(20, os.strerror(20), place)
@@ -85,7 +91,7 @@ def mount(
         raise ValueError(f"target {path!r} is no absolute path")
     if fetch not in ("hot", "all", "demand"):
         raise ValueError(f"fetch is {fetch!r}: it is 'hot', 'all' or 'demand'")
-    if not read_timeout > 0:
+    if not isinstance(read_timeout, (int, float)) or not read_timeout > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"read_timeout is {read_timeout!r}: it is a number of seconds above 0")
     index = Index(place, exclude=exclude, gitignore=gitignore, pyc=pyc)
     return Mount(hosts, index, os.path.normpath(path), fetch, allow_other, float(read_timeout))
@@ -115,6 +121,7 @@ class Mount:
         self._table: Table | None = None
         self._eager: list[bytes] = []
         self._rollout = Rollout("")
+        self._warned: set[str] = set()
         self._closing: Future[None] | None = None
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.ready: Future[None] = self._ordered(f"the mount of {self.source} at {target}", self._open)
@@ -250,7 +257,7 @@ class Mount:
     def _request(self) -> OpenRequest:
         return OpenRequest(
             self._tree,
-            f"{place_here()}:{self.source}",
+            f"{self.source} of {socket.gethostname()} ({blake2b(place_here().encode(), digest_size=4).hexdigest()})",
             self.target,
             self._shown_table().encode(),
             [host.facts.peer for host in self._hosts],
@@ -294,7 +301,9 @@ class Mount:
     def _scanned(self) -> Scan:
         scan = self._index.scan()
         for warning in scan.warnings:
-            _log.warning("%s: %s", self.source, warning)
+            if warning not in self._warned:
+                self._warned.add(warning)
+                _log.warning("%s", warning)
         return scan
 
     def _keep(self, scan: Scan) -> None:
@@ -312,6 +321,7 @@ class Mount:
 
     def _refresh(self) -> RefreshReport:
         began = time.monotonic()
+        self.ready.get()
         self._return_lost()
         scan = self._scanned()
         old = self._shown_table()
@@ -450,6 +460,10 @@ class Mount:
             if isinstance(report, FetchReport):
                 if report.missing:
                     missing[name] = _bytes_of(table, set(report.missing))
+                    if report.unstored:
+                        text = f"{missing[name]} bytes have no room in the store of the host"
+                        hint = "raise `fs_store_bytes`, or free the disk of `fs_store_dir`"
+                        raise FsError(text, path=self.target, host=name, hint=hint, errno=errno.ENOSPC)
                     stale |= report.stale
                     lost.update(report.missing)
             elif isinstance(report, HostFailure):

@@ -11,7 +11,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -63,6 +63,9 @@ class FileService(Actor):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _fetch(self, target: str, tree: str, id: bytes) -> Future[Fetched]:
+        if tree not in self._mounts:
+            # The mount is used under another name too, which is closed.
+            tree = next((name for name, shown in self._mounts.items() if shown.request.target == target), tree)
         return self._exchange.fetch(tree, [id], urgent=True)
 
     @endpoint
@@ -76,7 +79,7 @@ class FileService(Actor):
         try:
             table = await asyncio.to_thread(Table.decode, request.table)
             self._join(request)
-            await asyncio.to_thread(self._store.pin, request.tree, table.chunk_ids())
+            await asyncio.to_thread(self._pin, request.tree, table.chunk_ids())
             options = MountOptions(allow_other=request.allow_other, read_timeout=request.read_timeout)
             owner = None if os.geteuid() == 0 else (os.geteuid(), os.getegid())
             asked = MountRequest(request.target, request.tree, request.source, request.table, options, owner)
@@ -85,8 +88,15 @@ class FileService(Actor):
             self._leave(request.tree)
             return _failure(e)
         self._mounts[request.tree] = _Shown(request, table)
-        self._in_background(self._bring(request.tree, request.eager))
+        self._in_background(request.tree, self._bring(request.tree, request.eager))
         return table.generation
+
+    def _pin(self, name: str, ids: Collection[bytes]) -> None:
+        try:
+            self._store.pin(name, ids)
+        except OSError as e:
+            # A full disk: there is nothing to pin, contents pass through.
+            _log.warning("the store %s: %s", self._store.folder, e)
 
     def _join(self, request: OpenRequest) -> None:
         own = self._exchange.peer()
@@ -105,35 +115,36 @@ class FileService(Actor):
     async def _bring(self, tree: str, ids: Sequence[bytes]) -> FetchReport:
         """Fetches chunks into the store, and their pages into the kernel."""
         missing: list[bytes] = []
-        stale, reason = False, ""
+        stale, unstored, reason = False, False, ""
         for at in range(0, len(ids), _BATCH):
             if tree not in self._mounts:
                 # Closed meanwhile: the rest is not wanted any more.
-                return FetchReport([], False, "")
+                return FetchReport([], False, False, "")
             batch = ids[at : at + _BATCH]
             absent = await asyncio.to_thread(self._store.missing, batch)
             try:
                 found = await self._exchange.fetch(tree, absent) if absent else None
             except (LookupError, OSError) as e:
-                return FetchReport([*missing, *ids[at:]] if tree in self._mounts else [], stale, str(e))
+                return FetchReport([*missing, *ids[at:]] if tree in self._mounts else [], stale, unstored, str(e))
             if found is not None:
                 missing += [*found.failed, *found.unstored]
                 for failure in found.failed.values():
                     stale, reason = stale or failure.stale, failure.reason
-                if found.unstored:
-                    reason = "the store has no room"
+                unstored = unstored or bool(found.unstored)
             if shown := self._mounts.get(tree):
                 with suppress(FsError, ValueError):
                     await asyncio.to_thread(self._daemon.push, shown.request.target, batch)
-        return FetchReport(missing, stale, reason)
+        return FetchReport(missing, stale, unstored, reason)
 
-    def _in_background(self, work: Coroutine[Any, Any, FetchReport], port: Port[FetchReport | HostFailure] | None = None) -> None:
+    def _in_background(
+        self, tree: str, work: Coroutine[Any, Any, FetchReport], port: Port[FetchReport | HostFailure] | None = None
+    ) -> None:
         async def run() -> None:
             try:
                 report = await work
                 if port is not None:
                     port.send(report)
-                if report.missing:
+                if report.missing and port is None and tree in self._mounts:
                     _log.warning("%d chunks could not be brought: %s", len(report.missing), report.reason)
             except Exception as e:
                 _log.exception("chunks could not be brought")
@@ -151,7 +162,7 @@ class FileService(Actor):
         if shown is None:
             port.send(HostFailure("failed", "it is not mounted", errno.ENOTCONN))
             return
-        self._in_background(self._bring(tree, sorted(shown.table.chunk_ids()) if ids is None else ids), port)
+        self._in_background(tree, self._bring(tree, sorted(shown.table.chunk_ids()) if ids is None else ids), port)
 
     @endpoint
     async def stage(self, tree: str, delta: bytes) -> str | HostFailure:
@@ -161,7 +172,7 @@ class FileService(Actor):
             return HostFailure("failed", "it is not mounted", errno.ENOTCONN)
         try:
             table = await asyncio.to_thread(patched, shown.table, delta)
-            await asyncio.to_thread(self._store.pin, _staged_pin(tree), new_chunks(shown.table, table))
+            await asyncio.to_thread(self._pin, _staged_pin(tree), new_chunks(shown.table, table))
             await asyncio.to_thread(self._daemon.stage, shown.request.target, delta)
         except (OSError, ValueError) as e:
             return _failure(e)
@@ -180,14 +191,14 @@ class FileService(Actor):
                 shown.table = table
         except (OSError, ValueError) as e:
             return _failure(e)
-        self._in_background(self._settle(tree, eager))
+        self._in_background(tree, self._settle(tree, eager))
         return generation
 
     async def _settle(self, tree: str, eager: list[bytes]) -> FetchReport:
         """After a switch: the chunks of the new table are pinned, and the changed ones brought."""
         report = await self._bring(tree, eager)
         if shown := self._mounts.get(tree):
-            await asyncio.to_thread(self._store.pin, tree, shown.table.chunk_ids())
+            await asyncio.to_thread(self._pin, tree, shown.table.chunk_ids())
             if not shown.staged:
                 self._store.unpin(_staged_pin(tree))
         return report
@@ -235,6 +246,10 @@ class FileService(Actor):
         """Unmounts; pids and commands of the processes that held the mount, if it had to be detached."""
         shown = self._mounts.pop(tree, None)
         if shown is None:
+            return []
+        if any(other.request.target == shown.request.target for other in self._mounts.values()):
+            # Another mount of this job shows the same there.
+            self._leave(tree)
             return []
         try:
             ended = await asyncio.to_thread(self._daemon.unmount, shown.request.target)

@@ -127,7 +127,7 @@ class _Push:
         failures = [failure for count in failed for failure in count.failures]
         if failures and not lost and all(failure.stale for failure in failures):
             paths = sorted({os.path.relpath(failure.path, self._target) for failure in failures})
-            raise StaleSourceError(paths, path=self._source)
+            raise StaleSourceError(paths, path=self._source, hint="push again when the source is at rest")
         lines = [f"  {line}" for line in lost]
         for count in failed:
             first = count.failures[0]
