@@ -178,6 +178,12 @@ def test_a_live_mount_is_not_stacked_upon(remote: Path, local: str) -> None:
         assert read("print(os.listdir(t))", local) == "['logs']"
 
 
+def test_two_views_at_a_time(remote: Path, local: str) -> None:
+    with gather(this_host(), str(remote), local), gather(this_host(), str(remote / "logs"), f"{local}-2"):
+        assert read("print(os.listdir(t), os.listdir(sys.argv[2]))", local, f"{local}-2") == "['logs'] ['out.log']"
+    assert not os.path.exists(local) and not os.path.exists(f"{local}-2")
+
+
 def test_a_busy_mount_is_detached(remote: Path, local: str) -> None:
     view = gather(this_host(), str(remote), local)
     argv = [sys.executable, "-S", "-c", "import os, sys\nos.chdir(sys.argv[1])\nprint('in', flush=True)\nsys.stdin.read()", local]
@@ -234,6 +240,20 @@ except OSError as e: print(errno.errorcode[e.errno])
 print(sorted(os.listdir(t + '/trainers')), open(t + '/trainers/hosts_0/rank').read())
 """
         assert read(script, local) == "EIO\n['hosts_0', 'hosts_1'] 0"
+
+
+def test_a_server_that_is_killed_is_replaced(remote: Path, local: str) -> None:
+    with gather(this_host(), str(remote), local) as view:
+        assert read("print(os.listdir(t))", local) == "['logs']"
+        os.kill(view.server_pid(), signal.SIGKILL)
+        script = """
+def names():
+    try: return os.listdir(t)
+    except OSError: return []
+print(until(names))
+"""
+        assert read(script, local) == "['logs']"
+    assert not os.path.ismount(local)
 
 
 def test_a_host_that_hangs_is_lost_and_returns(remote: Path, local: str) -> None:

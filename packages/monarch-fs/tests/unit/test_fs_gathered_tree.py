@@ -133,6 +133,15 @@ def test_a_lost_host_stays_listed(root: Path) -> None:
     assert done(view.tree.read(inode, 0, 9)) == b"content"
 
 
+def test_a_name_of_another_kind_is_another_inode(view: View, root: Path) -> None:
+    inode = view.inode("a/file")
+    (root / "file").unlink()
+    # A file system gives the number of a file that is gone to the next one.
+    (root / "file").symlink_to("elsewhere")
+    found = view.find("a/file").attr
+    assert found is not None and stat.S_ISLNK(found.mode) and found.inode != inode
+
+
 def test_read_ahead_doubles_and_one_byte_moves_one_block(view: View, root: Path) -> None:
     with (root / "large").open("wb") as file:
         file.truncate(100 * BLOCK + 5)
@@ -142,6 +151,9 @@ def test_read_ahead_doubles_and_one_byte_moves_one_block(view: View, root: Path)
     for at in range(4):
         assert len(done(view.tree.read(inode, at * BLOCK, BLOCK))) == BLOCK
     assert view.hosts.reads() == [(0, 1), (1, 1), (2, 1), (3, 2), (5, 3)]
+    for at in range(4, 60):
+        assert len(done(view.tree.read(inode, at * BLOCK, BLOCK))) == BLOCK
+    assert view.hosts.reads() == [(8, 5), (13, 9), (22, 17), (39, 11), (51, 5), (56, 17), (73, 17)]
     assert len(done(view.tree.read(inode, 100 * BLOCK, BLOCK))) == 5
     assert view.hosts.reads() == [(100, 1)]
     assert done(view.tree.read(inode, 200 * BLOCK, BLOCK)) == b""

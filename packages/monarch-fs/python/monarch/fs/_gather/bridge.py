@@ -41,6 +41,9 @@ LOST_SECONDS = 3.0
 PROBE_SECONDS = 1.0
 _TICK_SECONDS = 0.25
 _START_SECONDS = 30.0
+_END_SECONDS = 5.0
+# Servers that are started for one that was killed or has failed.
+_RESTARTS = 16
 # A host that has to be found again may start a service for it.
 _ANSWER_SECONDS = 20.0
 _SERVER = "monarch.fs._gather.gather_server"
@@ -118,6 +121,7 @@ class Bridge:
         self._failure: dict[str, Any] = {"reason": "the server of the mount has ended"}
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
+        self._restarts = 0
         self.counts = {"requests": 0, "bytes": 0}
 
     def open(self) -> None:
@@ -140,6 +144,17 @@ class Bridge:
         if failed:
             rows = "\n".join(f"  {key or 'the host'}: {str(e).splitlines()[0]}" for key, e in failed.items())
             raise FsError(f"{len(failed)} of {len(self._hosts)} hosts cannot be gathered\n{rows}", path=self.target)
+        self._start_server()
+        threading.Thread(target=self._run, name="monarch-gather-bridge", daemon=True).start()
+        if not self._started.wait(_START_SECONDS):
+            self.close(0.0)
+            raise FsError("the server of the mount does not start", path=self.target)
+        if self._failure:
+            self.close(0.0)
+            kind = MountBusyError if self._failure.get("busy") else FsError
+            raise kind(self._failure["reason"], path=self.target)
+
+    def _start_server(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             argv = [sys.executable, "-m", _SERVER, str(theirs.fileno())]
@@ -155,18 +170,46 @@ class Bridge:
             "read_timeout": self._request.read_timeout,
         }
         self._channel.queue(config)
-        threading.Thread(target=self._run, name="monarch-gather-bridge", daemon=True).start()
-        if not self._started.wait(_START_SECONDS):
-            self.close(0.0)
-            raise FsError("the server of the mount does not start", path=self.target)
-        if self._failure:
-            self.close(0.0)
-            kind = MountBusyError if self._failure.get("busy") else FsError
-            raise kind(self._failure["reason"], path=self.target)
+
+    @property
+    def server_pid(self) -> int:
+        return -1 if self._process is None else self._process.pid
+
+    def _server_ended(self) -> bool:
+        """Mounts anew where the server has failed; False where the mount was unmounted, or servers fail again and again."""
+        assert self._process is not None
+        assert self._channel is not None
+        try:
+            code = self._process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        with self._lock:
+            if code == 0 or self._closed or self._failure or self._restarts == _RESTARTS:
+                return False
+            kind = connection.mount_point(self.target).kind
+            if kind == "live":
+                # Another file system.
+                return False
+            self._restarts += 1
+            _log.warning("%s: its server has ended with the code %s; mounted anew", self.target, code)
+            for host in self._hosts:
+                host.epoch += 1
+                host.pending.clear()
+                host.pinged = None
+            self._channel.close()
+            if kind == "dead":
+                with suppress(FsError):
+                    connection.detach(self.target, lazy=True)
+            self._start_server()
+        return True
 
     def close(self, deadline: float) -> str:
         """Unmounts within this time in seconds, lazily in the end; what held the mount then, else empty."""
         busy = ""
+        with self._lock:
+            # No server is started from here on.
+            self._restarts = _RESTARTS
         if self._started.is_set() and not self._failure:
             for attempt in range(4):
                 try:
@@ -185,10 +228,10 @@ class Bridge:
         self._post(lambda: None)
         if self._process is not None:
             try:
-                self._process.wait(5)
+                self._process.wait(_END_SECONDS)
             except subprocess.TimeoutExpired:
                 self._process.send_signal(signal.SIGKILL)
-                self._process.wait(5)
+                self._process.wait(_END_SECONDS)
         for host in self._hosts:
             with suppress(PeerEnded):
                 ask_peer(host.peer, encode({"op": "close", "token": host.token}), lambda _: None)
@@ -210,7 +253,11 @@ class Bridge:
     def _run(self) -> None:
         try:
             while not self._closed:
-                self._turn()
+                try:
+                    self._turn()
+                except ChannelError:
+                    if not self._server_ended():
+                        raise
         except ChannelError as e:
             _log.debug("%s: %s", self.target, e)
         finally:
@@ -369,6 +416,11 @@ class GatherBridge(Actor):
         """Requests to the hosts and bytes of their answers."""
         assert self._bridge is not None
         return dict(self._bridge.counts)
+
+    @endpoint
+    async def server_pid(self) -> int:
+        assert self._bridge is not None
+        return self._bridge.server_pid
 
     @endpoint
     async def close(self, deadline: float) -> str:

@@ -141,6 +141,10 @@ class GatherMount:
         """Requests to hosts, and bytes of their answers."""
         return self._bridge.counters.call_one().get()
 
+    def server_pid(self) -> int:
+        """The process that answers the kernel."""
+        return self._bridge.server_pid.call_one().get()
+
     def _end(self) -> None:
         if self._procs is not None:
             with suppress(MonarchError, TimeoutError):

@@ -82,7 +82,7 @@ class GatheredTree:
 
     def _node_of(self, host: int, path: bytes, attr: RemoteAttr, asked: float) -> LiveNode:
         """The node of a name that a host has shown."""
-        key = ("directory", host, path) if attr.is_directory else ("file", host, *attr.identity)
+        key = ("directory", host, path) if attr.is_directory else ("file", host, *attr.identity, stat.S_IFMT(attr.mode))
         inode = self._numbers.get(key)
         node = self._add(host, path, key) if inode is None else self._nodes[inode]
         if node.path != path:
@@ -173,13 +173,25 @@ class GatheredTree:
         node = self._node(inode)
         if node.host < 0:
             if not after:
-                for child in list(node.children.values()):
-                    await self._shown_point(child)
+                await self._refresh_points(node)
             return self._points(node, after)
         if not after:
             asked = time.monotonic()
             node.list(await self._list(node), asked)
         return self._entries(node, after)
+
+    async def _refresh_points(self, node: LiveNode) -> None:
+        """Asks all hosts at once: the time to find several of them lost is the time for one."""
+        asked = time.monotonic()
+        answers: list[tuple[LiveNode, Waiter[Answer]]] = []
+        for child in node.children.values():
+            if child.host >= 0 and not child.is_fresh:
+                answers.append((child, Waiter()))
+                self._hosts.ask(child.host, {"op": "attr", "path": ""}, answers[-1][1].set_result)
+        for child, waiter in answers:
+            answer = await waiter
+            if "attr" in answer.body:
+                child.take(attr_from(answer.body["attr"]), asked)
 
     async def _list(self, node: LiveNode) -> list[tuple[bytes, RemoteAttr]]:
         found: list[tuple[bytes, RemoteAttr]] = []
@@ -231,7 +243,9 @@ class GatheredTree:
         first, last = offset // BLOCK, min((offset + size - 1) // BLOCK, last_of_file)
         ahead = node.window.after(first, last)
         needed = self._blocks(node, version, range(first, last + 1))
-        self._blocks(node, version, range(last + 1, min(last + ahead, last_of_file) + 1))
+        # Half of the window at once: a request for each block would cost more than its bytes.
+        if ahead and not self._has(node, version, min(last + max(ahead // 2, 1), last_of_file)):
+            self._blocks(node, version, range(last + 1, min(last + ahead, last_of_file) + 1))
         parts: list[bytes] = []
         for block in needed:
             data = block if isinstance(block, bytes) else await block
@@ -240,6 +254,9 @@ class GatheredTree:
                 break
         start = offset - first * BLOCK
         return b"".join(parts)[start : start + size]
+
+    def _has(self, node: LiveNode, version: Version, number: int) -> bool:
+        return (node.inode, number, version) in self._coming or self.cache.get(node.inode, number, version) is not None
 
     def _blocks(self, node: LiveNode, version: Version, numbers: range) -> list[bytes | Waiter[bytes]]:
         """The blocks, or where they will be; those that are neither here nor under way are asked for."""
