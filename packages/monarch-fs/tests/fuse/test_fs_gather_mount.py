@@ -242,6 +242,14 @@ print(sorted(os.listdir(t + '/trainers')), open(t + '/trainers/hosts_0/rank').re
         assert read(script, local) == "EIO\n['hosts_0', 'hosts_1'] 0"
 
 
+def test_a_client_outlives_the_bridge(remote: Path, local: str) -> None:
+    with gather(this_host(), str(remote), local):
+        os.kill(service(this_host(), "gather").pid.call_one().get(), signal.SIGKILL)
+        read("until(lambda: not os.path.ismount(t))", local)
+    with gather(this_host(), str(remote), local):
+        assert read("print(os.listdir(t))", local) == "['logs']"
+
+
 def test_a_server_that_is_killed_is_replaced(remote: Path, local: str) -> None:
     with gather(this_host(), str(remote), local) as view:
         assert read("print(os.listdir(t))", local) == "['logs']"
@@ -287,14 +295,14 @@ def test_a_file_as_a_root(remote: Path, local: str) -> None:
 
 
 def test_a_service_that_is_killed_is_found_again(remote: Path, local: str) -> None:
-    with gather(this_host(), str(remote), local):
-        pid = service(this_host(), "gather").pid.call_one().get()
+    with worker_hosts(1) as (hosts, _), gather(hosts, str(remote), local):
+        [pid] = service(hosts, "gather").pid.call().get().values()
         os.kill(pid, signal.SIGKILL)
         script = """
 def content():
-    try: return open(t + '/logs/out.log').read()
+    try: return open(t + '/hosts_0/logs/out.log').read()
     except OSError: return ""
 print(until(content))
 """
         assert read(script, local) == "first"
-        assert service(this_host(), "gather").pid.call_one().get() != pid
+        assert list(service(hosts, "gather").pid.call().get().values()) != [pid]

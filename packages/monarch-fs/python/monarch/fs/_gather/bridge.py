@@ -1,4 +1,4 @@
-"""The bridge between the server of a gather mount and the hosts: a proc on the machine of the client.
+"""The bridge between the server of a gather mount and the hosts: in the service on the machine of the client.
 
 The bridge is apart from the client, because a page fault on a mapped file of the mount holds the interpreter lock of the client's
 process, and apart from the server, because the server must answer the kernel while the bridge waits for a host. It passes answers on
@@ -11,7 +11,6 @@ view of the host works again when the service has been found. Requests of the ti
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import os
@@ -28,10 +27,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from monarch.actor import Actor, MonarchError, endpoint
+from monarch.actor import MonarchError
 from monarch.extension import Request, serve
 from monarch.fs._daemon.socket_messages import Channel, ChannelError
-from monarch.fs._gather.bridge_request import BridgeRequest, Point, Refusal
+from monarch.fs._gather.bridge_request import BridgeRequest, Point
 from monarch.fs._gather.host_request import REQUESTS, decode, encode, peer_from
 from monarch.fs._kernel import connection
 from monarch.fs._relay.peer import Peer, PeerEnded, ask_peer, peer_here
@@ -393,35 +392,3 @@ class Bridge:
         self._channel.queue({"changed": host.number}, encode({"changes": None}))
         for call in list(host.pending):
             self._send(host, call)
-
-
-class GatherBridge(Actor):
-    """The actor of the proc, one for each gather mount."""
-
-    def __init__(self) -> None:
-        self._bridge: Bridge | None = None
-
-    @endpoint
-    async def open(self, request: BridgeRequest) -> Refusal | None:
-        """Returns when it is mounted; an error of an endpoint would lose its type on the way."""
-        self._bridge = Bridge(request)
-        try:
-            await asyncio.to_thread(self._bridge.open)
-        except FsError as e:
-            return Refusal(isinstance(e, MountBusyError), e.reason, e.errno or errno.EIO)
-        return None
-
-    @endpoint
-    async def counters(self) -> dict[str, int]:
-        """Requests to the hosts and bytes of their answers."""
-        assert self._bridge is not None
-        return dict(self._bridge.counts)
-
-    @endpoint
-    async def server_pid(self) -> int:
-        assert self._bridge is not None
-        return self._bridge.server_pid
-
-    @endpoint
-    async def close(self, deadline: float) -> str:
-        return "" if self._bridge is None else await asyncio.to_thread(self._bridge.close, deadline)

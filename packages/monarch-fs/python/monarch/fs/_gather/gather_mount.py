@@ -1,8 +1,8 @@
 """`monarch.fs.gather`: directories of hosts as one live, read-only directory of the client.
 
-The client only starts and ends the mount: the bridge to the hosts is a proc on this machine, and the server of the mount a child of it, so
-a thread of the client that waits for the mount, also in a page fault, waits for no other thread of the client. When the client ends, in
-whatever way, its procs end, and the server unmounts.
+The client only starts and ends the mount: the bridge to the hosts is in the service on this machine, and the server of the mount is a child
+of it. So a thread of the client that waits for the mount, also in a page fault, waits for no other thread of the client. When the client
+ends, in whatever way, its services end, and the server unmounts.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import os
 import secrets
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from monarch.actor import HostMesh, MonarchError, this_host
 from monarch.extension import Request, serve, service
 from monarch.fs._daemon.mount_record import mount_key, remove_made
-from monarch.fs._gather.bridge import GatherBridge
 from monarch.fs._gather.bridge_request import BridgeRequest, Point
 from monarch.fs._gather.host_request import REQUESTS, decode, encode
 from monarch.fs._gather.point_key import point_key, points, remote_path
@@ -102,19 +100,17 @@ class GatherMount:
         if found.kind == "dead":
             connection.detach(target, lazy=True)
         self._made = _make(target)
-        self._procs: Any = None
         try:
-            self._procs = this_host().spawn_procs(name="gather")
-            self._bridge: Any = self._procs.spawn("bridge", GatherBridge)
+            self._bridge: Any = service(this_host(), NAME)
             chosen = [Point(place.directory, place.root, peer) for place, peer in zip(places, _services(places, target), strict=True)]
             request = BridgeRequest(target, chosen, _finder(places, target), cache_bytes, _READ_TIMEOUT)
-            refusal = self._bridge.open.call_one(request).get()
+            refusal = self._bridge.open_mount.call_one(request).get()
             if refusal is not None:
                 if refusal.busy:
                     raise MountBusyError(refusal.reason, path=target)
                 raise FsError(refusal.reason, path=target, errno=refusal.errno)
         except BaseException:
-            self._end()
+            remove_made(self._made)
             raise
         _open.add(self)
 
@@ -129,27 +125,21 @@ class GatherMount:
         self._closed = True
         _open.discard(self)
         try:
-            busy = self._bridge.close.call_one(deadline).get(timeout=deadline + _END_SECONDS)
+            busy = self._bridge.close_mount.call_one(self.target, deadline).get(timeout=deadline + _END_SECONDS)
             if busy:
                 _log.warning("%s: detached while it was in use: %s", self.target, busy)
         except (MonarchError, TimeoutError) as e:
             # The server unmounts when the bridge has ended.
             _log.warning("%s: closed without an answer of its bridge: %s", self.target, str(e).splitlines()[0])
-        self._end()
+        remove_made(self._made)
 
     def counters(self) -> dict[str, int]:
         """Requests to hosts, and bytes of their answers."""
-        return self._bridge.counters.call_one().get()
+        return self._bridge.mount_counters.call_one(self.target).get()
 
     def server_pid(self) -> int:
         """The process that answers the kernel."""
-        return self._bridge.server_pid.call_one().get()
-
-    def _end(self) -> None:
-        if self._procs is not None:
-            with suppress(MonarchError, TimeoutError):
-                self._procs.stop().get(timeout=_END_SECONDS)
-        remove_made(self._made)
+        return self._bridge.server_pid.call_one(self.target).get()
 
     def __enter__(self) -> Self:
         return self

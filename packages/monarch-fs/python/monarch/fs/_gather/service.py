@@ -7,6 +7,7 @@ requests. A "ping" is answered at once: a host with a slow disk is not a lost ho
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -16,10 +17,13 @@ from contextlib import suppress
 
 from monarch.actor import Actor, MonarchError, endpoint
 from monarch.extension import HostId, ProcId, Request, Service, places, serve, watch, when_done
+from monarch.fs._gather.bridge import Bridge
+from monarch.fs._gather.bridge_request import BridgeRequest, Refusal
 from monarch.fs._gather.file_server import FileServer
 from monarch.fs._gather.host_request import REQUESTS, answer, decode, encode, encode_changes, peer_from
 from monarch.fs._gather.watcher import Changed
 from monarch.fs._relay.peer import Peer, PeerEnded, ask_peer, peer_here
+from monarch.fs.errors import FsError, MountBusyError
 
 # Its name, as the entry point has it.
 NAME = "gather"
@@ -33,17 +37,48 @@ class GatherHost(Actor):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._servers: dict[str, FileServer] = {}
+        self._bridges: dict[str, Bridge] = {}
         self._pool = ThreadPoolExecutor(_THREADS, "monarch-gather")
         serve(REQUESTS, self._asked)
 
     @endpoint
-    def peer(self) -> Peer:
+    async def peer(self) -> Peer:
         """Where the requests go."""
         return peer_here(REQUESTS)
 
     @endpoint
-    def pid(self) -> int:
+    async def pid(self) -> int:
         return os.getpid()
+
+    # Gather mounts of a client on this machine. A service, and not a proc of the client: when it is killed, the client goes on.
+
+    @endpoint
+    async def open_mount(self, request: BridgeRequest) -> Refusal | None:
+        """Returns when it is mounted; an error of an endpoint would lose its type on the way."""
+        bridge = Bridge(request)
+        try:
+            await asyncio.to_thread(bridge.open)
+        except FsError as e:
+            return Refusal(isinstance(e, MountBusyError), e.reason, e.errno or errno.EIO)
+        self._bridges[request.target] = bridge
+        return None
+
+    @endpoint
+    async def close_mount(self, target: str, deadline: float) -> str:
+        """What held the mount when the deadline had passed, else empty."""
+        bridge = self._bridges.pop(target, None)
+        return "" if bridge is None else await asyncio.to_thread(bridge.close, deadline)
+
+    @endpoint
+    async def mount_counters(self, target: str) -> dict[str, int]:
+        """Requests to the hosts and bytes of their answers."""
+        bridge = self._bridges.get(target)
+        return {} if bridge is None else dict(bridge.counts)
+
+    @endpoint
+    async def server_pid(self, target: str) -> int:
+        bridge = self._bridges.get(target)
+        return -1 if bridge is None else bridge.server_pid
 
     def _asked(self, request: Request) -> bytes | None:
         try:
