@@ -22,6 +22,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -101,6 +102,13 @@ def _ask(peer: Peer, body: bytes) -> bytes:
     return answers[0]
 
 
+def _reported(bridge: weakref.ref[Bridge], number: int, request: Request) -> bytes:
+    found = bridge()
+    if found is not None:
+        found.reported(number, request.body)
+    return b""
+
+
 def _changes_of(token: str) -> str:
     return f"{REQUESTS}.{token}"
 
@@ -114,6 +122,7 @@ class Bridge:
         self._hosts = [_Host(number, point) for number, point in enumerate(request.points)]
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._events: deque[Callable[[], object]] = deque()
+        self._event_lock = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
         self._started = threading.Event()
@@ -125,8 +134,10 @@ class Bridge:
 
     def open(self) -> None:
         """Finds the hosts, and mounts. `FsError`, `MonarchError`."""
+        # A handler stays registered; the bridge goes.
+        bridge: weakref.ref[Bridge] = weakref.ref(self)
         for host in self._hosts:
-            serve(_changes_of(host.token), lambda change, host=host: self._changed(host, change))
+            serve(_changes_of(host.token), lambda change, number=host.number: _reported(bridge, number, change))
         failed: dict[str, BaseException] = {}
 
         def begin(host: _Host) -> None:
@@ -141,6 +152,8 @@ class Bridge:
         for thread in threads:
             thread.join()
         if failed:
+            self.close(0.0)
+            self._end_events()
             rows = "\n".join(f"  {key or 'the host'}: {str(e).splitlines()[0]}" for key, e in failed.items())
             raise FsError(f"{len(failed)} of {len(self._hosts)} hosts cannot be gathered\n{rows}", path=self.target)
         self._start_server()
@@ -239,13 +252,20 @@ class Bridge:
     # Events, on any thread.
 
     def _post(self, event: Callable[[], object]) -> None:
-        self._events.append(event)
-        os.eventfd_write(self._event, 1)
+        with self._event_lock:
+            if self._event >= 0:
+                self._events.append(event)
+                os.eventfd_write(self._event, 1)
 
-    def _changed(self, host: _Host, request: Request) -> bytes:
-        body = request.body
-        self._post(lambda: self._channel.queue({"changed": host.number}, body) if self._channel else None)
-        return b""
+    def reported(self, number: int, changes: bytes) -> None:
+        """Passes a report of a host on."""
+        self._post(lambda: self._channel.queue({"changed": number}, changes) if self._channel else None)
+
+    def _end_events(self) -> None:
+        with self._event_lock:
+            if self._event >= 0:
+                os.close(self._event)
+            self._event = -1
 
     # The thread of the bridge.
 
@@ -264,6 +284,7 @@ class Bridge:
             assert self._channel is not None
             self._channel.close()
             self._channel = None
+            self._end_events()
 
     def _turn(self) -> None:
         channel = self._channel
