@@ -33,7 +33,7 @@ WHEELS = {
     ),
     "monarch-jobs": ("monarch.job",),
     "monarch-rdma": ("monarch.rdma",),
-    "monarch-fs": ("monarch.fs", "monarch.remotemount"),
+    "monarch-fs": ("monarch.fs", "monarch.gather_mount", "monarch.remotemount"),
 }
 FOLDER = ROOT / "docs" / "api"
 

@@ -25,7 +25,7 @@ WHEELS = {
     "monarch_core": Allowed(("monarch/_core/", "monarch/actor/", "monarch/config/", "monarch/extension/"), 6 * MB, 15 * MB, "cp311-abi3-"),
     "monarch_jobs": Allowed(("monarch/job/",), MB, 2 * MB, "py3-none-any"),
     "monarch_rdma": Allowed(("monarch/rdma/",), MB, 2 * MB, "py3-none-any"),
-    "monarch_fs": Allowed(("monarch/fs/", "monarch/remotemount/"), MB, 2 * MB, "py3-none-any"),
+    "monarch_fs": Allowed(("monarch/fs/", "monarch/gather_mount/", "monarch/remotemount/"), MB, 2 * MB, "py3-none-any"),
     "monarch_suite": Allowed((), MB // 10, MB // 10, "py3-none-any"),
 }
 

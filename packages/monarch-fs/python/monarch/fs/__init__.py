@@ -1,5 +1,6 @@
 """Files of the client on every host, and files of the hosts on the client. The names here are the public ones."""
 
+from monarch.fs._gather.gather_mount import GatherMount, gather
 from monarch.fs._hosts.host_answer import HostMountStatus, MountStatus, RefreshReport
 from monarch.fs._hosts.mount import Mount, mount
 from monarch.fs._push.push import push
@@ -11,6 +12,7 @@ __all__ = [
     "Attr",
     "Entry",
     "FsError",
+    "GatherMount",
     "HostMountStatus",
     "Mount",
     "MountBackend",
@@ -24,6 +26,7 @@ __all__ = [
     "StaleSourceError",
     "StatFs",
     "TreeOperations",
+    "gather",
     "mount",
     "push",
 ]

@@ -21,6 +21,7 @@ _MODULES = {
     "monarch.job": "monarch-jobs",
     "monarch.rdma": "monarch-rdma",
     "monarch.fs": "monarch-fs",
+    "monarch.gather_mount": "monarch-fs",
     "monarch.remotemount": "monarch-fs",
 }
 _VERBS = {
