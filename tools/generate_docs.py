@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools import lazy_names, sizes
-from tools.project import CORE, JOBS, RDMA, ROOT
+from tools.project import CORE, FS, JOBS, RDMA, ROOT
 
 PAGES = {
     "docs/settings.md": "tools.gen_settings:text",
@@ -70,6 +70,7 @@ REGIONS = (
     _names(CORE, "monarch.extension", "monarch._core"),
     _names(JOBS, "monarch.job", "monarch.job"),
     _names(RDMA, "monarch.rdma", "monarch.rdma"),
+    _names(FS, "monarch.fs", "monarch.fs"),
 )
 
 
