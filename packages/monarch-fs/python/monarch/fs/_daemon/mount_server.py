@@ -27,6 +27,7 @@ from monarch.fs._daemon.error_message import error_head
 from monarch.fs._daemon.fetched_chunks import FetchedChunks
 from monarch.fs._daemon.mount_record import LINGER_SECONDS, STATE, TABLE, MountRecord, remove_made
 from monarch.fs._daemon.mounted_tree import MountedTree
+from monarch.fs._daemon.negotiated_backend import NegotiatedBackend
 from monarch.fs._daemon.numbering import Change
 from monarch.fs._daemon.socket_messages import Channel, ChannelError, Head, Message
 from monarch.fs._daemon.tree_state import TreeState
@@ -34,9 +35,7 @@ from monarch.fs._kernel import connection, poll_loop
 from monarch.fs._store.store import Store
 from monarch.fs._tree.difference import patched
 from monarch.fs._tree.node import PIECE_BYTES
-from monarch.fs._tree.operations import MountOptions
 from monarch.fs._tree.table import Table
-from monarch.fs.backends.pyfuse3 import Pyfuse3Backend
 from monarch.fs.errors import FsError
 
 # Seconds that a mount is served without a daemon.
@@ -44,16 +43,6 @@ ORPHAN_SECONDS = 10.0
 # Tables that are staged at once; the oldest goes.
 _MAX_STAGED = 4
 T = TypeVar("T")
-
-
-class _Backend(Pyfuse3Backend):
-    """Reports when the kernel has negotiated: from then on another server can take over."""
-
-    negotiated: Callable[[], None]
-
-    def set_read_ahead(self, options: MountOptions) -> None:
-        super().set_read_ahead(options)
-        self.negotiated()
 
 
 class MountServer:
@@ -72,7 +61,7 @@ class MountServer:
         self._table: Table | None = None
         threading.Thread(target=self._exchange, name="messages", daemon=True).start()
         self._tree = self._opened()
-        self._backend = _Backend(fuse, resumed=resumed)
+        self._backend = NegotiatedBackend(fuse, resumed=resumed)
         self._backend.negotiated = self._negotiated
 
     def _opened(self) -> MountedTree:

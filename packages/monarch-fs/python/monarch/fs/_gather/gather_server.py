@@ -18,25 +18,15 @@ import traceback
 from collections.abc import Callable
 from typing import Any, cast
 
+from monarch.fs._daemon.negotiated_backend import NegotiatedBackend
 from monarch.fs._daemon.socket_messages import Channel, ChannelError
 from monarch.fs._gather.gathered_tree import GatheredTree
 from monarch.fs._gather.host_request import Answer, Body, decode, decode_changes, encode
 from monarch.fs._kernel import connection, poll_loop
 from monarch.fs._tree.operations import MountOptions, TreeOperations
-from monarch.fs.backends.pyfuse3 import Pyfuse3Backend
 from monarch.fs.errors import FsError
 
 _READ_AHEAD = 128 << 10
-
-
-class _Backend(Pyfuse3Backend):
-    """Reports when the kernel has negotiated."""
-
-    negotiated: Callable[[], None]
-
-    def set_read_ahead(self, options: MountOptions) -> None:
-        super().set_read_ahead(options)
-        self.negotiated()
 
 
 class GatherServer:
@@ -52,12 +42,12 @@ class GatherServer:
         self.options = MountOptions(name="monarch-gather", immutable=False, read_ahead=_READ_AHEAD, read_timeout=config["read_timeout"])
         self.tree = GatheredTree(config["points"], self, config["cache_bytes"], lambda names, inodes: self._notices.put((names, inodes)))
         self._connection: connection.Connection | None = None
-        self._backend: _Backend | None = None
+        self._backend: NegotiatedBackend | None = None
 
     def run(self) -> None:
         self._connection = connection.open_connection(self.target, self.options)
         try:
-            self._backend = _Backend(self._connection.fd)
+            self._backend = NegotiatedBackend(self._connection.fd)
             self._backend.negotiated = self._negotiated
             poll_loop.run(self._backend.run(cast("TreeOperations", self.tree), self.target, self.options))
         except BaseException:

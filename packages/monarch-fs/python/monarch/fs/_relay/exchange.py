@@ -31,6 +31,7 @@ from monarch.fs._relay.chunk_protocol import (
     encode_request,
 )
 from monarch.fs._relay.failure import FetchFailure
+from monarch.fs._relay.handler import handled
 from monarch.fs._relay.peer import PREFIX, Peer, PeerEnded, ask_peer, is_near, peer_here
 from monarch.fs._relay.relay import Ask, Done, Relay, Serving
 from monarch.fs._relay.workers import Workers
@@ -97,7 +98,7 @@ class Exchange:
         # Contents of the answer that is being taken, of which the store had no room.
         self._unstored: dict[bytes, bytes | memoryview] = {}
         handler = weakref.WeakMethod(self._asked)
-        serve(self._name, lambda request: _handled(handler, request))
+        serve(self._name, lambda request: handled(handler, request))
         self._thread = threading.Thread(target=self._run, name="monarch-fs-relay", daemon=True)
         self._thread.start()
 
@@ -402,16 +403,6 @@ class Exchange:
 
 def _nothing() -> None:
     """The event of a deadline."""
-
-
-def _handled(handler: weakref.WeakMethod[Callable[[Request], None]], request: Request) -> None:
-    """A handler stays registered; the object that it is of may go."""
-    found = handler()
-    request.defer()
-    if found is None:
-        request.fail(b"it serves no more")
-    else:
-        found(request)
 
 
 __all__ = ["Exchange", "FetchFailure", "Fetched", "Peer"]

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 from monarch.extension import Request, serve
 from monarch.fs._relay.chunk_protocol import ANSWER_BYTES, ChunkAnswer, ChunkRequest, decode_request, encode_answer
 from monarch.fs._relay.failure import FetchFailure
+from monarch.fs._relay.handler import handled
 from monarch.fs._relay.peer import PREFIX, Peer, peer_here
 from monarch.fs._relay.workers import Workers
 
@@ -43,7 +44,7 @@ class Origin:
         self._sent: dict[str, int] = {}
         self._workers = Workers(2, "monarch-fs-origin")
         handler = weakref.WeakMethod(self._asked)
-        serve(self._name, lambda request: _handled(handler, request))
+        serve(self._name, lambda request: handled(handler, request))
 
     def peer(self) -> Peer:
         """Where hosts ask: the last of their upstreams."""
@@ -112,13 +113,3 @@ class Origin:
 def _failure(found: ReadFailed) -> FetchFailure:
     where = ", ".join(found.paths[:3])
     return FetchFailure(errno.EIO, f"{where}: {found.reason}" if where else found.reason, found.stale, final=True)
-
-
-def _handled(handler: weakref.WeakMethod[Callable[[Request], None]], request: Request) -> None:
-    """A handler stays registered; the object that it is of may go."""
-    found = handler()
-    request.defer()
-    if found is None:
-        request.fail(b"it serves no more")
-    else:
-        found(request)

@@ -151,7 +151,7 @@ class SegmentWriter:
         """Nothing is appended any more."""
         if self.is_open:
             self.is_open = False
-            with suppress(OSError):  # a full disk: whoever finds the index unlocked seals it
+            with suppress(OSError):  # a full disk: the process that finds the index unlocked seals it
                 _write(self._index.fd, record(_SEAL, 0, 0), self._records * RECORD_BYTES)
             fcntl.flock(self._index.fd, fcntl.LOCK_UN)
 
