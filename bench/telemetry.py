@@ -1,0 +1,181 @@
+"""What telemetry costs, and how fast it answers: on this machine, in one run.
+
+    python bench/telemetry.py [--rounds N] [PART...]
+
+Parts: price (calls, casts, spawns with telemetry off, on, and with every message), ingest (rows a second of one processor), merge (GROUP BY
+over 64 hosts of 100,000 rows each), answers (first answer after a start, point queries, stacks of 64 procs). All by default.
+
+Telemetry off and on alternate in each round, as the machine is shared; ratios are those of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import monarch.telemetry as telemetry
+from monarch.actor import Actor, endpoint, this_host
+
+CALLS, CASTS, SPAWNS, PROCS = 2000, 500, 50, 8
+HOSTS, ROWS = 64, 100_000
+
+
+class Echo(Actor):
+    """Gives back what it gets."""
+
+    @endpoint
+    def echo(self, value: bytes) -> int:
+        return len(value)
+
+
+def timed(work: Callable[[], Any], times: int) -> float:
+    """Microseconds of one, on average over so many."""
+    began = time.perf_counter()
+    for _ in range(times):
+        work()
+    return (time.perf_counter() - began) / times * 1e6
+
+
+def price(rounds: int) -> None:
+    """What programs pay."""
+    procs = this_host().spawn_procs({"procs": PROCS}, name="procs")
+    echo = procs.spawn("echo", Echo)
+    one = echo.slice(procs=0)
+    large = bytes(1 << 20)
+    works: dict[str, tuple[Callable[[], Any], int]] = {
+        "sync call": (lambda: one.echo.call_one(b"").get(), CALLS),
+        f"call on {PROCS} procs": (lambda: echo.echo.call(b"").get(), CASTS),
+        "1 MiB argument": (lambda: one.echo.call_one(large).get(), CASTS),
+        "spawn of an actor and a call": (lambda: procs.slice(procs=0).spawn("more", Echo).echo.call_one(b"").get(), SPAWNS),
+    }
+    found: dict[tuple[str, str], list[float]] = {}
+    for number in range(rounds + 1):
+        for level in ("off", "normal", "messages"):
+            running = None if level == "off" else telemetry.start(level=level)
+            for name, (work, times) in works.items():
+                took = timed(work, times)
+                if number:  # the first round is the first for everything
+                    found.setdefault((name, level), []).append(took)
+            if running is not None:
+                running.stop().get()
+    for name in works:
+        medians = {level: statistics.median(found[name, level]) for level in ("off", "normal", "messages")}
+        shown = ", ".join(f"{level} {median:.1f} us ({median / medians['off']:.3f})" for level, median in medians.items())
+        print(f"price | {name} | {shown}", flush=True)
+    procs.stop().get()
+
+
+def ingest(rounds: int) -> None:
+    """How many events one processor makes rows of: those of real calls, recorded once and taken again and again."""
+    from monarch.extension import events, member
+    from monarch.telemetry._collector.keeping import Keeping
+
+    procs = this_host().spawn_procs(name="busy")
+    echo = procs.spawn("echo", Echo)
+    batches: list[events.Batch] = []
+    observation = events.observe(batches.append)
+    for _ in range(20_000):
+        echo.echo.call_one(b"").get()
+    observation.stop()
+    procs.stop().get()
+    rates: list[float] = []
+    me = member()
+    for _ in range(rounds):
+        keeping = Keeping(me.job, me.host, me.hostname, me.proc, dict)
+        began = time.process_time()
+        for batch in batches:
+            batch.__dict__.pop("columns", None)
+            keeping.ingest.take(batch)
+        keeping.ingest.flush()
+        rates.append(sum(map(len, batches)) / (time.process_time() - began))
+    count = sum(map(len, batches))
+    print(
+        f"ingest | {count:,} events in {len(batches)} batches | {statistics.median(rates):,.0f} events a second of one processor",
+        flush=True,
+    )
+
+
+def merge(rounds: int) -> None:
+    """GROUP BY over many hosts: the part of one host, the merge of a group by its leader, and the end at the entry node."""
+    from importlib import import_module
+
+    from monarch.telemetry._collector.keeping import schemas
+    from monarch.telemetry._engine.questions import GROUP
+    from monarch.telemetry._sql import plan, wire
+
+    pa: Any = import_module("pyarrow")
+    sql = "SELECT endpoint, count(*) AS n, min(timestamp_us) AS first FROM messages GROUP BY endpoint ORDER BY n DESC LIMIT 20"
+    schema = schemas()["messages"]
+    rows = {
+        "id": pa.array(range(ROWS), pa.uint64()),
+        "timestamp_us": pa.array(range(ROWS), pa.int64()),
+        "from_actor_id": pa.array([1] * ROWS, pa.uint64()),
+        "to_actor_id": pa.array([2] * ROWS, pa.uint64()),
+        "endpoint": pa.array([f"endpoint_{n % 40}" for n in range(ROWS)]),
+        "port_index": pa.nulls(ROWS, pa.uint64()),
+    }
+    batch = pa.RecordBatch.from_arrays(list(rows.values()), schema=schema)
+    parts: list[float] = []
+    leaders: list[float] = []
+    ends: list[float] = []
+    size = 0
+    groups = HOSTS // GROUP
+    for _ in range(rounds):
+        made = plan.make(sql, schemas())
+        began = time.perf_counter()
+        shipped = wire.encode(plan.part(made, {"messages": (schema, [batch])}))
+        parts.append((time.perf_counter() - began) * 1e3)
+        began = time.perf_counter()
+        merged = wire.encode(plan.merge(made, [wire.decode(shipped, 1 << 26) for _ in range(GROUP)]))
+        leaders.append((time.perf_counter() - began) * 1e3)
+        size = len(merged) * groups
+        began = time.perf_counter()
+        table = plan.finish(made, [wire.decode(merged, 1 << 26) for _ in range(groups)])
+        ends.append((time.perf_counter() - began) * 1e3)
+        assert table.num_rows == 20 and table.column("n")[0].as_py() == HOSTS * ROWS // 40
+    times = (("part of a host", parts), (f"merge of {GROUP} parts", leaders), ("end", ends))
+    shown = ", ".join(f"{name} {statistics.median(found):.1f} ms" for name, found in times)
+    print(f"merge | GROUP BY over {HOSTS} hosts of {ROWS:,} rows | {shown}, {size / 1024:.0f} KiB into the entry node", flush=True)
+
+
+def answers(rounds: int) -> None:
+    """What a person waits for."""
+    procs = this_host().spawn_procs({"procs": 64}, name="many")
+    echo = procs.spawn("echo", Echo)
+    echo.echo.call(b"").get()
+    began = time.perf_counter()
+    running = telemetry.start()
+    started = time.perf_counter()
+    running.engine.query("SELECT count(*) FROM procs")
+    first = time.perf_counter()
+    print(f"answers | start of telemetry | {(started - began) * 1e3:.0f} ms; the first answer after it {(first - started) * 1e3:.0f} ms")
+    for name, sql in (
+        ("point query", "SELECT display_name FROM actors WHERE rank = 7 LIMIT 1"),
+        ("GROUP BY", "SELECT endpoint, count(*) FROM messages GROUP BY endpoint"),
+        ("live_actors()", "SELECT count(*) FROM live_actors('echo')"),
+    ):
+        took = statistics.median(timed(lambda sql=sql: running.engine.query(sql), 20) for _ in range(rounds))
+        print(f"answers | {name}, one host | {took / 1e3:.1f} ms", flush=True)
+    took = statistics.median(timed(lambda: telemetry.stacks(procs), 1) for _ in range(rounds))
+    print(f"answers | stacks of 64 procs, merged | {took / 1e3:.0f} ms", flush=True)
+    running.stop().get()
+    procs.stop().get()
+
+
+PARTS: dict[str, Callable[[int], None]] = {"price": price, "ingest": ingest, "merge": merge, "answers": answers}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
+    given = parser.parse_args()
+    for name in given.parts or PARTS:
+        PARTS[name](given.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What a running job does, asked in SQL: the public names. Each is loaded on first use."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch.telemetry._engine.query_engine import QueryEngine as QueryEngine
+    from monarch.telemetry._http.client import QueryEngineClient as QueryEngineClient
+    from monarch.telemetry._stacks.merged import StackReport as StackReport
+    from monarch.telemetry.errors import PartialAnswer as PartialAnswer
+    from monarch.telemetry.errors import QueryError as QueryError
+    from monarch.telemetry.errors import QueryLimit as QueryLimit
+    from monarch.telemetry.errors import QueryRejected as QueryRejected
+    from monarch.telemetry.errors import QueryTimeout as QueryTimeout
+    from monarch.telemetry.errors import TelemetryError as TelemetryError
+    from monarch.telemetry.running import Telemetry as Telemetry
+    from monarch.telemetry.running import query as query
+    from monarch.telemetry.running import record as record
+    from monarch.telemetry.running import stacks as stacks
+    from monarch.telemetry.running import start as start
+
+# Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
+_HOMES = {
+    "_engine.query_engine": ("QueryEngine",),
+    "_http.client": ("QueryEngineClient",),
+    "_stacks.merged": ("StackReport",),
+    "errors": ("PartialAnswer", "QueryError", "QueryLimit", "QueryRejected", "QueryTimeout", "TelemetryError"),
+    "running": ("Telemetry", "query", "record", "stacks", "start"),
+}
+# End of the generated table.
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+if not TYPE_CHECKING:  # type checkers go by the imports above
+    __all__ = [*sorted(_HOME)]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'monarch.telemetry' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"monarch.telemetry.{home}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME)

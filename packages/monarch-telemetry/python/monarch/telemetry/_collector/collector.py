@@ -1,0 +1,220 @@
+"""The service of each host: it reads the rings of the host's processes, and answers parts of questions over what it keeps.
+
+Rows are written every 0.2 s, and before each part of an answer. Parts are made on threads, so that no question waits for another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from monarch.actor import Actor, ActorError, SupervisionError, endpoint
+from monarch.extension import JobId, ProcId, Service, is_ending, member, places, seconds
+from monarch.extension.events import Observation, observe, recordings
+from monarch.telemetry._collector import process_actions
+from monarch.telemetry._collector.exporting import Exporting
+from monarch.telemetry._collector.keeping import Keeping, schemas
+from monarch.telemetry._collector.live import Live
+from monarch.telemetry._collector.options import Options
+from monarch.telemetry._collector.snapshots import Schedule
+from monarch.telemetry._sql import wire
+from monarch.telemetry._sql.context import version
+from monarch.telemetry._sql.functions import is_call
+from monarch.telemetry._sql.limits import Limits
+from monarch.telemetry._sql.plan import Plan, merge, part
+from monarch.telemetry.errors import QueryError
+
+_log = logging.getLogger("monarch.telemetry")
+_EVERY, _RESOURCES_EVERY = 0.2, 10.0
+# Questions that are worked on at the same time; others wait for one of these.
+_WORKERS = 8
+# How long a question waits for what was recorded before it, seconds.
+_LOOK = 0.5
+# How long a start waits until all processes of the host record, seconds.
+_BEGIN = 0.5
+# Below procs of the job: a process that is observed loses no time to its observer.
+_NICENESS = 10
+
+
+class Collector(Actor):
+    """One host of one job."""
+
+    def __init__(self, job: int) -> None:
+        os.nice(_NICENESS)
+        me = member()
+        self._job = JobId(job)
+        self._keeping = Keeping(JobId(job), me.host, me.hostname, me.proc, _jobs)
+        self._exporting = Exporting(self._keeping, JobId(job), me.hostname)
+        self._options: Options | None = None
+        self._live = Live(me.hostname, JobId(job), self._keeping.ingest)
+        self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="monarch-query")
+        self._stop = threading.Event()
+        self._schedule = Schedule()
+        self._sampling = min(_RESOURCES_EVERY, seconds("process_memory_metric_interval") or _RESOURCES_EVERY)
+        self._observation: Observation | None = None
+        threading.Thread(target=self._run, name="monarch-telemetry", daemon=True).start()
+
+    def _run(self) -> None:
+        sampled = 0.0
+        while not self._stop.wait(self._schedule.wait(time.time(), _EVERY)):
+            try:
+                self._keeping.ingest.flush()
+                if time.monotonic() - sampled >= self._sampling:
+                    sampled = time.monotonic()
+                    self._keeping.sample()
+                self._take_snapshot()
+                self._exporting.step()
+            except Exception:
+                if is_ending():
+                    return
+                # What could not be written is lost; the next look goes on.
+                _log.exception("rows of telemetry could not be written")
+
+    def _take_snapshot(self) -> None:
+        number, observation = self._schedule.due(time.time()), self._observation
+        if number is None or observation is None:
+            return
+        # An actor that the agent knows has a beginning that is known.
+        observation.look(_LOOK)
+        self._keeping.ingest.flush()
+        self._keeping.snapshot(number, self._live.state)
+
+    @endpoint
+    async def about(self) -> tuple[str, int, int, int, int]:
+        """The version of the library that plans, this collector's process with its pid, its host, and the name of that in the job."""
+        me = member()
+        return version(), int(me.proc), me.pid, int(me.host), int(dict(places()).get(self._job, me.host))
+
+    @endpoint
+    async def part(self, plan: str, limits: tuple[Any, ...], seconds: float) -> tuple[bytes, int]:
+        """A part of an answer, and how many rows its tables have. `seconds` are what is left for it."""
+        deadline = time.monotonic() + seconds
+        return await asyncio.get_running_loop().run_in_executor(self._workers, self._part, plan, Limits(*limits), deadline)
+
+    def _part(self, text: str, limits: Limits, deadline: float) -> tuple[bytes, int]:
+        plan = Plan.from_json(text, schemas())
+        # What was recorded before the question is part of the answer, unless the agent of this host does not answer.
+        if self._observation is not None:
+            self._observation.look(max(0.0, min(_LOOK, deadline - time.monotonic())))
+        calls = [name for name in plan.reads if is_call(name)]
+        tables = self._keeping.tables(name for name in plan.reads if not is_call(name))
+        if calls:
+            tables.update(self._live.tables(calls))
+        batches = part(plan, tables, limits=limits, deadline=deadline)
+        return wire.encode(batches), sum(batch.num_rows for _, held in tables.values() for batch in held)
+
+    @endpoint
+    async def gather(self, plan: str, limits: tuple[Any, ...], seconds: float, others: list[Any]) -> tuple[bytes, int, list[int]]:
+        """The parts of this host and of those of other collectors as one, and the places of collectors that have not answered."""
+        deadline = time.monotonic() + seconds
+        given = Limits(*limits)
+
+        async def of(other: Any) -> tuple[bytes, int] | None:
+            try:
+                return await asyncio.wait_for(_awaited(other.part.call_one(plan, limits, seconds)), deadline - time.monotonic())
+            except ActorError as error:
+                if isinstance(error.exception, QueryError):
+                    raise error.exception from None
+                return None
+            except (TimeoutError, SupervisionError, RuntimeError, OSError):
+                return None
+
+        mine = self._on_thread(lambda: self._part(plan, given, deadline))
+        found = await asyncio.gather(mine, *(of(other) for other in others))
+        came = [one for one in found if one is not None]
+
+        def merged() -> bytes:
+            parts = [wire.decode(data, given.memory) for data, _ in came]
+            return wire.encode(merge(Plan.from_json(plan, schemas()), parts, limits=given))
+
+        return await self._on_thread(merged), sum(scanned for _, scanned in came), [n for n, one in enumerate(found[1:]) if one is None]
+
+    @endpoint
+    async def stacks(self, procs: list[int] | None, native: bool, locals: bool) -> dict[str, object]:
+        """The report on the processes of this host, as `StackReport.to_json`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._workers, lambda: self._live.stacks(procs, native, locals).to_json())
+
+    @endpoint
+    async def read_stacks(self, pid: int, seconds: float) -> str:
+        """See `process_actions`."""
+        return await self._on_thread(lambda: process_actions.read_stacks(pid, seconds))
+
+    @endpoint
+    async def profile(self, pid: int, duration: float, rate: int, native: bool, threads: bool, nonblocking: bool) -> str:
+        """See `process_actions`."""
+        return await self._on_thread(lambda: process_actions.sample(pid, duration, rate, native, threads, nonblocking))
+
+    @endpoint
+    async def send_signal(self, pid: int, proc: int, number: int) -> str | None:
+        """See `process_actions`."""
+        return await self._on_thread(lambda: process_actions.send_signal(pid, proc, number))
+
+    async def _on_thread(self, work: Callable[[], Any]) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+
+    @endpoint
+    async def report(self, table: str, rows: list[dict[str, Any]]) -> None:
+        """Rows that only another process of the job has."""
+        self._keeping.report(table, rows)
+
+    @endpoint
+    async def configure(self, options: tuple[Any, ...], quiet: list[int], age: float) -> tuple[Any, ...]:
+        """Takes what is more of two sets of options, and gives the outcome. Messages to `quiet` are those of telemetry itself.
+
+        An observation that begins takes what was recorded in the last `age` seconds too.
+        """
+        wanted = Options(*options)
+        options = self._options = wanted if self._options is None else self._options.widened(wanted)
+        self._keeping.ingest.be_quiet_about(quiet)
+        self._keeping.configure(options)
+        # Before the first rows come.
+        await self._on_thread(lambda: self._exporting.follow(options))
+        # A `rest` may have come meanwhile, or more options, which then begin.
+        if self._options is options and options.level != "off" and self._observation is None:
+            self._keeping.ingest.begin(int((time.time() - age) * 1e6))
+            self._observation = observe(self._keeping.take, every=_EVERY)
+            await self._until_all_record(self._observation)
+        if self._observation is not None:
+            # Those of less than a look's time would follow each other without a pause.
+            self._schedule.every(max(float(options.snapshot_interval_secs), _EVERY))
+        return tuple(options)
+
+    async def _until_all_record(self, observation: Observation) -> None:
+        """Processes begin to record when they get the request: calls that follow a start are counted from the first one on.
+
+        One that is stopped begins when it goes on, and is not waited for.
+        """
+        deadline = time.monotonic() + _BEGIN
+        state = await self._on_thread(self._live.state)
+        running = {int(proc["uid"], 16) for proc in state["procs"] if proc["state"] == "running"} - {int(member().proc)}
+        while running - self._keeping.ingest.introduced() and time.monotonic() < deadline:
+            await self._on_thread(lambda: observation.look(max(0.0, deadline - time.monotonic())))
+
+    @endpoint
+    async def rest(self) -> None:
+        """Observes no more; what is kept stays."""
+        observation, self._observation, self._options = self._observation, None, None
+        self._schedule.every(None)
+        if observation is not None:
+            await asyncio.get_running_loop().run_in_executor(self._workers, observation.stop)
+            self._keeping.ingest.flush()
+            self._keeping.ingest.end()
+        await self._on_thread(self._exporting.rest)
+
+
+async def _awaited(future: Any) -> Any:
+    return await future
+
+
+def _jobs() -> dict[ProcId, JobId]:
+    return {recording.proc: recording.job for recording in recordings()}
+
+
+SERVICE = Service(Collector)

@@ -1,0 +1,240 @@
+"""What leaves a collector: the metrics of its host as rows, and all that OTEL_* variables ask for, to a receiver of OTLP.
+
+Each new batch of rows goes to the exporter, which never waits, after the entities that name its processes. Metrics are measured over the
+rows of this host. An error costs no rows of other tables: the row `telemetry.export` of `events` states it, once for each signal.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from monarch.extension import JobId
+from monarch.telemetry._arrow import pa, pc
+from monarch.telemetry._collector.keeping import Keeping, schemas
+from monarch.telemetry._collector.options import Options
+from monarch.telemetry._export.metric_sources import SOURCES, Window, computed, process_memory
+from monarch.telemetry._sql.context import Session
+from monarch.telemetry._sql.functions import mentioned
+from monarch.telemetry._tables.events import EVENTS
+
+if TYPE_CHECKING:
+    from monarch.telemetry._export.otlp import OtlpExporter
+
+_ENTITIES = ("hosts", "procs", "meshes")
+# How late rows may come, seconds: windows of metrics end so long ago, and each row is in one of them.
+_LATE = 2.0
+# Seconds between two measurements where metrics are not exported: endpoint_stats and resources have rows as often.
+_TABLES_EVERY = 10.0
+# A measurement is at most this part of the time.
+_SHARE = 0.05
+# What may still go to the receiver when telemetry is stopped, seconds.
+_REST = 2.0
+# How much older than the window of metrics its rows may be: those of endpoint_stats are.
+_OLDER_US = 30_000_000
+# The time of rows that are counted by it.
+_TIMED = {
+    "endpoint_stats": "window_us",
+    "snapshots": "snapshot_ts",
+    **dict.fromkeys(("messages", "sent_messages", "actor_status_events", "resources", "failures", "rdma_ops", "fs_events"), "timestamp_us"),
+}
+
+Start = Callable[..., "OtlpExporter | None"]
+
+
+class Exporting:
+    """Of one collector. `follow`, `step` and `rest` exclude each other."""
+
+    def __init__(
+        self, keeping: Keeping, job: JobId, host: str, *, start: Start | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._keeping, self._store, self._host, self._job = keeping, keeping.store, host, f"{int(job):016x}"
+        self._start, self._clock = start, clock
+        self._lock = threading.Lock()
+        self._options: Options | None = None
+        self._exporter: OtlpExporter | None = None
+        self._exports_metrics = False
+        self._exported = frozenset[str]()
+        # The variables of the last start, which may have failed.
+        self._asked: tuple[tuple[str, str], ...] = ()
+        self._stated: set[str] = set()
+        # Entities that have changed since the exporter got them.
+        self._changed = set[str](_ENTITIES)
+        self._handing = threading.Lock()
+        self._since_us = self._started_us = self._late_us()
+        self._due = self._memory_due = clock()
+        mine = mentioned(" ".join(source.sql for source in SOURCES), schemas())
+        self._measured = [name for name in mine if "(" not in name]
+
+    def follow(self, options: Options) -> None:
+        """Does from now on what these options ask for."""
+        with self._lock:
+            is_begin, self._options = self._options is None, options
+            if is_begin:
+                self._since_us = self._started_us = self._late_us()
+                # Not at once: a start is followed by questions that wait for its end.
+                self._due = self._clock() + options.metric_interval_secs
+                self._memory_due = self._clock()
+            if options.otel and options.otel != self._asked and options.level != "off" and self._exporter is None:
+                self._asked = options.otel
+                self._guarded("start", lambda: self._begin(options))
+
+    def _begin(self, options: Options) -> None:
+        from monarch.telemetry._export import otlp
+        from monarch.telemetry._export.otlp_settings import read
+
+        environment = dict(options.otel)
+        asked = read(environment)
+        for problem in asked.problems:
+            self._state(problem, problem)
+        base = {"host.name": self._host, "monarch.job": options.job or self._job}
+        self._exporter = (self._start or otlp.start)(base, environment=environment)
+        if self._exporter is None:
+            if asked.targets:
+                self._state("start", f"nothing is exported: the library or a receiver is missing ({otlp.HINT})")
+            return
+        self._exports_metrics, self._exported = "metrics" in asked.targets, frozenset(otlp.TABLES)
+        self._changed.update(_ENTITIES)
+        self._store.listener = self._hand_over
+
+    def _hand_over(self, table: str, batch: Any) -> None:
+        """The listener of the store: new rows, or None where an entity has changed."""
+        exporter = self._exporter
+        if exporter is None or (batch is None and table not in _ENTITIES):
+            return
+        if batch is None:
+            self._changed.add(table)
+            return
+        if table not in self._exported:
+            return
+        try:
+            with self._handing:
+                changed = [name for name in _ENTITIES if name in self._changed]
+                self._changed.difference_update(changed)
+                if changed:
+                    exporter.add(self._store.snapshot(changed))
+                exporter.add({table: [batch]})
+        except Exception as error:
+            # Without the listener this row does not come back here.
+            self._store.listener = None
+            self._state("rows", f"rows are not exported any more: {type(error).__name__}: {error}")
+
+    def step(self) -> None:
+        """What is due: a measurement of metrics, and what the exporter has failed to do."""
+        with self._lock:
+            options, now = self._options, self._clock()
+            if options is None or options.level == "off" or now < self._due:
+                return
+            self._guarded("measuring", lambda: self._measure(options))
+            interval = options.metric_interval_secs if self._exports_metrics else max(options.metric_interval_secs, _TABLES_EVERY)
+            ended = self._clock()
+            self._due = max(now + interval, ended + (ended - now) * (1 / _SHARE - 1))
+            self._guarded("status", self._look_at_exporter)
+
+    def rest(self) -> None:
+        """Exports what is there, and ends."""
+        with self._lock:
+            options, self._options = self._options, None
+            if options is not None and options.level != "off":
+                self._guarded("measuring", lambda: self._measure(options, last=True))
+                self._guarded("meters", self._keeping.ingest.metrics_now)
+            self._store.listener = None
+            exporter, self._exporter = self._exporter, None
+            self._exports_metrics, self._asked = False, ()
+            if exporter is not None:
+                self._guarded("end", lambda: exporter.close(_REST))
+
+    def _late_us(self) -> int:
+        return int((self._clock() - _LATE) * 1e6)
+
+    def _measure(self, options: Options, *, last: bool = False) -> None:
+        """`last`: no more rows come, so windows of all tables end now."""
+        until_us = int(self._clock() * 1e6) if last else self._late_us()
+        if until_us <= self._since_us:
+            return
+        window = Window(self._since_us, until_us, self._started_us)
+        # A measurement that fails is not made again: its rows may be what is wrong.
+        self._since_us = until_us
+        resource = {"host.name": self._host}
+        found = self._keeping.tables(self._measured)
+        session = Session(_near(found, window))
+        answers: dict[str, Any] = {}
+        for source in SOURCES:
+            asked = window._replace(until_us=until_us + source.lag_us) if last else window
+            answers[source.name] = session.frame(source.statement(asked)).to_arrow_table()
+        self._write(computed(answers, window, resource).items())
+        if self._clock() >= self._memory_due:
+            self._memory_due = self._clock() + options.memory_interval_secs
+            living = {place.name: place.pid for place in self._keeping.ingest.places.living().values() if place.name and place.pid}
+            self._write(process_memory(living, self._host, window, resource).items())
+
+    def _write(self, rows: Iterable[tuple[str, Any]]) -> None:
+        for table, batch in rows:
+            self._store.append(table, batch)
+
+    def _look_at_exporter(self) -> None:
+        if self._exporter is None:
+            return
+        status = self._exporter.status()
+        for signal, one in status.signals.items():
+            if one.error:
+                self._state(signal, one.error)
+            elif one.dropped_items or one.rejected_items:
+                self._state(signal, f"{one.dropped_items} rows were dropped, {one.rejected_items} rejected by the receiver")
+        if status.broken:
+            self._state("rows", "rows could not be encoded")
+        if status.dropped:
+            self._state("room", f"{status.dropped} rows had no room before they were encoded")
+
+    def _guarded(self, what: str, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self._state(what, f"{type(error).__name__}: {error}")
+
+    def _state(self, what: str, problem: str) -> None:
+        """A row of `events`, the first time."""
+        if what in self._stated:
+            return
+        self._stated.add(what)
+        thread = threading.current_thread()
+        row = {
+            "name": "telemetry.export",
+            "target": "monarch.telemetry",
+            "level": "warn",
+            "fields_json": json.dumps({"host": self._host, "what": what, "problem": problem}),
+            "timestamp_us": int(self._clock() * 1e6),
+            "thread_id": threading.get_native_id(),
+            "thread_name": thread.name,
+        }
+        self._store.append("events", pa.RecordBatch.from_pylist([row], schema=EVENTS.schema()))
+
+
+def _near(tables: dict[str, tuple[Any, list[Any]]], window: Window) -> dict[str, tuple[Any, list[Any]]]:
+    """The rows that statements about this window may read: tables keep an hour, a window is a second."""
+    since = window.since_us - _OLDER_US
+    kept = {name: _since(batches, _TIMED[name], since) if name in _TIMED else batches for name, (_, batches) in tables.items()}
+    # Of tables that are joined: what the few rows on the other side ask for.
+    states = _since(tables["message_status_events"][1], "timestamp_us", window.since_us)
+    failed = [batch.filter(pc.equal(batch.column("status"), "failed")) for batch in states]
+    kept["message_status_events"] = _matching(tables["message_status_events"][1], "message_id", failed)
+    kept["actor_nodes"] = _matching(tables["actor_nodes"][1], "snapshot_id", kept["snapshots"])
+    return {name: (schema, kept[name]) for name, (schema, _) in tables.items()}
+
+
+def _since(batches: list[Any], time: str, us: int) -> list[Any]:
+    """Without batches whose rows are all older."""
+    first = pa.scalar(us, pa.int64())
+    return [batch for batch in batches if batch.num_rows and pc.greater_equal(pc.max(batch.column(time)), first).as_py()]
+
+
+def _matching(batches: list[Any], column: str, others: list[Any]) -> list[Any]:
+    """The rows whose value is in the same column of the others."""
+    others = [batch.column(column) for batch in others if batch.num_rows]
+    if not others:
+        return []
+    wanted = pc.unique(pa.concat_arrays(others))
+    return [batch.filter(pc.is_in(batch.column(column), value_set=wanted)) for batch in batches]

@@ -1,0 +1,95 @@
+"""The files of the dashboard by the path of a URL.
+
+Only files that the folder has when it is first read can be served, so no path leads anywhere else. Paths of pages, which have no file,
+answer the page that all of them share.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+STATIC = Path(__file__).parent / "static"
+INDEX = "index.html"
+PAGES = ("overview", "topology", "explorer", "logs", "charts", "sql", "stacks", "timeline", "audit")
+# No inline script or style, nothing from another server, no frame around the page.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
+# The names of these files have a hash of their bytes.
+_HASHED = "assets/"
+
+
+class File(NamedTuple):
+    """`immutable` files have another name when their bytes change, so a browser may keep them."""
+
+    media: str
+    data: bytes
+    etag: str
+    immutable: bool
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of an answer with this file."""
+        return {
+            "Content-Type": self.media,
+            "ETag": self.etag,
+            "Cache-Control": "public, max-age=31536000, immutable" if self.immutable else "no-cache",
+            "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+        }
+
+
+class Files:
+    """The files of one folder, read once. Any thread."""
+
+    def __init__(self, folder: Path = STATIC) -> None:
+        paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()) if folder.is_dir() else []
+        self._files = {path.relative_to(folder).as_posix(): path for path in paths if path.suffix in _TYPES}
+        self._read: dict[str, File] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Paths below the folder, sorted."""
+        return tuple(self._files)
+
+    @property
+    def is_built(self) -> bool:
+        """Whether there is a dashboard: a checkout has none before its first build."""
+        return INDEX in self._files
+
+    def get(self, path: str) -> File | None:
+        """The file of the decoded path of a URL, the shared page for the path of a page, or None."""
+        name = path.removeprefix("/")
+        if name in ("", *PAGES) or name.split("/", 1)[0] in PAGES:
+            name = INDEX
+        # A name of `_files` is normal; the second condition keeps it so where the table is made otherwise.
+        if name not in self._files or posixpath.normpath(name) != name:
+            return None
+        found = self._read.get(name)
+        if found is None:
+            found = self._read[name] = self._load(name)
+        return found
+
+    def _load(self, name: str) -> File:
+        data = self._files[name].read_bytes()
+        etag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+        return File(_TYPES[Path(name).suffix], data, etag, name.startswith(_HASHED))
+
+
+@lru_cache(maxsize=1)
+def files() -> Files:
+    """The files of this wheel's dashboard."""
+    return Files()

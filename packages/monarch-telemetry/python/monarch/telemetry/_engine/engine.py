@@ -1,0 +1,183 @@
+"""Questions to the collectors of all hosts of a job: planned here, answered where the rows are, finished here.
+
+Each host has until 80 % of the time of a question to answer. One that does not is named in the coverage, and not waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import product
+from typing import Any
+
+from monarch.actor import ActorError, HostMesh, SupervisionError, this_host
+from monarch.extension import ServiceError, member
+from monarch.telemetry._asking import Answer
+from monarch.telemetry._collector.keeping import schemas
+from monarch.telemetry._collector.options import Options
+from monarch.telemetry._engine.host import Host, reason
+from monarch.telemetry._engine.own_rows import OwnRows
+from monarch.telemetry._engine.questions import GROUP, RESTART, Part, Questions
+from monarch.telemetry._sql import plan as planning
+from monarch.telemetry._sql.coverage import Coverage, Missing, Stage
+from monarch.telemetry._sql.limits import DEFAULT, Limits
+from monarch.telemetry._sql.plan import Plan, PlanMismatch
+from monarch.telemetry._stacks.merged import StackReport
+from monarch.telemetry.errors import PartialAnswer, QueryTimeout, TelemetryError
+
+# The part of the time of a question that hosts have.
+_SHARE = 0.8
+
+
+class Engine:
+    """Asks the collectors of these hosts, and of the host of this process. Any thread."""
+
+    def __init__(self, meshes: Mapping[str, HostMesh], options: Options, *, alone: bool = False, group: int = GROUP) -> None:
+        """`alone`: without the host of this process. Above `group` hosts, parts of answers are merged on the way, so many at a time."""
+        self._group = group
+        self.options = options
+        self.own = OwnRows(float(options.retention_secs))
+        arguments, quiet = {"job": int(member().job)}, set[int]()
+        self._hosts = [Host(one, name, arguments, options, quiet) for mesh, hosts in meshes.items() for name, one in _singles(mesh, hosts)]
+        for name, hosts in meshes.items():
+            self.own.know_mesh(arguments["job"], name, hosts.extent)
+        # What this process records is on its own host, which may be none of the job's.
+        if not alone:
+            self._hosts.append(Host(this_host(), "client", arguments, options, quiet))
+
+    @property
+    def hosts(self) -> list[Host]:
+        return self._hosts
+
+    def start(self) -> None:
+        """Starts the collectors, all at the same time. `TelemetryError` if none of them starts; one that does not is missing in answers."""
+        errors: list[BaseException] = []
+
+        def begin(host: Host) -> None:
+            try:
+                host.start()
+            except Exception as error:
+                errors.append(error)
+
+        _at_once([lambda host=host: begin(host) for host in self._hosts])
+        if len(errors) == len(self._hosts):
+            raise TelemetryError(f"no collector has started: {errors[0]}") from errors[0]
+        # Several meshes may have the same hosts, and this process may be on one of them.
+        self._hosts = list({host.proc or host: host for host in reversed(self._hosts)}.values())[::-1]
+        # Only now all collectors are known, to each of them.
+        quiet = [host.proc for host in self._hosts if host.proc]
+        for future in [host.start().configure.call_one(tuple(self.options), quiet, 0.0) for host in self._hosts if host.proc]:
+            future.get(timeout=RESTART)
+        other = next((host for host in self._hosts if host.proc and host.running != self.options), None)
+        if other is not None:
+            text = f"telemetry of {other.name} goes on with {other.running}, which has more than {self.options}"
+            warnings.warn(text, UserWarning, stacklevel=3)
+        names = {host.host: host.name_in_job for host in self._hosts if host.proc}
+        self.own.know_hosts(self.ask("SELECT * FROM hosts").table.to_pylist(), names)
+
+    def stacks(self, procs: list[int] | None, *, native: bool = False, locals: bool = False, timeout: float = 10.0) -> StackReport:
+        """The stacks of these processes, None: of all, merged. A host that does not answer in `timeout` seconds is named in the report."""
+        deadline = time.monotonic() + timeout
+        found: list[StackReport] = []
+        asked: list[tuple[Host, Any]] = []
+        for host in self._hosts:
+            try:
+                handle = host.start(RESTART)
+                asked.append((host, handle.stacks.call_one(procs, native, locals)))
+            except Exception as error:
+                found.append(StackReport.of_missing_host(host.name, reason(error)))
+        for host, future in asked:
+            try:
+                found.append(StackReport.from_json(future.get(timeout=max(0.0, deadline - time.monotonic()))))
+            except TimeoutError:
+                found.append(StackReport.of_missing_host(host.name, "no answer in time"))
+            except Exception as error:
+                found.append(StackReport.of_missing_host(host.name, reason(error)))
+        return StackReport.merge(found)
+
+    def rest(self, timeout: float | None = None) -> None:
+        """The collectors observe no more, and keep what they have. One whose host was lost has ended already."""
+        self.own.stop()
+        asked: list[Any] = []
+        for host in self._hosts:
+            if host.proc:
+                with suppress(ServiceError, SupervisionError, TelemetryError, TimeoutError):
+                    asked.append(host.start(timeout).rest.call_one())
+        for future in asked:
+            with suppress(ActorError, SupervisionError, ServiceError, TimeoutError):
+                future.get(timeout=timeout)
+
+    def ask(self, sql: str, *, timeout: float | None = None, require_all: bool = False, limits: Limits = DEFAULT) -> Answer:
+        """See `Asking`."""
+        return self._answer(sql, timeout, require_all, limits, cut=True)
+
+    def _answer(self, sql: str, timeout: float | None, require_all: bool, limits: Limits, *, cut: bool) -> Answer:
+        began = time.monotonic()
+        seconds = limits.seconds if timeout is None else min(timeout, limits.seconds)
+        plan = planning.make(sql, schemas(), limits=limits, cut=cut)
+        planned = time.monotonic()
+        try:
+            parts, missing = ({}, ()) if plan.way == "local" else self._parts(plan, limits, began + seconds * _SHARE)
+            own = planning.part(plan, self.own.tables(plan.reads), limits=limits, deadline=began + seconds)
+        except PlanMismatch:
+            if not cut:
+                raise
+            return self._answer(sql, timeout, require_all, limits, cut=False)
+        came = time.monotonic()
+        if missing and not parts and plan.way != "local":
+            reasons = "; ".join(f"{one.host}: {one.reason}" for one in missing)
+            raise QueryTimeout(f"no host has answered in {seconds:g} s ({reasons})", stage="parts", missing=[one.host for one in missing])
+        table = planning.finish(plan, [*(one.batches for one in parts.values()), own], limits=limits, deadline=began + seconds)
+        ended = time.monotonic()
+        rows = sum(batch.num_rows for one in parts.values() for batch in one.batches)
+        stages = (
+            Stage("plan", 0, 1, 0, (planned - began) * 1e3),
+            Stage("finish", 0, 1, table.num_rows, (ended - came) * 1e3),
+            *([Stage("hosts", 1, len(parts), rows, (came - planned) * 1e3)] if plan.way != "local" else []),
+        )
+        asked = 0 if plan.way == "local" else len(self._hosts)
+        scanned = sum(one.scanned for one in parts.values())
+        coverage = Coverage(
+            asked, sum(one.hosts for one in parts.values()), missing, scanned, elapsed_ms=(ended - began) * 1e3, stages=stages
+        )
+        if plan.kind == "analyze":
+            table = coverage.stages_table()
+        answer = Answer(coverage.on(table), coverage)
+        if missing and require_all:
+            raise PartialAnswer({one.host: one.reason for one in missing}, table=answer.table)
+        return answer
+
+    def _parts(self, plan: Plan, limits: Limits, deadline: float) -> tuple[dict[str, Part], tuple[Missing, ...]]:
+        """What the hosts have answered by the deadline, and those that have not. Above `group` hosts, parts of several come as one."""
+        ask = Questions(plan.to_json(), limits, deadline, self._has_ended)
+        size = self._group
+        if plan.way in {"states", "rows"} and len(self._hosts) > size:
+            groups = [self._hosts[at : at + size] for at in range(0, len(self._hosts), size)]
+            left = ask.leaders(groups)
+        else:
+            left = self._hosts
+        ask.each(left)
+        return ask.found, tuple(Missing(host, reason) for host, reason in ask.missing.items())
+
+    def _has_ended(self, host: Host, error: BaseException) -> None:
+        self.own.note("telemetry.collector_ended", "warn", host=host.name, reason=reason(error), lost="its history")
+
+
+def _singles(mesh: str, hosts: HostMesh) -> list[tuple[str, HostMesh]]:
+    """Each host of a mesh, with its name and place."""
+    labels = hosts.extent.labels
+    if not labels:
+        return [(mesh, hosts)]
+    points = product(*(range(size) for size in hosts.extent.sizes))
+    return [(f"{mesh}{list(point)}", hosts.slice(**dict(zip(labels, point, strict=True)))) for point in points]
+
+
+def _at_once(actions: list[Callable[[], None]]) -> None:
+    threads = [threading.Thread(target=action) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,40 @@
+"""The engine as programs have it: statements in, Arrow tables out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monarch.telemetry._arrow import pa
+from monarch.telemetry._asking import Asking
+from monarch.telemetry._sql.limits import DEFAULT
+
+# Of an answer that is read batch by batch: the rows and bytes that one answer may have are no limit.
+_ENDLESS = DEFAULT._replace(rows=1 << 62, bytes=1 << 62)
+
+
+class QueryEngine:
+    """Answers SQL over all processes of the job: docs/sql.md has the tables. Any thread."""
+
+    __module__ = "monarch.telemetry"
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    def query(self, sql: str, *, timeout: float | None = None) -> Any:
+        """The answer as a `pyarrow.Table`; `table.schema.metadata[b"coverage"]` states as JSON which hosts have answered.
+
+        `timeout` is in seconds, 10 at most. `QueryError` for a statement that is wrong, `QueryRejected` for one that does anything but
+        read, `QueryLimit` for an answer of more than 100,000 rows or 64 MiB, `QueryTimeout` where no host has answered in time.
+        """
+        return self._asking.ask(_checked(sql), timeout=timeout).table
+
+    def query_stream(self, sql: str) -> Any:
+        """The answer as a `pyarrow.RecordBatchReader`, without a limit of rows and bytes."""
+        table = self._asking.ask(_checked(sql), limits=_ENDLESS).table
+        return pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
+
+
+def _checked(sql: object) -> str:
+    if not isinstance(sql, str):
+        raise TypeError(f"query({sql!r}): expected a statement, a str, not {type(sql).__name__}")
+    return sql

@@ -1,0 +1,118 @@
+"""One question to many hosts: asked of each, or of a leader of each group of hosts, which merges the parts of its group.
+
+A leader answers for hosts that it could not reach with the reason. A leader that fails costs its group nothing: each host of it is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from monarch.actor import ActorError, SupervisionError
+from monarch.telemetry._engine.host import Host, reason
+from monarch.telemetry._sql import wire
+from monarch.telemetry._sql.limits import Limits
+from monarch.telemetry.errors import QueryError
+
+# How long a collector may take to start, seconds, where a question finds that it has ended.
+RESTART = 5.0
+# Hosts whose parts are merged at a time, and the parts of the time that a leader and its members have.
+GROUP, _LEADERS, _MEMBERS = 16, 0.6, 0.5
+
+
+class Part(NamedTuple):
+    """What came from a host, or from a group: `hosts` have answered."""
+
+    batches: list[Any]
+    scanned: int
+    hosts: int = 1
+
+
+class Questions:
+    """`plan` is asked until `deadline`, a time of the monotonic clock. `ended` is called with each collector that has ended."""
+
+    def __init__(self, plan: str, limits: Limits, deadline: float, ended: Callable[[Host, BaseException], None]) -> None:
+        self._plan, self._limits, self._deadline, self._ended = plan, limits, deadline, ended
+        self.found: dict[str, Part] = {}
+        self.missing: dict[str, str] = {}
+
+    def _left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def _started(self, host: Host) -> Any:
+        """The handle of a host, None where its collector does not start."""
+        try:
+            return host.start(max(0.1, min(RESTART, self._left())))
+        except Exception as error:
+            self.missing[host.name] = reason(error)
+            return None
+
+    def each(self, hosts: Sequence[Host]) -> None:
+        """Asks these hosts, all at the same time."""
+        asked = [
+            (host, handle, handle.part.call_one(self._plan, tuple(self._limits), self._left()))
+            for host in hosts
+            if (handle := self._started(host)) is not None
+        ]
+        again: list[Host] = []
+        for host, handle, future in asked:
+            try:
+                self._take(host, future)
+            except SupervisionError as error:
+                if host.ended(handle):
+                    self._ended(host, error)
+                again.append(host)
+        for host in again:
+            # The agent starts the collector again, with what the rings still have.
+            handle = self._started(host)
+            if handle is not None:
+                try:
+                    self._take(host, handle.part.call_one(self._plan, tuple(self._limits), self._left()))
+                except SupervisionError as error:
+                    self.missing[host.name] = reason(error)
+
+    def _take(self, host: Host, future: Any) -> None:
+        """Waits for a part. `QueryError` where the question is wrong, `SupervisionError` where the collector has ended."""
+        try:
+            data, scanned = future.get(timeout=self._left())
+            self.found[host.name] = Part(wire.decode(data, self._limits.memory), scanned)
+        except TimeoutError:
+            self.missing[host.name] = "no answer in time"
+        except SupervisionError:
+            raise
+        except QueryError:
+            raise
+        except ActorError as error:
+            if isinstance(error.exception, QueryError):
+                raise error.exception from None
+            self.missing[host.name] = reason(error.exception or error)
+        except (RuntimeError, OSError) as error:
+            self.missing[host.name] = reason(error)
+
+    def leaders(self, groups: Sequence[Sequence[Host]]) -> list[Host]:
+        """Asks the first host of each group for the parts of all; the hosts of groups that have to be asked one by one."""
+        asked: list[tuple[Sequence[Host], Any]] = []
+        left: list[Host] = []
+        for hosts in groups:
+            handles = [(host, handle) for host in hosts if (handle := self._started(host)) is not None]
+            if len(handles) < 2:
+                left += [host for host, _ in handles]
+                continue
+            members = [host for host, _ in handles]
+            others = [handle for _, handle in handles[1:]]
+            asked.append((members, handles[0][1].gather.call_one(self._plan, tuple(self._limits), self._left() * _MEMBERS, others)))
+        for hosts, future in asked:
+            try:
+                data, scanned, unreached = future.get(timeout=self._left() * _LEADERS)
+                part = Part(wire.decode(data, self._limits.memory), scanned, len(hosts) - len(unreached))
+            except ActorError as error:
+                if isinstance(error.exception, QueryError):
+                    raise error.exception from None
+                left += hosts
+            except (TimeoutError, SupervisionError, RuntimeError, OSError):
+                left += hosts
+            else:
+                self.found[hosts[0].name] = part
+                left += [hosts[place + 1] for place in unreached]
+        return left

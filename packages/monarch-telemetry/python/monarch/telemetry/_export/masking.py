@@ -1,0 +1,240 @@
+"""Secrets in texts: which parts of a text are masked before it leaves the job.
+
+Masked are: values behind a name that means a secret (`HF_TOKEN=…`, `"password": …`, `--api-key …`), credentials in URLs, authorization
+and cookie headers, tokens with a well-known prefix, private keys, printed environments, and values of secret variables of an environment
+that is given. A value that is masked for no reason costs less than one that is not; but words of language models (`max_tokens`,
+`eos_token`, `token_count`) stay, since logs of training are full of them.
+
+Masking a masked text changes nothing. The time is linear in the length of the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+MASK = "***"
+# A shorter value of a variable is too likely to be a part of a word.
+_SHORTEST_VALUE = 6
+# JSON that is nested deeper is masked as text.
+_DEEPEST = 50
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+# Any of these words in a name, unless the name ends with one of _HARMLESS_ENDS.
+_ANYWHERE = frozenset({"password", "passwd", "passphrase", "pwd", "secret", "secrets", "credential", "credentials", "apikey"})
+# The name ends with one of these.
+_AT_END = frozenset({"token", "authorization", "cookie", "cookies", "signature", "sig", "jwt", "auth"})
+# The name ends with one of these and `key`.
+_KEYS = frozenset({"api", "access", "private", "secret", "auth", "session", "ssh", "encryption", "signing", "account", "master", "license"})
+_HARMLESS_ENDS = frozenset(
+    {"file", "path", "dir", "folder", "name", "names", "id", "ids", "count", "length", "len", "type", "kind", "size", "expiry", "version"}
+)
+# Tokens of language models.
+_MODEL_TOKENS = frozenset(
+    {"eos", "bos", "pad", "unk", "mask", "sep", "cls", "next", "per", "last", "first", "prev", "special", "image", "num", "max", "min"}
+    | {"stop", "start", "end", "begin", "new", "unexpected", "fim", "ms", "us", "s"}
+)
+
+# A part of every name of a secret; the name is around it.
+_KEYWORD = re.compile(r"pass(?:w|phrase)|pwd|secret|credential|token|key|auth|cookie|sig|jwt", re.IGNORECASE | re.ASCII)
+_NAME_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
+_NAME_REST = re.compile(r"[A-Za-z0-9_.\-]*")
+# What separates a name from its value.
+_SEPARATOR = re.compile(r"(?:\\*[\"'])?[ \t]{0,3}(?:=>|:=|=|:)[ \t]{0,3}")
+# The same for an option of a command line, also in the text of a Python list.
+_OPTION_SEPARATOR = re.compile(r"[ \t]{1,3}(?!-)|\\*[\"'],[ \t]{0,3}(?=[\"'])")
+_HEADER = re.compile(r"(?:proxy-)?authorization|(?:set-)?cookie", re.IGNORECASE)
+_OPENED = re.compile(r"[bBrRuU]{0,2}(\\*[\"'])")
+_BARE = re.compile(r"(?:(?:bearer|basic|token|digest|negotiate)[ \t]{1,3})?((?:[^\s&\"'<>,;)}\]]|[,;)}\]](?=[^\s\"'&<>]))+)", re.IGNORECASE)
+_LINE = re.compile(r"[^\r\n\"']+")
+_NOTHING = re.compile(r"(?:none|null|true|false|nil|undefined)?(?![^\s,;)}\]])", re.IGNORECASE)
+_SHORT_NUMBER = re.compile(r"[0-9.]{1,7}(?![^\s,;)}\]])")
+
+_URL = re.compile(r"(?<![A-Za-z0-9])([A-Za-z][A-Za-z0-9+.\-]{0,30}://)([^\s/?#\"'<>]{1,2048})@")
+_BEARER = re.compile(r"(?<![A-Za-z0-9])(bearer[ \t]{1,3})(?!token\b)[A-Za-z0-9\-._~+/=]{8,}", re.IGNORECASE)
+_KNOWN = re.compile(
+    r"(?<![A-Za-z0-9_])(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_\-]{16,}|hf_[A-Za-z0-9]{20,}"
+    r"|sk-[A-Za-z0-9_\-]{20,}|xox[abeoprs]-[A-Za-z0-9\-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_\-]{30,}|ya29\.[A-Za-z0-9_\-]{20,}"
+    r"|npm_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_\-]{30,}|dapi[a-f0-9]{32}|SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}"
+    r"|eyJ[A-Za-z0-9_\-]{5,}\.eyJ[A-Za-z0-9_\-]{5,}\.[A-Za-z0-9_\-]*)"
+)
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?:[^-]|-(?!----END))*(?:-----END[A-Z0-9 ]{0,60}-{0,5})?")
+# The body of a key, which a log has line by line. A digest has no letters of both cases.
+_KEY_LINE = re.compile(r"(?m)^(?=.*[A-Z])(?=.*[a-z])(?=.*[0-9])[A-Za-z0-9+/]{64}$")
+_ENVIRON = re.compile(r"environ\(\{(.*?)(?:\}\)|\Z)", re.DOTALL)
+_ENVIRON_VALUE = re.compile(r"(:[ \t]{0,3})('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?)", re.DOTALL)
+_ENVIRONMENTS = frozenset({"env", "environ", "environment"})
+
+# A text without any of these is not masked; RE2 and Python read it alike.
+_SUSPECT = (
+    r"(?i)passw|passphrase|pwd|secret|credential|token|key|authorization|cookie|sig|jwt|auth|bearer|://|environ"
+    r"|gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abeoprs]-|AKIA|ASIA|AIza|ya29|npm_|pypi-|dapi|SG\.|eyJ|[A-Za-z0-9+/]{64}"
+)
+_SUSPECT_TEXT = re.compile(_SUSPECT)
+
+
+def is_secret(name: str) -> bool:
+    """Whether a value of this name (a variable, setting, key or parameter) is a secret, by the words of the name."""
+    words = [word.lower() for word in _WORDS.findall(name)]
+    if not words:
+        return False
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if last in _HARMLESS_ENDS:
+        return False
+    if _ANYWHERE.intersection(words) or "".join(words).endswith("apikey"):
+        return True
+    if last == "token":
+        return before not in _MODEL_TOKENS
+    return last in _AT_END or (last == "key" and before in _KEYS) or (last == "tokens" and before in {"access", "auth", "api", "refresh"})
+
+
+class Masking:
+    """Masks texts. `values` are secrets that are masked wherever they occur, besides what is found by its form."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        long = sorted({value for value in values if len(value) >= _SHORTEST_VALUE and value.strip("*")}, key=len, reverse=True)
+        self._values = re.compile("|".join(map(re.escape, long))) if long else None
+
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str]) -> Masking:
+        """A masking that knows the values of the secret variables of an environment."""
+        return cls(value for name, value in environ.items() if is_secret(name))
+
+    def text(self, text: str) -> str:
+        """The text with `***` in the place of each secret."""
+        if self._values is not None:
+            text = self._values.sub(MASK, text)
+        return text if _SUSPECT_TEXT.search(text) is None else self._suspect(text)
+
+    def _suspect(self, text: str) -> str:
+        """A text that may have a secret, found by its form."""
+        text = _PRIVATE_KEY.sub(f"{MASK} PRIVATE KEY {MASK}", text)
+        text = _KEY_LINE.sub(MASK, text)
+        text = _ENVIRON.sub(_without_environment, text)
+        if "://" in text:
+            text = _URL.sub(_without_credentials, text)
+        text = _BEARER.sub(rf"\g<1>{MASK}", text)
+        text = _KNOWN.sub(MASK, text)
+        # Last: the parts of a masked token are no names.
+        return _pairs(text)
+
+    def named(self, name: str, value: str) -> str:
+        """The value of a variable, setting or parameter of this name: wholly masked where the name means a secret, else as a text."""
+        return MASK if value and is_secret(name) else self.text(value)
+
+    def json(self, text: str) -> str:
+        """JSON with secrets masked, as JSON; where nothing is masked, the same text. What is no JSON is masked as a text."""
+        if self._values is None and _SUSPECT_TEXT.search(text) is None and '"env' not in text:
+            return text
+        try:
+            found = json.loads(text)
+            masked = self._value(found, _DEEPEST)
+            return text if masked == found else json.dumps(masked)
+        except (ValueError, RecursionError):
+            return self.text(text)
+
+    def _value(self, value: Any, depth: int) -> Any:
+        if depth == 0:
+            raise ValueError("nested too deep")
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, list):
+            return [self._value(one, depth - 1) for one in cast("list[Any]", value)]
+        if isinstance(value, dict):
+            return {self.text(name): self._field(name, one, depth - 1) for name, one in cast("dict[str, Any]", value).items()}
+        return value
+
+    def _field(self, name: str, value: Any, depth: int) -> Any:
+        if value is None or isinstance(value, bool):
+            return value
+        if is_secret(name) and not (name.lower().endswith("token") and isinstance(value, int) and abs(value) < 10_000_000):
+            return MASK
+        if name.lower() in _ENVIRONMENTS and isinstance(value, dict):
+            return {self.text(one): MASK for one in cast("dict[str, Any]", value)}
+        return self._value(value, depth)
+
+    def column(self, column: Any, *, is_json: bool = False) -> Any:
+        """A text column (`pyarrow.Array` or `ChunkedArray` of strings) with its values masked; the same object where none was."""
+        from importlib import import_module
+
+        from monarch.telemetry._arrow import pa
+
+        pc: Any = import_module("pyarrow.compute")
+        # What is suspect has been found for the whole column, unless there are values that occur anywhere.
+        mask = self.json if is_json else self.text if self._values is not None else self._suspect
+        different = pc.drop_null(pc.unique(column))
+        if self._values is None:
+            suspect = pc.match_substring_regex(different, _SUSPECT)
+            different = pc.filter(different, pc.or_(suspect, pc.match_substring(different, '"env')) if is_json else suspect)
+        before: list[str] = different.to_pylist()
+        after = [mask(text) for text in before]
+        changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+        if not changed:
+            return column
+        olds, news = zip(*changed, strict=True)
+        at = pc.index_in(column, value_set=pa.array(olds, pa.string()))
+        return pc.if_else(pc.is_null(at), column, pc.take(pa.array(news, pa.string()), at))
+
+
+def _without_credentials(match: re.Match[str]) -> str:
+    scheme, credentials = match[1], match[2]
+    user, colon, _ = credentials.partition(":")
+    if colon:
+        return f"{scheme}{user}:{MASK}@"
+    # A user without a password is public for ssh, and a token for HTTP.
+    return f"{scheme}{MASK}@" if scheme.lower().startswith("http") else match[0]
+
+
+def _without_environment(match: re.Match[str]) -> str:
+    return match[0].replace(match[1], _ENVIRON_VALUE.sub(lambda value: f"{value[1]}{value[2][0]}{MASK}{value[2][0]}", match[1]), 1)
+
+
+def _pairs(text: str) -> str:
+    """The text with the values masked that stand behind names of secrets."""
+    parts: list[str] = []
+    done = at = 0
+    while (keyword := _KEYWORD.search(text, at)) is not None:
+        start = keyword.start()
+        while start > at and text[start - 1] in _NAME_LETTERS:
+            start -= 1
+        rest = _NAME_REST.match(text, keyword.end())
+        at = keyword.end() if rest is None else rest.end()
+        name = text[start:at]
+        separator = _SEPARATOR.match(text, at) or (_OPTION_SEPARATOR.match(text, at) if name.startswith("--") else None)
+        if separator is None or not is_secret(name):
+            continue
+        found = _value_at(text, separator.end(), name)
+        if found is not None:
+            parts += (text[done : found[0]], MASK)
+            done = at = found[1]
+    parts.append(text[done:])
+    return "".join(parts)
+
+
+def _value_at(text: str, at: int, name: str) -> tuple[int, int] | None:
+    """Where the value that begins here has its secret; None where it has none."""
+    opened = _OPENED.match(text, at)
+    if opened is not None:
+        end = _closed(text, opened.end(), opened[1])
+        return (opened.end(), end) if end > opened.end() else None
+    if _NOTHING.match(text, at) or (name.lower().endswith("token") and _SHORT_NUMBER.match(text, at)):
+        return None
+    if _HEADER.fullmatch(name.strip("-.")):
+        found = _LINE.match(text, at)
+        return found.span() if found else None
+    found = _BARE.match(text, at)
+    return found.span(1) if found else None
+
+
+def _closed(text: str, at: int, quote: str) -> int:
+    """Where the quoted value ends that begins here: before its closing quote, or at the end of the text."""
+    while (end := text.find(quote, at)) >= 0:
+        escapes = end
+        while escapes > 0 and text[escapes - 1] == "\\":
+            escapes -= 1
+        if (end - escapes) % 2 == 0 or len(quote) > 1:
+            return end
+        at = end + 1
+    return len(text)

@@ -1,0 +1,196 @@
+"""Metric rows, summed up: deltas become totals since the start, and of gauges and totals the last one counts.
+
+Prometheus and most receivers of OTLP want totals. A collector keeps one `Totals`, adds each row once, and exports `batches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from json import dumps, loads
+from math import isfinite
+from typing import Any, Literal, NamedTuple
+
+from monarch.telemetry._tables.metrics import METRIC_GAUGES, METRIC_HISTOGRAMS, METRIC_SUMS
+
+Kind = Literal["gauge", "sum", "histogram"]
+_KINDS: dict[str, Kind] = {"metric_gauges": "gauge", "metric_sums": "sum", "metric_histograms": "histogram"}
+_MOST_SERIES = 20_000
+_MOST_BOUNDS = 256
+_FORMS = ("f64", "i64", "u64")
+
+
+class Key(NamedTuple):
+    """What makes a series: attributes are JSON texts, as in the rows."""
+
+    kind: Kind
+    name: str
+    unit: str
+    scope: str
+    attributes: str
+    resource: str
+    monotonic: bool
+
+
+@dataclass(slots=True)
+class Series:
+    """The state of a series; times in microseconds since the epoch. `value` is the sum of a histogram, None where it is not known."""
+
+    start_us: int
+    last_us: int
+    value: float | None = None
+    count: int = 0
+    least: float | None = None
+    most: float | None = None
+    # Of a histogram: measurements by the upper bound of their bucket, and those above.
+    buckets: dict[float, int] = field(default_factory=dict[float, int])
+    above: int = 0
+    # Whether a row has come since `batches` last had the series.
+    fresh: bool = True
+
+
+class Totals:
+    """Series by their key. `dropped` counts rows that were malformed or had no room. One thread at a time."""
+
+    def __init__(self, most_series: int = _MOST_SERIES) -> None:
+        self.dropped = 0
+        self._most = most_series
+        self._series: dict[Key, Series] = {}
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    def series(self) -> Iterator[tuple[Key, Series]]:
+        """In the order in which they came."""
+        yield from self._series.items()
+
+    def add(self, rows: Mapping[str, Iterable[Any]]) -> None:
+        """Adds batches of `metric_gauges`, `metric_sums` and `metric_histograms`, by the name of the table."""
+        for table, kind in _KINDS.items():
+            for batch in rows.get(table, ()):
+                names = batch.schema.names
+                for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    if not self._row(kind, dict(zip(names, values, strict=True))):
+                        self.dropped += 1
+
+    def forget(self, before_us: int) -> None:
+        """Drops series that had no row since then: those of processes that have ended."""
+        for key in [key for key, one in self._series.items() if one.last_us < before_us]:
+            del self._series[key]
+
+    def _row(self, kind: Kind, row: dict[str, Any]) -> bool:
+        value = value_of(row, "value" if kind == "gauge" else "sum")
+        if kind != "histogram" and value is None:
+            return False
+        found: tuple[list[float], list[int]] | None = histogram(row) if kind == "histogram" else ([], [])
+        if found is None:
+            return False
+        monotonic = bool(row["is_monotonic"]) if kind == "sum" else kind == "histogram"
+        key = Key(kind, row["name"], row["unit"], row["scope_name"], row["attributes_json"], row["resource_attributes_json"], monotonic)
+        time, start = row["timestamp_us"], row["start_timestamp_us"] or row["timestamp_us"]
+        series = self._series.get(key)
+        if series is None:
+            if len(self._series) >= self._most:
+                return False
+            series = self._series[key] = Series(start, time)
+        elif kind == "gauge" or row["temporality"] != "delta":
+            if time < series.last_us:
+                return True  # an older one adds nothing
+        if kind == "gauge":
+            series.value, series.last_us, series.fresh = value, time, True
+            return True
+        if row["temporality"] != "delta":
+            series = self._series[key] = Series(start, time)
+        return _added(series, row, value, found, time)
+
+    def batches(self, until_us: int, *, fresh_gauges: bool = False) -> dict[str, Any]:
+        """Cumulative rows of all series, dated `until_us`, and gauges with the time at which they were measured.
+
+        `fresh_gauges` leaves out gauges that had no row since the last call.
+        """
+        from monarch.telemetry._arrow import pa
+
+        tables = {"gauge": METRIC_GAUGES, "sum": METRIC_SUMS, "histogram": METRIC_HISTOGRAMS}
+        rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in tables}
+        for key, one in self._series.items():
+            if key.kind != "gauge" or one.fresh or not fresh_gauges:
+                rows[key.kind].append(_row(key, one, until_us))
+            one.fresh = False
+        return {table.name: pa.RecordBatch.from_pylist(rows[kind], schema=table.schema()) for kind, table in tables.items() if rows[kind]}
+
+
+def _added(series: Series, row: dict[str, Any], value: float | None, found: tuple[list[float], list[int]], time: int) -> bool:
+    bounds, counts = found
+    if len(series.buckets.keys() | {*bounds}) > _MOST_BOUNDS:
+        return False
+    series.last_us = max(series.last_us, time)
+    if value is not None:
+        series.value = (series.value or 0) + value
+    if counts:
+        for bound, count in zip(bounds, counts, strict=False):
+            series.buckets[bound] = series.buckets.get(bound, 0) + count
+        series.above += counts[-1]
+        series.count += sum(counts)
+        for least in _numbers(row, "min"):
+            series.least = least if series.least is None else min(series.least, least)
+        for most in _numbers(row, "max"):
+            series.most = most if series.most is None else max(series.most, most)
+    return True
+
+
+def histogram(row: Mapping[str, Any]) -> tuple[list[float], list[int]] | None:
+    """Bounds and counts of a row of `metric_histograms`; without buckets the count alone. None for buckets that are malformed."""
+    try:
+        bounds, counts = loads(row["bounds_json"] or "[]"), loads(row["bucket_counts_json"] or "[]")
+        if not counts and not bounds:
+            return [], [row["count"]]
+        bounds, counts = [float(one) for one in bounds], [int(one) for one in counts]
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return None
+    rises = all(map(isfinite, bounds)) and all(low < high for low, high in zip(bounds, bounds[1:], strict=False))
+    fits = len(counts) == len(bounds) + 1 and min(counts) >= 0 and sum(counts) == row["count"]
+    return (bounds, counts) if rises and fits else None
+
+
+def value_of(row: Mapping[str, Any], prefix: str) -> float | int | None:
+    """The one of the three columns of a value that has it."""
+    for form in _FORMS:
+        value = row[f"{prefix}_{form}"]
+        if value is not None:
+            return value
+    return None
+
+
+def _numbers(row: Mapping[str, Any], prefix: str) -> Sequence[float]:
+    value = value_of(row, prefix)
+    return () if value is None else (value,)
+
+
+def typed(prefix: str, value: float | None) -> dict[str, Any]:
+    """The three columns of a value: an integer without a sign where it is one, else an integer with one, else a float."""
+    found: dict[str, Any] = {f"{prefix}_{form}": None for form in _FORMS}
+    if value is not None:
+        is_integer = isinstance(value, int)
+        form = "u64" if is_integer and 0 <= value < 1 << 64 else "i64" if is_integer and -(1 << 63) <= value < 0 else "f64"
+        found[f"{prefix}_{form}"] = value if form != "f64" else float(value)
+    return found
+
+
+def _row(key: Key, one: Series, until_us: int) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": key.name,
+        "timestamp_us": one.last_us if key.kind == "gauge" else until_us,
+        "start_timestamp_us": one.start_us,
+        "scope_name": key.scope,
+        "unit": key.unit,
+        "attributes_json": key.attributes,
+        "resource_attributes_json": key.resource,
+        "temporality": "cumulative",
+        "is_monotonic": key.monotonic,
+        **typed("value" if key.kind == "gauge" else "sum", one.value),
+    }
+    if key.kind == "histogram":
+        bounds = sorted(one.buckets)
+        row |= {"count": one.count, **typed("min", one.least), **typed("max", one.most), "bounds_json": dumps(bounds)}
+        row["bucket_counts_json"] = dumps([*(one.buckets[bound] for bound in bounds), one.above])
+    return row

@@ -1,0 +1,114 @@
+"""Statements of clients: their limits, pages of JSON, and Arrow streams."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from monarch.telemetry._arrow import pa
+from monarch.telemetry._asking import Answer
+from monarch.telemetry._http.calls import Call, Reply
+from monarch.telemetry._http.cursors import Cursors
+from monarch.telemetry._http.json_rows import coverage, encode, rows
+from monarch.telemetry._http.problems import Problem
+from monarch.telemetry._http.routes import ARROW, QUERY_SECONDS
+from monarch.telemetry._sql.coverage import Coverage
+from monarch.telemetry._sql.limits import DEFAULT, Limits
+
+# Of a page: rows, unless the request has another number, and bytes in Arrow; JSON has some three times as many.
+PAGE_ROWS, PAGE_BYTES = 10_000, 8 << 20
+# What an administrator may ask for at most.
+MOST = Limits(seconds=QUERY_SECONDS, rows=10_000_000, bytes=1 << 30)
+_BATCH_ROWS = 16_384
+
+
+def run(call: Call) -> dict[str, Any] | Reply:
+    """`POST /v1/query`."""
+    body = call.body
+    cursors = call.state.cursors
+    if cursor := body.get("cursor"):
+        kept = cursors.take(cursor, body["sql"], call.caller.scope)
+        return _page(call, cursors, kept.table, kept.coverage, kept.at)
+    limits = _limits(call)
+    answer = call.parts.engine.ask(
+        body["sql"], timeout=min(limits.seconds, call.remaining), require_all=bool(body.get("require_all")), limits=limits
+    )
+    if ARROW in call.accept:
+        return Reply(_stream(answer), ARROW)
+    return _page(call, cursors, answer.table, answer.coverage, 0)
+
+
+def _limits(call: Call) -> Limits:
+    """What the request asks for, within what its scope may have."""
+    body = call.body
+    wanted = {"seconds": body.get("timeout_s"), "rows": body.get("max_rows"), "bytes": body.get("max_bytes")}
+    limits = DEFAULT
+    names = {"seconds": "timeout_s", "rows": "max_rows", "bytes": "max_bytes"}
+    for name, value in wanted.items():
+        if value is None:
+            continue
+        if value <= 0:
+            raise Problem.bad_request(f"{names[name]} is greater than 0")
+        if value > getattr(MOST, name):
+            raise Problem.bad_request(f"{names[name]} is at most {getattr(MOST, name):,}")
+        if value > getattr(DEFAULT, name):
+            call.need_admin(f"{names[name]} above {getattr(DEFAULT, name):,}")
+        limits = limits._replace(**{name: value})
+    # Room for what is returned.
+    return limits._replace(memory=max(limits.memory, 4 * limits.bytes)) if limits.bytes > DEFAULT.bytes else limits
+
+
+def _page(call: Call, cursors: Cursors, table: Any, found: Coverage, at: int) -> dict[str, Any]:
+    rows_at_once = call.body.get("page_rows", PAGE_ROWS)
+    if not 0 < rows_at_once <= MOST.rows:
+        raise Problem.bad_request(f"page_rows is from 1 to {MOST.rows:,}")
+    left = table.num_rows - at
+    if left > 0 and table.nbytes:
+        rows_at_once = min(rows_at_once, max(1, PAGE_BYTES * table.num_rows // table.nbytes))
+    page: dict[str, Any] = {"rows": rows(table.slice(at, rows_at_once)), "coverage": coverage(found)}
+    if left > rows_at_once:
+        cursor = cursors.keep(call.body["sql"], call.caller.scope, table, found, at + rows_at_once)
+        if cursor is None:
+            raise Problem.bad_request(f"the answer has {table.nbytes:,} bytes: take Accept: {ARROW}")
+        page["cursor"] = cursor
+    return page
+
+
+class _Sink:
+    """Takes what the writer of a stream writes."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        return len(self._parts[-1])
+
+    def flush(self) -> None:
+        pass
+
+    def take(self) -> bytes:
+        found = b"".join(self._parts)
+        self._parts.clear()
+        return found
+
+
+def _stream(answer: Answer) -> Iterator[bytes]:
+    """An Arrow stream, a batch at a time; the coverage is in the metadata of its schema."""
+    sink = _Sink()
+    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), answer.table.schema) as writer:
+        yield sink.take()
+        for batch in answer.table.to_batches(max_chunksize=_BATCH_ROWS):
+            writer.write_batch(batch)
+            yield sink.take()
+    yield sink.take()
+
+
+def dashboard(call: Call) -> Reply:
+    """`POST /api/query`: all rows at once."""
+    answer = call.ask(call.body["sql"])
+    return Reply(encode({"rows": rows(answer.table, ids_as_text=True), "coverage": coverage(answer.coverage)}))
+
+
+HANDLERS = {"query": run, "api_query": dashboard}

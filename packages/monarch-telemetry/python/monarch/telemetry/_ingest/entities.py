@@ -1,0 +1,371 @@
+"""What lives on this host and how it ended: procs, actors, meshes and links, with failures; row by row, as there are few such events."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from monarch.telemetry._arrow import pa, pc
+from monarch.telemetry._ingest.ids import ACTOR_EVENT, FAILURE, LINK, U64, actor_id, mixed
+from monarch.telemetry._ingest.places import AGENT, Place, Places
+from monarch.telemetry._ingest.rows import Rows
+from monarch.telemetry._store.store import Store
+from monarch.telemetry._tables.events import ACTOR_STATUS_EVENTS
+from monarch.telemetry._tables.facts import FAILURES, SUPERVISION_EVENTS
+
+# `{creator}.<{class} {name}{point}>`; a point is `{'gpus': 1/4}`.
+_DISPLAY = re.compile(r"<(?:(?P<type>\S+) )?(?P<name>[^<>{]*)(?P<point>\{[^{}]*\})?>$")
+_COORDINATE = re.compile(r": (\d+)/(\d+)")
+# Kinds of ends that are no failure, and what caused the others where it was not the program.
+_ORDERLY = frozenset({"stopped", "returned"})
+_CAUSES = {"signal": "system", "oom": "system", "not_started": "system", "host_lost": "infrastructure", "link_lost": "infrastructure"}
+# Failures that were delivered to an owner and are not handled yet.
+_MOST_OPEN = 10_000
+LAST_LINES = 10
+# The class of the runtime's actor that starts host services, of which the collectors are.
+_STARTER = ".HostServices"
+# Ended actors of a living proc that snapshots show.
+MOST_ENDED = 100
+
+
+class Living(NamedTuple):
+    """An actor that has not ended."""
+
+    display: str
+    created_us: int
+
+
+class Ended(NamedTuple):
+    """An actor that has ended, in a proc that lives. `kind` and `message` are those of the reason."""
+
+    display: str
+    created_us: int
+    ended_us: int
+    failed: bool
+    kind: str
+    message: str
+
+
+def rank_of(point: str) -> int:
+    """The rank of a point as displays show it; the last dimension counts fastest. 0 for a mesh without dimensions."""
+    rank = 0
+    for coordinate, size in _COORDINATE.findall(point):
+        rank = rank * int(size) + int(coordinate)
+    return rank
+
+
+def point_of(shape: Mapping[str, int], rank: int) -> str:
+    """The point of a rank, as displays show it: the inverse of `rank_of`. Empty for a mesh without dimensions."""
+    shown: list[str] = []
+    for label, size in list(shape.items())[::-1]:
+        rank, coordinate = divmod(rank, size)
+        shown.append(f"'{label}': {coordinate}/{size}")
+    return "{" + ", ".join(reversed(shown)) + "}" if shown else ""
+
+
+class Facts:
+    """Writes entities and failures. `host` is this one's number and name, `client` the script's process. One thread at a time."""
+
+    def __init__(self, store: Store, places: Places, host_id: int, host: str, client: int) -> None:
+        self._store = store
+        self._places = places
+        self._host_id, self._host, self._client = host_id, host, client
+        # Names and shapes of meshes by their number, as far as this host has heard of them.
+        self.names: dict[int, str] = {}
+        self.shapes: dict[int, str] = {}
+        # Of supervision events that wait for how they end: mesh, rank, owner.
+        self._delivered: dict[tuple[int, int, str], dict[str, Any]] = {}
+        # Meshes of the actors that start host services.
+        self.starters: set[int] = set()
+        # Actors that have failed, by proc.
+        self.failed: dict[int, int] = {}
+        # Actors of each proc by their meshes, to name them when the proc ends; and the last ones that have ended.
+        self._actors: dict[int, dict[int, Living]] = {}
+        self._ended: dict[int, OrderedDict[int, Ended]] = {}
+
+    def begun(self, rows: Mapping[str, Rows]) -> None:
+        """What must be known before other events of the same look have names."""
+        for row in _each(rows, "proc.start"):
+            self._proc(row)
+        for row in _each(rows, "mesh.made"):
+            self._mesh(row)
+        for row in _each(rows, "actor.start"):
+            self._actor(row)
+
+    def ended(self, rows: Mapping[str, Rows]) -> None:
+        """Ends and failures, after the other events of the same look."""
+        failing = {(row["proc"], row["mesh"]): row["method"] for row in _each(rows, "message.handled", failed_only=True)}
+        # Before the ends: an owner that has not handled a failure ends of it.
+        for row in _each(rows, "supervision.delivered"):
+            self._deliver(row)
+        for row in _each(rows, "supervision.handled"):
+            self._handled(row)
+        for row in _each(rows, "actor.end"):
+            self._actor_end(row, failing.get((row["proc"], row["mesh"])))
+        for row in _each(rows, "proc.end"):
+            self._proc_end(row)
+        for kind in ("link.resumed", "link.broken"):
+            for row in _each(rows, kind):
+                self._link(kind, row)
+
+    # ---- beginnings
+
+    def _proc(self, row: Mapping[str, Any]) -> None:
+        unique, proc, rank = row["mesh"] or "", row["proc"], row["rank"]
+        if proc == self._host_id != self._client:
+            # The agent of a host that is not the client's is no process of the job.
+            self._places.put(proc, Place(AGENT, row["pid"], None, None))
+            return
+        is_client = unique == "client"
+        given = unique if is_client else unique.rpartition("-")[0]
+        name = given if is_client else f"{given}[{rank}]"
+        self._places.put(proc, Place(name, row["pid"], None if is_client else given, None if is_client else rank))
+        started = row["us"] - row["age"] // 1000
+        self._store.put(
+            "procs",
+            proc,
+            {"proc_id": proc, "host_id": self._host_id, "mesh_id": row["id"], "rank": rank, "pid": row["pid"], "started_us": started},
+        )
+        if is_client:
+            whole = {"class": "Client", "given_name": "client", "full_name": "<root>", "shape_json": "{}"}
+            self._store.put("meshes", row["id"], {"id": row["id"], "timestamp_us": started, **whole})
+            self._put_actor(
+                proc, 0, {"timestamp_us": started, "mesh_id": row["id"], "rank": 0, "full_name": "<root>", "display_name": "client"}
+            )
+
+    def _mesh(self, row: Mapping[str, Any]) -> None:
+        mesh, name, kind = row["mesh"], row["name"] or "", row["class"] or ""
+        shape = row["shape"] or "{}"
+        self.names[mesh], self.shapes[mesh] = name, shape
+        full = f"{row['creator'] or ''}.<{kind + ' ' if kind else ''}{name}>"
+        made = {"id": mesh, "timestamp_us": row["us"] - row["age"] // 1000, "class": kind or "Proc", "given_name": name, "full_name": full}
+        parent = {"parent_mesh_id": row["parent"], "parent_view_json": shape} if row["parent"] else {}
+        self._store.put("meshes", mesh, {**made, "shape_json": shape, **parent})
+
+    def _actor(self, row: Mapping[str, Any]) -> None:
+        proc, mesh, display = row["proc"], row["mesh"], row["actor"] or ""
+        found = _DISPLAY.search(display)
+        name, point = (found["name"], found["point"] or "") if found else (display, "")
+        rank = rank_of(point)
+        self.names.setdefault(mesh, name)
+        if found and (found["type"] or "").endswith(_STARTER):
+            self.starters.add(mesh)
+        self._places.actor(proc, mesh, name, rank)
+        of_proc = self._actors.setdefault(proc, {})
+        # A process is introduced to each observer that comes.
+        is_known = mesh in of_proc
+        at = row["us"] - row["age"] // 1000
+        of_proc[mesh] = Living(display, at)
+        shown = {"full_name": display, "display_name": f"{name}{point}"}
+        self._put_actor(proc, mesh, {"timestamp_us": at, "mesh_id": mesh, "rank": rank, **shown})
+        if is_known:
+            return
+        self._status(proc, mesh, row["number"], at, "Created", None)
+        self._status(proc, mesh, row["number"] + (1 << 62), row["us"], "Idle", None)
+
+    def _put_actor(self, proc: int, mesh: int, row: dict[str, Any]) -> None:
+        number = actor_id(proc, mesh)
+        self._store.put("actors", number, {"id": number, **row})
+
+    def _status(self, proc: int, mesh: int, number: int, us: int, status: str, reason: str | None) -> None:
+        row = {
+            "id": mixed(ACTOR_EVENT, proc, number),
+            "timestamp_us": us,
+            "actor_id": actor_id(proc, mesh),
+            "new_status": status,
+            "reason": reason,
+        }
+        self._store.append("actor_status_events", pa.RecordBatch.from_pylist([row], schema=ACTOR_STATUS_EVENTS.schema()))
+
+    # ---- ends
+
+    def _actor_end(self, row: Mapping[str, Any], endpoint: str | None) -> None:
+        proc, mesh, kind = row["proc"], row["mesh"], row["kind"] or ""
+        orderly = kind in _ORDERLY
+        living = self._actors.get(proc, {}).pop(mesh, None)
+        self._status(proc, mesh, row["number"], row["us"], "Stopped" if orderly else "Failed", row["detail"] or kind)
+        if not orderly:
+            self.failed[proc] = self.failed.get(proc, 0) + 1
+            at = self._places.actor_of(proc, mesh)
+            place = self._places.get(proc)
+            name, rank = at if at is not None else (self.names.get(mesh, ""), None)
+            cause = self._cause(None if living is None else living.display)
+            self._failure(row, mesh, name, rank, place.pid or None, endpoint, kind, row["detail"] or kind, cause)
+        if living is not None:
+            message, _, _ = (row["detail"] or kind).partition("\n")
+            last = self._ended.setdefault(proc, OrderedDict())
+            last[mesh] = Ended(living.display, living.created_us, row["us"], not orderly, kind, message)
+            while len(last) > MOST_ENDED:
+                last.popitem(last=False)
+        self._places.actor_ends(proc, mesh)
+        self._store.put("actors", actor_id(proc, mesh), {}, ended=True)
+
+    def _proc_end(self, row: Mapping[str, Any]) -> None:
+        """Recorded by the agent of this host, which may have procs of other jobs: those are not known here."""
+        # The field `number` of this type, an exit code or signal, has the name that the number of an event has elsewhere.
+        proc, kind, code = row["peer"], row["kind"] or "", row["number"]
+        known = self._store.entity("procs", proc)
+        if known is None:
+            return
+        detail = row["detail"] or ""
+        ended = {"ended_us": row["us"], "exit_reason": f"{kind}: {detail}" if detail else kind}
+        if kind == "exit_code":
+            ended["exit_code"] = code
+        elif kind == "signal":
+            ended["signal"] = code
+        self._store.put("procs", proc, ended, ended=True)
+        place, actors = self._places.get(proc), self._actors.pop(proc, {})
+        self.failed.pop(proc, None)
+        self._ended.pop(proc, None)
+        if kind not in _ORDERLY:
+            message = detail or {"exit_code": f"exit code {code}", "signal": f"signal {code}"}.get(kind, kind)
+            mesh, rank = known["mesh_id"], known["rank"]
+            cause = self._failure(row, mesh, place.mesh_name or "", rank, place.pid, None, kind, message, None)
+            for its in actors:
+                at = self._places.actor_of(proc, its)
+                name, of = at if at is not None else (self.names.get(its, ""), rank)
+                self._failure(row, its, name, of, place.pid, None, kind, f"its proc has ended: {message}", cause)
+        for its in actors:
+            self._status(proc, its, mixed(proc, its), row["us"], "Stopped" if kind in _ORDERLY else "Failed", ended["exit_reason"])
+            self._store.put("actors", actor_id(proc, its), {}, ended=True)
+
+    def _failure(
+        self,
+        row: Mapping[str, Any],
+        mesh: int,
+        name: str,
+        rank: int | None,
+        pid: int | None,
+        endpoint: str | None,
+        kind: str,
+        text: str,
+        cause: int | None,
+    ) -> int:
+        """Writes a failure; `cause` is the one that it comes of."""
+        number = mixed(FAILURE, mesh, rank or 0)
+        message, _, trace = text.partition("\n")
+        lines = self._last_lines(pid)
+        found = {
+            "id": number,
+            "timestamp_us": row["us"],
+            "kind": _CAUSES.get(kind, "user"),
+            "first_cause": cause is None,
+            "cause_id": cause,
+            "mesh_name": name,
+            "rank": rank,
+            "host": self._host,
+            "pid": pid,
+            "endpoint": endpoint,
+            "exit_reason": kind,
+            "message": message,
+            "traceback": trace or None,
+            "last_lines": "\n".join(lines) if lines else None,
+        }
+        self._store.append("failures", pa.RecordBatch.from_pylist([found], schema=FAILURES.schema()))
+        return number
+
+    def _cause(self, owner: str | None) -> int | None:
+        """The failure that was delivered to this owner first, of those that it has not handled."""
+        return next((found["failure_id"] for (_, _, its), found in self._delivered.items() if its == owner), None)
+
+    def _last_lines(self, pid: int | None) -> list[str]:
+        """What a process printed last, as far as it is kept."""
+        lines: list[str] = []
+        if not pid:
+            return lines
+        for batch in reversed(self._store.snapshot(["logs"])["logs"][-64:]):
+            of = zip(batch.column("pid").to_pylist(), batch.column("stream").to_pylist(), batch.column("line").to_pylist(), strict=True)
+            lines = [line for its, stream, line in of if its == pid and stream in ("stdout", "stderr")] + lines
+            if len(lines) >= LAST_LINES:
+                break
+        return lines[-LAST_LINES:]
+
+    # ---- supervision
+
+    def _deliver(self, row: Mapping[str, Any]) -> None:
+        mesh, rank, owner, kind = row["mesh"], row["rank"], row["owner"] or "", row["kind"] or ""
+        failure = mixed(FAILURE, mesh, rank)
+        if _CAUSES.get(kind) == "infrastructure":
+            # The host that had it cannot record it any more.
+            self._failure(row, mesh, self.names.get(mesh, ""), rank, None, None, kind, kind.replace("_", " "), None)
+        found = {
+            "id": mixed(FAILURE, mesh, rank, row["number"]),
+            "timestamp_us": row["us"],
+            "failure_id": failure,
+            "mesh_name": self.names.get(mesh, ""),
+            "crashed_ranks_json": json.dumps([rank]),
+            "delivered_to": owner,
+            "handled": False,
+        }
+        self._delivered[mesh, rank, owner] = found
+        if len(self._delivered) > _MOST_OPEN:
+            del self._delivered[next(iter(self._delivered))]
+
+    def _handled(self, row: Mapping[str, Any]) -> None:
+        found = self._delivered.pop((row["mesh"], row["rank"], row["owner"] or ""), None)
+        if found is not None:
+            self._store.append("supervision_events", _supervision([{**found, "handled": bool(row["handled"])}]))
+
+    def _display(self, mesh: int, rank: int) -> str:
+        """The full name of a member of a mesh, as `actors` has it, where the mesh is known here."""
+        known = self._store.entity("meshes", mesh)
+        if known is None:
+            return f"{self.names.get(mesh, '')}[{rank}]"
+        return f"{str(known['full_name']).removesuffix('>')}{point_of(json.loads(known['shape_json']), rank)}>"
+
+    def known_actors(self) -> tuple[dict[int, dict[int, Living]], dict[int, dict[int, Ended]], dict[str, str]]:
+        """Living and ended actors by proc and mesh; and by the display of an owner the display of the first actor that failed below it,
+        where the owner has not handled that: an owner that has failed, has failed of it.
+        """
+        living = {proc: dict(actors) for proc, actors in self._actors.items()}
+        ended: dict[int, dict[int, Ended]] = {proc: dict(actors) for proc, actors in self._ended.items()}
+        causes: dict[str, str] = {}
+        for mesh, rank, owner in self._delivered:
+            causes.setdefault(owner, self._display(mesh, rank))
+        return living, ended, causes
+
+    def delivered(self) -> list[Any]:
+        """The supervision events of which the outcome is not known."""
+        return [_supervision(list(self._delivered.values()))] if self._delivered else []
+
+    # ---- links
+
+    def _link(self, kind: str, row: Mapping[str, Any]) -> None:
+        agent, host = row["proc"], row["host"]
+        key = mixed(LINK, agent, host)
+        before = self._store.entity("links", key)
+        if before is None:
+            none = {"rtt_us": 0, "bytes_out": 0, "bytes_in": 0, "reconnects": 0, "unacked": 0}
+            before = {"link_id": key, "from_host": self._host, "to_host": self.host_name(host), "kind": "tcp", **none}
+        new = dict(before)
+        if row["round_trip"]:
+            new["rtt_us"] = row["round_trip"] // 1000
+        if kind == "link.resumed":
+            new["state"], new["unacked"] = "up", row["waiting"]
+            new["reconnects"] += row["received"] > 0
+        else:
+            new["state"], new["last_error"] = "down", row["end"]
+            new["bytes_out"] += row["sent"]
+            new["bytes_in"] += row["received"]
+        self._store.put("links", key, new)
+
+    def host_name(self, host: int) -> str:
+        """The name of a host of this job; its number for one that is not known."""
+        found = self._store.entity("hosts", host)
+        return str(found["name"]) if found is not None else f"{host:016x}"
+
+
+def _supervision(rows: list[dict[str, Any]]) -> Any:
+    return pa.RecordBatch.from_pylist(rows, schema=SUPERVISION_EVENTS.schema())
+
+
+def _each(rows: Mapping[str, Rows], kind: str, *, failed_only: bool = False) -> list[dict[str, Any]]:
+    found = rows.get(kind)
+    if found is None:
+        return []
+    if failed_only:
+        found = found.where(pc.equal(found["failed"], U64[1]))
+    return found.dicts()

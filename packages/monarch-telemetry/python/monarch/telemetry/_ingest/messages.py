@@ -1,0 +1,145 @@
+"""Messages: rows of `sent_messages`, `messages`, `message_status_events` and the changes of `actor_status_events` that come of them.
+
+A message of a call is identified by its sender, the number of the call and its receiver. One without a waiting caller has no number: it is
+the n-th of its sender to an actor since reading began, and the n-th that the actor begins and ends, as mailboxes keep the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from monarch.telemetry._arrow import pa, pc
+from monarch.telemetry._ingest.ids import ACTOR_EVENT, BROADCAST, EVENT, MESSAGE, U64, actor_ids, mixed, mixed_columns
+from monarch.telemetry._ingest.rows import Rows, repeated, text
+from monarch.telemetry._ingest.sampling import Sampling
+from monarch.telemetry._tables.events import ACTOR_STATUS_EVENTS, MESSAGE_STATUS_EVENTS, MESSAGES, SENT_MESSAGES
+
+# Actors and senders of which messages without a call are counted; more begin anew.
+_MOST_COUNTED = 100_000
+
+
+class Broadcasts:
+    """Counts the messages without a waiting caller: for each state of a message, by receiver and sender."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, int, int, int], int] = {}
+
+    def ids(self, state: str, procs: list[int], meshes: list[int], senders: list[int]) -> list[int]:
+        found: list[int] = []
+        counts = self._counts
+        if len(counts) > _MOST_COUNTED:
+            counts.clear()
+        for proc, mesh, sender in zip(procs, meshes, senders, strict=True):
+            key = (state, proc, mesh, sender)
+            number = counts[key] = counts.get(key, 0) + 1
+            found.append(mixed(BROADCAST, proc, mesh, sender, number))
+        return found
+
+
+class Messages:
+    """Not for several threads at once."""
+
+    def __init__(self, sampling: Sampling) -> None:
+        self._sampling = sampling
+        self._broadcasts = Broadcasts()
+        # Calls that were sent last, which may go on with the next batch: one row is kept of a call to several receivers.
+        self._last_sent: Any = None
+
+    def batches(self, rows: Mapping[str, Rows], shapes: Mapping[int, str]) -> dict[str, list[Any]]:
+        """The new rows by table. `shapes` has labels and sizes of meshes, as JSON, by their number."""
+        found: dict[str, list[Any]] = {"sent_messages": [], "messages": [], "message_status_events": [], "actor_status_events": []}
+        for kind in ("message.sent", "cast.sent"):
+            if kind in rows:
+                found["sent_messages"].append(self._sent(rows[kind], shapes))
+        if "message.received" in rows:
+            received = rows["message.received"]
+            ids = self._ids("queued", received)
+            received, ids = self._sampled(received, ids, count=True)
+            found["messages"].append(_messages(received, ids))
+            found["message_status_events"].append(_states(received, ids, "queued"))
+        if "message.begun" in rows:
+            begun, ids = self._sampled(rows["message.begun"], self._ids("active", rows["message.begun"]))
+            found["message_status_events"].append(_states(begun, ids, "active"))
+            found["actor_status_events"].append(_actor_states(begun, "Processing"))
+        if "message.handled" in rows:
+            handled, ids = self._sampled(rows["message.handled"], self._ids("complete", rows["message.handled"]))
+            failed = pc.equal(handled["failed"], U64[1])
+            found["message_status_events"].append(_states(handled, ids, pc.if_else(failed, "failed", "complete")))
+            found["actor_status_events"].append(_actor_states(handled, "Idle"))
+        return {name: [batch for batch in batches if batch.num_rows] for name, batches in found.items()}
+
+    def _sent(self, sent: Rows, shapes: Mapping[int, str]) -> Any:
+        calls = mixed_columns(MESSAGE, sent["proc"], sent["call"])
+        alone = mixed_columns(MESSAGE, sent["proc"], sent["call"], sent["number"])
+        ids = pc.if_else(pc.equal(sent["call"], U64[0]), alone, calls)
+        first = _firsts(ids)
+        if self._last_sent is not None:
+            first = pc.and_(first, pc.invert(pc.is_in(ids, value_set=self._last_sent)))
+        self._last_sent = ids[-1000:]
+        keep = pc.and_(first, self._sampling.mask(sent["proc"], ids))
+        if not pc.all(keep).as_py():
+            sent, ids = sent.where(keep), ids.filter(keep)
+        meshes = sent["mesh"]
+        distinct = pc.unique(meshes)
+        texts = pa.array([shapes.get(mesh, "{}") for mesh in distinct.to_pylist()], pa.string())
+        shown = texts.take(pc.index_in(meshes, value_set=distinct))
+        return _batch(SENT_MESSAGES, ids, sent["us"], actor_ids(sent["proc"], sent["sender"]), meshes, shown, shown)
+
+    def _ids(self, state: str, rows: Rows) -> Any:
+        """Of the messages at their receiver."""
+        calls = mixed_columns(MESSAGE, rows["peer"], rows["call"], rows["proc"])
+        alone = pc.equal(rows["call"], U64[0])
+        if not pc.any(alone).as_py():
+            return calls
+        few = rows.where(alone)
+        ids = self._broadcasts.ids(state, few["proc"].to_pylist(), few["mesh"].to_pylist(), few["peer"].to_pylist())
+        return pc.replace_with_mask(calls, alone, pa.array(ids, pa.uint64()))
+
+    def _sampled(self, rows: Rows, ids: Any, *, count: bool = False) -> tuple[Rows, Any]:
+        if count:
+            self._sampling.count(rows["proc"], rows["us"])
+        keep = self._sampling.mask(rows["proc"], ids)
+        return (rows, ids) if pc.all(keep).as_py() else (rows.where(keep), ids.filter(keep))
+
+
+def _firsts(ids: Any) -> Any:
+    """Whether each is the first of its value."""
+    distinct = pc.unique(ids)
+    if len(distinct) == len(ids):
+        return pa.repeat(pa.scalar(True), len(ids))
+    # `unique` gives values in the order of their first ones, so a first one is further than all before it.
+    order = pc.index_in(ids, value_set=distinct)
+    before = pa.concat_arrays([pa.array([-1], pa.int32()), pc.cumulative_max(order)[:-1]])
+    return pc.greater(order, before)
+
+
+def _messages(rows: Rows, ids: Any) -> Any:
+    return _batch(
+        MESSAGES,
+        ids,
+        rows["us"],
+        actor_ids(rows["peer"], rows["sender"]),
+        actor_ids(rows["proc"], rows["mesh"]),
+        rows["method"],
+        pa.nulls(rows.count, pa.uint64()),
+    )
+
+
+def _states(rows: Rows, ids: Any, state: Any) -> Any:
+    states = repeated(state, pa.string(), rows.count) if isinstance(state, str) else state
+    return _batch(MESSAGE_STATUS_EVENTS, mixed_columns(EVENT, rows["proc"], rows["number"]), rows["us"], ids, states)
+
+
+def _actor_states(rows: Rows, state: str) -> Any:
+    ids = mixed_columns(ACTOR_EVENT, rows["proc"], rows["number"])
+    actors = actor_ids(rows["proc"], rows["mesh"])
+    return _batch(ACTOR_STATUS_EVENTS, ids, rows["us"], actors, repeated(state, pa.string(), rows.count), pa.nulls(rows.count, pa.string()))
+
+
+def _batch(table: Any, *columns: Any) -> Any:
+    schema = table.schema()
+    filled = [
+        text(column) if field.type == pa.string() and not field.nullable else column for field, column in zip(schema, columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(filled, schema=schema)

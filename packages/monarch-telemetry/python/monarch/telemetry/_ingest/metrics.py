@@ -1,0 +1,125 @@
+"""What instruments of `get_meter` record, as rows of the tables of metrics: the state of each series, at most once a second.
+
+Sums and histograms are cumulative since the process began to record. Amounts are floats, as they were given.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from monarch.telemetry._arrow import pa
+from monarch.telemetry._ingest.places import Places
+from monarch.telemetry._ingest.rows import Rows
+from monarch.telemetry._tables.metrics import METRIC_GAUGES, METRIC_HISTOGRAMS, METRIC_SUMS
+
+# Series of a host; updates of more are counted and left out.
+MOST_SERIES = 10_000
+_EVERY_US = 1_000_000
+# The default boundaries of OpenTelemetry's explicit buckets.
+BOUNDS = (0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0, 5000.0, 7500.0, 10000.0)
+_SUMS = frozenset({"counter", "up_down_counter"})
+
+
+class Key(NamedTuple):
+    proc: int
+    meter: str
+    name: str
+    kind: str
+    attributes: str
+
+
+class Series:
+    """The state of an instrument with its attributes in a process; `us` is the time of the last update."""
+
+    __slots__ = ("amount", "buckets", "count", "is_new", "largest", "smallest", "start", "us")
+
+    def __init__(self, start: int) -> None:
+        self.start = self.us = start
+        self.amount, self.count = 0.0, 0
+        self.smallest, self.largest = float("inf"), float("-inf")
+        self.buckets: list[int] = []
+        self.is_new = True
+
+
+class Metrics:
+    """All series of this host. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._series: dict[Key, Series] = {}
+        self._written = 0
+        # Updates of series that there was no room for.
+        self.dropped = 0
+
+    def add(self, rows: Rows) -> None:
+        """Updates, in order."""
+        names = ("proc", "meter", "name", "kind", "attributes", "amount", "us")
+        for proc, meter, name, kind, attributes, amount, us in zip(*(rows[column].to_pylist() for column in names), strict=True):
+            if name is None or kind is None:
+                self.dropped += 1
+                continue
+            key = Key(proc, meter or "", name, kind, attributes or "{}")
+            series = self._series.get(key)
+            if series is None:
+                if len(self._series) >= MOST_SERIES:
+                    self.dropped += 1
+                    continue
+                series = self._series[key] = Series(us)
+            _update(series, kind, amount, us)
+
+    def forget(self, proc: int) -> None:
+        """A process has ended, and its last state was written."""
+        for key in [key for key in self._series if key.proc == proc]:
+            del self._series[key]
+
+    def batches(self, now_us: int, places: Places, *, now: bool = False) -> dict[str, list[Any]]:
+        """Rows by table, of the series that have changed; none within a second of the last ones, unless `now`."""
+        if not now and now_us - self._written < _EVERY_US:
+            return {}
+        self._written = now_us
+        found: dict[str, list[dict[str, Any]]] = {"metric_gauges": [], "metric_sums": [], "metric_histograms": []}
+        for key, series in self._series.items():
+            if series.is_new:
+                series.is_new = False
+                _row(found, key, series, places)
+        schemas = {"metric_gauges": METRIC_GAUGES, "metric_sums": METRIC_SUMS, "metric_histograms": METRIC_HISTOGRAMS}
+        return {name: [pa.RecordBatch.from_pylist(rows, schema=schemas[name].schema())] for name, rows in found.items() if rows}
+
+
+def _update(series: Series, kind: str, amount: float, us: int) -> None:
+    series.us, series.is_new = us, True
+    if kind in _SUMS:
+        series.amount += amount
+    elif kind == "histogram":
+        if not series.buckets:
+            series.buckets = [0] * (len(BOUNDS) + 1)
+        series.buckets[bisect_left(BOUNDS, amount)] += 1
+        series.amount += amount
+        series.count += 1
+        series.smallest, series.largest = min(series.smallest, amount), max(series.largest, amount)
+    else:
+        series.amount = amount
+
+
+def _row(found: Mapping[str, list[dict[str, Any]]], key: Key, series: Series, places: Places) -> None:
+    place = places.get(key.proc)
+    resource = {"monarch.mesh": place.mesh_name, "monarch.rank": place.rank, "process.pid": place.pid}
+    row: dict[str, Any] = {
+        "name": key.name,
+        "timestamp_us": series.us,
+        "start_timestamp_us": series.start,
+        "scope_name": key.meter,
+        "unit": "",
+        "attributes_json": key.attributes,
+        "resource_attributes_json": json.dumps({name: value for name, value in resource.items() if value is not None}),
+    }
+    if key.kind in _SUMS:
+        found["metric_sums"].append({**row, "temporality": "cumulative", "is_monotonic": key.kind == "counter", "sum_f64": series.amount})
+    elif key.kind == "histogram":
+        sums = {"count": series.count, "sum_f64": series.amount, "min_f64": series.smallest, "max_f64": series.largest}
+        buckets = {"bounds_json": json.dumps(BOUNDS), "bucket_counts_json": json.dumps(series.buckets)}
+        found["metric_histograms"].append({**row, "temporality": "cumulative", **sums, **buckets})
+    else:
+        found["metric_gauges"].append({**row, "value_f64": series.amount})

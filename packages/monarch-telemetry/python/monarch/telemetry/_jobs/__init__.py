@@ -1,0 +1,1 @@
+"""Telemetry as a feature of jobs."""

@@ -1,0 +1,129 @@
+"""Sessions of datafusion: made for one query over given tables, which are all that can be read. The library's types stay in here.
+
+Fields are nullable in every session: the planner leaves out a column whose values cannot matter, and a column of nulls stands in for it
+where rows are shipped; both sides have to see the same schema for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from monarch.telemetry._arrow import pa
+from monarch.telemetry._sql import functions
+from monarch.telemetry._sql.limits import DEFAULT, Limits
+
+_datafusion: Any = import_module("datafusion")
+
+# Tables by name: the schema and the rows.
+Tables = Mapping[str, tuple[Any, Sequence[Any]]]
+PARTITIONS = 2
+# Rows of a batch while a plan runs; longer ones are cut, so that a step over one has little memory.
+_BATCH_ROWS = 32_768
+# Functions in FROM that datafusion brings along: nothing but our tables is there.
+_TABLE_FUNCTIONS = ("range", "generate_series")
+# Functions of which one value may be larger than all memory: no limit is looked at while a value is made.
+_UNBOUNDED = (
+    *("repeat", "lpad", "rpad", "array_repeat", "list_repeat", "array_resize", "list_resize"),
+    *("range", "gen_series", "generate_series"),
+)
+# Bytes of a statement. A chain of more than some 10,000 operators overflows the stack of the parser, which ends the process.
+LONGEST_SQL = 16 << 10
+
+
+def nullable(schema: Any) -> Any:
+    """The schema as sessions have it: every field may be null, and no metadata."""
+    return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+class Session:
+    """Tables, and plans over them. One thread at a time."""
+
+    def __init__(self, tables: Tables, limits: Limits = DEFAULT, *, information_schema: bool = False) -> None:
+        config = _datafusion.SessionConfig().with_target_partitions(PARTITIONS).with_information_schema(information_schema)
+        # A recursion has no end that is known, and does not look at the time.
+        config = config.set("datafusion.execution.enable_recursive_ctes", "false")
+        # Without room on disk: a query that needs more memory than its limit ends with an error that says so.
+        runtime = _datafusion.RuntimeEnvBuilder().with_disk_manager_disabled().with_greedy_memory_pool(limits.memory)
+        self._context = _datafusion.SessionContext(config, runtime)
+        self._options = _datafusion.SQLOptions().with_allow_ddl(False).with_allow_dml(False).with_allow_statements(False)
+        for function in _TABLE_FUNCTIONS:
+            self._context.deregister_udtf(function)
+        for function in _UNBOUNDED:
+            self._context.deregister_udf(function)
+        # Calls of table functions by the statements that were planned, in order.
+        self.calls: list[str] = []
+        for name, (schema, batches) in tables.items():
+            if not functions.is_call(name):
+                self._register(name, nullable(schema), batches)
+        for function, given in functions.by_function(tables).items():
+            self._context.register_udtf(functions.table_function(function, _providers(given), self.calls))
+
+    def _register(self, name: str, schema: Any, batches: Sequence[Any]) -> None:
+        self._context.register_record_batches(name, _partitions(schema, batches))
+
+    def hide_sizes(self, names: Sequence[str]) -> None:
+        """Makes the number of rows of these tables unknown to the planner, which would answer a count from it.
+
+        A filter that is always true and cannot be computed ahead stands before the table.
+        """
+        for name in names:
+            inner = self._context.sql(f'select * from "{name}" where random() >= 0')
+            self._context.deregister_table(name)
+            self._context.register_view(name, inner)
+
+    def frame(self, sql: str) -> Any:
+        """The planned statement; the library's error where it is wrong, or anything but a question."""
+        return self._context.sql_with_options(sql, self._options)
+
+    def scan(self, batches: Sequence[Any], schema: Any, partitions: int = PARTITIONS) -> Any:
+        """A plan node that gives these batches."""
+        name = "_scan"
+        self._context.deregister_table(name)
+        self._context.register_record_batches(name, _partitions(schema, batches, partitions))
+        return self._context.sql(f"select * from {name}").execution_plan()
+
+    def plan(self, data: bytes) -> Any:
+        """The physical plan of these bytes; the library's error where they are none."""
+        return _datafusion.ExecutionPlan.from_bytes(self._context, data)
+
+    def run(self, plan: Any) -> Iterator[Any]:
+        """The batches of a physical plan, all partitions one after the other."""
+        for partition in range(plan.partition_count):
+            for batch in self._context.execute(plan, partition):
+                yield batch.to_pyarrow()
+
+
+def _providers(given: Mapping[str | None, tuple[Any, Sequence[Any]]]) -> dict[str | None, Any]:
+    """Tables by the mesh, in a context of their own: a table function may not make one while a statement is planned."""
+    inner = _datafusion.SessionContext()
+    for number, (schema, batches) in enumerate(given.values()):
+        inner.register_record_batches(f"rows_{number}", _partitions(nullable(schema), batches))
+    schema = inner.catalog().schema()
+    return {mesh: schema.table(f"rows_{number}") for number, mesh in enumerate(given)}
+
+
+def filter_sql(plan: Any) -> str:
+    """A logical plan as SQL; the library's error where it cannot be written."""
+    unparser: Any = import_module("datafusion.unparser")
+    return unparser.Unparser(unparser.Dialect.default()).plan_to_sql(plan)
+
+
+def version() -> str:
+    """Of datafusion: states and plans are exchanged between equal ones only."""
+    return _datafusion.__version__
+
+
+def _partitions(schema: Any, batches: Sequence[Any], partitions: int = PARTITIONS) -> list[list[Any]]:
+    """The rows in equal shares; each has a batch, as a table takes its schema from one."""
+    cut: list[Any] = []
+    for batch in batches:
+        plain = pa.RecordBatch.from_arrays(batch.columns, schema=schema) if batch.num_columns else batch
+        cut.extend(plain.slice(at, _BATCH_ROWS) for at in range(0, plain.num_rows, _BATCH_ROWS))
+    shares = [cut[index::partitions] for index in range(partitions)]
+    return [share or [_empty(schema)] for share in shares]
+
+
+def _empty(schema: Any) -> Any:
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

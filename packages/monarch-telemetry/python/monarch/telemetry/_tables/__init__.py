@@ -1,0 +1,1 @@
+"""The tables: columns, types, what they mean, and an example each."""

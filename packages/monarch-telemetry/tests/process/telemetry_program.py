@@ -1,0 +1,34 @@
+"""Runs a program of a test in a fresh process; what it prints behind `= ` is what the test looks at."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+# Seconds; a program that hangs is a failure, and its output shows how far it came.
+_MOST = 100
+_LEAVE = """
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def shown(text: str) -> list[str]:
+    """The marked lines of a program that ends with exit code 0 and without warnings."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.py"
+        path.write_text(text + _LEAVE, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-W", "error", str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_MOST,
+            cwd=folder,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout
+    return [line.removeprefix("= ") for line in done.stdout.splitlines() if line.startswith("= ")]

@@ -1,0 +1,352 @@
+"""Telemetry of a real job: what processes do is in the tables, whatever they were when it began and however they end."""
+
+from __future__ import annotations
+
+import telemetry_program
+
+PROGRAM = """
+import asyncio, json, logging, os, signal, sys
+import monarch.actor
+import monarch.telemetry as telemetry
+from monarch.actor import Actor, ActorError, SupervisionError, endpoint, get_meter, span, this_host
+from monarch.actor.testing import local_hosts
+
+monarch.actor.unhandled_fault_hook = lambda failure: None
+
+class Worker(Actor):
+    @endpoint
+    def step(self, n: int) -> int:
+        print(f"step {n}")
+        logging.getLogger("worker").warning("at %d", n)
+        with span("work", n=n):
+            telemetry.record("rows", count=n)
+        get_meter("loader").create_counter("rows").add(0.5)
+        return n
+
+    @endpoint
+    def fail(self) -> None:
+        raise ValueError("no such row")
+
+    @endpoint
+    def die(self) -> None:
+        print("last words", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @endpoint
+    def pid(self) -> int:
+        return os.getpid()
+
+def rows(sql, running=None):
+    table = telemetry.query(sql) if running is None else running.engine.query(sql)
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+def until(sql, wanted):
+    # What another process records is there soon, and a test that waits for what never comes is ended by its time limit.
+    while (found := rows(sql)) != wanted:
+        logging.getLogger("test").debug("%s", found)
+    return found
+
+workers = this_host().spawn_procs({"gpus": 2}, name="workers")
+worker = workers.spawn("worker", Worker)
+worker.step.call(1).get()
+running = telemetry.start()
+"""
+
+
+def shown(text: str) -> list[str]:
+    return telemetry_program.shown(PROGRAM + text)
+
+
+def test_calls_are_messages_with_states_and_counts_at_both_ends():
+    assert shown("""
+for n in range(5):
+    worker.step.call(n).get()
+worker.step.broadcast(9)
+print("=", until("SELECT count(*) FROM messages WHERE endpoint = 'step'", [(12,)]))
+until("SELECT count(*) FROM message_status_events WHERE status = 'complete'", [(12,)])
+print("=", rows("SELECT status, count(*) FROM message_status_events GROUP BY status ORDER BY status"))
+print("=", rows("SELECT count(*), count(DISTINCT m.id) FROM messages m JOIN message_status_events e ON e.message_id = m.id"
+                " WHERE e.status = 'complete'"))
+print("=", rows("SELECT count(*) FROM sent_messages s JOIN meshes m ON m.id = s.actor_mesh_id WHERE m.given_name = 'worker'"))
+print("=", rows("SELECT DISTINCT a.full_name FROM messages m JOIN actors a ON a.id = m.from_actor_id"))
+stats = "SELECT side, adverb, sum(count), sum(errors) FROM endpoint_stats WHERE endpoint = 'step' GROUP BY side, adverb"
+print("=", rows(stats + " ORDER BY side, adverb"))
+print("=", rows("SELECT bool_and(latency_max_us > 0 AND latency_sum_us >= latency_max_us) FROM endpoint_stats WHERE adverb = 'call'"))
+""") == [
+        "[(12,)]",
+        "[('active', 12), ('complete', 12), ('queued', 12)]",
+        "[(12, 12)]",
+        "[(7,)]",
+        "[('<root>',)]",
+        "[('client', 'broadcast', 2, 0), ('client', 'call', 5, 0), ('server', 'broadcast', 2, 0), ('server', 'call', 10, 0)]",
+        "[(True,)]",
+    ]
+
+
+def test_what_was_there_before_is_known():
+    assert shown("""
+print("=", rows("SELECT a.rank, a.display_name, m.given_name, m.shape_json FROM actors a JOIN meshes m ON a.mesh_id = m.id"
+                " WHERE m.given_name = 'worker' ORDER BY a.rank"))
+print("=", rows("SELECT p.given_name, p.class FROM meshes m JOIN meshes p ON m.parent_mesh_id = p.id WHERE m.given_name = 'worker'"))
+print("=", rows("SELECT m.given_name, p.rank, p.ended_us FROM procs p JOIN meshes m ON p.mesh_id = m.id ORDER BY m.given_name, p.rank"))
+print("=", rows("SELECT state, left_us FROM hosts"), rows("SELECT given_name FROM meshes WHERE class = 'Host'"))
+""") == [
+        "[(0, \"worker{'gpus': 0/2}\", 'worker', '{\"gpus\": 2}'), (1, \"worker{'gpus': 1/2}\", 'worker', '{\"gpus\": 2}')]",
+        "[('workers', 'Proc')]",
+        "[('client', 0, None), ('workers', 0, None), ('workers', 1, None)]",
+        "[('ready', None)] [('hosts',)]",
+    ]
+
+
+def test_output_logging_spans_events_and_metrics_of_processes():
+    assert shown("""
+worker.step.call(7).get()
+until("SELECT count(*) FROM logs WHERE stream = 'stdout' AND line = 'step 7'", [(2,)])
+print("=", rows("SELECT DISTINCT stream, proc, mesh_name, rank, line FROM logs WHERE line = 'step 7' ORDER BY rank"))
+print("=", rows("SELECT level, logger, mesh_name, rank, line FROM logs WHERE stream = 'logging' ORDER BY rank"))
+print("=", rows("SELECT name, fields_json FROM spans GROUP BY name, fields_json"))
+print("=", rows("SELECT event_type, count(*) FROM span_events GROUP BY event_type ORDER BY event_type"))
+print("=", rows("SELECT name, fields_json, count(*) FROM events GROUP BY name, fields_json"))
+print("=", rows("SELECT name, scope_name, is_monotonic, sum(sum_f64) FROM metric_sums WHERE scope_name <> 'monarch'"
+                " GROUP BY name, scope_name, is_monotonic"))
+print("=", rows("SELECT DISTINCT l.rank FROM logs l JOIN actors a ON a.id = l.actor_id ORDER BY l.rank"))
+""") == [
+        "[('stdout', 'workers[0]', 'worker', 0, 'step 7'), ('stdout', 'workers[1]', 'worker', 1, 'step 7')]",
+        "[('warn', 'worker', 'worker', 0, 'at 7'), ('warn', 'worker', 'worker', 1, 'at 7')]",
+        "[('work', '{\"n\": 7}')]",
+        "[('close', 2), ('enter', 2), ('exit', 2)]",
+        "[('rows', '{\"count\": 7}', 2)]",
+        "[('rows', 'loader', True, 1.0)]",
+        "[(0,), (1,)]",
+    ]
+
+
+def test_a_killed_proc_is_a_failure_with_its_first_cause_and_last_words():
+    assert shown("""
+try:
+    worker.slice(gpus=1).die.call_one().get()
+except SupervisionError:
+    pass
+until("SELECT count(*) FROM failures", [(2,)])
+print("=", rows("SELECT kind, first_cause, mesh_name, rank, exit_reason, message, last_lines FROM failures ORDER BY first_cause DESC"))
+print("=", rows("SELECT a.mesh_name, b.mesh_name AS cause FROM failures a JOIN failures b ON a.cause_id = b.id"))
+print("=", rows("SELECT signal, exit_code FROM procs WHERE ended_us IS NOT NULL"))
+until("SELECT count(*) FROM supervision_events WHERE handled", [(1,)])
+print("=", rows("SELECT f.mesh_name, s.delivered_to, s.crashed_ranks_json FROM supervision_events s"
+                " JOIN failures f ON s.failure_id = f.id"))
+print("=", rows("SELECT new_status, count(*) FROM actor_status_events WHERE new_status = 'Failed' GROUP BY new_status"))
+""") == [
+        "[('system', True, 'workers', 1, 'signal', 'signal 9', 'last words'),"
+        " ('system', False, 'worker', 1, 'signal', 'its proc has ended: signal 9', 'last words')]",
+        "[('worker', 'workers')]",
+        "[(9, None)]",
+        "[('worker', '<root>', '[1]')]",
+        "[('Failed', 1)]",
+    ]
+
+
+def test_live_functions_join_history_and_stacks_merge():
+    assert shown("""
+print("=", rows("SELECT l.mesh_name, l.rank, l.actor_status FROM live_actors('worker') l JOIN actors a ON a.id = l.actor_id"
+                " ORDER BY l.rank"))
+print("=", rows("SELECT mesh_name, rank, state FROM live_procs('workers') ORDER BY rank"))
+print("=", rows("SELECT count(*) FROM memory('workers') WHERE rss_bytes > 0 AND vm_bytes > rss_bytes"))
+print("=", rows("SELECT count(*) FROM live_actors('missing')"))
+print("=", rows("SELECT count(*) > 0 FROM stacks('workers') s JOIN live_procs('workers') p ON s.proc_id = p.proc_id"
+                " WHERE s.frame_depth = 0"))
+report = telemetry.stacks()
+print("=", any("in client" in line for line in str(report).splitlines()), report.missing)
+""") == [
+        "[('worker', 0, 'Idle'), ('worker', 1, 'Idle')]",
+        "[('workers', 0, 'running'), ('workers', 1, 'running')]",
+        "[(2,)]",
+        "[(0,)]",
+        "[(True,)]",
+        "True ()",
+    ]
+
+
+def test_looking_is_no_message_and_a_stop_ends_the_look():
+    assert shown("""
+for _ in range(5):
+    rows("SELECT * FROM messages")
+print("=", rows("SELECT count(*) FROM messages"), rows("SELECT count(*) FROM sent_messages"))
+running.stop().get()
+worker.step.call(1).get()
+print("=", rows("SELECT count(*) FROM messages", running))
+try:
+    telemetry.query("SELECT 1")
+except telemetry.TelemetryError as error:
+    print("=", str(error).partition(chr(10))[0])
+again = telemetry.start()
+worker.step.call(1).get()
+until("SELECT count(*) FROM messages", [(2,)])
+print("= again")
+""") == ["[(0,)] [(0,)]", "[(0,)]", "telemetry is not enabled in this process", "again"]
+
+
+def test_a_collector_that_was_killed_is_started_again_and_what_was_lost_is_stated():
+    assert shown("""
+worker.step.call(1).get()
+until("SELECT count(*) FROM messages", [(2,)])
+collector = running.asking.hosts[0].pid
+os.kill(collector, signal.SIGKILL)
+while True:
+    try:
+        worker.step.call(2).get()
+        if rows("SELECT count(*) FROM messages WHERE endpoint = 'step'")[0][0] >= 2:
+            break
+    except telemetry.QueryTimeout:
+        continue
+print("= answers again")
+print("=", rows("SELECT level, count(*) FROM events WHERE name = 'telemetry.collector_ended' GROUP BY level"))
+print("=", rows("SELECT count(*) FROM actors a JOIN meshes m ON a.mesh_id = m.id WHERE m.given_name = 'worker'"))
+""") == ["answers again", "[('warn', 1)]", "[(2,)]"]
+
+
+def test_rows_of_two_hosts_and_a_host_that_does_not_answer():
+    assert shown("""
+running.stop().get()
+async def main():
+    async with local_hosts(2) as hosts:
+        running = telemetry.start(hosts=hosts)
+        there = hosts.spawn_procs({"gpus": 2}, name="there")
+        worker = there.spawn("distant", Worker)
+        await worker.step.call(1)
+        await worker.slice(hosts=1, gpus=0).step.call_one(5)
+        until("SELECT count(*) FROM messages WHERE endpoint = 'step'", [(5,)])
+        until("SELECT count(*) FROM logs WHERE stream = 'stdout'", [(5,)])
+        print("=", rows("SELECT count(*) FROM meshes WHERE given_name = 'distant'"))
+        print("=", rows("SELECT a.rank, count(*) FROM messages m JOIN actors a ON a.id = m.to_actor_id WHERE m.endpoint = 'step'"
+                        " GROUP BY a.rank ORDER BY a.rank"))
+        print("=", rows("SELECT proc, line FROM logs WHERE stream = 'stdout' AND line = 'step 5'"))
+        print("=", rows("SELECT mesh_name, rank FROM live_actors('distant') ORDER BY rank"))
+        print("=", rows("SELECT count(*), count(DISTINCT host_id) FROM hosts"))
+        stats = "SELECT side, adverb, sum(count) FROM endpoint_stats WHERE endpoint = 'step' GROUP BY side, adverb ORDER BY side, adverb"
+        print("=", rows(stats))
+        coverage = json.loads(telemetry.query("SELECT 1 FROM hosts").schema.metadata[b"coverage"])
+        print("=", coverage["hosts_asked"], coverage["hosts_answered"], coverage["missing"])
+        stopped = running.asking.hosts[1]
+        os.kill(stopped.pid, signal.SIGSTOP)
+        answer = running.asking.ask("SELECT count(*) FROM messages WHERE endpoint = 'step'", timeout=1.0)
+        print("=", answer.table.to_pylist()[0]["count(*)"], answer.coverage.missing)
+        try:
+            running.asking.ask("SELECT count(*) FROM messages", timeout=1.0, require_all=True)
+        except telemetry.PartialAnswer as error:
+            print("=", error.missing, error.table.num_rows)
+        print("=", [host for host, _ in telemetry.stacks(hosts).missing])
+        os.kill(stopped.pid, signal.SIGCONT)
+        until("SELECT count(*) FROM messages WHERE endpoint = 'step'", [(5,)])
+        os.kill(stopped.pid, signal.SIGKILL)
+        until("SELECT count(*) FROM procs", [(7,)])
+        print("=", rows("SELECT p.rank FROM procs p JOIN meshes m ON p.mesh_id = m.id WHERE m.given_name = 'there' ORDER BY p.rank"))
+        await there.stop()
+asyncio.run(main())
+""") == [
+        "[(1,)]",
+        "[(0, 1), (1, 1), (2, 2), (3, 1)]",
+        "[('there[2]', 'step 5')]",
+        "[('distant', 0), ('distant', 1), ('distant', 2), ('distant', 3)]",
+        "[(3, 3)]",
+        "[('client', 'call', 1), ('client', 'call_one', 1), ('server', 'call', 5)]",
+        "3 3 []",
+        "2 (Missing(host='hosts[1]', reason='no answer in time'),)",
+        "{'hosts[1]': 'no answer in time'} 1",
+        "['hosts[1]']",
+        "[(0,), (1,), (2,), (3,)]",
+    ]
+
+
+def test_parts_of_hosts_are_merged_by_leaders_and_hosts_that_fail_are_asked_alone():
+    assert shown("""
+from monarch.telemetry._collector.options import Options
+from monarch.telemetry._engine.engine import Engine
+running.stop().get()
+async def main():
+    async with local_hosts(4) as hosts:
+        engine = Engine({"hosts": hosts}, Options(), group=2)
+        engine.start()
+        there = hosts.spawn_procs(name="there")
+        distant = there.spawn("distant", Worker)
+        await distant.step.call(1)
+        sql = "SELECT endpoint, count(*) AS n, min(timestamp_us) > 0 AS ok FROM messages WHERE endpoint = 'step' GROUP BY endpoint"
+        while (answer := engine.ask(sql)).table.to_pylist() != [{"endpoint": "step", "n": 4, "ok": True}]:
+            logging.getLogger("test").debug("%s", answer)
+        print("=", answer.coverage.hosts_asked, answer.coverage.hosts_answered, answer.coverage.stages[-1].hosts)
+        listed = "SELECT proc_id FROM procs WHERE rank < 9 ORDER BY proc_id"
+        print("=", len(engine.ask(listed).table), engine.ask("SELECT count(*) AS n FROM live_procs('there')").table.to_pylist())
+        # A leader, then a member.
+        for number in (0, 3):
+            stopped = engine.hosts[number]
+            os.kill(stopped.pid, signal.SIGSTOP)
+            answer = engine.ask(sql, timeout=4.0)
+            missing = [(one.host == stopped.name, one.reason) for one in answer.coverage.missing]
+            print("=", answer.table.to_pylist()[0]["n"], answer.coverage.hosts_answered, missing)
+            os.kill(stopped.pid, signal.SIGCONT)
+        os.kill(engine.hosts[2].pid, signal.SIGKILL)
+        print("=", engine.ask("SELECT count(*) AS n FROM hosts").table.to_pylist())
+        try:
+            engine.ask("SELECT nothing FROM messages GROUP BY nothing")
+        except telemetry.QueryError as error:
+            print("=", "nothing" in str(error))
+        await there.stop()
+asyncio.run(main())
+""") == [
+        "5 5 3",
+        "7 [{'n': 4}]",
+        "3 4 [(True, 'no answer in time')]",
+        "3 4 [(True, 'no answer in time')]",
+        "[{'n': 5}]",
+        "True",
+    ]
+
+
+def test_what_was_read_once_is_not_read_again_after_a_stop():
+    assert (
+        shown("""
+for n in range(5):
+    worker.step.call(n).get()
+until("SELECT count(*) FROM message_status_events WHERE status = 'complete'", [(10,)])
+until("SELECT count(*) FROM spans", [(10,)])
+for _ in range(3):
+    print("=", rows("SELECT count(*), count(DISTINCT id) AS ids FROM messages"), rows("SELECT count(*) FROM spans"),
+          rows("SELECT sum(count) AS n FROM endpoint_stats WHERE endpoint = 'step' AND side = 'server'"),
+          rows("SELECT count(*) FROM actors WHERE display_name LIKE 'worker%'"))
+    running.stop().get()
+    running = telemetry.start()
+""")
+        == ["[(10, 10)] [(10,)] [(10,)] [(2,)]"] * 3
+    )
+
+
+def test_calls_after_a_second_start_are_counted_from_the_first_one_on():
+    assert shown("""
+for number in range(1, 5):
+    worker.step.call(number).get()
+    until("SELECT count(*) FROM messages", [(2 * number,)])
+    print("=", rows("SELECT count(DISTINCT id) AS ids FROM messages"))
+    running.stop().get()
+    running = telemetry.start()
+""") == ["[(2,)]", "[(4,)]", "[(6,)]", "[(8,)]"]
+
+
+def test_a_host_that_was_lost_stays_with_its_reason_and_a_stop_works():
+    assert shown("""
+running.stop().get()
+async def main():
+    async with local_hosts(2) as hosts:
+        running = telemetry.start(hosts=hosts)
+        there = hosts.spawn_procs(name="there")
+        await there.initialized
+        pid = rows("SELECT pid FROM live_procs('there') WHERE rank = 0")[0][0]
+        for _ in range(2):
+            with open(f"/proc/{pid}/stat") as file:
+                pid = int(file.read().rpartition(")")[2].split()[1])
+        os.kill(pid, signal.SIGKILL)
+        until("SELECT state, count(*) FROM hosts GROUP BY state ORDER BY state", [("lost", 1), ("ready", 2)])
+        print("=", rows("SELECT reason FROM hosts WHERE left_us IS NOT NULL")[0][0].endswith("agent killed"))
+        await running.stop()
+        print("= stopped", flush=True)
+        os._exit(0)
+asyncio.run(main())
+""") == ["True", "stopped"]

@@ -1,0 +1,47 @@
+"""Writes docs/sql.md from the tables of monarch-telemetry: each with its sentence, columns and an example."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+INTRODUCTION = """\
+# Tables
+
+What a job does is in tables, which SQL reads (monarch-telemetry). Every host keeps its own rows; a statement runs on all of them.
+
+Types are `text`, `bool`, integers without a sign (`u64`) and with one (`i64`, `i32`), and floating point numbers (`f64`). A `?` marks a
+column that may be NULL. Times are microseconds since the epoch: `to_timestamp_micros(timestamp_us)` makes a timestamp of one. An identifier
+is the same number in all tables.
+
+Every table is bounded:
+
+| kept | what |
+|---|---|
+| history | rows in the order in which they came, until they are too old or their bytes are needed |
+| entities | a row for each thing that lives, and for the last 10,000 that have ended |
+| on demand | the last captures that were asked for |
+| live | nothing: the rows are made when a statement asks for them |
+
+The names with `()` are table functions. The argument is the name of a mesh; without one it is the whole job. Tables that name another wheel
+exist only where that wheel is used.
+
+"""
+
+
+def text() -> str:
+    """The page, without the note on where it comes from."""
+    return "".join((INTRODUCTION, *_lines())).rstrip("\n") + "\n"
+
+
+def _lines() -> Iterator[str]:
+    sections: dict[str, tuple[Any, ...]] = importlib.import_module("monarch.telemetry._tables.catalog").SECTIONS
+    for title, tables in sections.items():
+        yield f"## {title}\n\n"
+        for table in tables:
+            yield f"### `{table.source}`\n\n{table.meaning}. *Kept: {table.retention}.*\n\n"
+            yield "| Column | Type | Meaning |\n|---|---|---|\n"
+            for column in table.columns:
+                yield f"| `{column.name}` | {column.type} | {column.meaning} |\n"
+            yield f"\n```sql\n{table.example}\n```\n\n"
