@@ -1,10 +1,21 @@
-"""What mounts cost: opening, edits, and reads beside the local disk.
+"""What mounts cost: opening, edits, reads and imports beside the local disk, 16 hosts, and torchmonarch 0.7.0 in the same run.
 
-    python bench/fs.py [--files 30000] [--rounds 5] [--directory DIR]
+    python bench/fs.py [--only PART]... [--files 30000] [--directory DIR]
 
-Prints medians: the time until a tree of small files is mounted, the first time and again; the time from an edit on the client to the new
-content in a reader on the host, a process that polls the file; and for a warm stat, an open, read and close (`os.open`), a buffered open,
-and reads of 1 MiB, the time on the mount, on the local disk, and the ratio of the two, in pairs. A store of its own is used, in DIR.
+| part | what |
+|---|---|
+| mount | a tree of small files on one host, new and again; an edit, until a reader has it |
+| reads | warm stat, open, read, beside the local disk and tmpfs |
+| cold | reads with dropped caches; processor time of the server a request |
+| requests | processor time of the server a request, by back end and placement |
+| imports | six packages, warm and cold, in pairs with the local disk |
+| hosts | the tree on 16 hosts of namespaces, an edit on all, bytes for each host |
+| relay | 1 GiB to 16 hosts, beside a chain of sockets; bytes of each link |
+| reference | torchmonarch 0.7.0: the tree, an edit, stat, an import |
+
+Each part is a process in namespaces of its own for mounts and processes, with homes and stores below DIR, and nothing of it is left. It
+needs root. A part that fails or takes longer than `--limit` is a row that gives the reason. Environments are installed once, into the
+user's cache folder.
 """
 
 from __future__ import annotations
@@ -12,103 +23,98 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from monarch.actor import this_host
-from monarch.fs import mount
+from fs_row import Row, table
 
-# Runs on its own: the client must not wait for its mounts. Prints seconds an operation, by name.
-READER = """
-import json, os, sys, time
-top, files, big = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-paths = [f"{top}/d{n // 100}/f{n % 100}.py" for n in range(min(files, 3000))]
-def timed(action, items):
-    begin = time.perf_counter()
-    for item in items: action(item)
-    return (time.perf_counter() - begin) / len(items)
-def plain(path):
-    fd = os.open(path, os.O_RDONLY); os.read(fd, 1 << 20); os.close(fd)
-def buffered(path):
-    with open(path, "rb") as file: file.read()
-def pieces(path):
-    fd = os.open(path, os.O_RDONLY)
-    while os.read(fd, 1 << 20): pass
-    os.close(fd)
-for path in paths: os.stat(path); plain(path)
-pieces(big)
-print(json.dumps({"stat": timed(os.stat, paths), "open, read, close": timed(plain, paths), "buffered open": timed(buffered, paths),
-                  "1 MiB read": timed(pieces, [big] * 3) / 64}))
-"""
-WAITER = """
-import sys, time
-path, wanted = sys.argv[1:]
-print("ready", flush=True)
-while open(path).read() != wanted: pass
-print(time.time(), flush=True)
-"""
+# Of the folder, the number of files and of rounds.
+Part = Callable[[Path, Path, int, int], Iterable[Row]]
 
 
-def make(top: Path, files: int) -> None:
-    for number in range(files):
-        if number % 100 == 0:
-            (top / f"d{number // 100}").mkdir(parents=True)
-        (top / f"d{number // 100}" / f"f{number % 100}.py").write_text(f"VALUE = {number}\n" * 60)
-    (top / "big").write_bytes(os.urandom(64 << 20))
+def parts() -> dict[str, tuple[Part, int]]:
+    """Each with its number of rounds or pairs."""
+    from fs_hosts import hosts
+    from fs_imports import imports
+    from fs_one import cold, mounts, reads
+    from fs_reference import reference
+    from fs_relay import relay
+    from fs_requests import answering
+
+    return {
+        "mount": (mounts, 3),
+        "reads": (reads, 9),
+        "cold": (cold, 3),
+        "requests": (answering, 5),
+        "imports": (imports, 12),
+        "hosts": (hosts, 2),
+        "relay": (relay, 4),
+        "reference": (reference, 10),
+    }
 
 
-def edited(path: Path, shown: str, text: str, refresh: object) -> float:
-    """Seconds from the edit to a reader that has the new content."""
-    with subprocess.Popen([sys.executable, "-c", WAITER, shown, text], stdout=subprocess.PIPE, text=True) as reader:
-        assert reader.stdout is not None and reader.stdout.readline() == "ready\n"
-        begin = time.time()
-        path.write_text(text)
-        refresh()  # type: ignore[operator]
-        return float(reader.stdout.readline()) - begin
+def load() -> str:
+    return f"load {os.getloadavg()[0]:.2f} on {os.cpu_count()} processors"
 
 
-def reads(top: str, files: int) -> dict[str, float]:
-    argv = [sys.executable, "-c", READER, top, str(files), f"{top}/big"]
-    return json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout)
+def run(name: str, options: argparse.Namespace, source: Path, top: Path) -> list[Row]:
+    """The rows of a part, which runs as a process of its own: when that ends, all that it has started does."""
+    began, before = time.monotonic(), load()
+    with tempfile.TemporaryDirectory(dir=top) as folder:
+        argv = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-W", "ignore", __file__]
+        argv += ["--part", name, str(source), folder, "--files", str(options.files), "--rounds", str(options.rounds or 0)]
+        log = Path(folder, "log")
+        with log.open("w") as errors:
+            started = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, text=True)
+            try:
+                out, _ = started.communicate(timeout=options.limit)
+            except subprocess.TimeoutExpired:
+                started.kill()
+                out, _ = started.communicate()
+                out += json.dumps(Row(name, f"not done within {options.limit} s")) + "\n"
+            else:
+                if started.returncode:
+                    print(log.read_text()[-3000:], file=sys.stderr)
+                    out += json.dumps(Row(name, f"ended with {started.returncode}: see above")) + "\n"
+        rows = [Row(*json.loads(line)) for line in out.splitlines() if line.startswith('["')]
+    print(f"# {name}: {time.monotonic() - began:.0f} s, {before}", file=sys.stderr, flush=True)
+    return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--directory", default="/var/tmp", help="where tree, store and mount point are made")
+    names = list(parts())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=names, help="this part; may be given again")
+    parser.add_argument("--directory", default="/var/tmp", help="where trees, stores and mount points are made")
     parser.add_argument("--files", type=int, default=30_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--large", type=int, default=256, help="MiB of the large file")
+    parser.add_argument("--rounds", type=int, help="of each part; by default each has its own number")
+    parser.add_argument("--limit", type=int, default=300, help="seconds of a part")
+    parser.add_argument("--part", nargs=3, metavar=("NAME", "SOURCE", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    opened: list[float] = []
-    edits: list[float] = []
-    pairs: list[tuple[dict[str, float], dict[str, float]]] = []
-    with tempfile.TemporaryDirectory(dir=options.directory) as folder:
-        os.environ["MONARCH_FS_STORE_DIR"] = f"{folder}/store"
-        source, target = Path(folder, "source"), f"{folder}/mounted"
-        make(source, options.files)
-        for number in range(options.rounds):
-            begin = time.perf_counter()
-            mounted = mount(this_host(), source, target, pyc="as-is")
-            mounted.ready.get()
-            opened.append(time.perf_counter() - begin)
-            if number < options.rounds - 1:
-                mounted.close().get()
-        mounted.complete().get()
-        for number in range(options.rounds):
-            path = f"d{number}/f7.py"
-            edits.append(edited(source / path, f"{target}/{path}", f"EDIT = {number}\n" * 300, lambda: mounted.refresh().get()))
-        for _ in range(options.rounds):
-            pairs.append((reads(target, options.files), reads(str(source), options.files)))
-        mounted.close().get()
-    print(f"{options.files} files mounted: first {opened[0] * 1e3:.0f} ms, again {statistics.median(opened[1:]) * 1e3:.0f} ms")
-    print(f"edit to read: {statistics.median(edits) * 1e3:.0f} ms ({min(edits) * 1e3:.0f} to {max(edits) * 1e3:.0f})")
-    for name in pairs[0][0]:
-        here, disk = (statistics.median(pair[at][name] for pair in pairs) * 1e6 for at in (0, 1))
-        ratio = statistics.median(pair[0][name] / pair[1][name] for pair in pairs)
-        print(f"{name}: {here:.1f} us, on the disk {disk:.1f} us, ratio {ratio:.2f}")
+    if options.part:
+        name, source, folder = options.part
+        part, rounds = parts()[name]
+        for row in part(Path(source), Path(folder), options.files, options.rounds or rounds):
+            print(json.dumps(row), flush=True)
+        return
+    if os.geteuid():
+        parser.error("it needs root: mounts are made in namespaces, and caches are dropped")
+    from fs_tree import make_tree
+
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(dir=options.directory, ignore_cleanup_errors=True) as top:
+        source = Path(top, "source")
+        make_tree(source, options.files, options.large << 20)
+        for name in options.only or names:
+            began = load()
+            rows.append(Row(f"**{name}**", began))
+            rows += run(name, options, source, Path(top))
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Generator
+from contextlib import AbstractContextManager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from monarch.actor import attach_to_workers
+from fs_workers import Agent, running
 
 # For scripts of readers: waits as `tail -f` does.
 UNTIL = """
@@ -35,25 +32,6 @@ def declare_gather(folder: Path) -> None:
     sys.path.append(str(folder))
 
 
-@contextlib.contextmanager
-def worker_hosts(number: int) -> Generator[tuple[Any, list[subprocess.Popen[str]]]]:
+def worker_hosts(number: int) -> AbstractContextManager[tuple[Any, list[subprocess.Popen[str]]]]:
     """A mesh of hosts of this machine, and their agents."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    workers: list[subprocess.Popen[str]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        addresses = [f"ipc://{folder}/{rank}" for rank in range(number)]
-        try:
-            for address in addresses:
-                argv = [sys.executable, "-c", "from monarch.extension.cli import main; main()", "worker", "--listen", address]
-                workers.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment))
-            for worker in workers:
-                assert worker.stdout is not None
-                assert worker.stdout.readline().startswith("listening")
-            hosts = attach_to_workers(workers=addresses)
-            yield hosts, workers
-            with contextlib.suppress(Exception):
-                hosts.shutdown().exception(10)
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.communicate()
+    return running([Agent()] * number)

@@ -9,10 +9,12 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from monarch.fs._kernel import poll_loop
-from monarch.fs._tree.operations import ROOT, Attr, Entry, MountOptions, StatFs
-from monarch.fs.backends.pyfuse3 import Pyfuse3Backend
+from monarch.fs._tree.operations import DEVICE, ROOT, Attr, Entry, MountOptions, StatFs
+from monarch.fs.backends.choice import make_backend
+from monarch.fs.backends.serving import ServingBackend
 
 BIG = bytes(range(256)) * (16 << 10)
 CONTENT: dict[bytes, bytes] = {b"small": b"hello", b"big": BIG, b"stuck": b"never", b"empty": b"", b"grows": b"first\n", b"raises": b"x"}
@@ -26,7 +28,10 @@ def emit(line: str) -> None:
 
 
 class MemoryTree:
-    """Files of `CONTENT`, a directory `dir` with 300 files, a link and a program. A read of `stuck` waits for ever."""
+    """Files of `CONTENT`, a directory `dir` with 300 files, a link and a program.
+
+    A read of `stuck`, and in a live tree a look-up of `slow`, waits for ever.
+    """
 
     def __init__(self, live: bool) -> None:
         self.valid = 0.0 if live else float("inf")
@@ -53,7 +58,10 @@ class MemoryTree:
         size = len(self.content.get(inode, b""))
         return Attr(inode, self.modes[inode], 1, os.getuid(), os.getgid(), size, -(-size // 512), TIME, self.valid)
 
-    def lookup(self, parent: int, name: bytes) -> Entry:
+    def lookup(self, parent: int, name: bytes) -> Any:
+        if name == b"slow":
+            emit("looks")
+            return poll_loop.Waiter[Entry]()
         inode = self.names[parent].get(name)
         return Entry(name, None if inode is None else self.attr(inode), self.valid)
 
@@ -88,7 +96,7 @@ class MemoryTree:
         self.forgotten += n
 
 
-def commands(tree: MemoryTree, backend: Pyfuse3Backend) -> None:
+def commands(tree: MemoryTree, backend: ServingBackend) -> None:
     for line in sys.stdin:
         verb, *words = line.split()
         answer: object = None
@@ -122,11 +130,19 @@ def commands(tree: MemoryTree, backend: Pyfuse3Backend) -> None:
 def main() -> None:
     fd, target, *flags = sys.argv[1:]
     tree, live = MemoryTree("live" in flags), "live" in flags
-    backend = Pyfuse3Backend(int(fd), resumed="resumed" in flags)
+    backend = make_backend(os.environ.get("BACKEND", DEVICE), int(fd), resumed="resumed" in flags)
     threading.Thread(target=commands, args=(tree, backend), daemon=True).start()
     options = MountOptions(immutable=not live, read_timeout=0.5 if "short" in flags else 60.0)
-    emit("serves")
-    poll_loop.run(backend.run(tree, target, options))
+
+    async def serve() -> None:
+        # When the back end has begun, so that a command finds it; the requests that a connection has sent again may be before that.
+        if "resumed" in flags:
+            emit("serves")
+        else:
+            poll_loop.current_loop().call_later(0, lambda: emit("serves"))
+        await backend.run(tree, target, options)
+
+    poll_loop.run(serve())
     emit("ended")
 
 

@@ -22,9 +22,9 @@ from monarch.fs._daemon.mounted_tree import MountedTree
 from monarch.fs._kernel import connection, poll_loop
 from monarch.fs._tree.builder import build_table
 from monarch.fs._tree.node import PIECE_BYTES, WHOLE_BYTES, ZERO_ID, Kind, Node
-from monarch.fs._tree.operations import MountOptions
+from monarch.fs._tree.operations import DEVICE, MountOptions
 from monarch.fs._tree.table import Table
-from monarch.fs.backends.pyfuse3 import Pyfuse3Backend
+from monarch.fs.backends.choice import make_backend
 
 # Seconds after which a process that should have answered fails its test.
 LIMIT = 20.0
@@ -183,7 +183,7 @@ def _main(fd: int, target: str, folder: Path, table: str) -> None:
     state = folder / "state"
     resumed = table == "resume"
     tree = MountedTree.restore(state, chunks) if resumed else MountedTree(Table.decode(Path(table).read_bytes()), chunks, state)
-    backend = Pyfuse3Backend(fd, resumed=resumed)
+    backend = make_backend(os.environ.get("BACKEND", DEVICE), fd, resumed=resumed)
 
     def commands() -> None:
         for line in sys.stdin:
@@ -195,7 +195,7 @@ def _main(fd: int, target: str, folder: Path, table: str) -> None:
 
     async def serve() -> None:
         threading.Thread(target=commands, daemon=True).start()
-        print("serves", flush=True)
+        poll_loop.current_loop().call_later(0, lambda: print("serves", flush=True))
         await backend.run(tree, target, MountOptions())
 
     with contextlib.suppress(OSError):

@@ -5,8 +5,13 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
 from fs_memory_tree import BIG
 from fs_mounted import LIMIT, mounted, output
+
+from monarch.fs._tree.operations import PYFUSE3
+
+pytestmark = pytest.mark.usefixtures("back_end")
 
 # What the kernel asks of itself, not for a reader.
 _UNASKED = {"init", "forget", "batch_forget", "destroy", "opens", "reason"}
@@ -72,7 +77,7 @@ def test_without_interposer_opens_are_requests(tmp_path: Path) -> None:
     folder = tmp_path / "home"
     folder.mkdir()
     (folder / "fs-interposer").write_text("no directory")
-    with mounted(tmp_path / "m", environment={"MONARCH_HOME": str(folder)}) as (mount, server):
+    with mounted(tmp_path / "m", environment={"MONARCH_HOME": str(folder), "BACKEND": PYFUSE3}) as (mount, server):
         assert output("print(open(t + '/small').read(), len(os.listdir(t + '/dir')))", mount.target) == "hello 300"
         first = server.ask("counters")
         assert first["opens"] and str(folder) in first["reason"]
@@ -92,6 +97,8 @@ def test_invalidated_names_and_pages_are_new(tmp_path: Path) -> None:
 
 def test_stored_pages_are_read_without_request(tmp_path: Path) -> None:
     with mounted(tmp_path / "m") as (mount, server):
+        # A notice before the negotiation is refused otherwise.
+        output("os.stat(t)", mount.target)
         assert server.ask("store big")["errno"] == 2
         output("os.listdir(t)", mount.target)
         assert server.ask("store big") is None

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,16 +19,6 @@ from monarch.fs._tree.difference import difference
 from monarch.fs._tree.operations import MountOptions
 
 pytestmark = pytest.mark.skipif(bool(problems()), reason=f"cannot mount: {problems()}")
-
-
-@pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
-    monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "home"))
-    made = Source(tmp_path)
-    try:
-        yield made
-    finally:
-        made.stop()
 
 
 def test_mount_is_read_and_removed_with_its_directories(source: Source) -> None:

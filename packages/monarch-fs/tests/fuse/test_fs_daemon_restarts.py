@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,16 +37,6 @@ for _ in sys.stdin:
         wrong += hashlib.sha256(data).hexdigest() != want[i]
     print('wrong' if wrong else 'right', flush=True)
 """
-
-
-@pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
-    monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "home"))
-    made = Source(tmp_path)
-    try:
-        yield made
-    finally:
-        made.stop()
 
 
 class Readers:

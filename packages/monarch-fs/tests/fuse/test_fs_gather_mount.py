@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from fs_gather_hosts import UNTIL, declare_gather, worker_hosts
 from monarch.actor import this_host
 from monarch.extension import service
 from monarch.fs import FsError, MountBusyError
+from monarch.fs._gather import gather_mount
 from monarch.fs._gather.gather_mount import gather
 
 
@@ -106,6 +109,68 @@ def test_a_log_that_grows_is_followed(remote: Path, local: str) -> None:
             tail.communicate()
 
 
+def test_tail_follows_a_log_that_is_rotated_and_truncated(remote: Path, local: str) -> None:
+    log = remote / "logs" / "out.log"
+    argv = ["tail", "-n", "+1", "-s", "0.05", "--max-unchanged-stats=1", "-F", f"{local}/logs/out.log"]
+    with gather(this_host(), str(remote), local):
+        tail = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        try:
+            assert tail.stdout is not None
+            assert tail.stdout.readline() == "first\n"
+            with log.open("a") as file:
+                file.write("second\n")
+            assert tail.stdout.readline() == "second\n"
+            log.rename(f"{log}.1")
+            log.write_text("third\n")
+            assert tail.stdout.readline() == "third\n"
+            os.truncate(log, 0)
+            log.write_text("4\n")
+            assert tail.stdout.readline() == "4\n"
+        finally:
+            tail.kill()
+            tail.communicate()
+
+
+def test_another_user_has_no_access(remote: Path, local: str) -> None:
+    if os.geteuid():
+        pytest.skip("another user takes root to be")
+    with gather(this_host(), str(remote), local):
+        argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,+dac_read_search"]
+        rights = "--ambient-caps=-all,+dac_read_search"  # the folders above belong to root
+        done = subprocess.run([*argv, rights, "ls", local], capture_output=True, text=True, timeout=20, check=False)
+        assert done.returncode and "Permission denied" in done.stderr and not done.stdout
+        assert read("print(os.listdir(t))", local) == "['logs']"
+
+
+def test_a_directory_that_becomes_a_link_leads_nowhere(remote: Path, local: str, tmp_path: Path) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "out.log").write_text("secret")
+    (remote / "link").symlink_to(tmp_path / "outside")
+    script = """
+found = set()
+while time.monotonic() < end or "first\\n" not in found:
+    for act in (lambda: open(t + '/logs/out.log').read(), lambda: str(os.listdir(t + '/logs'))):
+        try: found.add(act())
+        except OSError as e: found.add(e.errno)
+print("secret" in found)
+"""
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            for old, new in (("logs", "away"), ("link", "logs"), ("logs", "link"), ("away", "logs")):
+                (remote / old).rename(remote / new)
+
+    swapping = threading.Thread(target=swap)
+    with gather(this_host(), str(remote), local):
+        swapping.start()
+        try:
+            assert read("import time\nend = time.monotonic() + 2" + script, local) == "False"
+        finally:
+            stop.set()
+            swapping.join()
+
+
 def test_an_open_log_goes_on_when_it_is_rotated(remote: Path, local: str) -> None:
     script = """
 file = open(t + '/logs/out.log')
@@ -150,6 +215,22 @@ def test_one_byte_of_a_large_file_moves_one_block(remote: Path, local: str) -> N
         assert read("print(os.pread(os.open(t + '/large', os.O_RDONLY), 1, 200 << 20))", local) == "b'x'"
         assert 128 << 10 <= view.counters()["bytes"] - before < 132 << 10
         assert read("print(len(open(t + '/large', 'rb').read()))", local) == str(300 << 20)
+
+
+def test_a_large_file_has_its_bytes_for_several_readers(remote: Path, local: str) -> None:
+    data = os.urandom(21_000_001)
+    (remote / "large").write_bytes(data)
+    script = "import hashlib\nprint(hashlib.sha256(open(t + '/hosts_0/large', 'rb').read()).hexdigest())"
+    with worker_hosts(1) as (hosts, _), gather(hosts, str(remote), local, cache_bytes=1 << 20) as view:
+        readers = [follower(script, local) for _ in range(3)]
+        try:
+            found = [reader.communicate(timeout=25)[0].strip() for reader in readers]
+        finally:
+            for reader in readers:
+                reader.kill()
+                reader.communicate()
+        assert found == [hashlib.sha256(data).hexdigest()] * 3
+        assert view.counters()["bytes"] > len(data)
 
 
 def test_a_mapped_file_is_read_by_the_client_itself(remote: Path, local: str) -> None:
@@ -242,25 +323,83 @@ print(sorted(os.listdir(t + '/trainers')), open(t + '/trainers/hosts_0/rank').re
         assert read(script, local) == "EIO\n['hosts_0', 'hosts_1'] 0"
 
 
-def test_a_client_outlives_the_bridge(remote: Path, local: str) -> None:
-    with gather(this_host(), str(remote), local):
-        os.kill(service(this_host(), "gather").pid.call_one().get(), signal.SIGKILL)
-        read("until(lambda: not os.path.ismount(t))", local)
+NAMES = """
+def names():
+    try: return os.listdir(t)
+    except OSError: return []
+print(until(names))
+"""
+
+
+@pytest.mark.parametrize("with_server", [False, True])
+def test_a_bridge_that_is_killed_is_replaced(remote: Path, local: str, with_server: bool) -> None:
+    with gather(this_host(), str(remote), local) as view:
+        bridge, server = service(this_host(), "gather").pid.call_one().get(), view.server_pid()
+        if with_server:
+            # The bridge must not start another one meanwhile.
+            os.kill(bridge, signal.SIGSTOP)
+            os.kill(server, signal.SIGKILL)
+        os.kill(bridge, signal.SIGKILL)
+        if not with_server:
+            read("until(lambda: not os.path.exists(sys.argv[2]))", local, f"/proc/{server}")
+        assert read(NAMES, local) == "['logs']"
+        assert view.is_mounted and view.server_pid() != server
+    assert not os.path.ismount(local) and not os.path.exists(local)
+
+
+def test_a_close_needs_no_bridge(remote: Path, local: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather_mount, "_END_SECONDS", 0.1)
+    view = gather(this_host(), str(remote), local)
+    bridge = service(this_host(), "gather").pid.call_one().get()
+    os.kill(bridge, signal.SIGSTOP)
+    try:
+        view.close(deadline=0)
+        assert not os.path.ismount(local) and not os.path.exists(local)
+    finally:
+        os.kill(bridge, signal.SIGCONT)
+    # It is as before for the next view.
     with gather(this_host(), str(remote), local):
         assert read("print(os.listdir(t))", local) == "['logs']"
+
+
+def test_a_mount_in_place_of_the_view_stays(remote: Path, local: str) -> None:
+    with gather(this_host(), str(remote), local) as view:
+        subprocess.run(["umount", local], check=True)
+        subprocess.run(["mount", "-t", "tmpfs", "other", local], check=True)
+        assert not view.is_mounted
+    try:
+        assert os.path.ismount(local)
+    finally:
+        subprocess.run(["umount", local], check=True)
+
+
+def test_a_view_in_place_of_another_one_stays(remote: Path, local: str) -> None:
+    first = gather(this_host(), str(remote), local)
+    subprocess.run(["umount", local], check=True)
+    with gather(this_host(), str(remote), local) as second:
+        first.close()
+        assert second.is_mounted and read("print(os.listdir(t))", local) == "['logs']"
+    assert not os.path.ismount(local)
+
+
+def test_a_view_that_was_unmounted_by_hand_stays_away(remote: Path, local: str) -> None:
+    with gather(this_host(), str(remote), local) as view:
+        server = view.server_pid()
+        subprocess.run(["umount", local], check=True)
+        read("until(lambda: not os.path.exists(sys.argv[2]))", local, f"/proc/{server}")
+        bridge = service(this_host(), "gather")
+        # It has reported the end of the mount before it answers for the next one.
+        with gather(this_host(), str(remote), f"{local}-2"):
+            os.kill(bridge.pid.call_one().get(), signal.SIGKILL)
+            assert read(NAMES, f"{local}-2") == "['logs']"
+            assert not os.path.ismount(local)
 
 
 def test_a_server_that_is_killed_is_replaced(remote: Path, local: str) -> None:
     with gather(this_host(), str(remote), local) as view:
         assert read("print(os.listdir(t))", local) == "['logs']"
         os.kill(view.server_pid(), signal.SIGKILL)
-        script = """
-def names():
-    try: return os.listdir(t)
-    except OSError: return []
-print(until(names))
-"""
-        assert read(script, local) == "['logs']"
+        assert read(NAMES, local) == "['logs']"
     assert not os.path.ismount(local)
 
 
@@ -283,10 +422,39 @@ print(until(content))
         assert read(script, local) == "first"
 
 
-def test_a_file_at_the_mount_point_is_refused(remote: Path, local: str) -> None:
-    with pytest.raises(FsError, match="out.log: a file cannot be shown"):
-        gather(this_host(), f"{remote}/logs/out.log", local)
-    assert not os.path.exists(local)
+def test_a_file_is_shown_at_the_mount_point(remote: Path, local: str) -> None:
+    log = remote / "logs" / "out.log"
+    with gather(this_host(), str(log), local) as view:
+        assert read("print(os.path.isfile(t), open(t).read())", local) == "True first"
+        with log.open("a") as file:
+            file.write("second\n")
+        read("until(lambda: open(t).read() == 'first\\nsecond\\n')", local)
+        # The file that has the name is shown, also right after a rotation.
+        log.rename(f"{log}.1")
+        log.write_text("new\n")
+        read("until(lambda: open(t).read() == 'new\\n')", local)
+        log.unlink()
+        script = "def gone():\n try: return not open(t).read()\n except OSError: return True\nuntil(gone)"
+        read(script, local)
+        log.mkdir()
+        log.rmdir()
+        log.write_text("again\n")
+        script = "def again():\n try: return open(t).read() == 'again\\n'\n except OSError: return False\nuntil(again)"
+        read(script, local)
+        os.kill(view.server_pid(), signal.SIGKILL)
+        read(script, local)
+    assert not os.path.lexists(local)
+
+
+def test_a_mount_point_of_another_kind_is_refused(remote: Path, tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("")
+    with pytest.raises(FsError, match="kept.*no directory"):
+        gather(this_host(), str(remote), str(tmp_path / "kept"))
+    with pytest.raises(FsError, match="remote.*the mount point is no file"):
+        gather(this_host(), f"{remote}/logs/out.log", str(remote))
+    with gather(this_host(), f"{remote}/logs/out.log", str(tmp_path / "kept")):
+        assert read("print(open(t).read())", str(tmp_path / "kept")) == "first"
+    assert (tmp_path / "kept").read_text() == "" and remote.is_dir()
 
 
 def test_a_file_as_a_root(remote: Path, local: str) -> None:

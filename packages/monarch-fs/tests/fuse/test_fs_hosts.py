@@ -49,6 +49,7 @@ def test_hosts_of_a_machine_share_a_mount(source: Path, tmp_path: Path) -> None:
             (source / "file").write_text("second")
             assert mounted.refresh().get().changed == 1
             assert content(f"{target}/file") == "second"
+            assert [host.rank for host in mounted.status().get().hosts] == [0, 1, 2]
         assert not os.path.ismount(target)
 
 
@@ -74,6 +75,30 @@ def test_a_killed_service_is_replaced_and_the_mount_stays(source: Path, tmp_path
         (source / "file").write_text("second")
         until_refreshed(mounted)
         assert content(f"{target}/file") == "second" and states(mounted) == ["live"]
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_all_bytes_come_though_the_service_is_killed(source: Path, tmp_path: Path, is_asked: bool) -> None:
+    (source / "large").write_bytes(os.urandom(1 << 20))
+    with mount(this_host(), source, str(tmp_path / "mounted"), pyc="as-is", fetch="demand") as mounted:
+        [pid] = service_processes()
+        # A stopped service answers nothing: its death meets the call, or comes before it.
+        os.kill(pid, signal.SIGSTOP if is_asked else signal.SIGKILL)
+        done = mounted.complete()
+        if is_asked:
+            with pytest.raises(TimeoutError):
+                done.get(timeout=0.1)
+            os.kill(pid, signal.SIGKILL)
+        done.get(timeout=25)
+        [host] = mounted.status().get().hosts
+        assert (host.state, host.bytes_held, host.last_error) == ("live", host.bytes_total, "")
+
+
+def test_all_bytes_of_a_lost_host_are_an_error(source: Path, tmp_path: Path) -> None:
+    with local_hosts(2) as hosts, mount(hosts, source, str(tmp_path / "mounted"), pyc="as-is", fetch="demand") as mounted:
+        fault(hosts.slice(hosts=1), "kill")
+        with pytest.raises(FsError, match=r"\(rank 1\)"):
+            mounted.complete().get(timeout=25)
 
 
 def test_a_host_that_ends_does_not_keep_the_others(source: Path, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +23,23 @@ job.remote_mount(sys.argv[1], sys.argv[2], python_exe="bin/python")
 state = job.state()
 print(json.dumps([state[name].spawn_procs().spawn("reader", Reader).read.call_one(sys.argv[2]).get() for name in ("a", "b")]))
 """
+PLAIN_SCRIPT = """
+import sys
+from monarch.job import ProcessJob
+
+job = ProcessJob({"a": 1})
+job.remote_mount(sys.argv[1], sys.argv[2], python_exe=None)
+job.state()
+"""
+OTHER_CLIENT = """
+import sys
+from monarch.actor import this_host
+from monarch.fs import mount
+
+with mount(this_host(), sys.argv[1], sys.argv[2]):
+    print("mounted", flush=True)
+    sys.stdin.read()
+"""
 READER = """
 import sys
 from monarch.actor import Actor, endpoint
@@ -34,7 +53,7 @@ class Reader(Actor):
 ENTRIES = {
     "monarch.job_feature": {"remote_mount": "monarch.fs._jobs.remote_mount:RemoteMountFeature"},
     "monarch.keeper": {"mount": "monarch.fs._jobs.kept_mount:KeptMount"},
-    "monarch.cli": {name: f"monarch.fs._cli:{name}" for name in ("mount", "mounts", "refresh")},
+    "monarch.cli": {name: f"monarch.fs._cli:{name}" for name in ("mount", "mounts", "refresh", "umount")},
 }
 
 
@@ -82,6 +101,11 @@ class Place:
         return self.run("cat", str(self.target / "a.txt"))
 
 
+def is_mounted(target: str) -> bool:
+    with open("/proc/self/mounts") as f:
+        return f" {target} " in f.read()
+
+
 def test_mount_outlives_the_script(tmp_path: Path) -> None:
     place = Place(tmp_path)
     python = str(place.target / "bin/python")
@@ -102,6 +126,54 @@ def test_mount_outlives_the_script(tmp_path: Path) -> None:
     with open("/proc/self/mounts") as f:
         assert str(tmp_path) not in f.read()
     assert not os.listdir(tmp_path / "home/jobs")
+
+
+def test_mounts_come_back_when_the_keeper_was_killed(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    other = str(tmp_path / "other")
+    try:
+        place.run(sys.executable, "-c", PLAIN_SCRIPT, str(place.source), str(place.target))
+        place.verb("mount", str(place.source), other)
+        [log] = (tmp_path / "home/jobs").glob("*/keeper/lock")
+        pid = int(log.read_text())
+        with open(os.pidfd_open(pid), "rb") as ended:
+            os.kill(pid, signal.SIGKILL)
+            assert select.select([ended], [], [], 20.0)[0]
+        (place.source / "a.txt").write_text("two")
+        assert place.verb("refresh", other).startswith(f"{other}: ")
+        assert place.run("cat", f"{other}/a.txt") == "two"
+        # The verb waits for the mount that the keeper makes again.
+        assert place.verb("refresh", str(place.target)).startswith(f"{place.target}: ")
+        assert place.shown() == "two"
+        # The service of the killed keeper uses the mount too, until its lease is over.
+        assert place.verb("umount", other) == f"{other} is unmounted\n"
+        assert not is_mounted(other)
+    finally:
+        place.verb("kill")
+    # The other mount has a grace when the services of the killed keeper end with the hosts.
+    with open("/proc/self/mounts") as f:
+        changed = select.poll()
+        changed.register(f, select.POLLPRI)
+        while str(tmp_path) in f.read():
+            assert changed.poll(20_000)
+            f.seek(0)
+
+
+def test_mount_that_another_client_uses_is_named(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    argv = [sys.executable, "-c", OTHER_CLIENT, str(place.source), str(place.target)]
+    try:
+        place.run(sys.executable, "-c", PLAIN_SCRIPT, str(place.source), str(place.target))
+        with subprocess.Popen(argv, env=place.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None and other.stdout.readline() == "mounted\n"
+            with pytest.raises(AssertionError, match=rf"{place.target} is still mounted on a\[0\] .*: another client uses it"):
+                place.verb("umount", str(place.target))
+            other.communicate()
+        assert not is_mounted(str(place.target))
+        with pytest.raises(AssertionError, match="nothing is mounted at"):
+            place.verb("umount", str(place.target))
+    finally:
+        place.verb("kill")
 
 
 def test_source_without_an_interpreter_is_refused_before_anything_is_submitted(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ def read(script: str, *arguments: str | os.PathLike[str]) -> str:
     return subprocess.run(argv, check=True, capture_output=True, text=True, timeout=20).stdout.strip()
 
 
+ERROR = "import errno, sys\ntry: open(sys.argv[1]).read()\nexcept OSError as e: print(errno.errorcode[e.errno])"
 CONTENT = "import sys; print(open(sys.argv[1]).read())"
 NAMES = "import os, sys; print(sorted(os.listdir(sys.argv[1])))"
 
@@ -57,6 +60,15 @@ def test_a_mount_shows_the_source_and_a_refresh_its_edits(source: Path, target: 
     assert not os.path.ismount(target)
 
 
+def test_times_before_1970_and_after_2262(source: Path, target: str) -> None:
+    for name, seconds in (("before", -1.5), ("long before", -2_000_000_000), ("after", 10_000_000_000)):
+        (source / name).write_text("")
+        os.utime(source / name, (seconds, seconds))
+    with mount(this_host(), source, target, pyc="as-is"):
+        script = "import os, sys; print([os.stat(f'{sys.argv[1]}/{name}').st_mtime_ns for name in ('before', 'long before', 'after')])"
+        assert read(script, target) == str([-1_500_000_000, -2_000_000_000_000_000_000, (1 << 63) - 1])
+
+
 def test_writes_are_refused(source: Path, target: str) -> None:
     with mount(this_host(), source, target):
         script = "import sys\ntry: open(sys.argv[1], 'w')\nexcept OSError as e: print(e.errno)"
@@ -72,6 +84,82 @@ def test_status_and_all_bytes(source: Path, target: str) -> None:
         assert host.bytes_total == host.bytes_held and not host.stale_paths
 
 
+def test_status_has_the_bytes_of_a_part_and_of_all(source: Path, target: str) -> None:
+    (source / "other").write_text(secrets.token_hex())
+    with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
+        mounted.prefetch("other").get()
+        [host] = mounted.status().get().hosts
+        assert (host.rank, host.bytes_total) == (0, (3 << 20) + 64 + len("VALUE = 1\n"))
+        # The other small file is in the store of other tests.
+        assert 64 <= host.bytes_held < 1 << 20
+
+
+def test_patterns_of_a_prefetch_are_those_of_exclude(source: Path, target: str) -> None:
+    (source / "package" / "below").mkdir()
+    (source / "package" / "below" / "data").write_text(secrets.token_hex())
+    with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
+        for pattern in ("", "[a", "/absolute", "../above"):
+            with pytest.raises(ValueError, match="pattern"):
+                mounted.prefetch(pattern)
+        with pytest.raises(FileNotFoundError, match=r"\*\.txt in"):
+            mounted.prefetch("package", "*.txt").get()
+        before = mounted.status().get().hosts[0].bytes_held
+        mounted.prefetch("package/").get()
+        assert mounted.status().get().hosts[0].bytes_held >= before + 64
+        # It does not need the source any more.
+        (source / "package" / "below" / "data").unlink()
+        assert len(read(CONTENT, f"{target}/package/below/data")) == 64
+
+
+def test_a_file_that_became_something_else_is_stale(source: Path, target: str) -> None:
+    (source / "package" / "module.py").write_text(f"VALUE = '{secrets.token_hex()}'\n")
+    shutil.copy(source / "package" / "module.py", source / "copy")
+    with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
+        (source / "copy").unlink()
+        (source / "package" / "module.py").unlink()
+        (source / "package" / "module.py").mkdir()
+        assert "EIO" in read(ERROR, f"{target}/package/module.py")
+        [host] = mounted.status().get().hosts
+        assert host.stale_paths == ["package/module.py"]
+        assert host.last_error == "package/module.py: the content has changed since the index was made"
+
+
+def test_a_source_that_was_removed_is_named(source: Path, target: str) -> None:
+    with mount(this_host(), source, target, pyc="as-is") as mounted:
+        shutil.rmtree(source)
+        with pytest.raises(FileNotFoundError) as caught:
+            mounted.refresh().get()
+        assert str(source) in str(caught.value) and "b'" not in str(caught.value)
+
+
+STORE = """
+import sys
+from monarch.actor import this_host
+from monarch.fs import PreflightError, mount
+try:
+    with mount(this_host(), sys.argv[1], sys.argv[2]): print("mounted")
+except PreflightError as e:
+    print(list(e.missing), str(e))
+"""
+
+
+@pytest.mark.parametrize("folder", ["weights", "relative/store"])
+def test_a_store_that_cannot_be_used_is_named(source: Path, target: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = folder if folder.startswith("relative") else str(source / folder)
+    monkeypatch.setenv("MONARCH_FS_STORE_DIR", place)
+    printed = read(STORE, source, target)
+    assert printed.startswith(f"['{os.uname().nodename} (rank 0)']")
+    assert place in printed and "the store of the setting fs_store_dir cannot be used" in printed
+    assert not os.path.exists(target)
+
+
+def test_a_store_in_memory(source: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        monkeypatch.setenv("MONARCH_FS_STORE_DIR", f"{folder}/store")
+        assert read(STORE, source, target) == "mounted"
+        assert os.listdir(f"{folder}/store/segments")
+
+
 def test_files_that_changed_since_the_index_are_named(source: Path, target: str) -> None:
     # A content that no store has.
     (source / "package" / "module.py").write_text(f"VALUE = '{secrets.token_hex()}'\n")
@@ -83,6 +171,21 @@ def test_files_that_changed_since_the_index_are_named(source: Path, target: str)
         mounted.refresh().get()
         mounted.complete().get()
         assert read(CONTENT, f"{target}/package/module.py") == "VALUE = 3"
+
+
+def test_files_that_were_removed_since_the_index_are_told_from_changed_ones(source: Path, target: str) -> None:
+    for name in ("edited", "gone"):
+        (source / name).write_text(secrets.token_hex())
+    with mount(this_host(), source, target, pyc="as-is", fetch="demand") as mounted:
+        (source / "edited").write_text("edited")
+        (source / "gone").unlink()
+        with pytest.raises(StaleSourceError) as caught:
+            mounted.complete().get()
+        first = f"{source}: 1 file changed since the index: edited; 1 file removed since the index: gone"
+        assert str(caught.value).splitlines()[0] == first
+        assert (caught.value.paths, caught.value.removed) == (["edited", "gone"], ["gone"])
+        assert "EIO" in read(ERROR, f"{target}/gone")
+        assert mounted.status().get().hosts[0].last_error == "gone: the file was removed since the index was made"
 
 
 def test_wrong_arguments_are_named(source: Path, tmp_path: Path, target: str) -> None:
@@ -171,3 +274,24 @@ def test_remotemount_is_a_drop_in(source: Path, target: str) -> None:
     handler.close()
     handler.close()
     assert not os.path.ismount(target)
+
+
+PUSHED = """
+import sys
+from monarch.actor import this_host
+from monarch.fs import FsError, mount, push
+source, target, other = sys.argv[1:]
+with mount(this_host(), source, target):
+    try:
+        push(this_host(), other, target).get()
+    except FsError as e:
+        print(e)
+"""
+
+
+def test_push_to_a_mount_names_the_reason(source: Path, target: str, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "d").mkdir(parents=True)
+    (other / "new").write_text("x")
+    # Another process: a service that is started here has its store until the last test.
+    assert "Read-only file system" in read(PUSHED, source, target, other)

@@ -13,6 +13,8 @@ from random import Random
 import pytest
 from fs_real_tree import LIMIT, RealMount, mounted_directory
 
+pytestmark = pytest.mark.usefixtures("back_end")
+
 NAMES = ["a", "b", "c", "d", "e\udcff"]
 
 # Prints all that can be seen below a directory.

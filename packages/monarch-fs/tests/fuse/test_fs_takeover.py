@@ -12,6 +12,9 @@ from fs_mounted import LIMIT, mounted, output, reader
 
 from monarch.fs._kernel import connection
 from monarch.fs._kernel.preflight import can_resume
+from monarch.fs._tree.operations import DEVICE, PYFUSE3
+
+pytestmark = pytest.mark.usefixtures("back_end")
 
 _STUCK = "fd = os.open(t + '/stuck', os.O_RDONLY)\nprint('open', flush=True)\nprint(os.read(fd, 5), flush=True)"
 
@@ -67,6 +70,21 @@ def test_stopped_server_leaves_its_requests_to_the_next(tmp_path: Path) -> None:
         assert waiting.communicate(timeout=LIMIT)[0] == "b'never'\n"
 
 
+@pytest.mark.skipif(not can_resume(), reason="the kernel is older than 6.9: it cannot send requests again")
+def test_the_other_back_end_takes_a_connection_over(tmp_path: Path, back_end: str) -> None:
+    pytest.importorskip("pyfuse3")
+    other = {"BACKEND": DEVICE if back_end == PYFUSE3 else PYFUSE3}
+    with mounted(tmp_path / "m") as (mount, server):
+        waiting = _open_reader(mount.target)
+        assert server.line() == "waits"
+        server.close()
+        server = mount.serve("resumed", environment=other)
+        assert server.line() == "waits"
+        assert output("print(open(t + '/small').read(), len(os.listdir(t + '/dir')))", mount.target) == "hello 300"
+        server.ask("finish")
+        assert waiting.communicate(timeout=LIMIT)[0] == "b'never'\n"
+
+
 def test_killed_reader_leaves_at_once(tmp_path: Path) -> None:
     with mounted(tmp_path / "m") as (mount, server):
         for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
@@ -77,6 +95,18 @@ def test_killed_reader_leaves_at_once(tmp_path: Path) -> None:
             waiting.send_signal(number)
             assert waiting.wait(LIMIT) == -number
             waiting.communicate()
+        assert output("print(open(t + '/small').read())", mount.target) == "hello"
+
+
+def test_killed_process_leaves_a_look_up_of_a_live_tree(tmp_path: Path, back_end: str) -> None:
+    if back_end == PYFUSE3:
+        pytest.skip("it interrupts reads only")
+    with mounted(tmp_path / "m", "live") as (mount, server):
+        waiting = reader("os.stat(t + '/slow')", mount.target)
+        assert server.line() == "looks"
+        waiting.kill()
+        assert waiting.wait(LIMIT) == -signal.SIGKILL
+        waiting.communicate()
         assert output("print(open(t + '/small').read())", mount.target) == "hello"
 
 

@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from monarch.actor import attach_to_workers
+from fs_workers import Agent, running
 
 _ENTRIES = {"monarch.service": "push = monarch.fs._push.service:SERVICE", "monarch.settings": "fs = monarch.fs.settings:SETTINGS"}
 
@@ -34,25 +34,15 @@ def declare_push(folder: Path, settings: str) -> list[str]:
 @contextlib.contextmanager
 def push_hosts(shared: str, own: list[Path], path: list[str], **environment: str) -> Generator[tuple[Any, list[subprocess.Popen[str]]]]:
     """A mesh of hosts: at the path `shared` each host sees its folder of `own`, by a mount namespace. Root is needed."""
-    environment = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join([*path, *filter(None, sys.path)])}
-    workers: list[subprocess.Popen[str]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        addresses = [f"ipc://{folder}/{number}" for number in range(len(own))]
-        try:
-            for number, address in enumerate(addresses):
-                script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
-                argv = [sys.executable, "-c", "from monarch.extension.cli import main; main()", "worker", "--listen", address]
-                argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(own[number]), shared, *argv]
-                store = {"MONARCH_FS_STORE_DIR": f"{folder}/store-{number}"}
-                workers.append(subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={**environment, **store}))
-            for worker in workers:
-                assert worker.stdout is not None
-                assert worker.stdout.readline().startswith("listening")
-            hosts = attach_to_workers(workers=addresses)
-            yield hosts, workers
-            with contextlib.suppress(Exception):
-                hosts.shutdown().exception(10)
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.communicate()
+    variables = {**environment, "PYTHONPATH": os.pathsep.join([*path, *filter(None, sys.path)])}
+    script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    with tempfile.TemporaryDirectory() as stores:
+        agents = [
+            Agent(
+                ("unshare", "--mount", "sh", "-c", script, "sh", str(folder), shared),
+                {**variables, "MONARCH_FS_STORE_DIR": f"{stores}/{number}"},
+            )
+            for number, folder in enumerate(own)
+        ]
+        with running(agents) as found:
+            yield found

@@ -150,19 +150,22 @@ def test_malformed_requests_are_answered(folder: Path, head: dict[str, object]) 
 
 
 def test_stopped_daemon_is_named(folder: Path, tmp_path: Path) -> None:
-    client = _client(tmp_path, timeout=1.0)
+    first = _client(tmp_path)
     with pytest.raises(FsError, match="cannot be made"):
-        client.mount(_request("/proc/none"))
-    os.kill(client.daemon_pid, signal.SIGSTOP)
+        first.mount(_request("/proc/none"))
+    client = _client(tmp_path, timeout=1.0)
+    os.kill(first.daemon_pid, signal.SIGSTOP)
     try:
-        with pytest.raises(FsError, match=f"/proc/none: the daemon {client.daemon_pid} is stopped and has not answered for 1 s"):
+        with pytest.raises(FsError, match=f"/proc/none: the daemon {first.daemon_pid} is stopped and has not answered for 1 s"):
             client.mount(_request("/proc/none"))
     finally:
-        os.kill(client.daemon_pid, signal.SIGCONT)
+        os.kill(first.daemon_pid, signal.SIGCONT)
     with pytest.raises(FsError, match="cannot be made"):
-        client.mount(_request("/proc/none"))
+        first.mount(_request("/proc/none"))
+    assert client.daemon_pid == first.daemon_pid
     client.close()
-    _await_end(client.daemon_pid)
+    first.close()
+    _await_end(first.daemon_pid)
 
 
 def test_request_is_repeated_to_the_next_daemon(folder: Path, tmp_path: Path) -> None:

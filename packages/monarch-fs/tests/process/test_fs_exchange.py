@@ -80,6 +80,10 @@ class HostService(Actor):
         return self.exchange.counters()
 
     @endpoint
+    async def refusals(self) -> list[tuple[str, Peer]]:
+        return self.exchange.refusals()
+
+    @endpoint
     async def pid(self) -> int:
         return os.getpid()
 
@@ -192,15 +196,18 @@ def test_wrong_bytes_drop_the_upstream(four: Procs) -> None:
     assert four.services[2].fetch.call_one(ids).get() == ({}, {}, 0)
     counters = four.services[2].counters.call_one().get()
     assert counters["refused"] == 1 and counters["bytes_from_client"] == 100_000
+    refusals = four.services[2].refusals.call_one().get()
+    assert refusals and all(refusal == (TREE, wrong) for refusal in refusals)
+    assert four.services[2].refusals.call_one().get() == []
     assert four.services[2].held.call_one(ids).get() == 10
 
 
-def test_changed_file_names_path(four: Procs) -> None:
+def test_changed_file_fails_with_its_reason(four: Procs) -> None:
     source = noise(2, 1000)
     four.origin.serve(TREE, source.read)
     ids = [*source.contents, b"?" * 32]
     failed, _, _ = four.services[3].fetch.call_one(ids, True).get()
-    assert failed == {b"?" * 32: "a/file: it has changed"}
+    assert failed == {b"?" * 32: "it has changed"}
     assert source.reads.count(b"?" * 32) == 1
 
 

@@ -209,6 +209,49 @@ def test_changed_file_is_stale_and_never_other_bytes(tmp_path: Path) -> None:
     assert isinstance(unknown, ReadFailure) and not unknown.stale and not unknown.paths
 
 
+def test_files_of_which_the_kind_has_changed_are_stale(tmp_path: Path) -> None:
+    top = tmp_path / "tree"
+    top.mkdir()
+    names = ("directory", "pipe", "link", "socket", "below/file")
+    (top / "below").mkdir()
+    for name in names:
+        (top / name).write_text(name)
+    index = _index(top, tmp_path / "cache")
+    table = index.scan().table
+    for name in names:
+        (top / name).unlink()
+    (top / "directory").mkdir()
+    os.mkfifo(top / "pipe")
+    (top / "link").symlink_to("/etc/hostname")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(top / "socket"))
+    (top / "below").rmdir()
+    (top / "below").write_text("")
+    for name, found in zip(names, index.read([_node(table, name).chunks for name in names]), strict=True):
+        assert isinstance(found, ReadFailure) and found.stale and found.paths == [name], (name, found)
+
+
+def test_times_that_do_not_fit_are_the_nearest_that_do(tmp_path: Path) -> None:
+    top = tmp_path / "tree"
+    top.mkdir()
+    expected: dict[str, int] = {}
+    for seconds in (-1, -1_000_000_000, 9_000_000_000, 10_000_000_000, 15_000_000_000):
+        name = f"at {seconds}"
+        (top / name).write_text("x")
+        os.utime(top / name, (seconds, seconds))
+        expected[name] = min(os.stat(top / name).st_mtime_ns, (1 << 63) - 1)
+    (top / "directory").mkdir()
+    (top / "link").symlink_to("x")
+    for name in ("directory", "link", "."):
+        os.utime(top / name, (10_000_000_000, 10_000_000_000), follow_symlinks=False)
+        expected[name] = (1 << 63) - 1
+    index = _index(top, tmp_path / "cache")
+    table = index.scan().table
+    found = {name: (_node(table, name) if name != "." else table.node(0)).mtime_ns for name in expected}
+    assert found == expected
+    assert index.scan().table.generation == table.generation
+
+
 def test_content_is_found_at_another_path(tmp_path: Path) -> None:
     top = tmp_path / "tree"
     top.mkdir()
@@ -306,6 +349,13 @@ def test_errors_name_the_source(tmp_path: Path) -> None:
     for source, error in (("file", NotADirectoryError), ("nothing", FileNotFoundError), ("file/below", NotADirectoryError)):
         with pytest.raises(error, match=source):
             _index(tmp_path / source, tmp_path / "cache").scan()
+    (tmp_path / "removed").mkdir()
+    index = _index(tmp_path / "removed", tmp_path / "cache")
+    index.scan()
+    (tmp_path / "removed").rmdir()
+    with pytest.raises(FileNotFoundError) as caught:
+        index.scan()
+    assert caught.value.filename == str(tmp_path / "removed")
     for source in ("", "a\0b"):
         with pytest.raises(ValueError, match="source"):
             Index(source)
@@ -397,3 +447,25 @@ def test_valid_bytecode_of_the_source_is_kept(tmp_path: Path) -> None:
         assert made != compiled.read_bytes() and made[4] == 1
     finally:
         index.close()
+
+
+def test_few_contents_are_found_without_an_index_of_all(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    texts = {f"d{number % 3}/f{number}": b"text %d" % number for number in range(20)}
+    for name, text in texts.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_bytes(text)
+    index = Index(str(source), cache=tmp_path / "cache", pyc="as-is")
+    index.scan()
+    ids = {name: blake3(text) for name, text in texts.items()}
+    assert index.read([ids["d1/f4"], ids["d0/f3"]]) == [texts["d1/f4"], texts["d0/f3"]]
+    assert not index._located
+    # Of the last two scans, also where the file has moved.
+    (source / "d1/f4").rename(source / "moved")
+    (source / "d0/f3").unlink()
+    index.scan()
+    [moved, gone] = index.read([ids["d1/f4"], ids["d0/f3"]])
+    assert moved == texts["d1/f4"] and isinstance(gone, ReadFailure) and gone.paths == ["d0/f3"] and not index._located
+    assert index.read(list(ids.values()))[5:] == list(texts.values())[5:]
+    assert index._located
+    index.close()

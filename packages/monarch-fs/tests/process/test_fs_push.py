@@ -10,24 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fs_push_hosts import declare_push, push_hosts
+from fs_push_hosts import push_hosts
 
 from monarch.actor import this_host
 from monarch.fs import FsError
 from monarch.fs._push.push import push
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="hosts have mount namespaces of their own: root is needed")
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    return declare_push(tmp_path_factory.mktemp("entries"), "monarch.fs._settings")
-
-
-@pytest.fixture(autouse=True)
-def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MONARCH_FS_STORE_DIR", str(tmp_path / "store"))
-    monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture

@@ -23,19 +23,31 @@ IDS = st.binary(min_size=32, max_size=32)
 FAILURES = st.builds(FetchFailure, st.integers(0, 200), st.text(max_size=50), st.booleans(), st.booleans())
 
 
-@given(st.text(max_size=60), st.lists(IDS, min_size=1, max_size=20), st.booleans(), st.booleans())
-def test_request_comes_back(tree: str, ids: list[bytes], urgent: bool, compress: bool) -> None:
-    request = ChunkRequest(tree, tuple(ids), urgent, compress)
+@given(st.text(max_size=60), st.lists(IDS, min_size=1, max_size=20), st.tuples(*[st.booleans()] * 4))
+def test_request_comes_back(tree: str, ids: list[bytes], flags: tuple[bool, bool, bool, bool]) -> None:
+    request = ChunkRequest(tree, tuple(ids), *flags)
     assert decode_request(encode_request(request)) == request
 
 
 @given(
-    st.dictionaries(IDS, st.binary(max_size=3000), max_size=10), st.dictionaries(IDS, FAILURES, max_size=5), st.booleans(), st.booleans()
+    st.dictionaries(IDS, st.binary(max_size=3000), max_size=10),
+    st.dictionaries(IDS, FAILURES, max_size=5),
+    st.dictionaries(IDS, st.tuples(st.integers(1, 4 << 20), st.binary(min_size=1, max_size=200)), max_size=3),
+    st.booleans(),
+    st.booleans(),
 )
-def test_answer_comes_back(contents: dict[bytes, bytes], failures: dict[bytes, FetchFailure], known: bool, compress: bool) -> None:
-    found = decode_answer(encode_answer(ChunkAnswer(contents, failures, known), compress=compress))
+def test_answer_comes_back(
+    contents: dict[bytes, bytes], failures: dict[bytes, FetchFailure], offered: dict[bytes, tuple[int, bytes]], known: bool, compress: bool
+) -> None:
+    found = decode_answer(encode_answer(ChunkAnswer(contents, failures, known, offered), compress=compress))
     assert {id: bytes(content) for id, content in found.contents.items()} == contents
-    assert (found.failures, found.known) == (failures, known)
+    assert (found.failures, found.known, found.offered) == (failures, known, offered)
+
+
+@pytest.mark.parametrize("offer", [(0, b"handle"), ((4 << 20) + 1, b"handle"), (1, b""), (1, bytes((8 << 10) + 1))])
+def test_offers_have_bounds(offer: tuple[int, bytes]) -> None:
+    with pytest.raises(ChunkProtocolError, match="a handle of"):
+        decode_answer(encode_answer(ChunkAnswer({}, {}, offered={b"l" * 32: offer})))
 
 
 def test_text_is_compressed_and_noise_is_not() -> None:
@@ -53,7 +65,9 @@ def test_arbitrary_bytes_are_refused(raw: bytes) -> None:
 
 @given(st.data())
 def test_damaged_answers_are_read_or_refused(data: st.DataObject) -> None:
-    answer = ChunkAnswer({b"a" * 32: b"text " * 300, b"b" * 32: b"x"}, {b"c" * 32: FetchFailure(5, "why")})
+    answer = ChunkAnswer(
+        {b"a" * 32: b"text " * 300, b"b" * 32: b"x"}, {b"c" * 32: FetchFailure(5, "why")}, offered={b"d" * 32: (9, b"handle")}
+    )
     raw = bytearray(encode_answer(answer, compress=data.draw(st.booleans())))
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))

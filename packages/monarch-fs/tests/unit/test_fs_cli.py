@@ -1,8 +1,9 @@
-"""The verbs `mount`, `refresh`, `umount`, `mounts` and `push`, over a stand-in for the keeper."""
+"""The verbs `mount`, `refresh`, `umount`, `mounts`, `gather` and `push`, over a stand-in for the keeper."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,13 +24,20 @@ class StandInKeeper:
         self.kept: dict[tuple[str, str], dict[str, Any]] = {}
         self.error: KeeperError | None = None
 
+    def restore(self) -> None:
+        """It has not been killed."""
+
     def serve(self, service: str, key: str, config: Mapping[str, Any]) -> dict[str, Any]:
         if self.error is not None:
             raise self.error
         self.kept[service, key] = dict(config)
-        return {"generation": {"hosts": "0"}, "changed": 2, "bytes_sent": 9, "local": {"hosts": key}}
+        return {"generation": {"hosts": "0"}, "changed": 2, "bytes_sent": 9, "local": {"a": key}}
 
-    def stop(self, service: str, key: str) -> bool:
+    def stop(self, service: str, key: str, *, wait: float | None = None) -> bool:
+        # The lease of the hosts, and the time after it.
+        assert wait == 20.0
+        if self.error is not None:
+            raise self.error
         return self.kept.pop((service, key), None) is not None
 
     def status(self) -> KeeperStatus | None:
@@ -75,15 +83,34 @@ def test_refresh_and_umount_find_what_is_mounted(keeper: StandInKeeper) -> None:
     assert run(_cli.refresh, "/other") == (1, "", "Error: nothing is mounted at /other\n")
     assert run(_cli.umount, "/other")[0] == 1
     assert run(_cli.umount)[0] == run(_cli.umount, "/m", "--all")[0] == 2
+    keeper.error = KeeperError("/m is still mounted on a[0] (h): another client uses it", raised="JobError")
+    assert run(_cli.umount, "/m") == (1, "", "monarch: /m is still mounted on a[0] (h): another client uses it\n")
+
+
+def test_gather_is_kept_with_absolute_paths(keeper: StandInKeeper, tmp_path: Path) -> None:
+    local = os.path.join(os.path.realpath(tmp_path), "here")
+    # The stand-in answers as for one mesh.
+    assert run(_cli.gather, "/logs", "here", "--mesh", "a") == (0, f"/logs is shown at {local}\n", "")
+    assert keeper.kept == {("gather", local): {"remote": "/logs", "local": local, "meshes": ["a"]}}
+    assert run(_cli.gather, "/logs", "here", "--mesh", "a")[0] == 0
+    code, _, text = run(_cli.gather, "/other", "here")
+    assert code == 1 and f"/logs is shown at {local}: `monarch umount {local}` first" in text
+    for remote in ("logs", "$SUBDIR/logs"):
+        assert run(_cli.gather, remote, "there")[0] == 2
+    assert run(_cli.refresh) == (1, "", "Error: nothing is mounted\n")
+    assert run(_cli.umount, "here") == (0, f"{local} is unmounted\n", "")
+    assert keeper.kept == {}
 
 
 def test_mounts_are_listed(keeper: StandInKeeper) -> None:
     assert run(_cli.mounts, "--json") == (0, "[]\n", "")
     run(_cli.mount, "/code", "/m", "--mesh", "a")
-    assert run(_cli.mounts)[1] == "mount /code at /m: running, meshes: a\n"
+    run(_cli.gather, "/logs", "/here")
+    assert run(_cli.mounts)[1] == "mount /code at /m: running, meshes: a\ngather /logs at /here: running, meshes: all\n"
     rows = json.loads(run(_cli.mounts, "--json")[1])
     assert [(row["kind"], row["source"], row["target"], row["complete"]) for row in rows] == [
         ("mount", "/code", "/m", False),
+        ("gather", "/logs", "/here", False),
     ]
     _cli.umount.main(["--all"], standalone_mode=False)
     assert keeper.kept == {}
@@ -110,17 +137,21 @@ def test_without_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: 
         assert "no such job" in capsys.readouterr().err
 
 
-def test_push_goes_to_every_mesh(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_push_goes_to_every_mesh(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     class Done:
         def __init__(self, hosts: str) -> None:
             self.hosts = hosts
 
         def get(self) -> str:
+            logging.getLogger("monarch.fs").warning("%s: 1 socket is left out", "/s")
             return f"pushed to {self.hosts}"
 
     monkeypatch.setattr(monarch.fs, "push", lambda hosts, source, target: Done(hosts), raising=False)
     monkeypatch.setattr(monarch.job, "attach_current_job", lambda: (None, {"a": "a1", "b": "b1"}), raising=False)
     assert _cli.push.main(["/s", "/t"], standalone_mode=False) == 0
     assert capsys.readouterr().out == "a: pushed to a1\nb: pushed to b1\n"
+    assert caplog.messages == ["/s: 1 socket is left out"]
     with pytest.raises(click.UsageError, match="not absolute"):
         _cli.push.main(["/s", "t"], standalone_mode=False)

@@ -92,6 +92,20 @@ def test_link_without_target_dangles(root: ConfinedRoot, tree: Path, text: str) 
     assert root.link(b"a/link") == os.path.join(DANGLING, text.encode())
 
 
+def test_link_dangles_though_the_root_has_the_name_for_it(root: ConfinedRoot, tree: Path) -> None:
+    os.symlink("/etc/hosts", tree / "link")
+    (Path(os.fsdecode(bytes(tree) + b"/" + DANGLING)) / "etc").mkdir(parents=True)
+    (Path(os.fsdecode(bytes(tree) + b"/" + DANGLING)) / "etc/hosts").write_text("of the host")
+    os.symlink(DANGLING, bytes(tree) + b"/other")
+    shown = root.link(b"link")
+    assert shown == DANGLING + b"/etc/hosts" and DANGLING not in root.names(b"")
+    for access in (root.open, root.attr, root.names):
+        for path in (shown, DANGLING):
+            with pytest.raises(FileNotFoundError):
+                access(path)
+    assert root.link(b"other") == DANGLING + b"/" + DANGLING
+
+
 def test_link_is_not_opened(root: ConfinedRoot, tree: Path) -> None:
     os.symlink("file", tree / "a" / "link")
     with pytest.raises(OSError) as caught:

@@ -261,6 +261,68 @@ def test_a_listing_goes_on_where_it_was_though_the_directory_changes(view: View,
     assert set(names(view, directory, half[-1].cookie)) == rest | {b"a new one"}
 
 
+def test_names_in_the_order_of_their_listing_are_asked_for_together(view: View, root: Path) -> None:
+    for number in range(600):
+        (root / f"n{number:03}").write_bytes(b"x" * number)
+    parent = view.inode("a")
+    found = names(view, parent)
+    view.hosts.asked.clear()
+    sizes = {}
+    for name in found:
+        attr = done(view.tree.lookup(parent, name)).attr
+        assert attr is not None
+        sizes[name] = attr.size
+    assert sizes == {name: (root / os.fsdecode(name)).stat().st_size for name in found}
+    # 256 names a request.
+    assert [body["op"] for _, body in view.hosts.asked] == ["attrs"] * 3
+    view.hosts.asked.clear()
+    for name in found[::-1]:
+        done(view.tree.lookup(parent, name))
+    assert {body["op"] for _, body in view.hosts.asked} == {"attr"}
+
+
+def test_names_that_were_reported_are_asked_for_again(view: View, root: Path) -> None:
+    for number in range(4):
+        (root / f"n{number}").write_bytes(b"old")
+    parent = view.inode("a")
+    found = names(view, parent)
+
+    def size(name: bytes) -> int | None:
+        attr = done(view.tree.lookup(parent, name)).attr
+        return None if attr is None else attr.size
+
+    assert size(found[0]) == 7  # "file"
+    (root / "n1").write_bytes(b"later")
+    (root / "n2").unlink()
+    view.tree.changed(0, [Changed(b"", b"n1", False), Changed(b"", b"n2", True)])
+    assert [size(name) for name in found[1:]] == [3, 5, None, 3]
+    # An answer from before a report is not kept.
+    found = names(view, parent)
+    view.hosts.before = lambda body: view.tree.changed(0, [Changed(b"", b"n3", False)]) if body["op"] == "attrs" else None
+    assert size(found[0]) == 7
+    view.hosts.before = lambda _: None
+    (root / "n3").write_bytes(b"now it is")
+    assert size(b"n3") == 9
+
+
+def test_a_listing_without_an_end_is_refused(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monarch.fs._gather.gathered_tree.LONGEST_LISTING", 10)
+    inode = view.inode("a")
+    for entries in ([("x", [0] * 7)] * 3, []):
+
+        def ask(host: int, body: Body, then: Callable[[Answer], object], entries: list[Any] = entries) -> None:
+            then(Answer({"entries": entries, "last": False, "after": body["after"]}))
+
+        monkeypatch.setattr(view.hosts, "ask", ask)
+        with pytest.raises(OSError, match="more than 10 names"):
+            done(view.tree.readdir(inode, 0))
+
+
+def test_a_malformed_report_is_one_of_anything() -> None:
+    for body in ({}, {"changes": 3}, {"changes": [["a"]]}, {"changes": [[1, 2, 3]]}):
+        assert decode_changes(body) is None
+
+
 def test_malformed_requests_are_answered(view: View) -> None:
     server = view.hosts.servers[0]
     for body in ({}, {"op": "read", "path": "file"}, {"op": "none", "path": "", "file": [1, 2]}, {"op": "attr", "path": 5}):

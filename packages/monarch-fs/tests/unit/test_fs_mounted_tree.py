@@ -125,7 +125,7 @@ def test_holes_need_no_chunk(mounted: MountedTree, source: EditedTree) -> None:
 def test_unreadable_file_gives_eacces(mounted: MountedTree) -> None:
     assert error_of(mounted.read, inode(mounted, b"secret"), 0, 1) == errno.EACCES
     error = mounted.status().last_error
-    assert error is not None and error[:2] == ("secret", errno.EACCES)
+    assert error is not None and error[1:3] == ("secret", errno.EACCES)
 
 
 def test_stale_file_is_listed_until_a_read_succeeds(mounted: MountedTree, source: EditedTree) -> None:
@@ -147,7 +147,7 @@ def test_failed_read_gives_eio_with_its_reason(mounted: MountedTree, source: Edi
     assert error_of(mounted.read, inode(mounted, b"big"), 0, len(BIG)) == errno.EIO
     status = mounted.status()
     assert status.errors == 1 and status.stale == [] and source.chunks.started == 0
-    assert status.last_error is not None and status.last_error[:3] == ("big", errno.EIO, error.strerror)
+    assert status.last_error is not None and status.last_error[:4] == (1, "big", errno.EIO, error.strerror)
     assert answer(mounted.read(inode(mounted, b"big"), 0, 10)) == BIG[:10]
 
 
@@ -189,3 +189,13 @@ def test_known_inodes_have_the_wanted_chunks(mounted: MountedTree, source: Edite
     assert set(mounted.known([hello, second])) == {(inode(mounted, b"d/f"), 0, hello), (inode(mounted, b"big"), PIECE_BYTES, second)}
     mounted.forget(inode(mounted, b"big"), 1)
     assert list(mounted.known([second])) == []
+
+
+def test_attributes_of_a_listing_are_those_of_single_requests(source: EditedTree, tmp_path: Path) -> None:
+    for owner in (None, (1, 2)):
+        one, other = (MountedTree(source.table(), source.chunks, tmp_path / f"{owner}{n}", owner=owner) for n in range(2))
+        for directory in (ROOT, inode(one, b"d")):
+            entries = list(one.readdir(directory, 0))
+            assert len(entries) > 1
+            for entry in entries:
+                assert entry.attr is not None and entry.attr == other.attr(entry.attr.inode) == other.lookup(directory, entry.name).attr

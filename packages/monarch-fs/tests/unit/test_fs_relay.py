@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from monarch.fs._relay.failure import FetchFailure
-from monarch.fs._relay.host_tree import CLIENT, upstreams_of
+from monarch.fs._relay.host_tree import CLIENT, chain_of, upstreams_of
 from monarch.fs._relay.relay import SILENCE, Ask, Done, Relay, Serving
 
 TREE = "t"
@@ -25,6 +25,8 @@ class Host:
         self.held: set[bytes] = set()
         self.failed: dict[bytes, FetchFailure] = {}
         self.state = "up"
+        # Contents that it has answered with.
+        self.given = 0
         self.backlog: list[Callable[[], None]] = []
         self.alarm = float("inf")
 
@@ -62,7 +64,7 @@ class Host:
         waits = len(lacking) == len(ask.ids)
         key = (sender, ask)
         if lacking:
-            self.relay.want(TREE, lacking, key if waits else None, urgent=ask.urgent)
+            self.relay.want(TREE, lacking, key if waits else None, urgent=ask.urgent, bulk=ask.bulk)
         if waits:
             self.serving.asked(key, TREE, lacking, self.world.now)
         else:
@@ -72,6 +74,7 @@ class Host:
     def reply(self, key: object) -> None:
         sender, ask = cast("tuple[Host, Ask]", key)
         contents = {id: len(id) for id in ask.ids if id in self.held}
+        self.given += len(contents)
         failures = {id: self.failed[id] for id in ask.ids if id in self.failed}
         wrong = self.state == "wrong"
 
@@ -100,7 +103,7 @@ class World:
         self._numbers = count()
         self.hosts = [Host(rank, self) for rank in range(hosts)]
         for host in self.hosts:
-            host.relay.join(TREE, upstreams_of(host.rank, hosts, fanout))
+            host.relay.join(TREE, upstreams_of(host.rank, hosts, fanout), chain_of(host.rank, hosts, fanout))
 
     def at(self, time: float, host: Host, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (time, next(self._numbers), host, event))
@@ -157,9 +160,9 @@ class World:
                 event()
         self.now = max(self.now, until) if until != float("inf") else self.now
 
-    def want_everywhere(self, ids: list[bytes], *, urgent: bool = False) -> None:
+    def want_everywhere(self, ids: list[bytes], *, urgent: bool = False, bulk: bool = False) -> None:
         for host in self.hosts:
-            host.relay.want(TREE, ids, None, urgent=urgent)
+            host.relay.want(TREE, ids, None, urgent=urgent, bulk=bulk)
             host.settle()
 
 
@@ -249,6 +252,44 @@ def test_wrong_bytes_drop_their_sender() -> None:
     assert {host.rank: host.relay.refused for host in world.hosts if host.relay.refused} == dict.fromkeys((5, 6, 7, 8), 1)
 
 
+def test_a_host_sends_a_piece_of_a_large_file_once() -> None:
+    ids = chunks(64)
+    world = World(1024, ids)
+    world.want_everywhere(ids, bulk=True)
+    world.run()
+    assert all(host.held == set(ids) for host in world.hosts)
+    assert set(world.sent.values()) == {1}
+    assert [host.given for host in world.hosts] == [len(ids)] * 1023 + [0]
+    # In simulated seconds: a message from each host to the next, and the pauses of those that wait for long.
+    assert world.last < 1024 * LATENCY + SILENCE
+
+
+@pytest.mark.parametrize("dead", [[0], [500], [7, 8, 9, 10, 11]])
+def test_the_chain_closes_around_killed_hosts(dead: list[int]) -> None:
+    ids = chunks(64)
+    world = World(1024, ids)
+    world.want_everywhere(ids, bulk=True)
+    world.run(until=10 * LATENCY)
+    for rank in dead:
+        world.kill(rank)
+    world.run()
+    assert all(host.held == set(ids) for host in world.hosts if host.rank not in dead)
+    assert max(world.sent.values()) <= 2
+
+
+def test_a_read_of_a_large_file_goes_up_the_tree() -> None:
+    ids = chunks(2)
+    world = World(1024, ids)
+    last = world.hosts[-1]
+    last.relay.want(TREE, ids, None, urgent=False, bulk=True)
+    last.settle()
+    last.relay.want(TREE, ids[:1], "read", urgent=True)
+    last.settle()
+    # Up the chain and down again a message takes two seconds.
+    world.run(until=1.0)
+    assert last.held == set(ids[:1])
+
+
 def test_failure_of_client_is_final() -> None:
     ids = chunks(3)
     world = World(64, ids)
@@ -330,5 +371,8 @@ def test_upstreams_have_lower_ranks(fanout: int) -> None:
     for rank in range(300):
         found = upstreams_of(rank, 300, fanout)
         assert found[-1] == CLIENT and len(set(found)) == len(found) and all(other < rank for other in found)
+        chained = chain_of(rank, 300, fanout)
+        assert set(chained) >= set(found) and chained[-1] == CLIENT and len(set(chained)) == len(chained)
+        assert chained[0] == (rank - 1 if rank else CLIENT) and all(other < rank for other in chained)
     with pytest.raises(ValueError, match="rank 3 of 3 hosts"):
         upstreams_of(3, 3, fanout)

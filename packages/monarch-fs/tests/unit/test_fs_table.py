@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from monarch.fs._tree.builder import build_table
 from monarch.fs._tree.difference import difference, patched
-from monarch.fs._tree.node import ZERO_ID, Kind, Node
+from monarch.fs._tree.node import PIECE_BYTES, ZERO_ID, Kind, Node
 from monarch.fs._tree.packed import pack
 from monarch.fs._tree.table import Table, TableError
 
@@ -182,3 +182,40 @@ def test_arbitrary_bytes_are_refused(data: bytes) -> None:
     for body in (data, b"MFD1" + pack(data) + pack(b""), b"MFD1" + data):
         with pytest.raises(TableError):
             patched(old, body)
+
+
+def test_chunks_have_the_bytes_of_their_pieces() -> None:
+    small, big, last = (bytes([n]) * 32 for n in (1, 2, 3))
+    nodes = {
+        b"": Node(Kind.DIRECTORY, 0o755, 0, 0, 0, 1),
+        b"a": Node(Kind.FILE, 0o644, 0, 0, 10, 1, chunks=small),
+        b"b": Node(Kind.FILE, 0o644, 0, 0, 2 * PIECE_BYTES + 5, 1, chunks=big + ZERO_ID + last),
+        b"c": Node(Kind.FILE, 0o644, 0, 0, 10, 1, chunks=small),
+        b"d": Node(Kind.FILE, 0o644, 0, 0, 10, 1, readable=False),
+    }
+    table = build_table(nodes)
+    assert table.chunk_sizes() == {small: 10, big: PIECE_BYTES, last: 5}
+    assert set(table.chunk_sizes()) == table.chunk_ids()
+
+
+def test_nodes_are_found_by_their_chunks() -> None:
+    ids = [bytes([number]) * 32 for number in range(100)]
+    nodes: dict[bytes, Node | bytes] = {b"": Node(Kind.DIRECTORY, 0o755, 0, 0, 0, 0)}
+    for folder in (b"a", b"b"):
+        nodes[folder] = Node(Kind.DIRECTORY, 0o755, 0, 0, 0, 0)
+    for number, id in enumerate(ids):
+        nodes[b"%c/f%02d" % (b"ab"[number % 2], number)] = Node(Kind.FILE, 0o644, 0, 0, 5, 0, chunks=id)
+    nodes[b"b/large"] = Node(Kind.FILE, 0o644, 0, 0, (1 << 20) + 1, 0, chunks=ids[3] + ids[4])
+    nodes[b"b/second"] = b"b/large"
+    table = build_table(nodes)
+
+    def found(wanted: list[bytes]) -> set[bytes]:
+        indices = set(table.nodes_with(wanted))
+        return {path for path, index in table.walk() if index in indices}
+
+    assert found([ids[3]]) == {b"b/f03", b"b/large", b"b/second"}
+    assert found([ids[4]]) == {b"a/f04", b"b/large", b"b/second"}
+    # Bytes of two chunks beside each other are none.
+    assert found([ids[3][16:] + ids[4][:16]]) == set()
+    assert found(ids) == {path for path, node in nodes.items() if isinstance(node, bytes) or node.kind is Kind.FILE}
+    assert found([]) == set()

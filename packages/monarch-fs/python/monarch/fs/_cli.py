@@ -1,4 +1,4 @@
-"""The verbs that monarch-fs adds to the command `monarch`, all on the current job: mount, refresh, umount, mounts, push.
+"""The verbs that monarch-fs adds to the command `monarch`, all on the current job: mount, refresh, umount, mounts, gather, push.
 
 The keeper of the job has the mounts that the verbs make, beside those of the job's features, so they stay when the command has ended.
 `push` needs the hosts for as long as it runs, and connects to them itself. The libraries are imported inside functions, since the help of
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,8 +25,10 @@ _FAILED = 1
 _NO_JOB = 3
 _ENDED = 4
 _INTERRUPTED = 130
+# From the end of a lease to the end of its mounts.
+_UNMOUNT_SECONDS = 10.0
 # The names of the services, as in the entry points of the keeper.
-_MOUNT = "mount"
+_MOUNT, _GATHER = "mount", "gather"
 
 
 def _verb(name: str, help: str) -> Callable[[Callable[..., None]], click.Command]:
@@ -77,6 +81,8 @@ def _keeper() -> Keeper:
 
 
 def _kept(keeper: Keeper, *services: str) -> list[KeptStatus]:
+    # What a keeper that was killed has left.
+    keeper.restore()
     status = keeper.status()
     return [] if status is None else [one for one in status.services if one.service in services]
 
@@ -91,6 +97,8 @@ def mount(source: str, target: str | None, meshes: tuple[str, ...], excluded: tu
     """Mounts SOURCE read-only at TARGET, by default at its own path, until `monarch umount` or `monarch kill`."""
     from monarch.fs._jobs.keeper_failure import raised_here
 
+    if not source:
+        raise click.UsageError("the source is empty: name a directory")
     source = os.path.abspath(source)
     target = source if target is None else target
     if not os.path.isabs(target):
@@ -129,43 +137,93 @@ def refresh(target: str | None) -> None:
 
 @_verb("umount", "Unmounts directories of the job.")
 @click.argument("target", required=False)
-@click.option("--all", "is_all", is_flag=True, help="All mounts of the job.")
+@click.option("--all", "is_all", is_flag=True, help="All mounts and gathered directories of the job.")
 def umount(target: str | None, is_all: bool) -> None:
-    """Unmounts TARGET, a mount point on the hosts."""
+    """Unmounts TARGET, a mount point on the hosts or a gathered directory on this machine.
+
+    Exits with 1, and names the hosts, where another client shows the same directory there.
+    """
     from monarch.fs._jobs.keeper_failure import raised_here
 
     if (target is None) != is_all:
         raise click.UsageError("either TARGET or --all")
     keeper = _keeper()
-    found = [one for one in _kept(keeper, _MOUNT) if is_all or one.key == target]
+    # Views are at paths of this machine.
+    here = None if target is None else os.path.abspath(target)
+    found = [one for one in _kept(keeper, _MOUNT, _GATHER) if is_all or one.key == (here if one.service == _GATHER else target)]
     if not found and target is not None:
         raise click.ClickException(f"nothing is mounted at {target}")
     for one in found:
         with raised_here():
-            keeper.stop(one.service, one.key)
+            keeper.stop(one.service, one.key, wait=_settled_seconds())
         click.echo(f"{one.key} is unmounted")
+
+
+def _settled_seconds() -> float:
+    """How long hosts may show the mounts of a keeper that was killed."""
+    from monarch.extension import seconds
+
+    return (seconds("mesh_orphan_timeout") or 0.0) + _UNMOUNT_SECONDS
 
 
 @_verb("mounts", "Lists the mounts of the job.")
 @click.option("--json", "as_json", is_flag=True, help="As one list.")
 def mounts(as_json: bool) -> None:
-    """Lists the directories that are mounted on the hosts."""
+    """Lists the directories that are mounted on the hosts, and those gathered from them."""
     rows = [
         {
             "kind": one.service,
-            "source": one.config.get("source"),
+            "source": one.config.get("source") or one.config.get("remote"),
             "target": one.key,
             "state": one.state,
             "meshes": one.config.get("meshes"),
             **one.detail,
         }
-        for one in _kept(_keeper(), _MOUNT)
+        for one in _kept(_keeper(), _MOUNT, _GATHER)
     ]
     if as_json:
         click.echo(json.dumps(rows))
         return
     for row in rows:
         click.echo(f"{row['kind']} {row['source']} at {row['target']}: {row['state']}, meshes: {', '.join(row['meshes'] or ['all'])}")
+
+
+@_verb("gather", "Shows a directory of the hosts on this machine.")
+@click.argument("remote")
+@click.argument("local")
+@click.option("--mesh", "meshes", multiple=True, help="Only this mesh; may be repeated.")
+def gather(remote: str, local: str, meshes: tuple[str, ...]) -> None:
+    """Shows REMOTE of each host in a directory of LOCAL, until `monarch umount LOCAL` or `monarch kill`."""
+    from monarch.fs._jobs.keeper_failure import raised_here
+
+    if not os.path.isabs(remote):
+        raise click.UsageError(f"the path on the hosts {remote} is not absolute")
+    local = os.path.abspath(local)
+    config = {"remote": remote, "local": local, "meshes": list(meshes) or None}
+    keeper = _keeper()
+    found = next((one for one in _kept(keeper, _GATHER) if one.key == local), None)
+    if found is not None and {name: found.config.get(name) for name in config} != config:
+        raise click.ClickException(f"{found.config.get('remote')} is shown at {local}: `monarch umount {local}` first")
+    with raised_here():
+        done = keeper.serve(_GATHER, local, config)
+    for place in done["local"].values():
+        click.echo(f"{remote} is shown at {place}")
+
+
+class _Once(logging.Filter):
+    """Passes each text once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+        self._passed: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        with self._lock:
+            is_new = text not in self._passed
+            self._passed.add(text)
+        return is_new
 
 
 @_verb("push", "Writes a directory to the hosts as ordinary files.")
@@ -180,5 +238,11 @@ def push(source: str, target: str) -> None:
         raise click.UsageError(f"the target {target} is not absolute")
     source = os.path.abspath(source)
     _, state = attach_current_job()
-    for name, future in [(name, monarch.fs.push(state[name], source, target)) for name in state]:
-        click.echo(f"{name}: {future.get()}")
+    log, once = logging.getLogger("monarch.fs"), _Once()
+    # Each mesh gets a push of its own, and the source is the same.
+    log.addFilter(once)
+    try:
+        for name, future in [(name, monarch.fs.push(state[name], source, target)) for name in state]:
+            click.echo(f"{name}: {future.get()}")
+    finally:
+        log.removeFilter(once)

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from monarch.fs._home import home_problem
 from monarch.fs._kernel.preflight import may_mount, problems, remarks, user_allow_other
+from monarch.fs._kernel.user_entry import entry_problem
+from monarch.fs._store.location import store_place
+from monarch.fs.errors import FsError
+
+# Contents of a tree that a store without this room passes on and does not keep.
+_LITTLE_BYTES = 1 << 30
 
 
 def lines() -> Iterator[tuple[str, str, str]]:
     """Subject, text, and what to do; the last is empty where nothing is wrong."""
-    missing = problems()
+    missing = [*problems(), *filter(None, (entry_problem(), home_problem()))]
     for line in missing:
         text, _, remedy = line.partition(" (")
         yield "fs", f"mounts do not work: {text}", remedy.removesuffix(")")
@@ -18,3 +25,22 @@ def lines() -> Iterator[tuple[str, str, str]]:
         yield "fs", f"mounts work, by {how}", ""
         for text, remedy in remarks():
             yield "fs", text, remedy
+    yield _store()
+
+
+def _store() -> tuple[str, str, str]:
+    try:
+        place = store_place()
+    except FsError as e:
+        return "fs", f"{e.path}: {e.reason}", e.hint or ""
+    where = "in memory" if place.in_memory else "on the disk"
+    text = f"store {place.folder}: {_size(place.held)} of at most {_size(place.limit)}, {_size(place.free)} free {where}"
+    is_little = min(place.limit, place.held + place.free) < _LITTLE_BYTES
+    return "fs", text, "free some space there, or set fs_store_dir and fs_store_bytes" if is_little else ""
+
+
+def _size(number: int) -> str:
+    for unit, power in (("GiB", 30), ("MiB", 20)):
+        if number >= 1 << power:
+            return f"{number / (1 << power):.1f} {unit}"
+    return f"{number} bytes"

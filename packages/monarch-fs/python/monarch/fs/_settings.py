@@ -9,13 +9,21 @@ SETTINGS = (
         "fs_store_dir",
         "str",
         "",
-        "Folder of the chunks of mounted trees, for one machine and user. Empty: a folder for each below `MONARCH_HOME/fs`.",
+        "Folder of the chunks of mounted trees, for one machine and user: an absolute path, which may be in memory (`/dev/shm`). "
+        "Empty: a folder for each below `MONARCH_HOME/fs`.",
     ),
     Setting(
         "fs_store_bytes",
         "int",
         0,
-        "Bytes that the store may take. 0: the smaller of 100 GiB and half the space that is free, with what the store has.",
+        "Bytes that the store may take. 0: the smaller of 100 GiB and half the space that is free, with what the store has; in memory "
+        "at most a quarter of the memory that is available.",
         unit="bytes",
+    ),
+    Setting(
+        "fs_backend",
+        "str",
+        "",
+        "What serves mounts on this machine. Empty or `device`: /dev/fuse itself. `pyfuse3`: pyfuse3 and libfuse, which must be installed.",
     ),
 )

@@ -77,15 +77,28 @@ class MountBusyError(FsError):
 
 
 class StaleSourceError(FsError):
-    """Files of the source have changed since it was indexed: `paths`, relative to it. `refresh()` is the remedy."""
+    """Files of the source have changed since it was indexed, or were removed: `paths`, relative to it. `refresh()` is the remedy.
+
+    `removed` has those of the paths at which nothing is any more; the text names both groups apart.
+    """
 
     __module__ = "monarch.fs"
     _default_code = "fs_stale"
 
-    def __init__(self, paths: Sequence[str], *, path: str = "", hint: str = "call refresh()") -> None:
-        shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-        super().__init__(f"{len(paths)} files changed since the index: {shown}", path=path, hint=hint, errno=errnos.ESTALE)
-        self.paths = list(paths)
+    def __init__(self, paths: Sequence[str], *, removed: Sequence[str] = (), path: str = "", hint: str = "call refresh()") -> None:
+        gone = set(removed)
+        groups = {"changed": [name for name in paths if name not in gone], "removed": [name for name in paths if name in gone]}
+        text = "; ".join(f"{_counted(names)} {what} since the index: {_listed(names)}" for what, names in groups.items() if names)
+        super().__init__(text, path=path, hint=hint, errno=errnos.ESTALE)
+        self.paths, self.removed = list(paths), groups["removed"]
+
+
+def _counted(names: Sequence[str]) -> str:
+    return f"{len(names)} file{'s' if len(names) != 1 else ''}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 class SourceGoneError(FsError):

@@ -20,6 +20,7 @@ class MountHandler:
         self.mntpoint = self.sourcepath if mntpoint is None else mntpoint
         self._hosts = host_mesh
         self._mount: Mount | None = None
+        self._pid = os.getpid()
 
     def open(self, via_gateway: bool = False) -> None:
         """Mounts, and waits until every host shows the source. `via_gateway` has no effect: no host needs a route to the client."""
@@ -46,7 +47,9 @@ class MountHandler:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        # In a forked child the mount is its parent's.
+        if self._pid == os.getpid():
+            self.close()
 
 
 def remotemount(host_mesh: HostMesh, sourcepath: str, mntpoint: str | None = None) -> MountHandler:

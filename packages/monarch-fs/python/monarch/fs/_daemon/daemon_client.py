@@ -74,6 +74,8 @@ class MountRequest(NamedTuple):
     table: bytes
     options: MountOptions
     owner: tuple[int, int] | None
+    # Of the table; empty: the table is decoded to find out.
+    generation: str = ""
 
 
 class Unmounted(NamedTuple):
@@ -89,7 +91,7 @@ class _Mount:
     def __init__(self, request: MountRequest) -> None:
         self.request = request
         self.table = request.table
-        self.generation = Table.decode(request.table).generation
+        self.generation = request.generation or Table.decode(request.table).generation
         self.deltas: list[bytes] = []
         self.staged: dict[str, bytes] = {}
 
@@ -150,6 +152,11 @@ class DaemonClient:
         self.daemon_pid = 0
 
     # Mounts.
+
+    def prepare(self) -> None:
+        """Starts the daemon where none runs, before it is needed. The next request raises why it cannot be started."""
+        with contextlib.suppress(FsError):
+            self._request({"op": "hello"}, b"", "")
 
     def mount(self, request: MountRequest) -> None:
         """Mounts, or shares the mount of the same source that is there, which then shows this table.
@@ -221,10 +228,13 @@ class DaemonClient:
         key, _ = self._known(target)
         return int(self._request({"op": "push", "target": key, "walk": walk}, b"".join(ids), target).head.get("stored", 0))
 
-    def status(self, target: str) -> ServedStatus:
-        """The state of a mount; `FsError` with the cause where it has gone."""
+    def status(self, target: str, *, after: tuple[int, int] = (0, 0)) -> ServedStatus:
+        """The state of a mount; `FsError` with the cause where it has gone.
+
+        `after` is a mount server and a number: failed reads up to this number are left out where the server is the same.
+        """
         key, _ = self._known(target)
-        return served_status(self._request({"op": "status", "target": key}, b"", target).head)
+        return served_status(self._request({"op": "status", "target": key, "after": after}, b"", target).head)
 
     def unmount(self, target: str) -> Unmounted:
         """Gives the mount up. It is unmounted with its last user; after three seconds it is detached from processes that hold it."""

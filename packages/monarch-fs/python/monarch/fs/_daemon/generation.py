@@ -1,16 +1,15 @@
 """Which generation each host shows: the agreement on a refresh, without input or output.
 
-A refresh is a round with a number. The client's side (`Rollout`) stages the new table on every current host. When all have staged, the
-refresh is decided, and each host commits; when one fails or is lost before, all abort and the outcome names it. After the decision there
-is no way back: a host that is lost is not waited for, and gets the whole table (`OPEN`) when it returns; a host whose commit fails gets
-it at once.
+A refresh is a round with a number. `Rollout` stages the new table on every current host. When all have staged, the refresh is decided, and
+each host commits; when one fails or is lost before, all abort and the outcome names it. After the decision there is no way back: a host
+that is lost is not waited for, and gets the whole table (`OPEN`) when it returns; a host whose commit fails gets it at once.
 
-The host's side (`HostGeneration`) never shows a lower round than before. Messages may be repeated, late or lost: each has its round, a
-message of an earlier round has no effect but the answer that the host is ahead, and `Rollout.again` gives what is outstanding. An abort
-is kept as the highest aborted round, so a stage message that arrives after it has no effect.
+The hosts have no agreement of their own: their service carries out the steps in the order in which they were sent, a step that is
+repeated has no further effect, and a service that was replaced has no mount until it gets the whole table. Answers of an earlier round
+have no effect.
 
-Both sides are driven by events and return the steps that the caller carries out, in order. The trade-off of two phases: a refresh needs
-every current host, so one host that cannot stage stops it for all; in exchange no refresh leaves hosts with different generations."""
+It is driven by events and returns the steps that the caller carries out, in order. The trade-off of two phases: a refresh needs every
+current host, so one host that cannot stage stops it for all; in exchange no refresh leaves hosts with different generations."""
 
 from __future__ import annotations
 
@@ -52,28 +51,6 @@ class Step(NamedTuple):
     outcome: Outcome | None = None
 
 
-class HostDo(Enum):
-    """What the host's side asks its caller to do."""
-
-    # Make the change to the generation; then `prepared` or `failed`.
-    PREPARE = "prepare"
-    # Forget what was prepared.
-    DROP = "drop"
-    # Begin, invalidate, commit; then `switched` or `failed`.
-    SWITCH = "switch"
-    # Answers to the client.
-    REPLY_STAGED = "staged"
-    REPLY_FAILED = "failed"
-    REPLY_SHOWN = "shown"
-
-
-class HostStep(NamedTuple):
-    do: HostDo
-    round: int
-    generation: str
-    reason: str = ""
-
-
 class _Place(Enum):
     """Where a host stands, as far as the client has learned."""
 
@@ -105,10 +82,6 @@ class Rollout:
         # Hosts whose answer the refresh waits for; None where none is under way.
         self._pending: set[str] | None = None
         self._failures: dict[str, str] = {}
-
-    @property
-    def staging(self) -> bool:
-        return self._target is not None
 
     @property
     def busy(self) -> bool:
@@ -171,38 +144,19 @@ class Rollout:
             self._failures[host] = "the host was lost"
         return self._answered(host)
 
-    def returned(self, host: str, round: int = -1) -> list[Step]:
-        """A host is there, again or for the first time, and shows this round: -1 for none."""
+    def returned(self, host: str) -> list[Step]:
+        """A host is there, again or for the first time, and shows nothing."""
         steps: list[Step] = []
         if self._target is not None and host in self._members:
             # Another process than the one that was asked to stage.
             steps = self._abort({host: "the host was lost"})
-        if round == self.round:
-            self._places[host] = _Place.CURRENT
-            return [*steps, *self._answered(host)] if self._target is None else steps
         self._places[host] = _Place.OPENING
         return [*steps, self._open(host)]
-
-    def removed(self, host: str) -> list[Step]:
-        """The host is no longer part of the mount."""
-        steps = self.lost(host)
-        self._places.pop(host, None)
-        return steps
 
     def cancel(self, reason: str) -> list[Step]:
         """Aborts a refresh that is not decided: a time-out, or the caller gave up. Without effect after the decision."""
         waiting = sorted(self._pending or ())
         return self._abort(dict.fromkeys(waiting, reason)) if self._target is not None else []
-
-    def again(self) -> list[Step]:
-        """What is outstanding, to be sent again where messages can be lost."""
-        pending = self._pending or set[str]()
-        if self._target is not None:
-            steps = [Step(Do.STAGE, host, self._started, self._target) for host in sorted(pending)]
-        else:
-            waiting = sorted(host for host in pending if self._places[host] is _Place.CURRENT)
-            steps = [Step(Do.COMMIT, host, self.round, self.generation) for host in waiting]
-        return steps + [self._open(host) for host, place in self._places.items() if place is _Place.OPENING]
 
     def _open(self, host: str) -> Step:
         return Step(Do.OPEN, host, self.round, self.generation)
@@ -242,95 +196,3 @@ class Rollout:
         generation = self.generation if committed else self._target or ""
         self._target, self._pending, self._members = None, None, set()
         return [Step(Do.FINISH, "", self._started, generation, Outcome(generation, committed, self._failures))]
-
-
-class HostGeneration:
-    """The host's side of one mount."""
-
-    def __init__(self, generation: str, round: int = 0) -> None:
-        """The host shows `generation`, that of this round."""
-        self.generation = generation
-        self.round = round
-        self._staged: tuple[int, str] | None = None
-        self._ready = self._switching = self._open = False
-        self._aborted = -1
-
-    def stage(self, round: int, generation: str) -> list[HostStep]:
-        if round <= self.round:
-            return [self._shown()] if round == self.round else []
-        if round <= self._aborted or self._switching:
-            return []
-        if self._staged is not None and round <= self._staged[0]:
-            return [HostStep(HostDo.REPLY_STAGED, *self._staged)] if round == self._staged[0] and self._ready else []
-        return self._prepare(round, generation, False)
-
-    def commit(self, round: int) -> list[HostStep]:
-        if round <= self.round:
-            return [self._shown()]
-        if self._staged is None or self._staged[0] < round:
-            return [HostStep(HostDo.REPLY_FAILED, round, "", "the generation is not staged")] if not self._switching else []
-        return self._switch() if self._staged[0] == round and self._ready else []
-
-    def open(self, round: int, generation: str) -> list[HostStep]:
-        """Shows a generation that has been decided, without staging before."""
-        if round <= self.round:
-            return [self._shown()]
-        if self._switching or (self._staged is not None and self._staged[0] > round):
-            return []
-        if self._staged == (round, generation):
-            self._open = True
-            return self._switch() if self._ready else []
-        return self._prepare(round, generation, True)
-
-    def abort(self, round: int) -> list[HostStep]:
-        self._aborted = max(self._aborted, round)
-        if self._staged is None or self._staged[0] != round or self._switching or self._open:
-            return []
-        return self._drop()
-
-    def prepared(self, round: int) -> list[HostStep]:
-        """What PREPARE asked for is done."""
-        if self._staged is None or self._staged[0] != round:
-            return []
-        self._ready = True
-        return self._switch() if self._open else [HostStep(HostDo.REPLY_STAGED, *self._staged)]
-
-    def switched(self, round: int) -> list[HostStep]:
-        """What SWITCH asked for is done: the generation is shown."""
-        if self._staged is None or self._staged[0] != round or not self._switching:
-            return []
-        self.round, self.generation = self._staged
-        self._clear()
-        return [self._shown()]
-
-    def failed(self, round: int, reason: str) -> list[HostStep]:
-        """PREPARE or SWITCH failed; the earlier generation is shown."""
-        if self._staged is None or self._staged[0] != round:
-            return []
-        generation = self._staged[1]
-        self._clear()
-        return [HostStep(HostDo.REPLY_FAILED, round, generation, reason)]
-
-    def _prepare(self, round: int, generation: str, at_once: bool) -> list[HostStep]:
-        steps = self._drop()
-        self._staged, self._open = (round, generation), at_once
-        return [*steps, HostStep(HostDo.PREPARE, round, generation)]
-
-    def _switch(self) -> list[HostStep]:
-        assert self._staged is not None
-        if self._switching:
-            return []
-        self._switching = True
-        return [HostStep(HostDo.SWITCH, *self._staged)]
-
-    def _drop(self) -> list[HostStep]:
-        steps = [HostStep(HostDo.DROP, *self._staged)] if self._staged is not None else []
-        self._clear()
-        return steps
-
-    def _clear(self) -> None:
-        self._staged = None
-        self._ready = self._switching = self._open = False
-
-    def _shown(self) -> HostStep:
-        return HostStep(HostDo.REPLY_SHOWN, self.round, self.generation)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from monarch.fs._daemon.shared_directory import used_elsewhere
 from monarch.fs._tree.operations import MountOptions
 
 RECORD, TABLE, STATE, SOCKET = "record", "table", "state", "s"
@@ -74,7 +75,9 @@ def mount_key(target: str) -> str:
 
 
 def remove_made(made: list[str]) -> None:
-    """Removes the directories that were made for a mount point, innermost first, as far as they are empty."""
+    """Removes the directories that were made for a mount point, innermost first: empty ones where no other host may have a mount."""
+    used = used_elsewhere(made) if made else ()
     for path in reversed(made):
-        with contextlib.suppress(OSError):
-            os.rmdir(path)
+        if path not in used:
+            with contextlib.suppress(OSError):
+                os.rmdir(path)

@@ -1,9 +1,10 @@
 """The process that serves one mount: `python -m monarch.fs._daemon.mount_server FOLDER FUSE LISTENER resume|first`.
 
-Three threads: the main thread answers the kernel and never waits for another process; one thread exchanges messages with the daemon; one
-works on requests of the daemon that take time (tables, invalidations, pages). The server listens on a socket of its own and takes the
-newest connection, so a daemon can be replaced while the mount is served. It passes the descriptors of /dev/fuse and of the listening
-socket to the daemon. Without a daemon for `ORPHAN_SECONDS` the mount has no users any more: the server unmounts it and ends.
+Four threads: the main thread answers the kernel and never waits for another process; one thread exchanges messages with the daemon; one
+works on requests of the daemon that take time (tables, invalidations), and one puts pages into the kernel, which no refresh waits for.
+The server listens on a socket of its own and takes the newest connection, so a daemon can be replaced while the mount is served. It passes
+the descriptors of /dev/fuse and of the listening socket to the daemon. Without a daemon for `ORPHAN_SECONDS` the mount has no users any
+more: the server unmounts it and ends.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ from monarch.fs._daemon.error_message import error_head
 from monarch.fs._daemon.fetched_chunks import FetchedChunks
 from monarch.fs._daemon.mount_record import LINGER_SECONDS, STATE, TABLE, MountRecord, remove_made
 from monarch.fs._daemon.mounted_tree import MountedTree
-from monarch.fs._daemon.negotiated_backend import NegotiatedBackend
 from monarch.fs._daemon.numbering import Change
 from monarch.fs._daemon.socket_messages import Channel, ChannelError, Head, Message
 from monarch.fs._daemon.tree_state import TreeState
@@ -36,6 +36,7 @@ from monarch.fs._store.store import Store
 from monarch.fs._tree.difference import patched
 from monarch.fs._tree.node import PIECE_BYTES
 from monarch.fs._tree.table import Table
+from monarch.fs.backends.choice import make_backend
 from monarch.fs.errors import FsError
 
 # Seconds that a mount is served without a daemon.
@@ -57,11 +58,12 @@ class MountServer:
         self._detached = self._ready = False
         self._chunks = FetchedChunks(Store(Path(self._record.store), self._record.limit), self._send)
         self._work: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._pages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._staged: dict[str, Change] = {}
         self._table: Table | None = None
         threading.Thread(target=self._exchange, name="messages", daemon=True).start()
         self._tree = self._opened()
-        self._backend = NegotiatedBackend(fuse, resumed=resumed)
+        self._backend = make_backend(self._record.options.backend, fuse, resumed=resumed)
         self._backend.negotiated = self._negotiated
 
     def _opened(self) -> MountedTree:
@@ -80,7 +82,8 @@ class MountServer:
     def _negotiated(self) -> None:
         if not self._ready:
             self._ready = True
-            threading.Thread(target=self._handle_requests, name="requests", daemon=True).start()
+            for name, requests in (("requests", self._work), ("pages", self._pages)):
+                threading.Thread(target=self._handle_requests, args=(requests,), name=name, daemon=True).start()
             self._send({"op": "ready"})
 
     # Messages.
@@ -146,7 +149,7 @@ class MountServer:
         elif op == "detached":
             self._detached = True
         else:
-            self._work.put(message)
+            (self._pages if op == "push" else self._work).put(message)
 
     def _orphan_timeout(self) -> float:
         """Milliseconds until something is to be done about the lack of a daemon."""
@@ -176,9 +179,9 @@ class MountServer:
 
     # Requests of the daemon.
 
-    def _handle_requests(self) -> None:
+    def _handle_requests(self, requests: queue.SimpleQueue[Message]) -> None:
         while True:
-            message = self._work.get()
+            message = requests.get()
             head = message.head
             operation = {
                 "stage": self._stage,
@@ -264,11 +267,14 @@ class MountServer:
                     files += 1
         return {"stored": files}
 
-    def _status(self, _: Head, __: bytes) -> dict[str, Any]:
-        found = self._on_loop(self._tree.status)
+    def _status(self, head: Head, _: bytes) -> dict[str, Any]:
+        server, number = head.get("after") or (0, 0)
+        after = int(number) if server == os.getpid() else 0
+        found, failures = self._on_loop(lambda: (self._tree.status(), self._tree.failures(after)))
         last = found.last_error
         return {
             "status": found._asdict() | {"last_error": None if last is None else last._asdict()},
+            "failures": [failure._asdict() for failure in failures],
             "opens": self._backend.opens,
             "reason": self._backend.reason,
             "requests": self._backend.counters(),

@@ -30,15 +30,21 @@ NONE = 0
 class Numbering:
     """The inode number of each node of a table, and the node of each number."""
 
-    def __init__(self, numbers: array[int], following: int) -> None:
-        """`numbers[index]` is the inode of a node; `following` the first number never assigned. `ValueError`: malformed."""
+    def __init__(self, numbers: array[int], following: int, *, checked: bool = False) -> None:
+        """`numbers[index]` is the inode of a node; `following` the first number never assigned. `ValueError`: malformed.
+
+        `checked`: they are known to be well-formed.
+        """
         self.numbers = numbers
         self.following = following
-        self._indices = array("i", [-1]) * following
+        if not checked:
+            if len(numbers) and not ROOT <= min(numbers) <= max(numbers) < following:
+                raise ValueError(f"inodes {min(numbers)} to {max(numbers)}, of which the next is {following}")
+            if len(set(numbers)) != len(numbers):
+                raise ValueError("an inode belongs to two nodes")
+        indices = self._indices = array("i", [-1]) * following
         for index, inode in enumerate(numbers):
-            if not ROOT <= inode < following or self._indices[inode] >= 0:
-                raise ValueError(f"inode {inode} of node {index}")
-            self._indices[inode] = index
+            indices[inode] = index
         if not len(numbers) or numbers[0] != ROOT:
             raise ValueError("the root has another inode than 1")
 
@@ -207,7 +213,7 @@ class _Comparison:
         silent.update(removed)
         # Names below vanished directories come first: a process that stands in one resolves them without the names above.
         entries = [*self.vanished(), *entries]
-        numbering = Numbering(self.numbers, self.following)
+        numbering = Numbering(self.numbers, self.following, checked=True)
         return Change(
             self.old.generation,
             self.new.generation,

@@ -2,7 +2,8 @@
 
 The daemon keeps /dev/fuse and the listening socket of the mount server open. A server that ends is replaced on the same connection, and
 reads that wait go on. A server that keeps ending is replaced after a growing pause. After `MAX_CRASHES` in a row the connection is
-aborted: what waits fails, and the mount is made anew. All operations of a mount run one after another under its lock.
+aborted: what waits fails, and the mount is made anew. All operations of a mount run one after another under its lock, but the pushes of
+pages, which take long and change nothing.
 """
 
 from __future__ import annotations
@@ -143,11 +144,11 @@ class ServedMount:
             return await self._remove()
 
     async def operate(self, user: User, head: Head, blob: bytes) -> Message:
-        """An operation of the mount server, for a user; `FsError` for another client."""
+        """An operation of the mount server, for a user; the status for any client. `FsError` for another one."""
         for _ in range(3):
             try:
-                async with self._exclusive():
-                    if user not in self.users:
+                async with self._exclusive() if head.get("op") != "push" else contextlib.nullcontext():
+                    if user not in self.users and head.get("op") != "status":
                         raise FsError(self.last_error or "not mounted by this client", path=self.target, errno=errno.ENOTCONN)
                     return await self.request(head, blob)
             except FsError as e:
@@ -498,8 +499,14 @@ def _make_directories(target: str) -> list[str]:
     made: list[str] = []
     try:
         for path in reversed(missing):
-            os.mkdir(path, 0o755)
-            made.append(path)
+            try:
+                os.mkdir(path, 0o755)
+            except FileExistsError:
+                # On a file system that several hosts share, another one has made it meanwhile.
+                if not os.path.isdir(path):
+                    raise
+            else:
+                made.append(path)
     except OSError as e:
         remove_made(made)
         raise FsError(f"the mount point cannot be made: {e.strerror}", path=target, errno=e.errno or errno.EIO) from None

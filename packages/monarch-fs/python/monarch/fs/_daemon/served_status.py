@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from monarch.fs._daemon.mounted_tree import ReadError
+
 
 class ServedStatus(NamedTuple):
     """Counts are those of the present mount server, from its start on."""
@@ -11,11 +13,19 @@ class ServedStatus(NamedTuple):
     generation: str
     # Chunks that were not on this machine when a read needed them.
     faults: int
+    # Reads, and those of them that waited for bytes from elsewhere.
+    reads: int
+    waited: int
+    # Bytes answered, and those of them that came from elsewhere.
     bytes_read: int
+    bytes_fetched: int
     # Files whose content at the source changed before it arrived; at most 1,000.
     stale: list[str]
     # The last read that failed: path and reason, or "".
     last_error: str
+    # Reads that failed: their number, and the last of them.
+    errors: int
+    failures: list[ReadError]
     # Whether opens are requests, and why.
     opens: bool
     reason: str
@@ -33,9 +43,14 @@ def served_status(head: dict[str, Any]) -> ServedStatus:
     return ServedStatus(
         tree["generation"],
         tree["faults"],
+        tree["reads"],
+        tree["waited"],
         tree["bytes_read"],
+        tree["bytes_fetched"],
         list(tree["stale"]),
         f"{last['path']}: {last['reason']}" if last else "",
+        tree["errors"],
+        [ReadError(**failure) for failure in head.get("failures", ())],
         bool(head["opens"]),
         str(head["reason"]),
         dict(head["requests"]),

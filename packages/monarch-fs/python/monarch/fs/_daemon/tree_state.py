@@ -61,7 +61,7 @@ class TreeState:
         """Writes a table that is not there yet; the daemon may have written it under the same name."""
         path = self.folder / _table_name(table.generation)
         if not path.exists():
-            self._replace(path.name, table.encode())
+            self._replace(path.name, table.encode(compress=False))
 
     def save_numbers(self, generation: str, serial: int, numbering: Numbering) -> None:
         data = numbering.numbers.tobytes()

@@ -4,9 +4,8 @@ The bridge is apart from the client, because a page fault on a mapped file of th
 process, and apart from the server, because the server must answer the kernel while the bridge waits for a host. It passes answers on
 without reading them. One thread has the state of all hosts; whatever happens elsewhere comes to it as an event.
 
-A host that has been asked something and answers nothing is asked for a heartbeat, which a slow disk does not delay. Without an answer
-for `LOST_SECONDS` it is lost: what waits fails, and so does what comes, at once. Its service is looked for each `PROBE_SECONDS`, and the
-view of the host works again when the service has been found. Requests of the time between are sent to the next service.
+When a host is lost (`host_health`), what waits for it fails, and so does what comes, at once. Its service is looked for, and the view of
+the host works again when the service has been found. Requests of the time between are sent to the next service.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from monarch.actor import MonarchError
 from monarch.extension import Request, serve
 from monarch.fs._daemon.socket_messages import Channel, ChannelError
-from monarch.fs._gather.bridge_request import BridgeRequest, Point
-from monarch.fs._gather.host_request import REQUESTS, decode, encode, peer_from
+from monarch.fs._gather.bridge_request import MOUNT_NAME, BridgeRequest, Point
+from monarch.fs._gather.host_health import TICK_SECONDS, Action, HostHealth
+from monarch.fs._gather.host_request import REQUESTS, Answer, decode, encode, peer_from
+from monarch.fs._gather.slots import SLOTS, SMALLEST, read_slot
 from monarch.fs._kernel import connection
+from monarch.fs._kernel.mount_table import mount_row
+from monarch.fs._kernel.preflight import chosen_backend
 from monarch.fs._relay.peer import Peer, PeerEnded, ask_peer, peer_here
 from monarch.fs.errors import FsError, MountBusyError
 
-LOST_SECONDS = 3.0
-PROBE_SECONDS = 1.0
-_TICK_SECONDS = 0.25
 _START_SECONDS = 30.0
 _END_SECONDS = 5.0
 # Servers that are started for one that was killed or has failed.
@@ -53,20 +52,17 @@ _log = logging.getLogger("monarch.fs")
 class _Host:
     """A point, and the service that answers for it."""
 
-    def __init__(self, number: int, point: Point) -> None:
-        self.number, self.point = number, point
+    def __init__(self, number: int, point: Point, *, is_file: bool) -> None:
+        self.number, self.point, self.is_file = number, point, is_file
         self.token = secrets.token_hex(16)
         self.peer = Peer(*point.peer)
-        self.lost = ""
+        self.health = HostHealth(time.monotonic())
         # Requests without an answer, with the time of each; an answer of an earlier service has an earlier epoch.
         self.pending: dict[int, tuple[float, bytes]] = {}
         self.epoch = 0
-        self.pinged: float | None = None
-        self.heard = time.monotonic()
-        self.probed = 0.0
-        self.searching = False
-        # Since when there is no service.
-        self.ended: float | None = None
+        # Slots that may be named, and those that a call without an answer has named.
+        self.slots = list(range(SLOTS))
+        self.taken: dict[int, int] = {}
 
     def open(self) -> None:
         """Begins the subscription. `OSError`, `TimeoutError`, `RequestError`."""
@@ -75,10 +71,8 @@ class _Host:
         failed = decode(_ask(self.peer, encode(body))).body
         if "errno" in failed:
             raise FsError(failed["reason"], path=self.point.root, errno=failed["errno"])
-        if failed.get("file") and not self.point.directory:
-            raise FsError(
-                "a file cannot be shown at a mount point; a mesh with a dimension shows it below", path=self.point.root, errno=errno.ENOTDIR
-            )
+        if not self.point.directory and bool(failed.get("file")) != self.is_file:
+            raise FsError("it is a file now, or is none any more", path=self.point.root, errno=errno.ESTALE)
 
     def find(self, finder: Peer) -> None:
         """Begins the subscription at the service that the host has now. Errors as of `open`."""
@@ -102,6 +96,18 @@ def _ask(peer: Peer, body: bytes) -> bytes:
     return answers[0]
 
 
+def _with_handle(found: bytes) -> Answer | None:
+    """An answer whose bytes are in a slot; None for one that has its bytes, or an error."""
+    if len(found) >= SMALLEST:
+        return None
+    try:
+        answer = decode(found)
+    except ValueError:
+        # The server of the mount refuses it.
+        return None
+    return answer if "size" in answer.body else None
+
+
 def _reported(bridge: weakref.ref[Bridge], number: int, request: Request) -> bytes:
     found = bridge()
     if found is not None:
@@ -119,7 +125,7 @@ class Bridge:
     def __init__(self, request: BridgeRequest) -> None:
         self.target = request.target
         self._request = request
-        self._hosts = [_Host(number, point) for number, point in enumerate(request.points)]
+        self._hosts = [_Host(number, point, is_file=request.is_file) for number, point in enumerate(request.points)]
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._events: deque[Callable[[], object]] = deque()
         self._event_lock = threading.Lock()
@@ -130,6 +136,8 @@ class Bridge:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._restarts = 0
+        # The mount, by the minor number of its device.
+        self._device = -1
         self.counts = {"requests": 0, "bytes": 0}
 
     def open(self) -> None:
@@ -143,7 +151,7 @@ class Bridge:
         def begin(host: _Host) -> None:
             try:
                 host.open()
-            except (MonarchError, OSError) as e:
+            except Exception as e:  # also an answer that is malformed
                 failed[host.point.directory] = e
 
         threads = [threading.Thread(target=begin, args=(host,), daemon=True) for host in self._hosts]
@@ -154,7 +162,7 @@ class Bridge:
         if failed:
             self.close(0.0)
             self._end_events()
-            rows = "\n".join(f"  {key or 'the host'}: {str(e).splitlines()[0]}" for key, e in failed.items())
+            rows = "\n".join(f"  {key or 'the host'}: {(str(e) or repr(e)).splitlines()[0]}" for key, e in failed.items())
             raise FsError(f"{len(failed)} of {len(self._hosts)} hosts cannot be gathered\n{rows}", path=self.target)
         self._start_server()
         threading.Thread(target=self._run, name="monarch-gather-bridge", daemon=True).start()
@@ -178,8 +186,10 @@ class Bridge:
         config = {
             "target": self.target,
             "points": [host.point.directory for host in self._hosts],
+            "file": self._request.is_file,
             "cache_bytes": self._request.cache_bytes,
             "read_timeout": self._request.read_timeout,
+            "backend": chosen_backend(),
         }
         self._channel.queue(config)
 
@@ -208,7 +218,9 @@ class Bridge:
             for host in self._hosts:
                 host.epoch += 1
                 host.pending.clear()
-                host.pinged = None
+                # The host may still write to the slots that were named: they are named again with the next subscription.
+                host.taken.clear()
+                host.health.forgotten()
             self._channel.close()
             if kind == "dead":
                 with suppress(FsError):
@@ -222,19 +234,20 @@ class Bridge:
         with self._lock:
             # No server is started from here on.
             self._restarts = _RESTARTS
-        if self._started.is_set() and not self._failure:
-            for attempt in range(4):
-                try:
-                    connection.detach(self.target, lazy=False)
-                    busy = ""
-                    break
-                except FsError as e:
-                    busy = e.reason
-                    if attempt < 3:
-                        time.sleep(deadline / 3)
-            if busy:
-                with suppress(FsError):
-                    connection.detach(self.target, lazy=True)
+        for attempt in range(4):
+            if not self._is_mounted():
+                break
+            try:
+                connection.detach(self.target, lazy=False)
+                busy = ""
+                break
+            except FsError as e:
+                busy = e.reason
+                if attempt < 3:
+                    time.sleep(deadline / 3)
+        if busy and self._is_mounted():
+            with suppress(FsError):
+                connection.detach(self.target, lazy=True)
         with self._lock:
             self._closed = True
         self._post(lambda: None)
@@ -248,6 +261,12 @@ class Bridge:
             with suppress(PeerEnded):
                 ask_peer(host.peer, encode({"op": "close", "token": host.token}), lambda _: None)
         return busy
+
+    def _is_mounted(self) -> bool:
+        """Whether the mount of this bridge is there, and not one that was made in its place."""
+        row = mount_row(self.target) if self._device >= 0 else None
+        # The kernel gives the number of a device to the next one.
+        return row is not None and row.source == MOUNT_NAME and (row.major, row.minor) == (0, self._device)
 
     # Events, on any thread.
 
@@ -284,7 +303,12 @@ class Bridge:
             assert self._channel is not None
             self._channel.close()
             self._channel = None
+            self._device = -1
             self._end_events()
+            if not self._closed:
+                # Unmounted by hand, or its servers failed: the client need not mount it again.
+                with suppress(PeerEnded):
+                    ask_peer(self._request.finder, encode({"ended": True}), lambda _: None)
 
     def _turn(self) -> None:
         channel = self._channel
@@ -292,8 +316,8 @@ class Bridge:
         poll = select.poll()
         poll.register(self._event, select.POLLIN)
         poll.register(channel, select.POLLIN if channel.flush() else select.POLLIN | select.POLLOUT)
-        busy = any(host.pending or host.lost or host.ended for host in self._hosts)
-        ready = {fd for fd, _ in poll.poll(_TICK_SECONDS * 1000 if busy else None)}
+        busy = any(host.pending or not host.health.is_settled for host in self._hosts)
+        ready = {fd for fd, _ in poll.poll(TICK_SECONDS * 1000 if busy else None)}
         if self._event in ready:
             os.eventfd_read(self._event)
         while self._events:
@@ -308,16 +332,18 @@ class Bridge:
         if "call" in head:
             host = self._hosts[int(head["host"])]
             self.counts["requests"] += 1
-            if host.lost:
+            if host.health.lost:
                 self._fail(head["call"], host)
                 return
             # The token is the secret of the bridge: the server need not have it.
-            body = decode(blob).body | {"token": host.token}
+            body: dict[str, Any] = decode(blob).body | {"token": host.token}
+            if body["op"] == "read" and body["size"] >= SMALLEST and host.slots:
+                body["slot"] = host.taken[head["call"]] = host.slots.pop()
             host.pending[head["call"]] = (time.monotonic(), encode(body))
-            if host.ended is None:
+            if host.health.is_served:
                 self._send(host, head["call"])
         elif "mounted" in head:
-            self._failure = {}
+            self._failure, self._device = {}, int(head["mounted"])
             self._started.set()
         elif "failed" in head:
             self._failure = head["failed"]
@@ -338,27 +364,56 @@ class Bridge:
             return
         if isinstance(found, Exception):
             found = encode({"errno": errno.EIO, "reason": str(found)})
-        host.heard, host.pinged = time.monotonic(), None
-        del host.pending[call]
+        host.health.heard(time.monotonic())
+        _, asked = host.pending.pop(call)
         self.counts["bytes"] += len(found)
+        slot = host.taken.pop(call, -1)
+        answer = _with_handle(found) if slot >= 0 else None
+        if answer is not None:
+            server = self._restarts
+
+            def pulled(data: memoryview | None) -> None:
+                self._post(lambda: self._pulled(host, epoch, server, call, asked, slot, answer.body, data))
+
+            read_slot(answer.blob, answer.body["size"], pulled)
+            return
+        if slot >= 0:
+            host.slots.append(slot)
         assert self._channel is not None
         self._channel.queue({"call": call}, found)
 
-    def _look_at(self, host: _Host, now: float) -> None:
-        if host.ended is not None:
-            if not host.lost and now - host.ended >= LOST_SECONDS:
-                self._lose(host, "its service has ended")
-            if not host.searching and now - host.probed >= PROBE_SECONDS:
-                self._search(host, now)
-        elif host.pinged is not None:
-            if now - host.pinged >= LOST_SECONDS - _TICK_SECONDS and not host.lost:
-                self._lose(host, f"no answer for {LOST_SECONDS:g} s")
-                self._no_service(host)
-        elif host.pending and now - max(host.heard, min(at for at, _ in host.pending.values())) >= _TICK_SECONDS:
-            self._ping(host, now)
+    def _pulled(
+        self, host: _Host, epoch: int, server: int, call: int, asked: bytes, slot: int, body: dict[str, Any], data: memoryview | None
+    ) -> None:
+        """The bytes of a slot are here, or could not be read: the host is asked for them in an answer then, and the slot stays unused."""
+        if server != self._restarts:
+            # The calls of an earlier server have the numbers of others.
+            return
+        if data is not None:
+            if epoch == host.epoch:
+                host.slots.append(slot)
+            self.counts["bytes"] += len(data)
+            del body["size"]
+            assert self._channel is not None
+            self._channel.queue({"call": call, "answer": body}, data)
+        elif host.health.lost:
+            self._fail(call, host)
+        else:
+            again = decode(asked).body
+            del again["slot"]
+            host.pending[call] = (time.monotonic(), encode(again))
+            if host.health.is_served:
+                self._send(host, call)
 
-    def _ping(self, host: _Host, now: float) -> None:
-        host.pinged = now
+    def _look_at(self, host: _Host, now: float) -> None:
+        actions = host.health.look(now, min((at for at, _ in host.pending.values()), default=None))
+        if not host.health.is_served and Action.LOSE in actions:
+            # Answers that come after all are those of an earlier service.
+            host.epoch += 1
+        for action in actions:
+            {Action.PING: self._ping, Action.LOSE: self._lose, Action.SEARCH: self._search}[action](host)
+
+    def _ping(self, host: _Host) -> None:
         epoch = host.epoch
 
         def heard(found: bytes | Exception) -> None:
@@ -367,7 +422,7 @@ class Bridge:
             if isinstance(found, PeerEnded):
                 self._no_service(host)
             else:
-                host.heard, host.pinged = time.monotonic(), None
+                host.health.heard(time.monotonic())
 
         try:
             ask_peer(host.peer, encode({"op": "ping", "token": host.token}), lambda found: self._post(lambda: heard(found)))
@@ -375,40 +430,39 @@ class Bridge:
             heard(e)
 
     def _no_service(self, host: _Host) -> None:
-        if host.ended is None:
-            host.ended, host.pinged = time.monotonic(), None
+        if host.health.is_served:
+            host.health.ended(time.monotonic())
             host.epoch += 1
 
-    def _lose(self, host: _Host, reason: str) -> None:
-        host.lost = reason
-        _log.warning("%s: %s is lost: %s", self.target, host.point.directory or "the host", reason)
+    def _lose(self, host: _Host) -> None:
+        _log.warning("%s: %s is lost: %s", self.target, host.point.directory or "the host", host.health.lost)
+        host.taken.clear()
         for call in list(host.pending):
             del host.pending[call]
             self._fail(call, host)
 
     def _fail(self, call: int, host: _Host) -> None:
         assert self._channel is not None
-        self._channel.queue({"call": call}, encode({"errno": errno.EIO, "reason": host.lost}))
+        self._channel.queue({"call": call}, encode({"errno": errno.EIO, "reason": host.health.lost}))
 
-    def _search(self, host: _Host, now: float) -> None:
-        host.searching, host.probed = True, now
-
+    def _search(self, host: _Host) -> None:
         def search() -> None:
             found = False
             try:
                 host.find(self._request.finder)
                 found = True
-            except (MonarchError, OSError, KeyError) as e:
+            except Exception as e:  # also an answer that is malformed
                 _log.debug("%s: %s: %s", self.target, host.point.directory, e)
             self._post(lambda: self._found(host, found=found))
 
         threading.Thread(target=search, name="monarch-gather-search", daemon=True).start()
 
     def _found(self, host: _Host, *, found: bool) -> None:
-        host.searching = False
+        host.health.found(time.monotonic(), found=found)
         if not found:
             return
-        host.ended, host.lost, host.heard = None, "", time.monotonic()
+        # A subscription has slots of its own.
+        host.slots = [slot for slot in range(SLOTS) if slot not in host.taken.values()]
         assert self._channel is not None
         self._channel.queue({"changed": host.number}, encode({"changes": None}))
         for call in list(host.pending):

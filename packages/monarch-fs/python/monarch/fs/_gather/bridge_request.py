@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 from monarch.fs._relay.peer import Peer
 
+# The source of the mount in the mount table.
+MOUNT_NAME = "monarch-gather"
+
 
 class Point(NamedTuple):
     """A directory of one host in the view."""
@@ -34,4 +37,6 @@ class BridgeRequest(NamedTuple):
     # Gives the service of a point, by its number, when the last one has ended.
     finder: Peer
     cache_bytes: int
+    # Whether the only point is a file at the mount point itself.
+    is_file: bool
     read_timeout: float

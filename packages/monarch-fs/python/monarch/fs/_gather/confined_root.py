@@ -6,7 +6,8 @@ too.
 
 Paths name a link only as their last part: a view shows links as links, and the client's kernel follows them inside the view. A link has a
 text that leads, inside the view, to the file that the host found: always relative, with ".." only at its begin and never above the
-root. A link whose target is absent, or not below the root, has a text that leads to no file: no view has the name `DANGLING`.
+root. A link whose target is absent, or not below the root, has a text that leads to no file: no view has the name `DANGLING`, also where
+a host has a file of this name.
 """
 
 from __future__ import annotations
@@ -103,6 +104,8 @@ class ConfinedRoot:
         self._real = os.readlink(b"/proc/self/fd/%d" % descriptor)
 
     def _at(self, path: bytes, flags: int) -> int:
+        if DANGLING in path and DANGLING in path.split(b"/"):
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         root = self._root()
         try:
             if self._file:
@@ -142,7 +145,7 @@ class ConfinedRoot:
                         raise OSError(errno.EOVERFLOW, f"more than {LONGEST_LISTING} names", path)
         finally:
             os.close(descriptor)
-        return sorted(found)
+        return sorted(name for name in found if name != DANGLING)
 
     def attrs(self, path: bytes, names: list[bytes]) -> list[RemoteAttr | None]:
         """The attributes of names of a directory; None for one that has gone meanwhile."""

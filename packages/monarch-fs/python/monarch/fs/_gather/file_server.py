@@ -70,6 +70,11 @@ class FileServer:
         self._watch(os.path.dirname(path))
         return self.root.attr(path)
 
+    def attrs(self, path: bytes, names: list[bytes]) -> list[RemoteAttr | None]:
+        """The attributes of up to `PAGE` names of a directory, None for one that is absent. `OSError` for the directory."""
+        self._watch(path)
+        return self.root.attrs(path, names[:PAGE])
+
     def attr_of(self, path: bytes, identity: tuple[int, int]) -> RemoteAttr:
         """The attributes of a file that may have been renamed or removed since it was opened. `OSError`: ESTALE where it is not at hand."""
         with self._lock:

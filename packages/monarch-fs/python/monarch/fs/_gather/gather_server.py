@@ -18,12 +18,15 @@ import traceback
 from collections.abc import Callable
 from typing import Any, cast
 
-from monarch.fs._daemon.negotiated_backend import NegotiatedBackend
 from monarch.fs._daemon.socket_messages import Channel, ChannelError
+from monarch.fs._gather.bridge_request import MOUNT_NAME
 from monarch.fs._gather.gathered_tree import GatheredTree
 from monarch.fs._gather.host_request import Answer, Body, decode, decode_changes, encode
 from monarch.fs._kernel import connection, poll_loop
+from monarch.fs._kernel.mount_table import mount_row
 from monarch.fs._tree.operations import MountOptions, TreeOperations
+from monarch.fs.backends.choice import make_backend
+from monarch.fs.backends.serving import ServingBackend
 from monarch.fs.errors import FsError
 
 _READ_AHEAD = 128 << 10
@@ -34,20 +37,25 @@ class GatherServer:
 
     def __init__(self, channel: Channel, config: dict[str, Any]) -> None:
         self.target: str = config["target"]
+        self._is_file: bool = config["file"]
         self._channel = channel
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._calls = 0
         self._waiting: dict[int, Callable[[Answer], object]] = {}
         self._notices: queue.SimpleQueue[tuple[list[tuple[int, bytes]], list[int]]] = queue.SimpleQueue()
-        self.options = MountOptions(name="monarch-gather", immutable=False, read_ahead=_READ_AHEAD, read_timeout=config["read_timeout"])
-        self.tree = GatheredTree(config["points"], self, config["cache_bytes"], lambda names, inodes: self._notices.put((names, inodes)))
+        self.options = MountOptions(
+            name=MOUNT_NAME, immutable=False, read_ahead=_READ_AHEAD, read_timeout=config["read_timeout"], backend=config["backend"]
+        )
+        self.tree = GatheredTree(
+            config["points"], self, config["cache_bytes"], lambda names, inodes: self._notices.put((names, inodes)), is_file=self._is_file
+        )
         self._connection: connection.Connection | None = None
-        self._backend: NegotiatedBackend | None = None
+        self._backend: ServingBackend | None = None
 
     def run(self) -> None:
-        self._connection = connection.open_connection(self.target, self.options)
+        self._connection = connection.open_connection(self.target, self.options, is_file=self._is_file)
         try:
-            self._backend = NegotiatedBackend(self._connection.fd)
+            self._backend = make_backend(self.options.backend, self._connection.fd)
             self._backend.negotiated = self._negotiated
             poll_loop.run(self._backend.run(cast("TreeOperations", self.tree), self.target, self.options))
         except BaseException:
@@ -57,7 +65,8 @@ class GatherServer:
     def _negotiated(self) -> None:
         threading.Thread(target=self._exchange, name="messages", daemon=True).start()
         threading.Thread(target=self._notify, name="notices", daemon=True).start()
-        self._send({"mounted": True})
+        assert self._connection is not None
+        self._send({"mounted": self._connection.device})
 
     def ask(self, host: int, body: Body, then: Callable[[Answer], object]) -> None:
         self._calls += 1
@@ -89,7 +98,7 @@ class GatherServer:
 
     def _take(self, head: dict[str, Any], blob: bytes) -> None:
         try:
-            found = decode(blob)
+            found = Answer(head["answer"], blob) if "answer" in head else decode(blob)
         except ValueError as e:
             found = Answer({"errno": errno.EIO, "reason": f"malformed answer: {e}", "changes": None})
         if "call" in head:
@@ -110,7 +119,9 @@ class GatherServer:
         """Unmounts, unless another mount is there already; requests in flight fail."""
         assert self._connection is not None
         with contextlib.suppress(FsError):
-            if connection.mount_point(self.target).device == self._connection.device:
+            row = mount_row(self.target)
+            # The kernel gives the number of a device to the next one; a connection that was unmounted has failed.
+            if row is not None and row.source == MOUNT_NAME and not connection.descriptor_failed(self._connection.fd):
                 connection.detach(self.target, lazy=True)
         with contextlib.suppress(FsError):
             connection.abort(self._connection.device)

@@ -2,7 +2,8 @@
 
 Files are numbered by their host and identity, so a log that is rotated keeps its number under its new name, and an open file goes on.
 Directories are numbered by their host and path. Each answer but the names of the points is asked for at the host of the file unless the
-kernel has it still; attributes are valid for a second, or until the host reports a change. All runs on the loop of the server, which other
+kernel has it still; attributes are valid for a second, or until the host reports a change. Names that are looked up in the order of their
+listing, as `ls -l` and `find` do it, are asked for many at a time. All runs on the loop of the server, which other
 threads only hand answers and reports to.
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from monarch.fs._gather.block_cache import BLOCK, BlockCache, Version
+from monarch.fs._gather.confined_root import LONGEST_LISTING
 from monarch.fs._gather.file_server import LARGEST_READ
 from monarch.fs._gather.host_request import Answer, Body, attr_from, path_bytes, path_text
 from monarch.fs._gather.live_node import VALID, LiveNode
@@ -26,6 +28,8 @@ from monarch.fs._kernel.poll_loop import Waiter
 from monarch.fs._tree.operations import ROOT, Attr, Entry, StatFs
 
 _BLOCKS_OF_READ = LARGEST_READ // BLOCK
+# Names that are asked for at once where names are looked up in order.
+_NAMES_AHEAD = 256
 
 
 class Hosts(Protocol):
@@ -37,10 +41,19 @@ class Hosts(Protocol):
 
 
 class GatheredTree:
-    """The tree of a gather mount: a live one, whose methods may wait. `points` has the directory of each host, relative to the root."""
+    """The tree of a gather mount: a live one, whose methods may wait. `points` has the directory of each host, relative to the root.
+
+    `is_file`: the root of the tree is a file, that of its only host.
+    """
 
     def __init__(
-        self, points: Sequence[str], hosts: Hosts, cache_bytes: int, invalidate: Callable[[list[tuple[int, bytes]], list[int]], object]
+        self,
+        points: Sequence[str],
+        hosts: Hosts,
+        cache_bytes: int,
+        invalidate: Callable[[list[tuple[int, bytes]], list[int]], object],
+        *,
+        is_file: bool = False,
     ) -> None:
         self._hosts, self._invalidate = hosts, invalidate
         self.cache = BlockCache(cache_bytes)
@@ -54,6 +67,9 @@ class GatheredTree:
         self._add(-1, b"", None)
         for host, directory in enumerate(points):
             self._add_point(host, directory)
+        if is_file:
+            # Until the host is asked.
+            self._nodes[ROOT].attr = RemoteAttr(stat.S_IFREG | 0o400, 0, 0, 0, 0, 0, 0)
 
     def _add_point(self, host: int, directory: str) -> None:
         parts = [os.fsencode(part) for part in directory.split("/") if part]
@@ -118,14 +134,34 @@ class GatheredTree:
         path = _joined(directory.path, name)
         asked = time.monotonic()
         try:
-            answer = await self._ask(directory.host, {"op": "attr", "path": path_text(path)})
+            attr, asked = await self._attr_of(directory, name)
         except FileNotFoundError:
             return Entry(name, None, valid=VALID if asked > directory.expired else 0.0)
-        attr = attr_from(answer.body["attr"])
         if not attr.is_shown:
             return Entry(name, None, valid=VALID)
         node = self._node_of(directory.host, path, attr, asked)
-        return self._taken(name, node, node.shown(), VALID)
+        return self._taken(name, node, node.shown(), max(0.0, asked + VALID - time.monotonic()))
+
+    async def _attr_of(self, directory: LiveNode, name: bytes) -> tuple[RemoteAttr, float]:
+        """The attributes of a name, and when the host was asked for them."""
+        known = directory.ahead.pop(name, None)
+        place = directory.place(name)
+        goes_on, directory.looked = place >= 0 and place == directory.looked + 1, place
+        asked = time.monotonic()
+        if known is not None and asked < known[1] + VALID:
+            return known
+        if goes_on:
+            names = [found for found, _ in directory.listing[place : place + _NAMES_AHEAD]]
+            body: Body = {"op": "attrs", "path": path_text(directory.path), "names": [path_text(found) for found in names]}
+            attrs = (await self._ask(directory.host, body)).body["attrs"]
+            found = {one: (attr_from(values), asked) for one, values in zip(names, attrs, strict=True) if values is not None}
+            own = found.pop(name, None)
+            # What was reported meanwhile may be of a later time than the answer.
+            directory.ahead = found if asked > directory.reported else {}
+            if own is not None:
+                return own
+        answer = await self._ask(directory.host, {"op": "attr", "path": path_text(_joined(directory.path, name))})
+        return attr_from(answer.body["attr"]), asked
 
     def _taken(self, name: bytes, node: LiveNode, attr: Attr, valid: float = float("inf")) -> Entry:
         node.references += 1
@@ -159,7 +195,9 @@ class GatheredTree:
         if node.attr is not None and not node.attr.is_directory and node.path:
             body["file"] = node.attr.identity
         attr = attr_from((await self._ask(node.host, body)).body["attr"])
-        if node.attr is not None and stat.S_IFMT(attr.mode) != stat.S_IFMT(node.attr.mode) and node.path:
+        # The root of the mount keeps its kind, since the kernel has no other inode for it; that of a host may become another one.
+        keeps_kind = node.inode == ROOT or (node.attr is not None and node.path)
+        if keeps_kind and stat.S_IFMT(attr.mode) != stat.S_IFMT(node.shown().mode):
             raise OSError(errno.ESTALE, "another file has this name now")
         node.take(attr, asked)
 
@@ -201,6 +239,9 @@ class GatheredTree:
             found += [(path_bytes(text), attr_from(values)) for text, values in answer["entries"]]
             if answer["last"]:
                 return found
+            # A host that never comes to an end does not take all memory here either.
+            if len(found) > LONGEST_LISTING or not answer["entries"] and answer["after"] == position:
+                raise OSError(errno.EOVERFLOW, f"more than {LONGEST_LISTING} names", node.path)
             position = answer["after"]
 
     def _points(self, node: LiveNode, after: int) -> Iterator[Entry]:
@@ -225,6 +266,9 @@ class GatheredTree:
         node = self._node(inode)
         if node.host < 0 or node.attr is None:
             raise OSError(errno.EISDIR if node.host < 0 else errno.EIO, "no file")
+        if not node.path:
+            # A root that is a file is whatever file has its name now.
+            await self._refresh(node)
         asked = time.monotonic()
         answer = await self._ask(node.host, {"op": "hold", "path": path_text(node.path), "file": node.attr.identity})
         node.take(attr_from(answer.body["attr"]), asked)
@@ -302,10 +346,11 @@ class GatheredTree:
         self._hosts.ask(node.host, body | {"offset": run[0] * BLOCK, "size": len(run) * BLOCK}, then)
 
     def listxattr(self, inode: int) -> list[bytes]:
-        return []
+        # The kernel does not ask a second time, where `ls -l` asks for each file.
+        raise OSError(errno.ENOSYS, "no extended attributes")
 
     def getxattr(self, inode: int, name: bytes) -> bytes:
-        raise OSError(errno.ENODATA, "no extended attributes")
+        raise OSError(errno.ENOSYS, "no extended attributes")
 
     def statfs(self) -> StatFs:
         return StatFs(0, len(self._nodes))
@@ -331,11 +376,15 @@ class GatheredTree:
         if changes is None:
             for node in self._nodes.values():
                 if node.host == host:
+                    node.reported, node.ahead = time.monotonic(), {}
                     inodes.add(node.inode)
                     if (parent := self._at.get((host, os.path.dirname(node.path)))) is not None and node.path:
                         names.append((parent, os.path.basename(node.path)))
         for change in changes or ():
             directory = self._at.get((host, change.directory))
+            if directory is not None:
+                self._nodes[directory].reported = time.monotonic()
+                self._nodes[directory].ahead.pop(change.name, None)
             path = _joined(change.directory, change.name)
             inode = self._at.get((host, path))
             if inode is not None:

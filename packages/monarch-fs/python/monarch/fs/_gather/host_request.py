@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from monarch.fs._gather.file_server import FileServer
 from monarch.fs._gather.remote_attr import RemoteAttr
+from monarch.fs._gather.slots import Slots
 from monarch.fs._gather.watcher import Changed
 from monarch.fs._relay.peer import Peer
 
@@ -21,7 +22,7 @@ Body = dict[str, Any]
 
 
 class Answer(NamedTuple):
-    """`body` has what was asked for, or `errno`; `blob` has bytes of a file."""
+    """`body` has what was asked for, or `errno`; `blob` has bytes of a file, or, with `size` in the body, the handle of a slot."""
 
     body: Body
     blob: bytes = b""
@@ -34,7 +35,10 @@ def encode(body: Body, blob: bytes = b"") -> bytes:
 def decode(data: bytes) -> Answer:
     """`ValueError` for bytes that are no message."""
     end = data.find(b"\n")
-    body = json.loads(data[:end] if end >= 0 else data)
+    try:
+        body = json.loads(data[:end] if end >= 0 else data)
+    except RecursionError as e:
+        raise ValueError(str(e)) from None
     if not isinstance(body, dict):
         raise ValueError("a message of a gather mount is an object")
     return Answer(cast("Body", body), data[end + 1 :] if end >= 0 else b"")
@@ -53,17 +57,17 @@ def peer_from(found: list[Any]) -> Peer:
     return Peer(proc, name, tuple((job, host) for job, host in places))
 
 
-def answer(server: FileServer, body: Body) -> bytes:
+def answer(server: FileServer, body: Body, slots: Slots | None = None) -> bytes:
     """The encoded answer to a request for a root; an `OSError` becomes its errno."""
     try:
-        return _answered(server, body)
+        return _answered(server, body, slots)
     except OSError as e:
         return encode({"errno": e.errno or errno.EIO, "reason": e.strerror or str(e)})
     except (KeyError, TypeError, ValueError) as e:
         return encode({"errno": errno.EINVAL, "reason": f"malformed request: {e!r}"})
 
 
-def _answered(server: FileServer, body: Body) -> bytes:
+def _answered(server: FileServer, body: Body, slots: Slots | None) -> bytes:
     what, path = body["op"], path_bytes(body["path"])
     identity = (int(body["file"][0]), int(body["file"][1])) if body.get("file") else None
     if what == "attr":
@@ -72,6 +76,8 @@ def _answered(server: FileServer, body: Body) -> bytes:
         page = server.list(path, path_bytes(body["after"]))
         entries = [(path_text(name), attr) for name, attr in page.entries]
         return encode({"entries": entries, "last": page.is_last, "after": path_text(page.after)})
+    if what == "attrs":
+        return encode({"attrs": server.attrs(path, [path_bytes(name) for name in body["names"]])})
     if what == "link":
         return encode({"link": path_text(server.link(path))})
     if identity is None:
@@ -80,6 +86,8 @@ def _answered(server: FileServer, body: Body) -> bytes:
         return encode({"attr": server.hold(path, identity)})
     if what == "read":
         part = server.read(path, identity, int(body["offset"]), int(body["size"]))
+        if slots is not None and "slot" in body and (handle := slots.put(int(body["slot"]), part.data)) is not None:
+            return encode({"attr": part.attr, "size": len(part.data)}, handle)
         return encode({"attr": part.attr}, part.data)
     raise ValueError(f"no operation {what!r}")
 
@@ -91,8 +99,12 @@ def encode_changes(changes: list[Changed] | None) -> bytes:
 
 
 def decode_changes(body: Body) -> list[Changed] | None:
-    found = body["changes"]
-    return None if found is None else [Changed(path_bytes(directory), path_bytes(name), renewed) for directory, name, renewed in found]
+    """None for a report that is malformed, as for one that anything may have changed."""
+    try:
+        found = body["changes"]
+        return None if found is None else [Changed(path_bytes(directory), path_bytes(name), renewed) for directory, name, renewed in found]
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def attr_from(found: list[int]) -> RemoteAttr:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
+from bisect import bisect_left
 
 from monarch.fs._gather.block_cache import Window
 from monarch.fs._gather.remote_attr import RemoteAttr
@@ -34,6 +35,11 @@ class LiveNode:
         self.listed = 0.0
         self.positions: dict[bytes, int] = {}
         self._last_position = 0
+        # The place in the listing that was looked up last, and attributes of the names after it with the time that they were asked for.
+        self.looked = -1
+        self.ahead: dict[bytes, tuple[RemoteAttr, float]] = {}
+        # When a name of the directory was last reported.
+        self.reported = 0.0
         # Directories of the view: names and inodes.
         self.children: dict[bytes, LiveNode] = {}
 
@@ -57,6 +63,11 @@ class LiveNode:
         found.sort(key=lambda entry: positions[entry[0]])
         self.listing, self.positions, self.listed = found, positions, asked
 
+    def place(self, name: bytes) -> int:
+        """The index of a name in the listing; -1 for a name that it does not have."""
+        position = self.positions.get(name)
+        return -1 if position is None else bisect_left(self.listing, position, key=lambda entry: self.positions[entry[0]])
+
     @property
     def is_fresh(self) -> bool:
         return self.attr is not None and time.monotonic() < self.until
@@ -66,7 +77,8 @@ class LiveNode:
         found = self.attr
         if found is None:
             return Attr(self.inode, stat.S_IFDIR | 0o555, 1, os.getuid(), os.getgid(), 0, 0, 0, valid=0.0)
-        mode = stat.S_IFMT(found.mode) | (found.mode & 0o555)
+        # The bits of a link decide nothing.
+        mode = found.mode if stat.S_ISLNK(found.mode) else stat.S_IFMT(found.mode) | (found.mode & 0o555)
         left = max(0.0, self.until - time.monotonic())
         return Attr(
             self.inode, mode, 1, os.getuid(), os.getgid(), found.size, found.blocks, found.mtime_ns, valid=left, ctime_ns=found.ctime_ns

@@ -15,13 +15,16 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from monarch.actor import Actor, MonarchError, endpoint
-from monarch.extension import HostId, ProcId, Request, Service, places, serve, watch, when_done
+from monarch.actor import Actor, endpoint
+from monarch.extension import Request, Service, serve
 from monarch.fs._gather.bridge import Bridge
 from monarch.fs._gather.bridge_request import BridgeRequest, Refusal
 from monarch.fs._gather.file_server import FileServer
 from monarch.fs._gather.host_request import REQUESTS, answer, decode, encode, encode_changes, peer_from
+from monarch.fs._gather.peer_end import when_peer_ends
+from monarch.fs._gather.slots import Slots
 from monarch.fs._gather.watcher import Changed
+from monarch.fs._kernel.machine import place_here
 from monarch.fs._relay.peer import Peer, PeerEnded, ask_peer, peer_here
 from monarch.fs.errors import FsError, MountBusyError
 
@@ -36,7 +39,8 @@ class GatherHost(Actor):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._servers: dict[str, FileServer] = {}
+        self._servers: dict[str, tuple[FileServer, Slots]] = {}
+        # By the name of the requests to their clients: another mount may be at the place of one that was unmounted by hand.
         self._bridges: dict[str, Bridge] = {}
         self._pool = ThreadPoolExecutor(_THREADS, "monarch-gather")
         serve(REQUESTS, self._asked)
@@ -47,8 +51,18 @@ class GatherHost(Actor):
         return peer_here(REQUESTS)
 
     @endpoint
+    async def place(self) -> str:
+        """The machine of the host, and its mount namespace."""
+        return place_here()
+
+    @endpoint
     async def pid(self) -> int:
         return os.getpid()
+
+    @endpoint
+    async def is_file(self, root: str) -> bool:
+        """Whether a root is a file."""
+        return await asyncio.to_thread(os.path.isfile, root)
 
     # Gather mounts of a client on this machine. A service, and not a proc of the client: when it is killed, the client goes on.
 
@@ -60,24 +74,24 @@ class GatherHost(Actor):
             await asyncio.to_thread(bridge.open)
         except FsError as e:
             return Refusal(isinstance(e, MountBusyError), e.reason, e.errno or errno.EIO)
-        self._bridges[request.target] = bridge
+        self._bridges[request.finder.name] = bridge
         return None
 
     @endpoint
-    async def close_mount(self, target: str, deadline: float) -> str:
+    async def close_mount(self, finder: str, deadline: float) -> str:
         """What held the mount when the deadline had passed, else empty."""
-        bridge = self._bridges.pop(target, None)
+        bridge = self._bridges.pop(finder, None)
         return "" if bridge is None else await asyncio.to_thread(bridge.close, deadline)
 
     @endpoint
-    async def mount_counters(self, target: str) -> dict[str, int]:
+    async def mount_counters(self, finder: str) -> dict[str, int]:
         """Requests to the hosts and bytes of their answers."""
-        bridge = self._bridges.get(target)
+        bridge = self._bridges.get(finder)
         return {} if bridge is None else dict(bridge.counts)
 
     @endpoint
-    async def server_pid(self, target: str) -> int:
-        bridge = self._bridges.get(target)
+    async def server_pid(self, finder: str) -> int:
+        bridge = self._bridges.get(finder)
         return -1 if bridge is None else bridge.server_pid
 
     def _asked(self, request: Request) -> bytes | None:
@@ -94,11 +108,12 @@ class GatherHost(Actor):
             self._close(token)
             return encode({})
         with self._lock:
-            server = self._servers.get(token)
-        if server is None:
+            found = self._servers.get(token)
+        if found is None:
             return encode({"errno": errno.ESTALE, "reason": "no such subscription"})
         request.defer()
-        self._pool.submit(lambda: request.answer(answer(server, body)))
+        server, slots = found
+        self._pool.submit(lambda: request.answer(answer(server, body, slots)))
         return None
 
     def _open(self, token: str, root: str, client: Peer) -> bytes:
@@ -112,21 +127,22 @@ class GatherHost(Actor):
         except ValueError as e:
             return encode({"errno": errno.EINVAL, "reason": str(e)})
         with self._lock:
-            before, self._servers[token] = self._servers.get(token), server
+            before, self._servers[token] = self._servers.get(token), (server, Slots())
         if before is not None:
-            self._pool.submit(before.close)
+            self._end(before)
         else:
-            own = {int(job) for job, _ in places()}
-            at = next((host for job, host in client.places if job in own), 0)
-            with suppress(MonarchError, LookupError, RuntimeError):
-                when_done(watch(ProcId(client.proc), HostId(at)), lambda _: self._close(token))
+            when_peer_ends(client, lambda: self._close(token))
         return encode({"file": os.path.isfile(root)})
 
     def _close(self, token: str) -> None:
         with self._lock:
-            server = self._servers.pop(token, None)
-        if server is not None:
-            self._pool.submit(server.close)
+            found = self._servers.pop(token, None)
+        if found is not None:
+            self._end(found)
+
+    def _end(self, found: tuple[FileServer, Slots]) -> None:
+        for part in found:
+            self._pool.submit(part.close)
 
 
 def _ignored(_: object) -> None:

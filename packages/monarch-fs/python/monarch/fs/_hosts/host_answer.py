@@ -29,8 +29,8 @@ class OpenRequest(NamedTuple):
     # The hosts in the order of their ranks, and the client.
     hosts: list[Peer]
     client: Peer
-    # Identities of the chunks that are brought at once: the hot ones, or all.
-    eager: list[bytes]
+    # What is brought at once: "hot", "all" or "demand".
+    fetch: str
     allow_other: bool
     read_timeout: float
 
@@ -44,13 +44,14 @@ class HostFailure(NamedTuple):
 
 
 class HostMountStatus(NamedTuple):
-    """A mount on one host."""
+    """A mount on one host of the mesh. Hosts of one machine have the same name, and differ by `rank`."""
 
     host: str
+    rank: int
     # "live", "lost" (the host cannot be reached) or "failed".
     state: str
     generation: str
-    # Bytes of the tree's chunks on the host, and of the whole tree's distinct chunks.
+    # Bytes of the tree's distinct chunks that are on the host, and of all of them. Chunks that are nothing but zeros count nowhere.
     bytes_held: int
     bytes_total: int
     faults: int

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextvars
 import errno
-import fnmatch
 import logging
 import os
 import queue
@@ -20,11 +19,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from monarch.actor import ActorMesh, Future, HostMesh, MonarchError
+from monarch.actor import ActorMesh, Future, HostMesh, MonarchError, SupervisionError
 from monarch.extension import HostId, ProcId, Promise, places, promise, service, watch, when_done
 from monarch.fs._daemon.generation import Do, Outcome, Rollout, Step
 from monarch.fs._hosts.host_answer import (
@@ -36,11 +36,14 @@ from monarch.fs._hosts.host_answer import (
     OpenRequest,
     RefreshReport,
 )
-from monarch.fs._hosts.service import place_here
-from monarch.fs._index.index import Index, Scan
+from monarch.fs._hosts.observation import recorded_refresh
+from monarch.fs._index.index import Index, Scan, removed
+from monarch.fs._index.pattern import Exclusion
+from monarch.fs._kernel.machine import place_here
 from monarch.fs._relay.origin import Origin
 from monarch.fs._tree.changed import changed_paths, new_chunks
 from monarch.fs._tree.difference import difference
+from monarch.fs._tree.node import ZERO_ID, Kind
 from monarch.fs._tree.table import Table
 from monarch.fs.errors import FsError, MountBusyError, PreflightError, SourceGoneError, StaleSourceError
 
@@ -113,16 +116,20 @@ class Mount:
 
     def __init__(self, hosts: HostMesh, index: Index, target: str, fetch: str, allow_other: bool, read_timeout: float) -> None:
         self.source, self.target = index.source, target
+        self._pid = os.getpid()
         self._mesh, self._index = hosts, index
         self._fetch, self._allow_other, self._read_timeout = fetch, allow_other, read_timeout
         self._tree = secrets.token_hex(16)
         self._origin = Origin()
         self._hosts: list[_Host] = []
         self._table: Table | None = None
+        # Chunks that the last refresh has hosts bring at once.
         self._eager: list[bytes] = []
         self._rollout = Rollout("")
         self._warned: set[str] = set()
         self._closing: Future[None] | None = None
+        # Nothing is queued behind the end of the queue.
+        self._queueing = threading.Lock()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.ready: Future[None] = self._ordered(f"the mount of {self.source} at {target}", self._open)
         context = contextvars.copy_context()
@@ -139,19 +146,21 @@ class Mount:
 
         A host that is lost after the decision shows the new generation when it returns.
         """
-        return self._ordered(f"the refresh of {self.target}", self._refresh)
+        return self._ordered(f"the refresh of {self.target}", lambda: recorded_refresh(self.target, self._refresh))
 
     def prefetch(self, *patterns: str) -> Future[None]:
-        """Brings the files whose relative path matches one of these globs to every host; all files without patterns."""
-        for pattern in patterns:
-            if not isinstance(pattern, str) or not pattern:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ValueError(f"pattern {pattern!r} is no glob")
-        return self._beside(f"the prefetch of {self.target}", lambda: self._bring(patterns))
+        """Brings the files that match one of these patterns to every host; all files without patterns. Patterns are those of `exclude`.
+
+        `ValueError` for a malformed pattern; the future raises `FileNotFoundError` for one that matches nothing in the tree.
+        """
+        wanted = [Exclusion((pattern,)) for pattern in patterns]
+        return self._beside(f"the prefetch of {self.target}", lambda: self._bring(wanted))
 
     def complete(self) -> Future[None]:
         """Done when every byte is on every host: from then on the mount does not need the client.
 
-        `StaleSourceError` if files have changed since the index, `SourceGoneError` with the bytes that are missing on each host.
+        Where the service of a host ends meanwhile, its next one goes on; `FsError` names a host that is lost.
+        `StaleSourceError` if files changed or were removed since the index, `SourceGoneError` with the bytes that are missing on each host.
         """
         return self._beside(f"all bytes of {self.target}", lambda: self._bring(()))
 
@@ -161,24 +170,28 @@ class Mount:
 
     def close(self) -> Future[None]:
         """Unmounts on all hosts, for this user of the mount. Again: the same future."""
-        if self._closing is None:
-            self._closing = self._ordered(f"the end of the mount at {self.target}", self._close)
-            self._work.put(None)
-        return self._closing
+        with self._queueing:
+            if self._closing is None:
+                self._closing = self._queued(f"the end of the mount at {self.target}", self._close)
+                self._work.put(None)
+            return self._closing
 
     def __enter__(self) -> Self:
         self.ready.get()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close().get()
+        # In a forked child the mount is its parent's.
+        if self._pid == os.getpid():
+            self.close().get()
 
     async def __aenter__(self) -> Self:
         await self.ready
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
+        if self._pid == os.getpid():
+            await self.close()
 
     def __repr__(self) -> str:
         return f"Mount({self.source!r} at {self.target!r})"
@@ -190,8 +203,12 @@ class Mount:
             work()
 
     def _ordered(self, name: str, action: Callable[[], _T]) -> Future[_T]:
-        if self._closing is not None:
-            raise FsError("the mount is closed", path=self.target)
+        with self._queueing:
+            if self._closing is not None:
+                raise FsError("the mount is closed", path=self.target)
+            return self._queued(name, action)
+
+    def _queued(self, name: str, action: Callable[[], _T]) -> Future[_T]:
         made: Promise[_T] = promise(name)
         self._work.put(lambda: _fulfil(made, action))
         return made.future
@@ -214,6 +231,9 @@ class Mount:
     # Opening and closing.
 
     def _open(self) -> None:
+        # The services of the hosts start during the look.
+        looking: Promise[Scan] = promise(f"the look at {self.source}")
+        threading.Thread(target=_fulfil, args=(looking, self._scanned), name=f"monarch look {self.source}", daemon=True).start()
         try:
             actors = service(self._mesh, SERVICE)
             facts = actors.facts.call(self._allow_other).get().values()
@@ -223,7 +243,7 @@ class Mount:
             here = place_here()
             if any(fact.place == here for fact in facts) and os.path.realpath(self.source) == os.path.realpath(self.target):
                 raise ValueError(f"the target {self.target} is the source itself on {facts[0].name}: name another mount point")
-            scan = self._scanned()
+            scan = looking.future.get()
             self._origin.serve(self._tree, self._index.read)
             self._hosts = [_Host(rank, _single(actors, rank, len(facts)), fact) for rank, fact in enumerate(facts)]
             self._keep(scan)
@@ -262,7 +282,7 @@ class Mount:
             self._shown_table().encode(),
             [host.facts.peer for host in self._hosts],
             self._origin.peer(),
-            self._eager,
+            self._fetch,
             self._allow_other,
             self._read_timeout,
         )
@@ -309,15 +329,13 @@ class Mount:
     def _keep(self, scan: Scan) -> None:
         """The table of the scan is that of this mount from now on."""
         old, self._table = self._table, scan.table
-        if self._fetch == "demand":
+        if old is None or self._fetch == "demand":
             self._eager = []
-        elif self._fetch == "all":
-            self._eager = new_chunks(old, scan.table) if old is not None else [*scan.hot, *(scan.table.chunk_ids() - set(scan.hot))]
-        elif old is None:
-            self._eager = scan.hot
         else:
-            hot = set(scan.hot)
-            self._eager = [id for id in new_chunks(old, scan.table) if id in hot]
+            self._eager = new_chunks(old, scan.table)
+            if self._fetch == "hot":
+                large = scan.table.large_chunk_ids()
+                self._eager = [id for id in self._eager if id not in large]
 
     def _refresh(self) -> RefreshReport:
         began = time.monotonic()
@@ -441,21 +459,17 @@ class Mount:
 
     # Contents.
 
-    def _bring(self, patterns: Sequence[str]) -> None:
+    def _bring(self, patterns: Sequence[Exclusion]) -> None:
         table = self._shown_table()
         ids: list[bytes] | None = None
         if patterns:
-            globs = [os.fsencode(pattern) for pattern in patterns]
-            paths = [(path, at) for path, at in table.walk() if any(fnmatch.fnmatchcase(path, glob) for glob in globs)]
-            chosen = [table.node(at) for _, at in paths]
-            ids = list({node.chunk(number): None for node in chosen for number in range(node.chunk_count())})
-            ids = [id for id in ids if any(id)]
-        ends = [(host, host.actor.bring.call_one(self._tree, ids)) for host in self._hosts]
+            ids = _chunks_of(table, patterns, self.source)
+        ends = [(host, self._asked_to_bring(host, ids)) for host in self._hosts]
         missing: dict[str, int] = {}
         stale = False
         lost: set[bytes] = set()
         for host, end in ends:
-            report = _answer(end)
+            report = self._brought(host, ids, end)
             name = self._named(host.key)
             if isinstance(report, FetchReport):
                 if report.missing:
@@ -471,23 +485,49 @@ class Mount:
             else:
                 raise FsError(str(report), path=self.target, host=name)
         if stale:
-            raise StaleSourceError(_paths_of(table, lost), path=self.source)
+            paths = [os.fsdecode(path) for path in table.paths_with(lost, len(table))]
+            raise StaleSourceError(paths, removed=removed(self.source, paths), path=self.source)
         if missing:
             raise SourceGoneError(missing, path=self.source)
+
+    def _asked_to_bring(self, host: _Host, ids: list[bytes] | None) -> Future[Any] | MonarchError:
+        try:
+            return host.actor.bring.call_one(self._tree, ids)
+        except MonarchError as e:
+            return e
+
+    def _brought(self, host: _Host, ids: list[bytes] | None, end: Future[Any] | MonarchError) -> object:
+        """The answer of a host; where its service ends, the next service is asked for what is missing still."""
+        opened = False
+        while True:
+            answer = end if isinstance(end, MonarchError) else _answer(end)
+            if isinstance(answer, SupervisionError):
+                self._ordered(f"the return of {self._named(host.key)}", partial(self._lost, host)).get()
+                if self._hosts[host.rank] is host:
+                    return answer
+                host, opened = self._hosts[host.rank], True
+            elif isinstance(answer, HostFailure) and answer.errno == errno.ENOTCONN and not opened:
+                # A service that has just come back: the mount is being opened there.
+                self._ordered(f"the mount on {self._named(host.key)}", lambda: None).get()
+                opened = True
+            else:
+                return answer
+            end = self._asked_to_bring(host, ids)
 
     def _status(self) -> MountStatus:
         asked: list[tuple[_Host, Future[Any] | None]] = []
         for host in self._hosts:
             try:
-                asked.append((host, host.actor.status.call_one(self._tree)))
+                asked.append((host, host.actor.status.call_one(self._tree, host.rank)))
             except MonarchError:
                 asked.append((host, None))
         found: list[HostMountStatus] = []
+        total = sum(self._shown_table().chunk_sizes().values())
         for host, future in asked:
             answer = _answer(future, 10.0) if future is not None else None
             if not isinstance(answer, HostMountStatus):
                 why = str(answer).splitlines()[0] if answer is not None else "it cannot be reached"
-                answer = HostMountStatus(host.facts.name, "lost", "", 0, -1, 0, [], why, False, "")
+                answer = HostMountStatus(host.facts.name, host.rank, "lost", "", 0, total, 0, [], why, False, "")
             found.append(answer)
         return MountStatus(self._rollout.generation, found)
 
@@ -512,6 +552,30 @@ def _single(mesh: Any, rank: int, size: int) -> Any:
     return mesh.flatten("rank").slice(rank=rank) if size > 1 or mesh.sizes else mesh
 
 
+def _chunks_of(table: Table, patterns: Sequence[Exclusion], source: str) -> list[bytes]:
+    """The chunks of the files that match, or that lie in a directory that does; `FileNotFoundError` for a pattern without a match."""
+    found: dict[bytes, None] = {}
+    used: set[Exclusion] = set()
+    inside: bytes | None = None
+    for path, at in table.walk():
+        if not path:
+            continue
+        node = table.node(at)
+        is_directory = node.kind is Kind.DIRECTORY
+        matching = [pattern for pattern in patterns if pattern.matches(path, path.rpartition(b"/")[2], is_directory)]
+        used.update(matching)
+        within = inside is not None and path.startswith(inside)
+        if not within:
+            inside = path + b"/" if matching and is_directory else None
+        if matching or within:
+            found.update((node.chunk(number), None) for number in range(node.chunk_count()))
+    for pattern in patterns:
+        if pattern not in used:
+            raise FileNotFoundError(errno.ENOENT, "no path in the tree matches the pattern", f"{pattern.patterns[0]} in {source}")
+    found.pop(ZERO_ID, None)
+    return list(found)
+
+
 def _bytes_of(table: Table, ids: set[bytes]) -> int:
     total = 0
     for _, at in table.walk():
@@ -522,12 +586,3 @@ def _bytes_of(table: Table, ids: set[bytes]) -> int:
                 ids = ids - {id}
                 total += min(node.piece(), node.size - number * node.piece())
     return total
-
-
-def _paths_of(table: Table, ids: set[bytes]) -> list[str]:
-    found: list[str] = []
-    for path, at in table.walk():
-        node = table.node(at)
-        if any(node.chunk(number) in ids for number in range(node.chunk_count())):
-            found.append(os.fsdecode(path))
-    return found

@@ -16,12 +16,17 @@ from contextlib import suppress
 from typing import Any
 
 from monarch.actor import Actor, Future, Port, endpoint
-from monarch.extension import Service
+from monarch.extension import ProcId, Service, setting
 from monarch.fs._daemon.daemon_client import DaemonClient, MountRequest
+from monarch.fs._daemon.served_status import ServedStatus
+from monarch.fs._home import home_problem
 from monarch.fs._hosts.host_answer import FetchReport, HostFacts, HostFailure, HostMountStatus, OpenRequest
+from monarch.fs._hosts.observation import Observation, Refusal, record
 from monarch.fs._kernel import preflight
+from monarch.fs._kernel.machine import place_here
+from monarch.fs._kernel.user_entry import entry_problem
 from monarch.fs._relay.exchange import Exchange, Fetched
-from monarch.fs._relay.host_tree import upstreams_of
+from monarch.fs._relay.host_tree import chain_of, upstreams_of
 from monarch.fs._relay.peer import Peer
 from monarch.fs._store.location import open_store
 from monarch.fs._store.store import Store
@@ -34,13 +39,10 @@ from monarch.fs.errors import FsError, MountBusyError
 _log = logging.getLogger(__name__)
 # Chunks of a background fetch that are asked for at once, so that one list does not hold the exchange for long.
 _BATCH = 4096
-
-
-def place_here() -> str:
-    """This machine and its mount namespace."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        boot = file.read().strip()
-    return f"{boot} {os.readlink('/proc/self/ns/mnt')}"
+# Seconds after a refresh until all chunks are pinned anew.
+_PIN_SECONDS = 1.0
+# Seconds between two looks at the counts of mounts.
+_LOOK_SECONDS = 5.0
 
 
 class _Shown:
@@ -48,19 +50,41 @@ class _Shown:
 
     def __init__(self, request: OpenRequest, table: Table) -> None:
         self.request, self.table = request, table
+        # Pieces of large files, of all generations that this host has shown.
+        self.large = frozenset(table.large_chunk_ids())
         # Tables that are staged, by generation.
         self.staged: dict[str, Table] = {}
+        # Chunks that refreshes have added since all were pinned, and the number of refreshes.
+        self.added: set[bytes] = set()
+        self.refreshes = 0
 
 
 class FileService(Actor):
     """The actor of the service."""
 
+    _store: Store
+    _exchange: Exchange
+    _daemon: DaemonClient
+
     def __init__(self) -> None:
-        self._store: Store = open_store()
-        self._exchange = Exchange(self._store)
-        self._daemon = DaemonClient(self._fetch, store=self._store)
+        # Why there is no store; the clients get it, and the next one has it tried again.
+        self._unusable = self._opened()
         self._mounts: dict[str, _Shown] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._observation = Observation()
+        # Counts are reported in the order in which they were asked for.
+        self._looking = asyncio.Lock()
+        self._observer: asyncio.Task[None] | None = None
+
+    def _opened(self) -> str:
+        """Opens the store; why it cannot be used, or ""."""
+        try:
+            self._store = open_store()
+        except FsError as e:
+            return f"{e.path}: {e.reason} ({e.hint})"
+        self._exchange = Exchange(self._store)
+        self._daemon = DaemonClient(self._fetch, store=self._store)
+        return ""
 
     def _fetch(self, target: str, tree: str, id: bytes) -> Future[Fetched]:
         if tree not in self._mounts:
@@ -71,6 +95,17 @@ class FileService(Actor):
     @endpoint
     async def facts(self, allow_other: bool) -> HostFacts:
         missing = await asyncio.to_thread(preflight.problems, allow_other=allow_other)
+        at_home = home_problem()
+        missing += filter(None, (entry_problem(), at_home))
+        if self._unusable:
+            self._unusable = self._opened()
+        if self._unusable:
+            if not at_home or setting("fs_store_dir"):
+                missing.append(self._unusable)
+            return HostFacts(socket.gethostname(), Peer(0, "", ()), place_here(), missing)
+        if not missing:
+            # The daemon starts while the client looks at its source.
+            asyncio.get_running_loop().run_in_executor(None, self._daemon.prepare)
         return HostFacts(socket.gethostname(), self._exchange.peer(), place_here(), missing)
 
     @endpoint
@@ -80,15 +115,19 @@ class FileService(Actor):
             table = await asyncio.to_thread(Table.decode, request.table)
             self._join(request)
             await asyncio.to_thread(self._pin, request.tree, table.chunk_ids())
-            options = MountOptions(allow_other=request.allow_other, read_timeout=request.read_timeout)
+            options = MountOptions(allow_other=request.allow_other, read_timeout=request.read_timeout, backend=preflight.chosen_backend())
             owner = None if os.geteuid() == 0 else (os.geteuid(), os.getegid())
-            asked = MountRequest(request.target, request.tree, request.source, request.table, options, owner)
+            asked = MountRequest(request.target, request.tree, request.source, request.table, options, owner, table.generation)
             await asyncio.to_thread(self._daemon.mount, asked)
         except (OSError, ValueError, LookupError) as e:
             self._leave(request.tree)
             return _failure(e)
+        if request.tree not in self._mounts:
+            record(request.target, "mount", bytes=table.total_bytes(), detail=f"{request.source}, generation {table.generation}")
         self._mounts[request.tree] = _Shown(request, table)
-        self._in_background(request.tree, self._bring(request.tree, request.eager))
+        if self._observer is None or self._observer.done():
+            self._observer = asyncio.create_task(self._observe())
+        self._in_background(request.tree, self._bring(request.tree, _eager(table, request.fetch), walk=True))
         return table.generation
 
     def _pin(self, name: str, ids: Collection[bytes]) -> None:
@@ -103,8 +142,9 @@ class FileService(Actor):
         rank = next((rank for rank, peer in enumerate(request.hosts) if peer.proc == own.proc), None)
         if rank is None:
             raise ValueError("this host is not among the hosts of the mount")
-        peers = [request.client if at < 0 else Peer(*request.hosts[at]) for at in upstreams_of(rank, len(request.hosts))]
-        self._exchange.join(request.tree, peers)
+        orders = (upstreams_of(rank, len(request.hosts)), chain_of(rank, len(request.hosts)))
+        tree, chain = ([request.client if at < 0 else Peer(*request.hosts[at]) for at in order] for order in orders)
+        self._exchange.join(request.tree, tree, chain)
 
     def _leave(self, tree: str) -> None:
         if tree not in self._mounts:
@@ -112,8 +152,8 @@ class FileService(Actor):
             self._store.unpin(tree)
             self._store.unpin(_staged_pin(tree))
 
-    async def _bring(self, tree: str, ids: Sequence[bytes]) -> FetchReport:
-        """Fetches chunks into the store, and their pages into the kernel."""
+    async def _bring(self, tree: str, ids: Sequence[bytes], *, walk: bool = False) -> FetchReport:
+        """Fetches chunks into the store, and their pages into the kernel: of inodes that it has, or after a `walk` of all."""
         missing: list[bytes] = []
         stale, unstored, reason = False, False, ""
         for at in range(0, len(ids), _BATCH):
@@ -123,18 +163,26 @@ class FileService(Actor):
             batch = ids[at : at + _BATCH]
             absent = await asyncio.to_thread(self._store.missing, batch)
             try:
-                found = await self._exchange.fetch(tree, absent) if absent else None
+                fetched = await self._fetched(tree, absent)
             except (LookupError, OSError) as e:
                 return FetchReport([*missing, *ids[at:]] if tree in self._mounts else [], stale, unstored, str(e))
-            if found is not None:
+            for found in fetched:
                 missing += [*found.failed, *found.unstored]
                 for failure in found.failed.values():
                     stale, reason = stale or failure.stale, failure.reason
                 unstored = unstored or bool(found.unstored)
             if shown := self._mounts.get(tree):
                 with suppress(FsError, ValueError):
-                    await asyncio.to_thread(self._daemon.push, shown.request.target, batch)
+                    await asyncio.to_thread(self._daemon.push, shown.request.target, batch, walk=walk and not at)
         return FetchReport(missing, stale, unstored, reason)
+
+    async def _fetched(self, tree: str, ids: Sequence[bytes]) -> list[Fetched]:
+        """Pieces of large files come down the chain of hosts, and others down the tree."""
+        shown = self._mounts.get(tree)
+        large = shown.large if shown is not None else frozenset[bytes]()
+        parts = [([id for id in ids if id not in large], False), ([id for id in ids if id in large], True)]
+        running = [self._exchange.fetch(tree, part, bulk=bulk) for part, bulk in parts if part]
+        return [await one for one in running]
 
     def _in_background(
         self, tree: str, work: Coroutine[Any, Any, FetchReport], port: Port[FetchReport | HostFailure] | None = None
@@ -145,7 +193,9 @@ class FileService(Actor):
                 if port is not None:
                     port.send(report)
                 if report.missing and port is None and tree in self._mounts:
-                    _log.warning("%d chunks could not be brought: %s", len(report.missing), report.reason)
+                    paths = await asyncio.to_thread(self._mounts[tree].table.paths_with, set(report.missing), 4)
+                    named = ", ".join(map(os.fsdecode, paths[:3])) + (" and others" if len(paths) > 3 else "")
+                    _log.warning("%s: %d chunks could not be brought: %s", named, len(report.missing), report.reason)
             except Exception as e:
                 _log.exception("chunks could not be brought")
                 if port is not None:
@@ -172,7 +222,8 @@ class FileService(Actor):
             return HostFailure("failed", "it is not mounted", errno.ENOTCONN)
         try:
             table = await asyncio.to_thread(patched, shown.table, delta)
-            await asyncio.to_thread(self._pin, _staged_pin(tree), new_chunks(shown.table, table))
+            shown.added.update(new_chunks(shown.table, table))
+            await asyncio.to_thread(self._pin, _staged_pin(tree), shown.added)
             await asyncio.to_thread(self._daemon.stage, shown.request.target, delta)
         except (OSError, ValueError) as e:
             return _failure(e)
@@ -188,18 +239,24 @@ class FileService(Actor):
             await asyncio.to_thread(self._daemon.commit, shown.request.target, generation)
             table = shown.staged.pop(generation, None)
             if table is not None:
-                shown.table = table
+                shown.table, shown.large = table, shown.large | table.large_chunk_ids()
+                shown.refreshes += 1
         except (OSError, ValueError) as e:
             return _failure(e)
         self._in_background(tree, self._settle(tree, eager))
         return generation
 
     async def _settle(self, tree: str, eager: list[bytes]) -> FetchReport:
-        """After a switch: the chunks of the new table are pinned, and the changed ones brought."""
+        """After a switch: the changed chunks are brought. When no other switch follows, chunks that are shown no more lose their pin."""
         report = await self._bring(tree, eager)
-        if shown := self._mounts.get(tree):
+        shown = self._mounts.get(tree)
+        turn = shown.refreshes if shown is not None else 0
+        # All pins of a large tree cost as much as the rest of a refresh.
+        await asyncio.sleep(_PIN_SECONDS)
+        if shown is not None and self._mounts.get(tree) is shown and shown.refreshes == turn and not shown.staged:
+            shown.added = set()
             await asyncio.to_thread(self._pin, tree, shown.table.chunk_ids())
-            if not shown.staged:
+            if not shown.added and self._mounts.get(tree) is shown:
                 self._store.unpin(_staged_pin(tree))
         return report
 
@@ -212,19 +269,20 @@ class FileService(Actor):
                 await asyncio.to_thread(self._daemon.abort, shown.request.target, generation)
 
     @endpoint
-    async def status(self, tree: str) -> HostMountStatus:
+    async def status(self, tree: str, rank: int) -> HostMountStatus:
+        """`rank` is that of this host in the mesh of the mount."""
         name = socket.gethostname()
         shown = self._mounts.get(tree)
         if shown is None:
-            return HostMountStatus(name, "failed", "", 0, 0, 0, [], "it is not mounted", False, "")
-        ids = shown.table.chunk_ids()
-        held, total = await asyncio.to_thread(self._held, ids)
+            return HostMountStatus(name, rank, "failed", "", 0, 0, 0, [], "it is not mounted", False, "")
+        held, total = await asyncio.to_thread(self._held, shown.table)
         try:
-            served = await asyncio.to_thread(self._daemon.status, shown.request.target)
+            served = await self._looked(shown.request.target)
         except (OSError, ValueError) as e:
-            return HostMountStatus(name, "failed", shown.table.generation, held, total, 0, [], str(e), False, "")
+            return HostMountStatus(name, rank, "failed", shown.table.generation, held, total, 0, [], str(e), False, "")
         return HostMountStatus(
             name,
+            rank,
             "live",
             served.generation,
             held,
@@ -236,10 +294,39 @@ class FileService(Actor):
             served.reason,
         )
 
-    def _held(self, ids: set[bytes]) -> tuple[int, int]:
-        """Chunks that are in the store and all, in bytes; of one that is not there, the size is not known."""
-        sizes = [self._store.size(id) for id in ids]
-        return sum(size or 0 for size in sizes), sum(size or 0 for size in sizes) if None not in sizes else -1
+    # What is reported.
+
+    async def _observe(self) -> None:
+        """Reports while there are mounts."""
+        while self._mounts:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for target in {shown.request.target for shown in self._mounts.values()}:
+                with suppress(OSError, ValueError):
+                    await self._looked(target)
+
+    async def _looked(self, target: str) -> ServedStatus:
+        """The state of a mount; what is new in it is reported."""
+        async with self._looking:
+            try:
+                served = await asyncio.to_thread(self._daemon.status, target, after=self._observation.seen(target))
+            except (OSError, ValueError) as e:
+                if any(shown.request.target == target for shown in self._mounts.values()):
+                    self._observation.failed(target, e.reason if isinstance(e, FsError) else str(e))
+                raise
+            self._observation.served(target, served, self._daemon.daemon_pid)
+            refusals = [Refusal(tree, f"process {ProcId(peer.proc)}") for tree, peer in self._exchange.refusals()]
+            self._observation.relayed(self._exchange.counters(), refusals, self._target)
+            return served
+
+    def _target(self, tree: str) -> str:
+        shown = self._mounts.get(tree)
+        return shown.request.target if shown is not None else ""
+
+    def _held(self, table: Table) -> tuple[int, int]:
+        """The chunks of a table that are in the store, and all of them, in bytes."""
+        sizes = table.chunk_sizes()
+        total = sum(sizes.values())
+        return total - sum(sizes[id] for id in self._store.missing(sizes)), total
 
     @endpoint
     async def close(self, tree: str) -> list[tuple[int, str]] | HostFailure:
@@ -251,13 +338,30 @@ class FileService(Actor):
             # Another mount of this job shows the same there.
             self._leave(tree)
             return []
+        target = shown.request.target
         try:
-            ended = await asyncio.to_thread(self._daemon.unmount, shown.request.target)
+            if not self._looking.locked():
+                with suppress(OSError, ValueError):
+                    await self._looked(target)
+            self._observation.forget(target)
+            ended = await asyncio.to_thread(self._daemon.unmount, target)
+            held = ", ".join(f"{pid} ({command})" for pid, command in ended.holders)
+            record(
+                target, "unmount", detail=f"detached while it was in use by {held or 'no process that can be seen'}" if ended.lazy else ""
+            )
         except (OSError, ValueError) as e:
             return _failure(e)
         finally:
             self._leave(tree)
         return ended.holders if ended.lazy else []
+
+
+def _eager(table: Table, fetch: str) -> list[bytes]:
+    """The chunks that are brought at once to a host that opens a mount."""
+    if fetch == "demand":
+        return []
+    small = table.small_chunk_ids()
+    return small if fetch == "hot" else [*small, *(table.chunk_ids() - set(small))]
 
 
 def _staged_pin(tree: str) -> str:

@@ -7,14 +7,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from monarch.extension.directory_tree import blake3
+from monarch.fs._home import home
 
 _DIGEST = 32
 
 
 def default_folder() -> Path:
-    """Where indexes are kept: `MONARCH_HOME/fs/index`, which is `~/.monarch` where the variable is not set."""
-    home = os.environ.get("MONARCH_HOME") or os.path.join(os.path.expanduser("~"), ".monarch")
-    return Path(home) / "fs" / "index"
+    """Where indexes are kept: `fs/index` below `MONARCH_HOME`, by default `~/.monarch`.
+
+    A user without a home directory keeps none: nothing can be made below the path that is returned then.
+    """
+    return (home() or Path(os.devnull)) / "fs" / "index"
 
 
 def load(path: Path, most: int) -> bytes | None:

@@ -6,11 +6,13 @@ are read when they are asked for and verified by their identity: a file that has
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Timer
 from time import monotonic
 from typing import Literal, NamedTuple
 
@@ -22,14 +24,19 @@ from monarch.fs._index.pattern import Exclusion
 from monarch.fs._index.scan import Look
 from monarch.fs._index.seen import Seen, dump, restore
 from monarch.fs._tree.folder import Folder
-from monarch.fs._tree.node import ID_SIZE, PIECE_BYTES, WHOLE_BYTES, ZERO_ID, Kind
+from monarch.fs._tree.node import ID_SIZE, PIECE_BYTES, WHOLE_BYTES, Kind
 from monarch.fs._tree.table import Table
 
 # The largest cache file, and all of them, in bytes; sources that are remembered.
 _MOST_BYTES, _ALL_BYTES, _MOST_FILES = 1 << 30, 4 << 30, 64
 _NAMED = 5
-# Seconds between two writes of the cache file: it costs more than the look that follows an edit.
-_SAVE_SECONDS = 30.0
+# Contents that are looked for one by one after a scan, and how often: the index of all contents costs as much as some hundred of these.
+_FEW, _SEARCHES = 8, 32
+# Seconds from a look that found changes to the write of the cache file, which costs more than the look.
+_SAVE_SECONDS = 20.0
+# Errors of a name at which nothing is any more, and of one that is no regular file: a link, a socket, a directory, a pipe.
+_REMOVED = (errno.ENOENT, errno.ENOTDIR)
+_REPLACED = (*_REMOVED, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EINVAL)
 
 
 class ReadFailure(NamedTuple):
@@ -41,11 +48,10 @@ class ReadFailure(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """A look at the source. `hot` are the identities of files up to `WHOLE_BYTES`, in the order of the table, without `ZERO_ID`."""
+    """A look at the source."""
 
     table: Table
     warnings: list[str]
-    hot: list[bytes]
     seconds: float
 
 
@@ -86,13 +92,15 @@ class Index:
         self._assembly = Assembly(self._bytecode)
         self._seen: dict[bytes, Seen] | None = None
         self._top = b""
-        # Whether the cache file lacks something, and when it was written.
-        self._unsaved, self._saved = False, 0.0
+        # Whether the cache file lacks something, and what writes it.
+        self._unsaved = False
+        self._saving: Timer | None = None
         self._scanning = Lock()
         self._locating = Lock()
         # The tables of the last two scans; folders of which contents have not been located yet; where contents are.
         self._tables: list[Table] = []
         self._unlocated: list[Table] = []
+        self._searches = 0
         self._places: dict[bytes, list[_Place]] = {}
         self._located: dict[tuple[bytes, int], Folder] = {}
 
@@ -100,7 +108,7 @@ class Index:
         """Looks at the source. `FileNotFoundError`, `NotADirectoryError` and `PermissionError` are about the source itself."""
         with self._scanning:
             began = monotonic()
-            top = os.path.realpath(os.fsencode(self.source), strict=True)
+            top = os.fsencode(os.path.realpath(self.source, strict=True))
             if not os.path.isdir(top):
                 raise NotADirectoryError(20, os.strerror(20), self.source)
             if top != self._top:
@@ -116,19 +124,26 @@ class Index:
             table = self._table(look)
             self._seen = look.seen
             self._unsaved |= look.changed
-            if self._unsaved and (first or monotonic() - self._saved > _SAVE_SECONDS):
+            if self._unsaved and first:
                 self._save()
-                if first:
-                    cache_folder.trim(file.parent, _ALL_BYTES, _MOST_FILES)
-            hot = dict.fromkeys(id for folder in table.folders for id in folder.small_chunks())
-            hot.pop(ZERO_ID, None)
-            return Scan(table, _warnings(look), list(hot), monotonic() - began)
+                cache_folder.trim(file.parent, _ALL_BYTES, _MOST_FILES)
+            elif self._unsaved and self._saving is None:
+                self._saving = Timer(_SAVE_SECONDS, self._save_later)
+                self._saving.daemon = True
+                self._saving.start()
+            return Scan(table, _warnings(look), monotonic() - began)
 
     def _save(self) -> None:
         """Writes what was seen to the cache folder. Without it the next process reads files again that have changed since."""
         if self._seen is not None:
             cache_folder.save(self._cache_file(self._top), dump(self._seen, self._cache_key(self._top)))
-            self._unsaved, self._saved = False, monotonic()
+            self._unsaved = False
+
+    def _save_later(self) -> None:
+        with self._scanning:
+            self._saving = None
+            if self._unsaved:
+                self._save()
 
     def _table(self, look: Look) -> Table:
         missing = self._assembly.missing(look)
@@ -145,12 +160,12 @@ class Index:
     def _remember(self, table: Table) -> None:
         with self._locating:
             self._tables = [*self._tables[-1:], table]
-            self._unlocated = list(self._tables)
+            self._unlocated, self._searches = list(self._tables), 0
 
     def _replace(self, table: Table) -> None:
         with self._locating:
             self._tables[-1] = table
-            self._unlocated = list(self._tables)
+            self._unlocated, self._searches = list(self._tables), 0
 
     def _cache_key(self, top: bytes) -> tuple[bytes, tuple[str, ...], bool]:
         return top, self._exclusion.patterns, self._gitignore
@@ -162,31 +177,35 @@ class Index:
     def read(self, ids: Sequence[bytes]) -> list[bytes | ReadFailure]:
         """The contents with these identities, verified; of the tables of the last two scans."""
         with self._locating:
-            self._locate()
-            places = [list(self._places.get(id, ())) for id in ids]
+            if self._unlocated and len(ids) <= _FEW and self._searches < _SEARCHES:
+                self._searches += 1
+                places = [self._found(id) for id in ids]
+            else:
+                self._locate()
+                places = [list(self._places.get(id, ())) for id in ids]
         return [self._read(id, found) for id, found in zip(ids, places, strict=True)]
+
+    def _found(self, id: bytes) -> list[_Place]:
+        """Where a content is, without an index of all."""
+        found = list(self._places.get(id, ()))
+        for table in self._unlocated:
+            for rel, folder in _folders(table):
+                if id in folder.tails:
+                    found += [spot for other, spot in _spots(rel, folder) if other == id and spot not in found]
+        return found
 
     def _locate(self) -> None:
         if len(self._unlocated) and len(self._places) > 4 * max(len(t) for t in self._tables) + 4096:
             self._places, self._located, self._unlocated = {}, {}, list(self._tables)
         for table in self._unlocated:
-            paths: list[bytes] = [b""]
-            for rel, folder in zip(paths, table.folders, strict=False):
-                prefix = rel + b"/" if rel else b""
-                paths.extend(prefix + folder.name(place) for place in folder.subfolders)
+            for rel, folder in _folders(table):
                 if self._located.get((rel, id(folder))) is folder:
                     continue
                 self._located[rel, id(folder)] = folder
-                for place, name in enumerate(folder.all_names()):
-                    node = folder.node(place)
-                    if node.kind == Kind.FILE:
-                        step = node.size if node.size <= WHOLE_BYTES else PIECE_BYTES
-                        for at in range(0, len(node.chunks), ID_SIZE):
-                            offset = at // ID_SIZE * step
-                            spot = _Place(rel, name, offset, min(step, node.size - offset))
-                            found = self._places.setdefault(node.chunks[at : at + ID_SIZE], [])
-                            if spot not in found[-8:]:
-                                found.append(spot)
+                for chunk, spot in _spots(rel, folder):
+                    found = self._places.setdefault(chunk, [])
+                    if spot not in found[-8:]:
+                        found.append(spot)
         self._unlocated.clear()
 
     def _read(self, id: bytes, places: list[_Place]) -> bytes | ReadFailure:
@@ -196,20 +215,21 @@ class Index:
                 return found
         if not places:
             return ReadFailure([], f"no file of the index has the content {id.hex()[:12]}", False)
-        reason, stale = "the content has changed since the index was made", True
+        reason, stale, gone = "the content has changed since the index was made", True, 0
         for place in places:
             path = self._top + b"/" + (place.directory + b"/" if place.directory else b"") + place.name
             try:
                 data = _read_piece(path, place.offset, place.size)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
             except OSError as e:
+                if e.errno in _REPLACED:
+                    gone += e.errno in _REMOVED
+                    continue
                 reason, stale = e.strerror or str(e), False
                 continue
             if len(data) == place.size and blake3(data) == id:
                 return data
         paths = {os.fsdecode((p.directory + b"/" if p.directory else b"") + p.name): None for p in places}
-        return ReadFailure(list(paths), reason, stale)
+        return ReadFailure(list(paths), reason if gone < len(places) else "the file was removed since the index was made", stale)
 
     def _source_text(self, id: bytes) -> bytes | None:
         [found] = self.read([id])
@@ -218,15 +238,44 @@ class Index:
     def close(self) -> None:
         """Ends what compiles in the background, and writes the cache file. Contents can still be read."""
         with self._scanning:
+            if self._saving is not None:
+                self._saving.cancel()
             if self._unsaved:
                 self._save()
         if self._bytecode is not None:
             self._bytecode.close()
 
 
+def removed(source: str, paths: Iterable[str]) -> list[str]:
+    """Those of the paths, relative to `source`, at which nothing is any more."""
+    return [path for path in paths if not os.path.lexists(os.path.join(source, path))]
+
+
+def _folders(table: Table) -> Iterator[tuple[bytes, Folder]]:
+    """The folders of a table with their paths."""
+    paths: list[bytes] = [b""]
+    for rel, folder in zip(paths, table.folders, strict=False):
+        prefix = rel + b"/" if rel else b""
+        paths.extend(prefix + folder.name(place) for place in folder.subfolders)
+        yield rel, folder
+
+
+def _spots(rel: bytes, folder: Folder) -> Iterator[tuple[bytes, _Place]]:
+    """The chunks of the files in a folder, and where each is."""
+    for place, name in enumerate(folder.all_names()):
+        node = folder.node(place)
+        if node.kind == Kind.FILE:
+            step = node.size if node.size <= WHOLE_BYTES else PIECE_BYTES
+            for at in range(0, len(node.chunks), ID_SIZE):
+                offset = at // ID_SIZE * step
+                yield node.chunks[at : at + ID_SIZE], _Place(rel, name, offset, min(step, node.size - offset))
+
+
 def _read_piece(path: bytes, offset: int, size: int) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "no regular file")
         parts: list[bytes] = []
         while size and (part := os.pread(fd, size, offset)):
             parts.append(part)

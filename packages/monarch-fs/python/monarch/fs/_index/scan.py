@@ -20,7 +20,7 @@ from monarch.fs._index.content import Content, read_contents
 from monarch.fs._index.ignore import Ignored, rules_below, rules_of_source
 from monarch.fs._index.pattern import Exclusion
 from monarch.fs._index.seen import Seen
-from monarch.fs._tree.folder import EMPTY, Item, folder_of, pack_node, pack_xattrs
+from monarch.fs._tree.folder import EMPTY, Item, folder_of, pack_file, pack_node, pack_xattrs
 from monarch.fs._tree.node import Kind, Node
 
 # File times come from a clock that ticks every 1 to 10 ms; some file systems keep whole seconds, or two.
@@ -44,7 +44,7 @@ class Look:
         # Directories that could not be listed.
         self.closed: dict[bytes, OSError] = {}
         self.began = time_ns()
-        self.device = os.stat(top).st_dev
+        self.device = os.stat(os.fsdecode(top)).st_dev
         self._takes_xattrs = _takes_xattrs(top)
         self._by_listing: dict[bytes, Seen] | None = None
         # Directories that were taken apart.
@@ -197,9 +197,10 @@ class Look:
         found = content.attributes
         newest = max(found.mtime_ns, found.ctime_ns)
         tick = _COARSE_TICK_NS if found.mtime_ns % 1_000_000_000 == 0 and found.ctime_ns % 1_000_000_000 == 0 else _TICK_NS
-        if not content.settled or newest >= self.began - tick or _state(found) != _state(listed):
+        if not content.settled or newest >= self.began - tick or found != listed:
             parsed.young.add(name)
-        parsed.items[name] = _item(name, Kind.FILE, found, read_xattrs(path) if self._takes_xattrs else b"", content.chunks)
+        xattrs = read_xattrs(path) if content.has_xattrs and self._takes_xattrs else b""
+        parsed.items[name] = _item(name, Kind.FILE, found, xattrs, content.chunks)
         if found.links > 1:
             parsed.links[name] = (found.device, found.inode)
 
@@ -228,8 +229,15 @@ def _state(found: Attributes) -> tuple[int, int, int, int, int, int, int, int]:
     return found.device, found.inode, found.size, found.mtime_ns, found.ctime_ns, found.mode, found.blocks, found.uid
 
 
+def _nearest(time_ns: int) -> int:
+    """As native attributes have it."""
+    return min(max(time_ns, -(1 << 63)), (1 << 63) - 1)
+
+
 def _item(name: bytes, kind: Kind, found: Attributes, xattrs: bytes, chunks: bytes = b"", *, readable: bool = True) -> Item:
     """An entry of what `lstat` gave; `xattrs` are packed."""
+    if chunks and not xattrs:
+        return Item(name, pack_file(found.mode & 0o7777, found.uid, found.gid, found.size, found.mtime_ns, found.blocks), chunks)
     size = found.size if kind == Kind.FILE else 0
     numbers = (kind, stat.S_IMODE(found.mode), found.uid, found.gid, size, found.mtime_ns)
     attributes, tail = pack_node(Node(*numbers, blocks=found.blocks, chunks=chunks, readable=readable))
@@ -240,8 +248,8 @@ def _item(name: bytes, kind: Kind, found: Attributes, xattrs: bytes, chunks: byt
 
 def root_item(top: bytes) -> Item:
     """The root as an entry."""
-    found = os.stat(top)
-    numbers = (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, 0, found.st_mtime_ns)
+    found = os.stat(os.fsdecode(top))
+    numbers = (stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, 0, _nearest(found.st_mtime_ns))
     attributes, _ = pack_node(Node(Kind.DIRECTORY, *numbers))
     xattrs = read_xattrs(top)
     return Item(b"", attributes[:1] + bytes([attributes[1] | 2]) + attributes[2:] if xattrs else attributes, xattrs)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monarch.fs
+from monarch.fs._jobs.mount_look import still_mounted
 from monarch.job import KeptService
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ class KeptMount(KeptService):
     def busy(self) -> bool:
         """Hosts may ask for bytes until they have all of them."""
         return bool(self._kept()) and not self._is_complete
+
+    def left(self, hosts: Mapping[str, HostMesh], config: Mapping[str, Any], seconds: float) -> str:
+        """Hosts on which the mount point is in use: of another client, or of a keeper that was killed and is not given up yet."""
+        return still_mounted(chosen(hosts, config["meshes"]), config["target"], seconds)
 
 
 def _close(mounts: Any) -> list[Exception]:

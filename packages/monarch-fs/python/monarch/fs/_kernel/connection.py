@@ -65,9 +65,9 @@ class MountPoint(NamedTuple):
     device: int = -1
 
 
-def open_connection(target: str, options: MountOptions) -> Connection:
-    """Mounts at the directory `target`. `FsError` with the errno and the reason of the kernel or of fusermount3."""
-    fd, how = _by_mount(target, options), "mount"
+def open_connection(target: str, options: MountOptions, *, is_file: bool = False) -> Connection:
+    """Mounts at the directory `target`, or at the file. `FsError` with the errno and the reason of the kernel or of fusermount3."""
+    fd, how = _by_mount(target, options, stat.S_IFREG if is_file else stat.S_IFDIR), "mount"
     if fd is None:
         fd, how = _by_fusermount(target, options), "fusermount3"
     row = mount_row(target)
@@ -77,7 +77,7 @@ def open_connection(target: str, options: MountOptions) -> Connection:
     return Connection(fd, row.minor, how)  # pyright: ignore[reportArgumentType]
 
 
-def _by_mount(target: str, options: MountOptions) -> int | None:
+def _by_mount(target: str, options: MountOptions, kind: int) -> int | None:
     """None: this process must not mount."""
     try:
         fd = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -86,7 +86,7 @@ def _by_mount(target: str, options: MountOptions) -> int | None:
         return None
     except OSError as e:
         raise FsError(f"cannot open /dev/fuse: {e.strerror}", path=target, errno=e.errno or errno.EIO, hint=_DEVICE_HINT) from None
-    data = f"fd={fd},rootmode={stat.S_IFDIR:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"
+    data = f"fd={fd},rootmode={kind:o},user_id={os.getuid()},group_id={os.getgid()},default_permissions"
     data += ",allow_other" if options.allow_other else ""
     flags = _MS_NOSUID | _MS_NODEV | (_MS_RDONLY if options.immutable else 0)
     # The escape of a backslash or a new line in the source is the kernel's; a NUL is refused by the encoding below.

@@ -4,6 +4,8 @@
  * - The negotiation of the connection: read-ahead, cached symbolic links, parallel directory operations, no splice for small requests.
  * - Requests are counted by opcode, those that libfuse answers itself included. IOCTL is answered here, without Python.
  * - INTERRUPT goes to a callback with the identity of the interrupted request. libfuse could only note it.
+ * - Programs built with libfuse 3.17 and later make the session by a function that gets the version of the headers too; its name has changed
+ *   since. All of the names are here: a program calls one of them, and libfuse has that one.
  * - A connection that another process has initialised is resumed: libfuse gets a made-up INIT, the kernel is asked to send again. */
 #define FUSE_USE_VERSION 314
 #define _GNU_SOURCE
@@ -15,9 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17)
-#error "libfuse 3.17 and later has another session interface"
-#endif
 #define OPCODES 64
 #define NOTIFY_RESEND 7 /* Linux 6.9 */
 #define STASH (4 << 20)
@@ -42,7 +41,9 @@ static void *original(const char *name) {
         Dl_info info;
         if (!dladdr((void *)fuse_session_fd, &info) || !(library = dlopen(info.dli_fname, RTLD_LAZY))) abort();
     }
-    return dlsym(library, name);
+    void *found = dlsym(library, name);
+    /* Newer libraries keep an older function for programs that were built with it: as a version that is not the default. */
+    return found ? found : dlvsym(library, name, "FUSE_3.0");
 }
 static void on_read(fuse_req_t r, fuse_ino_t i, size_t n, off_t o, struct fuse_file_info *f) {
     struct fuse_file_info g = *f;
@@ -63,16 +64,33 @@ static void on_init(void *user, struct fuse_conn_info *c) {
     if (monarch_fs_read_ahead) c->max_readahead = monarch_fs_read_ahead;
     if (monarch_fs_background) c->max_background = monarch_fs_background;
 }
-struct fuse_session *fuse_session_new(struct fuse_args *a, const struct fuse_lowlevel_ops *op, size_t n, void *user) {
-    struct fuse_session *(*next)(struct fuse_args *, const struct fuse_lowlevel_ops *, size_t, void *) = original("fuse_session_new");
+static struct fuse_lowlevel_ops replaced(const struct fuse_lowlevel_ops *op, size_t n) {
     struct fuse_lowlevel_ops mine;
     memcpy(&real, op, n < sizeof real ? n : sizeof real);
     mine = real;
     mine.read = on_read;
     mine.readdirplus = on_readdirplus;
     mine.init = on_init;
+    return mine;
+}
+/* Names of their own in C: newer headers have macros and other declarations for these symbols. */
+struct fuse_session *session_new(struct fuse_args *, const struct fuse_lowlevel_ops *, size_t, void *) __asm__("fuse_session_new");
+struct fuse_session *session_new(struct fuse_args *a, const struct fuse_lowlevel_ops *op, size_t n, void *user) {
+    struct fuse_session *(*next)(struct fuse_args *, const struct fuse_lowlevel_ops *, size_t, void *) = original("fuse_session_new");
+    struct fuse_lowlevel_ops mine = replaced(op, n);
+    if (!next) return NULL;
     return session = next(a, &mine, sizeof mine, user);
 }
+#define VERSIONED(name, symbol) \
+    struct fuse_session *name(struct fuse_args *, const struct fuse_lowlevel_ops *, size_t, void *, void *) __asm__(symbol); \
+    struct fuse_session *name(struct fuse_args *a, const struct fuse_lowlevel_ops *op, size_t n, void *version, void *user) { \
+        struct fuse_session *(*next)(struct fuse_args *, const struct fuse_lowlevel_ops *, size_t, void *, void *) = original(symbol); \
+        struct fuse_lowlevel_ops mine = replaced(op, n); \
+        if (!next) return NULL; \
+        return session = next(a, &mine, sizeof mine, version, user); \
+    }
+VERSIONED(session_new_versioned, "fuse_session_new_versioned")
+VERSIONED(session_new_317, "_fuse_session_new_317")
 static void answer(int fd, uint64_t unique, int error) {
     struct fuse_out_header out = {sizeof out, error, unique};
     /* A request that was aborted meanwhile has no answer. */

@@ -6,7 +6,9 @@ ended, and does not wait for workers that wait for something else: what they wou
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -18,22 +20,32 @@ class Closed(Exception):
 
 
 class Lock:
-    """`trio.Lock`: the tasks of pyfuse3 take turns to wait for a request."""
+    """`trio.Lock`: the tasks of pyfuse3 take turns to wait for a request.
+
+    All are on the thread of the loop, so a turn costs no system call.
+    """
 
     def __init__(self) -> None:
-        self._held, self._queue = False, list[poll_loop.Waiter[None]]()
+        self._held, self._queue = False, deque[poll_loop.Task]()
 
     async def __aenter__(self) -> None:
         while self._held:
-            turn = poll_loop.Waiter[None]()
-            self._queue.append(turn)
-            await turn
+            task = poll_loop.current_loop().task
+            assert task is not None
+            self._queue.append(task)
+            try:
+                await poll_loop.PAUSE
+            except BaseException:
+                with suppress(ValueError):
+                    self._queue.remove(task)
+                raise
         self._held = True
 
     async def __aexit__(self, *_: object) -> None:
         self._held = False
-        if self._queue:
-            self._queue.pop(0).set_result(None)
+        # One that continues with an exception waits no more.
+        while self._queue and not self._queue.popleft().resume():
+            pass
 
 
 class Nursery(ModuleType):

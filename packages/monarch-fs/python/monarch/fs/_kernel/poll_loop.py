@@ -125,6 +125,10 @@ class _Pause:
         yield self
 
 
+# Awaited by a task that something on the loop's thread will `resume`.
+PAUSE = _Pause()
+
+
 class PollLoop:
     """The loop; `run` of this module makes one."""
 
@@ -140,6 +144,7 @@ class PollLoop:
         self._poll = select.poll()
         self._poll.register(self._event, select.POLLIN)
         self._readers: dict[int, Task] = {}
+        self._watched: dict[int, Callable[[], object]] = {}
         self._registered: set[int] = set()
         self._failure: BaseException | None = None
         self._thread = threading.get_ident()
@@ -154,6 +159,23 @@ class PollLoop:
         self._tasks.add(task)
         self.ready.append(task)
         return task
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any], limit: float | None = None) -> Task:
+        """As `spawn`, but the task runs to its first wait before this returns; from the loop's thread, outside of tasks."""
+        task = Task(self, coroutine)
+        task.limit = limit
+        self._tasks.add(task)
+        self._step(task)
+        return task
+
+    def watch(self, fd: int, call: Callable[[], object]) -> None:
+        """Runs `call` on the loop's thread each time the descriptor can be read, or has an error; an exception of it ends the loop."""
+        self._watched[fd] = call
+        self._poll.register(fd, select.POLLIN)
+
+    def unwatch(self, fd: int) -> None:
+        if self._watched.pop(fd, None) is not None:
+            self._poll.unregister(fd)
 
     def call_soon_threadsafe(self, call: Callable[[], object]) -> None:
         """Runs `call` on the thread of the loop, in order; an exception of it ends the loop."""
@@ -182,7 +204,7 @@ class PollLoop:
             self._registered.add(fd)
             self._poll.register(fd, select.POLLIN)
         try:
-            await _Pause()
+            await PAUSE
         finally:
             self._readers.pop(fd, None)
 
@@ -231,6 +253,8 @@ class PollLoop:
                 os.eventfd_read(self._event)
                 # Calls that are appended from here on write to the descriptor again.
                 self._woken = False
+            elif (call := self._watched.get(fd)) is not None:
+                self._call(call)
             elif (reader := self._readers.get(fd)) is not None:
                 reader.resume()
             else:

@@ -9,17 +9,27 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+from monarch.extension import setting
 from monarch.fs._kernel.interposer import InterposerError, build
+from monarch.fs._tree.operations import DEVICE, PYFUSE3
 
 # Linux sends requests again since this version, so another server can resume a connection.
 _RESEND = (6, 9)
 _BUILD = "apt-get install gcc libc6-dev python3-dev pkg-config libfuse3-dev, then pip install pyfuse3"
 
 
+def chosen_backend() -> str:
+    """By the setting `fs_backend`."""
+    return str(setting("fs_backend") or DEVICE)
+
+
 def problems(*, allow_other: bool = False) -> list[str]:
     """What prevents a mount on this machine, one line each; empty: nothing."""
     found: list[str] = []
-    if find_spec("pyfuse3") is None:
+    backend = chosen_backend()
+    if backend not in (DEVICE, PYFUSE3):
+        found.append(f"fs_backend is {backend!r} (set it to {DEVICE!r}, or leave it empty)")
+    if backend == PYFUSE3 and find_spec("pyfuse3") is None:
         found.append(f"pyfuse3 is missing ({_BUILD})")
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC))
@@ -38,10 +48,11 @@ def problems(*, allow_other: bool = False) -> list[str]:
 def remarks() -> list[tuple[str, str]]:
     """What makes mounts slower or less robust here, and the remedy."""
     found: list[tuple[str, str]] = []
-    try:
-        build()
-    except InterposerError as e:
-        found.append((f"opens of files are requests: {e}", "apt-get install gcc libc6-dev pkg-config libfuse3-dev"))
+    if chosen_backend() == PYFUSE3:
+        try:
+            build()
+        except InterposerError as e:
+            found.append((f"opens of files are requests: {e}", "apt-get install gcc libc6-dev pkg-config libfuse3-dev"))
     if not can_resume():
         found.append(
             (f"Linux {platform.release()} cannot resume a connection, so a server that ends means a new mount", "Linux 6.9 or later")

@@ -12,7 +12,7 @@ import os
 
 from monarch.fs._push.folder import temporary_name
 from monarch.fs._push.relocation import Relocation
-from monarch.fs._tree.node import Node
+from monarch.fs._tree.node import Kind, Node
 
 _BLOCK = 4096
 _ZEROS = bytes(_BLOCK)
@@ -119,18 +119,27 @@ class FileWriter:
             self.relocated = True
 
 
+def mode_of(node: Node, found: os.stat_result) -> int:
+    """The mode of a file or directory that has this owner: set-id bits of a file that were for another one are left out."""
+    mode = node.mode
+    if node.kind != Kind.DIRECTORY:
+        if found.st_uid != node.uid:
+            mode &= ~0o4000
+        if found.st_gid != node.gid:
+            mode &= ~0o2000
+    return mode
+
+
 def set_attributes(fd: int, node: Node) -> None:
     """Owner (as root only), mode, extended attributes and mtime of a file or directory that is open."""
-    mode = node.mode
     if os.geteuid() == 0:
         try:
             os.fchown(fd, node.uid, node.gid)
         except OSError as e:
-            # A file system or a user namespace that does not have this owner: its set-id bits would be for another user.
+            # A file system or a user namespace that does not have this owner.
             if e.errno not in (errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            mode &= ~0o6000
-    os.fchmod(fd, mode)
+    os.fchmod(fd, mode_of(node, os.fstat(fd)))
     for name, value in node.xattrs:
         try:
             os.setxattr(fd, name, value)

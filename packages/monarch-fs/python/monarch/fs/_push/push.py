@@ -18,7 +18,7 @@ from time import monotonic
 
 from monarch.actor import Future, HostMesh, MonarchError
 from monarch.extension import Promise, promise, service
-from monarch.fs._index.index import Index
+from monarch.fs._index.index import Index, removed
 from monarch.fs._push.directory_identity import DirectoryIdentity
 from monarch.fs._push.environment import relocation_of
 from monarch.fs._push.push_counts import PushCounts, PushReport
@@ -53,7 +53,7 @@ def push(
     `target`; its `.gitignore`, which often has all of it, is not considered then.
 
     `ValueError` for a relative `target`, one that overlaps with `source`, and a `source` to relocate that is no environment. The future has
-    `StaleSourceError` where files changed during the push, and `FsError` with a table of the hosts that failed; the others have the new
+    `StaleSourceError` where files changed or went in a push, and `FsError` with a table of the hosts that failed; the others have the new
     content.
     """
     place = os.fspath(source)
@@ -69,21 +69,25 @@ def push(
     moved = relocation_of(place, target) if relocate else None
     relocation = None if moved is None else PlainRelocation(moved.old, moved.new, moved.rooms)
     index = Index(place, exclude=exclude, gitignore=gitignore and not relocate, pyc="as-is")
-    done: Promise[PushReport] = promise(f"the push of {place} to {target}")
-    run = _Push(hosts, index, place, target, delete, relocation)
-    # The services are those of the caller: an actor, or the client.
-    threading.Thread(target=contextvars.copy_context().run, args=(run.fulfil, done), name="monarch push", daemon=True).start()
-    return done.future
+    return RunningPush(hosts, index, place, (target,), delete, relocation).start()
 
 
-class _Push:
-    """A push, on a thread of its own."""
+class RunningPush:
+    """A push, on a thread of its own. `targets` has the path on each host, or one for all of them."""
 
-    def __init__(self, hosts: HostMesh, index: Index, source: str, target: str, delete: bool, relocation: PlainRelocation | None) -> None:
-        self._hosts, self._index, self._source, self._target = hosts, index, source, target
+    def __init__(
+        self, hosts: HostMesh, index: Index, source: str, targets: tuple[str, ...], delete: bool, relocation: PlainRelocation | None
+    ) -> None:
+        self._hosts, self._index, self._source, self._targets = hosts, index, source, targets
         self._delete, self._relocation = delete, relocation
 
-    def fulfil(self, done: Promise[PushReport]) -> None:
+    def start(self) -> Future[PushReport]:
+        done: Promise[PushReport] = promise(f"the push of {self._source} to {self._targets[0]}")
+        # The services are those of the caller: an actor, or the client.
+        threading.Thread(target=contextvars.copy_context().run, args=(self._fulfil, done), name="monarch push", daemon=True).start()
+        return done.future
+
+    def _fulfil(self, done: Promise[PushReport]) -> None:
         try:
             done.set_result(self._run())
         except BaseException as e:
@@ -95,16 +99,16 @@ class _Push:
         for warning in scan.warnings:
             _LOG.warning("%s", warning)
         there = service(self._hosts, NAME)
-        found = there.begin.call(self._target, DirectoryIdentity.of(self._source)).get().values()
+        found = there.begin.call(self._targets, DirectoryIdentity.of(self._source)).get().values()
         overlapping = sorted(host.name for host in found if host.overlaps)
         if overlapping:
-            raise ValueError(f"target {self._target!r} overlaps with the source {self._source!r} on {overlapping[0]}")
+            raise ValueError(f"target {self._targets[0]!r} overlaps with the source {self._source!r} on {overlapping[0]}")
         tree = secrets.token_hex(32)
         origin = Origin()
         try:
             origin.serve(tree, lambda ids: list(self._index.read(ids)))
             peers = tuple(host.peer for host in found)
-            order = PushOrder(tree, scan.table.encode(), self._target, self._delete, self._relocation, peers, origin.peer())
+            order = PushOrder(tree, scan.table.encode(), self._targets, self._delete, self._relocation, peers, origin.peer())
             counts: list[PushCounts] = []
             lost: list[str] = []
             for answer in there.apply.stream(order):
@@ -126,8 +130,9 @@ class _Push:
             return
         failures = [failure for count in failed for failure in count.failures]
         if failures and not lost and all(failure.stale for failure in failures):
-            paths = sorted({os.path.relpath(failure.path, self._target) for failure in failures})
-            raise StaleSourceError(paths, path=self._source, hint="push again when the source is at rest")
+            paths = sorted({os.path.relpath(failure.path, count.target) for count in failed for failure in count.failures})
+            gone = removed(self._source, paths)
+            raise StaleSourceError(paths, removed=gone, path=self._source, hint="push again when the source is at rest")
         lines = [f"  {line}" for line in lost]
         for count in failed:
             first = count.failures[0]
@@ -139,7 +144,7 @@ class _Push:
         text = "\n".join([f"{bad} of {total} host{'s' if total != 1 else ''} could not be pushed to", *lines])
         number = failures[0].errno if failures else 5
         host = failed[0].host if failed else ""
-        raise FsError(text, path=failures[0].path if failures else self._target, host=host, errno=number)
+        raise FsError(text, path=failures[0].path if failures else self._targets[0], host=host, errno=number)
 
 
 def _report(counts: Sequence[PushCounts], sent: int, seconds: float) -> PushReport:

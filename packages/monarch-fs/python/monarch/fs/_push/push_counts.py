@@ -23,6 +23,7 @@ class PushCounts:
     """What a push did on one host. Paths are relative to the target."""
 
     host: str = ""
+    target: str = ""
     # Files of the tree, and those of them that were written.
     files: int = 0
     written: int = 0

@@ -21,13 +21,25 @@ from monarch.fs._store.location import open_store
 from monarch.fs._tree.table import Table, TableError
 
 
+def check_interpreter(place: str, counts: PushCounts) -> None:
+    """The interpreter of a venv is a link to the one that it was made from, which the host must have."""
+    for name in ("python", "python3"):
+        path = os.path.join(place, "bin", name)
+        if os.path.islink(path) and not os.path.exists(path):
+            there = os.path.realpath(path)
+            reason = f"leads to {there}, which the host lacks: install it there, or push an environment that has its own interpreter"
+            counts.fail(PushFailure(path, errno.ENOENT, reason))
+            return
+
+
 class PushOrder(NamedTuple):
     """One push, the same for all hosts; plain data."""
 
     # A secret name of the tree.
     tree: str
     table: bytes
-    target: str
+    # For each host, in the order of `hosts`; or one for all of them.
+    targets: tuple[str, ...]
     delete: bool
     relocation: PlainRelocation | None
     # The hosts in the order of the tree of hosts, and the client.
@@ -51,31 +63,35 @@ class PushHost(Actor):
         self._exchange = Exchange(self._store)
 
     @endpoint
-    async def begin(self, target: str, source: DirectoryIdentity) -> PushedHost:
+    async def begin(self, targets: tuple[str, ...], source: DirectoryIdentity) -> PushedHost:
         """Writes nothing."""
-        overlaps = DirectoryIdentity.of(target).overlaps(source)
+        overlaps = any(DirectoryIdentity.of(target).overlaps(source) for target in targets)
         return PushedHost(self._exchange.peer(), member().hostname, overlaps)
 
     @endpoint
     async def apply(self, order: PushOrder) -> PushCounts:
         """Does not raise for what goes wrong with files: it is in the result, so that the other hosts go on."""
-        counts = await asyncio.to_thread(self._apply, order)
-        counts.host = member().hostname
+        rank = [peer.proc for peer in order.hosts].index(self._exchange.peer().proc)
+        place = order.targets[rank % len(order.targets)]
+        counts = await asyncio.to_thread(self._apply, order, rank, place)
+        counts.host, counts.target = member().hostname, place
         return counts
 
-    def _apply(self, order: PushOrder) -> PushCounts:
+    def _apply(self, order: PushOrder, rank: int, place: str) -> PushCounts:
         try:
             table = Table.decode(order.table)
-            rank = [peer.proc for peer in order.hosts].index(self._exchange.peer().proc)
             asked = [order.client if other == CLIENT else order.hosts[other] for other in upstreams_of(rank, len(order.hosts))]
             self._exchange.join(order.tree, asked)
             chunks = StoredChunks(self._exchange, self._store, order.tree)
-            relocation = order.relocation.relocation() if order.relocation is not None else None
+            relocation = None if order.relocation is None else order.relocation._replace(new=os.fsencode(place)).relocation()
             state = self._store.folder / "pushed"
-            return PushedTree(table, order.target, chunks.fetch, delete=order.delete, relocation=relocation, state=state).apply()
+            counts = PushedTree(table, place, chunks.fetch, delete=order.delete, relocation=relocation, state=state).apply()
+            if relocation is not None:
+                check_interpreter(place, counts)
+            return counts
         except (OSError, TableError) as e:
             counts = PushCounts()
-            path = getattr(e, "filename", None) or order.target
+            path = getattr(e, "filename", None) or place
             number = e.errno if isinstance(e, OSError) and e.errno else errno.EIO
             counts.fail(PushFailure(os.fsdecode(path), number, getattr(e, "strerror", None) or str(e)))
             return counts

@@ -2,7 +2,8 @@
 
 A file whose inode, size, mtime and ctime are those of the record has the content of the record: the kernel changes the ctime with each
 write and with each change of the attributes. Without a record, or after such a change, contents are compared. The record is a file on
-the host, beside the store and not in the target; it is replaced in one step, and a malformed one counts as none.
+the host, beside the store and not in the target; it is replaced in one step, and a malformed one counts as none. A record that no push
+has written for 30 days is removed: targets of a job's workspace have a path that never comes again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -20,6 +22,7 @@ _VERSION = 1
 _NAME_BYTES = 16
 # More is no record of a push: a million files have about 200 MB.
 _LIMIT = 512 << 20
+_LIFE_SECONDS = 30 * 24 * 3600
 
 
 class Written(NamedTuple):
@@ -83,9 +86,18 @@ class PushRecord:
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
                 file.write(text)
             os.replace(temporary, self._path)
+            self._remove_old(self._path.parent)
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+
+    def _remove_old(self, state: Path) -> None:
+        before = time.time() - _LIFE_SECONDS
+        with os.scandir(state) as found:
+            for entry in found:
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_mtime < before:
+                        os.unlink(entry.path)
 
 
 def _identity(relocation: Relocation) -> str:

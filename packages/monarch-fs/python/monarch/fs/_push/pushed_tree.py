@@ -17,12 +17,13 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from monarch.extension.directory_tree import FileDigest, blake3, digest_files
-from monarch.fs._push.file_writer import FileWriter, set_attributes
+from monarch.fs._push.file_writer import FileWriter, mode_of, set_attributes
 from monarch.fs._push.folder import RESERVED, TEMPORARY, Folder, temporary_name
 from monarch.fs._push.push_counts import PushCounts, PushFailure
 from monarch.fs._push.push_record import PushRecord, Written
@@ -113,8 +114,9 @@ class PushedTree:
                     self._remove(folder)
             except _Stopped:
                 pass
-            for parts, index in reversed(self._folders):
-                self._guarded(b"/".join(parts), lambda parts=parts, index=index: self._finish_folder(folder, parts, index))
+            with suppress(_Stopped):
+                for parts, index in reversed(self._folders):
+                    self._guarded(b"/".join(parts), lambda parts=parts, index=index: self._finish_folder(folder, parts, index))
             self._record.files = self._written
             self._record.save()
         finally:
@@ -149,8 +151,9 @@ class PushedTree:
                     continue
                 job = Job(parts, name, child)
                 node = self._table.node(child)
+                failures = self._counts.failure_count
                 found = self._guarded(job.path, lambda fd=fd, job=job, node=node: self._room(folder, fd, job, node))
-                if found is False:
+                if self._counts.failure_count > failures:
                     continue
                 if node.kind == Kind.DIRECTORY:
                     below.append(((*parts, name), child))
@@ -164,15 +167,15 @@ class PushedTree:
                         self._links.append(job)
                     else:
                         self._names[child] = job
-                        if isinstance(found, os.stat_result):
+                        if found is not None:
                             files.append((job, node, found))
                         else:
                             self._jobs.append(job)
             self._compare(fd, files)
         return below
 
-    def _room(self, folder: Folder, fd: int, job: Job, node: Node) -> os.stat_result | None | bool:
-        """What has this name and may stay; None: nothing. Removes what is of another kind, or fails: then False."""
+    def _room(self, folder: Folder, fd: int, job: Job, node: Node) -> os.stat_result | None:
+        """What file or link has this name and may stay; None: nothing, or a directory as it should be. Removes what is of another kind."""
         try:
             found = os.stat(job.name, dir_fd=fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -183,7 +186,7 @@ class PushedTree:
                 found = None
             if found is None:
                 os.mkdir(job.name, 0o700, dir_fd=fd)
-            return True
+            return None
         if found is not None and stat.S_ISDIR(found.st_mode):
             if self._delete:
                 self._counts.deleted += folder.remove(job.parts, job.name)
@@ -192,7 +195,6 @@ class PushedTree:
                     os.rmdir(job.name, dir_fd=fd)
                 except OSError as e:
                     self._fail(job.path, e.errno or errno.EISDIR, "a directory that is not empty is there; delete=True removes it")
-                    return False
             return None
         return found if found is not None and stat.S_ISREG(found.st_mode) == (node.kind == Kind.FILE) else None
 
@@ -254,7 +256,7 @@ class PushedTree:
     def _settle(self, fd: int, job: Job, node: Node, found: os.stat_result) -> bool:
         """Gives a file with the right content its attributes; False where it is written anew instead."""
         is_root = os.geteuid() == 0
-        same = stat.S_IMODE(found.st_mode) == node.mode and found.st_mtime_ns == node.mtime_ns
+        same = stat.S_IMODE(found.st_mode) == mode_of(node, found) and found.st_mtime_ns == node.mtime_ns
         same = same and (not is_root or (found.st_uid, found.st_gid) == (node.uid, node.gid))
         # Names outside of the target may share the inode: their attributes are not changed.
         if found.st_nlink != node.nlink or (not same and found.st_nlink > 1):
@@ -276,8 +278,7 @@ class PushedTree:
         node = self._table.node(job.number)
         relocated, left = (written.relocated, written.left) if written is not None else (False, False)
         self._written[job.path] = Written.of(found, _content(node), relocated, left)
-        if left:
-            self._counts.left.append(os.fsdecode(job.path))
+        self._count_left(job, left)
 
     # ---- writing
 
@@ -315,7 +316,11 @@ class PushedTree:
         self._written[job.path] = Written.of(found, _content(node), writer.relocated, writer.left)
         self._counts.written += 1
         self._counts.bytes_written += writer.size
-        if writer.left and not job.name.endswith(b".pyc"):
+        self._count_left(job, writer.left)
+
+    def _count_left(self, job: Job, left: bool) -> None:
+        # Python replaces the path in cached code as it loads it.
+        if left and not job.name.endswith(b".pyc"):
             self._counts.left.append(os.fsdecode(job.path))
 
     def _is_cache_of_relocated(self, job: Job) -> bool:

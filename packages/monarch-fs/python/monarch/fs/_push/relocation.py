@@ -4,14 +4,17 @@ A file that contains the old prefix is one of three cases:
 
 | file | what is done |
 |---|---|
-| text (no NUL byte) | each occurrence is replaced; a shebang over 127 bytes, or one with a space in its path, goes through `/usr/bin/env` |
+| text (no NUL byte) | each occurrence is replaced; a shebang over 127 bytes, or one with a space in its path, is written in another way |
 | binary, with a conda record of the mode "binary" | the string is replaced and padded with NUL bytes; offsets stay |
 | another binary, or a string for which the new prefix is too long | left as it is, and reported |
 
+A shebang that the kernel could not use becomes, for Python, two lines that are a command of `/bin/sh` and a string of Python, as pip writes
+them; other programs are found by `/usr/bin/env` on the path of the caller, as conda-pack does it.
+
 conda installs a binary with room for the placeholder that the package was built with, often 255 bytes: what the old prefix does not
 need is NUL bytes behind the string. A new prefix that is longer than the old one takes them. Prefixes are
-found only as whole paths: `/opt/env` is not replaced in `/opt/env2`. A prefix behind other letters is replaced too: in `-L/opt/env/lib` it
-has to be.
+found only as whole paths: `/env` is replaced neither in `/env2` nor in `/usr/bin/env` nor in `lib/env`. What may stand before a path is an
+option of a compiler (`-L/env/lib`) and an escaped letter (`\\n/env`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,13 @@ from typing import NamedTuple
 
 # Linux reads that many bytes of a shebang, "#!" included and the end of the line not.
 SHEBANG_BYTES = 127
+# What a file name may be made of, besides other rarer characters: in front of a prefix it makes another path of it.
+_NAME = rb"\w.+~@%\-\x80-\xff"
+_BEFORE = re.compile(rb"(?P<name>[" + _NAME + rb"]*)(?P<slashes>/*)\Z")
+_OPTION = re.compile(rb"-[A-Za-z]\w*\Z")
+# The part of a file before a prefix that is looked at.
+_BEFORE_BYTES = 300
+_PYTHON = re.compile(rb"(?:python|pypy)[\d.]*\Z")
 _SHEBANG = re.compile(rb"^#![ \t]*(?P<program>/[^\n]*?)(?P<options>[ \t]+-[^\n]*)?[ \t]*(?:\r?\n|$)")
 
 
@@ -48,7 +58,7 @@ class Relocation:
         self.new = new
         self.rooms = dict(rooms)
         # The end of a path component must follow: neither a letter nor a dot with a letter behind it.
-        self._patterns = [re.compile(re.escape(path) + rb"(?![\w\-]|\.\w)") for path in self.old]
+        self._patterns = [re.compile(re.escape(path) + rb"(?![\w+@\-\x80-\xff]|\.\w)") for path in self.old]
 
     @property
     def overlap(self) -> int:
@@ -62,13 +72,13 @@ class Relocation:
 
     def content(self, path: bytes, data: bytes) -> Relocated:
         """The content of the file at this relative path."""
-        if b"\0" not in data:
+        room = self.rooms.get(path)
+        if b"\0" not in data and room is None:
             return Relocated(self._shebang(data), False)
         left = False
         for old, pattern in zip(self.old, self._patterns, strict=True):
-            if not pattern.search(data):
+            if not any(_is_path(data, found.start()) for found in pattern.finditer(data)):
                 continue
-            room = self.rooms.get(path)
             if room is None:
                 left = True
                 continue
@@ -85,7 +95,7 @@ class Relocation:
 
     def _replaced(self, data: bytes) -> bytes:
         for pattern in self._patterns:
-            data = pattern.sub(lambda _: self.new, data)
+            data = _substituted(pattern, self.new, data)[0]
         return data
 
     def _shebang(self, data: bytes) -> bytes:
@@ -99,8 +109,7 @@ class Relocation:
         if moved != program:
             line = b"#!" + moved + options
             if len(line) > SHEBANG_BYTES or re.search(rb"[ \t]", moved):
-                # `-S` splits the rest of the line; without options no such switch is needed.
-                line = b"#!/usr/bin/env " + (b"-S " if options else b"") + moved.rsplit(b"/", 1)[1] + options
+                line = _long_shebang(moved, options)
             return line + self._replaced(data[found.end("options") if found["options"] else found.end("program") :])
         return self._replaced(data)
 
@@ -111,12 +120,12 @@ def _padded(data: bytes, pattern: re.Pattern[bytes], old: int, new: bytes, room:
     whole = True
     end_of_last = 0
     for found in pattern.finditer(data):
-        if found.start() < end_of_last:
+        if found.start() < end_of_last or not _is_path(data, found.start()):
             continue
         end = data.find(b"\0", found.start())
         end_of_last = len(data) if end < 0 else end
         string = data[found.start() : end_of_last]
-        moved, count = pattern.subn(lambda _: new, string)
+        moved, count = _substituted(pattern, new, string)
         more = len(moved) - len(string)
         # What the installer left behind the string, besides the NUL that ends it; never more than the placeholder's room.
         spare = min((room - old) * count, _zeros(data, end_of_last) - 1)
@@ -127,6 +136,43 @@ def _padded(data: bytes, pattern: re.Pattern[bytes], old: int, new: bytes, room:
         if more < 0:
             out[found.start() + len(moved) : end_of_last] = bytes(-more)
     return bytes(out), whole
+
+
+def _substituted(pattern: re.Pattern[bytes], new: bytes, data: bytes) -> tuple[bytes, int]:
+    """The prefix replaced where it begins a path; and how often."""
+    count = 0
+
+    def replaced(found: re.Match[bytes]) -> bytes:
+        nonlocal count
+        if not _is_path(data, found.start()):
+            return found[0]
+        count += 1
+        return new
+
+    return pattern.sub(replaced, data), count
+
+
+def _is_path(data: bytes, start: int) -> bool:
+    """Whether a prefix that is found here begins a path, and is not the end or the middle of another one."""
+    above = _BEFORE.search(data[max(0, start - _BEFORE_BYTES) : start])
+    if above is None or not above["name"]:
+        return True
+    if above["slashes"]:
+        return False
+    at = start - len(above["name"])
+    before = data[max(0, at - 1) : at]
+    if before == b"\\":
+        return len(above["name"]) == 1
+    return before != b"/" and _OPTION.match(above["name"]) is not None
+
+
+def _long_shebang(program: bytes, options: bytes) -> bytes:
+    """Lines that start a program whose path does not fit into a shebang."""
+    name = program.rsplit(b"/", 1)[1]
+    if _PYTHON.match(name) and not re.search(rb"[\"$`\\]", program):
+        return b"#!/bin/sh\n'''exec' \"" + program + b'"' + options + b" \"$0\" \"$@\"\n' '''"
+    # `-S` splits the rest of the line; without options no such switch is needed.
+    return b"#!/usr/bin/env " + (b"-S " if options else b"") + name + options
 
 
 def _zeros(data: bytes, start: int) -> int:

@@ -2,13 +2,14 @@
 
 A request names the tree and up to `MOST_IDS` chunks. The answer has a record for each of them: a content, a failure, or nothing yet, which
 is to be asked again. Contents follow the records, together at most about `ANSWER_BYTES`, compressed by zstd where a sample shows that
-it pays and the other side is on another machine.
+it pays and the other side is on another machine. In the place of a large content there may be a handle of memory (`offer.py`).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import zstandard
@@ -25,10 +26,12 @@ _REQUEST = struct.Struct("<4sBHH")
 _ANSWER = struct.Struct("<4sBBHI")
 _RECORD = struct.Struct("<32sBIH")
 _REQUEST_MARK, _ANSWER_MARK = b"MFQ1", b"MFA1"
-_CONTENT, _FAILURE, _PENDING = 0, 1, 2
-_URGENT, _COMPRESS = 1, 2
+_CONTENT, _FAILURE, _PENDING, _OFFERED = 0, 1, 2, 3
+_URGENT, _COMPRESS, _OFFER, _BULK = 1, 2, 4, 8
 _STALE, _FINAL = 1, 2
 _SAMPLE = 32 << 10
+# Bytes of a handle of memory, which has the name of its host.
+_MOST_HANDLE = 8 << 10
 
 
 class ChunkProtocolError(ValueError):
@@ -41,6 +44,10 @@ class ChunkRequest(NamedTuple):
     urgent: bool = False
     # The answer may be compressed: sender and receiver are on two machines.
     compress: bool = False
+    # Large contents may be offered.
+    offer: bool = False
+    # Pieces of large files, which the other side fetches in the order of the chain.
+    bulk: bool = False
 
 
 class ChunkAnswer(NamedTuple):
@@ -49,11 +56,13 @@ class ChunkAnswer(NamedTuple):
     contents: Mapping[bytes, bytes | memoryview]
     failures: Mapping[bytes, FetchFailure]
     known: bool = True
+    # Sizes and handles of contents that are offered.
+    offered: Mapping[bytes, tuple[int, bytes]] = MappingProxyType({})
 
 
 def encode_request(request: ChunkRequest) -> bytes:
     tree = request.tree.encode()
-    flags = request.urgent * _URGENT | request.compress * _COMPRESS
+    flags = request.urgent * _URGENT | request.compress * _COMPRESS | request.offer * _OFFER | request.bulk * _BULK
     return b"".join((_REQUEST.pack(_REQUEST_MARK, flags, len(tree), len(request.ids)), tree, *request.ids))
 
 
@@ -63,7 +72,7 @@ def decode_request(raw: bytes) -> ChunkRequest:
         raise ChunkProtocolError(f"a request of {len(raw)} bytes")
     mark, flags, length, count = _REQUEST.unpack_from(raw)
     start = _REQUEST.size + length
-    if mark != _REQUEST_MARK or flags & ~(_URGENT | _COMPRESS):
+    if mark != _REQUEST_MARK or flags & ~(_URGENT | _COMPRESS | _OFFER | _BULK):
         raise ChunkProtocolError("the mark of the request")
     if not 0 < count <= MOST_IDS or len(raw) != start + count * ID_SIZE:
         raise ChunkProtocolError(f"a request of {len(raw)} bytes for {count} chunks")
@@ -72,7 +81,7 @@ def decode_request(raw: bytes) -> ChunkRequest:
     except UnicodeDecodeError as e:
         raise ChunkProtocolError("the name of the tree") from e
     ids = tuple(raw[at : at + ID_SIZE] for at in range(start, len(raw), ID_SIZE))
-    return ChunkRequest(tree, ids, bool(flags & _URGENT), bool(flags & _COMPRESS))
+    return ChunkRequest(tree, ids, *(bool(flags & flag) for flag in (_URGENT, _COMPRESS, _OFFER, _BULK)))
 
 
 def encode_answer(answer: ChunkAnswer, *, compress: bool = False) -> bytes:
@@ -85,6 +94,8 @@ def encode_answer(answer: ChunkAnswer, *, compress: bool = False) -> bytes:
         reason = failure.reason.encode(errors="backslashreplace")[:1000]
         flags = failure.stale * _STALE | failure.final * _FINAL
         records.append(_RECORD.pack(id, _FAILURE, max(failure.errno, 0) & 0xFFFF | flags << 16, len(reason)) + reason)
+    for id, (length, handle) in answer.offered.items():
+        records.append(_RECORD.pack(id, _OFFERED, length, len(handle)) + handle)
     parts: list[bytes | memoryview] = list(answer.contents.values())
     packed = _compressed(parts, size) if compress and size else None
     head = _ANSWER.pack(_ANSWER_MARK, answer.known, packed is not None, len(records), size)
@@ -103,6 +114,7 @@ def decode_answer(raw: bytes) -> ChunkAnswer:
     at = _ANSWER.size
     sizes: list[tuple[bytes, int]] = []
     failures: dict[bytes, FetchFailure] = {}
+    offered: dict[bytes, tuple[int, bytes]] = {}
     for _ in range(count):
         if len(raw) < at + _RECORD.size:
             raise ChunkProtocolError("the records of the answer")
@@ -114,6 +126,11 @@ def decode_answer(raw: bytes) -> ChunkAnswer:
             reason = raw[at : at + length].decode(errors="replace")
             at += length
             failures[id] = FetchFailure(value & 0xFFFF, reason, bool(value >> 16 & _STALE), bool(value >> 16 & _FINAL))
+        elif kind == _OFFERED:
+            if not 0 < value <= MOST_BYTES or not 0 < length <= _MOST_HANDLE or len(raw) < at + length:
+                raise ChunkProtocolError(f"a handle of {length} bytes for {value} bytes")
+            offered[id] = value, raw[at : at + length]
+            at += length
         elif kind != _PENDING:
             raise ChunkProtocolError(f"a record of the kind {kind}")
     data = memoryview(raw)[at:]
@@ -129,7 +146,7 @@ def decode_answer(raw: bytes) -> ChunkAnswer:
     for id, length in sizes:
         contents[id] = data[at : at + length]
         at += length
-    return ChunkAnswer(contents, failures, bool(known))
+    return ChunkAnswer(contents, failures, bool(known), offered)
 
 
 def _compressed(parts: Sequence[bytes | memoryview], size: int) -> bytes | None:

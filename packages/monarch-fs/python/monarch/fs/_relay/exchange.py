@@ -14,6 +14,7 @@ import secrets
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -32,14 +33,19 @@ from monarch.fs._relay.chunk_protocol import (
 )
 from monarch.fs._relay.failure import FetchFailure
 from monarch.fs._relay.handler import handled
+from monarch.fs._relay.offer import Offers, Puller
 from monarch.fs._relay.peer import PREFIX, Peer, PeerEnded, ask_peer, is_near, peer_here
 from monarch.fs._relay.relay import Ask, Done, Relay, Serving
 from monarch.fs._relay.workers import Workers
 from monarch.fs._store.store import Store
-from monarch.fs._tree.node import ID_SIZE
+from monarch.fs._tree.node import ID_SIZE, WHOLE_BYTES
 
 # Seconds between two looks whether the process ends.
 _LOOK_SECONDS = 1.0
+# Contents that are offered: as many as all children ask for at once.
+_MOST_OFFERED = 192
+# Wrong answers that are kept for observers.
+_REFUSALS = 64
 
 
 class Fetched(NamedTuple):
@@ -55,8 +61,8 @@ class Fetched(NamedTuple):
 class _Fetch:
     """A fetch that runs; equality by identity: it is a waiter of the relay."""
 
-    def __init__(self, tree: str, ids: Iterable[bytes], urgent: bool) -> None:
-        self.urgent = urgent
+    def __init__(self, tree: str, ids: Iterable[bytes], urgent: bool, bulk: bool) -> None:
+        self.urgent, self.bulk = urgent, bulk
         self.left = set(ids)
         self.failed: dict[bytes, FetchFailure] = {}
         self.passed: dict[bytes, bytes] = {}
@@ -77,6 +83,15 @@ class _Served:
         self.passed: dict[bytes, bytes | memoryview] = {}
 
 
+class _Answered:
+    """An answer of which contents are still to be read from the memory of the upstream."""
+
+    def __init__(self, sizes: dict[bytes, int], failures: dict[bytes, FetchFailure], unstored: dict[bytes, bytes | memoryview]) -> None:
+        self.sizes, self.failures, self.unstored = sizes, failures, unstored
+        self.left = 0
+        self.wrong = False
+
+
 class Exchange:
     """One in the service process of a host; thread safe."""
 
@@ -86,6 +101,9 @@ class Exchange:
         self._relay, self._serving = Relay(), Serving()
         self._events: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._workers = Workers(3, "monarch-fs-exchange")
+        self._offers, self._puller = Offers(_MOST_OFFERED), Puller()
+        # Chunks whose handle was of no use: they are asked for with their content.
+        self._unreadable: set[bytes] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._running: set[_Fetch] = set()
@@ -93,10 +111,11 @@ class Exchange:
         self._clients: dict[str, Peer] = {}
         self._joined: set[str] = set()
         self._counters = dict.fromkeys(
-            ("bytes_from_hosts", "bytes_from_client", "bytes_served", "requests", "answers", "chunks", "unstored"), 0
+            ("bytes_from_hosts", "bytes_from_client", "bytes_served", "requests", "answers", "chunks", "unstored", "bytes_unstored"), 0
         )
         # Contents of the answer that is being taken, of which the store had no room.
         self._unstored: dict[bytes, bytes | memoryview] = {}
+        self._refusals: deque[tuple[str, Peer]] = deque(maxlen=_REFUSALS)
         handler = weakref.WeakMethod(self._asked)
         serve(self._name, lambda request: handled(handler, request))
         self._thread = threading.Thread(target=self._run, name="monarch-fs-relay", daemon=True)
@@ -106,14 +125,18 @@ class Exchange:
         """Where other hosts ask this one."""
         return peer_here(self._name)
 
-    def join(self, tree: str, upstreams: Sequence[Peer]) -> None:
-        """Chunks of the tree may be fetched, from these in order, and asked for by others. Again: the list replaces the one before."""
+    def join(self, tree: str, upstreams: Sequence[Peer], chain: Sequence[Peer] = ()) -> None:
+        """Chunks of the tree may be fetched, from these in order, and asked for by others. Again: the list replaces the one before.
+
+        `chain`: the order for pieces of large files, if it is another one.
+        """
         ordered = [Peer(*peer) for peer in upstreams]
+        chained = [Peer(*peer) for peer in chain]
         with self._lock:
             self._joined.add(tree)
             if ordered:
                 self._clients[tree] = ordered[-1]
-        self._events.put(lambda: self._relay.join(tree, ordered))
+        self._events.put(lambda: self._relay.join(tree, ordered, chained))
 
     def leave(self, tree: str) -> None:
         """Fetches of the tree fail, requests for it are refused."""
@@ -122,8 +145,10 @@ class Exchange:
             self._clients.pop(tree, None)
         self._events.put(lambda: self._relay.leave(tree))
 
-    def fetch(self, tree: str, ids: Sequence[bytes], *, urgent: bool = False) -> Future[Fetched]:
+    def fetch(self, tree: str, ids: Sequence[bytes], *, urgent: bool = False, bulk: bool = False) -> Future[Fetched]:
         """Brings chunks into the store; done when each is there, has failed, or was passed on. Urgent ones overtake others.
+
+        `bulk`: pieces of large files, which come down the chain of hosts.
 
         A chunk of an urgent fetch that is in the store is verified there, and fetched anew where it is damaged. `ValueError` for a
         malformed identity, `LookupError` for a tree that was not joined.
@@ -133,7 +158,7 @@ class Exchange:
         with self._lock:
             if tree not in self._joined and not self._closed:
                 raise LookupError(f"fetch: the tree {tree[:8]} was not joined")
-            found = _Fetch(tree, ids, urgent)
+            found = _Fetch(tree, ids, urgent, bulk)
             if self._closed:
                 found.failed = dict.fromkeys(ids, FetchFailure(errno.EIO, "the service ends"))
                 found.finish()
@@ -147,6 +172,12 @@ class Exchange:
         with self._lock:
             return self._counters | {"repairs": self._relay.repairs, "refused": self._relay.refused}
 
+    def refusals(self) -> list[tuple[str, Peer]]:
+        """Answers since the last call that were not what was asked for, by tree and sender; the last ones where they are many."""
+        with self._lock:
+            found, self._refusals = list(self._refusals), deque(maxlen=_REFUSALS)
+            return found
+
     def close(self) -> None:
         """Fails what runs, and ends the threads."""
         with self._lock:
@@ -158,6 +189,7 @@ class Exchange:
         if threading.current_thread() is not self._thread:
             self._thread.join(5)
         self._workers.close()
+        self._offers.close()
         self._fail_all()
 
     def _fail_all(self) -> None:
@@ -254,7 +286,7 @@ class Exchange:
             self._end(fetch)
         elif self._relay.has_tree(tree):
             fetch.left = set(missing)
-            self._relay.want(tree, missing, fetch, urgent=fetch.urgent)
+            self._relay.want(tree, missing, fetch, urgent=fetch.urgent, bulk=fetch.bulk)
         else:
             fetch.failed = dict.fromkeys(missing, FetchFailure(errno.EIO, "the mount has been closed"))
             self._end(fetch)
@@ -265,7 +297,8 @@ class Exchange:
         with self._lock:
             self._counters["requests"] += 1
         try:
-            body = encode_request(ChunkRequest(ask.tree, ask.ids, ask.urgent, compress=not is_near(upstream)))
+            offer = self._unreadable.isdisjoint(ask.ids)
+            body = encode_request(ChunkRequest(ask.tree, ask.ids, ask.urgent, compress=not is_near(upstream), offer=offer, bulk=ask.bulk))
             ask_peer(upstream, body, lambda answer: self._events.put(lambda: self._arrived(ask, upstream, answer)))
         except PeerEnded:
             self._relay.ended(upstream)
@@ -276,39 +309,68 @@ class Exchange:
         elif isinstance(answer, Exception):
             self._relay.unjoined(ask.number, time.monotonic())
         else:
-            self._relay.arrived(ask.number, time.monotonic())
+            self._relay.heard(upstream, time.monotonic())
             self._workers.run(lambda: self._take(ask, upstream, answer), urgent=ask.urgent)
 
     def _take(self, ask: Ask, upstream: Peer, raw: bytes) -> None:
-        """On a worker: verifies and stores an answer."""
-        sizes: dict[bytes, int] = {}
-        unstored: dict[bytes, bytes | memoryview] = {}
-        wrong = False
-        failures: dict[bytes, FetchFailure] = {}
+        """On a worker: verifies and stores an answer, and reads what is offered."""
+        taken = _Answered({}, {}, {})
         known = True
+        offered: list[tuple[bytes, int, bytes]] = []
         try:
             answer = decode_answer(raw)
             known = answer.known
             asked = set(ask.ids)
-            failures = {id: failure for id, failure in answer.failures.items() if id in asked}
+            taken.failures = {id: failure for id, failure in answer.failures.items() if id in asked}
+            if not asked.issuperset(answer.contents) or not asked.issuperset(answer.offered):
+                raise ChunkProtocolError("a chunk that was not asked for")
             for id, content in answer.contents.items():
-                if id not in asked:
-                    raise ChunkProtocolError("a chunk that was not asked for")
-                if not self._put(id, content):
-                    unstored[id] = content
-                sizes[id] = len(content)
+                self._keep(taken, id, content)
+            offered = [(id, size, handle) for id, (size, handle) in answer.offered.items()]
         except ValueError:  # of `put` too: not the content of its id
-            wrong = True
+            taken.wrong = True
         except OSError as e:
-            failures |= {
-                id: FetchFailure(e.errno or errno.EIO, f"the store cannot be written: {e}", final=True) for id in ask.ids if id not in sizes
-            }
-        with self._lock:
-            kind = "bytes_from_client" if self._clients.get(ask.tree) == upstream else "bytes_from_hosts"
-            self._counters[kind] += sum(sizes.values())
-            self._counters["chunks"] += len(sizes)
-            self._counters["unstored"] += len(unstored)
-        self._events.put(lambda: self._taken(ask, upstream, sizes, failures, unstored, wrong=wrong, known=known))
+            taken.failures |= _unwritten(e, [id for id in ask.ids if id not in taken.sizes])
+        if not offered or taken.wrong:
+            self._events.put(lambda: self._taken(ask, upstream, taken, known=known))
+            return
+        taken.left = len(offered)
+        for id, size, handle in offered:
+            self._puller.read(
+                upstream, handle, size, lambda content, id=id: self._pulled(ask, upstream, taken, id, content), urgent=ask.urgent
+            )
+
+    def _keep(self, taken: _Answered, id: bytes, content: bytes | memoryview) -> None:
+        """On a worker. `ValueError` where it is not the content of its id."""
+        if not self._put(id, content):
+            taken.unstored[id] = content
+        taken.sizes[id] = len(content)
+
+    def _pulled(self, ask: Ask, upstream: Peer, taken: _Answered, id: bytes, content: memoryview | None) -> None:
+        """On any thread: a content was read from the memory of the upstream, or could not be."""
+
+        def keep() -> None:
+            if content is None:
+                with self._lock:
+                    self._unreadable.add(id)
+            else:
+                try:
+                    self._keep(taken, id, content)
+                except ValueError:
+                    taken.wrong = True
+                except OSError as e:
+                    taken.failures |= _unwritten(e, [id])
+                if id not in taken.unstored:
+                    self._puller.give_back(content)
+            with self._lock:
+                taken.left -= 1
+                complete = not taken.left
+            if complete:
+                self._events.put(lambda: self._taken(ask, upstream, taken, known=True))
+            elif content is not None:
+                self._events.put(lambda: self._relay.heard(upstream, time.monotonic()))
+
+        self._workers.run(keep, urgent=ask.urgent)
 
     def _put(self, id: bytes, content: bytes | memoryview) -> bool:
         if self._store.put(id, content):
@@ -317,23 +379,23 @@ class Exchange:
             raise ValueError(id.hex())
         return False
 
-    def _taken(
-        self,
-        ask: Ask,
-        upstream: Peer,
-        sizes: dict[bytes, int],
-        failures: dict[bytes, FetchFailure],
-        unstored: dict[bytes, bytes | memoryview],
-        *,
-        wrong: bool,
-        known: bool,
-    ) -> None:
-        self._unstored = unstored
+    def _taken(self, ask: Ask, upstream: Peer, taken: _Answered, *, known: bool) -> None:
+        """An answer is complete."""
+        kind = "bytes_from_client" if self._clients.get(ask.tree) == upstream else "bytes_from_hosts"
+        with self._lock:
+            self._counters[kind] += sum(taken.sizes.values())
+            self._counters["chunks"] += len(taken.sizes)
+            self._counters["unstored"] += len(taken.unstored)
+            self._counters["bytes_unstored"] += sum(map(len, taken.unstored.values()))
+            self._unreadable.difference_update(taken.sizes, taken.failures)
+            if taken.wrong:
+                self._refusals.append((ask.tree, upstream))
+        self._unstored = taken.unstored
         if known:
-            self._relay.answered(ask.number, sizes, failures, time.monotonic())
+            self._relay.answered(ask.number, taken.sizes, taken.failures, time.monotonic())
         else:
             self._relay.unjoined(ask.number, time.monotonic())
-        if wrong:
+        if taken.wrong:
             self._relay.wrong(upstream)
 
     def _asked(self, request: Request) -> None:
@@ -357,10 +419,14 @@ class Exchange:
         """On a worker: answers with what is here; with `wait`, what is not is fetched, and the answer waits where nothing is here."""
         asked = served.asked
         contents: dict[bytes, bytes | memoryview] = {}
+        offered: dict[bytes, tuple[int, bytes]] = {}
         missing: list[bytes] = []
         size = 0
         for id in asked.ids:
             content = served.passed.get(id)
+            if content is None and asked.offer and (offer := self._offer(id)) is not None:
+                offered[id] = offer
+                continue
             if content is not None and size and size + len(content) > ANSWER_BYTES:
                 continue
             if content is None and id not in served.failures:
@@ -376,14 +442,25 @@ class Exchange:
             elif id not in served.failures and any(id):
                 missing.append(id)
         if wait and missing:
-            waits = not contents
+            waits = not contents and not offered
             self._events.put(lambda: self._pull(served, missing, waits=waits))
             if waits:
                 return
         with self._lock:
             self._counters["answers"] += 1
-            self._counters["bytes_served"] += size
-        served.request.answer(encode_answer(ChunkAnswer(contents, served.failures), compress=asked.compress))
+            self._counters["bytes_served"] += size + sum(length for length, _ in offered.values())
+        served.request.answer(encode_answer(ChunkAnswer(contents, served.failures, offered=offered), compress=asked.compress))
+
+    def _offer(self, id: bytes) -> tuple[int, bytes] | None:
+        """The size and the handle of a large content that is here."""
+        held = self._store.size(id)
+        if held is None or held <= WHOLE_BYTES:
+            return None
+        handle = self._offers.handle(id)
+        if handle is None:
+            content = self._store.read(id, 0, held)
+            handle = None if content is None else self._offers.offer(id, content)
+        return None if handle is None else (held, handle)
 
     def _pull(self, served: _Served, missing: Sequence[bytes], *, waits: bool) -> None:
         tree = served.asked.tree
@@ -394,11 +471,17 @@ class Exchange:
         # An answer that was taken meanwhile has brought some.
         still = self._store.missing(missing)
         waits_on = waits and len(still) == len(missing)
-        self._relay.want(tree, still, served if waits_on else None, urgent=served.asked.urgent)
+        asked = served.asked
+        self._relay.want(tree, still, served if waits_on else None, urgent=asked.urgent, bulk=asked.bulk)
         if waits and not waits_on:
             self._reply(served)
         elif waits:
             self._serving.asked(served, tree, missing, time.monotonic())
+
+
+def _unwritten(error: OSError, ids: Iterable[bytes]) -> dict[bytes, FetchFailure]:
+    failure = FetchFailure(error.errno or errno.EIO, f"the store cannot be written: {error}", final=True)
+    return dict.fromkeys(ids, failure)
 
 
 def _nothing() -> None:

@@ -1,10 +1,17 @@
-"""The upstreams of each host: a tree of hosts with the client at its top."""
+"""The upstreams of each host: a tree of hosts with the client at its top, and a chain of hosts for large files.
+
+A tree has few levels, which is what a read and thousands of small files need; a host sends each content to four children. In a chain each
+host sends each content once, so links that are the limit carry it in a quarter of the time; the pieces of a large file follow each other,
+and the many hosts of a chain delay only the first one.
+"""
 
 from __future__ import annotations
 
 # Children of a host: 1,024 hosts are five levels.
 FANOUT = 4
 CLIENT = -1
+# Hosts before a host in the chain that it asks, in order, while those nearer have ended.
+_BEFORE = 3
 
 
 def upstreams_of(rank: int, count: int, fanout: int = FANOUT) -> list[int]:
@@ -24,3 +31,9 @@ def upstreams_of(rank: int, count: int, fanout: int = FANOUT) -> list[int]:
         parent = (parent - 1) // fanout
         found.append(parent)
     return [*found, CLIENT]
+
+
+def chain_of(rank: int, count: int, fanout: int = FANOUT) -> list[int]:
+    """As `upstreams_of`, for pieces of large files: the hosts before it in the chain, then those of the tree, and `CLIENT`."""
+    before = range(rank - 1, max(rank - _BEFORE, 0) - 1, -1)
+    return list(dict.fromkeys([*before, *upstreams_of(rank, count, fanout)]))

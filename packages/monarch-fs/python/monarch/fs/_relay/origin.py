@@ -13,8 +13,10 @@ from monarch.extension import Request, serve
 from monarch.fs._relay.chunk_protocol import ANSWER_BYTES, ChunkAnswer, ChunkRequest, decode_request, encode_answer
 from monarch.fs._relay.failure import FetchFailure
 from monarch.fs._relay.handler import handled
+from monarch.fs._relay.offer import Offers
 from monarch.fs._relay.peer import PREFIX, Peer, peer_here
 from monarch.fs._relay.workers import Workers
+from monarch.fs._tree.node import WHOLE_BYTES
 
 
 class ReadFailed(Protocol):
@@ -32,6 +34,8 @@ Reader: TypeAlias = Callable[[Sequence[bytes]], Sequence[bytes | ReadFailed]]
 
 # Chunks that are read at once.
 _MOST_READ = 64
+# Contents that are offered: as many as a host asks for at once.
+_MOST_OFFERED = 64
 
 
 class Origin:
@@ -43,6 +47,7 @@ class Origin:
         self._readers: dict[str, Reader] = {}
         self._sent: dict[str, int] = {}
         self._workers = Workers(2, "monarch-fs-origin")
+        self._offers = Offers(_MOST_OFFERED)
         handler = weakref.WeakMethod(self._asked)
         serve(self._name, lambda request: handled(handler, request))
 
@@ -70,6 +75,7 @@ class Origin:
         with self._lock:
             self._readers.clear()
         self._workers.close()
+        self._offers.close()
 
     def _asked(self, request: Request) -> None:
         try:
@@ -84,6 +90,7 @@ class Origin:
             read = self._readers.get(asked.tree)
         contents: dict[bytes, bytes | memoryview] = {}
         failures: dict[bytes, FetchFailure] = {}
+        offered: dict[bytes, tuple[int, bytes]] = {}
         if read is None:
             failures = dict.fromkeys(asked.ids, FetchFailure(errno.EIO, "source left", final=True))
         size = at = 0
@@ -100,16 +107,18 @@ class Origin:
             for id, content in zip(ids, found, strict=True):
                 if not isinstance(content, bytes):
                     failures[id] = _failure(content)
+                elif asked.offer and len(content) > WHOLE_BYTES and (handle := self._offers.offer(id, content)) is not None:
+                    offered[id] = len(content), handle
                 elif not size or size + len(content) <= ANSWER_BYTES:  # the rest is asked for again
                     contents[id] = content
                     size += len(content)
             count = max(int((ANSWER_BYTES - size) / max(size / max(len(contents), 1), 1)), 1)
             count = min(count, 4 * at, _MOST_READ)
         with self._lock:
-            self._sent[asked.tree] = self._sent.get(asked.tree, 0) + size
-        request.answer(encode_answer(ChunkAnswer(contents, failures), compress=asked.compress))
+            self._sent[asked.tree] = self._sent.get(asked.tree, 0) + size + sum(length for length, _ in offered.values())
+        request.answer(encode_answer(ChunkAnswer(contents, failures, offered=offered), compress=asked.compress))
 
 
 def _failure(found: ReadFailed) -> FetchFailure:
-    where = ", ".join(found.paths[:3])
-    return FetchFailure(errno.EIO, f"{where}: {found.reason}" if where else found.reason, found.stale, final=True)
+    # Without the paths: the host has the tree, and names the file that it needs the chunk for.
+    return FetchFailure(errno.EIO, found.reason, found.stale, final=True)

@@ -1,6 +1,7 @@
 """Which upstream a host asks for which chunk, and when: no input or output, and the caller's clock.
 
-Each tree has an ordered list of upstreams. A chunk that is wanted is asked of the first usable one. Wants of one chunk share one request.
+Each tree has an ordered list of upstreams, and another order for pieces of large files that no read waits for (`bulk`). A chunk that is
+wanted is asked of the first usable one. Wants of one chunk share one request.
 Up to `WINDOW` requests are in flight; the last quarter is for urgent ones (reads), which go before pushed ones. A request has as many ids
 as make about a MiB by the mean size of the tree's chunks so far.
 
@@ -42,6 +43,7 @@ class Ask(NamedTuple):
     tree: str
     ids: tuple[bytes, ...]
     urgent: bool
+    bulk: bool = False
 
 
 class Done(NamedTuple):
@@ -56,6 +58,7 @@ class Done(NamedTuple):
 @dataclass(slots=True)
 class _Want:
     urgent: bool
+    bulk: bool = False
     waiters: list[Hashable] = field(default_factory=list[Hashable])
     tried: set[Hashable] = field(default_factory=set[Hashable])
     # The request that it waits for; 0: it is queued or parked.
@@ -66,6 +69,8 @@ class _Want:
 @dataclass(slots=True)
 class _Tree:
     upstreams: list[Hashable]
+    # The same in the order for pieces of large files.
+    chain: list[Hashable]
     wants: dict[bytes, _Want] = field(default_factory=dict[bytes, _Want])
     urgent: deque[bytes] = field(default_factory=deque[bytes])
     pushed: deque[bytes] = field(default_factory=deque[bytes])
@@ -75,6 +80,14 @@ class _Tree:
     strikes: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
     mean: float = 128 << 10
     gone: str = "no upstream is left"
+
+    def order(self, want: _Want) -> list[Hashable]:
+        return self.chain if want.bulk and not want.urgent else self.upstreams
+
+    def remove(self, upstream: Hashable) -> None:
+        for order in (self.upstreams, self.chain):
+            if upstream in order:
+                order.remove(upstream)
 
 
 @dataclass(slots=True)
@@ -112,13 +125,13 @@ class Relay:
     def has_tree(self, tree: str) -> bool:
         return tree in self._trees
 
-    def join(self, tree: str, upstreams: Sequence[Hashable]) -> None:
-        """The upstreams of a tree, in the place of those it had; chunks that are wanted go on."""
+    def join(self, tree: str, upstreams: Sequence[Hashable], chain: Sequence[Hashable] = ()) -> None:
+        """The upstreams of a tree, in the place of those it had; chunks that are wanted go on. `chain`: their order for large files."""
         found = self._trees.get(tree)
         if found is None:
-            self._trees[tree] = _Tree(list(upstreams))
+            self._trees[tree] = _Tree(list(upstreams), list(chain or upstreams))
             return
-        found.upstreams = list(upstreams)
+        found.upstreams, found.chain = list(upstreams), list(chain or upstreams)
         found.cool.clear()
         found.strikes.clear()
         for want in found.wants.values():
@@ -133,13 +146,13 @@ class Relay:
             for id, want in found.wants.items():
                 self._done.append(Done(tree, id, want.waiters, failure))
 
-    def want(self, tree: str, ids: Iterable[bytes], waiter: Hashable, *, urgent: bool) -> None:
+    def want(self, tree: str, ids: Iterable[bytes], waiter: Hashable, *, urgent: bool, bulk: bool = False) -> None:
         """A waiter gets a `Done` for each; `KeyError` for a tree that was not joined."""
         found = self._trees[tree]
         for id in ids:
             want = found.wants.get(id)
             if want is None:
-                want = found.wants[id] = _Want(urgent)
+                want = found.wants[id] = _Want(urgent, bulk)
                 (found.urgent if urgent else found.pushed).append(id)
             elif urgent and not want.urgent:
                 want.urgent = True
@@ -189,10 +202,16 @@ class Relay:
         if sent is None:
             return
         sent.arrived = True
-        upstream = self._upstreams[sent.upstream]
-        upstream.heard = now
-        if upstream.silent:
-            upstream.silent = False
+        self.heard(sent.upstream, now)
+
+    def heard(self, upstream: Hashable, now: float) -> None:
+        """The upstream has done a part of what it was asked for."""
+        found = self._upstreams.get(upstream)
+        if found is None:
+            return
+        found.heard = now
+        if found.silent:
+            found.silent = False
             self._unpark_all()
 
     def answered(self, number: int, contents: Mapping[bytes, int], failures: Mapping[bytes, FetchFailure], now: float) -> None:
@@ -236,8 +255,8 @@ class Relay:
         if sent is not None and tree is not None:
             tree.cool[sent.upstream] = now + _COOL
             tree.strikes[sent.upstream] = tree.strikes.get(sent.upstream, 0) + 1
-            if tree.strikes[sent.upstream] >= _STRIKES and sent.upstream in tree.upstreams:
-                tree.upstreams.remove(sent.upstream)
+            if tree.strikes[sent.upstream] >= _STRIKES:
+                tree.remove(sent.upstream)
         self._requeue(number)
 
     def ended(self, upstream: Hashable) -> None:
@@ -247,7 +266,7 @@ class Relay:
     def wrong(self, upstream: Hashable) -> None:
         """The upstream has sent bytes that are not the content of their id, or malformed ones."""
         # Several answers of it may be under way.
-        self.refused += any(upstream in tree.upstreams for tree in self._trees.values())
+        self.refused += any(upstream in tree.upstreams or upstream in tree.chain for tree in self._trees.values())
         self._remove(upstream, "no upstream is left: the last one sent wrong bytes")
 
     def counts(self) -> tuple[int, int]:
@@ -256,8 +275,8 @@ class Relay:
 
     def _remove(self, upstream: Hashable, reason: str) -> None:
         for tree in self._trees.values():
-            if upstream in tree.upstreams:
-                tree.upstreams.remove(upstream)
+            if upstream in tree.upstreams or upstream in tree.chain:
+                tree.remove(upstream)
                 tree.gone = reason
         found = self._upstreams.get(upstream)
         for number in list(found.sent) if found is not None else ():
@@ -293,13 +312,15 @@ class Relay:
         most = min(max(int(_TARGET_BYTES / max(tree.mean, 1)), 1), _URGENT_IDS if urgent else _MOST_IDS)
         ids: list[bytes] = []
         chosen: Hashable = None
+        bulk = False
         while queue and len(ids) < most:
             id = queue[0]
             want = tree.wants.get(id)
             if want is None or want.number or want.urgent != urgent:
                 queue.popleft()
                 continue
-            usable = [upstream for upstream in tree.upstreams if upstream not in want.tried]
+            order = tree.order(want)
+            usable = [upstream for upstream in order if upstream not in want.tried]
             if not usable:
                 queue.popleft()
                 self._finish(name, tree, id, want.failure or FetchFailure(errno.EIO, tree.gone))
@@ -309,20 +330,21 @@ class Relay:
                 queue.popleft()
                 tree.parked.append(id)
                 continue
-            if ids and upstream != chosen:
+            if ids and (upstream != chosen or want.bulk != bulk):
                 break
             queue.popleft()
-            chosen = upstream
+            if not ids:
+                self.repairs += upstream != order[0]
+            chosen, bulk = upstream, want.bulk
             ids.append(id)
             want.number = self._number + 1
         if not ids:
             return None
         self._number += 1
         self._live += 1
-        self.repairs += chosen != tree.upstreams[0]
         self._sent[self._number] = _Sent(chosen, name, tuple(ids), now)
         self._upstreams.setdefault(chosen, _Upstream()).sent[self._number] = None
-        return Ask(self._number, chosen, name, tuple(ids), urgent)
+        return Ask(self._number, chosen, name, tuple(ids), urgent, bulk)
 
     def _is_silent(self, upstream: Hashable) -> bool:
         found = self._upstreams.get(upstream)
@@ -352,7 +374,7 @@ class Relay:
         tree = self._trees.get(sent.tree)
         for id in reversed(sent.ids) if tree is not None else ():
             want = tree.wants.get(id) if tree is not None else None
-            if tree is not None and want is not None and want.number == number and set(tree.upstreams) - want.tried - {upstream}:
+            if tree is not None and want is not None and want.number == number and set(tree.order(want)) - want.tried - {upstream}:
                 self._again(tree, id, want)
 
     def _oldest(self, upstream: _Upstream) -> float | None:

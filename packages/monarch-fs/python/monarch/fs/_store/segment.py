@@ -42,10 +42,13 @@ class OpenFile:
         self.fd = -1
         self.fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
-    def __del__(self) -> None:
+    def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def record(id: bytes, offset: int, size: int) -> bytes:
@@ -127,33 +130,55 @@ class SegmentWriter:
                     os.unlink(left)
             raise
         self._end = self._records = 0
+        # Contents that have a place and no record yet.
+        self.pending = 0
         self.is_open = True
 
     def has_room(self, size: int) -> bool:
-        return self.is_open and self._end + size + (self._records + 2) * RECORD_BYTES <= self._capacity
+        return self.is_open and self._end + size + (self._records + self.pending + 2) * RECORD_BYTES <= self._capacity
 
-    def append(self, id: bytes, data: bytes | memoryview) -> Place:
-        """Writes a content; `OSError` where the disk is full: then nothing of it is there."""
-        offset, size = self._end, len(data)
+    def reserve(self, size: int) -> int:
+        """The offset of a content of this size; `commit` or `give_up` follows. Writes of several threads may run at once."""
+        offset = self._end
+        self._end += size
+        self.pending += 1
+        return offset
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Writes a content at its offset; any thread, beside the other methods. `OSError` where the disk is full."""
+        _write(self._data.fd, data, offset)
+
+    def commit(self, id: bytes, offset: int, size: int) -> Place:
+        """The content has its record from now on; `OSError` where the disk is full."""
         try:
-            _write(self._data.fd, data, offset)
             _write(self._index.fd, record(id, offset, size), self._records * RECORD_BYTES)
         except OSError:
             with suppress(OSError):
                 os.ftruncate(self._index.fd, self._records * RECORD_BYTES)
-                os.ftruncate(self._data.fd, offset)
             raise
-        self._end += size
         self._records += 1
+        self.pending -= 1
         return Place(self.name, offset, size)
 
+    def give_up(self, offset: int, size: int) -> None:
+        """The content gets no record. Its bytes are free again where no other content follows."""
+        self.pending -= 1
+        if self._end == offset + size:
+            self._end = offset
+            with suppress(OSError):
+                os.ftruncate(self._data.fd, offset)
+
     def seal(self) -> None:
-        """Nothing is appended any more."""
+        """Nothing is appended any more, and nothing is pending."""
         if self.is_open:
             self.is_open = False
             with suppress(OSError):  # a full disk: the process that finds the index unlocked seals it
                 _write(self._index.fd, record(_SEAL, 0, 0), self._records * RECORD_BYTES)
+            # A forked child may have the descriptor too.
             fcntl.flock(self._index.fd, fcntl.LOCK_UN)
+            # The bytes of a segment that is removed are free when no descriptor of it is left.
+            self._index.close()
+            self._data.close()
 
 
 def _write(fd: int, data: bytes | memoryview, offset: int) -> None:

@@ -78,6 +78,8 @@ class Store:
         self._files: OrderedDict[str, tuple[OpenFile, float]] = OrderedDict()
         self._kept: OrderedDict[bytes, bytes] = OrderedDict()
         self._writer: SegmentWriter | None = None
+        # Full segments that have contents pending.
+        self._ending: dict[str, SegmentWriter] = {}
         self._changed = -1
         self._looked = clock()
         with self._lock:
@@ -97,30 +99,50 @@ class Store:
         """Stores a content; False where there is no room. `ValueError` where it is not the content of this identity."""
         if len(id) != ID_SIZE or blake3(data) != id:
             raise ValueError(f"{len(data)} bytes are not the content of the chunk {id.hex()}")
-        with self._lock:
-            if id in self._places or not self.missing((id,)):
-                return True
-            for attempt in (1, 2):
+        for attempt in (1, 2):
+            with self._lock:
+                if id in self._places or not self.missing((id,)):
+                    return True
                 writer = self._writer_for(len(data))
                 if writer is None:
                     return False
-                try:
-                    place = writer.append(id, data)
-                except OSError as e:
-                    self._seal()
-                    if e.errno not in _NO_ROOM:
-                        raise
-                    # Another program has filled the disk: what is not in use makes room.
-                    if attempt == 2 or not self._exclusively(lambda: self._remove(max(len(data), self._segment_bytes()))):
-                        return False
-                else:
-                    self._places[id] = place
-                    self._verified.add(id)
-                    self._indexes[place.segment].places.append((id, place))
-                    if not writer.has_room(1):
-                        self._seal()
+                offset = writer.reserve(len(data))
+            failure: OSError | None = None
+            try:
+                writer.write(offset, data)
+            except OSError as e:
+                # Its frames would keep the writer.
+                failure = e.with_traceback(None)
+            with self._lock:
+                failure = self._complete(writer, id, offset, len(data), failure)
+                if failure is None:
                     return True
+                if failure.errno not in _NO_ROOM:
+                    raise failure
+                # Another program has filled the disk: what is not in use makes room.
+                if attempt == 2 or not self._exclusively(lambda: self._remove(max(len(data), self._segment_bytes()))):
+                    return False
         return False
+
+    def _complete(self, writer: SegmentWriter, id: bytes, offset: int, size: int, failure: OSError | None) -> OSError | None:
+        """Ends a put; why it has failed."""
+        place: Place | None = None
+        if failure is None:
+            try:
+                place = writer.commit(id, offset, size)
+            except OSError as e:
+                failure = e
+        if place is None:
+            writer.give_up(offset, size)
+        elif writer.name in self._indexes:
+            self._found(id, place)
+            self._verified.add(id)
+            self._indexes[writer.name].places.append((id, place))
+        if writer is not self._writer:
+            self._end(writer)
+        elif failure is not None or not writer.has_room(1):
+            self._seal()
+        return failure
 
     def read(self, id: bytes, offset: int, size: int) -> bytes | None:
         """At most `size` bytes from an offset, fewer at the end of the content; None where it is not here, or is damaged."""
@@ -258,7 +280,7 @@ class Store:
                     self._indexes[name] = SegmentIndex(self._segments, name)
         own = self._writer.name if self._writer is not None else None
         for name, index in list(self._indexes.items()):
-            if name == own or index.sealed:
+            if name == own or name in self._ending or index.sealed:
                 continue
             try:
                 more = index.more()
@@ -305,10 +327,19 @@ class Store:
         return self._writer
 
     def _seal(self) -> None:
-        if self._writer is not None:
-            self._writer.seal()
-            self._indexes[self._writer.name].sealed = True
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            self._end(writer)
+
+    def _end(self, writer: SegmentWriter) -> None:
+        """Seals a segment with the last content that is written to it."""
+        if not writer.pending:
+            writer.seal()
+            self._ending.pop(writer.name, None)
+            if writer.name in self._indexes:
+                self._indexes[writer.name].sealed = True
+        else:
+            self._ending[writer.name] = writer
 
     def _size(self, name: str) -> int:
         """What a segment counts: its capacity while it may grow, then what it has."""

@@ -11,7 +11,6 @@ has a name of it.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import accumulate, chain
 from struct import Struct
@@ -74,6 +73,13 @@ def pack_node(node: Node, group: int = 0) -> tuple[bytes, bytes]:
     attributes = ATTRIBUTES.pack(*numbers)
     check_entry(numbers, tail)
     return attributes, tail
+
+
+def pack_file(mode: int, uid: int, gid: int, size: int, mtime_ns: int, blocks: int) -> bytes:
+    """As `pack_node`, the attributes of a readable file with one name, which has all its chunks and no extended attributes."""
+    if size > MAX_FILE_BYTES:
+        raise TableError(f"a file of {size} bytes is too large")
+    return ATTRIBUTES.pack(_FILE, 0, mode, uid, gid, 1, size, mtime_ns, blocks, 0)
 
 
 def unpack_node(attributes: bytes, tail: bytes) -> Node:
@@ -145,7 +151,7 @@ def _unpack_xattrs(tail: bytes, at: int) -> tuple[tuple[bytes, bytes], ...]:
 class Folder:
     """The entries of a directory, sorted by name; immutable."""
 
-    __slots__ = ("_small", "_digest", "_name_ends", "_tail_ends", "count", "names", "records", "subfolders", "tails")
+    __slots__ = ("_large", "_small", "_digest", "_name_ends", "_tail_ends", "count", "names", "records", "subfolders", "tails")
 
     def __init__(self, records: bytes, names: bytes, tails: bytes) -> None:
         self.records, self.names, self.tails = records, names, tails
@@ -159,6 +165,7 @@ class Folder:
         self._tail_ends: array[int] | None = None
         self._digest: bytes | None = None
         self._small: tuple[bytes, ...] | None = None
+        self._large: tuple[bytes, ...] | None = None
 
     @property
     def digest(self) -> bytes:
@@ -197,8 +204,20 @@ class Folder:
 
     def find(self, name: bytes) -> int | None:
         """The place of a name."""
-        place = bisect_left(range(self.count), name, key=self.name)
-        return place if place < self.count and self.name(place) == name else None
+        ends, names = self._name_ends or self._sum()[1], self.names
+        low, high = 0, self.count
+        # `bisect_left` with a key calls a Python function for each step.
+        while low < high:
+            middle = (low + high) >> 1
+            if names[ends[middle] : ends[middle + 1]] < name:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < self.count and self.name(low) == name else None
+
+    def all_numbers(self) -> Iterable[tuple[int, ...]]:
+        """Of each entry what `ATTRIBUTES` has, and further numbers."""
+        return RECORD.iter_unpack(self.records)
 
     def linked(self) -> list[int]:
         """The places of hard links."""
@@ -218,6 +237,30 @@ class Folder:
                 for start in range(at, at + chunk_count(size) * ID_SIZE, ID_SIZE):
                     yield tails[start : start + ID_SIZE]
             at += tail
+
+    def chunk_sizes(self) -> Iterable[tuple[bytes, int]]:
+        """As `chunks`, each with its bytes."""
+        at = 0
+        tails = self.tails
+        for (kind, size, tail, _), flag in zip(_SIZES.iter_unpack(self.records), self.records[1 :: RECORD.size], strict=True):
+            if kind == _FILE and tail and not flag & UNREADABLE:
+                step = size if size <= WHOLE_BYTES else PIECE_BYTES
+                for number in range(chunk_count(size)):
+                    start = at + number * ID_SIZE
+                    yield tails[start : start + ID_SIZE], min(step, size - number * step)
+            at += tail
+
+    def large_chunks(self) -> tuple[bytes, ...]:
+        """The identities of the pieces of files above `WHOLE_BYTES`, `ZERO_ID` included; kept."""
+        if self._large is None:
+            at, found = 0, list[bytes]()
+            for kind, size, tail, _ in _SIZES.iter_unpack(self.records):
+                if size > WHOLE_BYTES and kind == _FILE:
+                    end = at + min(tail, chunk_count(size) * ID_SIZE)
+                    found += [self.tails[start : start + ID_SIZE] for start in range(at, end, ID_SIZE)]
+                at += tail
+            self._large = tuple(found)
+        return self._large
 
     def small_chunks(self) -> tuple[bytes, ...]:
         """The identities of the files of at most `WHOLE_BYTES`, `ZERO_ID` included; kept."""

@@ -11,6 +11,8 @@ from typing import NamedTuple, Protocol
 
 # The inode of the root of each tree, as in FUSE.
 ROOT = 1
+# The names of the back ends.
+DEVICE, PYFUSE3 = "device", "pyfuse3"
 
 
 class Attr(NamedTuple):
@@ -61,6 +63,7 @@ class MountOptions(NamedTuple):
     read_ahead: int = 1 << 20
     # False for a live view: its pages are not kept between opens, and opens are requests.
     immutable: bool = True
+    backend: str = DEVICE
 
 
 class TreeOperations(Protocol):

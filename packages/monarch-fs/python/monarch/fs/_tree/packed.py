@@ -27,9 +27,9 @@ _LEVEL = 3
 _FROM_LEVEL = "from_level"
 
 
-def pack(data: bytes, base: bytes = b"") -> bytes:
-    """The data, compressed with what the reader has already (`base`)."""
-    made = _compressor(len(data), base).compress(data)
+def pack(data: bytes, base: bytes = b"", *, compress: bool = True) -> bytes:
+    """The data, compressed with what the reader has already (`base`), or as they are."""
+    made = data if not compress else _compressor(len(data), base).compress(data)
     if len(made) < len(data) and len(data) <= _limit(len(made)):
         return _HEAD.pack(_ZSTD, len(data), len(made)) + made
     return _HEAD.pack(_PLAIN, len(data), len(data)) + data

@@ -15,49 +15,35 @@ import errno
 import logging
 import os
 import sys
-import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from inspect import isawaitable
 from types import ModuleType
 from typing import Any, NoReturn
 
-from monarch.fs._kernel import connection, poll_loop
+from monarch.fs._kernel import poll_loop
 from monarch.fs._kernel.failure import answer_errno
+from monarch.fs._kernel.fuse_protocol import FOREVER
 from monarch.fs._kernel.holders import killed
 from monarch.fs._kernel.interposer import Interposer, InterposerError, load
 from monarch.fs._kernel.nursery import Nursery
 from monarch.fs._tree.operations import Attr, Entry, MountOptions, TreeOperations
+from monarch.fs.backends.serving import BACKGROUND, KILL_SECONDS, ServingBackend
 
 # Requests that may wait at once; each has a task with a buffer of 1 MiB, of which the kernel backs the first page.
 _TASKS = 4096
-# Asynchronous reads (read-ahead) that the kernel may have in flight; its default of 12 starves reads over a network.
-_BACKGROUND = 64
-# Seconds for "without limit": 68 years, which the kernel's clock can represent.
-_FOREVER = float(2**31)
-_STORE_BYTES = 1 << 20
-# Seconds between two looks whether a reader that got a signal has been killed since.
-_KILL_SECONDS = 0.1
 _BLOCK = 4096
 _WRITES = ("setattr", "mknod", "mkdir", "unlink", "rmdir", "symlink", "rename", "link", "create", "setxattr", "removexattr", "write")
 
 
-class Pyfuse3Backend:
-    """Serves a tree on an open descriptor of a mount. `opens`: whether an open of a file is a request, and `reason` why.
-
-    `resumed`: another process has served this descriptor; needs the interposer and Linux 6.9, else `run` raises `OSError`.
-    """
+class Pyfuse3Backend(ServingBackend):
+    """Serves a tree on an open descriptor of a mount; a resumed one needs the interposer."""
 
     def __init__(self, fd: int, *, resumed: bool = False) -> None:
-        self._fd, self._resumed = fd, resumed
+        super().__init__(fd, resumed=resumed)
         self._requests: _Requests | None = None
-        self.target = ""
-        self._loop: poll_loop.PollLoop | None = None
-        self._serving = self._stopping = False
-        self._notices, self._lock = 0, threading.Lock()
         self.interposer: Interposer | None = None
-        self.opens, self.reason = False, ""
         try:
             self.interposer = load()
         except InterposerError as e:
@@ -65,14 +51,10 @@ class Pyfuse3Backend:
         self._trio = Nursery()
         self._fuse = _import(self._trio)
 
-    async def run(self, ops: TreeOperations, target: str, options: MountOptions) -> None:
-        """Serves until the file system is unmounted, the connection is aborted, or `stop`. `OSError` where it cannot begin."""
-        fuse, front = self._fuse, self.interposer
-        self.target, self._loop = target, poll_loop.current_loop()
+    async def _serve(self, ops: TreeOperations, options: MountOptions) -> None:
+        fuse, front, target = self._fuse, self.interposer, self.target
         if front is not None:
-            front.configure(read_ahead=options.read_ahead, background=_BACKGROUND, immutable=options.immutable)
-        if not options.immutable:
-            self.opens, self.reason = True, "a live view"
+            front.configure(read_ahead=options.read_ahead, background=BACKGROUND, immutable=options.immutable)
         requests = self._requests = _Requests(fuse, ops, options, self)
         # pyfuse3 closes the descriptor of its session.
         own = os.dup(self._fd)
@@ -102,27 +84,8 @@ class Pyfuse3Backend:
             if not self._notices:
                 fuse.close(unmount=False)
 
-    def stop(self) -> None:
-        """Ends `run` without unmounting; any thread. Requests in flight get no answer."""
-        self._stopping = True
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(lambda: self._fuse.terminate() if self._serving else None)
-
-    def unmount(self, *, lazy: bool) -> None:
-        """Unmounts; not on the loop's thread. `MountBusyError` if it is in use and `lazy` is not set."""
-        self._refuse_loop()
-        connection.detach(self.target, lazy=lazy)
-
-    def invalidate(self, entries: Sequence[tuple[int, bytes]], attrs: Sequence[int]) -> None:
-        """The kernel drops names, attributes and pages before this returns. Not on the loop's thread: the kernel may wait for an answer."""
-        self._notify((lambda p=parent, n=name: self._fuse.invalidate_entry(p, n) for parent, name in entries), missing_ok=True)
-        self._notify((lambda i=inode: self._fuse.invalidate_inode(i, False) for inode in attrs), missing_ok=True)
-
-    def store(self, inode: int, offset: int, data: memoryview) -> None:
-        """Puts pages of a file into the kernel; not on the loop's thread. `FileNotFoundError`: the kernel does not have this inode."""
-        pieces = range(0, len(data), _STORE_BYTES)
-        store: Callable[[int, int, memoryview], None] = self._fuse.notify_store
-        self._notify((lambda p=p: store(inode, offset + p, data[p : p + _STORE_BYTES]) for p in pieces), missing_ok=False)
+    def end(self) -> None:
+        self._fuse.terminate()
 
     def counters(self) -> dict[str, int]:
         """Requests of this process by kind; without the interposer those that reach Python."""
@@ -130,30 +93,14 @@ class Pyfuse3Backend:
             return self.interposer.counters()
         return dict(self._requests.counts) if self._requests else {}
 
-    def set_read_ahead(self, options: MountOptions) -> None:
-        """Called on the loop's thread when the kernel and libfuse have negotiated; from then on another server can resume."""
-        connection.set_read_ahead(self.target, options.read_ahead)
+    def _invalidate_entry(self, parent: int, name: bytes) -> None:
+        self._fuse.invalidate_entry(parent, name)
 
-    def _refuse_loop(self) -> None:
-        if self._loop is not None and self._loop.inside():
-            raise RuntimeError("the thread that serves the mount would wait for itself")
+    def _invalidate_inode(self, inode: int) -> None:
+        self._fuse.invalidate_inode(inode, False)
 
-    def _notify(self, notices: Iterable[Callable[[], object]], *, missing_ok: bool) -> None:
-        self._refuse_loop()
-        with self._lock:
-            if not self._serving:
-                raise OSError(errno.ENOTCONN, f"{self.target}: not served")
-            self._notices += 1
-        try:
-            for notice in notices:
-                try:
-                    notice()
-                except FileNotFoundError:
-                    if not missing_ok:
-                        raise
-        finally:
-            with self._lock:
-                self._notices -= 1
+    def _store(self, inode: int, offset: int, data: memoryview) -> None:
+        self._fuse.notify_store(inode, offset, data)
 
 
 class _Requests:
@@ -186,7 +133,7 @@ class _Requests:
 
     def init(self) -> None:
         # The kernel takes the smaller of its own value and the answer to this request, so its own is raised when the answer has been sent.
-        poll_loop.current_loop().call_later(0, lambda: self._backend.set_read_ahead(self._options))
+        poll_loop.current_loop().call_later(0, lambda: self._backend.set_up(self._options))
 
     def interrupt(self, request: int) -> None:
         if (found := self._reads.get(request)) is None:
@@ -196,7 +143,7 @@ class _Requests:
             task.resume(InterruptedError(errno.EINTR, "the reader got a signal"))
         else:
             # The kernel announces the first signal only.
-            poll_loop.current_loop().call_later(_KILL_SECONDS, lambda: self.interrupt(request))
+            poll_loop.current_loop().call_later(KILL_SECONDS, lambda: self.interrupt(request))
 
     def _call(self, what: str, operation: Callable[..., Any], *args: Any) -> Any:
         self.counts[what] += 1
@@ -205,13 +152,13 @@ class _Requests:
         except Exception as e:
             raise self._error(answer_errno(f"{self._backend.target}: {what}", e)) from None
 
-    def _attributes(self, attr: Attr | None, valid: float = _FOREVER) -> Any:
+    def _attributes(self, attr: Attr | None, valid: float = FOREVER) -> Any:
         a = self._fuse.EntryAttributes()
-        a.entry_timeout = min(valid, _FOREVER)
+        a.entry_timeout = min(valid, FOREVER)
         if attr is None:
             return a
         a.st_ino, a.st_mode, a.st_nlink, a.st_uid, a.st_gid = attr.inode, attr.mode, attr.nlink, attr.uid, attr.gid
-        a.st_size, a.st_blocks, a.attr_timeout = attr.size, attr.blocks, min(attr.valid, _FOREVER)
+        a.st_size, a.st_blocks, a.attr_timeout = attr.size, attr.blocks, min(attr.valid, FOREVER)
         a.st_atime_ns = a.st_mtime_ns = attr.mtime_ns
         a.st_ctime_ns = attr.ctime_ns or attr.mtime_ns
         return a

@@ -1,0 +1,54 @@
+"""A look at mount points of hosts: whether the mount of a job has gone there, or another client uses it too."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from monarch.actor import Actor, MonarchError, endpoint
+from monarch.fs._kernel.mount_table import mount_row
+
+if TYPE_CHECKING:
+    from monarch.actor import HostMesh
+
+# For the answers, beyond the time to wait.
+_ANSWER_SECONDS = 10.0
+
+
+class MountLook(Actor):
+    """Looks at the mounts of its host."""
+
+    @endpoint
+    def staying(self, target: str, seconds: float) -> str | None:
+        """The name of the host where a mount of Monarch is at the path after `seconds`; None once there is none."""
+        end = time.monotonic() + seconds
+        changed = select.poll()
+        with open("/proc/self/mounts") as f:
+            changed.register(f, select.POLLPRI)
+            while True:
+                row = mount_row(target)
+                if row is None or row.kind != "fuse.monarch":
+                    return None
+                if time.monotonic() >= end:
+                    return os.uname().nodename
+                changed.poll(max(end - time.monotonic(), 0.0) * 1000)
+
+
+def still_mounted(hosts: Mapping[str, HostMesh], target: str, seconds: float) -> str:
+    """A line for each host that has a mount at the path after `seconds`, or that does not answer; "" for none."""
+    lines: list[str] = []
+    looks = {name: mesh.spawn_procs(name="mount_look") for name, mesh in hosts.items()}
+    asked = {name: procs.spawn("mount_look", MountLook).staying.call(target, seconds) for name, procs in looks.items()}
+    for name, future in asked.items():
+        try:
+            for point, host in future.get(seconds + _ANSWER_SECONDS).items():
+                if host is not None:
+                    lines.append(f"{target} is still mounted on {name}[{point.rank}] ({host}): another client uses it")
+        except (MonarchError, TimeoutError) as e:
+            lines.append(f"{target} may still be mounted on hosts of {name}: {str(e).splitlines()[0]}")
+    for procs in looks.values():
+        procs.stop()
+    return "\n".join(lines)

@@ -1,0 +1,169 @@
+"""Large contents, which the other side reads from memory by itself (`monarch.rdma`).
+
+An answer carries the handle of the memory in the place of the content. That costs less than half of the processor time of an answer with
+the content, is done by the device where both hosts have one, and a content that several children ask for is in memory once. The last
+contents stay offered; a handle of an earlier one is of no use, and the chunk is asked for again, with its content.
+
+What cannot be offered is sent: where no path of `monarch.rdma` is allowed, or the process ends.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from monarch.actor import MonarchError
+from monarch.extension import when_done
+from monarch.fs._tree.node import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from monarch.rdma import RDMABuffer
+
+# Seconds that a content stays offered at most: nothing asks for it any more, or its reader has ended.
+_LEASE_SECONDS = 120.0
+# More reads at once are no faster, and the first one ends later.
+_READS = 8
+_SPARE_BUFFERS = 16
+
+
+class Offers:
+    """Offers the last `most` contents; thread safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._offered: OrderedDict[bytes, tuple[RDMABuffer, bytes]] = OrderedDict()
+        # Why nothing can be offered.
+        self._refused = False
+
+    def handle(self, id: bytes) -> bytes | None:
+        """The handle of a content that is offered."""
+        with self._lock:
+            found = self._offered.get(id)
+            if found is None:
+                return None
+            self._offered.move_to_end(id)
+            return found[1]
+
+    def offer(self, id: bytes, content: bytes) -> bytes | None:
+        """The handle of the content, for any process of the job; None where it has to be sent."""
+        if self._refused:
+            return None
+        from monarch.rdma import RDMABuffer
+
+        try:
+            buffer = RDMABuffer(memoryview(content), lease=_LEASE_SECONDS)
+            packed = buffer.to_bytes()
+        except (MonarchError, RuntimeError, OSError):
+            self._refused = True
+            return None
+        with self._lock:
+            ended = [self._offered.pop(id)] if id in self._offered else []
+            self._offered[id] = buffer, packed
+            while len(self._offered) > self._most:
+                ended.append(self._offered.popitem(last=False)[1])
+        self._end(ended)
+        return packed
+
+    def close(self) -> None:
+        with self._lock:
+            self._refused = True
+            ended, self._offered = list(self._offered.values()), OrderedDict()
+        self._end(ended)
+
+    def _end(self, ended: list[tuple[RDMABuffer, bytes]]) -> None:
+        """Copies that run are completed."""
+        for buffer, _ in ended:
+            with suppress(MonarchError, RuntimeError, OSError):
+                buffer.drop()
+
+
+class _Read(NamedTuple):
+    owner: Hashable
+    handle: bytes
+    size: int
+    then: Callable[[memoryview | None], object]
+
+
+class Puller:
+    """Reads contents that others offer, some of each process at a time; thread safe.
+
+    A process that is stopped keeps its own reads waiting, and those of no other.
+    """
+
+    def __init__(self) -> None:
+        # Of the process of the service: files travel by streams where there is no device, and no user has chosen buffers.
+        warnings.filterwarnings("ignore", "no RDMA device is used")
+        self._lock = threading.Lock()
+        self._waiting: dict[Hashable, deque[_Read]] = {}
+        self._running: Counter[Hashable] = Counter()
+        self._beginning: set[Hashable] = set()
+        self._spare: list[bytearray] = []
+
+    def read(self, owner: Hashable, handle: bytes, size: int, then: Callable[[memoryview | None], object], *, urgent: bool = False) -> None:
+        """`then` gets the content, on any thread, or None where it cannot be read. Its bytes are not verified. Urgent ones go first."""
+        with self._lock:
+            waiting = self._waiting.setdefault(owner, deque())
+            (waiting.appendleft if urgent else waiting.append)(_Read(owner, handle, size, then))
+        self._begin(owner)
+
+    def give_back(self, content: memoryview) -> None:
+        """The content is of no use any more: its memory is for the next one."""
+        whole = content.obj
+        content.release()
+        with self._lock:
+            if isinstance(whole, bytearray) and len(whole) == PIECE_BYTES and len(self._spare) < _SPARE_BUFFERS:
+                self._spare.append(whole)
+
+    def _begin(self, owner: Hashable) -> None:
+        """Begins what may begin. One thread at a time does so: a read that ends at once begins the next one by this loop, not below it."""
+        with self._lock:
+            if owner in self._beginning:
+                return
+            self._beginning.add(owner)
+        while True:
+            with self._lock:
+                waiting = self._waiting.get(owner)
+                if not waiting or self._running[owner] >= _READS:
+                    if not waiting:
+                        self._waiting.pop(owner, None)
+                    self._beginning.discard(owner)
+                    return
+                read = waiting.popleft()
+                self._running[owner] += 1
+                whole = self._spare.pop() if self._spare and read.size <= PIECE_BYTES else bytearray(max(read.size, PIECE_BYTES))
+            self._start(read, memoryview(whole)[: read.size])
+
+    def _start(self, read: _Read, content: memoryview) -> None:
+        from monarch.rdma import RDMABuffer
+
+        try:
+            buffer = RDMABuffer.from_bytes(read.handle)
+            if buffer.size() != len(content):
+                raise ValueError(f"a handle of {buffer.size()} bytes")
+            copied = buffer.read_into(content)
+        except (MonarchError, ValueError, RuntimeError, OSError):
+            self._ended(read, None)
+            return
+
+        def ended(_: object) -> None:
+            try:
+                copied.get(timeout=0)
+            except Exception:
+                self._ended(read, None)
+            else:
+                self._ended(read, content)
+
+        when_done(copied, ended)
+
+    def _ended(self, read: _Read, content: memoryview | None) -> None:
+        with self._lock:
+            self._running[read.owner] -= 1
+            if not self._running[read.owner]:
+                del self._running[read.owner]
+        read.then(content)
+        self._begin(read.owner)

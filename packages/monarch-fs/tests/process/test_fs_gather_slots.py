@@ -1,0 +1,119 @@
+"""Slots that the bridge of a gather mount reads by itself, and what it does where it cannot."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from monarch.fs._daemon.socket_messages import Channel
+from monarch.fs._gather.bridge import Bridge
+from monarch.fs._gather.bridge_request import BridgeRequest, Point
+from monarch.fs._gather.file_server import LARGEST_READ, FileServer
+from monarch.fs._gather.host_request import Body, answer, decode, encode
+from monarch.fs._gather.slots import SLOTS, SMALLEST, Slots, read_slot
+from monarch.fs._relay.peer import Peer
+
+
+@pytest.fixture
+def slots() -> Iterator[Slots]:
+    found = Slots()
+    yield found
+    found.close()
+
+
+def read(handle: bytes, size: object) -> bytes | None:
+    done = threading.Event()
+    found: list[memoryview | None] = []
+
+    def then(data: memoryview | None) -> None:
+        found.append(data)
+        done.set()
+
+    read_slot(handle, size, then)
+    assert done.wait(20)
+    return None if found[0] is None else bytes(found[0])
+
+
+def test_bytes_of_a_slot_are_read(slots: Slots) -> None:
+    first, second = os.urandom(LARGEST_READ), os.urandom(SMALLEST)
+    handle = slots.put(0, first)
+    assert handle is not None and read(handle, len(first)) == first
+    # The slot has other bytes, and the same handle.
+    assert slots.put(0, second) == handle and read(handle, len(second)) == second
+
+
+def test_small_reads_and_unknown_slots_are_answered_with_bytes(slots: Slots) -> None:
+    assert slots.put(0, b"x" * (SMALLEST - 1)) is None
+    for slot in (-1, SLOTS, 1 << 40):
+        assert slots.put(slot, b"x" * SMALLEST) is None
+
+
+def test_slot_that_has_ended_is_not_read(slots: Slots) -> None:
+    handle = slots.put(1, b"x" * SMALLEST)
+    assert handle is not None
+    slots.close()
+    assert read(handle, SMALLEST) is None and slots.put(1, b"x" * SMALLEST) is None
+    for wrong in (b"", b"no handle", handle[:-1]):
+        assert read(wrong, SMALLEST) is None
+    for size in (0, -1, LARGEST_READ + 1, 1 << 62, None, "1", 1.0):
+        assert read(handle, size) is None
+
+
+def test_answer_names_its_slot(slots: Slots, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"y" * SMALLEST)
+    server = FileServer(str(tmp_path), lambda _: None)
+    try:
+        attr = server.attr(b"large")
+        body: Body = {"op": "read", "path": "large", "file": attr.identity, "offset": 0, "size": LARGEST_READ}
+        assert decode(answer(server, body, slots)).blob == b"y" * SMALLEST
+        found = decode(answer(server, body | {"slot": 2}, slots))
+        assert found.body["size"] == SMALLEST and read(found.blob, SMALLEST) == b"y" * SMALLEST
+        # A file that has shrunk has few bytes left: they are in the answer.
+        os.truncate(tmp_path / "large", 3)
+        assert decode(answer(server, body | {"slot": 2}, slots)).blob == b"yyy"
+    finally:
+        server.close()
+
+
+def test_slot_that_cannot_be_read_is_asked_for_again_with_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = Peer(0, "", ())
+    bridge = Bridge(BridgeRequest("/m", [Point("a", "/r", peer)], peer, 1 << 20, False, 60.0))
+    ours, theirs = socket.socketpair()
+    bridge._channel = Channel(ours)
+    host = bridge._hosts[0]
+    sent: list[Body] = []
+
+    def ask(peer: Peer, body: bytes, then: object) -> None:
+        sent.append(decode(body).body)
+
+    def fail(handle: bytes, size: int, then: Callable[[None], object]) -> None:
+        then(None)
+
+    monkeypatch.setattr("monarch.fs._gather.bridge.ask_peer", ask)
+    monkeypatch.setattr("monarch.fs._gather.bridge.read_slot", fail)
+    bridge._take({"call": 7, "host": 0}, encode({"op": "read", "path": "f", "file": [1, 2], "offset": 0, "size": SMALLEST}))
+    slot = sent[0]["slot"]
+    assert slot not in host.slots and host.taken == {7: slot}
+    bridge._answered(host, host.epoch, 7, encode({"attr": [0] * 7, "size": SMALLEST}, b"handle"))
+    bridge._events.popleft()()
+    assert "slot" not in sent[1] and sent[1]["op"] == "read" and 7 in host.pending
+    # The host may write to the slot still.
+    assert slot not in host.slots
+    bridge._answered(host, host.epoch, 7, encode({"attr": [0] * 7}, b"z" * SMALLEST))
+    assert not host.pending and not host.taken
+    # An answer that is malformed is left to the server, which refuses it.
+    bridge._take({"call": 9, "host": 0}, encode({"op": "read", "path": "f", "file": [1, 2], "offset": 0, "size": SMALLEST}))
+    for malformed in (b"", b"\xff", b"[" * 100_000, b"[]"):
+        host.pending[9], host.taken[9] = (0.0, b""), 0
+        bridge._answered(host, host.epoch, 9, malformed)
+        assert 9 not in host.pending
+    # An answer for an earlier server is dropped: its calls have the numbers of others.
+    bridge._pulled(host, host.epoch, -1, 8, b"", 0, {"size": 1}, memoryview(b"z"))
+    theirs.close()
+    bridge._channel.close()
+    bridge._end_events()
