@@ -22,7 +22,7 @@ def install(folder: Path) -> str:
 
 
 class Lamp(KeptService):
-    """Its file has a line for each start; `fail` in the config raises, `slow` makes it wait for a file."""
+    """Its file has a line for each start; `fail` in the config raises, `procs` makes it start a process on each host."""
 
     def __init__(self) -> None:
         self.path = Path()
@@ -34,6 +34,10 @@ class Lamp(KeptService):
             raise ValueError("the bulb is broken")
         for mesh in hosts.values():
             mesh.initialized.get()
+            if config.get("procs"):
+                procs = mesh.spawn_procs()
+                procs.initialized.get()
+                procs.stop().get()
         self.path = Path(config["path"])
         self.starts += 1
         self.is_busy = config.get("busy", True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from monarch._core.config import entry_points
 from monarch.actor import Actor, Channel, Port, PortReceiver, endpoint
-from monarch.extension import Service
+from monarch.extension import Request, RequestError, Service, ask, member, places, reach, serve
 
 
 class Perch(Actor):
@@ -82,6 +82,51 @@ class Perch(Actor):
     @endpoint
     def fall(self) -> None:
         raise RuntimeError("fell off")
+
+
+class Asker(Perch):
+    """A service, or an actor of a proc, that others ask."""
+
+    def __init__(self, color: str = "green") -> None:
+        super().__init__(color)
+        serve("perch.echo", lambda request: bytes(reversed(request.body)))
+        serve("perch.never", self.keep)
+
+    @endpoint
+    def places(self) -> tuple[int, list[tuple[int, int]]]:
+        return int(member().proc), [(int(job), int(host)) for job, host in places()]
+
+    @endpoint
+    def ask(self, proc: int, there: list[tuple[int, int]]) -> bytes:
+        """Asks a process that it has no handle of."""
+        mine = dict(places())
+        job, host = next(place for place in there if place[0] in mine)
+        reach(proc, host, job)
+        return ask(proc, "perch.echo", b"abc").get(timeout=20)
+
+    def keep(self, request: Request) -> None:
+        request.defer()
+        self.kept = request
+
+    @endpoint
+    def wait_for(self, proc: int, there: list[tuple[int, int]]) -> None:
+        """Asks what is never answered, by way of the job that both serve since last."""
+        mine = dict(places())
+        job, host = next(place for place in reversed(there) if place[0] in mine)
+        reach(proc, host, job)
+        self.waiting = ask(proc, "perch.never", b"")
+
+    @endpoint
+    def outcome(self) -> str:
+        try:
+            return repr(self.waiting.get(timeout=20))
+        except RequestError as e:
+            return f"{e.code}: {e.end.describe() if e.end else e}"
+
+    @endpoint
+    def ask_on(self, proc: int, host: int) -> bytes:
+        reach(proc, host)
+        return ask(proc, "perch.echo", b"abc").get(timeout=20)
 
 
 def declare(name: str, service: Any = None, **options: Any) -> str:

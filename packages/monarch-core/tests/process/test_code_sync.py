@@ -12,10 +12,12 @@ import pytest
 from worker_processes import Workers
 from workspace_hosts import OtherHosts, Reader
 
+from monarch._core.config import entry_points
 from monarch._core.process.current import current_process
 from monarch._core.sync import path as workspace_path
 from monarch._core.sync import sync as workspace_sync
 from monarch.actor import ActorError, SupervisionError, Workspace, attach_to_workers, endpoint, this_host
+from monarch.extension import promise
 
 
 @pytest.fixture(autouse=True)
@@ -404,9 +406,80 @@ def test_nothing_to_do(source, capfd):
     assert capfd.readouterr().out == ""
 
 
+@pytest.fixture
+def environment(tmp_path):
+    made = tmp_path / "env"
+    (made / "conda-meta").mkdir(parents=True)
+    return made
+
+
+def provide(monkeypatch, value):
+    """Stands for the entry point of a wheel; None: no wheel has it."""
+    found = value and entry_points.LoadedEntry("monarch.mesh", "push_environment", "files 1.0", "files:push", value)
+    monkeypatch.setitem(entry_points._known, ("monarch.mesh", "push_environment"), found)
+
+
+def test_environment_is_pushed_to_the_workspace_of_each_host(hosts, source, environment, monkeypatch, capfd):
+    write(source, code_sync_env="X = 1")
+    calls = []
+
+    def push(mesh, path, targets):
+        calls.append((mesh, path, targets))
+        done = promise("the environment")
+        done.set_result((7, 2048))
+        return done.future
+
+    provide(monkeypatch, push)
+    places = [str(directory / ".environment") for directory in hosts.directories]
+    for workspace, lines in ((Workspace({source: "code"}, env=environment), 2), (Workspace(None, env=environment), 1)):
+        asyncio.run(workspace_sync.sync_workspace(hosts, workspace, True, False))
+        assert calls.pop() == (hosts, str(environment), places) and not calls
+        shown = capfd.readouterr().out.splitlines()
+        assert len(shown) == lines and shown[-1].startswith(
+            f"environment {environment} -> .environment: 7 files written, 2.0 KiB to 3 hosts"
+        )
+    assert trees(hosts)[0] == {"code_sync_env.py": b"X = 1"}
+
+
+def test_environment_that_cannot_be_pushed_fails_the_sync(hosts, environment, monkeypatch):
+    def push(mesh, path, targets):
+        done = promise("the environment")
+        done.set_exception(OSError(28, "no space", targets[1]))
+        return done.future
+
+    provide(monkeypatch, push)
+    with pytest.raises(OSError, match="no space"):
+        asyncio.run(workspace_sync.sync_workspace(hosts, Workspace(None, env=environment), True, False))
+
+
+@pytest.mark.parametrize("file", ["pyvenv.cfg", "conda-meta/python-3.10.13-h955ad1f_0.json"])
+def test_environment_of_another_python_is_refused_before_anything_is_sent(hosts, source, environment, monkeypatch, capfd, file):
+    provide(monkeypatch, pytest.fail)
+    (environment / file).write_text("home = /usr/bin\nversion = 3.10.13\n" if file == "pyvenv.cfg" else "{}")
+    own = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    with pytest.raises(ValueError, match=f"^{environment} is an environment of Python 3.10, and procs are of the client's Python {own}"):
+        asyncio.run(workspace_sync.sync_workspace(hosts, Workspace({source: "code"}, env=environment), True, False))
+    assert capfd.readouterr().out == "" and not any((directory / "code").exists() for directory in hosts.directories)
+
+
+def test_environment_misuse(source, environment, monkeypatch):
+    workspace = Workspace({source: "code"}, env=environment)
+    provide(monkeypatch, None)
+    with pytest.raises(NotImplementedError, match=r"sync_workspace\(conda=True\) needs .*monarch-fs"):
+        asyncio.run(this_host().sync_workspace(workspace, conda=True))
+    provide(monkeypatch, "no function")
+    with pytest.raises(NotImplementedError, match="files 1.0: entry point 'push_environment' .* not a function"):
+        asyncio.run(this_host().sync_workspace(workspace, conda=True))
+    provide(monkeypatch, pytest.fail)
+    with pytest.raises(ValueError, match="is no environment"):
+        asyncio.run(this_host().sync_workspace(Workspace(None, env=source), conda=True))
+    # Nothing to copy on the client's own host.
+    asyncio.run(this_host().sync_workspace(workspace, conda=True))
+    with pytest.raises(ValueError, match="the client's own host has no workspace"):
+        this_host().with_python_executable("$WORKSPACE_DIR/.environment/bin/python").spawn_procs()
+
+
 def test_misuse(source):
-    with pytest.raises(NotImplementedError, match="monarch-fs"):
-        asyncio.run(this_host().sync_workspace(Workspace({source: "code"}), conda=True))
     with pytest.raises(TypeError, match="takes a Workspace, not str"):
         asyncio.run(this_host().sync_workspace(str(source)))
     with pytest.raises(NotADirectoryError, match="nowhere"):

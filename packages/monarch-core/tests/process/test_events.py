@@ -359,3 +359,79 @@ print(max(len(batch.events) for batch in batches))
         env={**RECORDER, "MONARCH_FLIGHT_RECORDER_EVENTS": "32768"},
     )
     assert lines(done.stdout) == ["10000 10000 7 0", "10000"]
+
+
+def test_an_observer_that_comes_late_is_introduced_to_what_is_there():
+    done = run(
+        ACTORS
+        + """
+procs = this_host().spawn_procs({"gpus": 2}, name="early")
+worker = procs.spawn("worker", Worker)
+worker.step.call(1).get()
+gone = procs.spawn("gone", Worker)
+gone.step.call(1).get()
+gone.stop().get()
+seen = []
+observation = events.observe(lambda batch: seen.extend((event.name, event.fields) for event in batch.events))
+while sum(name == "actor.start" and "worker" in fields["actor"] for name, fields in seen) < 2:
+    observation.look()
+worker.step.call(2).get()
+observation.look()
+observation.stop()
+meshes = {fields["mesh"]: fields for name, fields in seen if name == "mesh.made"}
+starts = {fields["id"]: fields for name, fields in seen if name == "proc.start" and fields["mesh"] != "client"}
+made = {fields["name"]: (fields["class"].rpartition(".")[2], fields["shape"], fields["age"] > 0) for fields in meshes.values()}
+print(made["early"], made["worker"], "gone" in made)
+print(meshes[next(m for m in meshes if meshes[m]["name"] == "worker")]["parent"] in starts)
+print(sorted(fields["rank"] for name, fields in seen if name == "proc.start" and fields["mesh"].startswith("early-")))
+lines = [fields for name, fields in seen if name == "call.done" and fields["targets"] == 2]
+print(lines[-1]["failed"], lines[-1]["stream"])
+sys.stdout.flush()
+os._exit(0)
+"""
+    )
+    assert lines(done.stdout) == [
+        "('', '{\"gpus\": 2}', True) ('Worker', '{\"gpus\": 2}', True) False",
+        "True",
+        "[0, 1]",
+        "0 0",
+    ]
+
+
+def test_lines_and_records_of_logging_are_events_of_agent_and_process():
+    done = run(
+        ACTORS
+        + """
+import logging
+
+class Talker(Actor):
+    @endpoint
+    def talk(self) -> None:
+        print("to stdout")
+        print("to stderr", file=sys.stderr)
+        logging.getLogger("talker").error("no %s", "way")
+
+seen = []
+observation = events.observe(lambda batch: seen.extend((event.name, event.fields) for event in batch.events))
+talker = this_host().spawn_procs(name="talkers").spawn("talker", Talker)
+talker.talk.call_one().get()
+while sum(name == "output.line" for name, _ in seen) < 3:
+    observation.look()
+observation.stop()
+printed = [(fields["stream"], fields["line"]) for name, fields in seen if name == "output.line"]
+print("printed", sorted(line for line in printed if line[1].startswith("to ")))
+(record,) = [fields for name, fields in seen if name == "log.record" and fields["logger"] == "talker"]
+print("record", record["level"], record["line"], record["actor"] > 0)
+received = [fields["method"] for name, fields in seen if name == "message.received"]
+print("received", received)
+sys.stdout.flush()
+os._exit(0)
+"""
+    )
+    shown = [line for line in lines(done.stdout) if line.startswith(("printed", "record", "received"))]
+    assert shown == [
+        "printed [('stderr', 'to stderr'), ('stdout', 'to stdout')]",
+        "record 40 no way True",
+        # From the first message on, as the proc was spawned below an observer.
+        "received ['__init__', 'talk']",
+    ]

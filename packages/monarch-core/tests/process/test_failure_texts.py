@@ -42,6 +42,7 @@ def hint(code: str) -> str:
 # Of what the script itself owns, and of a process that was killed.
 BY_ROOT = f"  hint: {error_table.UNHANDLED_BY_ROOT}"
 KILLED = f"  hint: {error_table.KILLED}"
+EXITED = f"  hint: {error_table.EXITED}"
 
 
 def traceback(function: str, line: str, error: str) -> list[str]:
@@ -184,7 +185,7 @@ def test_killed_process_and_its_last_output(faults):
     pids = pids_of(handle)
     assert said(lambda: handle.slice(gpus=0).exit_process.call_one().get()) == [
         "Endpoint call error.exit_process() failed, " + report(display("error", 0), f"{PROC} exited with non-zero code 7", pids[0]),
-        hint("exit_code"),
+        EXITED,
     ]
     assert said(lambda: handle.slice(gpus=1).talk.call_one(25).get()) == [
         "Endpoint call error.talk() failed, " + report(display("error", 1), f"{PROC} failed: Killed(sig=9)", pids[1], " SIGKILL"),
@@ -435,6 +436,17 @@ def test_program_that_is_not_there():
         "    last output:",
         "      cannot run /no/such/program: No such file or directory",
         hint("procs_not_started"),
+    ]
+
+
+def test_interpreter_that_is_not_there(faults):
+    """Nothing of the user's has run, so no hint names `os._exit`."""
+    actor = this_host().with_python_executable("/no/such/python").spawn_procs().spawn("error", Error)
+    text = said(lambda: actor.leave.call_one().get())
+    assert text[-3:] == [
+        "  last output:",
+        "    cannot run /no/such/python: No such file or directory",
+        f"  hint: {error_table.NOT_RUN}",
     ]
 
 

@@ -198,7 +198,9 @@ main = threading.get_ident()
 @returns_future
 async def body():
     try:
-        if "inside" in sys.argv:
+        if "taken" in sys.argv:  # by this thread, so that it interrupts no system call of the main thread
+            asyncio.get_running_loop().call_later(0.3, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+        elif "inside" in sys.argv:
             signal.pthread_kill(main, signal.SIGINT)
         else:
             asyncio.get_running_loop().call_soon(signal.pthread_kill, main, signal.SIGINT)
@@ -241,12 +243,46 @@ print(after().get())
 @pytest.mark.parametrize(
     ("where", "handler"),
     # A loop of asyncio takes the first interrupt for itself: `get()` beside it is interrupted by a handler of the program's own.
-    [("inside", "own"), ("inside", "default"), ("loop", "own"), ("loop", "default"), ("beside", "own")],
+    [("inside", "own"), ("inside", "default"), ("loop", "own"), ("loop", "default"), ("beside", "own"), ("beside taken", "own")],
 )
 def test_interrupted_get_gives_cancelled_error(where: str, handler: str, then: str):
-    command = [sys.executable, "-c", INTERRUPTED, where, handler, then]
+    command = [sys.executable, "-c", INTERRUPTED, *where.split(), handler, then]
     done = subprocess.run(command, capture_output=True, text=True, timeout=25)
     assert (done.returncode, done.stdout) == (0, "interrupted\ncancelled\ncancelled\nusable\n"), done.stderr
+
+
+WAITING = """
+import asyncio, signal, threading
+from monarch.actor import returns_future
+
+begun = threading.Event()
+end = threading.Event()
+
+@returns_future
+async def body():
+    # This thread takes the signal, so that it interrupts no system call of the main thread.
+    asyncio.get_running_loop().call_later(0.3, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGINT))
+    begun.set()
+    await asyncio.to_thread(end.wait)
+    return "for the other"
+
+future = body()
+other = threading.Thread(target=future.get)
+other.start()
+begun.wait()
+try:
+    future.get(timeout=20)
+except KeyboardInterrupt:
+    print("interrupted")
+end.set()
+other.join()
+print(future.get())
+"""
+
+
+def test_who_waits_for_another_observer_can_be_interrupted():
+    done = subprocess.run([sys.executable, "-c", WAITING], capture_output=True, text=True, timeout=25)
+    assert (done.returncode, done.stdout) == (0, "interrupted\nfor the other\n"), done.stderr
 
 
 def test_body_has_the_context_of_the_caller():

@@ -11,58 +11,13 @@ from typing import Any
 
 import pytest
 from fresh_script import wait_for_end
-from service_actors import Perch, declare
+from service_actors import Asker, declare
 from worker_processes import Workers
 
-from monarch.actor import ActorError, HostMesh, endpoint, this_host
-from monarch.extension import Request, RequestError, ServiceError, ask, member, places, reach, serve, service
+from monarch.actor import ActorError, HostMesh, this_host
+from monarch.extension import ServiceError, reach, service
 
 HERE = str(Path(__file__).parent)
-
-
-class Asker(Perch):
-    """A service, or an actor of a proc, that others ask."""
-
-    def __init__(self, color: str = "green") -> None:
-        super().__init__(color)
-        serve("perch.echo", lambda request: bytes(reversed(request.body)))
-        serve("perch.never", self.keep)
-
-    @endpoint
-    def places(self) -> tuple[int, list[tuple[int, int]]]:
-        return int(member().proc), [(int(job), int(host)) for job, host in places()]
-
-    @endpoint
-    def ask(self, proc: int, there: list[tuple[int, int]]) -> bytes:
-        """Asks a process that it has no handle of."""
-        mine = dict(places())
-        job, host = next(place for place in there if place[0] in mine)
-        reach(proc, host, job)
-        return ask(proc, "perch.echo", b"abc").get(timeout=20)
-
-    def keep(self, request: Request) -> None:
-        request.defer()
-        self.kept = request
-
-    @endpoint
-    def wait_for(self, proc: int, there: list[tuple[int, int]]) -> None:
-        """Asks what is never answered, by way of the job that both serve since last."""
-        mine = dict(places())
-        job, host = next(place for place in reversed(there) if place[0] in mine)
-        reach(proc, host, job)
-        self.waiting = ask(proc, "perch.never", b"")
-
-    @endpoint
-    def outcome(self) -> str:
-        try:
-            return repr(self.waiting.get(timeout=20))
-        except RequestError as e:
-            return f"{e.code}: {e.end.describe() if e.end else e}"
-
-    @endpoint
-    def ask_on(self, proc: int, host: int) -> bytes:
-        reach(proc, host)
-        return ask(proc, "perch.echo", b"abc").get(timeout=20)
 
 
 @pytest.fixture(scope="module", params=["unix", "tls"])
@@ -102,8 +57,7 @@ OTHER = """
 import sys, os
 from monarch.actor import attach_to_workers
 from monarch.extension import service
-from service_actors import declare
-from test_service_hosts import Asker
+from service_actors import Asker, declare
 secret = {"secret": sys.argv[1]} if sys.argv[1] else {}
 hosts = attach_to_workers(workers=sys.argv[2:], **secret)
 found = service(hosts, declare("kept", Asker, shared=True))
@@ -174,8 +128,7 @@ INTRODUCES = """
 import os, sys
 from monarch.actor import attach_to_workers
 from monarch.extension import service
-from service_actors import declare
-from test_service_hosts import Asker
+from service_actors import Asker, declare
 secret = {"secret": sys.argv[2]} if sys.argv[2] else {}
 found = service(attach_to_workers(workers=sys.argv[3:], **secret), declare("neighbours", Asker, shared=True))
 first, second = (found.slice(hosts=rank) for rank in range(2))

@@ -15,7 +15,9 @@ from fresh_script import run
 from hostile_peers import OURS, PYTHON, RELEASE, VERSION, WELCOME, frame, release, server, speaks, varint
 from worker_processes import Workers
 
-from monarch.actor import BootstrapCommand, SpawnError, VersionMismatch, attach_to_workers, this_host
+import monarch.actor
+from monarch._core.errors.table import NOT_RUN
+from monarch.actor import Actor, BootstrapCommand, SpawnError, SupervisionError, VersionMismatch, attach_to_workers, endpoint, this_host
 from monarch.config import configured
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*without encryption")
@@ -31,6 +33,12 @@ sys.version_info = real
 """
 THEIRS = f"{RELEASE} (protocol {VERSION}, Python 3.99)"
 WHY = f"version {THEIRS} at the other end, {OURS} here"
+
+
+class Nothing(Actor):
+    @endpoint
+    def look(self) -> None:
+        """Does nothing."""
 
 
 @pytest.fixture
@@ -97,6 +105,21 @@ def test_proc_of_other_python_does_not_start():
     with pytest.raises(SpawnError) as failed:
         procs.initialized.get()
     assert f"{sys.executable} is Python 3.99, its spawner runs Python {PYTHON}, and" in str(failed.value)
+
+
+def test_interpreter_of_other_python_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It ends before it loads the native module, which another version may be unable to, and no hint names `os._exit`."""
+    monkeypatch.setattr(monarch.actor, "unhandled_fault_hook", lambda failure: None)
+    fake = "import sys; sys.version_info = (3, 99, 0, 'final', 0); sys.modules['monarch._core._native'] = None; exec(sys.argv[2])"
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{fake}" "$@"\n')
+    program.chmod(0o755)
+    actor = this_host().with_python_executable(str(program)).spawn_procs().spawn("none", Nothing)
+    with pytest.raises(SupervisionError) as failed:
+        actor.look.call_one().get()
+    text = str(failed.value)
+    assert f"is Python 3.99, its spawner runs Python {PYTHON}, and" in text and "Traceback" not in text
+    assert text.endswith(f"hint: {NOT_RUN}")
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,20 @@ def test_digests_of_pieces_and_of_the_whole(tmp_path: Path) -> None:
     assert running.digest() == whole.digests
 
 
+def test_extended_attributes_are_announced(tmp_path: Path) -> None:
+    plain, tagged = tmp_path / "plain", tmp_path / "tagged"
+    plain.write_text("text")
+    tagged.write_text("text")
+    try:
+        os.setxattr(tagged, "user.tag", b"value")
+    except OSError as e:
+        pytest.skip(f"{tmp_path} takes no extended attributes: {e.strerror}")
+    of_plain, of_tagged = digest_files([os.fsencode(plain), os.fsencode(tagged)])
+    assert isinstance(of_plain, FileDigest) and isinstance(of_tagged, FileDigest)
+    assert of_tagged.has_xattrs
+    assert of_plain.has_xattrs == bool(os.listxattr(plain))
+
+
 def test_digest_is_blake3() -> None:
     # The first of the test vectors that the authors of BLAKE3 publish: no input.
     assert blake3(b"").hex() == "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"

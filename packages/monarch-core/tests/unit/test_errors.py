@@ -147,10 +147,16 @@ def test_report_first_line(kind):
     lines = failure(reason=reason).report().split("\n")
     place = "(pid 77 on h1)" + (" SIGKILL" if reason.signal else "")
     assert lines[0] == f"The actor {WORK} and all its descendants have failed: {text} {place}"
-    # The owner is the script, and the signal SIGKILL.
-    hints = {"raised": error_table.UNHANDLED_BY_ROOT, "signal": error_table.KILLED}
+    # The owner is the script, the signal SIGKILL, the code 3.
+    hints = {"raised": error_table.UNHANDLED_BY_ROOT, "signal": error_table.KILLED, "exit_code": error_table.EXITED}
     assert lines[-1] == f"  hint: {hints.get(kind, ROWS[kind].hint)}"
     assert re.match(ACTOR_FAILED, lines[0])
+
+
+@pytest.mark.parametrize("code", error_table.NOT_RUN_CODES)
+def test_report_of_a_program_that_was_not_run_names_it(code: int):
+    report = failure(reason=ExitReason("exit_code", code=code)).report()
+    assert report.split("\n")[-1] == f"  hint: {error_table.NOT_RUN}" and "os._exit" not in report
 
 
 def test_report_of_a_stopped_mesh():

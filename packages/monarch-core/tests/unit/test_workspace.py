@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
 
+from monarch._core.sync.workspace import environment_of
 from monarch.actor import Workspace
 
 
@@ -37,9 +39,39 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Workspace().env is None
 
 
+def test_environment_to_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named, conda, venv = (tmp_path / name for name in ("named", "conda", "venv"))
+    for folder, sign in ((named, "conda-meta"), (conda, "conda-meta"), (venv, "pyvenv.cfg")):
+        (folder / sign).mkdir(parents=True)
+    monkeypatch.setattr(sys, "prefix", str(venv))
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    monkeypatch.setenv("CONDA_PREFIX", str(conda))
+    assert environment_of(Workspace(env=named)) == str(named)
+    assert environment_of(Workspace()) == environment_of(Workspace(env=None)) == str(conda)
+    monkeypatch.delenv("CONDA_PREFIX")
+    assert environment_of(Workspace()) == str(venv)
+    monkeypatch.setattr(sys, "prefix", "/usr")
+    with pytest.raises(ValueError, match="the workspace has no env, CONDA_PREFIX is not set, and .* is the interpreter of no venv"):
+        environment_of(Workspace())
+    with pytest.raises(ValueError, match=f"{tmp_path} is no environment: neither a folder conda-meta nor a file pyvenv.cfg"):
+        environment_of(Workspace(env=tmp_path))
+
+
 @pytest.mark.parametrize(
     "dirs",
-    [[""], {"": "a"}, {"a": ""}, {"a": "."}, {"a": "/a"}, {"a": "../a"}, {"a": "b/../../c"}, {"a": ".monarch"}, {"a": "b\0"}, ["/"]],
+    [
+        [""],
+        {"": "a"},
+        {"a": ""},
+        {"a": "."},
+        {"a": "/a"},
+        {"a": "../a"},
+        {"a": "b/../../c"},
+        {"a": ".monarch"},
+        {"a": ".environment/b"},
+        {"a": "b\0"},
+        ["/"],
+    ],
 )
 def test_paths_that_make_no_sense(dirs: object) -> None:
     with pytest.raises(ValueError, match=r"path|directory below WORKSPACE_DIR"):

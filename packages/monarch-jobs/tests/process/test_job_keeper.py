@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from command import monarch
+from eventually import eventually
 from file_job import FileJob
 from kept_lamp import install
 
@@ -85,9 +86,32 @@ def test_killed_keeper_is_started_again(tmp_path: Path) -> None:
     keeper = keeper_of(job_load())
     assert keeper.status() is None and keeper.stop("lamp", "x") is False
     second = run_script(tmp_path / "lamp")
-    assert second["starts"] == 1 and second["pid"] != first["pid"]
+    # The keeper starts what the one before has left, and the script refreshes it.
+    assert second["starts"] == 2 and second["pid"] != first["pid"]
     assert monarch("kill")[0] == 0
     await_end(second["pid"])
+
+
+def test_services_of_a_killed_keeper_are_started_again(tmp_path: Path) -> None:
+    job = FileJob("alloc")
+    job.state(None)
+    keeper = keeper_of(job)
+    lamps = [tmp_path / f"lamp{number}" for number in range(2)]
+    pid = [keeper.serve("lamp", lamp.name, {"path": str(lamp)})["pid"] for lamp in lamps][0]
+    os.kill(pid, signal.SIGKILL)
+    await_end(pid)
+    try:
+        # No process runs it any more, and the next one does not start it.
+        assert keeper.stop("lamp", "lamp1") is False
+        assert keeper.status() is None
+        keeper.restore()
+        assert keeper.stop("lamp", "lamp0") is True
+        assert lamps[0].read_text().splitlines() == ["on 1 hosts", "on 1 hosts", "off"]
+        assert lamps[1].read_text().splitlines() == ["on 1 hosts"]
+        status = keeper.status()
+        assert status is not None and status.services == []
+    finally:
+        job.kill()
 
 
 def test_clients_at_once_start_one_keeper(tmp_path: Path) -> None:
@@ -182,3 +206,77 @@ def test_job_without_a_keeper() -> None:
     assert keeper_of(job).status() is None
     assert keeper_of(job).stop("lamp", "x") is False
     job.kill()
+
+
+def worker(job: ProcessJob, mesh: str) -> int:
+    return next(int(host.name.removeprefix("pid ")) for host in job.status().hosts if host.mesh == mesh)
+
+
+def await_loss(keeper: Keeper) -> None:
+    """Returns when the keeper has lost a host, which its log has."""
+    eventually("the keeper loses the host", lambda: "silent for" in Path(keeper.log).read_text(), seconds=20.0)
+
+
+def test_host_that_was_silent_is_served_by_a_keeper_that_follows(tmp_path: Path) -> None:
+    job = ProcessJob({"a": 1, "b": 1})
+    lamps = [tmp_path / "lamp0", tmp_path / "lamp1"]
+    try:
+        job.apply()
+        keeper = keeper_of(job)
+        first = [keeper.serve("lamp", lamp.name, {"path": str(lamp), "procs": True})["pid"] for lamp in lamps][0]
+        os.kill(worker(job, "b"), signal.SIGSTOP)
+        await_loss(keeper)
+        os.kill(worker(job, "b"), signal.SIGCONT)
+        second = keeper.serve("lamp", "lamp0", {"path": str(lamps[0]), "procs": True})["pid"]
+        assert second != first
+        # The services are not stopped, they are started by the keeper that follows; the request refreshes one of them.
+        assert lamps[0].read_text().splitlines() == ["on 1 a b", "on 1 a b", "on 2 a b"]
+        assert keeper.serve("lamp", "lamp1", {"path": str(lamps[1]), "procs": True}) == {"pid": second, "starts": 2}
+        await_end(first)
+    finally:
+        job.kill()
+
+
+def test_silent_host_is_named_and_the_keeper_stays(tmp_path: Path) -> None:
+    job = ProcessJob({"a": 1, "b": 1})
+    lamp = {"path": str(tmp_path / "lamp")}
+    try:
+        job.apply()
+        keeper = keeper_of(job)
+        first = keeper.serve("lamp", "x", {**lamp, "procs": True})["pid"]
+        frozen = worker(job, "b")
+        os.kill(frozen, signal.SIGSTOP)
+        await_loss(keeper)
+        with pytest.raises(KeeperError) as caught:
+            keeper.serve("lamp", "x", {**lamp, "procs": True})
+        lines = str(caught.value).splitlines()
+        assert lines[-2].startswith(f"  host b[0] (pid {frozen}) is lost: silent for ")
+        assert lines[-1] == "hint: a worker runs and does not answer: end it, then `monarch heal` (job.heal()) starts another"
+        # A service that does without the host goes on.
+        assert keeper.serve("lamp", "y", lamp)["pid"] == first
+        os.kill(frozen, signal.SIGKILL)
+        eventually("the worker is over", lambda: job.status().hosts[1].phase == "lost")
+        with pytest.raises(KeeperError, match=r"\n  host b\[0\] .*\nhint: `monarch heal` \(job.heal\(\)\) starts it again$"):
+            keeper.serve("lamp", "x", {**lamp, "procs": True})
+    finally:
+        job.kill()
+
+
+def test_heal_has_services_started_on_the_hosts_that_are_back(tmp_path: Path) -> None:
+    job = ProcessJob({"a": 1, "b": 1})
+    lamp = tmp_path / "lamp"
+    try:
+        job.state()
+        pid = keeper_of(job).serve("lamp", "x", {"path": str(lamp), "procs": True})["pid"]
+        job.heal()
+        os.killpg(worker(job, "b"), signal.SIGKILL)
+        eventually("the worker is over", lambda: job.status().hosts[1].phase == "lost")
+        assert [host.mesh for host in job.heal().replaced] == ["b"]
+        eventually("the service is started again", lambda: lamp.read_text().splitlines() == ["on 1 a b", "on 2 a b"], seconds=20.0)
+        status = keeper_of(job).status()
+        assert status is not None and status.pid == pid
+        # Nothing has changed since.
+        job.heal()
+        assert keeper_of(job).serve("lamp", "x", {"path": str(lamp), "procs": True})["starts"] == 3
+    finally:
+        job.kill()

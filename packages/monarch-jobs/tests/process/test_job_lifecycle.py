@@ -253,13 +253,10 @@ def test_settings_that_make_no_sense(monkeypatch: pytest.MonkeyPatch, variable: 
         FileJob("alloc").state()
 
 
-def test_what_other_wheels_bring_is_named() -> None:
+def test_what_other_wheels_bring_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monarch.job._job.features.is_missing", lambda name: True)
     job = FileJob("alloc")
     calls: list[tuple[Any, str]] = [
-        (
-            lambda: job.gather_mount("a", "b"),
-            "gather_mount needs a later version of monarch-fs: 0.1.0",
-        ),
         (lambda: job.profile(), "monarch-telemetry"),
         (lambda: job.telemetry_query_client(), "monarch-telemetry"),
     ]
@@ -271,6 +268,7 @@ def test_what_other_wheels_bring_is_named() -> None:
 @pytest.mark.parametrize("method", ["enable_telemetry", "enable_admin"])
 def test_job_runs_without_the_telemetry_wheel(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monarch.job._job.trait._warned", set[str]())
+    monkeypatch.setattr("monarch.job._job.features.is_missing", lambda name: True)
     job = FileJob("alloc")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

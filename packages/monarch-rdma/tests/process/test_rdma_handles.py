@@ -46,6 +46,22 @@ def test_a_pickled_handle_is_small():
     buffer.drop().get()
 
 
+def test_a_handle_travels_as_bytes():
+    source = memoryview(bytearray(b"weights" * 10))
+    buffer = RDMABuffer(source)
+    packed = buffer.to_bytes()
+    assert len(packed) <= 150
+    again, copy = RDMABuffer.from_bytes(packed), bytearray(70)
+    again.read_into(memoryview(copy)).get()
+    assert copy == source
+    for damaged in (b"", packed[:-20], b"handle", packed + b"\xff"):
+        with pytest.raises(RDMAAccessError, match="malformed handle|of another job"):
+            RDMABuffer.from_bytes(damaged)
+    with pytest.raises(RDMAAccessError, match="str, not bytes"):
+        RDMABuffer.from_bytes("handle")
+    buffer.drop().get()
+
+
 def test_another_job():
     data = pickle.dumps(RDMABuffer(memory()))
     code = """

@@ -285,12 +285,13 @@ pub fn now() -> u64 {
 // Texts come from users: what is no Unicode is replaced, and refused nowhere.
 
 #[pyfunction]
-pub fn proc_start(mesh: &Bound<'_, PyString>, rank: u64) {
-    ::events::proc_start(mesh.to_string_lossy().as_bytes(), rank, u64::from(std::process::id()));
+pub fn proc_start(id: u64, mesh: &Bound<'_, PyString>, rank: u64) {
+    ::events::proc_begins(id, mesh.to_string_lossy().as_bytes(), rank);
 }
 
 #[pyfunction]
 pub fn actor_end(mesh: u64, actor: &Bound<'_, PyString>, kind: &Bound<'_, PyString>, detail: &Bound<'_, PyString>) {
+    ::events::actor_is_gone(mesh);
     ::events::actor_end(mesh, actor.to_string_lossy().as_bytes(), kind.to_string_lossy().as_bytes(), detail.to_string_lossy().as_bytes());
 }
 
@@ -300,8 +301,38 @@ pub fn supervision_delivered(mesh: u64, rank: u64, owner: &Bound<'_, PyString>, 
 }
 
 #[pyfunction]
+pub fn supervision_handled(mesh: u64, rank: u64, owner: &Bound<'_, PyString>, handled: bool) {
+    ::events::supervision_handled(mesh, rank, owner.to_string_lossy().as_bytes(), u64::from(handled));
+}
+
+#[pyfunction]
 pub fn log_line(name: &Bound<'_, PyString>, level: u64, fields: &Bound<'_, PyString>) {
     recorded(name.py(), || ::events::log_line(name.to_string_lossy().as_bytes(), level, fields.to_string_lossy().as_bytes()));
+}
+
+#[pyfunction]
+pub fn log_record(actor: u64, logger: &Bound<'_, PyString>, level: u64, line: &Bound<'_, PyString>) {
+    let (py, logger, line) = (logger.py(), logger.to_string_lossy(), line.to_string_lossy());
+    recorded(py, || ::events::log_record(actor, logger.as_bytes(), level, line.as_bytes()));
+}
+
+#[pyfunction]
+pub fn mesh_made(
+    mesh: u64,
+    parent: u64,
+    class_name: &Bound<'_, PyString>,
+    name: &Bound<'_, PyString>,
+    creator: &Bound<'_, PyString>,
+    shape: &Bound<'_, PyString>,
+) {
+    let (class, name, creator, shape) =
+        (class_name.to_string_lossy(), name.to_string_lossy(), creator.to_string_lossy(), shape.to_string_lossy());
+    ::events::mesh_begins(mesh, parent, class.as_bytes(), name.as_bytes(), creator.as_bytes(), shape.as_bytes());
+}
+
+#[pyfunction]
+pub fn mesh_gone(mesh: u64) {
+    ::events::mesh_is_gone(mesh);
 }
 
 #[pyfunction]

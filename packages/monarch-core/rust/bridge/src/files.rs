@@ -39,6 +39,11 @@ impl FileDigest {
     fn settled(&self) -> bool {
         self.0.settled
     }
+
+    #[getter]
+    fn has_xattrs(&self) -> bool {
+        self.0.has_xattrs
+    }
 }
 
 /// The listings of directories, or why there is none.

@@ -13,6 +13,7 @@ mod hosts;
 mod importable;
 mod look_in;
 mod loop_wait;
+mod open_code;
 mod port;
 mod process;
 mod process_end;
@@ -49,6 +50,8 @@ mod _native {
     #[pymodule_export]
     use crate::loop_wait::LoopSleep;
     #[pymodule_export]
+    use crate::open_code::read_modules_unbuffered;
+    #[pymodule_export]
     use crate::port::{PortMailbox, send_to_port, send_to_slot};
     #[pymodule_export]
     use crate::process::Process;
@@ -75,8 +78,9 @@ mod _native {
     mod events {
         #[pymodule_export]
         use crate::events::{
-            Event, EventBatch, EventField, EventMemory, EventType, Ring, actor_end, decode, event_types, is_on, log_line, metric_update,
-            now, proc_start, span_enter, span_exit, supervision_delivered, user_event,
+            Event, EventBatch, EventField, EventMemory, EventType, Ring, actor_end, decode, event_types, is_on, log_line, log_record,
+            mesh_gone, mesh_made, metric_update, now, proc_start, span_enter, span_exit, supervision_delivered, supervision_handled,
+            user_event,
         };
     }
 

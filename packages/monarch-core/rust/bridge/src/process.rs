@@ -10,6 +10,7 @@ use runtime::agent::AgentOptions;
 use runtime::agent::census::Asker;
 use runtime::node::lending::{NEVER, UNDECIDED};
 use runtime::node::peer::Head;
+use runtime::node::routes::Place;
 use runtime::node::simulated::Launcher;
 use runtime::{Agent, Mode, Node, SystemEvent};
 use wire::control::ProcPlan;
@@ -150,7 +151,7 @@ impl Process {
             (ProcUid(uid), ProcPlan { command, setup, ready_ms, prefix, name, capture, ..ProcPlan::default() })
         };
         let procs: Vec<(ProcUid, ProcPlan)> = procs.into_iter().map(plan).collect();
-        if self.node.routes.lost(ProcUid(host)).is_some() {
+        if self.node.routes.lost_host(ProcUid(host)).is_some() {
             // Nothing is sent there any more, so nothing comes back.
             procs.iter().for_each(|(uid, _)| self.node.fail_calls(&self.node.peer_unlinked(*uid).0));
             return Ok(());
@@ -324,8 +325,9 @@ impl Process {
         let here = if here == 0 { self.node.agent_uid } else { ProcUid(here) };
         let mut lost = vec![];
         for (proc, host) in procs {
-            self.node.route(ProcUid(proc), ProcUid(host), here);
-            lost.extend(self.node.routes.lost(ProcUid(host)).map(|end| (proc, ProcessEnd(end))));
+            let place = Place { host: ProcUid(host), here };
+            self.node.route(ProcUid(proc), place.host, place.here);
+            lost.extend(self.node.routes.lost(place).map(|end| (proc, ProcessEnd(end))));
         }
         Ok(lost)
     }

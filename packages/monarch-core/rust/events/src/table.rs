@@ -129,6 +129,8 @@ events! {
         mesh: Name "unique name of the mesh of procs; `client` for the client",
         rank: Count "rank in that mesh",
         pid: Count "the operating system's number of the process",
+        id: Id "number of that mesh",
+        age: Nanoseconds "time since it came up: it is recorded again when recording begins",
     }
     2 proc_end "proc.end" true "A proc has ended; the agent of its host records it." {
         proc: Id "the proc",
@@ -140,6 +142,7 @@ events! {
     3 actor_start "actor.start" true "An actor has a thread and takes messages." {
         mesh: Id "its mesh",
         actor: Name "its display name",
+        age: Nanoseconds "time since then: it is recorded again when recording begins",
     }
     4 actor_end "actor.end" true "An actor takes no more messages." {
         mesh: Id "its mesh",
@@ -215,6 +218,7 @@ events! {
         call: Id "number of the call in the sender; 0 without a waiting caller",
         bytes: Bytes "size of the arguments",
         parent: Id "span that sends it; 0 without a trace",
+        sender: Id "mesh of the sending actor; 0 outside actors",
     }
     15 cast_step "cast.step" true "An agent has passed a cast on to another host." {
         host: Id "the agent of the other host",
@@ -266,5 +270,37 @@ events! {
         sent: Bytes "what the other host's kernel has acknowledged on this connection",
         received: Bytes "what has come by this connection",
         round_trip: Nanoseconds "round trip of the connection, as the kernel has measured it; 0 if it does not know",
+    }
+    24 call_done "call.done" true "All answers that a call of this process waits for have come, or one that is an error." {
+        call: Id "number of the call, as in `message.sent` and `cast.sent`",
+        targets: Count "receivers that were to answer",
+        stream: Count "1 if each answer counts by itself",
+        failed: Count "1 if an answer is an error",
+    }
+    25 mesh_made "mesh.made" true "This process has spawned a mesh, which it owns." {
+        mesh: Id "the mesh",
+        parent: Id "the mesh of procs of an actor mesh; 0 for a mesh of procs",
+        class: Name "class of the actors; empty for a mesh of procs",
+        name: Name "the name that the program gave",
+        creator: Name "display name of the owner",
+        shape: Text "labels and sizes of the dimensions as a JSON object",
+        age: Nanoseconds "time since then: it is recorded again when recording begins",
+    }
+    26 output_line "output.line" true "A proc has printed a line; the agent of its host records it." {
+        proc: Id "the proc",
+        stream: Name "`stdout` or `stderr`",
+        line: Text "the line without its end",
+    }
+    27 log_record "log.record" true "A record of Python's `logging` in this process." {
+        actor: Id "mesh of the actor that made it; 0 outside actors",
+        logger: Name "name of the logger",
+        level: Count "its level, such as 20 for INFO",
+        line: Text "the message",
+    }
+    28 supervision_handled "supervision.handled" true "A failure that was delivered was handled by its owner, or by no handler." {
+        mesh: Id "the mesh that failed",
+        rank: Count "the rank that failed",
+        owner: Name "display name of the owner",
+        handled: Count "0 if it was not handled, so that the program ends",
     }
 }

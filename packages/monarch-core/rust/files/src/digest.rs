@@ -17,6 +17,7 @@ use crate::listing::{RECORD, attributes, open, record};
 pub const DIGEST: usize = blake3::OUT_LEN;
 /// A file is read in steps of so many bytes: they stay in the processor's cache between the read and the digest.
 const STEP: usize = 256 << 10;
+const SMALLEST: usize = 4 << 10;
 /// Reads of a file that changes meanwhile.
 const TRIES: usize = 3;
 /// Threads pay where so many files are to be read.
@@ -30,6 +31,8 @@ pub struct FileDigest {
     pub digests: Vec<u8>,
     /// No process has written to it while it was read.
     pub settled: bool,
+    /// It has extended attributes, of whatever class.
+    pub has_xattrs: bool,
 }
 
 /// The digests of files, in their order. `piece` is in bytes; 0 is for one digest of the whole. The last component of a path may not be a
@@ -41,24 +44,33 @@ pub fn digest_files(paths: &[PathBuf], piece: u64) -> Vec<Result<FileDigest>> {
 fn digest_file(path: &Path, piece: u64) -> Result<FileDigest> {
     // A pipe would wait for a writer.
     let mut file = File::from(open(path, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK)?);
-    if !file.metadata()?.is_file() {
+    let own = |file: &File| attributes(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH);
+    let found = own(&file)?;
+    if found.st_mode & libc::S_IFMT != libc::S_IFREG {
         return Err(Error::from_raw_os_error(libc::EINVAL));
     }
-    let own = |file: &File| attributes(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH).map(|found| record(&found));
-    let mut before = own(&file)?;
-    let mut buffer = vec![0; STEP];
+    let mut before = record(&found);
+    // A buffer of `STEP` bytes is memory that the kernel has to map for each file, which costs more than a small file's content.
+    let mut buffer = vec![0; STEP.min(usize::try_from(found.st_size).unwrap_or(STEP).max(SMALLEST))];
     for left in (0..TRIES).rev() {
-        file.seek(SeekFrom::Start(0))?;
         let digests = digest_stream(&mut file, piece, &mut buffer)?;
-        let after = own(&file)?;
+        let after = record(&own(&file)?);
         // How many names it has does not matter.
         let settled = before[..4] == after[..4] && before[16..] == after[16..];
         if settled || left == 0 {
-            return Ok(FileDigest { record: after, digests, settled });
+            return Ok(FileDigest { record: after, digests, settled, has_xattrs: has_xattrs(&file) });
         }
         before = after;
+        file.seek(SeekFrom::Start(0))?;
     }
     unreachable!("the last try returns")
+}
+
+/// A file system without extended attributes has none; what cannot be asked may have some.
+fn has_xattrs(file: &File) -> bool {
+    // SAFETY: no buffer is given: the call answers how large one would be.
+    let bytes = unsafe { libc::flistxattr(file.as_raw_fd(), std::ptr::null_mut(), 0) };
+    bytes > 0 || (bytes < 0 && Error::last_os_error().raw_os_error() != Some(libc::EOPNOTSUPP))
 }
 
 fn digest_stream(file: &mut impl Read, piece: u64, buffer: &mut [u8]) -> Result<Vec<u8>> {

@@ -2,8 +2,9 @@
 //!
 //! All numbers are little-endian. A listing is the number of entries (4 bytes), a record for each entry, and their names in the same
 //! order, each with a NUL after it; entries are sorted by name. A record has 64 bytes: mode, links, uid, gid (4 bytes each), device,
-//! inode, size, blocks of 512 bytes, mtime and ctime in nanoseconds (8 bytes each). Links, size, blocks and ctime of a directory are 0:
-//! they change with what lies below it. Symbolic links are not followed. An entry that is removed while the directory is read is left out.
+//! inode, size, blocks of 512 bytes, mtime and ctime in nanoseconds (8 bytes each). A time before 1677 or after 2262 is the nearest of
+//! these. Links, size, blocks and ctime of a directory are 0: they change with what lies below it. Symbolic links are not followed. An
+//! entry that is removed while the directory is read is left out.
 
 use std::ffi::{CStr, CString};
 use std::io::{Error, Result};
@@ -104,7 +105,7 @@ pub(crate) fn attributes(directory: libc::c_int, name: &CStr, flags: libc::c_int
 pub(crate) fn record(found: &libc::stat64) -> [u8; RECORD] {
     let is_directory = found.st_mode & libc::S_IFMT == libc::S_IFDIR;
     let own = |number: u64| if is_directory { 0 } else { number };
-    let nanoseconds = |seconds: i64, rest: i64| seconds.wrapping_mul(1_000_000_000).wrapping_add(rest) as u64;
+    let nanoseconds = |seconds: i64, rest: i64| seconds.saturating_mul(1_000_000_000).saturating_add(rest) as u64;
     let changed = nanoseconds(found.st_ctime, found.st_ctime_nsec);
     let mut out = [0; RECORD];
     #[allow(clippy::unnecessary_cast, reason = "it has 32 bits on aarch64")]

@@ -194,6 +194,20 @@ impl Link {
         self.send_locked(&mut out, pieces, fds.into_iter().map(Passed::Own).collect())
     }
 
+    /// Sends a frame to a link without a socket ahead of what waits for that; a link that has one sends it like any other.
+    pub fn send_first(&self, frame: &[u8]) -> Result<(), LinkDown> {
+        let mut out = lock(&self.out);
+        if out.fd.is_some() || out.down || self.carrier.get().is_some() {
+            return self.send_locked(&mut out, &[frame], Vec::new());
+        }
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        let mut queue = VecDeque::new();
+        enqueue(&mut queue, &self.queued, &[], &[frame], 0, Vec::new(), None);
+        queue.append(&mut out.queue);
+        out.queue = queue;
+        Ok(())
+    }
+
     /// As `send`, but a small message that follows another one closely is held back for those that follow it: one
     /// system call and one wake-up for all of them. It goes out before this thread waits, or by the I/O thread, at once.
     pub fn send_soon(&self, pieces: &[&[u8]]) -> Result<(), LinkDown> {

@@ -242,3 +242,13 @@ fn a_source_that_ends_takes_its_groups_along() {
     relay.on_frame(now, ProcUid(1), frame);
     assert_eq!(relay.groups(), 0, "what comes late does not bring it back");
 }
+
+#[test]
+fn frames_to_a_host_that_is_back_count_from_zero() {
+    let mut order = OutOrder::default();
+    let counter = order.counter(ProcUid(1));
+    assert_eq!((order.next(ProcUid(1)), order.next(ProcUid(1)), order.next(ProcUid(2))), (0, 1, 0));
+    order.restart(ProcUid(1));
+    order.restart(ProcUid(3));
+    assert_eq!((order.cast(&[counter]).get(0), order.next(ProcUid(1)), order.next(ProcUid(2))), (Some(0), 1, 1));
+}

@@ -3,14 +3,19 @@
 
 mod hosts;
 
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use hosts::{BOX, CLIENT, Cluster, Host, bytes, end_of_outcome, host_id, killed};
+use hosts::{BOX, CLIENT, Cluster, Host, Process, bytes, end_of_outcome, host_id, killed};
+use net::trust::Policy;
+use runtime::gateway::Audit;
 use runtime::node::cell::Outcome;
 use runtime::{Mode, SystemEvent};
 use wire::control::ProcPlan;
 use wire::frame::{ROUTED, begin, finish};
+use wire::greeting::JobSettings;
 use wire::{Control, ExitReason, Frame, MailboxId, Message, ProcUid, Route, SlotId, Status};
 
 const SOON: Duration = Duration::from_secs(30);
@@ -75,6 +80,120 @@ fn worker_that_ends_listens_no_more() {
     assert!(worker.gateway.listens());
     worker.gateway.close(Duration::ZERO);
     assert!(!worker.gateway.listens());
+}
+
+// ---- the same client again
+
+/// The only worker ends the job, and the client knows it.
+fn end_job(cluster: &Cluster) {
+    let client = &cluster.client.process;
+    let news = Control::HostsLost { hosts: vec![(host_id(0), "it was silent".to_owned())] };
+    client.node.peer(host_id(0)).send_control(news);
+    cluster.workers[0].process.expect(|e| matches!(e, SystemEvent::JobEnded { .. }).then_some(()));
+    client.end_of(host_id(0));
+}
+
+fn is_answered(from: &Process, to: &Process, text: &[u8]) {
+    let call = from.call(Mode::Gather, &[to.uid()]);
+    from.send(to.uid(), call.slot, &[text]);
+    let message = to.actor().next();
+    assert_eq!((message.from, bytes(&message.parts)), (from.uid(), text.to_vec()));
+    to.node.reply_bytes(message.from, message.slot, message.rank, Status::Ok, b"answer");
+    assert_eq!(bytes(&from.answer(&call, 0).parts), b"answer");
+}
+
+/// The worker knows the client, and a proc of the client's host, as processes that were lost with their host.
+#[test]
+fn worker_that_ended_a_job_joins_it_again() {
+    let mut cluster = Cluster::of(0);
+    let port = cluster.add_worker();
+    cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
+    assert_eq!(cluster.join(host_id(0), port, 0).status, Status::Ok);
+    let (near, far) = (cluster.client.proc(101), cluster.proc(0, 201));
+    near.node.route(far.uid(), host_id(0), CLIENT);
+    is_answered(&cluster.client.process, &far, b"before");
+    is_answered(&near, &far, b"before");
+    end_job(&cluster);
+    for again in [host_id(5), host_id(6)] {
+        cluster.client.gateway.announce(&cluster.job, &[again]);
+        let outcome = cluster.join(again, port, 0);
+        assert_eq!(outcome.status, Status::Ok, "{}", reason(&outcome));
+        let far = cluster.proc_on(again, 0, again.0 + 1);
+        far.node.route(near.uid(), CLIENT, again);
+        near.node.route(far.uid(), again, CLIENT);
+        is_answered(&cluster.client.process, &far, b"again");
+        is_answered(&near, &far, b"again");
+        is_answered(&far, &near, b"again");
+        // And it may end once more.
+        let news = Control::HostsLost { hosts: vec![(again, "it was silent again".to_owned())] };
+        cluster.client.process.node.peer(again).send_control(news);
+        assert_eq!(cluster.client.process.end_of(far.uid()).reason.kind(), "host_lost");
+        cluster.workers[0].process.expect(|e| matches!(e, SystemEvent::JobEnded { here } if here == again).then_some(()));
+    }
+}
+
+/// Its procs of that time have ended with the job.
+#[test]
+fn worker_does_not_join_again_by_the_same_id() {
+    let mut cluster = Cluster::of(0);
+    let port = cluster.add_worker();
+    assert_eq!(cluster.join(host_id(0), port, 0).status, Status::Ok);
+    end_job(&cluster);
+    let outcome = cluster.join(host_id(0), port, 0);
+    assert_eq!(outcome.status, Status::Error);
+    assert!(reason(&outcome).contains("refused after being declared lost"), "{}", reason(&outcome));
+    assert!(cluster.workers[0].gateway.jobs().is_empty());
+}
+
+/// The client has lost the worker, which has not noticed it.
+#[test]
+fn worker_is_asked_again_until_its_lease_is_over() {
+    let settings = JobSettings { loss_ms: 3_000, reconnect_ms: 60_000, lease_ms: 1_000 };
+    let mut cluster = Cluster::with_settings(Policy::Insecure, settings);
+    let port = cluster.add_worker();
+    assert_eq!(cluster.join(host_id(0), port, 0).status, Status::Ok);
+    let client = &cluster.client;
+    client.gateway.cut_off(&[host_id(0)], &[]);
+    let cell = client.process.node.new_cell(Mode::Gather, 1, Arc::default());
+    client.gateway.give_up(&cluster.job, host_id(0), cell.slot, 0, "a test has cut it off");
+    let outcome = cluster.join(host_id(5), port, 0);
+    assert_eq!(outcome.status, Status::Ok, "{}", reason(&outcome));
+    assert_eq!(cluster.workers[0].gateway.job(CLIENT).map(|job| job.here), Some(host_id(5)));
+    // The lease of the former job.
+    let ended = cluster.workers[0].process.expect(|e| if let SystemEvent::JobEnded { here } = e { Some(here) } else { None });
+    assert_eq!(ended, host_id(0));
+}
+
+/// A process that serves several jobs outlives the end of one of them.
+#[test]
+fn process_that_outlived_its_host_is_reached_again() {
+    let mut cluster = Cluster::of(0);
+    let port = cluster.add_worker();
+    cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
+    assert_eq!(cluster.join(host_id(0), port, 0).status, Status::Ok);
+    let service = cluster.workers[0].proc(201);
+    let client = &cluster.client.process;
+    let serve = |host: ProcUid| {
+        assert_eq!(cluster.workers[0].agent.serve(service.uid(), CLIENT), Some(CLIENT));
+        client.node.route(service.uid(), host, CLIENT);
+        service.node.route(CLIENT, CLIENT, host);
+    };
+    serve(host_id(0));
+    is_answered(client, &service, b"before");
+    is_answered(&service, client, b"before");
+    end_job(&cluster);
+    assert!(client.node.end_of(service.uid()).is_some());
+    service.end_of(CLIENT);
+    // By its former name it stays lost.
+    client.node.route(service.uid(), host_id(0), CLIENT);
+    assert!(client.node.end_of(service.uid()).is_some());
+    cluster.client.gateway.announce(&cluster.job, &[host_id(5)]);
+    assert_eq!(cluster.join(host_id(5), port, 0).status, Status::Ok);
+    serve(host_id(5));
+    for text in [b"again", b"twice"] {
+        is_answered(client, &service, text);
+        is_answered(&service, client, text);
+    }
 }
 
 // ---- frames
@@ -158,6 +277,53 @@ fn frame_of_an_unknown_job_is_dropped() {
 }
 
 // ---- ends
+
+/// A port that leads to another one. The answer to the first connection is held back until the gate opens.
+fn held_back(port: u16) -> (u16, Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (own, (open, gate)) = (listener.local_addr().unwrap().port(), channel::<()>());
+    std::thread::spawn(move || {
+        let mut gate = Some(gate);
+        while let Ok((near, _)) = listener.accept() {
+            let far = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let (mut from, mut to, gate) = (far.try_clone().unwrap(), near.try_clone().unwrap(), gate.take());
+            std::thread::spawn(move || {
+                gate.map(|gate| gate.recv());
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+            std::thread::spawn(move || {
+                let (mut from, mut to) = (near, far);
+                let _ = std::io::copy(&mut from, &mut to);
+                let _ = to.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    (own, open)
+}
+
+#[test]
+fn worker_that_joins_an_ending_client_is_notified() {
+    let mut cluster = Cluster::of(0);
+    let (port, open) = held_back(cluster.add_worker());
+    cluster.client.gateway.announce(&cluster.job, &[host_id(0)]);
+    let cell = cluster.client.process.node.new_cell(Mode::Gather, 1, Arc::default());
+    cluster.client.gateway.join(&cluster.job, "a test", cluster.wanted(host_id(0), port, 0, 0), cell.slot, SOON);
+    let (client, worker) = (&cluster.client, &cluster.workers[0].process);
+    let joined = |e| matches!(e, SystemEvent::Audit(Audit { what: "joined", .. })).then_some(());
+    worker.expect(joined);
+    std::thread::scope(|scope| {
+        let closing = scope.spawn(|| client.gateway.close(SOON));
+        // The last frame of the client waits for the worker's answer.
+        while !closing.is_finished() && cluster.job.host(host_id(0)).unwrap().trunk.waiting().1 == 0 {
+            std::thread::yield_now();
+        }
+        open.send(()).unwrap();
+    });
+    let here = worker.expect(|e| if let SystemEvent::JobEnded { here } = e { Some(here) } else { None });
+    assert_eq!(here, host_id(0));
+    assert!(cluster.workers[0].gateway.jobs().is_empty());
+}
 
 #[test]
 fn end_of_a_proc_fails_calls_from_other_hosts() {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use net::sys;
 use runtime::agent::capture::CaptureFile;
 use runtime::agent::output::{Output, Stream, Tail};
+use wire::ProcUid;
 
 mod folder;
 use folder::Folder;
@@ -30,7 +31,7 @@ fn proc(prefix: &str, keep: usize) -> Proc {
     let (read, write) = sys::pipe().unwrap();
     let (console, end) = sys::pipe().unwrap();
     let tail = Tail::new(keep);
-    let stream = output.add(read, end.as_raw_fd(), prefix, tail.clone(), None).unwrap();
+    let stream = output.add(ProcUid(1), (read, end.as_raw_fd()), prefix, tail.clone(), None).unwrap();
     Proc { output, pipe: write.into(), console: console.into(), stream, tail, _console_end: end }
 }
 
@@ -130,7 +131,7 @@ fn a_blocked_console_hides_nothing() {
 fn streams_do_not_mix_within_a_line() {
     let mut p = proc("a ", 1);
     let (read, write) = sys::pipe().unwrap();
-    let other = p.output.add(read, p._console_end.as_raw_fd(), "b ", Tail::new(1), None).unwrap();
+    let other = p.output.add(ProcUid(1), (read, p._console_end.as_raw_fd()), "b ", Tail::new(1), None).unwrap();
     let mut second = File::from(write);
     for n in 0..50 {
         write!(p.pipe, "{n:03}").unwrap();
@@ -231,7 +232,7 @@ fn flushes_do_not_wait_for_each_other() {
     let mut streams = Vec::new();
     for n in 0..4 {
         let (read, write) = sys::pipe().unwrap();
-        streams.push(output.add(read, end.as_raw_fd(), &format!("[{n}] "), Tail::new(1), None).unwrap());
+        streams.push(output.add(ProcUid(1), (read, end.as_raw_fd()), &format!("[{n}] "), Tail::new(1), None).unwrap());
         pipes.push(File::from(write));
     }
     let threads: Vec<_> = pipes
@@ -281,7 +282,7 @@ fn what_is_printed_is_in_the_file_as_it_was() {
     let (console, end) = sys::pipe().unwrap();
     let path = folder.0.join("job/mesh/0.stdout");
     let file = CaptureFile::new(path.clone());
-    let stream = output.add(read, end.as_raw_fd(), "[0] ", Tail::new(1), Some(file)).unwrap();
+    let stream = output.add(ProcUid(1), (read, end.as_raw_fd()), "[0] ", Tail::new(1), Some(file)).unwrap();
     let (tx, rx) = mpsc::channel();
     output.aggregate(vec![stream.clone()], Some(HOUR), move || tx.send(()).unwrap());
     rx.recv_timeout(HANG).unwrap();

@@ -13,7 +13,10 @@ def blake3(data: _Bytes) -> bytes: ...
 
 @final
 class FileDigest:
-    """What a file held when it was read: `record` is its attributes, as in a listing; `settled`, if nobody has written to it meanwhile."""
+    """What a file held when it was read: `record` is its attributes, as in a listing; `settled`, if nobody has written to it meanwhile.
+
+    `has_xattrs`: it has extended attributes, of whatever class.
+    """
 
     @property
     def record(self) -> bytes: ...
@@ -21,6 +24,8 @@ class FileDigest:
     def digests(self) -> bytes: ...
     @property
     def settled(self) -> bool: ...
+    @property
+    def has_xattrs(self) -> bool: ...
 
 @final
 class Blake3:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from monarch._core.call.context import current_display
+from monarch._core._native.events import is_on, log_record
+from monarch._core.call.context import current_display, current_mailbox
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,9 +43,21 @@ def _install(logging: Any) -> None:
                     record.msg = f"{prefix.replace('%', '%%') if record.args else prefix}{message}"
                 except Exception as e:  # it has no text, which the handlers say in their own way
                     del e
+        if is_on():
+            _recorded(record)
         return record
 
     logging.setLogRecordFactory(make_record)
+
+
+def _recorded(record: Any) -> None:
+    """The event of a record, without the prefix of the actor."""
+    try:
+        text = record.getMessage()
+    except Exception as e:  # its arguments do not fit: its handlers report that
+        text = f"{record.msg!r} ({e})"
+    display, current = current_display(), current_mailbox()
+    log_record(current, record.name, max(0, record.levelno), text.removeprefix(f"[actor={display}] ") if display else text)
 
 
 def _wanted() -> bool:

@@ -166,6 +166,12 @@ def current_display() -> str | None:
     return None if actor is None else actor.display
 
 
+def current_mailbox() -> int:
+    """The mesh of the actor that runs here; 0 outside any actor. Never starts a client."""
+    actor = current_instance_actor()
+    return 0 if actor is None else actor.info.uid
+
+
 def current_instance_actor() -> LocalActor | None:
     """The actor that runs here; none outside any actor. Never starts a client."""
     found = _current.get(None)

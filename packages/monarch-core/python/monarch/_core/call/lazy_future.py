@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 else:
     R = None
 
+# Seconds. A signal that comes between the interpreter's last look and the system call that waits for a lock interrupts nothing, and
+# neither does one that another thread takes: the main thread comes back that often to look.
+_LOOK_FOR_SIGNALS = 0.1
+
 
 class WouldBlockRuntime(RuntimeError):
     """`get()` inside a coroutine that a `get()` is driving: await there instead."""
@@ -122,7 +126,7 @@ class _LazyFuture(Future[R]):
         if body is None:
             if running is not None and running is self._loop:
                 raise WouldBlockRuntime("get() on the loop that runs the coroutine it would wait for: await it")
-            if not self._event.wait(timeout):  # pyright: ignore
+            if not self._wait(timeout):
                 raise TimeoutError(f"no result after {timeout} s")
             return
         try:
@@ -143,9 +147,32 @@ class _LazyFuture(Future[R]):
             return
         import threading
 
-        helper = threading.Thread(target=self._drive, args=(body, timeout), daemon=True, name="monarch-future")
-        helper.start()
-        helper.join()
+        running = allocate_lock()
+        running.acquire()
+
+        def drive() -> None:
+            try:
+                self._drive(body, timeout)
+            finally:
+                running.release()
+
+        threading.Thread(target=drive, daemon=True, name="monarch-future").start()
+        # Not `join()`, which takes a thread for ended when it is interrupted.
+        while not running.acquire(timeout=_LOOK_FOR_SIGNALS):
+            continue
+
+    def _wait(self, timeout: float | None) -> bool:
+        """Until another observer has run the body; False when `timeout` is over."""
+        import threading
+        from time import monotonic
+
+        if simulated_process() is not None or threading.current_thread() is not threading.main_thread():
+            return self._event.wait(timeout)  # pyright: ignore
+        end = None if timeout is None else monotonic() + timeout
+        while not self._event.wait(_LOOK_FOR_SIGNALS if end is None else min(_LOOK_FOR_SIGNALS, max(0.0, end - monotonic()))):
+            if end is not None and monotonic() >= end:
+                return False
+        return True
 
     def _interrupt(self) -> None:
         """The `get()` that drives the body is interrupted, maybe before the body has begun, or beside its thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from monarch._core._native.events import mesh_made
 from monarch._core.call.answer import proc_ended_failure
 from monarch._core.call.orphan import watch_owner
 from monarch._core.call.runs import each_of
@@ -29,11 +30,18 @@ def reach(process: LocalProcess, job: int, places: list[tuple[int, int]]) -> Non
     if here is not None:
         elsewhere = [place for place in places if place[1] != here]
         if elsewhere:
-            process.ended.update(process.native.route(elsewhere, here))
+            process.ended.route(elsewhere, here)
         return
     # Another client's, of this user and on this machine.
     for agent in {agent for _, agent in places}:
         process.native.join(agent, [proc for proc, its in places if its == agent])
+
+
+def shape_json(extent: Extent) -> str:
+    """Labels and sizes as a JSON object, in their order."""
+    from json import dumps
+
+    return dumps(dict(zip(extent.labels, extent.sizes, strict=True)))
 
 
 class MeshInfo:
@@ -105,6 +113,10 @@ class MeshInfo:
         """`{creator}.<{class} {name}{point}>`; a mesh of procs has no class."""
         point = str(Point(rank, self.extent)) if self.extent.labels else ""
         return f"{self.creator}.<{self.class_name + ' ' if self.class_name else ''}{self.name}{point}>"
+
+    def made(self, parent: int) -> None:
+        """This process has spawned it: on a mesh of procs, or on hosts (0)."""
+        mesh_made(self.uid, parent, self.class_name, self.name, self.creator, shape_json(self.extent))
 
     def state(self) -> tuple[Any, ...]:
         wire = self.extent.to_wire()

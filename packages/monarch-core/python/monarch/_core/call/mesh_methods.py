@@ -14,15 +14,18 @@ if TYPE_CHECKING:
     from monarch._core.call.endpoint import Endpoint
 
 GROUP = "monarch.mesh"
-# The wheel of this project that implements all of them.
+# The wheel of this project that implements most of them.
 WHEEL = "monarch-tensor"
 
 
-def implementation(method: str, what: str) -> Callable[..., Any]:
-    """The function that an entry point has for this method; `NotImplementedError` names the wheel that is missing or cannot be loaded."""
+def implementation(method: str, what: str, wheel: str = WHEEL) -> Callable[..., Any]:
+    """The function that an entry point has for this method; `NotImplementedError` names the wheel that is missing or cannot be loaded.
+
+    `wheel` is that of this project which implements the method.
+    """
     found = load_entry(GROUP, method)
     if found is None:
-        raise missing_wheel(what, WHEEL)
+        raise missing_wheel(what, wheel)
     if isinstance(found, BrokenEntry):
         raise broken_wheel(what, found.describe()) from found.error
     if not callable(found.value):

@@ -1,5 +1,5 @@
 """The `monarch` command: its verbs, and those that other wheels add."""
 
-from monarch._core.cli.root import main
+from monarch._core.cli.root import main, run_command
 
-__all__ = ["main"]
+__all__ = ["main", "run_command"]

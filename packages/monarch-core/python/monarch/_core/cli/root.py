@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -189,8 +189,13 @@ def main() -> None:
     """Runs the command and exits: 0 fine, 1 findings or an error, 2 usage, 130 after Ctrl-C; verbs of other wheels add their own."""
     # Verbs load the user's own modules; last, so that no file that lies around here is taken for a library.
     sys.path.append(os.getcwd())
+    run_command(root, "monarch")
+
+
+def run_command(command: click.Command, name: str) -> NoReturn:
+    """Runs a command of this name and exits: with the number that it returns, 2 after a wrong command line, 130 after Ctrl-C."""
     try:
-        code = root.main(prog_name="monarch", standalone_mode=False)
+        code = command.main(prog_name=name, standalone_mode=False)
     except click.ClickException as e:
         e.show()
         code = e.exit_code

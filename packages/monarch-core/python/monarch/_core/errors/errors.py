@@ -280,7 +280,7 @@ def failure_report(failure: MeshFailure, hint: bool = True) -> str:
 
 
 def _advice(first: MeshFailure, levels: list[str]) -> str | None:
-    from monarch._core.errors.table import CRASHED, CRASHES, KILLED, UNHANDLED_BY_ROOT
+    from monarch._core.errors.table import CRASHED, CRASHES, EXITED, KILLED, NOT_RUN, NOT_RUN_CODES, UNHANDLED_BY_ROOT
 
     reason = first.reason
     if reason.kind == "raised" and not levels and first.actor.startswith("<root>.") and first.actor.count(">.<") == 1:
@@ -288,6 +288,8 @@ def _advice(first: MeshFailure, levels: list[str]) -> str | None:
     if reason.kind == "signal":
         name = _signal_name(reason.signal or 0)
         return CRASHED.format(signal=name) if name in CRASHES else KILLED if name == "SIGKILL" else None
+    if reason.kind == "exit_code":
+        return NOT_RUN if reason.code in NOT_RUN_CODES else EXITED
     return _hint(reason.kind)
 
 

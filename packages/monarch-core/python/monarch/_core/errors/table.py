@@ -31,6 +31,10 @@ _UNHANDLED = "return True in `__supervise__` of the owner to go on without the f
 # The owner is the script, which has no `__supervise__`.
 UNHANDLED_BY_ROOT = "catch `SupervisionError` of the calls, or set `monarch.actor.unhandled_fault_hook`, to go on without the failed actor"
 KILLED = "SIGKILL comes from a person, a scheduler or the kernel (see its log)"
+EXITED = "look for `os._exit`, or a native library that ends the process, in the code that ran last"
+# Codes of a process that has run nothing of the user's: its program cannot be started, or is another version of Python.
+NOT_RUN_CODES = (126, 127)
+NOT_RUN = "the last output names the program that could not be run, and why; `with_python_executable` and `bootstrap_command` choose it"
 # Signals that native code causes itself, and what finds the place.
 CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 CRASHED = "{signal} comes from native code that the actor calls: call `faulthandler.enable()` in the actor to see the Python stack"
@@ -43,7 +47,7 @@ ERROR_TABLE: tuple[ErrorRow, ...] = (
         "SupervisionError",
         "a process with actors ended with an error code",
         _PROC + " exited with non-zero code {code}",
-        "look for `os._exit`, or a native library that ends the process, in the code that ran last",
+        f"{EXITED}; with code {' or '.join(map(str, NOT_RUN_CODES))}, {NOT_RUN}",
     ),
     ErrorRow(
         "returned",

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
+    from monarch._core.call.future import Future
     from monarch._core.call.mesh_methods import EndpointCall
+    from monarch._core.hosts.host_mesh import HostMesh
     from monarch._core.shape.shape import Extent
 
 
@@ -22,6 +24,14 @@ class MeshMethods(Protocol):
 
     def activate(self, procs: ProcMesh, /) -> AbstractContextManager[Any]:
         """For `ProcMesh.activate`."""
+        ...
+
+    def push_environment(self, hosts: HostMesh, source: str, targets: Sequence[str], /) -> Future[tuple[int, int]]:
+        """For `HostMesh.sync_workspace(conda=True)`: makes `targets[rank]` on each host a copy of the client's environment `source`.
+
+        The files of the copy have its place in them. The future has the files that were written on all hosts, and the bytes that were
+        sent.
+        """
         ...
 
     def rank_tensor(self, procs: ProcMesh, dim: str | Sequence[str], /) -> Any:

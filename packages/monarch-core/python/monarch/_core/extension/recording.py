@@ -117,8 +117,8 @@ class Observation:
     """An observer that is attached. `error` is what it raised: it is left out from then on."""
 
     def __init__(self, name: str, observer: Callable[[Batch], None], every: float, job: JobId | None) -> None:
+        from threading import Condition, Thread
         from threading import Event as Signal
-        from threading import Thread
 
         self.name = name
         self.error: BaseException | None = None
@@ -130,7 +130,12 @@ class Observation:
         self._due = 0.0
         self._readers: dict[ProcId, Reader] = {}
         self._over: set[ProcId] = set()
-        self._stop = Signal()
+        # Set for a look at once: to the end, or because `look` was called.
+        self._wake = Signal()
+        self._is_over = False
+        self._looks = Condition()
+        self._asked = self._looked = 0
+        self._has_ended = False
         _ask(1)
         self._thread = Thread(target=self._run, name="monarch-observer", daemon=True)
         self._thread.start()
@@ -145,16 +150,38 @@ class Observation:
 
         if timeout is not None:
             check_seconds("timeout", timeout, ", or None")
-        self._stop.set()
+        self._is_over = True
+        self._wake.set()
         if current_thread() is not self._thread:
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def look(self, timeout: float = 1.0) -> bool:
+        """Gives the observer now what was recorded until now; whether it has returned within so many seconds.
+
+        `RuntimeError` from inside the observer, which would wait for itself.
+        """
+        from threading import current_thread
+
+        check_seconds("timeout", timeout)
+        if current_thread() is self._thread:
+            raise RuntimeError("look() was called by the observer itself")
+        with self._looks:
+            self._asked += 1
+            mine = self._asked
+            self._wake.set()
+            return self._looks.wait_for(lambda: self._looked >= mine or self._has_ended, timeout) and self._looked >= mine
+
     def _run(self) -> None:
         try:
-            while not self._stop.wait(self._pace.pause):
-                self._drain(False)
-            self._drain(True)
+            while not self._is_over:
+                self._wake.wait(self._pace.pause)
+                self._wake.clear()
+                asked = self._asked
+                self._drain(self._is_over or asked > self._looked)
+                with self._looks:
+                    self._looked = asked
+                    self._looks.notify_all()
         except BaseException as e:  # of another wheel, or the end of this process: it is left out
             if is_ending():
                 return
@@ -163,12 +190,15 @@ class Observation:
 
             logging.getLogger("monarch.extension").warning("the observer %s failed and gets no more events", self.name, exc_info=e)
         finally:
+            with self._looks:
+                self._has_ended = True
+                self._looks.notify_all()
             self._readers.clear()
             _release()
 
-    def _drain(self, last: bool) -> None:
-        """`last`: nothing is left for another look."""
-        if last or monotonic() >= self._due:
+    def _drain(self, whole: bool) -> None:
+        """`whole`: also of processes that have come since the last look at the host."""
+        if whole or monotonic() >= self._due:
             self._find()
             self._due = monotonic() + self._every
         filled = 0.0

@@ -119,7 +119,7 @@ def service(hosts: HostMesh, name: str, arguments: Mapping[str, Any] | None = No
     info.cls = cls
     process.infos[info.uid] = info
     elsewhere = [(found[agent][0], agent) for agent in found if agent != process.agent_uid]
-    process.ended.update(process.native.route(elsewhere))
+    process.ended.route(elsewhere)
     info.mark_ended(process.ended)
     return ActorMesh(info, whole_shape(extent))
 

@@ -89,7 +89,17 @@ class BootstrapCommand:
 
 def default_arguments() -> list[str]:
     """Arguments that make a Python interpreter run our bootstrap, with our modules found as they were here."""
-    return ["-c", f"import sys; sys.path[:] = {sys.path!r}; from monarch._core.start.proc_main import main; main()"]
+    return ["-c", f"import sys; sys.path[:] = {sys.path!r}; {_main()}"]
+
+
+def environment_arguments() -> list[str]:
+    """Arguments that make an interpreter with modules of its own run our bootstrap: what it lacks is found as it is here."""
+    return ["-c", f"import sys; sys.path += {sys.path!r}; {_main()}"]
+
+
+def _main() -> str:
+    """Agents are of the client's minor version of Python, and so are their procs: another interpreter ends here."""
+    return f"from monarch._core.start.proc_main import main; main({tuple(sys.version_info[:2])})"
 
 
 def default_bootstrap_cmd() -> BootstrapCommand:

@@ -159,7 +159,11 @@ class HostMesh(MeshTrait):
             raise RuntimeError("cannot shut down `HostMesh` that is a reference instead of owned")
 
     def with_python_executable(self, path: str) -> HostMesh:
-        """A copy whose processes use that interpreter; `this_host()` inside them does so too."""
+        """A copy whose processes use that interpreter; `this_host()` inside them does so too.
+
+        On other hosts it imports from its own environment first, and what that lacks from the Python of the host.
+        A path that begins with `$WORKSPACE_DIR/` is below the workspace of each host, as `sync_workspace` leaves it there.
+        """
         mesh = self.__copy__()
         mesh._executable = str(path)
         return mesh
@@ -179,7 +183,12 @@ class HostMesh(MeshTrait):
         for each says what was sent. With `auto_reload` all procs of the hosts then reload the modules whose files have changed;
         `ActorError` if one cannot be. A host that fails keeps the old content; what it cannot write is an `ActorError` that names it.
 
-        `RuntimeError` on a slice or an unpickled mesh, `NotImplementedError` for `conda`, which needs monarch-fs.
+        `conda=True` makes `$WORKSPACE_DIR/.environment` on each host a copy of the environment too: that of the workspace, else the active
+        one of conda, else the venv of this interpreter. Its files have their new place in them, and only what differs is sent.
+        `with_python_executable("$WORKSPACE_DIR/.environment/bin/python")` then has procs run in it. The wheel monarch-fs does this.
+
+        `RuntimeError` on a slice or an unpickled mesh. For `conda`, `NotImplementedError` without monarch-fs, `ValueError` if there is no
+        environment or it is of another minor version of Python than the client, and its own errors for hosts that cannot be written to.
         """
         if not self._is_owned:
             raise RuntimeError("sync_workspace needs an owned HostMesh, not a slice or an unpickled one")

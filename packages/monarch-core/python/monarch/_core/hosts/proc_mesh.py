@@ -98,7 +98,7 @@ class ProcMesh(MeshTrait):
 
         process = current_process()
         procs = tuple(self._procs())
-        info = self._info
+        info, parent = self._info, self._info.uid
         agents = info.agents if procs == info.procs else runs_of(self._agents())
         class_name, payload, cls = kind
         owner = spawning_owner()
@@ -113,6 +113,7 @@ class ProcMesh(MeshTrait):
         owned = OwnedMesh(process, owner, info, True)
         vars(handle)["_owned"] = owned
         process.infos[info.uid] = info
+        info.made(parent)
         native = process.native
         for rank, proc in enumerate(procs):
             native.spawn_actor(proc, info.uid, rank.to_bytes(4, "little") + spec)

@@ -99,6 +99,7 @@ def spawn_procs(
         plans[rank // each].append((uid, setup, command is not None, int((limit or 0) * 1000), shown_rank, info.display(rank), file))
     owned = OwnedMesh(process, owner, info, False)
     process.infos[info.uid] = info
+    info.made(0)
     procs_spawned(info)
     for agent, asked in zip(agents, plans, strict=True):
         process.native.spawn_procs(agent if agent != process.agent_uid else 0, asked)
@@ -211,6 +212,14 @@ def _command(
             return None
         if executable is None and elsewhere:
             return [], None, True, changes, "python"
+        if elsewhere and executable is not None:
+            # It has modules of its own, and not those of this program's paths; the host adds what it may lack.
+            return [], executable, True, changes, executable
+        if executable is not None and executable.startswith("$"):
+            from monarch._core.process.workspace_variables import BELOW, has_workspaces
+
+            if executable.startswith(BELOW) and not has_workspaces():
+                raise ValueError(f"{executable}: the client's own host has no workspace, its code and its environment are the client's")
         given = BootstrapCommand(executable or sys.executable)
     if not isinstance(given, BootstrapCommand):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"bootstrap_command gave {given!r}, which is not a BootstrapCommand")

@@ -25,6 +25,14 @@ class ProcEnds:
     def update(self, ends: Iterable[tuple[int, ProcessEnd]]) -> None:
         self._recent.update(ends)
 
+    def route(self, places: list[tuple[int, int]], here: int = 0) -> None:
+        """Processes are on these hosts, of which some are lost. A process that was lost with a host that is back has not ended."""
+        lost = self._native.route(places, here)
+        for proc, _ in places:
+            if proc in self._recent and self._native.ended(proc) is None:
+                self._recent.pop(proc)
+        self._recent.update(lost)
+
     def get(self, proc: int) -> ProcessEnd | None:
         """The end of this process, or None."""
         return self._recent.get(proc) or self._native.ended_long_ago(proc)

@@ -24,8 +24,8 @@ def wanted() -> int:
 
 
 def start(process: LocalProcess) -> None:
-    """Records from now on, if the settings ask for it; a proc does so already."""
+    """Records from now on, if the settings ask for it; a proc does so already. Who begins later gets to know what this process is."""
     if events := wanted():
         process.native.record(events)
-        info = process.proc_info
-        proc_start("client" if info is None else info.unique_name, process.proc_rank)
+    info = process.proc_info
+    proc_start(process.uid if info is None else info.uid, "client" if info is None else info.unique_name, process.proc_rank)

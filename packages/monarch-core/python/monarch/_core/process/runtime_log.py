@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 from _thread import RLock
 
-from monarch._core._native.events import is_on, log_line
+from monarch._core._native.events import is_on, log_line, supervision_handled
 from monarch._core.config import config
 from monarch._core.errors.complaint import complain
+from monarch._core.process.identity import from_base58
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ LEVELS = {"trace": 5, "debug": 10, "info": 20, "warn": 30, "error": 40, "off": 6
 DEBUG, INFO, WARN, ERROR = 10, 20, 30, 40
 _NAMES = {number: name for name, number in LEVELS.items()}
 FILE = "runtime.jsonl"
+# What the events of failures with an outcome mean.
+_HANDLED = {"failure.handled": True, "failure.unhandled": False}
 
 
 class LogFilter:
@@ -214,7 +217,14 @@ def proc_unresponsive(uid: int, evidence: str, stacks: bytes) -> None:
 
 def failure_event(name: str, level: int, failure: MeshFailure, owner: str) -> None:
     """The outcome of a failure at `owner`, the owner of the mesh. The texts for users are printed elsewhere."""
-    if level < _lowest_said:
+    if is_on() and name in _HANDLED:
+        try:
+            mesh = from_base58(failure.mesh_name.rpartition("-")[2])
+        except ValueError:  # of no mesh, or made by a program
+            mesh = 0
+        for crashed in failure.crashed_ranks:
+            supervision_handled(mesh, crashed, owner, _HANDLED[name])
+    if level < _lowest_said and not is_on():
         return
     from monarch._core.errors.errors import cause
 

@@ -16,6 +16,8 @@ FDS_VARIABLE = "MONARCH_PROC_FDS"
 # How long a proc that ends stays for those who fetch what it has sent, and if they do not, seconds.
 _FETCH_TIMEOUT = 10.0
 _FETCH_PAUSE = 2.0
+# How a process ends whose program cannot be started, and whose program is not the one that it has to be: the codes that shells have for it.
+NO_PROGRAM, WRONG_PROGRAM = 127, 126
 FAIL_VARIABLE = "MONARCH_ERROR_DURING_BOOTSTRAP_FOR_TESTING"
 
 # What every proc needs before it can run an actor.
@@ -79,15 +81,14 @@ def _choose_forkserver(context: Any) -> None:
     context._default_context._default_context = context._concrete_contexts["forkserver"]
 
 
-def main() -> None:
-    """Entry of a proc that was started by a command."""
+def main(wanted: tuple[int, int] | None = None) -> None:
+    """Entry of a proc that was started by a command; `wanted` is the minor version of Python that it has to be."""
+    if wanted is not None:
+        _check_python(wanted)
     link, setup = (int(fd) for fd in os.environ.pop(FDS_VARIABLE).split(","))
     with open(setup, "rb") as f:
         body = f.read()
     os.set_inheritable(link, False)
-    from monarch._core._native import set_parent_death_signal
-
-    set_parent_death_signal(os.getppid())
     sys.exit(run(body, link, False))
 
 
@@ -97,12 +98,18 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
 
     common, rank, uid, bind, agent = marshal.loads(body)
     setup = loads(common)
+    # A command of the user's may start another one.
     _check_python(setup["python"])
+    if not forked:
+        from monarch._core._native import set_parent_death_signal
+
+        set_parent_death_signal(os.getppid())
     _take_over(setup, forked, agent)
     default_to_forkserver()
     if bind:
         _bind(bind)
     from monarch._core._native import Process as NativeProcess
+    from monarch._core._native import read_modules_unbuffered
     from monarch._core.call.mesh_info import MeshInfo
     from monarch._core.config import config
     from monarch._core.process import recorder, runtime_log, stacks
@@ -114,6 +121,7 @@ def run(body: bytes, link: int, forked: bool = True) -> int:
     from monarch._core.shape.shape import Extent
     from monarch._core.start.housekeeping import Housekeeping
 
+    read_modules_unbuffered()
     config.reload_config_from_env()
     config.apply_pushed(setup["config"])
     native = NativeProcess.proc(uid, agent, link, recorder.wanted())
@@ -179,7 +187,7 @@ def _check_python(wanted: tuple[int, int]) -> None:
     if own != wanted:
         theirs = f"its spawner runs Python {wanted[0]}.{wanted[1]}, and both must be of one minor version"
         print(f"{sys.executable} is Python {own[0]}.{own[1]}, {theirs}", file=sys.stderr, flush=True)
-        os._exit(1)
+        os._exit(WRONG_PROGRAM)
 
 
 def _take_over(setup: dict[str, Any], forked: bool, agent: int) -> None:

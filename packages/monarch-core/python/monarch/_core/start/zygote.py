@@ -16,6 +16,8 @@ import sys
 
 from monarch._core._native import set_parent_death_signal
 from monarch._core.hosts.bootstrap_command import default_arguments as proc_arguments
+from monarch._core.hosts.bootstrap_command import environment_arguments
+from monarch._core.process.workspace_variables import BELOW
 from monarch._core.start import proc_main
 from monarch._core.sync import path as workspace_path
 
@@ -205,13 +207,20 @@ def run_command(body: bytes, link: int) -> None:
         # On another host: its own interpreter.
         program = sys.executable
         argv = [program, *proc_arguments()]
+    workspace = workspace_path.of_job(marshal.loads(setup)[4])
+    if program.startswith(BELOW):
+        program = workspace_path.expanded(program, workspace)
+        argv = [program, *argv[1:]] if argv else []
+    if not argv:
+        # A venv is found by the name that its interpreter is started with.
+        argv = [program, *environment_arguments()]
     memory = os.memfd_create("monarch-setup")
     view = memoryview(setup)
     while view:
         view = view[os.write(memory, view) :]
     os.lseek(memory, 0, os.SEEK_SET)
     # What this host's agent has exported; the rest is the client's.
-    env.update(workspace_path.variables(workspace_path.of_job(marshal.loads(setup)[4])))
+    env.update(workspace_path.variables(workspace))
     env[proc_main.FDS_VARIABLE] = f"{link},{memory}"
     for fd in (link, memory):
         os.set_inheritable(fd, True)
@@ -221,7 +230,7 @@ def run_command(body: bytes, link: int) -> None:
         os.execvpe(program, argv, env)
     except OSError as e:
         os.write(2, f"cannot run {program}: {e.strerror}\n".encode(errors="backslashreplace"))
-    os._exit(127)
+    os._exit(proc_main.NO_PROGRAM)
 
 
 def close_inherited() -> None:

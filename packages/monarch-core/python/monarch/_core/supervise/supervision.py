@@ -7,7 +7,7 @@ Detection is native (a link's end, an exit status, a failed actor's report), and
 from __future__ import annotations
 
 from monarch._core._native import Process as NativeProcess
-from monarch._core._native.events import supervision_delivered
+from monarch._core._native.events import mesh_gone, supervision_delivered
 from monarch._core._native.protocol import ERROR, GATHER, PROC_ENDED
 from monarch._core._native.system import Ask, Mark, Orphan, Tell
 from monarch._core.call.answer import proc_ended_failure
@@ -83,6 +83,7 @@ class OwnedMesh:
 
     def forget(self) -> None:
         self.process.owned.pop(self.info.uid, None)
+        mesh_gone(self.info.uid)
         if self.info.failed:
             # A handle that comes back in a message must not be taken for healthy.
             remembered = self.process.failed_meshes

@@ -11,7 +11,7 @@ agents listen at the same address. So nothing is named after an address. The ker
 a lock that can be had proves that nothing uses the directory. Some file systems do not lock across machines; therefore an agent removes
 only what former agents of the same host name have left.
 
-Only mirrors are removed. Files that a program has put beside them stay.
+Only mirrors and the environment beside them are removed. Files that a program has put there stay.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+
+from monarch._core.process.workspace_variables import ENVIRONMENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +65,16 @@ def take_over(workspace: str) -> None:
         os.rename(os.path.join(os.path.dirname(workspace), _OVER), os.path.join(workspace, _MIRRORS))
     except OSError:  # there is nothing, or this job has mirrors already
         return
+
+
+def take_over_environment(workspace: str) -> None:
+    """Begins the environment of a job with that of the last one: most of its files are the same at the new place."""
+    place = os.path.join(workspace, ENVIRONMENT)
+    if not os.path.lexists(place):
+        try:
+            os.rename(os.path.join(workspace, _MIRRORS, ENVIRONMENT), place)
+        except FileNotFoundError:
+            return
 
 
 class HostWorkspaces:
@@ -111,6 +123,7 @@ class HostWorkspaces:
                     return
                 mirrors, over = os.path.join(workspace, _MIRRORS), os.path.join(self.path, _OVER)
                 _clear_mirrors(workspace, keep=True)
+                _keep_environment(workspace)
                 if os.path.isdir(mirrors):
                     _remove_tree(over)
                     os.rename(mirrors, over)
@@ -199,6 +212,7 @@ def _remove_all(path: str) -> None:
             workspace = inner[: -len(_SUFFIX)]
             _clear_mirrors(workspace, keep=False)
             _remove_tree(os.path.join(workspace, _MIRRORS))
+            _remove_tree(os.path.join(workspace, ENVIRONMENT))
             _remove_empty(workspace)
             os.unlink(inner)
     os.unlink(os.path.join(path, _LOCK))
@@ -210,6 +224,8 @@ def _clear_mirrors(workspace: str, keep: bool) -> None:
     """Removes the links to the mirrors, and if these are to be kept, all but the tree that was in use, which is named `a` then."""
     mirrors = os.path.join(workspace, _MIRRORS)
     for quoted in _names(mirrors):
+        if quoted == ENVIRONMENT:
+            continue
         link = os.path.join(workspace, quoted.replace("%2F", "/").replace("%25", "%"))
         home = os.path.join(mirrors, quoted)
         used = None
@@ -223,6 +239,15 @@ def _clear_mirrors(workspace: str, keep: bool) -> None:
             _remove_empty(os.path.dirname(link), workspace)
         if keep:
             _keep_tree(home, used)
+
+
+def _keep_environment(workspace: str) -> None:
+    """Puts the environment of a job beside its trees."""
+    place, kept = os.path.join(workspace, ENVIRONMENT), os.path.join(workspace, _MIRRORS, ENVIRONMENT)
+    if os.path.isdir(place) and not os.path.islink(place):
+        os.makedirs(os.path.dirname(kept), 0o700, exist_ok=True)
+        _remove_tree(kept)
+        os.rename(place, kept)
 
 
 def _keep_tree(home: str, used: str | None) -> None:

@@ -13,6 +13,7 @@ import os
 import sys
 
 from monarch._core.process.identity import to_base58
+from monarch._core.process.workspace_variables import BELOW, OF_AGENT, OF_JOB, VARIABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,13 +25,7 @@ if TYPE_CHECKING:
     # of the client's `sys.path`, False behind the standard library; None if others of the list see to that.
     Place = tuple[str, str, bool | None]
 
-VARIABLE = "WORKSPACE_DIR"
-# Set by an agent, for what it starts: the directory with the workspaces of its jobs.
-_OF_AGENT = "MONARCH_HOST_WORKSPACES"
-# In procs only: the client's own variable travels with its environment and means the client's machine.
-_OF_JOB = "MONARCH_HOST_WORKSPACE_DIR"
-
-VARIABLES = (VARIABLE, _OF_JOB)
+VARIABLES = (VARIABLE, OF_JOB)
 
 # What has been mirrored by this process, by the uid of the agent; and, in a proc, what its client has mirrored.
 _mirrored: dict[int, list[Place]] = {}
@@ -45,7 +40,7 @@ def export() -> HostWorkspaces:
 
     home = os.environ.get("MONARCH_HOME") or os.path.join(os.path.expanduser("~"), ".monarch")
     found = open_for_agent(os.environ.get(VARIABLE) or os.path.join(home, "workspaces"), os.uname().nodename)
-    os.environ[_OF_AGENT] = found.path
+    os.environ[OF_AGENT] = found.path
     return found
 
 
@@ -53,8 +48,8 @@ def of_job(id: int) -> str | None:
     """Where the workspace of a job is, `id` is that of this host in the job; None if this host's agent serves its own process only. Called
     before the client's environment is taken over.
     """
-    found = os.environ.get(_OF_JOB)
-    if found is None and (agent := os.environ.get(_OF_AGENT)) is not None:
+    found = os.environ.get(OF_JOB)
+    if found is None and (agent := os.environ.get(OF_AGENT)) is not None:
         found = os.path.join(agent, to_base58(id))
     return found
 
@@ -63,7 +58,10 @@ def keep(found: str | None) -> None:
     """Whatever the client's environment has, this is the workspace of the job on this host."""
     if found is not None:
         os.environ.update(variables(found))
-        os.environ.pop(_OF_AGENT, None)
+        os.environ.pop(OF_AGENT, None)
+        if sys.prefix.startswith(found + "/"):
+            # The interpreter is of the environment that was synced: it stays as long as this process lives.
+            hold()
 
 
 def variables(workspace: str | None) -> dict[str, str]:
@@ -71,9 +69,14 @@ def variables(workspace: str | None) -> dict[str, str]:
     return {} if workspace is None else dict.fromkeys(VARIABLES, workspace)
 
 
+def expanded(path: str, workspace: str | None) -> str:
+    """A path of a proc's program on this host; one that is not below the workspace stays as it is."""
+    return path if workspace is None or not path.startswith(BELOW) else os.path.join(workspace, path[len(BELOW) :])
+
+
 def workspace_directory() -> str:
     """The workspace of this proc's job on this host; `RuntimeError` if its agent has none."""
-    found = os.environ.get(_OF_JOB) or os.environ.get(VARIABLE)
+    found = os.environ.get(OF_JOB) or os.environ.get(VARIABLE)
     if not found:
         raise RuntimeError(f"the agent of host {os.uname().nodename} has exported no {VARIABLE}")
     return os.path.abspath(found)
@@ -129,7 +132,7 @@ def pushed(agents: Sequence[int]) -> list[Place]:
 
 def accept(places: list[Place]) -> None:
     """In a proc: makes what has been mirrored importable."""
-    if places and _OF_JOB in os.environ:
+    if places and OF_JOB in os.environ:
         top = hold()
         sys.path[:] = translated(sys.path, places, top)
         # For procs that are spawned from here the entries are what they have just become.

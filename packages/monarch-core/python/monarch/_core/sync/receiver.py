@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from monarch._core.call.actor import Actor, endpoint
-from monarch._core.sync.host_workspaces import take_over
+from monarch._core.sync.host_workspaces import take_over, take_over_environment
 from monarch._core.sync.mirror import Mirror
 from monarch._core.sync.path import hold, workspace_directory
 
@@ -17,20 +17,24 @@ if TYPE_CHECKING:
 class WorkspaceReceiver(Actor):
     """Keeps a `Mirror` for each directory of the workspace."""
 
-    def __init__(self, places: list[str]) -> None:
+    def __init__(self, places: list[str], environment: bool) -> None:
         self.places = places
+        self.environment = environment
         self.mirrors: dict[str, Mirror] = {}
 
     @endpoint
-    def begin(self) -> None:
-        """Compares what is here with what was left here, while the sender looks at its side."""
+    def begin(self) -> str:
+        """Compares what is here with what was left here, while the sender looks at its side; gives the workspace of this host."""
         with _told_where():
             top = workspace_directory()
             os.makedirs(top, 0o700, exist_ok=True)
             hold()
             take_over(top)
+            if self.environment:
+                take_over_environment(top)
             for place in self.places:
                 self.mirrors[place] = Mirror(top, place)
+            return top
 
     @endpoint
     def missing(self, place: str, nodes: list[bytes], top: bytes) -> tuple[list[bytes], list[bytes]]:

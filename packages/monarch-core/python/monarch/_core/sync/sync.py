@@ -17,20 +17,24 @@ from monarch._core._native.files import Blake3
 from monarch._core.call.future import Future
 from monarch._core.process.current import current_process
 from monarch._core.process.process import LocalProcess
+from monarch._core.process.workspace_variables import ENVIRONMENT
 from monarch._core.sync import path as workspace_path
 from monarch._core.sync.node import DIGEST
 from monarch._core.sync.receiver import WorkspaceReceiver
 from monarch._core.sync.tree import SourceChanged, Tree, scan
 from monarch._core.sync.update import ask_procs
-from monarch._core.sync.workspace import Workspace
+from monarch._core.sync.workspace import Workspace, environment_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from monarch._core._native import CallCell
     from monarch._core.hosts.host_mesh import HostMesh
+
+    # What pushes an environment, and where it is here.
+    Environment = tuple[Callable[[HostMesh, str, Sequence[str]], Future[tuple[int, int]]], str]
 
 # Files are sent together up to this size, larger ones in pieces of it; so many such messages may be under way.
 BATCH = 1 << 20
@@ -48,14 +52,15 @@ async def sync_workspace(hosts: HostMesh, workspace: Workspace, conda: bool, aut
 
     if not isinstance(workspace, Workspace):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"sync_workspace takes a Workspace, not {type(workspace).__name__}")
+    environment: Environment | None = None
     if conda:
-        from monarch._core.config.wheel import missing_wheel
+        from monarch._core.call.mesh_methods import implementation
 
-        raise missing_wheel("sync_workspace(conda=True)", "monarch-fs")
+        environment = implementation("push_environment", "sync_workspace(conda=True)", "monarch-fs"), environment_of(workspace)
     for local in workspace.dirs:
         if not local.is_dir():
             raise NotADirectoryError(f"a workspace is made of directories, and this is none: {local}")
-    sync = Sync(current_process(), hosts, [(str(local), place) for local, place in workspace.dirs.items()], auto_reload)
+    sync = Sync(current_process(), hosts, [(str(local), place) for local, place in workspace.dirs.items()], auto_reload, environment)
     try:
         await asyncio.to_thread(sync.run)
     finally:
@@ -65,26 +70,35 @@ async def sync_workspace(hosts: HostMesh, workspace: Workspace, conda: bool, aut
 class Sync:
     """One sync, on a thread of its own."""
 
-    def __init__(self, process: LocalProcess, hosts: HostMesh, pairs: list[tuple[str, str]], reload: bool) -> None:
+    def __init__(
+        self, process: LocalProcess, hosts: HostMesh, pairs: list[tuple[str, str]], reload: bool, environment: Environment | None = None
+    ) -> None:
         self.process = process
         self.hosts = hosts
         self.pairs = pairs
         self.places = workspace_path.described(pairs, sys.path)
         self.reload = reload
+        self.environment = environment
         self.cancelled = False
 
     def run(self) -> None:
-        if not self.pairs:
+        if not self.pairs and self.environment is None:
             return
         agents = [agent for agent in self.hosts._agents if agent != self.process.agent_uid]
         if agents:
             receiving = self.hosts.spawn_procs(name="workspace")
             try:
-                receivers = receiving.spawn("workspace", WorkspaceReceiver, [place for _, place in self.pairs])
-                self.mirror(receivers)
+                receivers = receiving.spawn(
+                    "workspace", WorkspaceReceiver, [place for _, place in self.pairs], self.environment is not None
+                )
+                tops = self.mirror(receivers)
+                # The receivers hold the workspace meanwhile.
+                self.push_environment(tops)
             finally:
                 self._end(receiving.stop())
             workspace_path.remember(agents, self.places)
+        if not self.pairs:
+            return
         self.update(self._procs(bool(agents)), bool(agents))
 
     def _end(self, stopped: Future[None]) -> None:
@@ -150,12 +164,12 @@ class Sync:
 
     # ---- sending
 
-    def mirror(self, receivers: Any) -> None:
-        """Makes the directories of all hosts what they are here, one after the other."""
+    def mirror(self, receivers: Any) -> list[str]:
+        """Makes the directories of all hosts what they are here, one after the other; gives the workspace of each host."""
         begun = receivers.begin.call()
         began = monotonic()
         trees = [scan(os.fsencode(local), lambda: self.cancelled) for local, _ in self.pairs]
-        self.wait(begun)
+        tops: list[str] = self.wait(begun).values()
         for (local, place), tree in zip(self.pairs, trees, strict=True):
             sending = Sending(self, receivers, place, tree)
             for left in reversed(range(_TRIES)):
@@ -171,6 +185,19 @@ class Sync:
             files = f"{sending.files} file{'s' if sending.files != 1 else ''}"
             print(f"workspace {local} -> {place}: {files}, {shown_size(sending.bytes)} to {hosts} in {now - began:.2f} s", flush=True)
             began = now
+        return tops
+
+    def push_environment(self, tops: Sequence[str]) -> None:
+        """Makes the environment of all hosts what it is here, by the function that a wheel has for it."""
+        if self.environment is None:
+            return
+        push, source = self.environment
+        began = monotonic()
+        written, sent = self.wait(push(self.hosts, source, [os.path.join(top, ENVIRONMENT) for top in tops]))
+        files = f"{written} file{'s' if written != 1 else ''} written"
+        hosts = f"{len(self.hosts)} host{'s' if len(self.hosts) != 1 else ''}"
+        place = ENVIRONMENT
+        print(f"environment {source} -> {place}: {files}, {shown_size(sent)} to {hosts} in {monotonic() - began:.2f} s", flush=True)
 
 
 def shown_size(size: float) -> str:

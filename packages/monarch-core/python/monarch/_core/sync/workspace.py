@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from monarch._core.process.workspace_variables import ENVIRONMENT
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,8 +29,9 @@ class Workspace:
     """Directories that hosts get a copy of.
 
     `dirs` is a list of directories, each of which goes to a directory of its own name, or a mapping from directories to where they go,
-    relative to `WORKSPACE_DIR`. `env` is a conda environment; left out: the one that is active. Paths may begin with `~` and are made
-    absolute here. An empty path, one that leaves `WORKSPACE_DIR`, and places that overlap are a `ValueError`. Equal by content.
+    relative to `WORKSPACE_DIR`. `env` is a conda environment or a venv; left out: the conda environment that is active.
+    Paths may begin with `~` and are made absolute here. An empty path, one that leaves `WORKSPACE_DIR`, and places that overlap are a
+    `ValueError`. Equal by content.
 
     ```python
     from monarch.actor import Workspace
@@ -91,6 +94,30 @@ class Workspace:
         return (Workspace, ({str(local): place for local, place in self.dirs.items()}, None if self.env is None else str(self.env)))
 
 
+def environment_of(workspace: Workspace) -> str:
+    """The environment that `sync_workspace(conda=True)` mirrors; `ValueError` if there is none, or one in which no proc can run."""
+    import sys
+
+    from monarch._core.sync.environment_python import environment_python
+
+    found = workspace.env or os.environ.get("CONDA_PREFIX") or (sys.prefix if sys.prefix != sys.base_prefix else None)
+    if not found:
+        raise ValueError(
+            "no environment to sync: the workspace has no env, CONDA_PREFIX is not set, "
+            f"and {sys.executable} is the interpreter of no venv\nhint: Workspace(env=...) names one"
+        )
+    path = str(_absolute(found))
+    if not any(os.path.exists(os.path.join(path, name)) for name in ("conda-meta", "pyvenv.cfg")):
+        raise ValueError(f"{path} is no environment: neither a folder conda-meta nor a file pyvenv.cfg is there")
+    theirs, own = environment_python(path), sys.version_info[:2]
+    if theirs is not None and theirs != own:
+        raise ValueError(
+            f"{path} is an environment of Python {theirs[0]}.{theirs[1]}, and procs are of the client's Python {own[0]}.{own[1]}"
+            f"\nhint: Workspace(env=...) names an environment of Python {own[0]}.{own[1]}"
+        )
+    return path
+
+
 def _absolute(path: Local) -> Path:
     from pathlib import Path
 
@@ -105,7 +132,7 @@ def _subdirectory(place: str) -> str:
     if not place:
         raise ValueError("empty path in a workspace: name the directory below WORKSPACE_DIR")
     normal = os.path.normpath(place)
-    if os.path.isabs(place) or normal == "." or normal.split("/")[0] in ("..", ".monarch") or "\0" in place:
+    if os.path.isabs(place) or normal == "." or normal.split("/")[0] in ("..", ".monarch", ENVIRONMENT) or "\0" in place:
         raise ValueError(f"invalid directory below WORKSPACE_DIR: {place!r}")
     return normal
 

@@ -33,19 +33,19 @@ impl Agent {
         &self,
         (read, console): (OwnedFd, libc::c_int),
         name: &str,
-        here: ProcUid,
+        (here, proc): (ProcUid, ProcUid),
         plan: &ProcPlan,
         tail: Arc<Tail>,
     ) -> io::Result<Arc<Stream>> {
-        let stream = self.output.add(read, console, &plan.prefix, tail, self.file(plan, name))?;
+        let stream = self.output.add(proc, (read, console), &plan.prefix, tail, self.file(plan, name))?;
         let job = self.node().and_then(|n| n.gateway()?.job_here(here)).filter(|j| !j.is_clients());
         // A terminal is looked at.
         // SAFETY: no pointers.
         if let Some(job) = job.filter(|_| unsafe { libc::isatty(console) } == 0) {
-            let (me, proc) = (self.weak(), plan.name.clone());
+            let (me, shown) = (self.weak(), plan.name.clone());
             stream.at_first_line(move || {
                 if !job.unshown.swap(true, Ordering::Relaxed) {
-                    Agent::report_unshown(&me, job.id, console, &proc);
+                    Agent::report_unshown(&me, job.id, console, &shown);
                 }
             });
         }

@@ -294,7 +294,7 @@ impl Agent {
             let consoles = *lock(&self.consoles);
             for (console, name) in consoles.into_iter().zip(["stdout", "stderr"]) {
                 let (read, write) = sys::pipe()?;
-                streams.push(self.stream((read, console), name, here, plan, tail.clone())?);
+                streams.push(self.stream((read, console), name, (here, uid), plan, tail.clone())?);
                 fds.push(write);
             }
         }
@@ -327,6 +327,7 @@ impl Agent {
             );
             state.awaited.remove(&uid).unwrap_or_default()
         };
+        self.record_proc(uid);
         node.peer_unlinked(uid).0.link.attach(ours)?;
         match (self.launcher.get(), fds.len()) {
             (Some(l), 1) => l.start(uid, &plan.setup, fds.swap_remove(0)),

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use net::lock::lock;
 use net::{Poller, Source, sys};
+use wire::ProcUid;
 
 use crate::agent::aggregation::{Aggregation, Report};
 use crate::agent::capture::{Capture, CaptureFile};
@@ -185,6 +186,7 @@ fn write_all(console: libc::c_int, bytes: &[u8]) {
 
 /// One stream of one proc.
 pub struct Stream {
+    proc: u64,
     pipe: OwnedFd,
     console: libc::c_int,
     prefix: Vec<u8>,
@@ -223,6 +225,7 @@ impl Stream {
             l.partial.extend_from_slice(TRUNCATED);
         }
         self.tail.add(&l.partial);
+        events::output_line(self.proc, if self.console == 2 { b"stderr" } else { b"stdout" }, &l.partial);
         l.cut = false;
         if let Some(report) = l.at_first.take() {
             report();
@@ -352,8 +355,8 @@ impl Output {
     /// Takes over the reading end of a stream; what comes out of it also goes to `file`.
     pub fn add(
         &self,
-        pipe: OwnedFd,
-        console: libc::c_int,
+        proc: ProcUid,
+        (pipe, console): (OwnedFd, libc::c_int),
         prefix: &str,
         tail: Arc<Tail>,
         file: Option<CaptureFile>,
@@ -362,7 +365,7 @@ impl Output {
         sys::set_nonblocking(pipe.as_raw_fd())?;
         let token = self.poller.token();
         let file = file.map(|f| (Arc::new(f), self.capture.clone()));
-        let stream = Arc::new(Stream { pipe, console, prefix: prefix.into(), tail, file, lines: Mutex::default(), token });
+        let stream = Arc::new(Stream { proc: proc.0, pipe, console, prefix: prefix.into(), tail, file, lines: Mutex::default(), token });
         let source = StreamSource(stream.clone(), Arc::downgrade(&self.poller));
         self.poller.add(token, stream.pipe.as_raw_fd(), Arc::new(source))?;
         Ok(stream)

@@ -11,7 +11,7 @@ use events::{Reader, Record};
 use net::lock::lock;
 use serde::Serialize;
 use wire::exit::{ExitReason, ProcEnd};
-use wire::{Control, ProcUid};
+use wire::{Control, Frame, ProcUid};
 
 use crate::agent::Agent;
 use crate::node::Node;
@@ -139,7 +139,9 @@ impl Agent {
     fn tell(&self, node: &Node, uid: ProcUid, events: u32) {
         // Simulated procs are this process.
         if self.launcher().is_none() {
-            node.peer_unlinked(uid).0.send_control(Control::Record { events });
+            let frame = Frame::Control(Control::Record { events }).encode();
+            // Ahead of messages that wait for a proc that comes up: they are events too.
+            let _ = node.peer_unlinked(uid).0.link.send_first(&frame);
         }
     }
 

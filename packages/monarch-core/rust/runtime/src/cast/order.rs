@@ -35,6 +35,13 @@ impl OutOrder {
         *next - 1
     }
 
+    /// The host has forgotten all numbers.
+    pub fn restart(&mut self, host: ProcUid) {
+        if let Some(Counter(at)) = self.counters.get(&host) {
+            self.next[*at as usize] = 0;
+        }
+    }
+
     /// The numbers of one cast to these hosts.
     pub fn cast(&mut self, hosts: &[Counter]) -> Order {
         let mut order = Order::default();

@@ -13,6 +13,7 @@ use wire::greeting::{self, Greeting, JobSettings, No, Welcome};
 
 use super::join::ahead;
 use super::{Gateway, Job, RELEASE};
+use crate::node::routes::Place;
 
 impl Gateway {
     /// Somebody has opened a stream, or has tried to.
@@ -49,6 +50,7 @@ impl Gateway {
     fn join_asked(&self, peer: &str, mut opened: Opened, host: ProcUid, agent: u64, from: &str, settings: JobSettings) {
         let Some(node) = self.node() else { return };
         let id = ProcUid(opened.job.0);
+        let was_here = node.routes.lost(Place { host: id, here: host }).is_some();
         let answer = if self.is_closing() {
             Welcome::Refused(No::Closing)
         } else if agent != 0 && agent != node.uid.0 {
@@ -56,6 +58,9 @@ impl Gateway {
         } else if self.job(id).is_some_and(|j| j.here != host) {
             // By another address, most likely.
             Welcome::Refused(No::Twice)
+        } else if was_here {
+            // What has ended with the job of that time does not come back; the client asks again by another id.
+            Welcome::Refused(No::Lost)
         } else {
             if self.job(id).is_none() {
                 let job = Job::new(id, host, settings, self.poller.now());

@@ -12,6 +12,7 @@ use wire::{Control, ProcUid};
 use super::forward::host_end;
 use super::{Gateway, Host, Job};
 use crate::detector::{Action, LinkEnd};
+use crate::node::routes::Place;
 
 /// Of a lease, so much is kept for the clean-up at its end: nothing is left when it is over.
 const CLEAN_UP: Duration = Duration::from_secs(2);
@@ -186,7 +187,7 @@ impl Gateway {
         self.host_lost(job, host, why, true);
     }
 
-    /// A host is gone: its processes have ended, and it will not be let in again.
+    /// A host is gone: its processes have ended, and it will not be let in again with this id.
     pub(super) fn host_lost(&self, job: &Arc<Job>, host: &Arc<Host>, why: &str, tell: bool) {
         if host.lost().is_some() {
             return;
@@ -218,6 +219,7 @@ impl Gateway {
         if let Some(agent) = node.agent() {
             agent.host_ended(host.id, &end);
         }
+        node.routes.lose(Place { host: host.id, here: job.here }, end.clone());
         node.procs_ended(vec![(host.id, end)]);
         self.way_lost(job, why);
         self.cast_host_ended(job, host.id);
@@ -302,6 +304,10 @@ impl Gateway {
             host.trunk.close();
         }
         if let Some(node) = self.node() {
+            // In the same job, this host and these may meet again, by another name of this one.
+            for host in job.hosts() {
+                node.routes.lose(Place { host: host.id, here: job.here }, host_end(&host.name(), why));
+            }
             if let Some(agent) = node.agent() {
                 agent.host_ended(job.id, &host_end("", why));
                 // Services of other hosts were reached through this job; those here that wait for them would wait for ever.
@@ -328,6 +334,7 @@ impl Gateway {
         let Some(node) = self.node() else { return };
         self.wait_for_carriers(bound / 2);
         let mut waiting = vec![];
+        let joining = self.take_leave_of_joining();
         for job in self.jobs() {
             for host in job.hosts().into_iter().filter(|h| h.lost().is_none() && h.trunk.is_up()) {
                 if host.trunk.is_routed() {
@@ -345,10 +352,30 @@ impl Gateway {
             waiting.iter().for_each(|h| h.trunk.beat(&Beat::Ping { received: vec![h.trunk.received()] }));
             std::thread::sleep(Duration::from_millis(2));
         }
-        waiting.iter().for_each(|h| h.trunk.close());
+        let deadline = deadline.min(Instant::now() + bound / 2);
+        while Instant::now() < deadline && joining.iter().any(|h| h.is_parting()) {
+            joining.iter().for_each(|h| h.trunk.beat(&Beat::Ping { received: vec![h.trunk.received()] }));
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        joining.iter().for_each(|h| lock(&h.state).parting = false);
+        waiting.iter().chain(&joining).for_each(|h| h.trunk.close());
         for job in self.jobs().into_iter().filter(|j| !j.is_clients()) {
             self.end_job(&job, "its host's agent has ended");
         }
+    }
+
+    /// A worker that this client has a join under way to may have made the job already: it is notified as soon as it has joined.
+    fn take_leave_of_joining(&self) -> Vec<Arc<Host>> {
+        let Some(node) = self.node() else { return vec![] };
+        let hosts = self.jobs().into_iter().filter(|job| job.is_clients()).flat_map(|job| job.hosts());
+        let part = |host: &Arc<Host>| {
+            let mut state = lock(&host.state);
+            state.parting = state.lost.is_none() && !state.was_up && (state.joined || state.joining);
+            state.parting
+        };
+        let joining: Vec<Arc<Host>> = hosts.filter(part).collect();
+        joining.iter().for_each(|host| node.peer(host.id).send_control(Control::JobOver));
+        joining
     }
 
     /// What an agent has to say to a client by way of others is on its way when they hear that it leaves.

@@ -109,6 +109,8 @@ pub struct Place {
 pub(super) struct State {
     /// What it is dialled with.
     pub trust: Option<Arc<DialTrust>>,
+    /// It is asked to join, and has not answered.
+    pub joining: bool,
     /// Both sides know each other: streams may be opened.
     pub joined: bool,
     /// This process opens the streams.
@@ -126,6 +128,8 @@ pub(super) struct State {
     pub closed: bool,
     /// It was told to end.
     pub leaving: bool,
+    /// This client closes, and has not been able to report that yet: streams are opened for it alone.
+    pub parting: bool,
     pub lost: Option<String>,
     /// It is not: only the way to it is.
     pub no_route: bool,
@@ -178,6 +182,19 @@ impl Host {
             None => ("joining", Some("it has not joined yet".to_owned())),
         };
         Some(Member { id: self.id, name, state: now, why })
+    }
+
+    /// What this client has to report last is still to be acknowledged.
+    pub(super) fn is_parting(&self) -> bool {
+        let is_yet_to_open = {
+            let state = lock(&self.state);
+            if state.lost.is_some() {
+                return false;
+            }
+            !state.was_up || !state.opening.is_empty()
+        };
+        // An agent that has received it closes. In this order: a stream that is no more being opened is in its place.
+        (is_yet_to_open || self.trunk.is_up()) && !self.trunk.is_settled()
     }
 
     /// The end of all its processes, if it is lost.

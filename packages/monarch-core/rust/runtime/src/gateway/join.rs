@@ -168,12 +168,34 @@ impl Gateway {
         deadline: std::time::Instant,
         before: Attempts,
     ) {
+        // In this order with `take_leave_of_joining`.
+        lock(&host.state).joining = true;
+        if !self.is_in(job) {
+            lock(&host.state).joining = false;
+            return self.not_joined(job, host, ticket, "other", "the job is over");
+        }
         let (me, job2, host2) = (self.me.clone(), job.clone(), host.clone());
         let again = hello.clone();
         let left = deadline.saturating_duration_since(self.poller.now());
         let done = move |result: Result<Ready, NoStream>| {
             let Some(g) = me.upgrade() else { return };
+            lock(&host2.state).joining = false;
+            let may_try = g.poller.now() + backoff(before.count) < deadline && g.is_in(&job2);
+            let later = |so_far: Attempts| {
+                let (me, poller, pause) = (g.me.clone(), g.poller.clone(), backoff(so_far.count - 1));
+                let (job, host, hello) = (job2.clone(), host2.clone(), again.clone());
+                let next = move || {
+                    if let Some(g) = me.upgrade() {
+                        g.try_join(&job, &host, hello, ticket, deadline, so_far);
+                    }
+                };
+                poller.later(pause, Box::new(next));
+            };
             match result {
+                Ok(mut ready) if may_try && is_former(&job2, &host2, &ready) => {
+                    ready.opened.stream.close();
+                    later(Attempts { count: before.count + 1, ..before })
+                }
                 Ok(ready) => g.joined(&job2, &host2, ready, ticket, again),
                 // Others have had it join meanwhile.
                 Err(_) if !job2.is_clients() && lock(&host2.state).joined => g.not_joined(&job2, &host2, ticket, "other", "it has joined"),
@@ -183,12 +205,7 @@ impl Gateway {
                     let first = before.opened.unwrap_or_default();
                     g.not_joined(&job2, &host2, ticket, ENDED, &format!("the worker ended while it joined: {first}, then {why}"))
                 }
-                Err(why) if why.is_transient() && g.poller.now() + backoff(before.count) < deadline && g.is_in(&job2) => {
-                    let (poller, pause) = (g.poller.clone(), backoff(before.count));
-                    let so_far = before.and(&why);
-                    let next = move || g.try_join(&job2, &host2, again, ticket, deadline, so_far);
-                    poller.later(pause, Box::new(next));
-                }
+                Err(why) if why.is_transient() && may_try => later(before.and(&why)),
                 Err(why) => {
                     // The last attempt may only have been cut short.
                     let text = before.answered.filter(|_| why.is_silence()).unwrap_or_else(|| why.to_string());
@@ -375,7 +392,7 @@ impl Gateway {
             if !state.dials && state.session == 0 && state.joined && host.id != job.id {
                 state.dials = true;
             }
-            if !state.joined || !state.dials || state.lost.is_some() || self.is_closing() {
+            if !state.joined || !state.dials || state.lost.is_some() || self.is_closing() && !state.parting {
                 return;
             }
             if state.session == 0 {
@@ -541,6 +558,13 @@ impl Gateway {
         };
         self.poller.later(backoff(tries), Box::new(task));
     }
+}
+
+/// The worker is still in the job as the host that the client has lost: its agent is about to notice, by its lease at the latest.
+fn is_former(job: &Job, host: &Host, ready: &Ready) -> bool {
+    let address = host.place().address;
+    matches!(greeting::decode(&ready.answer), Some(Welcome::Refused(No::Twice)))
+        && job.hosts().iter().any(|other| other.id != host.id && other.lost().is_some() && other.place().address == address)
 }
 
 fn backoff(tries: u32) -> Duration {

@@ -203,6 +203,8 @@ impl Gateway {
     }
 
     fn add_job(&self, job: Arc<Job>) {
+        // Its client may be back.
+        lock(&self.over).retain(|over| *over != job.id);
         self.here.write().unwrap_or_else(PoisonError::into_inner).insert(job.here, job.clone());
         self.jobs.write().unwrap_or_else(PoisonError::into_inner).insert(job.id, job);
     }

@@ -125,7 +125,7 @@ impl Node {
 
     /// As far as this process has heard.
     pub fn has_ended(&self, uid: ProcUid) -> bool {
-        self.routes.place(uid).is_some_and(|p| self.routes.lost(p.host).is_some())
+        self.routes.place(uid).is_some_and(|place| self.routes.lost(place).is_some())
             || self.known_peer(uid).is_some_and(|p| p.ended().is_some())
     }
 

@@ -80,6 +80,11 @@ impl Caster {
         lock(&self.state).source.order.next(host) + 1
     }
 
+    /// The next frame to this host is the first one.
+    pub(crate) fn restart(&self, host: ProcUid) {
+        lock(&self.state).source.order.restart(host);
+    }
+
     fn waiting(&self) -> usize {
         lock(&self.state).calls.len()
     }
@@ -160,7 +165,7 @@ impl Node {
             }
             cast
         };
-        let sent = || events::cast_sent(group.mailbox.0, method, group.targets.len() as u64, slot.0, payload.len(), head.parent);
+        let sent = || events::cast_sent(group.mailbox.0, method, group.targets.len() as u64, slot.0, payload.len(), head.parent, sender.0);
         events::in_trace(trace.words(), sent);
         let drain = self.hand_over(cast);
         drop(_in_order);

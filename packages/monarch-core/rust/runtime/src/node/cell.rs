@@ -113,6 +113,10 @@ impl Cell {
         if !wake {
             return false;
         }
+        if finished {
+            let (failed, stream) = (s.error.is_some(), self.mode == Mode::Stream);
+            events::call_done(self.slot.0, s.outcomes.len() as u64, u64::from(stream), u64::from(failed));
+        }
         let waiters = s.waiters.clone();
         let (due, rest) = std::mem::take(&mut s.watches).into_iter().partition(|w| self.state_done(&s, w.index));
         s.watches = rest;

@@ -18,7 +18,7 @@ use crate::node::tombs::Ended;
 impl Node {
     /// The peer if it is known that its process, or the host of that, is gone.
     pub fn ended_peer(&self, uid: ProcUid) -> Option<Arc<Peer>> {
-        let is_lost = || self.routes.place(uid).is_some_and(|place| self.routes.lost(place.host).is_some());
+        let is_lost = || self.routes.place(uid).is_some_and(|place| self.routes.lost(place).is_some());
         let peer = self.known_peer(uid).or_else(|| is_lost().then(|| self.peer_unlinked(uid).0))?;
         peer.ended().is_some().then_some(peer)
     }

@@ -379,7 +379,7 @@ impl Mailbox {
 
     /// Names the actor that takes from this mailbox, on its thread.
     pub fn set_label(&self, display: String, thread: u64) {
-        events::actor_start(self.id.0, display.as_bytes());
+        events::actor_begins(self.id.0, display.as_bytes());
         let _ = self.label.set((display, thread));
     }
 

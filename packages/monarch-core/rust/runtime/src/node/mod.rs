@@ -259,7 +259,7 @@ impl Node {
         }
         if let Some(place) = self.routes.place(uid) {
             peer.link.carry_by(self.via(place));
-            if let Some(end) = self.routes.lost(place.host) {
+            if let Some(end) = self.routes.lost(place) {
                 peer.set_ended(Ended::new(end));
                 peer.link.close();
             }

@@ -22,7 +22,9 @@ impl Node {
             }
             return;
         }
-        let Ok(Some(fd)) = events::start(self.uid.0, events as usize) else { return };
+        let Ok(made) = events::start(self.uid.0, events as usize) else { return };
+        events::introduce();
+        let Some(fd) = made else { return };
         match self.agent() {
             Some(agent) => agent.recordings.add(self.uid, fd),
             None => {

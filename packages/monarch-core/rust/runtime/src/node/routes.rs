@@ -1,6 +1,6 @@
 //! The host of each remote process.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use net::sys::Descriptors;
@@ -9,12 +9,13 @@ use wire::exit::ProcEnd;
 use wire::frame::PIECE;
 use wire::{Frame, ProcUid, Route, part_fragment};
 
-use crate::gateway::Via;
+use crate::gateway::{Via, host_end};
 use crate::node::Node;
 use crate::node::peer::Peer;
+use crate::node::tombs::Ended;
 
 /// The host of a process, and what the host of this process is called in the job that they share.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
     pub host: ProcUid,
     pub here: ProcUid,
@@ -24,9 +25,10 @@ pub struct Place {
 #[derive(Default)]
 pub struct Routes {
     places: RwLock<HashMap<ProcUid, Place>>,
-    /// Of those places; a proc knows its peers' hosts by nothing else.
-    hosts: RwLock<HashSet<ProcUid>>,
-    lost: RwLock<HashMap<ProcUid, ProcEnd>>,
+    /// Of those places, with the last name of this host in their job; a proc knows its peers' hosts by nothing else.
+    hosts: RwLock<HashMap<ProcUid, ProcUid>>,
+    /// A host that is lost may be a member anew. Then one of both hosts has another name.
+    lost: RwLock<HashMap<Place, ProcEnd>>,
 }
 
 impl Routes {
@@ -34,12 +36,28 @@ impl Routes {
         self.places.read().unwrap_or_else(PoisonError::into_inner).get(&uid).copied()
     }
 
-    pub fn lost(&self, host: ProcUid) -> Option<ProcEnd> {
-        self.lost.read().unwrap_or_else(PoisonError::into_inner).get(&host).cloned()
+    /// The end of all processes of this place.
+    pub fn lost(&self, place: Place) -> Option<ProcEnd> {
+        self.lost.read().unwrap_or_else(PoisonError::into_inner).get(&place).cloned()
+    }
+
+    /// The same for a host, by its last place.
+    pub fn lost_host(&self, host: ProcUid) -> Option<ProcEnd> {
+        self.lost(Place { host, here: self.here(host)? })
     }
 
     pub fn is_host(&self, uid: ProcUid) -> bool {
-        self.hosts.read().unwrap_or_else(PoisonError::into_inner).contains(&uid)
+        self.here(uid).is_some()
+    }
+
+    /// The name of this host in the job of another host.
+    fn here(&self, host: ProcUid) -> Option<ProcUid> {
+        self.hosts.read().unwrap_or_else(PoisonError::into_inner).get(&host).copied()
+    }
+
+    /// A host is lost, whether processes there are known or not.
+    pub(crate) fn lose(&self, place: Place, end: ProcEnd) {
+        self.lost.write().unwrap_or_else(PoisonError::into_inner).entry(place).or_insert(end);
     }
 
     /// Processes that have ended.
@@ -57,18 +75,59 @@ impl Routes {
 }
 
 impl Node {
-    /// A process is on a host, which is reached through the agent of this process, or is another agent's.
+    /// A process is on a host, which is reached through the agent of this process, or is another agent's. A process that was lost with
+    /// its host is reached again when the host is back, as a member with another name.
     pub fn route(&self, uid: ProcUid, host: ProcUid, here: ProcUid) {
-        if self.routes.place(uid).is_some() || uid == self.uid || host == here || self.end_of(uid).is_some() {
+        let place = Place { host, here };
+        let known = self.routes.place(uid);
+        if known == Some(place) || uid == self.uid || host == here {
             return;
         }
-        self.routes.hosts.write().unwrap_or_else(PoisonError::into_inner).insert(host);
-        self.routes.places.write().unwrap_or_else(PoisonError::into_inner).insert(uid, Place { host, here });
+        match known {
+            Some(known) if !self.may_move(known, place) => return,
+            None if self.end_of(uid).is_none() => {}
+            _ if !self.is_back(uid, place) => return,
+            _ => {}
+        }
+        self.know_host(place);
+        self.routes.places.write().unwrap_or_else(PoisonError::into_inner).insert(uid, place);
         if let Some(peer) = self.known_peer(uid)
             && !peer.link.is_attached()
         {
-            peer.link.carry_by(self.via(Place { host, here }));
+            peer.link.carry_by(self.via(place));
         }
+    }
+
+    fn know_host(&self, place: Place) {
+        let is_lost = self.routes.lost(place).is_some();
+        let mut hosts = self.routes.hosts.write().unwrap_or_else(PoisonError::into_inner);
+        let here = hosts.entry(place.host).or_insert(place.here);
+        if *here != place.here && !is_lost {
+            *here = place.here;
+            drop(hosts);
+            // The processes there have forgotten what came from here.
+            self.caster.restart(place.host);
+        }
+    }
+
+    /// A process whose host was known by another place may be at this one.
+    fn may_move(&self, known: Place, place: Place) -> bool {
+        // Of two names that this host has had for the same host, the later one counts.
+        self.routes.lost(place).is_none() && (known.host == place.host || self.routes.lost(known).is_some())
+    }
+
+    /// Forgets the end of a process that was lost with its host, and the connection to it; false if the process itself has ended.
+    fn is_back(&self, uid: ProcUid, place: Place) -> bool {
+        if self.routes.lost(place).is_some() || !self.tombs.write().unwrap_or_else(PoisonError::into_inner).lift(uid) {
+            return false;
+        }
+        let before = self.peers.write().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+        if let Some(peer) = before {
+            // Handles that were made before have it.
+            peer.set_ended(Ended::new(host_end("", "the job through which it was reached has ended")));
+            peer.link.close();
+        }
+        true
     }
 
     /// Is that the host, or a process there that is known here?
@@ -157,8 +216,8 @@ impl Node {
     pub(crate) fn expand(&self, ends: Vec<(ProcUid, ProcEnd)>) -> Vec<(ProcUid, ProcEnd)> {
         let mut out = Vec::with_capacity(ends.len());
         for (uid, end) in ends {
-            if self.routes.is_host(uid) {
-                self.routes.lost.write().unwrap_or_else(PoisonError::into_inner).insert(uid, end.clone());
+            if let Some(here) = self.routes.here(uid) {
+                self.routes.lose(Place { host: uid, here }, end.clone());
                 out.extend(self.routes.on(uid).into_iter().filter(|p| *p != uid).map(|p| (p, end.clone())));
             }
             out.push((uid, end));

@@ -22,6 +22,11 @@ pub struct Ended {
     told: AtomicBool,
 }
 
+/// The process was lost with its host, or with the connection to it: it may live.
+fn may_live(end: &ProcEnd) -> bool {
+    matches!(end.reason, ExitReason::HostLost(_) | ExitReason::LinkLost(_))
+}
+
 impl Ended {
     pub fn new(end: ProcEnd) -> Arc<Self> {
         let bytes = postcard::to_stdvec(&end).unwrap_or_default();
@@ -40,6 +45,8 @@ pub(crate) struct Tombs {
     recent: HashMap<ProcUid, Arc<Ended>>,
     order: VecDeque<ProcUid>,
     old: HashSet<ProcUid>,
+    /// Those of the old that may live.
+    old_lost: HashSet<ProcUid>,
     /// Says of all others only that they have ended.
     long_ago: Arc<Ended>,
     /// Those that may still have something to say.
@@ -52,7 +59,14 @@ impl Default for Tombs {
         let end = ProcEnd { pid: 0, started: true, host: String::new(), reason, cleaning: vec![], recent: vec![], output: vec![] };
         let long_ago = Ended::new(end);
         long_ago.tell();
-        Tombs { recent: HashMap::new(), order: VecDeque::new(), old: HashSet::new(), long_ago, leaving: VecDeque::new() }
+        Tombs {
+            recent: HashMap::new(),
+            order: VecDeque::new(),
+            old: HashSet::new(),
+            old_lost: HashSet::new(),
+            long_ago,
+            leaving: VecDeque::new(),
+        }
     }
 }
 
@@ -77,9 +91,29 @@ impl Tombs {
         if self.order.len() > RECENT
             && let Some(first) = self.order.pop_front()
         {
-            self.recent.remove(&first);
+            let is_lost = self.recent.remove(&first).is_some_and(|ended| may_live(&ended.end));
             self.old.insert(first);
+            if is_lost {
+                self.old_lost.insert(first);
+            }
         }
+    }
+
+    /// Forgets the end of a process that was lost with its host; true if there is none now.
+    pub fn lift(&mut self, uid: ProcUid) -> bool {
+        match self.recent.get(&uid) {
+            Some(ended) if may_live(&ended.end) => {
+                self.recent.remove(&uid);
+                self.order.retain(|other| *other != uid);
+                self.leaving.retain(|(_, other)| *other != uid);
+            }
+            Some(_) => return false,
+            None if self.old_lost.remove(&uid) => {
+                self.old.remove(&uid);
+            }
+            None => {}
+        }
+        !self.old.contains(&uid)
     }
 
     /// Those that have said all by now, once each.
@@ -131,6 +165,41 @@ mod tests {
         // Late news of it changes nothing.
         tombs.add(ProcUid(0), end(7), now);
         assert_eq!(tombs.get(ProcUid(0)).map(|e| e.end.pid), Some(0));
+    }
+
+    fn lost() -> Arc<Ended> {
+        let ended = end(0);
+        Ended::new(ProcEnd { reason: ExitReason::HostLost("silent".to_owned()), ..ended.end.clone() })
+    }
+
+    #[test]
+    fn end_with_the_host_can_be_forgotten() {
+        let mut tombs = Tombs::default();
+        let now = Instant::now();
+        tombs.add(ProcUid(1), lost(), now);
+        tombs.add(ProcUid(2), end(2), now);
+        assert!(tombs.lift(ProcUid(1)) && tombs.lift(ProcUid(3)));
+        assert!(!tombs.lift(ProcUid(2)), "it has ended by itself");
+        assert!(tombs.get(ProcUid(1)).is_none());
+        assert_eq!(tombs.silent(now + LAST_WORDS), vec![ProcUid(2)], "what is known of a process that is back is kept");
+        // It may be lost again.
+        tombs.add(ProcUid(1), lost(), now);
+        assert!(tombs.get(ProcUid(1)).is_some_and(|ended| ended.tell()));
+        assert_eq!((tombs.recent.len(), tombs.order.len()), (2, 2));
+    }
+
+    #[test]
+    fn old_end_with_the_host_can_be_forgotten() {
+        let mut tombs = Tombs::default();
+        let now = Instant::now();
+        tombs.add(ProcUid(1), lost(), now);
+        for n in 0..=RECENT as u64 {
+            tombs.add(ProcUid(10 + n), end(n as u32), now);
+        }
+        assert!(tombs.recent.get(&ProcUid(1)).is_none() && tombs.get(ProcUid(1)).is_some());
+        assert!(tombs.lift(ProcUid(1)) && !tombs.lift(ProcUid(10)));
+        assert!(tombs.get(ProcUid(1)).is_none() && tombs.get(ProcUid(10)).is_some());
+        assert!(tombs.old_lost.is_empty());
     }
 
     #[test]

@@ -279,7 +279,11 @@ impl Cluster {
 
     /// Without workers; those that are added prove themselves to the client in this way, and it to them.
     pub fn with(policy: Policy) -> Cluster {
-        let (client, settings) = (Host::start(CLIENT.0), JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 });
+        Cluster::with_settings(policy, JobSettings { loss_ms: 60_000, reconnect_ms: 60_000, lease_ms: 0 })
+    }
+
+    pub fn with_settings(policy: Policy, settings: JobSettings) -> Cluster {
+        let client = Host::start(CLIENT.0);
         let job = client.gateway.start_job(settings).unwrap();
         let trust = Arc::new(DialTrust::new_client(JobId(CLIENT.0), policy.clone()).unwrap());
         Cluster { client, workers: Vec::new(), job, policy, trust }
@@ -334,10 +338,15 @@ impl Cluster {
 
     /// A proc of a worker, owned by the client.
     pub fn proc(&self, worker: usize, uid: u64) -> Process {
+        self.proc_on(host_id(worker), worker, uid)
+    }
+
+    /// The same for a worker that has this id.
+    pub fn proc_on(&self, host: ProcUid, worker: usize, uid: u64) -> Process {
         let procs = vec![(ProcUid(uid), ProcPlan::default())];
         // A client that has asked for a proc knows where the proc is.
-        self.client.process.node.route(ProcUid(uid), host_id(worker), CLIENT);
-        self.client.process.node.peer(host_id(worker)).send_control(Control::SpawnProcs { owner: CLIENT, procs });
+        self.client.process.node.route(ProcUid(uid), host, CLIENT);
+        self.client.process.node.peer(host).send_control(Control::SpawnProcs { owner: CLIENT, procs });
         self.workers[worker].started()
     }
 }

@@ -4,6 +4,9 @@
 start it one at a time, under another lock, so that two scripts that need it at once start one process. A connection begins with a
 greeting of the keeper; a keeper that is ending closes the connection instead, and the client starts the next one. A request has no time
 limit: the end of the keeper ends the wait.
+
+A keeper that has lost a host cannot use it again, also where the host lives, while a new process can. The client replaces such a keeper by
+one that follows it, which takes its services over.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
-from monarch.job._client import keeper_channel
-from monarch.job._client.keeper_channel import Channel, ChannelError
+from monarch.job._client import keeper_channel, kept_record
+from monarch.job._client.keeper_channel import SILENT, Channel, ChannelError
 from monarch.job._files import credentials
 from monarch.job._machine import sessions
 from monarch.job.errors import KeeperError
@@ -49,7 +52,10 @@ class Launch(NamedTuple):
 
 
 class KeptStatus(NamedTuple):
-    """One service of a keeper: `state` is "starting", "running" or "stopping"; `detail` is the service's own description."""
+    """One service of a keeper: `detail` is the service's own description.
+
+    `state` is "starting", "running", "stopping", or "failed": a keeper that follows one that was killed could not start it again.
+    """
 
     service: str
     key: str
@@ -85,12 +91,40 @@ class Keeper:
 
         Gives what `KeptService.start` has returned. `KeeperError` with the type and the text of what it has raised.
         """
-        return self._ask({"do": "serve", "service": service, "key": key, "config": dict(config)}, is_started=True) or {}
+        message: dict[str, Any] = {"do": "serve", "service": service, "key": key, "config": dict(config)}
+        answer = self._ask(message, is_started=True) or {}
+        if SILENT in answer and self._replaced(answer):
+            answer = self._ask(message, is_started=True) or {}
+        if SILENT in answer:
+            # No process gets an answer of these hosts. The service may do without them, or raises what it lacks.
+            answer = self._ask({**message, "anyway": True}, is_started=True) or {}
+        return answer
 
-    def stop(self, service: str, key: str) -> bool:
-        """Stops it; False where no keeper runs it. `KeeperError` for what `KeptService.stop` has raised."""
-        answer = self._ask({"do": "stop", "service": service, "key": key}, is_started=False)
+    def stop(self, service: str, key: str, *, wait: float | None = None) -> bool:
+        """Stops it; False where no keeper runs it. `KeeperError` for what `KeptService.stop` has raised.
+
+        With `wait`, also for what users still see of it (`KeptService.left`): up to so many seconds later where a keeper that was killed
+        has begun the service.
+        """
+        answer = self._ask({"do": "stop", "service": service, "key": key, "wait": wait}, is_started=False)
+        if answer is None and os.path.isdir(self._folder):
+            with self._starting():
+                kept_record.remove(self._folder, service, key)
         return answer is not None and bool(answer.get("stopped"))
+
+    def restore(self) -> None:
+        """Starts the keeper again where one that was killed, or that was idle, has left services; else does nothing.
+
+        The services start meanwhile; a request about one of them waits for it.
+        """
+        if kept_record.load(self._folder):
+            self._ask({"do": "status"}, is_started=True)
+
+    def renew(self) -> None:
+        """Has a keeper that runs start its services on hosts that have changed, as after `heal`; returns when it has begun to."""
+        answer = self._ask({"do": "renew"}, is_started=False)
+        if answer is not None and SILENT in answer and not self._replaced(answer):
+            self._ask({"do": "renew", "anyway": True}, is_started=False)
 
     def status(self) -> KeeperStatus | None:
         """The services of the keeper; None where none runs."""
@@ -182,6 +216,24 @@ class Keeper:
             raise self._error("its keeper has ended at once", "")
         return channel
 
+    def _replaced(self, answer: dict[str, Any]) -> bool:
+        """Replaces the keeper that has given this answer; False where its hosts do not answer another process either."""
+        if self._launch is None:
+            return False
+        launch = self._launch()
+        with self._starting():
+            channel = self._greeted()
+            if channel is None:
+                return True
+            channel.close()
+            if channel.pid != answer["pid"]:
+                return True  # another client was faster
+            try:
+                self._spawn(launch, answer[SILENT])
+            except KeeperError:  # the log has the reason
+                return False
+        return True
+
     @contextlib.contextmanager
     def _starting(self) -> Generator[None]:
         """Holds the lock of the clients that start a keeper."""
@@ -197,9 +249,9 @@ class Keeper:
                     time.sleep(_PAUSE_S)
             yield
 
-    def _spawn(self, launch: Launch) -> None:
-        """Starts the process and waits until it listens."""
-        given = {**launch._asdict(), "folder": self._folder, "apply_id": self._apply_id, "title": self._title}
+    def _spawn(self, launch: Launch, follows: list[Any] | None = None) -> None:
+        """Starts the process and waits until it listens; `follows` has the hosts that the keeper which it is to follow has lost."""
+        given = {**launch._asdict(), "follows": follows, "folder": self._folder, "apply_id": self._apply_id, "title": self._title}
         given["sys_path"] = [os.path.abspath(path) for path in sys.path]
         config = os.memfd_create("monarch-keeper")
         ready, told = os.pipe()

@@ -17,6 +17,8 @@ from typing import Any, cast
 from monarch.job.errors import CredentialsError
 
 SOCKET = "socket"
+# The field of an answer that has the places of hosts which the keeper has lost and whose workers run: the request was not carried out.
+SILENT = "silent_hosts"
 # More than the status of a thousand mounts; a longer line is no message.
 MOST_BYTES = 1 << 20
 # A peer that has begun a line has so long to end it.

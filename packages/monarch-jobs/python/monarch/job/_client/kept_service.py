@@ -38,5 +38,13 @@ class KeptService(ABC):
     def busy(self) -> bool:
         """Does it serve at present? A keeper whose services are idle for an hour ends without `stop`. Must not wait."""
 
+    def left(self, hosts: Mapping[str, HostMesh], config: Mapping[str, Any], seconds: float) -> str:
+        """What users still see of a service that was stopped, after `seconds` at most; by default "", for nothing.
+
+        Called where the client that asked for the stop wants to know. A keeper that was killed may have left what ends later by itself:
+        then there are seconds to wait for it, else 0.
+        """
+        return ""
+
 
 KeptService.__module__ = "monarch.job"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import uuid
 import warnings
 from abc import ABC, abstractmethod
@@ -116,10 +117,16 @@ class JobTrait(ABC):
         return job._poll() if job._life.active else JobStatus("none", "not submitted", [])
 
     def heal(self, *, timeout: float | None = None) -> HealReport:
-        """Does the least that brings lost hosts back; the next `state()` has them, old handles keep failing for lost ranks."""
+        """Does the least that brings lost hosts back; the next `state()` has them, old handles keep failing for lost ranks.
+
+        What the keeper serves, it serves on them from now on.
+        """
         job = self._current
+        end = None if timeout is None else time.monotonic() + timeout
         with audit.recorded("heal", _audit_name(job)):
-            return job._heal(timeout)
+            report = job._heal(timeout)
+        _renew_services(job, end)
+        return report
 
     def plan(self) -> Plan:
         """What would be submitted; nothing is touched."""
@@ -492,6 +499,24 @@ def keeper_of(job: JobTrait) -> Keeper:
     if apply_id is None or not current._life.active:
         raise JobError("has no allocation, so it has no keeper", title=current._title, hint="call apply() or state() first")
     return Keeper(apply_id, current._title, lambda: _launch(current))
+
+
+def _renew_services(job: JobTrait, end: float | None) -> None:
+    """Has the keeper serve on healed hosts. Returns at `end`, a monotonic time, in any case."""
+    apply_id = job._life.apply_id
+    if apply_id is None or not job._life.active:
+        return
+    keeper = keeper_of(job)
+
+    def renew() -> None:
+        try:
+            keeper.renew()
+        except (JobError, OSError) as e:
+            notice(f"monarch: {job._title}: its keeper does not serve on healed hosts yet: {e}")
+
+    thread = threading.Thread(target=renew, name="monarch-job-renew", daemon=True)
+    thread.start()
+    thread.join(None if end is None else max(end - time.monotonic(), 0.0))
 
 
 def _launch(job: JobTrait) -> Launch:

@@ -1,7 +1,8 @@
 """The process of a keeper: `main` is what a client starts.
 
 Its arguments are two descriptors: one has the configuration, the other takes the word that it listens. One keeper runs for each job: it
-has an exclusive lock on a file of its directory as long as it lives, and waits for one that is ending.
+has an exclusive lock on a file of its directory as long as it lives, and waits for one that is ending. A keeper that is to follow one which
+has lost hosts first checks that these hosts answer, and then asks that one to leave.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 # For a keeper that is ending, whose services have a few seconds to stop.
 _LOCK_SECONDS = 20.0
 _PAUSE_S = 0.05
+# For a keeper that is asked to leave to answer.
+_LEAVE_SECONDS = 10.0
 # For what an interpreter does when it ends. Then nothing but a thread that hangs is left.
 _EXIT_SECONDS = 10.0
 
@@ -41,16 +44,18 @@ def main() -> None:
         if isinstance(e, Exception):
             _say(f"{type(e).__name__}: {e}")
             _tell(ready, f"{type(e).__name__}: {e}".encode())
+            _leave_soon()
         raise
     _say(f"ends: {why}")
-    threading.Thread(target=_leave, name="monarch-keeper-exit", daemon=True).start()
+    _leave_soon()
 
 
 def _keep(given: dict[str, Any], ready: int) -> str:
     sys.path[:] = list(dict.fromkeys([*sys.path, *given["sys_path"]]))
     folder = keeper_channel.opened(given["folder"])
+    follows: list[list[Any]] | None = given.get("follows")
     # The working directory stays that of the script: jobs may have relative paths.
-    lock = _locked(folder)
+    lock = _locked(folder) if follows is None else -1
     _say(f"keeper of {given['title']}, pid {os.getpid()}")
     import monarch.actor
     from monarch.job._keeper.keeper_server import KeeperServer
@@ -60,7 +65,13 @@ def _keep(given: dict[str, Any], ready: int) -> str:
     # The failure of a host is for the services: it must not end this process.
     monarch.actor.unhandled_fault_hook = _log_failure
     job = KeptJob(given["record"], given["path"], given["modules"])
-    server = KeeperServer(folder, os.path.join(given["folder"], LOG), job.hosts, KeptServices())
+    if follows is not None:
+        job.check([(mesh, rank) for mesh, rank in follows])
+        _ask_to_leave(given["folder"])
+        lock = _locked(folder)
+    services = KeptServices(folder=given["folder"])
+    services.restore(job.hosts)
+    server = KeeperServer(folder, os.path.join(given["folder"], LOG), job.hosts, services, lost=job.lost)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: server.end(signal.Signals(number).name))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -91,6 +102,19 @@ def _locked(folder: int) -> int:
     return lock
 
 
+def _ask_to_leave(folder: str) -> None:
+    """Has the keeper that runs end; its services stay as they are."""
+    channel = keeper_channel.connect(folder, _LEAVE_SECONDS)
+    if channel is None:
+        return
+    try:
+        if channel.receive(_LEAVE_SECONDS) is not None:
+            channel.send({"do": "leave"})
+            channel.receive(_LEAVE_SECONDS)
+    finally:
+        channel.close()
+
+
 def _tell(ready: int, text: bytes) -> None:
     try:
         os.write(ready, text)
@@ -105,6 +129,10 @@ def _say(text: str) -> None:
 
 def _log_failure(failure: MeshFailure) -> None:
     _say(f"failure: {failure}")
+
+
+def _leave_soon() -> None:
+    threading.Thread(target=_leave, name="monarch-keeper-exit", daemon=True).start()
 
 
 def _leave() -> None:

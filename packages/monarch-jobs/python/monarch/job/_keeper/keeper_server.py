@@ -2,6 +2,9 @@
 
 The main thread accepts connections and looks at the clock; each connection has a thread, whose request may take as long as its service
 needs. The end closes the listener first, so that the next client starts another keeper, which waits for the lock of this one.
+
+A request for hosts of which this process has lost some while their workers run is answered with their names: the client starts a keeper
+that follows this one. Where no process gets an answer of these hosts, the client asks again for what can be done without them.
 """
 
 from __future__ import annotations
@@ -10,13 +13,14 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from monarch.job._client import keeper_channel
-from monarch.job._client.keeper_channel import Channel, ChannelError
+from monarch.job._client.keeper_channel import SILENT, Channel, ChannelError
 from monarch.job._keeper import bounded_log
 from monarch.job._keeper.idle_time import IdleTime
+from monarch.job._keeper.kept_job import LostHost
 from monarch.job._keeper.kept_services import KeptServices
 
 if TYPE_CHECKING:
@@ -29,12 +33,14 @@ _MOST_CONNECTIONS = 64
 _TICK_S = 2.0
 _STOP_SECONDS = 8.0
 _TEXT = 8192
+# Lost hosts in an error.
+_NAMED = 8
 # A path or a name; the line is bounded anyway.
 _NAME = 8192
 
 
 class KeeperServer:
-    """Serves in the directory of descriptor `folder`, where `log` is; `hosts` gives the meshes of the job."""
+    """Serves in the directory of descriptor `folder`, where `log` is; `hosts` gives the meshes of the job, `lost` what is lost of them."""
 
     def __init__(
         self,
@@ -43,6 +49,7 @@ class KeeperServer:
         hosts: Callable[[], Mapping[str, HostMesh]],
         services: KeptServices,
         *,
+        lost: Callable[[], Sequence[LostHost]] = tuple,
         clock: Callable[[], float] = time.monotonic,
         idle: IdleTime | None = None,
         tick: float = _TICK_S,
@@ -51,12 +58,16 @@ class KeeperServer:
         self._log = log
         self._hosts = hosts
         self._services = services
+        self._lost = lost
         self._clock = clock
         self._idle = idle or IdleTime(clock())
         self._tick = tick
         self._lock = threading.Lock()
+        self._answered = threading.Condition(self._lock)
         self._connections: set[Channel] = set()
         self._why: str | None = None
+        # Another keeper goes on with the services.
+        self._is_followed = False
         self._woken, self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._listener = keeper_channel.listen(folder)
         self._listener.setblocking(False)
@@ -71,7 +82,7 @@ class KeeperServer:
             pass  # it is full, or closed: `run` is awake
 
     def run(self) -> str:
-        """Serves until the end, whose reason it returns; all but idle services are stopped then."""
+        """Serves until the end, whose reason it returns; services are stopped then, unless they are idle or another keeper follows."""
         poller = select.poll()
         poller.register(self._listener, select.POLLIN)
         poller.register(self._woken, select.POLLIN)
@@ -88,9 +99,17 @@ class KeeperServer:
                 self._close()
                 return "idle"
         self._close()
+        if self._is_followed:
+            self._await_requests(_STOP_SECONDS)
+            return self._why
         for line in self._services.stop_all(_STOP_SECONDS):
             print(f"could not stop {line}", flush=True)
         return self._why
+
+    def _await_requests(self, seconds: float) -> None:
+        """Returns when all requests are answered, or after `seconds`."""
+        with self._answered:
+            self._answered.wait_for(lambda: not self._connections, seconds)
 
     def _close(self) -> None:
         self._listener.close()
@@ -130,6 +149,7 @@ class KeeperServer:
         finally:
             with self._lock:
                 self._connections.discard(channel)
+                self._answered.notify_all()
             # The connection of the client that ends this process is closed with the process.
             if not is_end:
                 channel.close()
@@ -138,7 +158,17 @@ class KeeperServer:
         try:
             return self._do(message)
         except Exception as e:
-            return {"error": {"type": type(e).__name__, "text": str(e)[:_TEXT], "code": getattr(e, "code", None)}}
+            text = str(e)[:_TEXT]
+            if message.get("do") == "serve":
+                text += _lines(self._lost_hosts())
+            return {"error": {"type": type(e).__name__, "text": text, "code": getattr(e, "code", None)}}
+
+    def _lost_hosts(self) -> Sequence[LostHost]:
+        try:
+            return self._lost()
+        except Exception as e:  # a scheduler that does not answer: the request goes on without its word
+            print(f"the hosts cannot be looked at: {type(e).__name__}: {e}", flush=True)
+            return ()
 
     def _do(self, message: dict[str, Any]) -> dict[str, Any]:
         what: object = message.get("do")
@@ -148,11 +178,22 @@ class KeeperServer:
             self.end("asked to")
             # No answer: the client waits for the end of the process.
             threading.Event().wait()
+        if what == "leave":
+            self._is_followed = True
+            self.end("another keeper follows")
+            return {}
+        if what in ("serve", "renew") and not message.get("anyway"):
+            silent = [[host.mesh, host.rank] for host in self._lost_hosts() if not host.is_ended]
+            if silent:
+                return {SILENT: silent, "pid": os.getpid()}
+        if what == "renew":
+            self._services.renew(self._hosts)
+            return {}
         service, key = message.get("service"), message.get("key")
         if not isinstance(service, str) or not isinstance(key, str) or not service or max(len(service), len(key)) > _NAME:
             raise ChannelError(f"a request '{what}' has a service and a key")
         if what == "stop":
-            return {"stopped": self._services.stop(service, key)}
+            return {"stopped": self._stop(service, key, message.get("wait"))}
         if what != "serve":
             raise ChannelError(f"no request is called '{what}'")
         config: object = message.get("config")
@@ -160,3 +201,22 @@ class KeeperServer:
             raise ChannelError("a config is an object")
         print(f"serve {service} {key}", flush=True)
         return dict(self._services.serve(service, key, cast("dict[str, Any]", config), self._hosts))
+
+    def _stop(self, service: str, key: str, wait: object) -> bool:
+        config = self._services.config(service, key)
+        is_stopped = self._services.stop(service, key)
+        if is_stopped and config is not None and isinstance(wait, int | float):
+            self._services.check_end(service, key, config, self._hosts, float(wait))
+        return is_stopped
+
+
+def _lines(lost: Sequence[LostHost]) -> str:
+    """The lines of an error about hosts that are lost: each with the reason, and how it comes back."""
+    lines = [f"\n  host {host.mesh}[{host.rank}] ({host.name or 'unnamed'}) is lost: {host.why}" for host in lost[:_NAMED]]
+    if len(lost) > _NAMED:
+        lines.append(f"\n  ... and {len(lost) - _NAMED} more")
+    if any(not host.is_ended for host in lost):
+        lines.append("\nhint: a worker runs and does not answer: end it, then `monarch heal` (job.heal()) starts another")
+    elif lost:
+        lines.append("\nhint: `monarch heal` (job.heal()) starts it again")
+    return "".join(lines)

@@ -1,23 +1,41 @@
-"""The job of a keeper: an ordinary second client, which reads the job's state file and never writes it."""
+"""The job of a keeper: an ordinary second client, which reads the job's state file and never writes it.
+
+A host that has lost a client, as after a silence of some seconds, takes nothing from that client any more, although it lives: it knows the
+client as one that has ended. Another process of the same job can attach to it. So a keeper with such a host has a successor.
+"""
 
 from __future__ import annotations
 
 import importlib
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from monarch.actor import MonarchError
 from monarch.extension import HostEnd, listen
 from monarch.job._files import audit
 from monarch.job._job import saved
 from monarch.job._job.trait import JobTrait, refresh
-from monarch.job.errors import JobEndedError
+from monarch.job.errors import JobEndedError, JobError
 
 if TYPE_CHECKING:
-    from monarch.actor import HostMesh
+    from monarch.actor import HostMesh, ProcMesh
 
 # An end that no host reports, such as that of a job which another machine has killed.
 LOOK_SECONDS = 60.0
+# For a host to take a process.
+ANSWER_SECONDS = 5.0
+
+
+class LostHost(NamedTuple):
+    """A host that this process has lost; `is_ended`: its worker is over, as far as the scheduler knows."""
+
+    mesh: str
+    rank: int
+    name: str
+    why: str
+    is_ended: bool
 
 
 class KeptJob:
@@ -32,6 +50,9 @@ class KeptJob:
         self._lock = threading.Lock()
         self._news = threading.Event()
         self._is_attached = False
+        # The meshes that were given last, and the addresses of their hosts then.
+        self._given: Mapping[str, HostMesh] = {}
+        self._addresses: dict[tuple[str, int], str | None] = {}
 
     def hosts(self) -> Mapping[str, HostMesh]:
         """The meshes, the same objects while the hosts are the same; `JobEndedError` where the job is over."""
@@ -44,10 +65,52 @@ class KeptJob:
                 self._is_attached = True
                 listen(self._heard)
                 audit.record("attach", f"{self.job._title} (keeper)")
-            return self.job._state()._meshes
+            self._given = self.job._state()._meshes
+            self._addresses = {(host.mesh, host.rank): host.address for host in status.hosts}
+            return self._given
+
+    def lost(self) -> list[LostHost]:
+        """The hosts that this process has lost and that have no other worker since; `hosts` has no use of them."""
+        with self._lock:
+            reasons = {(name, rank): why for name, mesh in self._given.items() for rank, why in mesh._lost_hosts().items()}
+            if not reasons:
+                return []
+            refresh(self.job)
+            found: list[LostHost] = []
+            for host in self.job.status().hosts:
+                place = host.mesh, host.rank
+                why = reasons.get(place)
+                if why is None:
+                    continue
+                if host.phase == "lost":
+                    # A reason of the scheduler's own comes before that of the runtime.
+                    found.append(LostHost(*place, host.name, why, host.detail != why))
+                elif host.address is not None and host.address == self._addresses.get(place):
+                    found.append(LostHost(*place, host.name, why, False))
+            return found
+
+    def check(self, places: Sequence[tuple[str, int]], seconds: float = ANSWER_SECONDS) -> None:
+        """`JobError` names those of these hosts that do not take a process within `seconds`."""
+        end = time.monotonic() + seconds
+        meshes = self.hosts()
+        looks: dict[str, ProcMesh] = {}
+        for mesh, rank in places:
+            if mesh in meshes:
+                looks[f"{mesh}[{rank}]"] = meshes[mesh].flatten("rank").slice(rank=rank).spawn_procs(name="keeper_look")
+        silent: list[str] = []
+        for name, procs in looks.items():
+            try:
+                procs.initialized.get(max(end - time.monotonic(), 0.0))
+            except (MonarchError, TimeoutError):
+                silent.append(name)
+            else:
+                procs.stop()
+        if silent:
+            raise JobError(f"no answer of {', '.join(silent)} within {seconds:g} s", title=self.job._title)
 
     def _heard(self, event: object) -> None:
         if isinstance(event, HostEnd):
+            print(f"a host has ended: {event.describe()}", flush=True)
             self._news.set()
 
     def watch(self, over: Callable[[str], object]) -> None:

@@ -1,4 +1,8 @@
-"""The services of a keeper, by (service, key): each is started, refreshed and stopped by one request at a time."""
+"""The services of a keeper, by (service, key): each is started, refreshed and stopped by one request at a time.
+
+The services are recorded in the folder of the keeper. A keeper that finds such a record has followed one that was killed, and starts the
+services again before it answers requests about them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from monarch.extension import BrokenEntry, load_entry
+from monarch.job._client import kept_record
 from monarch.job._client.kept_service import GROUP, KeptService
 from monarch.job.errors import FeatureMissingError, JobError
 
@@ -22,16 +27,86 @@ class _Kept:
         self.service: KeptService | None = None
         self.config: dict[str, Any] = {}
         self.state = "starting"
+        # Why it could not be started again.
+        self.error = ""
+        # What it was started on last.
+        self.hosts: Mapping[str, HostMesh] = {}
 
 
 class KeptServices:
-    """`make` gives a new service by its name; entry points of `monarch.keeper` by default."""
+    """`make` gives a new service by its name; entry points of `monarch.keeper` by default. `folder` has the record, or there is none."""
 
-    def __init__(self, make: Callable[[str], KeptService] | None = None) -> None:
+    def __init__(self, make: Callable[[str], KeptService] | None = None, folder: str | None = None) -> None:
         self._make = make or installed
+        self._folder = folder
+        self._recorded = kept_record.load(folder) if folder is not None else {}
+        # What an earlier keeper has served, parts of which may outlive it.
+        self._inherited = set(self._recorded)
         self._lock = threading.Lock()
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._is_closed = False
+
+    def restore(self, hosts: Callable[[], Mapping[str, HostMesh]]) -> None:
+        """Starts what is recorded, on threads; requests about such a service wait for it. One that fails has the state "failed"."""
+        for (service, key), config in self._recorded.items():
+            kept = self._kept[service, key] = _Kept()
+            kept.config = config
+            kept.lock.acquire()
+            threading.Thread(
+                target=self._start_again, args=(service, key, kept, hosts), name=f"monarch-keeper-restore {service} {key}", daemon=True
+            ).start()
+
+    def _start_again(self, service: str, key: str, kept: _Kept, hosts: Callable[[], Mapping[str, HostMesh]]) -> None:
+        """Called with the lock of the service, which it releases."""
+        try:
+            made = self._make(service) if kept.service is None else kept.service
+            self._start(made, kept, kept.config, hosts)
+            kept.service, kept.state = made, "running"
+            print(f"{service} {key} is served again", flush=True)
+        except Exception as e:
+            if kept.service is None:
+                kept.state, kept.error = "failed", f"{type(e).__name__}: {e}"
+            print(f"{service} {key} cannot be served again: {type(e).__name__}: {e}", flush=True)
+        finally:
+            kept.lock.release()
+
+    def _start(
+        self, made: KeptService, kept: _Kept, config: Mapping[str, Any], hosts: Callable[[], Mapping[str, HostMesh]]
+    ) -> Mapping[str, Any]:
+        now = hosts()
+        result = made.start(now, config)
+        kept.hosts = dict(now)
+        return result
+
+    def renew(self, hosts: Callable[[], Mapping[str, HostMesh]]) -> None:
+        """Starts again, on threads, the services whose hosts are others now, and those that failed to start again."""
+        with self._lock:
+            places = list(self._kept.items())
+        for (service, key), kept in places:
+            threading.Thread(
+                target=self._renew, args=(service, key, kept, hosts), name=f"monarch-keeper-renew {service} {key}", daemon=True
+            ).start()
+
+    def _renew(self, service: str, key: str, kept: _Kept, hosts: Callable[[], Mapping[str, HostMesh]]) -> None:
+        kept.lock.acquire()
+        if kept.state == "failed" or (kept.state == "running" and not _is_same(kept.hosts, hosts)):
+            self._start_again(service, key, kept, hosts)
+        else:
+            kept.lock.release()
+
+    def _record(self, service: str, key: str, config: Mapping[str, Any] | None) -> None:
+        """Keeps the configuration for the next keeper; None takes it out."""
+        with self._lock:
+            if self._folder is None or self._recorded.get((service, key)) == config:
+                return
+            if config is None:
+                del self._recorded[service, key]
+            else:
+                self._recorded[service, key] = dict(config)
+            try:
+                kept_record.save(self._folder, self._recorded)
+            except OSError as e:
+                print(f"the services cannot be recorded: {e}", flush=True)
 
     def serve(self, service: str, key: str, config: Mapping[str, Any], hosts: Callable[[], Mapping[str, HostMesh]]) -> Mapping[str, Any]:
         """Starts or refreshes; what `start` raises. Another `config` than before replaces the service."""
@@ -54,14 +129,16 @@ class KeptServices:
                         made = self._make(service)
                     else:
                         made = kept.service
-                    result = made.start(hosts(), config)
+                    result = self._start(made, kept, config, hosts)
                     json.dumps(dict(result))
                 except BaseException:
                     if is_new:
                         self._drop(service, key, kept)
+                        self._record(service, key, None)
                     raise
                 kept.service = made
                 kept.state = "running"
+                self._record(service, key, config)
                 return result
 
     def stop(self, service: str, key: str) -> bool:
@@ -74,10 +151,27 @@ class KeptServices:
             found, kept.service = kept.service, None
             if kept.state == "stopping":
                 return False
+            was_kept = found is not None or kept.state == "failed"
             self._drop(service, key, kept)
+            if not self._is_closed:
+                self._record(service, key, None)
             if found is not None:
                 found.stop()
-            return found is not None
+            return was_kept
+
+    def check_end(
+        self, service: str, key: str, config: Mapping[str, Any], hosts: Callable[[], Mapping[str, HostMesh]], wait: float
+    ) -> None:
+        """Called after `stop`: `JobError` with what users still see of the service, for `wait` seconds where another keeper began it."""
+        left = self._make(service).left(hosts(), config, wait if (service, key) in self._inherited else 0.0)
+        if left:
+            raise JobError(left)
+
+    def config(self, service: str, key: str) -> dict[str, Any] | None:
+        """The configuration of a service that is kept."""
+        with self._lock:
+            kept = self._kept.get((service, key))
+        return None if kept is None else kept.config
 
     def _drop(self, service: str, key: str, kept: _Kept) -> None:
         kept.state = "stopping"
@@ -90,7 +184,7 @@ class KeptServices:
         with self._lock:
             kept = list(self._kept.items())
         return [
-            {"service": service, "key": key, "state": one.state, "config": one.config, "detail": _status(one.service)}
+            {"service": service, "key": key, "state": one.state, "config": one.config, "detail": _status(one)}
             for (service, key), one in kept
         ]
 
@@ -98,7 +192,7 @@ class KeptServices:
         """Is anything served or being started?"""
         with self._lock:
             kept = list(self._kept.values())
-        return any(one.service is None or _is_busy(one.service) for one in kept)
+        return any(one.state == "starting" if one.service is None else _is_busy(one.service) for one in kept)
 
     def stop_all(self, seconds: float) -> list[str]:
         """Stops all at once; gives what went wrong, services that are not over after `seconds` among it. Nothing starts any more."""
@@ -125,9 +219,20 @@ class KeptServices:
         return failed
 
 
-def _status(service: KeptService | None) -> dict[str, Any]:
+def _is_same(before: Mapping[str, HostMesh], hosts: Callable[[], Mapping[str, HostMesh]]) -> bool:
+    """Handles of the same hosts are the same objects. True where the hosts cannot be looked at."""
+    try:
+        now = hosts()
+    except Exception as e:
+        print(f"the hosts cannot be looked at: {type(e).__name__}: {e}", flush=True)
+        return True
+    return before.keys() == now.keys() and all(before[name] is now[name] for name in now)
+
+
+def _status(kept: _Kept) -> dict[str, Any]:
+    service = kept.service
     if service is None:
-        return {}
+        return {"error": kept.error} if kept.state == "failed" else {}
     try:
         return dict(service.status())
     except Exception as e:

@@ -306,6 +306,18 @@ class RDMABuffer:
         head = _PICKLED.pack(id, epoch, owner, size, readonly, job, self._pid, self._record.host, backend, agent, len(others))
         return head + b"".join(_PLACE.pack(*place) for place in others) + rest
 
+    def to_bytes(self) -> bytes:
+        """The handle as bytes, for messages without pickles: what a pickle has of it. `from_bytes` is the other side."""
+        return self._packed()
+
+    @staticmethod
+    def from_bytes(packed: bytes) -> RDMABuffer:
+        """The handle that `to_bytes` has given in any process of the job.
+
+        `RDMAAccessError` for malformed bytes and for a handle of another job.
+        """
+        return _received(packed)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return (_received, (self._packed(),))
 

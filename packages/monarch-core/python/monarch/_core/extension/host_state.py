@@ -1,0 +1,35 @@
+"""What the agent of this host knows of its processes: asked by a service, answered by native code, whatever their Python does."""
+
+from __future__ import annotations
+
+import json
+
+from monarch._core._native import look_in
+from monarch._core.extension.arguments import check_seconds
+from monarch._core.observe.inspection import STACKS, STATE
+from monarch._core.process.current import current_process
+from monarch._core.process.identity import new_uid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def host_state(timeout: float = 6.0) -> dict[str, Any]:
+    """The processes of this host, their actors, queues and links, as `monarch ps --json` gives them (docs/inspection.md).
+
+    An agent answers within two seconds, whatever its procs do. `OSError` if it does not answer in `timeout` seconds, or is not there any
+    more. The call blocks.
+    """
+    return _look(STATE, timeout)
+
+
+def host_stacks(timeout: float = 6.0) -> dict[str, Any]:
+    """The stacks of the processes of this host, as `monarch stack --json` gives them. The errors of `host_state`."""
+    return _look(STACKS, timeout)
+
+
+def _look(what: int, timeout: float) -> dict[str, Any]:
+    check_seconds("timeout", timeout, positive=True)
+    found: dict[str, Any] = json.loads(look_in(current_process().agent_uid, new_uid(), what, timeout))
+    return found

@@ -1,0 +1,38 @@
+//! Modules are read without a buffer: a hook of CPython for the opening of code (PEP 578).
+//!
+//! An `open` with a buffer asks whether the file is a terminal (`isatty`). On a mount that is a request to its server for each module, the
+//! only one of a warm import. A module is read whole, so a buffer would gain nothing.
+
+use std::ffi::{c_int, c_void};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+type OpenCode = unsafe extern "C" fn(*mut ffi::PyObject, *mut c_void) -> *mut ffi::PyObject;
+type SetOpenCode = unsafe extern "C" fn(OpenCode, *mut c_void) -> c_int;
+
+/// Whether modules are read so from now on: not where an embedding program has a hook of its own.
+#[pyfunction]
+pub fn read_modules_unbuffered(py: Python<'_>) -> PyResult<bool> {
+    // The function is no part of the stable interface, so an interpreter may lack it.
+    // SAFETY: the name ends with a NUL.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"PyFile_SetOpenCodeHook".as_ptr()) };
+    if found.is_null() {
+        return Ok(false);
+    }
+    // SAFETY: CPython has had the function with this signature since 3.8.
+    let set: SetOpenCode = unsafe { std::mem::transmute(found) };
+    let class = py.import("_io")?.getattr("FileIO")?;
+    // SAFETY: the hook gets the class, which the process keeps until its end.
+    if unsafe { set(open_unbuffered, class.into_ptr().cast()) } < 0 {
+        drop(PyErr::take(py));
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// `FileIO(path)`: for reading.
+unsafe extern "C" fn open_unbuffered(path: *mut ffi::PyObject, class: *mut c_void) -> *mut ffi::PyObject {
+    // SAFETY: CPython calls with the GIL and with a string; `class` is what was given with the hook; the list of arguments ends with NULL.
+    unsafe { ffi::PyObject_CallFunctionObjArgs(class.cast(), path, std::ptr::null_mut::<ffi::PyObject>()) }
+}

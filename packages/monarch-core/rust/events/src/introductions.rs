@@ -1,0 +1,80 @@
+//! What a reader has to know of a process that records only from now on: its place in the job, its actors, and the meshes that it has made.
+//!
+//! Each is recorded when it begins, and again when recording begins, with its age.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::recorder::now;
+use crate::table::{actor_start, mesh_made, proc_start};
+
+enum Kept {
+    Proc { name: Box<[u8]>, rank: u64 },
+    Actor { display: Box<[u8]> },
+    Mesh { parent: u64, class: Box<[u8]>, name: Box<[u8]>, creator: Box<[u8]>, shape: Box<[u8]> },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Proc,
+    Mesh,
+    Actor,
+}
+
+/// By kind and mesh, with the time at which it began.
+static KEPT: Mutex<BTreeMap<(Kind, u64), (u64, Kept)>> = Mutex::new(BTreeMap::new());
+
+impl Kept {
+    fn record(&self, mesh: u64, age: u64) {
+        match self {
+            Kept::Proc { name, rank } => proc_start(name, *rank, u64::from(std::process::id()), mesh, age),
+            Kept::Actor { display } => actor_start(mesh, display, age),
+            Kept::Mesh { parent, class, name, creator, shape } => mesh_made(mesh, *parent, class, name, creator, shape, age),
+        }
+    }
+}
+
+fn keep(kind: Kind, mesh: u64, kept: Kept) {
+    // Below the lock: recording that begins meanwhile finds it there, or lets it be recorded here.
+    let mut all = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    kept.record(mesh, 0);
+    all.insert((kind, mesh), (now(), kept));
+}
+
+fn forget(kind: Kind, mesh: u64) {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner).remove(&(kind, mesh));
+}
+
+/// This process has come up as a member of its job.
+pub fn proc_begins(mesh: u64, name: &[u8], rank: u64) {
+    keep(Kind::Proc, mesh, Kept::Proc { name: name.into(), rank });
+}
+
+/// An actor of this process takes messages.
+pub fn actor_begins(mesh: u64, display: &[u8]) {
+    keep(Kind::Actor, mesh, Kept::Actor { display: display.into() });
+}
+
+/// An actor of this process takes no more messages.
+pub fn actor_is_gone(mesh: u64) {
+    forget(Kind::Actor, mesh);
+}
+
+/// This process has spawned a mesh.
+pub fn mesh_begins(mesh: u64, parent: u64, class: &[u8], name: &[u8], creator: &[u8], shape: &[u8]) {
+    let [class, name, creator, shape] = [class, name, creator, shape].map(Into::into);
+    keep(Kind::Mesh, mesh, Kept::Mesh { parent, class, name, creator, shape });
+}
+
+/// A mesh of this process has ended.
+pub fn mesh_is_gone(mesh: u64) {
+    forget(Kind::Mesh, mesh);
+}
+
+/// Records all that is there: the proc, then meshes, then actors.
+pub fn introduce() {
+    let kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+    for ((_, mesh), (began, one)) in kept.iter() {
+        one.record(*mesh, now().saturating_sub(*began));
+    }
+}
