@@ -56,6 +56,8 @@ STEPS = (
     Step("build", "build", (PY, "-m", "tools.build_native")),
     # Mounts need a module that is built here, and Debian's packages for it.
     Step("pyfuse3", "build", ("bash", "tools/pyfuse3.sh", PY)),
+    # The static files of the dashboard, which the wheel has.
+    Step("dashboard", "build", (PY, "-m", "tools.build_dashboard", "types", "test", "build")),
     Step("api", "public", (PY, "-m", "tools.check_api", "--check")),
     Step("generated", "public", (PY, "-m", "tools.generate_docs", "--check")),
     Step("types", "public", ("pyright", "--warnings")),
@@ -67,7 +69,7 @@ STEPS = (
     Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels")),
     Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels")),
     # What cannot be installed is missed by single tests, which say so.
-    Step("packages", "tests", ("bash", "-c", "tools/system_packages.sh test slurm ssh vm || true")),
+    Step("packages", "tests", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh vm || true")),
     Step("pytest", "tests", (PY, "-m", "pytest", "--durations=10", "-W", "error")),
     # The quick ones: an emulated machine is slow. All: `-m verbs packages/monarch-rdma`.
     Step(

@@ -13,6 +13,7 @@ RUST = CORE / "rust"
 JOBS = PACKAGES / "monarch-jobs"
 RDMA = PACKAGES / "monarch-rdma"
 FS = PACKAGES / "monarch-fs"
+TELEMETRY = PACKAGES / "monarch-telemetry"
 DIST = ROOT / "dist"
 
 # Folders that hold what a build or a run made; only consulted where git cannot say.

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs pyfuse3, which monarch-fs mounts with, into the environment of a Python: it is built from source, with Debian's packages.
+# Installs pyfuse3, the other back end of monarch-fs, into the environment of a Python: it is built from source, with Debian's packages.
 #
 #     tools/pyfuse3.sh PYTHON
 #
-# Nothing is done where it is installed. Where it cannot be built, mounts are left out, and the tests of mounts say so.
+# Nothing is done where it is installed. Where it cannot be built, the tests of that back end are left out, and say so.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=$1

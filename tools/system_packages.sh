@@ -4,19 +4,24 @@
 #     tools/system_packages.sh [--list] CATEGORY...
 #
 # Categories: build (the native module), fuse (mounts, and what pyfuse3 is built with), test (a terminal, hosts in network
-# namespaces), slurm (a scheduler), ssh (a server), vm (an
-# emulated machine with RDMA devices), bench (profiles). A line of the table is "category | what must be there | packages", which is a
-# program on PATH, or a path. Nothing is done where nothing is missing.
+# namespaces), browser (of the dashboard's tests), slurm (a scheduler), ssh (a server), vm (an emulated machine with RDMA
+# devices), bench (profiles). A line of the table is "category | what must be there | packages", which is a program on PATH, or a
+# path. Nothing is done where nothing is missing.
 # Without root or apt it only says what is missing, and leaves it to the step that needs it to fail, or to be left out with a word.
 set -euo pipefail
 
 table='
 build | cc      | gcc libc6-dev
 test  | tmux    | tmux
+browser | chromium | chromium fonts-dejavu-core
 fuse  | fusermount3 | fuse3
 fuse  | /usr/include/fuse3 | libfuse3-dev
 fuse  | pkg-config | pkg-config
 fuse  | cc      | gcc libc6-dev
+fuse  | busybox | busybox-static
+fuse  | mksquashfs | squashfs-tools
+fuse  | squashfuse | squashfuse
+fuse  | unshare | util-linux
 slurm | slurmctld | slurm-wlm munge
 ssh   | sshd    | openssh-server openssh-client
 test  | ip      | iproute2

@@ -26,6 +26,7 @@ WHEELS = {
     "monarch_jobs": Allowed(("monarch/job/",), MB, 2 * MB, "py3-none-any"),
     "monarch_rdma": Allowed(("monarch/rdma/",), MB, 2 * MB, "py3-none-any"),
     "monarch_fs": Allowed(("monarch/fs/", "monarch/gather_mount/", "monarch/remotemount/"), MB, 2 * MB, "py3-none-any"),
+    "monarch_telemetry": Allowed(("monarch/telemetry/", "monarch/distributed_telemetry/"), MB, 2 * MB, "py3-none-any"),
     "monarch_suite": Allowed((), MB // 10, MB // 10, "py3-none-any"),
 }
 

@@ -12,7 +12,9 @@ from tools.project import PACKAGES, ROOT, files
 from tools.wheel_contents import WHEELS
 
 _COMMAND = re.compile(r"pip3? install([^`\n]*)")
-_NAME = re.compile(r"""(?:^|[\s'"(])(monarch(?:[-_][a-z]+)?)(?:\[(?!verbs)[^\]]*\])?(?=$|[\s'"\])>=<~.,;:*]|-\*)""")
+# Extras of wheels that are installed already.
+_EXTRAS = "verbs|http|mcp|otel|perfetto|stacks|tui"
+_NAME = re.compile(rf"""(?:^|[\s'"(])(monarch(?:[-_][a-z]+)?)(?:\[(?!(?:{_EXTRAS})\])[^\]]*\])?(?=$|[\s'"\])>=<~.,;:*]|-\*)""")
 _KINDS = (".md", ".py", ".rs", ".toml", ".sh", ".rst", ".txt")
 
 
@@ -42,6 +44,7 @@ def test_no_text_installs_from_an_index() -> None:
         ("pip install monarch[jobs] 'monarch-suite[all]'", ["monarch", "monarch-suite"]),
         # Of a wheel that is installed, the extra needs no index for the wheel itself.
         ("pip install 'monarch-rdma[verbs]'", []),
+        ("pip install 'monarch-telemetry[http]'", []),
     ],
 )
 def test_texts_that_install_from_an_index(text: str, names: list[str]) -> None:

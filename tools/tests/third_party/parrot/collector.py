@@ -8,6 +8,7 @@ from threading import Lock
 from monarch.actor import Actor, endpoint
 from monarch.extension import JobId, Service
 from monarch.extension.events import Batch, observe
+from monarch.extension.inspection import host_stacks, host_state
 
 
 class Collector(Actor):
@@ -37,6 +38,13 @@ class Collector(Actor):
     def dead(self) -> set[int]:
         with self.lock:
             return set(self.ended)
+
+    @endpoint
+    def now(self) -> list[int]:
+        """The processes of this host, after a look at what they have recorded."""
+        assert self.observation.look()
+        assert host_stacks()["procs"]
+        return [proc["pid"] for proc in host_state()["procs"]]
 
     @endpoint
     def leave(self) -> None:
