@@ -259,6 +259,21 @@ def test_a_stop_is_no_failure_and_other_jobs_are_none_of_ours() -> None:
     assert ask(kept, "SELECT reason FROM actor_status_events WHERE new_status = 'Stopped'") == [("by its owner",)]
 
 
+def test_meshes_of_which_all_members_have_ended_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, kept, _ = facts()
+    monkeypatch.setattr(found._meshes, "_most", 1)
+    for number in range(3):
+        mesh = 1000 + number
+        made = {"mesh": mesh, "parent": PROCS, "class": "A", "name": "a", "creator": "<root>", "shape": "{}", "age": 0}
+        found.begun({"mesh.made": rows(made, proc=CLIENT), "actor.start": rows({"mesh": mesh, "actor": "<root>.<A a>", "age": 0})})
+        found.ended({"actor.end": rows({"mesh": mesh, "actor": "<root>.<A a>", "kind": "stopped", "detail": ""})})
+    assert ask(kept, "SELECT id FROM meshes ORDER BY id") == [(MESH,), (1002,)]
+    assert set(found.names) == {PROCS, MESH, 1002} and set(found.shapes) == {MESH, 1002}
+    # The end of their proc ends all of its actors, each once.
+    found.ended({"proc.end": rows({"peer": WORKER, "kind": "signal", "number": 9, "pid": 77, "detail": ""}, proc=HOST)})
+    assert ask(kept, "SELECT id FROM meshes") == [] and set(found.names) == {PROCS}
+
+
 def test_an_actor_that_fails_has_the_endpoint_and_the_text() -> None:
     found, kept, _ = facts()
     end = rows({"mesh": MESH, "actor": "x", "kind": "raised", "detail": "ValueError: no\nat line 3"})

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from monarch.telemetry._arrow import pa, pc
 from monarch.telemetry._ingest.ids import ACTOR_EVENT, FAILURE, LINK, U64, actor_id, mixed
+from monarch.telemetry._ingest.meshes import Meshes
 from monarch.telemetry._ingest.places import AGENT, Place, Places
 from monarch.telemetry._ingest.rows import Rows
 from monarch.telemetry._store.store import Store
@@ -73,9 +74,8 @@ class Facts:
         self._store = store
         self._places = places
         self._host_id, self._host, self._client = host_id, host, client
-        # Names and shapes of meshes by their number, as far as this host has heard of them.
-        self.names: dict[int, str] = {}
-        self.shapes: dict[int, str] = {}
+        self._meshes = Meshes(self._forget)
+        self.names, self.shapes = self._meshes.names, self._meshes.shapes
         # Of supervision events that wait for how they end: mesh, rank, owner.
         self._delivered: dict[tuple[int, int, str], dict[str, Any]] = {}
         # Meshes of the actors that start host services.
@@ -85,6 +85,10 @@ class Facts:
         # Actors of each proc by their meshes, to name them when the proc ends; and the last ones that have ended.
         self._actors: dict[int, dict[int, Living]] = {}
         self._ended: dict[int, OrderedDict[int, Ended]] = {}
+
+    def _forget(self, mesh: int) -> None:
+        self.starters.discard(mesh)
+        self._store.drop("meshes", mesh)
 
     def begun(self, rows: Mapping[str, Rows]) -> None:
         """What must be known before other events of the same look have names."""
@@ -124,6 +128,8 @@ class Facts:
         name = given if is_client else f"{given}[{rank}]"
         self._places.put(proc, Place(name, row["pid"], None if is_client else given, None if is_client else rank))
         started = row["us"] - row["age"] // 1000
+        if self._store.entity("procs", proc) is None:
+            self._meshes.joined(row["id"], given)
         self._store.put(
             "procs",
             proc,
@@ -139,7 +145,7 @@ class Facts:
     def _mesh(self, row: Mapping[str, Any]) -> None:
         mesh, name, kind = row["mesh"], row["name"] or "", row["class"] or ""
         shape = row["shape"] or "{}"
-        self.names[mesh], self.shapes[mesh] = name, shape
+        self._meshes.made(mesh, name, shape)
         full = f"{row['creator'] or ''}.<{kind + ' ' if kind else ''}{name}>"
         made = {"id": mesh, "timestamp_us": row["us"] - row["age"] // 1000, "class": kind or "Proc", "given_name": name, "full_name": full}
         parent = {"parent_mesh_id": row["parent"], "parent_view_json": shape} if row["parent"] else {}
@@ -150,13 +156,14 @@ class Facts:
         found = _DISPLAY.search(display)
         name, point = (found["name"], found["point"] or "") if found else (display, "")
         rank = rank_of(point)
-        self.names.setdefault(mesh, name)
         if found and (found["type"] or "").endswith(_STARTER):
             self.starters.add(mesh)
         self._places.actor(proc, mesh, name, rank)
         of_proc = self._actors.setdefault(proc, {})
         # A process is introduced to each observer that comes.
         is_known = mesh in of_proc
+        if not is_known:
+            self._meshes.joined(mesh, name)
         at = row["us"] - row["age"] // 1000
         of_proc[mesh] = Living(display, at)
         shown = {"full_name": display, "display_name": f"{name}{point}"}
@@ -200,6 +207,7 @@ class Facts:
             last[mesh] = Ended(living.display, living.created_us, row["us"], not orderly, kind, message)
             while len(last) > MOST_ENDED:
                 last.popitem(last=False)
+            self._meshes.left(mesh)
         self._places.actor_ends(proc, mesh)
         self._store.put("actors", actor_id(proc, mesh), {}, ended=True)
 
@@ -231,6 +239,9 @@ class Facts:
         for its in actors:
             self._status(proc, its, mixed(proc, its), row["us"], "Stopped" if kind in _ORDERLY else "Failed", ended["exit_reason"])
             self._store.put("actors", actor_id(proc, its), {}, ended=True)
+            self._meshes.left(its)
+        if known.get("ended_us") is None:
+            self._meshes.left(known["mesh_id"])
 
     def _failure(
         self,

@@ -129,6 +129,7 @@ class Ingest:
             with self._waiting_lock:
                 parts, self._waiting, self._waiting_rows = self._waiting, [], 0
                 ended, self._ended = self._ended, []
+                self._introduced.difference_update(ended)
             now_us = int(self._clock() * 1e6)
             if parts:
                 self._write(parts)

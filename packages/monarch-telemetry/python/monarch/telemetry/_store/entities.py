@@ -53,6 +53,12 @@ class Entities:
                 self._ended.popitem(last=False)
                 self.dropped += 1
 
+    def drop(self, key: object) -> None:
+        """Forgets an entity, whether it lives or not."""
+        if self._living.pop(key, None) is not None or self._ended.pop(key, None) is not None:
+            self._batch = None
+            self.dropped += 1
+
     def get(self, key: object) -> Mapping[str, Any] | None:
         """The row of a key, for what refers to it."""
         return self._living.get(key) or self._ended.get(key)

@@ -78,6 +78,13 @@ class Store:
         if self.listener is not None:
             self.listener(table, None)
 
+    def drop(self, table: str, key: object) -> None:
+        """Forgets an entity. `KeyError` for another table."""
+        with self._lock:
+            self._entities[table].drop(key)
+        if self.listener is not None:
+            self.listener(table, None)
+
     def entity(self, table: str, key: object) -> Mapping[str, Any] | None:
         with self._lock:
             found = self._entities[table].get(key)
