@@ -44,6 +44,8 @@ from monarch.extension import (
     watch,
 )
 from monarch.extension.command import CannotStart, CommandLine, Finished, TerminalProcess, run_command
+from monarch.extension.inspection import proc_settings, set_log_level
+from monarch.extension.mesh import mesh_view, owned_meshes, stop_mesh
 from monarch.extension.trace import TraceContext, trace_context, use_trace
 from monarch.job import JobError, LocalJob, add_feature, job_loads
 from parrot import hooks, observer
@@ -100,6 +102,7 @@ def main() -> None:
         observers,
         traces,
         collectors,
+        looking,
         process_setup,
         requests,
         meshes,
@@ -323,6 +326,22 @@ def traces() -> None:
     assert trace_id == 5 and span_id not in (0, 7)
     assert talker.traced.call_one().get() is None and trace_context() is None
     procs.stop().get()
+
+
+def looking() -> None:
+    # Settings and log level of another process, and the end of a mesh by its number.
+    with configured(stop_grace_period="7s"):
+        procs = this_host().spawn_procs(name="looked_at")
+        procs.initialized.get()
+    [proc] = mesh_view(procs).procs
+    states = {state.name: state for state in proc_settings(proc)}
+    assert (states["stop_grace_period"].value, states["stop_grace_period"].source) == ("7s", "client"), states["stop_grace_period"]
+    assert states["parrot_words"].default == 3
+    set_log_level(proc, 30).get()
+    [mesh] = [one.mesh for one in owned_meshes() if one.name == "looked_at"]
+    stop_mesh(mesh, "looked at").get()
+    raised(RequestError, lambda: proc_settings(proc))
+    raised(LookupError, lambda: stop_mesh(mesh))
 
 
 def collectors() -> None:

@@ -1,5 +1,6 @@
-"""The state of this host's processes, as their agent knows it."""
+"""The state of this host's processes, as their agent knows it; settings and log level of a process of the job."""
 
 from monarch._core.extension.host_state import host_stacks, host_state
+from monarch._core.extension.proc_settings import SettingState, proc_settings, set_log_level
 
-__all__ = ["host_stacks", "host_state"]
+__all__ = ["SettingState", "host_stacks", "host_state", "proc_settings", "set_log_level"]

@@ -34,6 +34,7 @@ __all__ = [
     "get_runtime_config",
     "host_loss_seconds",
     "on_change",
+    "origins",
     "overridden",
     "parametrize_config",
     "parametrize_config_pointwise",
@@ -48,6 +49,25 @@ __all__ = [
 
 def _defaults() -> Values:
     return {name: setting.default for name, setting in KNOWN.items()}
+
+
+class Origin:
+    """A setting with its effective value. `source` is `override`, `environment`, `configure`, `client` or `default`.
+
+    `variable` is the environment variable that has set it, or the first one of those that can.
+    """
+
+    __slots__ = ("setting", "source", "value", "variable")
+
+    def __init__(self, setting: Setting, value: object, source: str, variable: str) -> None:
+        self.setting = setting
+        self.value = value
+        self.source = source
+        self.variable = variable
+
+    def shown(self, value: object) -> object:
+        """A value of this setting as plain data."""
+        return self.setting.to_text(value)
 
 
 class Configuration:
@@ -100,6 +120,25 @@ class Configuration:
         declare()
         self._catch_up()
         return self.view()
+
+    def origins(self) -> list[Origin]:
+        """Every setting with its effective value and the layer that it comes from."""
+        view = self.whole()
+        with self._lock:
+            environment, layers = self._environment or {}, self._layers
+        found: list[Origin] = []
+        for name, setting in KNOWN.items():
+            variable = setting.variables[0]
+            if name in layers["override"]:
+                source = "override"
+            elif name in environment:
+                source, variable = "environment", environment[name][0]
+            elif name in layers["runtime"]:
+                source = "configure"
+            else:
+                source = "client" if name in layers["pushed"] else "default"
+            found.append(Origin(setting, view[name], source, variable))
+        return found
 
     def _catch_up(self) -> None:
         """Gives keys that were declared since the view was built what was set and sent for them."""
@@ -334,6 +373,7 @@ _SECONDS: dict[str, float] = {}
 on_change = _process.on_change
 pushed_values = _process.pushed_values
 apply_pushed = _process.apply_pushed
+origins = _process.origins
 
 
 def configure(**settings: object) -> None:
