@@ -16,7 +16,7 @@ any other."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from monarch.fs._tree.node import Kind, Node
@@ -25,6 +25,8 @@ from monarch.fs._tree.table import Table
 
 # No inode: numbers start at `ROOT`.
 NONE = 0
+# Numbers that are compared at once.
+_RUN = 512
 
 
 class Numbering:
@@ -47,6 +49,22 @@ class Numbering:
             indices[inode] = index
         if not len(numbers) or numbers[0] != ROOT:
             raise ValueError("the root has another inode than 1")
+
+    def followed_by(self, numbers: array[int], following: int, ended: Iterable[int]) -> Numbering:
+        """The numbering of the next table, of which these nodes of this one have no part. Runs of equal numbers cost a comparison of bytes."""
+        made = Numbering.__new__(Numbering)
+        made.numbers, made.following = numbers, following
+        indices = made._indices = self._indices[:]
+        indices.extend(array("i", [-1]) * (following - len(indices)))
+        for index in ended:
+            indices[self.numbers[index]] = -1
+        old, new = memoryview(self.numbers).cast("B"), memoryview(numbers).cast("B")
+        for start in range(0, len(numbers), _RUN):
+            end = min(start + _RUN, len(numbers))
+            if old[8 * start : 8 * end] != new[8 * start : 8 * end]:
+                for index, inode in enumerate(numbers[start:end], start):
+                    indices[inode] = index
+        return made
 
     @classmethod
     def first(cls, table: Table) -> Numbering:
@@ -107,8 +125,8 @@ class _Comparison:
     def __init__(self, old: Table, numbering: Numbering, new: Table) -> None:
         self.old, self.numbering, self.new = old, numbering, new
         self.numbers = array("Q", [NONE]) * len(new)
-        # The nodes of the old table that have a successor.
-        self.kept = bytearray(len(old))
+        # The nodes of the old table that have a successor, and those of the new one that have a number.
+        self.kept, self.given = bytearray(len(old)), bytearray(len(new))
         # Pairs of directories whose names have to be compared.
         self.differing: list[tuple[int, int]] = []
         self.altered: set[int] = set()
@@ -130,6 +148,9 @@ class _Comparison:
                         todo.append((one, other))
                 if not kept:
                     self.differing.append((before, after))
+                continue
+            if (below := self.take_entries(before, after)) is not None:
+                todo.extend(below)
                 continue
             self.differing.append((before, after))
             names = dict(self.old.children(before))
@@ -155,30 +176,53 @@ class _Comparison:
             return True
         if self.numbers[after] != NONE or self.kept[before]:
             return False
-        self.numbers[after], self.kept[before] = inode, 1
+        self.numbers[after], self.kept[before], self.given[after] = inode, 1, 1
         return True
 
     def take_below(self, before: int, after: int) -> bool:
-        """All nodes below equal directories inherit, a folder at once; false where hard links forbid that, and nothing is done."""
+        """All nodes below equal directories inherit, a level at once; false where hard links forbid that, and nothing is done."""
         one, other = self.old.folder_number(before), self.new.folder_number(after)
-        if one is None or other is None or self.old.entry_nodes(one) is None or self.new.entry_nodes(other) is None:
+        if one is None or other is None or self.old.has_links or self.new.has_links:
             return False
-        todo = [(one, other)]
-        while todo:
-            one, other = todo.pop()
-            old, new = self.old.entry_nodes(one), self.new.entry_nodes(other)
-            assert old is not None and new is not None
-            self.numbers[new.start : new.stop] = self.numbering.numbers[old.start : old.stop]
-            self.kept[old.start : old.stop] = b"\1" * len(old)
-            todo.extend(zip(self.old.subfolder_numbers(one), self.new.subfolder_numbers(other), strict=True))
+        self.take_levels(range(one, one + 1), range(other, other + 1))
         return True
 
+    def take_levels(self, old: range, new: range) -> None:
+        """As `take_below`, of folders that follow each other, and whose subtrees are equal one by one."""
+        while old:
+            self.take_nodes(self.old.nodes_of(old), self.new.nodes_of(new))
+            old, new = self.old.folders_below(old), self.new.folders_below(new)
+
+    def take_nodes(self, old: range, new: range) -> None:
+        self.numbers[new.start : new.stop] = self.numbering.numbers[old.start : old.stop]
+        self.kept[old.start : old.stop] = self.given[new.start : new.stop] = b"\1" * len(old)
+
+    def take_entries(self, before: int, after: int) -> list[tuple[int, int]] | None:
+        """Where two directories differ only below directories in them: all entries inherit. The directories in them that differ.
+
+        None where the entries differ, or hard links forbid it, and nothing is done.
+        """
+        old, new = self.old, self.new
+        one, other = old.folder_number(before), new.folder_number(after)
+        if one is None or other is None or old.has_links or new.has_links or old.folders[one].digest != new.folders[other].digest:
+            return None
+        was, now = old.folders_below(range(one, one + 1)), new.folders_below(range(other, other + 1))
+        self.take_nodes(old.nodes_of(range(one, one + 1)), new.nodes_of(range(other, other + 1)))
+        differing = [at for at in range(len(was)) if old.subtree(was[at]) != new.subtree(now[at])]
+        start = 0
+        for at in (*differing, len(was)):
+            self.take_levels(was[start:at], now[start:at])
+            start = at + 1
+        places = old.folders[one].subfolders
+        first, second = old.nodes_of(range(one, one + 1)), new.nodes_of(range(other, other + 1))
+        return [(first[places[at]], second[places[at]]) for at in differing]
+
     def number(self) -> None:
-        index = -1
-        for _ in range(self.numbers.count(NONE)):
-            index = self.numbers.index(NONE, index + 1)
+        index = self.given.find(0)
+        while index >= 0:
             self.numbers[index] = self.following
             self.following += 1
+            index = self.given.find(0, index + 1)
 
     def ended(self) -> Iterator[int]:
         """The nodes of the old table that have no successor."""
@@ -213,7 +257,7 @@ class _Comparison:
         silent.update(removed)
         # Names below vanished directories come first: a process that stands in one resolves them without the names above.
         entries = [*self.vanished(), *entries]
-        numbering = Numbering(self.numbers, self.following, checked=True)
+        numbering = self.numbering.followed_by(self.numbers, self.following, self.ended())
         return Change(
             self.old.generation,
             self.new.generation,

@@ -13,6 +13,9 @@ def changed_paths(old: Table, new: Table) -> Iterator[bytes]:
     todo = [(b"", 0, 0)]
     while todo:
         prefix, before, after = todo.pop()
+        if (below := _below_equal(old, new, before, after)) is not None:
+            todo += [(prefix + name + b"/", one, other) for name, one, other in below]
+            continue
         was, now = dict(old.children(before)), dict(new.children(after))
         for name in sorted(was.keys() | now.keys()):
             path = prefix + name
@@ -26,6 +29,20 @@ def changed_paths(old: Table, new: Table) -> Iterator[bytes]:
                     todo.append((path + b"/", was[name], now[name]))
                 else:
                     yield path
+
+
+def _below_equal(old: Table, new: Table, before: int, after: int) -> list[tuple[bytes, int, int]] | None:
+    """Where two directories have the same entries: the directories in them that differ below, as name and nodes; else None."""
+    one, other = old.folder_number(before), new.folder_number(after)
+    if one is None or other is None or old.has_links or new.has_links or old.folders[one].digest != new.folders[other].digest:
+        return None
+    folder, found = old.folders[one], list[tuple[bytes, int, int]]()
+    was, now = old.nodes_of(range(one, one + 1)), new.nodes_of(range(other, other + 1))
+    pairs = zip(folder.subfolders, old.subfolder_numbers(one), new.subfolder_numbers(other), strict=True)
+    for place, first, second in pairs:
+        if old.subtree(first) != new.subtree(second):
+            found.append((folder.name(place), was[place], now[place]))
+    return found
 
 
 def new_chunks(old: Table, new: Table) -> list[bytes]:

@@ -127,9 +127,18 @@ class Table:
         """The numbers of the folders of the directories in a folder."""
         return range(self._firsts[number], self._firsts[number + 1])
 
-    def entry_nodes(self, number: int) -> range | None:
-        """The nodes of the names in a folder, in order; None for a table with hard links, where they are in no order."""
-        return None if self._aliases else range(self._bases[number], self._bases[number] + self.folders[number].count)
+    def folders_below(self, numbers: range) -> range:
+        """As `subfolder_numbers`, of folders that follow each other: those below do too."""
+        return range(self._firsts[numbers.start], self._firsts[numbers.stop])
+
+    @property
+    def has_links(self) -> bool:
+        """Whether a file has several names: nodes are in no order then."""
+        return self._aliases is not None
+
+    def nodes_of(self, numbers: range) -> range:
+        """The nodes of the names in folders that follow each other, in order; only without hard links."""
+        return range(self._bases[numbers.start], self._bases[numbers.stop])
 
     def subtree(self, number: int) -> bytes:
         """The digest of all that lies in a folder."""
