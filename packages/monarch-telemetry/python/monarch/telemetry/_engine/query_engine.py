@@ -6,7 +6,8 @@ from typing import Any
 
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._asking import Asking
-from monarch.telemetry._sql.limits import DEFAULT
+from monarch.telemetry._engine.turns import OF_USER, Turns
+from monarch.telemetry._sql.limits import DEFAULT, Limits
 
 # Of an answer that is read batch by batch: the rows and bytes that one answer may have are no limit.
 _ENDLESS = DEFAULT._replace(rows=1 << 62, bytes=1 << 62)
@@ -19,19 +20,27 @@ class QueryEngine:
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
+        self._turns = Turns(OF_USER)
 
     def query(self, sql: str, *, timeout: float | None = None) -> Any:
         """The answer as a `pyarrow.Table`; `table.schema.metadata[b"coverage"]` states as JSON which hosts have answered.
 
         `timeout` is in seconds, 10 at most. `QueryError` for a statement that is wrong, `QueryRejected` for one that does anything but
-        read, `QueryLimit` for an answer of more than 100,000 rows or 64 MiB, `QueryTimeout` where no host has answered in time.
+        read, `QueryLimit` for an answer of more than 100,000 rows or 64 MiB, `QueryTimeout` where no host has answered in time. Two
+        queries run at a time; others wait for them, within their time.
         """
-        return self._asking.ask(_checked(sql), timeout=timeout).table
+        return self._ask(sql, timeout, DEFAULT)
 
     def query_stream(self, sql: str) -> Any:
         """The answer as a `pyarrow.RecordBatchReader`, without a limit of rows and bytes."""
-        table = self._asking.ask(_checked(sql), limits=_ENDLESS).table
+        table = self._ask(sql, None, _ENDLESS)
         return pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
+
+    def _ask(self, sql: object, timeout: float | None, limits: Limits) -> Any:
+        checked = _checked(sql)
+        seconds = limits.seconds if timeout is None else min(timeout, limits.seconds)
+        with self._turns.turn(seconds) as left:
+            return self._asking.ask(checked, timeout=left, limits=limits).table
 
 
 def _checked(sql: object) -> str:

@@ -8,6 +8,7 @@ pure. The result equals that of the statement over the rows of all hosts.
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,13 +22,18 @@ from monarch.telemetry._sql.cuts import Cut, NoCut
 from monarch.telemetry._sql.limits import DEFAULT, Count, Limits
 from monarch.telemetry._sql.plan_bytes import UnknownPlan, partial_reduce, replaced
 from monarch.telemetry._sql.problems import query_error
-from monarch.telemetry._sql.wire import by_stream, marked
+from monarch.telemetry._sql.wire import STREAM, by_stream, marked
+from monarch.telemetry._sql.worker import WORKERS, Work
 from monarch.telemetry.errors import QueryError
 
 Way = Literal["local", "states", "rows", "ship"]
 Clock = Callable[[], float]
 
 _SCAN = re.compile(r"TableScan: (\S+?)(?: |$)(?:projection=\[([^\]]*)\])?", re.MULTILINE)
+# Words of statements whose work may be a product of rows; a comma may stand between two tables.
+_MULTIPLIES = re.compile(r"\b(?:JOIN|OVER|IN|EXISTS|ANY|ALL)\b|\(\s*SELECT\b|,", re.IGNORECASE)
+# Rows or pairs of rows: some tenths of a second.
+_HEAVY = 1 << 28
 _VOLATILE = re.compile(r"\b(?:random|rand|uuid)\(", re.IGNORECASE)
 
 
@@ -162,12 +168,50 @@ def merge(plan: Plan, parts: Sequence[Sequence[Any]], *, limits: Limits = DEFAUL
 
 
 def finish(
-    plan: Plan, parts: Sequence[Sequence[Any]], *, limits: Limits = DEFAULT, deadline: float | None = None, clock: Clock = time.monotonic
+    plan: Plan,
+    parts: Sequence[Sequence[Any]],
+    *,
+    limits: Limits = DEFAULT,
+    deadline: float | None = None,
+    clock: Clock = time.monotonic,
+    apart: bool = True,
 ) -> Any:
-    """The answer at the entry node, of the parts of its hosts. `QueryLimit` beyond rows, bytes or memory."""
+    """The answer at the entry node, of the parts of its hosts. `QueryLimit` beyond rows, bytes or memory.
+
+    `apart`: what may take for ever runs in a process of its own, which is ended at the deadline.
+    """
+    if apart and deadline is not None and is_heavy(plan, parts):
+        return _apart(plan, parts, limits, deadline, clock)
     count = Count(limits.rows, limits.bytes, deadline=deadline, clock=clock)
     batches = list(stream(plan, parts, limits=limits, count=count))
     return pa.Table.from_batches(batches[1:], schema=batches[0].schema)
+
+
+def is_heavy(plan: Plan, parts: Sequence[Sequence[Any]]) -> bool:
+    """Whether the work may be out of proportion to the rows that came, and so many that this takes for ever: joins and windows."""
+    if plan.kind != "select" or not _MULTIPLIES.search(plan.sql):
+        return False
+    counts: dict[str, int] = {}
+    for batch in (batch for each in parts for batch in each):
+        mark = (batch.schema.metadata or {}).get(STREAM, b"").decode()
+        counts[mark] = counts.get(mark, 0) + batch.num_rows
+    stated = gate.statement(plan.sql, _none(plan.schemas))
+    text = str(stated.frame.logical_plan().display_indent())
+    calls = sum(count for name, count in counts.items() if functions.is_call(name))
+    if plan.way in {"states", "rows"}:
+        return "WindowAggr: " in text and sum(counts.values()) ** 2 > _HEAVY
+    # Rows of each place where a table stands; what stands in the statement itself has no more than the statement has room for.
+    sizes = [counts.get(name, calls) for name, _ in _SCAN.findall(text)] + [len(plan.sql) // 3] * text.count("Values: ")
+    if "WindowAggr: " in text:
+        sizes.append(sum(sizes))
+    return math.prod(max(1, size) for size in sizes) > _HEAVY
+
+
+def _apart(plan: Plan, parts: Sequence[Sequence[Any]], limits: Limits, deadline: float, clock: Clock) -> Any:
+    names = {functions.key(functions.parsed(name)[0]) if functions.is_call(name) else name for name in plan.reads}
+    work = Work(plan.to_json(), {name: plan.schemas[name] for name in names}, [batch for each in parts for batch in each])
+    batches = [batch.replace_schema_metadata(None) for batch in WORKERS.run(work, limits, deadline, clock)]
+    return pa.Table.from_batches(batches)
 
 
 def stream(plan: Plan, parts: Sequence[Sequence[Any]], *, limits: Limits = DEFAULT, count: Count | None = None) -> Iterator[Any]:

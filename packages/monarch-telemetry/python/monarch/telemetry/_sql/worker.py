@@ -1,0 +1,275 @@
+"""A process beside this one that finishes plans which may take for ever: joins of many rows, and windows over them.
+
+The library looks at no time while it joins, and cannot be cancelled there: `SELECT sum(a.x) FROM t a, t b, t c` of 2,000 rows keeps its
+threads busy for minutes. A process can be ended. One that is warm costs a plan some milliseconds for the way of its rows; a fresh one
+half a second. A worker has one plan at a time, ends by itself when no plan comes for a minute, and with the process that it is for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import queue
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any, NamedTuple
+
+from monarch.telemetry._arrow import pa
+from monarch.telemetry._sql import wire
+from monarch.telemetry._sql.limits import Limits
+from monarch.telemetry.errors import QueryError, QueryLimit, QueryTimeout
+
+# Workers that wait for the next plan, and for how many seconds.
+_IDLE, _IDLE_SECONDS = 2, 60.0
+# Memory in use: a plan has some times its limit, as the library does not count batches on their way, and the answer stands there twice.
+# It is looked at so often, in seconds; limits of the kernel count what allocators reserve.
+_TIMES, _BASE, _LOOK = 3, 256 << 20, 0.05
+_OUT_OF_MEMORY = 3
+_NICENESS = 10
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_SIZE = struct.Struct("<QQ")
+_HINT = "ask for less: a WHERE on time, fewer columns, or a join on more columns"
+_COMMAND = ("-P", "-m", "monarch.telemetry._sql.worker")
+
+
+class Work(NamedTuple):
+    """A plan as JSON with the schemas of what it reads, and the batches that came for it."""
+
+    plan: str
+    schemas: Mapping[str, Any]
+    batches: Sequence[Any]
+
+
+class _Ended(Exception):
+    """The worker has ended; `code` is how."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class _Worker:
+    """A process; one thread at a time."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, *_COMMAND], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, head: dict[str, Any], data: bytes, is_over: Callable[[], bool]) -> tuple[dict[str, Any], bytes]:
+        """The answer; `_Ended` where the worker has none. It is killed when the time is over."""
+        given, taken = self._process.stdin, self._process.stdout
+        assert given is not None and taken is not None
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(_LOOK):
+                if is_over():
+                    self._process.kill()
+                    return
+
+        threading.Thread(target=watch, name="monarch-query-limit", daemon=True).start()
+        try:
+            _send(given, head, data)
+            answer = _receive(taken)
+        except OSError:
+            answer = None
+        finally:
+            done.set()
+        if answer is None:
+            self.close()
+            raise _Ended(self._process.returncode)
+        return answer
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._process.wait()
+
+
+class Workers:
+    """The workers of this process. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        self._busy: set[_Worker] = set()
+        self._is_registered = False
+
+    def run(self, work: Work, limits: Limits, deadline: float, clock: Callable[[], float] = time.monotonic) -> list[Any]:
+        """The batches of the answer. `QueryTimeout` at `deadline`, a time of `clock`; `QueryLimit` where it needs more memory; the errors
+        of a plan."""
+        schemas = {name: schema.serialize().to_pybytes().hex() for name, schema in work.schemas.items()}
+        data = wire.encode(work.batches)
+        while True:
+            worker, is_new = self._take()
+            head = {"plan": work.plan, "schemas": schemas, "limits": tuple(limits), "seconds": deadline - clock()}
+            try:
+                answer, came = worker.ask(head, data, lambda: clock() >= deadline)
+            except _Ended as end:
+                self._drop(worker)
+                if clock() >= deadline:
+                    raise QueryTimeout("the time of the query is over", stage="execution", hint=_HINT) from None
+                if end.code == _OUT_OF_MEMORY:
+                    raise QueryLimit("memory bytes", limits.memory, _most(limits), hint=_HINT) from None
+                if is_new or end.code != 0:
+                    raise QueryError(f"the process of the query has ended with exit code {end.code}", hint=_HINT) from None
+                # It had waited for too long.
+                continue
+            except BaseException:
+                self._drop(worker)
+                worker.close()
+                raise
+            self._give(worker)
+            if "error" in answer:
+                raise _error(answer)
+            return wire.decode(came, len(came))
+
+    def _take(self) -> tuple[_Worker, bool]:
+        with self._lock:
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.lives:
+                    self._busy.add(worker)
+                    return worker, False
+                worker.close()
+            if not self._is_registered:
+                self._is_registered = True
+                atexit.register(self.close)
+        worker = _Worker()
+        with self._lock:
+            self._busy.add(worker)
+        return worker, True
+
+    def _drop(self, worker: _Worker) -> None:
+        with self._lock:
+            self._busy.discard(worker)
+
+    def _give(self, worker: _Worker) -> None:
+        with self._lock:
+            self._busy.discard(worker)
+            if len(self._idle) < _IDLE:
+                self._idle.append(worker)
+                return
+        worker.close()
+
+    def close(self) -> None:
+        """Ends all of them."""
+        with self._lock:
+            ended = [*self._idle, *self._busy]
+            self._idle.clear()
+        for worker in ended:
+            worker.close()
+
+    def forget(self) -> None:
+        """In a fork: the workers are those of its parent."""
+        self.__init__()
+
+
+WORKERS = Workers()
+os.register_at_fork(after_in_child=WORKERS.forget)
+
+
+def _error(answer: Mapping[str, Any]) -> QueryError:
+    kind, text, hint = answer["error"], answer["text"], answer["hint"]
+    if kind == "QueryLimit":
+        return QueryLimit(answer["limit"], answer["value"], answer["reached"], hint=hint)
+    if kind == "QueryTimeout":
+        return QueryTimeout(text, stage=answer["stage"], hint=hint)
+    return QueryError(text, hint=hint)
+
+
+def _fields(error: QueryError) -> dict[str, Any]:
+    text, _, hint = str(error).partition("\nhint: ")
+    found: dict[str, Any] = {"error": type(error).__name__, "text": text, "hint": hint or None}
+    names = ("limit", "value", "reached") if isinstance(error, QueryLimit) else ("stage",) if isinstance(error, QueryTimeout) else ()
+    return found | {name: getattr(error, name) for name in names}
+
+
+def _send(pipe: IO[bytes], head: dict[str, Any], data: bytes) -> None:
+    text = json.dumps(head).encode()
+    pipe.write(_SIZE.pack(len(text), len(data)))
+    pipe.write(text)
+    pipe.write(data)
+    pipe.flush()
+
+
+def _receive(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
+    """None at the end of the pipe."""
+    sizes = pipe.read(_SIZE.size)
+    if len(sizes) < _SIZE.size:
+        return None
+    head, data = _SIZE.unpack(sizes)
+    text, came = pipe.read(head), pipe.read(data)
+    return (json.loads(text), came) if len(text) == head and len(came) == data else None
+
+
+# The process
+
+
+def _most(limits: Limits) -> int:
+    return _BASE + _TIMES * limits.memory
+
+
+def _watch(done: threading.Event, most: int) -> None:
+    """Ends this process where it uses more memory, in bytes."""
+    while not done.wait(_LOOK):
+        with open("/proc/self/statm", encoding="ascii") as file:
+            if int(file.read().split()[1]) * _PAGE > most:
+                os._exit(_OUT_OF_MEMORY)
+
+
+def _answered(head: Mapping[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+    from monarch.telemetry._sql import plan as planning
+
+    limits = Limits(*head["limits"])
+    schemas = {name: pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))) for name, text in head["schemas"].items()}
+    try:
+        plan = planning.Plan.from_json(head["plan"], schemas)
+        parts = [wire.decode(data, len(data))]
+        table = planning.finish(plan, parts, limits=limits, deadline=time.monotonic() + head["seconds"], apart=False)
+    except QueryError as error:
+        return _fields(error), b""
+    batches = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+    return {}, wire.encode([wire.marked(batch, "answer") for batch in batches])
+
+
+def main() -> None:
+    """Answers what comes on stdin until it is closed, which also ends work in progress."""
+    os.nice(_NICENESS)
+    came: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
+
+    def read() -> None:
+        while (one := _receive(sys.stdin.buffer)) is not None:
+            came.put(one)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            head, data = came.get(timeout=_IDLE_SECONDS)
+        except queue.Empty:
+            os._exit(0)
+        done = threading.Event()
+        threading.Thread(target=_watch, args=(done, _most(Limits(*head["limits"]))), daemon=True).start()
+        answer = _answered(head, data)
+        done.set()
+        _send(sys.stdout.buffer, *answer)
+
+
+if __name__ == "__main__":
+    main()

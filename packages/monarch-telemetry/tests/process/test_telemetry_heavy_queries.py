@@ -1,0 +1,170 @@
+"""Plans whose work is out of proportion to their rows run in a process of their own, which ends by the limits of the query."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from monarch.telemetry import QueryError, QueryLimit, QueryTimeout
+from monarch.telemetry._sql import plan as planning
+from monarch.telemetry._sql.limits import DEFAULT, Limits
+from monarch.telemetry._sql.worker import WORKERS
+
+SCHEMAS = {"t": pa.schema([("x", pa.int64()), ("g", pa.string())])}
+ROWS = 2200
+# 10^10 rows, of which no engine knows the outcome ahead.
+PRODUCT = "SELECT sum(a.x * b.x + c.x) FROM t a, t b, t c"
+
+
+def rows(count: int = ROWS) -> Any:
+    return pa.RecordBatch.from_pydict({"x": list(range(count)), "g": [str(n % 7) for n in range(count)]}, schema=SCHEMAS["t"])
+
+
+def asked(sql: str, seconds: float = 60.0, *, count: int = ROWS, limits: Limits = DEFAULT, clock: Any = None) -> list[dict[str, Any]]:
+    """The rows of an answer; the work has so many seconds on a clock that starts when it begins."""
+    given = clock or planning.time.monotonic
+    plan = planning.make(sql, SCHEMAS, limits=limits)
+    parts = [planning.part(plan, {"t": (SCHEMAS["t"], [rows(count)])}, limits=limits)]
+    assert planning.is_heavy(plan, parts), sql
+    return planning.finish(plan, parts, limits=limits, deadline=given() + seconds, clock=given).to_pylist()
+
+
+def workers() -> list[int]:
+    """The workers of this process that run or wait."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            if b"monarch.telemetry._sql.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(int(pid))
+    return found
+
+
+def used() -> int:
+    """Bytes of memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def ended(pidfd: int) -> bool:
+    """Whether the process has ended; waits for it, at most as long as a test may take."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(25_000))
+
+
+@pytest.fixture(autouse=True)
+def none_left() -> Generator[None]:
+    WORKERS.close()
+    yield
+    WORKERS.close()
+    assert workers() == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        PRODUCT,
+        "SELECT count(*) FROM t a JOIN t b ON a.x <> b.x JOIN t c ON a.x + b.x < c.x + 7",
+        "SELECT a.x FROM t a, t b, t c ORDER BY a.x * b.x + c.x LIMIT 3",
+        "SELECT count(*) FROM t a, t b WHERE a.x = (SELECT max(d.x + e.x + f.x) FROM t d, t e, t f)",
+    ],
+)
+def test_product_of_tables_ends_at_the_limit_of_time(sql: str) -> None:
+    before = used()
+    with pytest.raises(QueryTimeout, match="WHERE on time"):
+        asked(sql, 0.5)
+    # Its threads would go on for minutes.
+    assert workers() == []
+    assert used() - before < 128 << 20
+
+
+def test_window_over_all_rows_ends_at_the_limit_of_memory() -> None:
+    before = used()
+    with pytest.raises(QueryLimit, match="memory") as caught:
+        asked("SELECT array_agg(x) OVER (ORDER BY x) FROM t", count=60_000, limits=DEFAULT._replace(memory=16 << 20))
+    assert caught.value.value == 16 << 20 and caught.value.reached > caught.value.value
+    assert workers() == [] and used() - before < 128 << 20
+
+
+def test_answers_and_errors_are_those_of_this_process() -> None:
+    assert asked("SELECT count(*) AS n FROM t a, t b, t c") == [{"n": ROWS**3}]
+    assert asked("SELECT a.x FROM t a JOIN t b ON a.x = b.x JOIN t c ON b.x = c.x WHERE a.x < 3 ORDER BY 1") == [{"x": n} for n in range(3)]
+    assert asked("SELECT a.x FROM t a JOIN t b ON a.x = b.x JOIN t c ON b.x = c.x WHERE a.x < 0") == []
+    (worker,) = workers()
+    with pytest.raises(QueryLimit) as caught:
+        asked("SELECT a.x FROM t a, t b, t c")
+    assert (caught.value.limit, caught.value.value) == ("rows", DEFAULT.rows)
+    with pytest.raises(QueryError, match="[Dd]ivide by zero"):
+        asked("SELECT a.x / (b.x - b.x) AS y FROM t a, t b, t c LIMIT 1")
+    # One process for all of them.
+    assert workers() == [worker]
+
+
+def test_killed_worker_is_named_and_replaced() -> None:
+    def clock() -> float:
+        # The thread that looks at the time does so while the worker works.
+        if threading.current_thread().name == "monarch-query-limit":
+            for pid in workers():
+                os.kill(pid, signal.SIGKILL)
+        return 0.0
+
+    with pytest.raises(QueryError, match="exit code -9"):
+        asked(PRODUCT, clock=clock)
+    assert workers() == []
+    assert asked("SELECT count(*) AS n FROM t a, t b, t c") == [{"n": ROWS**3}]
+
+
+def test_query_that_is_cancelled_ends_its_worker() -> None:
+    """As `RunningQuery.clock` does it."""
+    now = [0.0]
+    asked("SELECT count(*) AS n FROM t a, t b, t c")
+    (worker,) = workers()
+    pidfd = os.pidfd_open(worker)
+    try:
+        found: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                asked(PRODUCT, clock=lambda: now[0])
+            except QueryTimeout as error:
+                found.append(error)
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        now[0] = math.inf
+        thread.join()
+        assert len(found) == 1 and ended(pidfd)
+    finally:
+        os.close(pidfd)
+
+
+def test_worker_ends_with_the_process_that_it_is_for() -> None:
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import threading
+from test_telemetry_heavy_queries import PRODUCT, asked, workers
+threading.Thread(target=asked, args=(PRODUCT,), daemon=True).start()
+while not (found := workers()):
+    pass
+print(found[0], flush=True)
+threading.Event().wait()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pidfd = os.pidfd_open(int(parent.stdout.readline()))
+        try:
+            parent.kill()
+            assert ended(pidfd)
+        finally:
+            os.close(pidfd)
