@@ -4,7 +4,7 @@
 #     tools/system_packages.sh [--list] CATEGORY...
 #
 # Categories: build (the native module), fuse (mounts, and what pyfuse3 is built with), test (a terminal, hosts in network
-# namespaces), browser (of the dashboard's tests), slurm (a scheduler), ssh (a server), vm (an emulated machine with RDMA
+# namespaces, Prometheus), browser (of the dashboard's tests), slurm (a scheduler), ssh (a server), vm (an emulated machine with RDMA
 # devices), bench (profiles). A line of the table is "category | what must be there | packages", which is a program on PATH, or a
 # path. Nothing is done where nothing is missing.
 # Without root or apt it only says what is missing, and leaves it to the step that needs it to fail, or to be left out with a word.
@@ -29,6 +29,8 @@ test  | ss      | iproute2
 test  | nft     | nftables
 test  | unshare | util-linux
 test  | openssl | openssl
+test  | prometheus | prometheus
+test  | promtool | prometheus
 vm    | qemu-system-x86_64 | qemu-system-x86 seabios
 vm    | busybox | busybox-static
 vm    | cpio    | cpio

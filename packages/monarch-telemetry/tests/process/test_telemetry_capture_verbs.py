@@ -128,7 +128,7 @@ def test_capture_states_missing_hosts_and_keeps_a_file_that_is_there() -> None:
     engine = Engine(job.rows(), missing=(Missing("host9", "no answer in time"),))
     with served(make(engine=engine)) as url:
         code, _, err = run(_cli_capture.capture, "-o", "job.capture", "-a", url)
-        assert code == 0 and "monarch: host host9 is missing from 45 tables: no answer in time\n" in err
+        assert code == 0 and "monarch: host host9 is missing from 46 tables: no answer in time\n" in err
         code, out, err = run(_cli_capture.capture, "-o", "job.capture", "-a", url)
         assert (code, out) == (1, "") and "job.capture exists" in err
         assert run(_cli_capture.capture, "-o", "job.capture", "-a", url, "--force")[0] == 0

@@ -224,7 +224,7 @@ def test_events_are_streamed_and_end_with_the_server() -> None:
 def test_stop_does_not_wait_for_a_handler_that_hangs() -> None:
     release, entered = threading.Event(), threading.Event()
 
-    def metrics() -> Any:
+    def metrics(accept: str) -> Any:
         entered.set()
         release.wait(30)
         return "text/plain", b""
@@ -420,7 +420,7 @@ from monarch.telemetry._http.serve import serve
 from monarch.telemetry._http.server import Address, Server
 import http.client
 entered = threading.Event()
-def metrics():
+def metrics(accept):
     entered.set()
     threading.Event().wait()
 server = Server(lambda names: App(parts(metrics=metrics), TOKENS, names), (Address("127.0.0.1", 0),))

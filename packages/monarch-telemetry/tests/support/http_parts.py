@@ -89,7 +89,7 @@ def parts(**more: Any) -> Parts:
         "actions": RecordedActions(),
         "stacks": MadeUpStacks(),
         "settings": MadeUpSettings(),
-        "metrics": lambda: ("text/plain; version=0.0.4", b"up 1\n"),
+        "metrics": lambda accept: ("text/plain; version=0.0.4", b"up 1\n"),
         "ingest": lambda table, batches: None,
         "actor_id": "1",
         "proc_id": "2",

@@ -71,6 +71,11 @@ def stored(kept: Keeping, table: str) -> list[dict[str, Any]]:
     return [row for one in kept.store.snapshot([table])[table] for row in one.to_pylist()]
 
 
+def totals(kept: Keeping) -> list[dict[str, Any]]:
+    _, batches = kept.tables(["metric_totals"])["metric_totals"]
+    return [row for one in batches for row in one.to_pylist()]
+
+
 def problems(kept: Keeping) -> list[tuple[str, str]]:
     fields = [json.loads(row["fields_json"]) for row in stored(kept, "events") if row["name"] == "telemetry.export"]
     return [(one["what"], one["problem"]) for one in fields]
@@ -124,6 +129,33 @@ def test_metrics_are_measured_when_they_are_due_and_each_row_counts_once() -> No
     kept.store.append("sent_messages", batch("sent_messages", timestamp_us=int(clock.now * 1e6) - 1))
     exporting.rest()
     assert sum(row["sum_u64"] for row in stored(kept, "metric_sums") if row["name"] == "actor.messages_sent") == 6
+    assert [(row["kind"], row["value_u64"]) for row in totals(kept) if row["name"] == "actor.messages_sent"] == [("sum", 6)]
+
+
+def test_totals_outlive_the_rows_and_gauges_do_not() -> None:
+    clock = Clock()
+    kept = keeping(clock)
+    exporting = Exporting(kept, JobId(1), "node", clock=clock)
+    exporting.follow(Options(retention_secs=60.0))
+    kept.configure(Options(retention_secs=60.0))
+    for host in ("node", "other"):
+        kept.store.append("resources", batch("resources", timestamp_us=int(clock.now * 1e6), host=host, rss_bytes=7))
+    kept.store.append("sent_messages", batch("sent_messages", timestamp_us=int(clock.now * 1e6)))
+    clock.now += 12.0
+    exporting.step()
+    assert {row["attributes_json"] for row in totals(kept) if row["name"] == "monarch.host.memory"} == {
+        '{"host": "node"}',
+        '{"host": "other"}',
+    }
+    for _ in range(10):
+        clock.now += 12.0
+        kept.store.append("resources", batch("resources", timestamp_us=int(clock.now * 1e6) - 3_000_000, host="node", rss_bytes=7))
+        exporting.step()
+    kept.store.expire()
+    assert not any(row["sum_u64"] for row in stored(kept, "metric_sums") if row["name"] == "actor.messages_sent")
+    found = {row["name"]: row for row in totals(kept)}
+    assert found["actor.messages_sent"]["value_u64"] == 1
+    assert [row["attributes_json"] for row in totals(kept) if row["name"] == "monarch.host.memory"] == ['{"host": "node"}']
 
 
 def test_messages_that_failed_before_an_actor_took_them_are_found_among_many() -> None:

@@ -305,7 +305,7 @@ def test_slow_body_ends_with_its_time() -> None:
 
 
 def test_defect_of_a_part_is_an_error_without_internals(caplog: pytest.LogCaptureFixture) -> None:
-    def metrics() -> Any:
+    def metrics(accept: str) -> Any:
         raise ZeroDivisionError(f"secret of the inside {TOKENS.admin}")
 
     answer = call(lambda: app(metrics=metrics), "GET", "/metrics", token=TOKENS.read)
@@ -315,11 +315,23 @@ def test_defect_of_a_part_is_an_error_without_internals(caplog: pytest.LogCaptur
     assert number in caplog.text and "ZeroDivisionError" in caplog.text
 
 
+def test_metrics_come_in_the_format_that_is_accepted() -> None:
+    accepted: list[str] = []
+
+    def metrics(accept: str) -> Any:
+        accepted.append(accept)
+        return "text/plain", b""
+
+    for headers in ({}, {"accept": "application/openmetrics-text"}):
+        assert call(lambda: app(metrics=metrics), "GET", "/metrics", token=TOKENS.read, headers=headers).status == 200
+    assert accepted == ["", "application/openmetrics-text"]
+
+
 def test_handler_that_takes_too_long_is_a_gateway_timeout() -> None:
     release = threading.Event()
     short = [route._replace(seconds=0.05) for route in ROUTES if route.operation == "metrics"]
 
-    def metrics() -> Any:
+    def metrics(accept: str) -> Any:
         release.wait(20)
         return "text/plain", b""
 

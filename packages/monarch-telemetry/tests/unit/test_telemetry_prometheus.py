@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as text
+from support.engine import Engine
 
-from monarch.telemetry._engine.one_host import OneHost
 from monarch.telemetry._export.metric_totals import Totals
 from monarch.telemetry._export.prometheus import CONTENT_TYPES, exposition, negotiate, render
 from monarch.telemetry._export.prometheus_names import Metric, families, label_name, labels, plain_name
@@ -244,23 +244,48 @@ def test_rows_without_room_are_counted() -> None:
     assert plain(found) == {"a": 5}
 
 
+def as_table(found: Totals) -> list[Any]:
+    return [pa.RecordBatch.from_pylist(found.table(), schema=TABLES["metric_totals"].schema())]
+
+
 def test_metrics_of_a_job_are_asked_in_sql() -> None:
-    rows: dict[str, list[Any]] = {}
-    for table, batch in (
+    first = totals(
         row("depth", 4, 100),
-        row("depth", 5, 99),
-        row("old", 1, 10),
-        row("n", 7, 100, kind="sum"),
-        row("delta", 7, 100, kind="sum", temporality="delta"),
-        row("latency", 4.5, 100, kind="histogram"),
-    ):
-        rows.setdefault(table, []).append(batch)
-    engine = OneHost(rows)
-    content_type, body = exposition(lambda sql: engine.ask(sql).table, 110, accept="application/openmetrics-text", window_us=50)
+        row("n", 7, kind="sum", temporality="delta"),
+        row("n", 5, kind="sum", temporality="delta"),
+        row("same", 7, kind="sum", temporality="delta", is_monotonic=False),
+        row("latency", 4.5, kind="histogram", unit="s"),
+    )
+    second = totals(row("depth", 5, 99), row("n", 1, kind="sum"), row("latency", 0.5, kind="histogram", unit="s"), row("only", 3))
+    engine = Engine({"metric_totals": as_table(first)}, {"metric_totals": as_table(second)})
+    content_type, body = exposition(lambda sql: engine.ask(sql).table, "application/openmetrics-text")
     assert content_type == CONTENT_TYPES["openmetrics"]
     found = {family.name: family.type for family in openmetrics(body.decode())}
-    assert found == {"depth": "gauge", "n": "counter", "latency": "histogram"}
-    assert b"depth 4.0\n" in body
+    assert found == {"depth": "gauge", "n": "counter", "same": "gauge", "latency_seconds": "histogram", "only": "gauge"}
+    samples = {one.name: one.value for family in openmetrics(body.decode()) for one in family.samples}
+    assert (samples["depth"], samples["n_total"], samples["same"], samples["only"]) == (4, 13, 7, 3)
+    assert (samples["latency_seconds_count"], samples["latency_seconds_sum"]) == (12, 5)
+    assert exposition(lambda sql: engine.ask(sql).table)[0] == CONTENT_TYPES["text"]
+
+
+def test_rows_of_totals_that_are_malformed_are_counted() -> None:
+    rows = totals(row("a"), row("latency", kind="histogram")).table()
+    rows += [{**rows[1], "bounds_json": "[", "name": "b"}, {**rows[0], "kind": "summary", "name": "c"}]
+    found = Totals.of_table([pa.RecordBatch.from_pylist(rows, schema=TABLES["metric_totals"].schema())])
+    assert {key.name for key, _ in found.series()} == {"a", "latency"} and found.dropped == 2
+    assert Totals.of_table(as_table(totals(row("a"), row("b"))), 1).dropped == 1
+
+
+def test_series_survive_their_table() -> None:
+    kinds = [row("a", 2), row("b", 3, kind="sum"), row("c", 4.5, kind="histogram"), row("d", -1, kind="sum", is_monotonic=False)]
+    found = totals(*kinds, row("big", value_f64=None, value_u64=(1 << 64) - 1))
+    assert parsed(Totals.of_table(as_table(found))) == parsed(found)
+
+
+def test_gauges_that_are_not_measured_any_more_are_forgotten() -> None:
+    found = totals(row("a", 1, 10), row("rare", 1, 10), row("b", 1, 90), row("n", 1, 10, kind="sum"))
+    found.forget_gauges(100, {"rare": 95}, 20)
+    assert {key.name for key, _ in found.series()} == {"rare", "b", "n"}
 
 
 def test_gauges_are_exported_once_for_each_row() -> None:

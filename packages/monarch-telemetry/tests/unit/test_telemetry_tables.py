@@ -72,6 +72,8 @@ COLUMNS_NEW = {
     "job_events": "timestamp_us job kind event host? detail?",
     "audit": "timestamp_us who scope source action target outcome detail?",
     "telemetry_status": "host table_name rows bytes oldest_us? dropped sample_weight",
+    "metric_totals": "kind name timestamp_us start_timestamp_us scope_name unit is_monotonic attributes_json resource_attributes_json"
+    " value_f64? value_i64? value_u64? count? bounds_json? bucket_counts_json?",
 }
 LIVE = ("stacks", "live_procs", "live_actors", "live_queues", "memory")
 # Types that the contract gives itself.
@@ -213,7 +215,7 @@ def test_retention_goes_by_what_rows_are() -> None:
     kept = {kind: {name for name, one in TABLES.items() if one.retention == kind} for kind in ("history", "entities", "on demand", "live")}
     assert kept["entities"] == {"actors", "meshes", "hosts", "procs", "links", "rdma_buffers", "mounts"}
     assert kept["on demand"] == {name for name in TABLES if name.startswith("pyspy_")}
-    assert kept["live"] == {*LIVE, "telemetry_status"}
+    assert kept["live"] == {*LIVE, "telemetry_status", "metric_totals"}
     assert sum(map(len, kept.values())) == len(TABLES)
 
 

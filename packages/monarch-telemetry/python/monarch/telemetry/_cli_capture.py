@@ -206,7 +206,7 @@ def dashboard(port: int, addr: str | None, token_file: str | None) -> int:
         RemoteActions(client),
         RemoteStacks(client),
         RemoteSettings(client),
-        metrics=lambda: exposition(lambda sql: engine.ask(sql).table, time.time_ns() // 1000),
+        metrics=lambda accept: exposition(lambda sql: engine.ask(sql).table, accept),
         files=files().get,
     )
     return _serve(parts, "127.0.0.1", port)

@@ -173,7 +173,7 @@ class Exporting:
 
     def _write(self, rows: Iterable[tuple[str, Any]]) -> None:
         for table, batch in rows:
-            self._store.append(table, batch)
+            self._keeping.measured(table, batch)
 
     def _look_at_exporter(self) -> None:
         if self._exporter is None:

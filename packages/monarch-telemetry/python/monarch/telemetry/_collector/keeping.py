@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
@@ -15,16 +16,21 @@ from monarch.telemetry._collector.gpus import Gpus
 from monarch.telemetry._collector.host_facts import Sampler, cpus, memory_bytes, process_memory
 from monarch.telemetry._collector.options import Options
 from monarch.telemetry._collector.snapshots import Host, snapshot
+from monarch.telemetry._export.metric_totals import Totals
 from monarch.telemetry._ingest.ingest import OPEN, Ingest
 from monarch.telemetry._ingest.sampling import MOST_A_SECOND
 from monarch.telemetry._sql.functions import key
 from monarch.telemetry._store.store import Store
 from monarch.telemetry._tables.catalog import TABLES
-from monarch.telemetry._tables.facts import RESOURCES, TELEMETRY_STATUS
+from monarch.telemetry._tables.facts import METRIC_TOTALS, RESOURCES, TELEMETRY_STATUS
 from monarch.telemetry.errors import TelemetryError
 
 # Tables whose rows are made when they are asked for.
-_MADE = frozenset({"telemetry_status"})
+_MADE = frozenset({"telemetry_status", "metric_totals"})
+# A gauge that was not measured this many times is not true any more: its process has ended.
+_MISSED = 3
+# Seconds between two measurements of most gauges, at most.
+_GAUGES_EVERY = 10.0
 _SCHEMAS: dict[str, Any] = {}
 
 
@@ -57,6 +63,10 @@ class Keeping:
         self.ingest = Ingest(self.store, int(host), hostname, int(job), clock=clock)
         self._sampler, self._gpus = Sampler(hostname), Gpus()
         self._jobs: dict[ProcId, JobId] = {}
+        # Of Monarch's own metrics; those of programs are in `ingest`.
+        self._totals, self._totals_lock = Totals(), threading.Lock()
+        # By name of the gauge, of those that are measured less often.
+        self._gauges_us: dict[str, int] = {}
         self._put_host()
 
     def _put_host(self) -> None:
@@ -80,6 +90,14 @@ class Keeping:
         """Changes what is kept from now on."""
         self.store.configure(int(options.budget_bytes), float(options.retention_secs))
         self.ingest.sample_above(None if options.level == "messages" else MOST_A_SECOND)
+        rare = {"process.memory.vm_bytes": options.memory_interval_secs, "actor.message_queue_size": options.snapshot_interval_secs}
+        self._gauges_us = {name: int(_MISSED * max(every, _GAUGES_EVERY) * 1e6) for name, every in rare.items()}
+
+    def measured(self, table: str, batch: Any) -> None:
+        """Adds rows of Monarch's own metrics, and counts them in the totals."""
+        self.store.append(table, batch)
+        with self._totals_lock:
+            self._totals.add({table: [batch]})
 
     def take(self, batch: Batch) -> None:
         """Events of a process of this host: of the job, or of the agent, which records what its procs print and how they end."""
@@ -149,7 +167,20 @@ class Keeping:
                     found[name] = [*found[name], *(batch for batch in batches if batch.num_rows)]
         if "telemetry_status" in names:
             found["telemetry_status"] = [self._status()]
+        if "metric_totals" in names:
+            found["metric_totals"] = [self._metric_totals()]
         return {name: (TABLES[name].schema(), batches) for name, batches in found.items()}
+
+    def _metric_totals(self) -> Any:
+        with self._totals_lock:
+            self._totals.forget_gauges(int(self._clock() * 1e6), self._gauges_us, int(_MISSED * _GAUGES_EVERY * 1e6))
+            rows = self._totals.table()
+        programs = Totals()
+        programs.add(self.ingest.metric_states())
+        for row in programs.table():
+            resource = {"host.name": self._hostname, **json.loads(row["resource_attributes_json"])}
+            rows.append({**row, "resource_attributes_json": json.dumps(resource, sort_keys=True)})
+        return pa.RecordBatch.from_pylist(rows, schema=METRIC_TOTALS.schema())
 
     def _status(self) -> Any:
         counts = self.ingest.counts()

@@ -1,6 +1,7 @@
 """Metric rows, summed up: deltas become totals since the start, and of gauges and totals the last one counts.
 
-Prometheus and most receivers of OTLP want totals. A collector keeps one `Totals`, adds each row once, and exports `batches`.
+Prometheus and most receivers of OTLP want totals. A collector keeps two `Totals` and adds each row once: the exporter sends `batches`, the
+table metric_totals has `table`, and `of_table` makes one `Totals` of the tables of all hosts.
 """
 
 from __future__ import annotations
@@ -78,6 +79,12 @@ class Totals:
         for key in [key for key, one in self._series.items() if one.last_us < before_us]:
             del self._series[key]
 
+    def forget_gauges(self, now_us: int, kept_us: Mapping[str, int], others_us: int) -> None:
+        """Drops gauges that were not measured for so long, by name: they are not true any more. What was counted stays."""
+        old = [key for key, one in self._series.items() if key.kind == "gauge" and one.last_us < now_us - kept_us.get(key.name, others_us)]
+        for key in old:
+            del self._series[key]
+
     def _row(self, kind: Kind, row: dict[str, Any]) -> bool:
         value = value_of(row, "value" if kind == "gauge" else "sum")
         if kind != "histogram" and value is None:
@@ -117,6 +124,53 @@ class Totals:
                 rows[key.kind].append(_row(key, one, until_us))
             one.fresh = False
         return {table.name: pa.RecordBatch.from_pylist(rows[kind], schema=table.schema()) for kind, table in tables.items() if rows[kind]}
+
+    def table(self) -> list[dict[str, Any]]:
+        """Rows of metric_totals."""
+        return [
+            {
+                "kind": key.kind,
+                "is_monotonic": key.monotonic,
+                "timestamp_us": one.last_us,
+                **_described(key, one),
+                **typed("value", one.value),
+                **({"count": one.count, **_buckets(one)} if key.kind == "histogram" else {}),
+            }
+            for key, one in self._series.items()
+        ]
+
+    @classmethod
+    def of_table(cls, batches: Iterable[Any], most_series: int = _MOST_SERIES) -> Totals:
+        """The series of rows of metric_totals. Those of several hosts that have the same key are one (`combined`)."""
+        self = cls(most_series)
+        for row in (row for batch in batches for row in batch.to_pylist()):
+            buckets = histogram(row) if row["kind"] == "histogram" else ([], [0])
+            if buckets is None or row["kind"] not in _KINDS.values():
+                self.dropped += 1
+                continue
+            attributes, resource = row["attributes_json"], row["resource_attributes_json"]
+            key = Key(row["kind"], row["name"], row["unit"], row["scope_name"], attributes, resource, row["is_monotonic"])
+            bounds, (*counts, above) = buckets
+            series = Series(row["start_timestamp_us"], row["timestamp_us"], value_of(row, "value"), row["count"] or 0)
+            series.buckets, series.above = dict(zip(bounds, counts, strict=True)), above
+            known = self._series.get(key)
+            if known is None and len(self._series) >= most_series:
+                self.dropped += 1
+                continue
+            self._series[key] = series if known is None else combined(key.kind == "gauge", known, series)
+        return self
+
+
+def combined(is_gauge: bool, first: Series, second: Series) -> Series:
+    """One series of two: sums are added, of gauges the last one counts. Neither is changed."""
+    if is_gauge:
+        return second if second.last_us >= first.last_us else first
+    buckets = dict(first.buckets)
+    for bound, count in second.buckets.items():
+        buckets[bound] = buckets.get(bound, 0) + count
+    value = None if first.value is None or second.value is None else first.value + second.value
+    last_us, count = max(first.last_us, second.last_us), first.count + second.count
+    return Series(min(first.start_us, second.start_us), last_us, value, count, buckets=buckets, above=first.above + second.above)
 
 
 def _added(series: Series, row: dict[str, Any], value: float | None, found: tuple[list[float], list[int]], time: int) -> bool:
@@ -178,19 +232,28 @@ def typed(prefix: str, value: float | None) -> dict[str, Any]:
 
 def _row(key: Key, one: Series, until_us: int) -> dict[str, Any]:
     row: dict[str, Any] = {
-        "name": key.name,
+        **_described(key, one),
         "timestamp_us": one.last_us if key.kind == "gauge" else until_us,
-        "start_timestamp_us": one.start_us,
-        "scope_name": key.scope,
-        "unit": key.unit,
-        "attributes_json": key.attributes,
-        "resource_attributes_json": key.resource,
         "temporality": "cumulative",
         "is_monotonic": key.monotonic,
         **typed("value" if key.kind == "gauge" else "sum", one.value),
     }
     if key.kind == "histogram":
-        bounds = sorted(one.buckets)
-        row |= {"count": one.count, **typed("min", one.least), **typed("max", one.most), "bounds_json": dumps(bounds)}
-        row["bucket_counts_json"] = dumps([*(one.buckets[bound] for bound in bounds), one.above])
+        row |= {"count": one.count, **typed("min", one.least), **typed("max", one.most), **_buckets(one)}
     return row
+
+
+def _described(key: Key, one: Series) -> dict[str, Any]:
+    return {
+        "name": key.name,
+        "start_timestamp_us": one.start_us,
+        "scope_name": key.scope,
+        "unit": key.unit,
+        "attributes_json": key.attributes,
+        "resource_attributes_json": key.resource,
+    }
+
+
+def _buckets(one: Series) -> dict[str, str]:
+    bounds = sorted(one.buckets)
+    return {"bounds_json": dumps(bounds), "bucket_counts_json": dumps([*(one.buckets[bound] for bound in bounds), one.above])}

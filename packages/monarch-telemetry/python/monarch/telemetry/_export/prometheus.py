@@ -11,7 +11,7 @@ from math import inf, isnan
 from typing import Any, Literal
 
 from monarch.telemetry._export.metric_names import meaning
-from monarch.telemetry._export.metric_totals import Key, Series, Totals
+from monarch.telemetry._export.metric_totals import Key, Series, Totals, combined
 from monarch.telemetry._export.otlp_values import parsed_object
 from monarch.telemetry._export.prometheus_names import Family, FamilyKind, Metric, families, labels
 
@@ -21,8 +21,8 @@ CONTENT_TYPES: dict[Format, str] = {
     "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
 }
 _Labels = tuple[tuple[str, str], ...]
-# Rows of series that are exported every second, of the last few times.
-_WINDOW_US = 30_000_000
+# Of a job of many hosts; an answer has no more rows.
+_MOST_SERIES = 1_000_000
 
 
 def negotiate(accept: str | None) -> Format:
@@ -64,7 +64,7 @@ def render(totals: Totals, form: Format = "text") -> bytes:
             found = texts[source] = labels(parsed_object(key.attributes), parsed_object(key.resource), key.scope)
         group = grouped.setdefault(metric, {})
         known = group.get(found)
-        group[found] = series if known is None else _one(metric.kind, known, series)
+        group[found] = series if known is None else combined(metric.kind == "gauge", known, series)
     lines: list[str] = []
     named = families(grouped)
     for metric in sorted(grouped, key=lambda one: named[one]):
@@ -74,45 +74,14 @@ def render(totals: Totals, form: Format = "text") -> bytes:
     return "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
 
 
-def exposition(
-    ask: Callable[[str], Any], now_us: int, *, accept: str | None = None, window_us: int = _WINDOW_US, more: Totals | None = None
-) -> tuple[str, bytes]:
-    """Content type and text of the metrics of a job, for `/metrics`. `ask` gives the answer of a statement as a `pyarrow.Table`.
-
-    Collectors keep totals, a row for each series and export; deltas have no total here and are left out. `window_us` is the age of the
-    oldest rows: several times the interval of the exports. `more` are other series of this process, which the rows are added to.
-    """
-    totals = Totals(1_000_000) if more is None else more
-    totals.add({table: ask(sql).to_batches() for table, sql in statements(now_us - window_us).items()})
+def exposition(ask: Callable[[str], Any], accept: str | None = None) -> tuple[str, bytes]:
+    """Content type and text of the metrics of a job, for `/metrics`. `ask` gives the answer of a statement as a `pyarrow.Table`."""
     form = negotiate(accept)
-    return CONTENT_TYPES[form], render(totals, form)
-
-
-def statements(since_us: int) -> dict[str, str]:
-    """The statements that `exposition` asks, by the table of their answer."""
-    since = f"timestamp_us >= {int(since_us)}"
-    cumulative = f"{since} AND temporality = 'cumulative' ORDER BY timestamp_us"
-    return {
-        "metric_gauges": f"SELECT * FROM metric_gauges WHERE {since} ORDER BY timestamp_us",
-        "metric_sums": f"SELECT * FROM metric_sums WHERE {cumulative}",
-        "metric_histograms": f"SELECT * FROM metric_histograms WHERE {cumulative}",
-    }
+    return CONTENT_TYPES[form], render(Totals.of_table(ask("SELECT * FROM metric_totals").to_batches(), _MOST_SERIES), form)
 
 
 def _kind(key: Key) -> FamilyKind:
     return "histogram" if key.kind == "histogram" else "counter" if key.kind == "sum" and key.monotonic else "gauge"
-
-
-def _one(kind: FamilyKind, first: Series, second: Series) -> Series:
-    """One series of two; neither is changed."""
-    if kind == "gauge":
-        return second if second.last_us >= first.last_us else first
-    buckets = dict(first.buckets)
-    for bound, count in second.buckets.items():
-        buckets[bound] = buckets.get(bound, 0) + count
-    value = None if first.value is None or second.value is None else first.value + second.value
-    last_us, count = max(first.last_us, second.last_us), first.count + second.count
-    return Series(min(first.start_us, second.start_us), last_us, value, count, buckets=buckets, above=first.above + second.above)
 
 
 def _family(metric: Metric, family: Family, series: Mapping[_Labels, Series], scope: str, form: Format) -> Iterable[str]:

@@ -65,7 +65,7 @@ def _masked(call: Call, entry: models.ConfigEntry) -> models.ConfigEntry:
 
 
 def metrics(call: Call) -> Reply:
-    content_type, data = need(call.parts.metrics, "metrics")()
+    content_type, data = need(call.parts.metrics, "metrics")(call.accept)
     return Reply(data, content_type)
 
 

@@ -100,9 +100,9 @@ class File(Protocol):
 class Parts(NamedTuple):
     """What answers requests; a part that is None is answered with 503.
 
-    `metrics` gives a content type and a text of Prometheus, `ingest` takes rows of a table of snapshots, `files` the path of a file or page
-    of the dashboard. `audit` takes Arrow batches of the table audit, one at a time. `actor_id`, `proc_id` and `host` are those of the
-    process that serves.
+    `metrics` gives a content type and a text of Prometheus for an `Accept` header, `ingest` takes rows of a table of snapshots, `files` the
+    path of a file or page of the dashboard. `audit` takes Arrow batches of the table audit, one at a time. `actor_id`, `proc_id` and `host`
+    are those of the process that serves.
     """
 
     engine: Asking
@@ -110,7 +110,7 @@ class Parts(NamedTuple):
     actions: Actions | None = None
     stacks: Stacks | None = None
     settings: Settings | None = None
-    metrics: Callable[[], tuple[str, bytes]] | None = None
+    metrics: Callable[[str], tuple[str, bytes]] | None = None
     ingest: Callable[[str, Sequence[Any]], None] | None = None
     audit: Callable[[Any], None] | None = None
     files: Callable[[str], File | None] | None = None

@@ -248,6 +248,11 @@ class Ingest:
             for table, batches in self._metrics.batches(int(self._clock() * 1e6), self.places, now=True).items():
                 self._append(table, batches)
 
+    def metric_states(self) -> dict[str, list[Any]]:
+        """The state of every series of the programs that run, by table."""
+        with self._writing_lock:
+            return self._metrics.states(self.places)
+
     def counts(self) -> Counts:
         with self._waiting_lock:
             lost = self._lost_before + sum(self._lost.values())

@@ -79,13 +79,22 @@ class Metrics:
         if not now and now_us - self._written < _EVERY_US:
             return {}
         self._written = now_us
-        found: dict[str, list[dict[str, Any]]] = {"metric_gauges": [], "metric_sums": [], "metric_histograms": []}
-        for key, series in self._series.items():
-            if series.is_new:
-                series.is_new = False
-                _row(found, key, series, places)
-        schemas = {"metric_gauges": METRIC_GAUGES, "metric_sums": METRIC_SUMS, "metric_histograms": METRIC_HISTOGRAMS}
-        return {name: [pa.RecordBatch.from_pylist(rows, schema=schemas[name].schema())] for name, rows in found.items() if rows}
+        changed = {key: series for key, series in self._series.items() if series.is_new}
+        for series in changed.values():
+            series.is_new = False
+        return _batches(changed, places)
+
+    def states(self, places: Places) -> dict[str, list[Any]]:
+        """Rows by table, of all series; these are no history."""
+        return _batches(self._series, places)
+
+
+def _batches(of: Mapping[Key, Series], places: Places) -> dict[str, list[Any]]:
+    found: dict[str, list[dict[str, Any]]] = {"metric_gauges": [], "metric_sums": [], "metric_histograms": []}
+    for key, series in of.items():
+        _row(found, key, series, places)
+    schemas = {"metric_gauges": METRIC_GAUGES, "metric_sums": METRIC_SUMS, "metric_histograms": METRIC_HISTOGRAMS}
+    return {name: [pa.RecordBatch.from_pylist(rows, schema=schemas[name].schema())] for name, rows in found.items() if rows}
 
 
 def _update(series: Series, kind: str, amount: float, us: int) -> None:

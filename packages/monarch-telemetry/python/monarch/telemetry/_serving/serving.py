@@ -6,7 +6,6 @@ import atexit
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ def start(engine: Engine, address: str | None, *, job: str | None = None, dashbo
         SqlNodes(engine, started_by=_user()),
         JobActions(procs),
         JobStacks(engine, procs),
-        metrics=lambda: exposition(lambda sql: engine.ask(sql).table, int(time.time() * 1e6)),
+        metrics=lambda accept: exposition(lambda sql: engine.ask(sql).table, accept),
         audit=audit,
         files=files().get,
         proc_id=str(int(me.proc)),

@@ -293,6 +293,30 @@ TELEMETRY_STATUS = Table(
     "live",
 )
 
+METRIC_TOTALS = Table(
+    "metric_totals",
+    (
+        Column("kind", "text", "gauge, sum or histogram"),
+        Column("name", "text", "the metric, such as endpoint_message_size"),
+        time("timestamp_us", "the last measurement"),
+        time("start_timestamp_us", "the start of what is counted"),
+        Column("scope_name", "text", "the meter"),
+        Column("unit", "text", "the unit of the values, such as us or By"),
+        Column("is_monotonic", "bool", "whether the value never falls"),
+        Column("attributes_json", "text", "the attributes that a series of the metric has, as a JSON object"),
+        Column("resource_attributes_json", "text", "host, job, mesh, rank and process, as a JSON object"),
+        Column("value_f64", "f64", "the last value of a gauge, the sum of all others; a floating point number", True),
+        Column("value_i64", "i64", "the same, where it is a signed number", True),
+        Column("value_u64", "u64", "the same, where it is an unsigned number", True),
+        Column("count", "u64", "of a histogram the number of measurements", True),
+        Column("bounds_json", "text", "of a histogram the upper bounds of the buckets but the last, as a JSON list", True),
+        Column("bucket_counts_json", "text", "of a histogram the measurements in each bucket, as a JSON list", True),
+    ),
+    "Each series of a metric as it is now; of what is counted the total since the collector or the program began",
+    "SELECT name, sum(coalesce(value_f64, value_i64, value_u64)) AS total FROM metric_totals WHERE kind = 'sum' GROUP BY name",
+    "live",
+)
+
 TABLES = (
     LOGS,
     HOSTS,
@@ -310,4 +334,5 @@ TABLES = (
     JOB_EVENTS,
     AUDIT,
     TELEMETRY_STATUS,
+    METRIC_TOTALS,
 )
