@@ -85,6 +85,8 @@ class Facts:
         # Actors of each proc by their meshes, to name them when the proc ends; and the last ones that have ended.
         self._actors: dict[int, dict[int, Living]] = {}
         self._ended: dict[int, OrderedDict[int, Ended]] = {}
+        # Rows of `actor_status_events`, which are written together.
+        self._statuses: list[dict[str, Any]] = []
 
     def _forget(self, mesh: int) -> None:
         self.starters.discard(mesh)
@@ -98,6 +100,7 @@ class Facts:
             self._mesh(row)
         for row in _each(rows, "actor.start"):
             self._actor(row)
+        self._write_statuses()
 
     def ended(self, rows: Mapping[str, Rows]) -> None:
         """Ends and failures, after the other events of the same look."""
@@ -114,6 +117,7 @@ class Facts:
         for kind in ("link.resumed", "link.broken"):
             for row in _each(rows, kind):
                 self._link(kind, row)
+        self._write_statuses()
 
     # ---- beginnings
 
@@ -185,7 +189,12 @@ class Facts:
             "new_status": status,
             "reason": reason,
         }
-        self._store.append("actor_status_events", pa.RecordBatch.from_pylist([row], schema=ACTOR_STATUS_EVENTS.schema()))
+        self._statuses.append(row)
+
+    def _write_statuses(self) -> None:
+        rows, self._statuses = self._statuses, []
+        if rows:
+            self._store.append("actor_status_events", pa.RecordBatch.from_pylist(rows, schema=ACTOR_STATUS_EVENTS.schema()))
 
     # ---- ends
 
