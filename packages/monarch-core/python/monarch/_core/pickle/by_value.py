@@ -41,6 +41,7 @@ _entered: dict[str, int] = {}
 _known: dict[int, tuple[ref[type], bool, bytes | None]] = {}
 
 _FUNCTION = type(lambda: None)
+_CODE = type((lambda: None).__code__)
 _CACHED = type(functools.lru_cache(lambda: None))
 
 
@@ -62,6 +63,8 @@ class ByValuePickler(cloudpickle.Pickler):
             if function:
                 return (_make_function, (_source(obj.__code__), make, args), state, None, None, setter)
             return (make, args, (_version(obj), setter, state), None, None, _set_class_state)
+        if kind is _CODE:
+            return _reduced_code(obj)
         if kind is _CACHED and goes_by_value(obj):
             return (_make_cached, (obj.__wrapped__, obj.cache_parameters()))
         if kind is functools.cached_property:
@@ -106,6 +109,16 @@ def _source(code: CodeType) -> Source | None:
     if lines:
         _packed[name] = (lines, source)
     return source
+
+
+def _reduced_code(code: CodeType) -> Any:
+    """As cloudpickle does it, with the name of the file: its release 3.1.3 writes another one, and source is found by that name."""
+    make, args = cloudpickle.Pickler.dispatch_table[_CODE](code)
+    return (make, args) if code.co_filename in args else (_make_code, (code.co_filename, make, args))
+
+
+def _make_code(name: str, make: Callable[..., CodeType], args: tuple[Any, ...]) -> CodeType:
+    return make(*args).replace(co_filename=name)
 
 
 def _make_function(source: Source | None, make: Callable[..., Any], args: tuple[Any, ...]) -> Any:
