@@ -18,6 +18,7 @@ from monarch.fs._daemon import tree_state
 from monarch.fs._daemon.mounted_tree import MountedTree
 from monarch.fs._daemon.numbering import Change
 from monarch.fs._daemon.tree_state import StateError
+from monarch.fs._tree.difference import difference
 from monarch.fs._tree.operations import ROOT
 
 
@@ -256,7 +257,10 @@ class Killed(Exception):
     pass
 
 
-def test_kill_at_each_write_leaves_one_generation(tree: EditedTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_difference", [False, True], ids=["whole tables", "differences"])
+def test_kill_at_each_write_leaves_one_generation(
+    tree: EditedTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_difference: bool
+) -> None:
     write, replace = Path.write_bytes, os.replace
     left = 0
 
@@ -284,6 +288,7 @@ def test_kill_at_each_write_leaves_one_generation(tree: EditedTree, tmp_path: Pa
     before = tree.table()
     tree.file(b"d/e/f", b"new")
     after = tree.table()
+    delta = (before.generation, difference(before, after)) if by_difference else None
     seen: list[str] = []
     for kill in range(1, 100):
         left = 0
@@ -291,7 +296,7 @@ def test_kill_at_each_write_leaves_one_generation(tree: EditedTree, tmp_path: Pa
         numbers = {path: mounted.inode_of(path) for path in tree.paths}
         left = kill
         try:
-            change = mounted.prepare(after)
+            change = mounted.prepare(after, delta)
             mounted.begin(change)
             mounted.commit(change)
         except Killed:
@@ -318,7 +323,52 @@ def test_kill_at_each_write_leaves_one_generation(tree: EditedTree, tmp_path: Pa
             break
     # Old before the rename of `current`, new from there on, with kills on both sides.
     assert seen == sorted(seen, key=[before.generation, after.generation].index)
-    assert seen.count(before.generation) >= 6 and seen.count(after.generation) >= 2
+    assert seen.count(before.generation) >= 6 and seen.count(after.generation) >= (1 if by_difference else 2)
+
+
+def test_tables_of_small_changes_are_kept_as_differences(mounted: MountedTree, tree: EditedTree, tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    table, kinds = tree.table(), set[frozenset[str]]()
+    for number in range(40):
+        tree.file(b"d/e/f", b"%d" % number)
+        following = tree.table()
+        change = mounted.prepare(following, (table.generation, difference(table, following)))
+        mounted.begin(change)
+        mounted.commit(change)
+        table = following
+        names = [path.name for path in folder.iterdir()]
+        kinds.add(frozenset(name.partition("-")[0] for name in names))
+        # The whole table, 16 differences, numbers and `current`.
+        assert len(names) <= 19 and sum(name.startswith("table-") for name in names) == 1
+        restored = MountedTree.restore(folder, tree.chunks)
+        assert restored.generation == table.generation
+        assert {path: restored.inode_of(path) for path in tree.paths} == {path: mounted.inode_of(path) for path in tree.paths}
+        if number % 7 == 6:
+            mounted = restored
+    assert len(kinds) == 2
+
+
+def test_damaged_differences_name_the_file(mounted: MountedTree, tree: EditedTree, tmp_path: Path) -> None:
+    before = tree.table()
+    tree.file(b"d/e/f", b"new")
+    after = tree.table()
+    change = mounted.prepare(after, (before.generation, difference(before, after)))
+    mounted.begin(change)
+    mounted.commit(change)
+    path = tmp_path / "state" / f"delta-{after.generation}"
+    data = path.read_bytes()
+    for damaged in (data[:-1], data[:80], data[:90] + bytes([data[90] ^ 1]) + data[91:], data + b"\0"):
+        path.write_bytes(damaged)
+        with pytest.raises(StateError, match=path.name):
+            MountedTree.restore(tmp_path / "state", tree.chunks)
+    for damaged in (b"", data[:20], b"f" * 64 + data[64:]):
+        path.write_bytes(damaged)
+        with pytest.raises(StateError, match="no such file"):
+            MountedTree.restore(tmp_path / "state", tree.chunks)
+    # A difference of itself ends too.
+    path.write_bytes(after.generation.encode() + data[64:])
+    with pytest.raises(StateError, match=path.name):
+        MountedTree.restore(tmp_path / "state", tree.chunks)
 
 
 def test_damaged_state_names_the_file(mounted: MountedTree, tmp_path: Path, tree: EditedTree) -> None:

@@ -220,14 +220,15 @@ class MountServer:
         return result[0]
 
     def _stage(self, head: Head, blob: bytes) -> dict[str, Any]:
+        delta: tuple[str, bytes] | None = None
         if head["full"]:
             new = Table.decode(blob)
         else:
             if self._table is None or self._table.generation != self._tree.generation:
                 self._table = TreeState(self._folder / STATE).load().table
-            new = patched(self._table, blob)
+            new, delta = patched(self._table, blob), (self._table.generation, blob)
         if new.generation != self._tree.generation:
-            self._staged[new.generation] = self._tree.prepare(new)
+            self._staged[new.generation] = self._tree.prepare(new, delta)
             while len(self._staged) > _MAX_STAGED:
                 del self._staged[next(iter(self._staged))]
         return {"generation": new.generation}

@@ -70,6 +70,8 @@ _AT_ONCE = 4096
 _LISTINGS = 64
 # Attributes that are kept, some 300 bytes each; the kernel has its own cache of them.
 _ATTRS = 65536
+# Nodes of one commit of which the places of chunks are kept.
+_ADDED = 1024
 # Stale paths that the status lists.
 _STALE = 1000
 # Failed reads that are kept for observers.
@@ -177,6 +179,8 @@ class MountedTree:
         self._stale: dict[str, int] = {}
         self._failures: deque[ReadError] = deque(maxlen=_FAILURES)
         self._paths: dict[int, bytes] | None = None
+        # Where the chunks of the nodes that the last commit has added are, as (inode, offset).
+        self._added: dict[bytes, list[tuple[int, int]]] = {}
 
     # Names and attributes.
 
@@ -372,9 +376,12 @@ class MountedTree:
 
     # The switch.
 
-    def prepare(self, new: Table) -> Change:
-        """What `commit` will change; alters nothing, and may run on another thread."""
-        self._state.save_table(new)
+    def prepare(self, new: Table, delta: tuple[str, bytes] | None = None) -> Change:
+        """What `commit` will change; alters nothing, and may run on another thread.
+
+        `delta`: the generation and the difference that the table was made of.
+        """
+        self._state.save_table(new, delta)
         return change(self._table, self._numbering, new)
 
     def fits(self, change: Change) -> bool:
@@ -422,6 +429,7 @@ class MountedTree:
             self._stale.pop(stale.get(inode, ""), None)
         self._listings.clear()
         self._paths = None
+        self._added = _chunks_added(change)
         self._state.sweep(change.generation, serial)
 
     def _mark(self, change: Change | None) -> None:
@@ -443,6 +451,12 @@ class MountedTree:
         """Where the kernel takes pages of these chunks: (inode, offset, chunk) of each inode of this generation that it refers to."""
         wanted = chunk_ids if isinstance(chunk_ids, (set, frozenset)) else frozenset(chunk_ids)
         table, numbers = self._table, self._numbering.numbers
+        if self._added.keys() >= wanted:
+            for id in wanted:
+                for inode, offset in self._added[id]:
+                    if self._references[inode] > 0 or self._unsure[inode]:
+                        yield inode, offset, id
+            return
         for index in table.nodes_with(wanted):
             if index >= len(numbers) or not (self._references[numbers[index]] > 0 or self._unsure[numbers[index]]):
                 continue
@@ -485,6 +499,17 @@ class MountedTree:
             self._failures[-1] if self._failures else None,
             len(self._retired),
         )
+
+
+def _chunks_added(change: Change) -> dict[bytes, list[tuple[int, int]]]:
+    """Inodes and offsets of the chunks of nodes that have new numbers; none where those are many."""
+    found: dict[bytes, list[tuple[int, int]]] = {}
+    if change.numbering.following - change.basis.following <= _ADDED:
+        for inode in range(change.basis.following, change.numbering.following):
+            node = change.table.node(change.numbering.index(inode))
+            for number in range(node.chunk_count()):
+                found.setdefault(node.chunk(number), []).append((inode, number * node.piece()))
+    return found
 
 
 def _listing(children: Sequence[tuple[bytes, int]]) -> list[tuple[int, bytes, int]]:

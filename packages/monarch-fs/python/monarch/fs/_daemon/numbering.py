@@ -51,7 +51,10 @@ class Numbering:
             raise ValueError("the root has another inode than 1")
 
     def followed_by(self, numbers: array[int], following: int, ended: Iterable[int]) -> Numbering:
-        """The numbering of the next table, of which these nodes of this one have no part. Runs of equal numbers cost a comparison of bytes."""
+        """The numbering of the next table; nodes of this table that have `ended` are not in it.
+
+        Runs of equal numbers cost a comparison of bytes.
+        """
         made = Numbering.__new__(Numbering)
         made.numbers, made.following = numbers, following
         indices = made._indices = self._indices[:]
