@@ -360,6 +360,10 @@ class Custom(SupervisionError):
         self.one = one
 
 
+class TwoBases(SupervisionError, TimeoutError):
+    """The layout is that of the second built-in base, the first in the order of lookup is the other one."""
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -371,6 +375,7 @@ class Custom(SupervisionError):
         VersionMismatch("m", {"a": "b"}),
         AuthenticationError("m", hint="other"),
         Custom(1, 2),
+        TwoBases("m"),
         ActorError(KeyError("k"), "message"),
     ],
     ids=lambda error: type(error).__name__,

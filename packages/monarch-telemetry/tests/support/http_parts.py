@@ -90,6 +90,7 @@ def parts(**more: Any) -> Parts:
         "stacks": MadeUpStacks(),
         "settings": MadeUpSettings(),
         "metrics": lambda accept: ("text/plain; version=0.0.4", b"up 1\n"),
+        "queries": lambda: [{"query": "7", "sql": "SELECT 1", "started_us": 5, "elapsed_ms": 0.5}],
         "ingest": lambda table, batches: None,
         "actor_id": "1",
         "proc_id": "2",

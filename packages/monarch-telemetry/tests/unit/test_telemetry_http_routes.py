@@ -401,7 +401,7 @@ def test_actions_get_what_the_body_has() -> None:
         ("stop_mesh", ("trainer",), {"reason": "enough"}),
         ("kill_proc", (PROCS[0],), {}),
         ("signal_proc", (PROCS[0], 15), {}),
-        ("set_log_level", (PROC, "debug"), {}),
+        ("set_log_level", (PROCS[0], "debug"), {}),
         ("cancel_query", ("q1",), {}),
     ]
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from monarch.job._job.components import MeshAdminConfig as MeshAdminConfig
     from monarch.job._job.components import TelemetryConfig as TelemetryConfig
     from monarch.job._job.feature import FeatureHosts as FeatureHosts
+    from monarch.job._job.feature import JobControl as JobControl
     from monarch.job._job.feature import JobFeature as JobFeature
     from monarch.job._job.feature import Offer as Offer
     from monarch.job._job.feature import TelemetryFeature as TelemetryFeature
@@ -69,7 +70,7 @@ _HOMES = {
     "_client.shell": ("shell",),
     "_files.state_file": ("DEFAULT_JOB_PATH",),
     "_job.components": ("MeshAdminConfig", "TelemetryConfig"),
-    "_job.feature": ("FeatureHosts", "JobFeature", "Offer", "TelemetryFeature"),
+    "_job.feature": ("FeatureHosts", "JobControl", "JobFeature", "Offer", "TelemetryFeature"),
     "_job.job_state": ("JobState",),
     "_job.launcher": ("HealReport", "HostStatus", "JobStatus", "Launcher", "Plan"),
     "_job.trait": ("JobTrait", "add_feature", "keeper_of"),

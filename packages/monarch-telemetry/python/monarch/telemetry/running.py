@@ -12,6 +12,7 @@ from monarch.telemetry.errors import TelemetryError
 
 if TYPE_CHECKING:
     from monarch.actor import ActorMesh, Future, HostMesh, ProcMesh
+    from monarch.job import JobControl
     from monarch.telemetry._engine.engine import Engine
     from monarch.telemetry._engine.query_engine import QueryEngine
     from monarch.telemetry._serving.serving import Served
@@ -76,6 +77,7 @@ def start(
     serve: bool = False,
     admin_addr: str | None = None,
     job: str | None = None,
+    control: JobControl | None = None,
     **changes: Any,
 ) -> Telemetry:
     """Collects what the processes of the job do, from now on, on these hosts and that of this process.
@@ -85,8 +87,8 @@ def start(
     sets of options. `hosts` left out is the host of this process.
 
     `serve` offers the HTTP API at `admin_addr`, by default the setting `mesh_admin_addr`, for `monarch query` and other programs of this
-    user; it needs the extra `http`. `include_dashboard` serves the dashboard too. `job` is the apply_id of a job. `TelemetryError` for a
-    wrong option, and where no host can collect.
+    user; it needs the extra `http`. `include_dashboard` serves the dashboard too. `job` is the apply_id of a job, and `control`
+    what its actions `heal_job` and `kill_job` ask. `TelemetryError` for a wrong option, and where no host can collect.
     """
     global _current
     from monarch.telemetry._collector.options import Options
@@ -104,7 +106,8 @@ def start(
     if serve or options.include_dashboard:
         from monarch.telemetry._serving import serving
 
-        served = serving.start(asking, admin_addr, job=job, dashboard_port=options.dashboard_port if options.include_dashboard else None)
+        port = options.dashboard_port if options.include_dashboard else None
+        served = serving.start(asking, admin_addr, job=job, control=control, dashboard_port=port)
     found = Telemetry(asking, served)
     with _lock:
         _current = found

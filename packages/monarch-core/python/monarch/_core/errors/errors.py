@@ -429,9 +429,20 @@ class MonarchError(Exception):
         return (_rebuild, (kind.__name__ if kind.__module__ == "monarch.actor" else kind, self.args, self._state()))
 
 
+# `Py_TPFLAGS_HEAPTYPE`: a class that is not built in.
+_HEAP_TYPE = 1 << 9
+
+
 def _rebuild(kind: str | type[MonarchError], args: tuple[Any, ...], state: dict[str, Any]) -> MonarchError:
     found: type[MonarchError] = globals()[kind] if isinstance(kind, str) else kind
-    error = found.__new__(found, *args)
+    try:
+        error = found.__new__(found, *args)
+    except TypeError:
+        # Of several built-in bases, as `RuntimeError` and `TimeoutError`, the one whose layout the class has makes its objects.
+        base: type[Any] = found
+        while base.__flags__ & _HEAP_TYPE:
+            base = base.__base__ or object
+        error = base.__new__(found, *args)
     error.args = args
     error._restore(state)
     return error

@@ -5,27 +5,51 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from typing import Self
 
     from monarch.actor import HostMesh
     from monarch.job._client.keeper import Keeper
+    from monarch.job._job.launcher import HealReport
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class JobControl:
+    """What a feature may do to the job that carries it. `title` is how errors name the job. Any thread."""
+
+    def __init__(self, job: _Controlled, title: str, apply_id: str) -> None:
+        self._job = job
+        self.title = title
+        self.apply_id = apply_id
+
+    def heal(self, *, timeout: float | None = None) -> HealReport:
+        """See `JobTrait.heal`."""
+        return self._job.heal(timeout=timeout)
+
+    def kill(self) -> None:
+        """See `JobTrait.kill`, which stops the feature too: a feature calls it on a thread that its own `stop` does not wait for."""
+        self._job.kill()
+
+
+class _Controlled(Protocol):
+    def heal(self, *, timeout: float | None = None) -> HealReport: ...
+    def kill(self) -> None: ...
 
 
 class FeatureHosts(NamedTuple):
     """The allocation that a feature starts on: how errors name the job, its `apply_id`, its meshes by name, and the job's keeper.
 
-    `keeper` is None only where a test calls the feature itself.
+    `control` heals and kills the job. It and `keeper` are None only where a test calls the feature itself.
     """
 
     title: str
     apply_id: str
     meshes: Mapping[str, HostMesh]
     keeper: Keeper | None = None
+    control: JobControl | None = None
 
 
 class Offer(NamedTuple):
@@ -79,5 +103,5 @@ class TelemetryFeature(JobFeature):
         """For `JobTrait.telemetry_query_client`."""
 
 
-for _public in (FeatureHosts, JobFeature, Offer, TelemetryFeature):
+for _public in (FeatureHosts, JobControl, JobFeature, Offer, TelemetryFeature):
     _public.__module__ = "monarch.job"

@@ -21,7 +21,7 @@ from monarch.job._client.keeper import Keeper, Launch
 from monarch.job._files import audit, credentials, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job._job import features, saved
-from monarch.job._job.feature import FeatureHosts, TelemetryFeature
+from monarch.job._job.feature import FeatureHosts, JobControl, TelemetryFeature
 from monarch.job._job.job_state import JobState
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
 from monarch.job.errors import FeatureMissingError, JobEndedError, JobError, StateFileError
@@ -575,7 +575,8 @@ def _start_features(job: JobTrait, found: JobState) -> None:
     if carried:
         apply_id = current._life.apply_id or ""
         keeper = keeper_of(current) if apply_id else None
-        features.start(carried, FeatureHosts(current._title, apply_id, found._meshes, keeper), found)
+        control = JobControl(job, current._title, apply_id) if apply_id else None
+        features.start(carried, FeatureHosts(current._title, apply_id, found._meshes, keeper, control), found)
     path = current._life.path
     if path is not None and (carried or current is not job):
         with credentials.lock(current._life.apply_id):

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 
 from monarch.telemetry._agents.actions import Done
 from monarch.telemetry._http.http_client import HttpClient
+from monarch.telemetry._http.references import Reference
 from monarch.telemetry._http.remote_engine import find
 
-# Of one action, seconds: ending a job takes the longest.
-_SECONDS = 60.0
+# Of one action, seconds: healing a job takes the longest.
+_SECONDS = 130.0
+# Actions whose target is a proc; agents name one by its number, the API by its reference.
+_OF_PROCS = ("kill_proc", "signal_proc", "set_log_level")
 
 
 class RemoteActions:
@@ -21,6 +24,8 @@ class RemoteActions:
 
     def act(self, action: str, target: str, arguments: Mapping[str, object]) -> Done:
         """`POST /v1/actions/<action>`."""
+        if action in _OF_PROCS and target.isascii() and target.isdecimal():
+            target = str(Reference("proc", int(target)))
         answer = json.loads(self._client.post(f"/v1/actions/{action}", {"target": target, **arguments}, _SECONDS))
         return Done(bool(answer["done"]), str(answer["detail"]))
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -28,7 +30,7 @@ from monarch.telemetry._sql.context import version
 from monarch.telemetry._sql.functions import is_call
 from monarch.telemetry._sql.limits import Limits
 from monarch.telemetry._sql.plan import Plan, merge, part
-from monarch.telemetry.errors import QueryError
+from monarch.telemetry.errors import QueryError, QueryTimeout
 
 _log = logging.getLogger("monarch.telemetry")
 _EVERY, _RESOURCES_EVERY = 0.2, 10.0
@@ -38,6 +40,10 @@ _WORKERS = 8
 _LOOK = 0.5
 # How long a start waits until all processes of the host record, seconds.
 _BEGIN = 0.5
+# A cancelled query is over within its time: no more of them are remembered.
+_MOST_CANCELLED = 256
+# How long procs may take to set their log level, seconds.
+_SET = 5.0
 # Below procs of the job: a process that is observed loses no time to its observer.
 _NICENESS = 10
 
@@ -54,6 +60,8 @@ class Collector(Actor):
         self._options: Options | None = None
         self._live = Live(me.hostname, JobId(job), self._keeping.ingest)
         self._workers = ThreadPoolExecutor(_WORKERS, thread_name_prefix="monarch-query")
+        # Queries that were cancelled, the last ones.
+        self._cancelled: OrderedDict[int, None] = OrderedDict()
         self._stop = threading.Event()
         self._schedule = Schedule()
         self._sampling = min(_RESOURCES_EVERY, seconds("process_memory_metric_interval") or _RESOURCES_EVERY)
@@ -92,12 +100,22 @@ class Collector(Actor):
         return version(), int(me.proc), me.pid, int(me.host), int(dict(places()).get(self._job, me.host))
 
     @endpoint
-    async def part(self, plan: str, limits: tuple[Any, ...], seconds: float) -> tuple[bytes, int]:
-        """A part of an answer, and how many rows its tables have. `seconds` are what is left for it."""
+    async def part(self, plan: str, limits: tuple[Any, ...], seconds: float, token: int) -> tuple[bytes, int]:
+        """A part of an answer, and how many rows its tables have. `seconds` are what is left for it; `token` identifies the query."""
         deadline = time.monotonic() + seconds
-        return await asyncio.get_running_loop().run_in_executor(self._workers, self._part, plan, Limits(*limits), deadline)
+        return await self._on_thread(lambda: self._part(plan, Limits(*limits), deadline, token))
 
-    def _part(self, text: str, limits: Limits, deadline: float) -> tuple[bytes, int]:
+    @endpoint
+    async def cancel(self, token: int) -> None:
+        """The part of this query ends before its next batch; one that is asked for later, before its first."""
+        self._cancelled[token] = None
+        while len(self._cancelled) > _MOST_CANCELLED:
+            self._cancelled.popitem(last=False)
+
+    def _part(self, text: str, limits: Limits, deadline: float, token: int) -> tuple[bytes, int]:
+        def clock() -> float:
+            return math.inf if token in self._cancelled else time.monotonic()
+
         plan = Plan.from_json(text, schemas())
         # What was recorded before the question is part of the answer, unless the agent of this host does not answer.
         if self._observation is not None:
@@ -106,26 +124,28 @@ class Collector(Actor):
         tables = self._keeping.tables(name for name in plan.reads if not is_call(name))
         if calls:
             tables.update(self._live.tables(calls))
-        batches = part(plan, tables, limits=limits, deadline=deadline)
+        batches = part(plan, tables, limits=limits, deadline=deadline, clock=clock)
         return wire.encode(batches), sum(batch.num_rows for _, held in tables.values() for batch in held)
 
     @endpoint
-    async def gather(self, plan: str, limits: tuple[Any, ...], seconds: float, others: list[Any]) -> tuple[bytes, int, list[int]]:
+    async def gather(
+        self, plan: str, limits: tuple[Any, ...], seconds: float, others: list[Any], token: int
+    ) -> tuple[bytes, int, list[int]]:
         """The parts of this host and of those of other collectors as one, and the places of collectors that have not answered."""
         deadline = time.monotonic() + seconds
         given = Limits(*limits)
 
         async def of(other: Any) -> tuple[bytes, int] | None:
             try:
-                return await asyncio.wait_for(_awaited(other.part.call_one(plan, limits, seconds)), deadline - time.monotonic())
+                return await asyncio.wait_for(_awaited(other.part.call_one(plan, limits, seconds, token)), deadline - time.monotonic())
             except ActorError as error:
-                if isinstance(error.exception, QueryError):
+                if isinstance(error.exception, QueryError) and not isinstance(error.exception, QueryTimeout):
                     raise error.exception from None
                 return None
             except (TimeoutError, SupervisionError, RuntimeError, OSError):
                 return None
 
-        mine = self._on_thread(lambda: self._part(plan, given, deadline))
+        mine = self._on_thread(lambda: self._part(plan, given, deadline, token))
         found = await asyncio.gather(mine, *(of(other) for other in others))
         came = [one for one in found if one is not None]
 
@@ -155,6 +175,27 @@ class Collector(Actor):
     async def send_signal(self, pid: int, proc: int, number: int) -> str | None:
         """See `process_actions`."""
         return await self._on_thread(lambda: process_actions.send_signal(pid, proc, number))
+
+    @endpoint
+    async def settings(self, pid: int, proc: int, seconds: float) -> str:
+        """See `process_actions.read_settings`."""
+        return await self._on_thread(lambda: process_actions.read_settings(proc, seconds))
+
+    @endpoint
+    async def set_log_level(self, pid: int, proc: int, level: int) -> str | None:
+        """None where it is set, else the reason."""
+        count, refused = await self._on_thread(lambda: process_actions.set_levels([proc], level, _SET))
+        return None if count else refused or f"proc {proc} has ended"
+
+    @endpoint
+    async def set_log_levels(self, level: int) -> tuple[int, str]:
+        """Of all procs of the job on this host: in how many it is set, and why not in others."""
+
+        def work() -> tuple[int, str]:
+            procs = {int(proc["uid"], 16) for proc in self._live.state()["procs"] if proc["state"] == "running"}
+            return process_actions.set_levels(sorted(procs - {int(member().proc)}), level, _SET)
+
+        return await self._on_thread(work)
 
     async def _on_thread(self, work: Callable[[], Any]) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._workers, work)

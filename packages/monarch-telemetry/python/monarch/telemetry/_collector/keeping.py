@@ -15,6 +15,7 @@ from monarch.telemetry._arrow import pa
 from monarch.telemetry._collector.gpus import Gpus
 from monarch.telemetry._collector.host_facts import Sampler, cpus, memory_bytes, process_memory
 from monarch.telemetry._collector.options import Options
+from monarch.telemetry._collector.secrets import Secrets
 from monarch.telemetry._collector.snapshots import Host, snapshot
 from monarch.telemetry._export.metric_totals import Totals
 from monarch.telemetry._ingest.ingest import OPEN, Ingest
@@ -59,7 +60,7 @@ class Keeping:
         self._jobs_of, self._clock = jobs_of, clock
         history = {name: table.schema() for name, table in TABLES.items() if table.retention in ("history", "on demand")}
         entities = {name: table.schema() for name, table in TABLES.items() if table.retention == "entities"}
-        self.store = Store(history, entities, clock=clock)
+        self.store = Store(history, entities, clock=clock, clean=Secrets(os.environ).masked)
         self.ingest = Ingest(self.store, int(host), hostname, int(job), clock=clock)
         self._sampler, self._gpus = Sampler(hostname), Gpus()
         self._jobs: dict[ProcId, JobId] = {}

@@ -1,12 +1,15 @@
-"""What the collector does to single processes of its host, for those who may: reads their stacks, samples them, sends signals."""
+"""What the collector does to single processes of its host, for those who may: stacks, samples, signals, settings, log levels."""
 
 from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Iterable
 
-from monarch.extension import setting
-from monarch.extension.inspection import host_state
+from monarch.actor import MonarchError
+from monarch.extension import RequestError, setting
+from monarch.extension.inspection import host_state, proc_settings, set_log_level
 from monarch.telemetry._stacks.pyspy import Profile, dump, profile
 
 
@@ -31,6 +34,32 @@ def send_signal(pid: int, proc: int, number: int) -> str | None:
     except (OSError, ValueError) as error:
         return f"signal {number} cannot be sent: {error}"
     return None
+
+
+def read_settings(proc: int, seconds: float) -> str:
+    """A JSON list of name, value, default, source and variable of each setting; a JSON text with the reason where the proc gives none."""
+    try:
+        found = proc_settings(proc, seconds)
+    except (MonarchError, TimeoutError) as error:
+        return json.dumps(str(error) or type(error).__name__)
+    return json.dumps([[one.name, one.value, one.default, one.source, one.variable] for one in found])
+
+
+def set_levels(procs: Iterable[int], level: int, seconds: float) -> tuple[int, str]:
+    """In how many of these procs the level of `logging` is set, and why it is not in the others."""
+    deadline = time.monotonic() + seconds
+    count, refused = 0, list[str]()
+    for proc, future in [(proc, set_log_level(proc, level)) for proc in procs]:
+        try:
+            future.get(timeout=max(0.0, deadline - time.monotonic()))
+        except RequestError as error:
+            if error.end is None:
+                refused.append(f"proc {proc}: {error}")
+        except TimeoutError:
+            refused.append(f"proc {proc} does not answer")
+        else:
+            count += 1
+    return count, "; ".join(refused)
 
 
 def _pyspy() -> str:

@@ -5,6 +5,7 @@ Each host has until 80 % of the time of a question to answer. One that does not 
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 import warnings
@@ -21,6 +22,8 @@ from monarch.telemetry._collector.options import Options
 from monarch.telemetry._engine.host import Host, reason
 from monarch.telemetry._engine.own_rows import OwnRows
 from monarch.telemetry._engine.questions import GROUP, RESTART, Part, Questions
+from monarch.telemetry._engine.running_queries import RunningQueries, RunningQuery
+from monarch.telemetry._engine.turns import IN_ALL, Turns
 from monarch.telemetry._sql import plan as planning
 from monarch.telemetry._sql.coverage import Coverage, Missing, Stage
 from monarch.telemetry._sql.limits import DEFAULT, Limits
@@ -38,7 +41,9 @@ class Engine:
     def __init__(self, meshes: Mapping[str, HostMesh], options: Options, *, alone: bool = False, group: int = GROUP) -> None:
         """`alone`: without the host of this process. Above `group` hosts, parts of answers are merged on the way, so many at a time."""
         self._group = group
+        self._turns = Turns(IN_ALL)
         self.options = options
+        self.running = RunningQueries(lambda: secrets.randbits(63))
         self.own = OwnRows(float(options.retention_secs))
         arguments, quiet = {"job": int(member().job)}, set[int]()
         self._hosts = [Host(one, name, arguments, options, quiet) for mesh, hosts in meshes.items() for name, one in _singles(mesh, hosts)]
@@ -111,26 +116,37 @@ class Engine:
                 future.get(timeout=timeout)
 
     def ask(self, sql: str, *, timeout: float | None = None, require_all: bool = False, limits: Limits = DEFAULT) -> Answer:
-        """See `Asking`."""
-        return self._answer(sql, timeout, require_all, limits, cut=True)
+        """See `Asking`. `QueryError` for a query that `running` has cancelled."""
+        seconds = limits.seconds if timeout is None else min(timeout, limits.seconds)
+        with self._turns.turn(seconds) as left:
+            query = self.running.begin(sql)
+            try:
+                return self._answer(query, left, require_all, limits, cut=True)
+            except QueryTimeout:
+                query.check()
+                raise
+            finally:
+                self.running.end(query)
 
-    def _answer(self, sql: str, timeout: float | None, require_all: bool, limits: Limits, *, cut: bool) -> Answer:
-        began = time.monotonic()
+    def _answer(self, query: RunningQuery, timeout: float | None, require_all: bool, limits: Limits, *, cut: bool) -> Answer:
+        began, sql = time.monotonic(), query.sql
         seconds = limits.seconds if timeout is None else min(timeout, limits.seconds)
         plan = planning.make(sql, schemas(), limits=limits, cut=cut)
         planned = time.monotonic()
         try:
-            parts, missing = ({}, ()) if plan.way == "local" else self._parts(plan, limits, began + seconds * _SHARE)
-            own = planning.part(plan, self.own.tables(plan.reads), limits=limits, deadline=began + seconds)
+            parts, missing = ({}, ()) if plan.way == "local" else self._parts(query, plan, limits, began + seconds * _SHARE)
+            own = planning.part(plan, self.own.tables(plan.reads), limits=limits, deadline=began + seconds, clock=query.clock)
         except PlanMismatch:
             if not cut:
                 raise
-            return self._answer(sql, timeout, require_all, limits, cut=False)
+            return self._answer(query, timeout, require_all, limits, cut=False)
+        query.check()
         came = time.monotonic()
         if missing and not parts and plan.way != "local":
             reasons = "; ".join(f"{one.host}: {one.reason}" for one in missing)
             raise QueryTimeout(f"no host has answered in {seconds:g} s ({reasons})", stage="parts", missing=[one.host for one in missing])
-        table = planning.finish(plan, [*(one.batches for one in parts.values()), own], limits=limits, deadline=began + seconds)
+        of_hosts = [one.batches for one in parts.values()]
+        table = planning.finish(plan, [*of_hosts, own], limits=limits, deadline=began + seconds, clock=query.clock)
         ended = time.monotonic()
         rows = sum(batch.num_rows for one in parts.values() for batch in one.batches)
         stages = (
@@ -150,9 +166,9 @@ class Engine:
             raise PartialAnswer({one.host: one.reason for one in missing}, table=answer.table)
         return answer
 
-    def _parts(self, plan: Plan, limits: Limits, deadline: float) -> tuple[dict[str, Part], tuple[Missing, ...]]:
+    def _parts(self, query: RunningQuery, plan: Plan, limits: Limits, deadline: float) -> tuple[dict[str, Part], tuple[Missing, ...]]:
         """What the hosts have answered by the deadline, and those that have not. Above `group` hosts, parts of several come as one."""
-        ask = Questions(plan.to_json(), limits, deadline, self._has_ended)
+        ask = Questions(query, plan.to_json(), limits, deadline, self._has_ended)
         size = self._group
         if plan.way in {"states", "rows"} and len(self._hosts) > size:
             groups = [self._hosts[at : at + size] for at in range(0, len(self._hosts), size)]

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from monarch.actor import ActorError, SupervisionError
+from monarch.actor import ActorError, MonarchError, SupervisionError
 from monarch.telemetry._engine.host import Host, reason
+from monarch.telemetry._engine.running_queries import RunningQuery
 from monarch.telemetry._sql import wire
 from monarch.telemetry._sql.limits import Limits
-from monarch.telemetry.errors import QueryError
+from monarch.telemetry.errors import QueryError, QueryTimeout
 
 # How long a collector may take to start, seconds, where a question finds that it has ended.
 RESTART = 5.0
@@ -30,12 +32,30 @@ class Part(NamedTuple):
 
 
 class Questions:
-    """`plan` is asked until `deadline`, a time of the monotonic clock. `ended` is called with each collector that has ended."""
+    """`plan` of `query` is asked until `deadline`, a time of the monotonic clock, or until the query is cancelled.
 
-    def __init__(self, plan: str, limits: Limits, deadline: float, ended: Callable[[Host, BaseException], None]) -> None:
-        self._plan, self._limits, self._deadline, self._ended = plan, limits, deadline, ended
+    `ended` is called with each collector that has ended.
+    """
+
+    def __init__(
+        self, query: RunningQuery, plan: str, limits: Limits, deadline: float, ended: Callable[[Host, BaseException], None]
+    ) -> None:
+        self._query, self._plan, self._limits, self._deadline, self._ended = query, plan, limits, deadline, ended
         self.found: dict[str, Part] = {}
         self.missing: dict[str, str] = {}
+        # Those that work on the question.
+        self._asked: list[Any] = []
+        query.on_cancel(self._cancel)
+
+    def _cancel(self) -> None:
+        for handle in self._asked:
+            # One that does not get this ends its part at the deadline.
+            with suppress(MonarchError):
+                handle.cancel.broadcast(self._query.token)
+
+    def _part(self, handle: Any) -> Any:
+        self._asked.append(handle)
+        return handle.part.call_one(self._plan, tuple(self._limits), self._left(), self._query.token)
 
     def _left(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
@@ -50,11 +70,7 @@ class Questions:
 
     def each(self, hosts: Sequence[Host]) -> None:
         """Asks these hosts, all at the same time."""
-        asked = [
-            (host, handle, handle.part.call_one(self._plan, tuple(self._limits), self._left()))
-            for host in hosts
-            if (handle := self._started(host)) is not None
-        ]
+        asked = [(host, handle, self._part(handle)) for host in hosts if (handle := self._started(host)) is not None]
         again: list[Host] = []
         for host, handle, future in asked:
             try:
@@ -68,14 +84,14 @@ class Questions:
             handle = self._started(host)
             if handle is not None:
                 try:
-                    self._take(host, handle.part.call_one(self._plan, tuple(self._limits), self._left()))
+                    self._take(host, self._part(handle))
                 except SupervisionError as error:
                     self.missing[host.name] = reason(error)
 
     def _take(self, host: Host, future: Any) -> None:
         """Waits for a part. `QueryError` where the question is wrong, `SupervisionError` where the collector has ended."""
         try:
-            data, scanned = future.get(timeout=self._left())
+            data, scanned = self._query.wait(future, self._left())
             self.found[host.name] = Part(wire.decode(data, self._limits.memory), scanned)
         except TimeoutError:
             self.missing[host.name] = "no answer in time"
@@ -84,7 +100,7 @@ class Questions:
         except QueryError:
             raise
         except ActorError as error:
-            if isinstance(error.exception, QueryError):
+            if isinstance(error.exception, QueryError) and not isinstance(error.exception, QueryTimeout):
                 raise error.exception from None
             self.missing[host.name] = reason(error.exception or error)
         except (RuntimeError, OSError) as error:
@@ -101,13 +117,18 @@ class Questions:
                 continue
             members = [host for host, _ in handles]
             others = [handle for _, handle in handles[1:]]
-            asked.append((members, handles[0][1].gather.call_one(self._plan, tuple(self._limits), self._left() * _MEMBERS, others)))
+            leader = handles[0][1]
+            self._asked += [handle for _, handle in handles]
+            given = tuple(self._limits), self._left() * _MEMBERS, others, self._query.token
+            asked.append((members, leader.gather.call_one(self._plan, *given)))
         for hosts, future in asked:
             try:
-                data, scanned, unreached = future.get(timeout=self._left() * _LEADERS)
+                data, scanned, unreached = self._query.wait(future, self._left() * _LEADERS)
                 part = Part(wire.decode(data, self._limits.memory), scanned, len(hosts) - len(unreached))
+            except QueryError:
+                raise
             except ActorError as error:
-                if isinstance(error.exception, QueryError):
+                if isinstance(error.exception, QueryError) and not isinstance(error.exception, QueryTimeout):
                     raise error.exception from None
                 left += hosts
             except (TimeoutError, SupervisionError, RuntimeError, OSError):

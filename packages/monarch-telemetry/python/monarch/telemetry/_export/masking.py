@@ -53,6 +53,8 @@ _NOTHING = re.compile(r"(?:none|null|true|false|nil|undefined)?(?![^\s,;)}\]])",
 _SHORT_NUMBER = re.compile(r"[0-9.]{1,7}(?![^\s,;)}\]])")
 
 _URL = re.compile(r"(?<![A-Za-z0-9])([A-Za-z][A-Za-z0-9+.\-]{0,30}://)([^\s/?#\"'<>]{1,2048})@")
+# The URL of a dashboard has its token there.
+_FRAGMENT = re.compile(r"(://[^\s#\"'<>]{1,2048}/#)[A-Za-z0-9_\-]{40,}")
 _BEARER = re.compile(r"(?<![A-Za-z0-9])(bearer[ \t]{1,3})(?!token\b)[A-Za-z0-9\-._~+/=]{8,}", re.IGNORECASE)
 _KNOWN = re.compile(
     r"(?<![A-Za-z0-9_])(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_\-]{16,}|hf_[A-Za-z0-9]{20,}"
@@ -67,10 +69,12 @@ _ENVIRON = re.compile(r"environ\(\{(.*?)(?:\}\)|\Z)", re.DOTALL)
 _ENVIRON_VALUE = re.compile(r"(:[ \t]{0,3})('(?:[^'\\]|\\.)*'?|\"(?:[^\"\\]|\\.)*\"?)", re.DOTALL)
 _ENVIRONMENTS = frozenset({"env", "environ", "environment"})
 
-# A text without any of these is not masked; RE2 and Python read it alike.
+# A text without any of these is not masked; RE2 and Python read it alike. A word that names a secret is one before a separator only.
+_WORD = r"(?:passw|passphrase|pwd|secret|credential|token|key|auth|cookie|sig|jwt)[a-z0-9_.\-]*"
 _SUSPECT = (
-    r"(?i)passw|passphrase|pwd|secret|credential|token|key|authorization|cookie|sig|jwt|auth|bearer|://|environ"
-    r"|gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abeoprs]-|AKIA|ASIA|AIza|ya29|npm_|pypi-|dapi|SG\.|eyJ|[A-Za-z0-9+/]{64}"
+    rf"(?i){_WORD}(?:\\*[\"'])?\s*[=:]|--[a-z0-9_.\-]*{_WORD}(?:[ \t]|\\*[\"'],)"
+    r"|bearer|://[^\s/?#\"'<>]+@|/#[a-z0-9_\-]{40}|environ\(\{|-----BEGIN"
+    r"|gh[pousr]_|github_pat_|glpat-|hf_|sk-|xox[abeoprs]-|AKIA|ASIA|AIza|ya29|npm_|pypi-|dapi|SG\.|eyJ|[a-z0-9+/]{64}"
 )
 _SUSPECT_TEXT = re.compile(_SUSPECT)
 
@@ -95,7 +99,10 @@ class Masking:
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         long = sorted({value for value in values if len(value) >= _SHORTEST_VALUE and value.strip("*")}, key=len, reverse=True)
-        self._values = re.compile("|".join(map(re.escape, long))) if long else None
+        found = "|".join(map(re.escape, long))
+        self._values = re.compile(found) if long else None
+        # What is suspect in a column: the values may stand anywhere.
+        self._suspects = f"{_SUSPECT}|{found}" if long else _SUSPECT
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str]) -> Masking:
@@ -115,6 +122,7 @@ class Masking:
         text = _ENVIRON.sub(_without_environment, text)
         if "://" in text:
             text = _URL.sub(_without_credentials, text)
+            text = _FRAGMENT.sub(rf"\g<1>{MASK}", text)
         text = _BEARER.sub(rf"\g<1>{MASK}", text)
         text = _KNOWN.sub(MASK, text)
         # Last: the parts of a masked token are no names.
@@ -162,12 +170,11 @@ class Masking:
         from monarch.telemetry._arrow import pa
 
         pc: Any = import_module("pyarrow.compute")
-        # What is suspect has been found for the whole column, unless there are values that occur anywhere.
-        mask = self.json if is_json else self.text if self._values is not None else self._suspect
+        # What is suspect is found for the whole column at once.
+        mask = self.json if is_json else self.text
         different = pc.drop_null(pc.unique(column))
-        if self._values is None:
-            suspect = pc.match_substring_regex(different, _SUSPECT)
-            different = pc.filter(different, pc.or_(suspect, pc.match_substring(different, '"env')) if is_json else suspect)
+        suspect = pc.match_substring_regex(different, self._suspects)
+        different = pc.filter(different, pc.or_(suspect, pc.match_substring(different, '"env')) if is_json else suspect)
         before: list[str] = different.to_pylist()
         after = [mask(text) for text in before]
         changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]

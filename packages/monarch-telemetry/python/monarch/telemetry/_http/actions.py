@@ -13,6 +13,8 @@ from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._http.stacks import proc_of
 
 LEVELS = ("trace", "debug", "info", "warn", "error", "off")
+# As Python's `logging` has them.
+_OTHER_NAMES = {"warning": "warn", "critical": "error"}
 ALL = "*"
 # Fields beside the target that an action has.
 _FIELDS = {"stop_mesh": ("reason",), "kill_job": ("reason",), "signal_proc": ("signal",), "set_log_level": ("level",)}
@@ -52,13 +54,12 @@ def _kill_job(actions: Actions, call: Call) -> ActionAnswer:
 
 
 def _set_log_level(actions: Actions, call: Call) -> ActionAnswer:
-    level = call.body.get("level", "").lower()
+    given = call.body.get("level", "").lower()
+    level = _OTHER_NAMES.get(given, given)
     if level not in LEVELS:
         raise Problem.bad_request(f"level is one of {', '.join(LEVELS)}")
     target = call.body["target"]
-    if target != ALL:
-        proc_of(call, target)
-    return actions.set_log_level(target, level)
+    return actions.set_log_level(None if target == ALL else proc_of(call, target), level)
 
 
 def _dump_state(actions: Actions, call: Call) -> ActionAnswer:

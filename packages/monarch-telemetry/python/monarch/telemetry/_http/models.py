@@ -245,6 +245,21 @@ class AdminInfo(TypedDict):
 # Settings and stacks
 
 
+class QueryRow(TypedDict):
+    """A query in progress; the number cancels it."""
+
+    query: str
+    sql: str
+    started_us: int
+    elapsed_ms: float
+
+
+class QueriesAnswer(TypedDict):
+    """The queries in progress, oldest first."""
+
+    queries: list[QueryRow]
+
+
 class ConfigEntry(TypedDict):
     """A setting; values of secrets are masked."""
 

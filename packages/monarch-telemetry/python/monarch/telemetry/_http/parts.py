@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from monarch.telemetry._asking import Asking
-from monarch.telemetry._http.models import ActionAnswer, ConfigEntry, NodePayload, PyspyAnswer
+from monarch.telemetry._http.models import ActionAnswer, ConfigEntry, NodePayload, PyspyAnswer, QueryRow
 from monarch.telemetry._http.problems import Problem
 
 if TYPE_CHECKING:
@@ -45,13 +45,15 @@ class Actions(Protocol):
 
     def kill_job(self, job: str, *, reason: str | None) -> ActionAnswer: ...
 
-    def set_log_level(self, target: str, level: str) -> ActionAnswer:
-        """`target` is the reference of a proc, or `*` for all."""
+    def set_log_level(self, proc_id: int | None, level: str) -> ActionAnswer:
+        """None: of all procs. `level` is one of `actions.LEVELS`."""
         ...
 
     def dump_state(self, target: str) -> ActionAnswer: ...
 
-    def cancel_query(self, query: str) -> ActionAnswer: ...
+    def cancel_query(self, query: str) -> ActionAnswer:
+        """`query` is the number that `Parts.queries` has."""
+        ...
 
 
 class Stacks(Protocol):
@@ -112,6 +114,7 @@ class Parts(NamedTuple):
     settings: Settings | None = None
     metrics: Callable[[str], tuple[str, bytes]] | None = None
     ingest: Callable[[str, Sequence[Any]], None] | None = None
+    queries: Callable[[], Sequence[QueryRow]] | None = None
     audit: Callable[[Any], None] | None = None
     files: Callable[[str], File | None] | None = None
     actor_id: str = ""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._asking import Answer
-from monarch.telemetry._http.calls import Call, Reply
+from monarch.telemetry._http.calls import Call, Handler, Reply
 from monarch.telemetry._http.cursors import Cursors
 from monarch.telemetry._http.json_rows import coverage, encode, rows
+from monarch.telemetry._http.models import QueriesAnswer, QueryRow
+from monarch.telemetry._http.parts import need
 from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._http.routes import ARROW, QUERY_SECONDS
 from monarch.telemetry._sql.coverage import Coverage
@@ -111,4 +113,10 @@ def dashboard(call: Call) -> Reply:
     return Reply(encode({"rows": rows(answer.table, ids_as_text=True), "coverage": coverage(answer.coverage)}))
 
 
-HANDLERS = {"query": run, "api_query": dashboard}
+def queries(call: Call) -> QueriesAnswer:
+    """`GET /v1/queries`."""
+    found: Sequence[QueryRow] = need(call.parts.queries, "the queries in progress")()
+    return {"queries": [QueryRow({**row, "sql": call.state.masking.text(row["sql"])}) for row in found]}
+
+
+HANDLERS: dict[str, Handler] = {"query": run, "api_query": dashboard, "queries": queries}

@@ -46,6 +46,10 @@ _NODE, _TREE, _STACKS, _CONFIG, _LISTS = 1.0, 10.0, 10.0, 5.0, 10.0
 _PROFILE, QUERY_SECONDS = 330.0, 600.0
 
 
+# Actions that wait for clean-ups, and for a scheduler.
+_ACTION_SECONDS = {"stop_mesh": 60.0, "heal_job": 120.0}
+
+
 def _admin() -> tuple[Route, ...]:
     read, admin = "read", "admin"
     return (
@@ -83,9 +87,21 @@ def _admin() -> tuple[Route, ...]:
             seconds=QUERY_SECONDS,
             turns=True,
         ),
+        Route(
+            "queries", "GET", "/v1/queries", read, "The queries in progress, by the numbers that cancel_query takes", models.QueriesAnswer
+        ),
         Route("stacks", "GET", "/v1/stacks", read, "The merged stacks of all procs", dict[str, Any], parameters=models.StacksParameters),
         *(
-            Route(f"action_{name}", "POST", f"/v1/actions/{name}", admin, _ACTION[name], models.ActionAnswer, body=models.ActionBody)
+            Route(
+                f"action_{name}",
+                "POST",
+                f"/v1/actions/{name}",
+                admin,
+                _ACTION[name],
+                models.ActionAnswer,
+                body=models.ActionBody,
+                seconds=_ACTION_SECONDS.get(name, 15.0),
+            )
             for name in ACTIONS
         ),
         Route("events", "GET", "/v1/events", read, "Failures, and actors that were made, stop or fail, as it happens", media=(EVENTS,)),
@@ -101,7 +117,7 @@ _ACTION = {
     "signal_proc": "Sends a signal to a proc",
     "heal_job": "Asks the scheduler for hosts in the place of lost ones",
     "kill_job": "Ends the job",
-    "set_log_level": "Sets the log level of a proc or of all",
+    "set_log_level": "Sets the level of Python's logging in a proc or in all",
     "dump_state": "Writes the state of the runtime to a file",
     "cancel_query": "Ends a query that is running",
 }

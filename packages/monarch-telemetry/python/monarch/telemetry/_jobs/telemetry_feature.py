@@ -41,7 +41,9 @@ class Collected(TelemetryFeature):
         if self._running is not None:
             # Its port is free for the next one: the URL of a job stays.
             self._running.stop_serving()
-        running = start(self._options, hosts=hosts.meshes, serve=_can_serve(), admin_addr=self._address, job=hosts.apply_id)
+        running = start(
+            self._options, hosts=hosts.meshes, serve=_can_serve(), admin_addr=self._address, job=hosts.apply_id, control=hosts.control
+        )
         self._running = running
         offered: dict[str, Any] = {"query_engine": running.engine}
         if running.url is not None:
@@ -105,7 +107,7 @@ class Admin(JobFeature):
             self._running.stop_serving()
         elif serving is not None and serving.url is not None:
             return Offer({"admin_url": serving.url})
-        self._running = start(hosts=hosts.meshes, serve=True, admin_addr=self._address, job=hosts.apply_id)
+        self._running = start(hosts=hosts.meshes, serve=True, admin_addr=self._address, job=hosts.apply_id, control=hosts.control)
         return Offer({"admin_url": self._running.url})
 
     def stop(self) -> None:

@@ -1,15 +1,14 @@
-"""What is done to single procs: the collector of their host does it."""
+"""Procs by their number, and their stacks: the collector of their host is asked."""
 
 from __future__ import annotations
 
 import json
 import secrets
-import signal
 import time
 from typing import Any, NamedTuple
 
 from monarch.telemetry._engine.engine import Engine, Host
-from monarch.telemetry._http.models import ActionAnswer, PyspyAnswer
+from monarch.telemetry._http.models import PyspyAnswer
 from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._stacks.flame import flame
 from monarch.telemetry._stacks.result import Ok, Result, parse_result
@@ -98,40 +97,3 @@ class JobStacks:
             raise Problem.unavailable(answer["error"])
         stacks = [(tuple(frames), count) for frames, count in answer["stacks"]]
         return flame(stacks, title=f"proc {proc_id}, {duration_s:g} s at {rate_hz} Hz").encode()
-
-
-class JobActions:
-    """See `monarch.telemetry._http.parts.Actions`: what this process can do to its job."""
-
-    def __init__(self, procs: Procs) -> None:
-        self._procs = procs
-
-    def kill_proc(self, proc_id: int) -> ActionAnswer:
-        return self._signal(proc_id, signal.SIGKILL)
-
-    def signal_proc(self, proc_id: int, signal: int) -> ActionAnswer:
-        return self._signal(proc_id, signal)
-
-    def _signal(self, proc_id: int, number: int) -> ActionAnswer:
-        refused = self._procs.ask(proc_id, "send_signal", proc_id, number, timeout=10.0)
-        return {"done": refused is None, "detail": refused or f"signal {number} was sent to proc {proc_id}"}
-
-    def dump_state(self, target: str) -> ActionAnswer:
-        from monarch.actor import dump_state
-
-        return {"done": True, "detail": dump_state()}
-
-    def stop_mesh(self, mesh: str, *, reason: str | None) -> ActionAnswer:
-        raise Problem.unavailable("only the owner of a mesh stops it: its program calls `stop()`")
-
-    def heal_job(self, job: str) -> ActionAnswer:
-        raise Problem.unavailable("jobs are healed by their program or by `monarch heal`")
-
-    def kill_job(self, job: str, *, reason: str | None) -> ActionAnswer:
-        raise Problem.unavailable("jobs are ended by their program or by `monarch kill`")
-
-    def set_log_level(self, target: str, level: str) -> ActionAnswer:
-        raise Problem.unavailable("levels are set by the owner of a mesh: `ProcMesh.logging_option(level=...)`")
-
-    def cancel_query(self, query: str) -> ActionAnswer:
-        raise Problem.unavailable("a query ends with its time limit")

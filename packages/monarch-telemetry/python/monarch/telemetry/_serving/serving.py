@@ -7,17 +7,24 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from monarch.extension import member, setting
 from monarch.telemetry._dashboard.files import files
 from monarch.telemetry._engine.engine import Engine
+from monarch.telemetry._engine.running_queries import Row
 from monarch.telemetry._export.prometheus import exposition
+from monarch.telemetry._http.models import QueryRow
 from monarch.telemetry._http.parts import Parts
 from monarch.telemetry._http.serve import Serving, serve
 from monarch.telemetry._http.sql_nodes import SqlNodes
-from monarch.telemetry._serving.procs import JobActions, JobStacks, Procs
+from monarch.telemetry._serving.actions import JobActions
+from monarch.telemetry._serving.procs import JobStacks, Procs
+from monarch.telemetry._serving.settings import JobSettings
 from monarch.telemetry.errors import TelemetryError
+
+if TYPE_CHECKING:
+    from monarch.job import JobControl
 
 
 class Served:
@@ -42,11 +49,18 @@ class Served:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def start(engine: Engine, address: str | None, *, job: str | None = None, dashboard_port: int | None = None) -> Served:
+def start(
+    engine: Engine,
+    address: str | None,
+    *,
+    job: str | None = None,
+    control: JobControl | None = None,
+    dashboard_port: int | None = None,
+) -> Served:
     """Serves at an address, `host:port`, by default the setting `mesh_admin_addr`; the dashboard has a port of its own beside that.
 
-    `job` is the apply_id of a job, in whose folder the tokens are. `TelemetryError` for an address that cannot be served, or a missing
-    extra `http`.
+    `job` is the apply_id of a job, in whose folder the tokens are, and `control` what heals and kills it. `TelemetryError` for an address
+    that cannot be served, or a missing extra `http`.
     """
     from monarch.telemetry._http.server import Address, parse_address
 
@@ -61,15 +75,20 @@ def start(engine: Engine, address: str | None, *, job: str | None = None, dashbo
     me = member()
     procs = Procs(engine)
 
+    def metrics(accept: str) -> tuple[str, bytes]:
+        return exposition(lambda sql: engine.ask(sql).table, accept)
+
     def audit(batch: Any) -> None:
         engine.own.append_batch("audit", batch)
 
     parts = Parts(
         engine,
         SqlNodes(engine, started_by=_user()),
-        JobActions(procs),
+        JobActions(engine, procs, control),
         JobStacks(engine, procs),
-        metrics=lambda accept: exposition(lambda sql: engine.ask(sql).table, accept),
+        JobSettings(procs),
+        metrics=metrics,
+        queries=lambda: [_listed(row) for row in engine.running.list()],
         audit=audit,
         files=files().get,
         proc_id=str(int(me.proc)),
@@ -77,6 +96,10 @@ def start(engine: Engine, address: str | None, *, job: str | None = None, dashbo
     )
     serving = serve(parts, folder, addresses)
     return Served(serving, folder, dashboard_port is not None, job is None)
+
+
+def _listed(row: Row) -> QueryRow:
+    return {"query": str(row.number), "sql": row.sql, "started_us": int(row.began * 1e6), "elapsed_ms": round(row.elapsed * 1e3, 1)}
 
 
 def _folder(job: str | None) -> Path:

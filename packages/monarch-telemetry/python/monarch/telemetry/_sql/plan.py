@@ -19,6 +19,7 @@ from monarch.telemetry._sql import cuts as cutting
 from monarch.telemetry._sql import functions, gate
 from monarch.telemetry._sql.context import Session, Tables, filter_sql, nullable
 from monarch.telemetry._sql.cuts import Cut, NoCut
+from monarch.telemetry._sql.known_plans import KnownPlans
 from monarch.telemetry._sql.limits import DEFAULT, Count, Limits
 from monarch.telemetry._sql.plan_bytes import UnknownPlan, partial_reduce, replaced
 from monarch.telemetry._sql.problems import query_error
@@ -35,6 +36,7 @@ _MULTIPLIES = re.compile(r"\b(?:JOIN|OVER|IN|EXISTS|ANY|ALL)\b|\(\s*SELECT\b|,",
 # Rows or pairs of rows: some tenths of a second.
 _HEAVY = 1 << 28
 _VOLATILE = re.compile(r"\b(?:random|rand|uuid)\(", re.IGNORECASE)
+_KNOWN = KnownPlans()
 
 
 class PlanMismatch(QueryError):
@@ -85,6 +87,10 @@ class Plan(NamedTuple):
 
 def make(sql: str, schemas: Mapping[str, Any], *, limits: Limits = DEFAULT, cut: bool = True) -> Plan:
     """Plans the statement once. `QueryRejected` and `QueryError` as of the gate; `cut=False` ships rows whatever the statement."""
+    return _KNOWN.plan(sql, schemas, limits, cut, lambda: _make(sql, schemas, limits, cut))
+
+
+def _make(sql: str, schemas: Mapping[str, Any], limits: Limits, cut: bool) -> Plan:
     stated = gate.statement(sql, _none(schemas), limits)
     if stated.kind == "analyze":
         return make(gate.analyzed(sql), schemas, limits=limits, cut=cut)._replace(kind="analyze")
@@ -153,7 +159,8 @@ def merge(plan: Plan, parts: Sequence[Sequence[Any]], *, limits: Limits = DEFAUL
     if len(parts) < 2 or plan.way in {"local", "ship"}:
         return batches
     streams = by_stream(batches)
-    session, physical = _skeleton(plan, limits)
+    session, frame = _skeleton(plan, limits)
+    physical = frame.execution_plan()
     merged: list[Any] = []
     for index, cut in enumerate(plan.cuts):
         mine = streams.get(str(index), [])
@@ -235,14 +242,14 @@ def stream(plan: Plan, parts: Sequence[Sequence[Any]], *, limits: Limits = DEFAU
 def _answer(plan: Plan, streams: Mapping[str, list[Any]], limits: Limits) -> Iterator[Any]:
     """At least one batch, an empty one if need be."""
     if plan.way in {"states", "rows"} and streams:
-        session, physical = _skeleton(plan, limits)
-        stated = gate.in_session(plan.sql, session, _none(plan.schemas), limits)
+        session, frame = _skeleton(plan, limits)
+        physical = frame.execution_plan()
         data = physical.to_bytes()
         for index, cut in enumerate(plan.cuts):
             if batches := streams.get(str(index)):
                 scan = session.scan(batches, batches[0].schema)
                 data = replaced(data, cutting.at(physical, cut.node).to_bytes(), scan.to_bytes())
-        yield from _or_empty(session.run(session.plan(data)), stated.frame)
+        yield from _or_empty(session.run(session.plan(data)), frame)
         return
     stated = gate.statement(plan.sql, _received(plan, streams), limits)
     rows = _or_empty(_rows(stated), stated.frame)
@@ -298,7 +305,7 @@ def _session(plan: Plan, tables: Tables, limits: Limits) -> Session:
 
 
 def _skeleton(plan: Plan, limits: Limits) -> tuple[Session, Any]:
-    """The physical plan without rows of hosts."""
+    """The statement planned without rows of hosts."""
     return _planned(plan.sql, plan.schemas, plan.hidden, limits)
 
 
@@ -312,7 +319,7 @@ def _planned(sql: str, schemas: Mapping[str, Any], hidden: Sequence[str], limits
         )
     session = Session(functions.mentioned(sql, tables), limits)
     session.hide_sizes(hidden)
-    return session, session.frame(sql).execution_plan()
+    return session, session.frame(sql)
 
 
 def _counted(batches: Iterator[Any], count: Count, stream_name: str) -> Iterator[Any]:
@@ -362,7 +369,8 @@ def _cut(stated: gate.Statement, logical: Any, sql: str, schemas: Mapping[str, A
             return None
         # The planner has answered from the size of the empty table.
         hidden = tuple(sorted({name for name, _ in _SCAN.findall(str(logical.display_indent())) if name in schemas}))
-        _, physical = _planned(sql, schemas, hidden, limits)
+        _, frame = _planned(sql, schemas, hidden, limits)
+        physical = frame.execution_plan()
     try:
         found = cutting.cuts(physical)
     except NoCut:
@@ -381,7 +389,8 @@ def _cut(stated: gate.Statement, logical: Any, sql: str, schemas: Mapping[str, A
 def _can_be_edited(plan: Plan, limits: Limits) -> bool:
     """Whether the library reads its own plan back with scans in place of the cuts."""
     try:
-        session, physical = _skeleton(plan, limits)
+        session, frame = _skeleton(plan, limits)
+        physical = frame.execution_plan()
         data = physical.to_bytes()
         for cut in plan.cuts:
             node = cutting.at(physical, cut.node)

@@ -29,7 +29,8 @@ class TableStatus(NamedTuple):
 class Store:
     """Tables by name; any thread. `clock` gives seconds since the epoch.
 
-    `schemas` are the tables of history, `entities` those of entities: Arrow schemas by name.
+    `schemas` are the tables of history, `entities` those of entities: Arrow schemas by name. `clean` gives what is kept of a new batch of
+    history, with the same columns.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Store:
         clock: Callable[[], float],
         budget: int = BUDGET_BYTES,
         retention: float = RETENTION_SECONDS,
+        clean: Callable[[str, Any], Any] | None = None,
     ) -> None:
         if budget <= 0 or retention <= 0:
             raise ValueError("the room and the time of history are greater than 0")
@@ -47,6 +49,7 @@ class Store:
         if twice:
             raise ValueError(f"{sorted(twice)[0]} is a table of history and one of entities")
         self._clock, self._budget, self._retention = clock, budget, retention
+        self._clean = clean
         self._lock = threading.Lock()
         # Called after each change, outside the lock: with a table and its new batch, None where an entity has changed.
         self.listener: Callable[[str, Any], None] | None = None
@@ -60,6 +63,8 @@ class Store:
 
     def append(self, table: str, batch: Any) -> None:
         """Adds rows to a table of history. `KeyError` for another name, `ValueError` for other columns."""
+        if self._clean is not None:
+            batch = self._clean(table, batch)
         with self._lock:
             now = self._clock()
             self._history[table].append(batch, now)

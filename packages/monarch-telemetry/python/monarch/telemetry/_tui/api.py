@@ -15,7 +15,7 @@ from monarch.telemetry._stacks.merged import StackReport
 from monarch.telemetry.errors import TelemetryError
 
 # Seconds. A node is answered within one second by a server that is well, stacks within ten.
-NODE_SECONDS, QUERY_SECONDS, STACK_SECONDS, ACTION_SECONDS = 5.0, 10.0, 15.0, 60.0
+NODE_SECONDS, QUERY_SECONDS, STACK_SECONDS, ACTION_SECONDS = 5.0, 10.0, 15.0, 130.0
 # Rows of an answer to a statement of the user, and of a search.
 MOST_ROWS, MOST_FOUND = 1_000, 200
 # Ids in one statement: a statement has at most 16 KiB.
