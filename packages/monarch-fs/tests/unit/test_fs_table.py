@@ -210,12 +210,34 @@ def test_nodes_are_found_by_their_chunks() -> None:
     table = build_table(nodes)
 
     def found(wanted: list[bytes]) -> set[bytes]:
-        indices = set(table.nodes_with(wanted))
+        places, _ = table.chunk_places(wanted)
+        indices = {index for index, _, _ in places}
+        assert all(table.node(index).chunk(offset // PIECE_BYTES) == id for index, offset, id in places)
         return {path for path, index in table.walk() if index in indices}
 
     assert found([ids[3]]) == {b"b/f03", b"b/large", b"b/second"}
-    assert found([ids[4]]) == {b"a/f04", b"b/large", b"b/second"}
+    # One place of each chunk is enough.
+    assert found([ids[4]]) == {b"a/f04"}
     # Bytes of two chunks beside each other are none.
     assert found([ids[3][16:] + ids[4][:16]]) == set()
     assert found(ids) == {path for path, node in nodes.items() if isinstance(node, bytes) or node.kind is Kind.FILE}
     assert found([]) == set()
+
+
+def test_search_for_chunks_goes_on_where_the_last_one_ended() -> None:
+    nodes = {b"": Node(Kind.DIRECTORY, 0o755, 0, 0, 0, 0)}
+    ids = [bytes([1, number]) * 16 for number in range(100)]
+    for number, id in enumerate(ids):
+        folder = b"d%02d" % (number // 10)
+        nodes[folder] = Node(Kind.DIRECTORY, 0o755, 0, 0, 0, 0)
+        nodes[folder + b"/f%d" % (number % 10)] = Node(Kind.FILE, 0o644, 0, 0, 5, 0, chunks=id)
+    table = build_table(nodes)
+    start, folders = 0, list[int]()
+    for at in range(0, 100, 5):
+        found, start = table.chunk_places(ids[at : at + 5], start)
+        assert sorted(id for _, _, id in found) == ids[at : at + 5]
+        folders.append(start)
+    assert folders == sorted(folders) and len(set(folders)) == 10
+    # From the end on the search begins anew; chunks that are nowhere end it too.
+    assert [id for _, _, id in table.chunk_places([ids[0]], start)[0]] == [ids[0]]
+    assert table.chunk_places([b"\2" * 32], start)[0] == []

@@ -260,7 +260,7 @@ class MountServer:
     def _push(self, _: Head, blob: bytes) -> dict[str, Any]:
         ids = {blob[i : i + 32] for i in range(0, len(blob), 32)}
         files = 0
-        for inode, offset, id in self._on_loop(lambda: list(self._tree.known(ids))):
+        for inode, offset, id in self._tree.known(ids):
             content = self._chunks.local(id, 0, PIECE_BYTES)
             if content:
                 with contextlib.suppress(OSError):

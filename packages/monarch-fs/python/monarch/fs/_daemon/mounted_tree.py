@@ -179,8 +179,11 @@ class MountedTree:
         self._stale: dict[str, int] = {}
         self._failures: deque[ReadError] = deque(maxlen=_FAILURES)
         self._paths: dict[int, bytes] | None = None
-        # Where the chunks of the nodes that the last commit has added are, as (inode, offset).
-        self._added: dict[bytes, list[tuple[int, int]]] = {}
+        # Where the chunks of the nodes that the last commit has added are, as (inode, offset); the table and the inodes of its nodes.
+        # One object, as other threads read it: the inodes are those of this table.
+        self._placed: tuple[dict[bytes, list[tuple[int, int]]], Table, array[int]] = {}, table, numbering.numbers
+        # The folder in which the last chunks were found.
+        self._known_from = 0
 
     # Names and attributes.
 
@@ -429,7 +432,7 @@ class MountedTree:
             self._stale.pop(stale.get(inode, ""), None)
         self._listings.clear()
         self._paths = None
-        self._added = _chunks_added(change)
+        self._placed = _chunks_added(change), change.table, change.numbering.numbers
         self._state.sweep(change.generation, serial)
 
     def _mark(self, change: Change | None) -> None:
@@ -448,23 +451,19 @@ class MountedTree:
     # For the process that serves the mount.
 
     def known(self, chunk_ids: Collection[bytes]) -> Iterator[tuple[int, int, bytes]]:
-        """Where the kernel takes pages of these chunks: (inode, offset, chunk) of each inode of this generation that it refers to."""
-        wanted = chunk_ids if isinstance(chunk_ids, (set, frozenset)) else frozenset(chunk_ids)
-        table, numbers = self._table, self._numbering.numbers
-        if self._added.keys() >= wanted:
-            for id in wanted:
-                for inode, offset in self._added[id]:
-                    if self._references[inode] > 0 or self._unsure[inode]:
-                        yield inode, offset, id
-            return
-        for index in table.nodes_with(wanted):
-            if index >= len(numbers) or not (self._references[numbers[index]] > 0 or self._unsure[numbers[index]]):
-                continue
-            node = table.node(index)
-            for number in range(node.chunk_count()):
-                id = node.chunk(number)
-                if id in wanted:
-                    yield numbers[index], number * node.piece(), id
+        """Where the kernel takes pages of these chunks: (inode, offset, chunk) of inodes of this generation that it refers to.
+
+        Any thread may call it: a switch meanwhile changes no content of an inode. Of a chunk that is in several files some may be left out.
+        """
+        wanted = frozenset(chunk_ids)
+        added, table, numbers = self._placed
+        if added.keys() >= wanted:
+            places = [(inode, offset, id) for id in wanted for inode, offset in added[id]]
+        else:
+            found, self._known_from = table.chunk_places(wanted, self._known_from)
+            places = [(numbers[index], offset, id) for index, offset, id in found]
+        references, unsure = self._references, self._unsure
+        return ((inode, offset, id) for inode, offset, id in places if references[inode] > 0 or unsure[inode])
 
     def inode_of(self, path: bytes) -> int | None:
         """The inode of a path relative to the root, b"" for the root; None where there is none."""

@@ -11,7 +11,7 @@ has a name of it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import accumulate, chain
 from struct import Struct
 from typing import NamedTuple
@@ -248,6 +248,18 @@ class Folder:
                 for number in range(chunk_count(size)):
                     start = at + number * ID_SIZE
                     yield tails[start : start + ID_SIZE], min(step, size - number * step)
+            at += tail
+
+    def chunk_places(self, ids: Collection[bytes]) -> Iterable[tuple[int, int, bytes]]:
+        """Where chunks of these are: place of the entry, offset in its file, identity."""
+        at, tails = 0, self.tails
+        for place, (kind, size, tail, _) in enumerate(_SIZES.iter_unpack(self.records)):
+            if kind == _FILE and tail:
+                for number in range(min(tail // ID_SIZE, chunk_count(size))):
+                    start = at + number * ID_SIZE
+                    id = tails[start : start + ID_SIZE]
+                    if id in ids:
+                        yield place, number * PIECE_BYTES, id
             at += tail
 
     def large_chunks(self) -> tuple[bytes, ...]:
