@@ -209,6 +209,7 @@ WAYS = [
     ("select * from t where x > 1", "rows"),
     ("select g, x + 1 from t order by x limit 3", "rows"),
     ("select x, row_number() over (order by x) from t where x > 0", "rows"),
+    ("select g, x, sum(x) over (partition by g) from t where g = 'a'", "ship"),
     ("select median(x) from t", "ship"),
     ("select approx_percentile_cont(x, 0.5) from t", "ship"),
     ("select t.x, s.note from t join s on t.g = s.g", "ship"),

@@ -38,8 +38,8 @@ from monarch.fs.errors import FsError
 REQUEST_SECONDS = 60.0
 # Pauses between two attempts to reach a daemon, in seconds.
 _PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0)
-# Committed differences that are kept beside a table before they become one.
-_MAX_DELTAS = 16
+# Differences that are kept until they are made a table, and their bytes.
+_MAX_DELTAS, _MAX_DELTA_BYTES = 128, 1 << 20
 
 
 class Failure(Protocol):
@@ -109,7 +109,7 @@ class _Mount:
         if delta is not None and generation != self.generation:
             self.generation = generation
             self.deltas.append(delta)
-            if len(self.deltas) > _MAX_DELTAS:
+            if len(self.deltas) > _MAX_DELTAS or sum(map(len, self.deltas)) > _MAX_DELTA_BYTES:
                 self.current()
 
 

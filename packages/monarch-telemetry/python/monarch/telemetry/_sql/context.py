@@ -6,6 +6,7 @@ where rows are shipped; both sides have to see the same schema for that.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -14,6 +15,17 @@ from monarch.telemetry._arrow import pa
 from monarch.telemetry._sql import functions
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 
+# The library logs each step of a plan: hundreds of lines a query, which would be rows of `logs` where a program logs at the level DEBUG.
+# A level that the program has set holds.
+_LOGGERS = (
+    *("datafusion", "datafusion_catalog", "datafusion_common", "datafusion_common_runtime", "datafusion_datasource", "datafusion_execution"),
+    *("datafusion_expr", "datafusion_functions", "datafusion_functions_aggregate", "datafusion_functions_nested", "datafusion_optimizer"),
+    *("datafusion_functions_window", "datafusion_physical_expr", "datafusion_physical_optimizer", "datafusion_physical_plan"),
+    *("datafusion_proto", "datafusion_python", "datafusion_session", "datafusion_sql", "sqlparser"),
+)
+for _logger in map(logging.getLogger, _LOGGERS):
+    if _logger.level == logging.NOTSET:
+        _logger.setLevel(logging.WARNING)
 _datafusion: Any = import_module("datafusion")
 
 # Tables by name: the schema and the rows.
