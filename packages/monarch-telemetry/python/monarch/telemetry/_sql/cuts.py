@@ -49,7 +49,8 @@ def cuts(plan: Any) -> tuple[Cut, ...]:
     if any(word in name(node) for node in _nodes(plan) for word in _BY_SIZE):
         raise NoCut("joins and subqueries")
     # A filter that leaves one value of a column is the order that a window of groups relies on; the rows that stand for it have none.
-    if any("WindowAggExec" in name(node) and "PARTITION BY [" in line(node) for node in _nodes(plan)):
+    grouped = (node for node in _nodes(plan) if "WindowAggExec" in name(node) and "PARTITION BY [" in line(node))
+    if any(name(below) == "FilterExec" for node in grouped for below in _nodes(node)):
         raise NoCut("windows of groups")
     return tuple(_cuts([plan], ()))
 
