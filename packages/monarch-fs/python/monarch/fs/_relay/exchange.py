@@ -33,7 +33,7 @@ from monarch.fs._relay.chunk_protocol import (
 )
 from monarch.fs._relay.failure import FetchFailure
 from monarch.fs._relay.handler import handled
-from monarch.fs._relay.offer import Offers, Puller
+from monarch.fs._relay.offer import Offers, Pulled, Puller
 from monarch.fs._relay.peer import PREFIX, Peer, PeerEnded, ask_peer, is_near, peer_here
 from monarch.fs._relay.relay import Ask, Done, Relay, Serving
 from monarch.fs._relay.workers import Workers
@@ -44,6 +44,8 @@ from monarch.fs._tree.node import ID_SIZE, WHOLE_BYTES
 _LOOK_SECONDS = 1.0
 # Contents that are offered: as many as all children ask for at once.
 _MOST_OFFERED = 192
+# Contents that are kept for the hosts that ask for them next: of the requests that a host has under way.
+_MOST_PULLED = 32
 # Wrong answers that are kept for observers.
 _REFUSALS = 64
 
@@ -102,6 +104,7 @@ class Exchange:
         self._events: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._workers = Workers(3, "monarch-fs-exchange")
         self._offers, self._puller = Offers(_MOST_OFFERED), Puller()
+        self._pulled_last = Pulled(_MOST_PULLED, self._puller.give_back)
         # Chunks whose handle was of no use: they are asked for with their content.
         self._unreadable: set[bytes] = set()
         self._lock = threading.Lock()
@@ -190,6 +193,7 @@ class Exchange:
             self._thread.join(5)
         self._workers.close()
         self._offers.close()
+        self._pulled_last.clear()
         self._fail_all()
 
     def _fail_all(self) -> None:
@@ -360,8 +364,8 @@ class Exchange:
                     taken.wrong = True
                 except OSError as e:
                     taken.failures |= _unwritten(e, [id])
-                if id not in taken.unstored:
-                    self._puller.give_back(content)
+                if id in taken.sizes and id not in taken.unstored:
+                    self._pulled_last.keep(id, content)
             with self._lock:
                 taken.left -= 1
                 complete = not taken.left
@@ -458,7 +462,8 @@ class Exchange:
             return None
         handle = self._offers.handle(id)
         if handle is None:
-            content = self._store.read(id, 0, held)
+            # What has just come is in memory, and verified.
+            content = self._pulled_last.take(id) or self._store.read(id, 0, held)
             handle = None if content is None else self._offers.offer(id, content)
         return None if handle is None else (held, handle)
 

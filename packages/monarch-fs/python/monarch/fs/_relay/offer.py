@@ -49,14 +49,14 @@ class Offers:
             self._offered.move_to_end(id)
             return found[1]
 
-    def offer(self, id: bytes, content: bytes) -> bytes | None:
-        """The handle of the content, for any process of the job; None where it has to be sent."""
+    def offer(self, id: bytes, content: bytes | memoryview) -> bytes | None:
+        """The handle of the content, for any process of the job; None where it has to be sent. Nothing writes to its memory any more."""
         if self._refused:
             return None
         from monarch.rdma import RDMABuffer
 
         try:
-            buffer = RDMABuffer(memoryview(content), lease=_LEASE_SECONDS)
+            buffer = RDMABuffer(memoryview(content), readonly=True, lease=_LEASE_SECONDS)
             packed = buffer.to_bytes()
         except (MonarchError, RuntimeError, OSError):
             self._refused = True
@@ -80,6 +80,34 @@ class Offers:
         for buffer, _ in ended:
             with suppress(MonarchError, RuntimeError, OSError):
                 buffer.drop()
+
+
+class Pulled:
+    """The last contents that were read from others and verified, at most `most`: what others ask for next. Thread safe."""
+
+    def __init__(self, most: int, give_back: Callable[[memoryview], None]) -> None:
+        self._most, self._give_back = most, give_back
+        self._lock = threading.Lock()
+        self._contents: OrderedDict[bytes, memoryview] = OrderedDict()
+
+    def keep(self, id: bytes, content: memoryview) -> None:
+        """The content is read-only from now on."""
+        with self._lock:
+            spare = [self._contents.pop(id)] if id in self._contents else []
+            self._contents[id] = content
+            while len(self._contents) > self._most:
+                spare.append(self._contents.popitem(last=False)[1])
+        for one in spare:
+            self._give_back(one)
+
+    def take(self, id: bytes) -> memoryview | None:
+        """The content, which is the caller's from now on."""
+        with self._lock:
+            return self._contents.pop(id, None)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._contents.clear()
 
 
 class _Read(NamedTuple):

@@ -187,7 +187,7 @@ class Keeping:
     def _status(self) -> Any:
         counts = self.ingest.counts()
         weights = {"messages": counts.weight, "message_status_events": counts.weight, "sent_messages": counts.weight}
-        dropped = {"logs": counts.lost_lines, "metric_sums": counts.dropped_updates}
+        dropped = {"logs": counts.lost_lines, "metric_sums": counts.dropped_updates, **counts.dropped_rows}
         rows = [
             {
                 "host": self._hostname,

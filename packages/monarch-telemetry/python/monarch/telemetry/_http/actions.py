@@ -63,7 +63,8 @@ def _set_log_level(actions: Actions, call: Call) -> ActionAnswer:
 
 
 def _dump_state(actions: Actions, call: Call) -> ActionAnswer:
-    return actions.dump_state(call.body["target"])
+    done = actions.dump_state(call.body["target"])
+    return {**done, "detail": call.state.masking.json(done["detail"])}
 
 
 def _cancel_query(actions: Actions, call: Call) -> ActionAnswer:

@@ -18,6 +18,7 @@ from monarch.telemetry._ingest.entities import Ended, Facts, Living
 from monarch.telemetry._ingest.messages import Messages
 from monarch.telemetry._ingest.metrics import Metrics
 from monarch.telemetry._ingest.places import Places
+from monarch.telemetry._ingest.reported import Reported
 from monarch.telemetry._ingest.rows import Part, Rows, joined, newer, parts_of
 from monarch.telemetry._ingest.sampling import Sampling
 from monarch.telemetry._store.store import Store
@@ -39,6 +40,8 @@ class Counts(NamedTuple):
     lost_lines: int
     dropped_updates: int
     weight: int
+    # By table: rows of other wheels that were too many, or overwritten.
+    dropped_rows: Mapping[str, int]
 
 
 class Work(NamedTuple):
@@ -71,6 +74,7 @@ class Ingest:
         self._messages = Messages(self._sampling)
         self._endpoints = EndpointStats()
         self._call_spans = CallSpans(self.facts.names)
+        self._reported = Reported(store, self.places, host)
         self._logs = Logs(host)
         self._metrics = Metrics()
         self._waiting_lock, self._writing_lock = threading.Lock(), threading.Lock()
@@ -143,6 +147,7 @@ class Ingest:
             for proc in ended:
                 self._sampling.forget(proc)
                 self._metrics.forget(proc)
+                self._reported.end(proc)
                 self._work.pop(proc, None)
                 self.places.forget(proc)
             self._store.expire()
@@ -158,12 +163,17 @@ class Ingest:
         self._guarded("call spans", lambda: self._append_all(self._call_spans.batches(rows)))
         self._guarded("spans", lambda: self._append_all(span_batches(rows, self._call_spans.is_receiver)))
         if "user.event" in rows:
-            self._guarded("events", lambda: self._append("events", [event_batch(rows["user.event"])]))
+            self._guarded("events", lambda: self._add_events(rows["user.event"]))
         self._guarded("logs", lambda: self._append("logs", self._logs.batches(rows, self.places)))
         if "metric.update" in rows:
             self._guarded("metrics", lambda: self._metrics.add(rows["metric.update"]))
         # Last of all: a failure has the last lines of its process.
         self._guarded("ended", lambda: self.facts.ended(rows))
+
+    def _add_events(self, recorded: Rows) -> None:
+        others = self._reported.take(recorded)
+        if others.count:
+            self._append("events", [event_batch(others)])
 
     def _guarded(self, what: str, action: Callable[[], None]) -> None:
         try:
@@ -256,4 +266,4 @@ class Ingest:
     def counts(self) -> Counts:
         with self._waiting_lock:
             lost = self._lost_before + sum(self._lost.values())
-            return Counts(self._events, lost, self._logs.lost, self._metrics.dropped, self._sampling.weight)
+            return Counts(self._events, lost, self._logs.lost, self._metrics.dropped, self._sampling.weight, dict(self._reported.dropped))
