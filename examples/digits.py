@@ -1,6 +1,6 @@
 """Data-parallel training on real images: scikit-learn's 1,797 handwritten digits, a small neural network in plain NumPy.
 
-    python digits.py [--quick] [--out FILE]
+    python digits.py [--quick] [--out FILE] [--dashboard]
 
 A mesh of four workers, each with a quarter of the training images. At every step each worker computes the gradient of its part of the
 batch, the client averages the four, and all workers apply the average, so that their parameters stay the same bit for bit. A mesh of two
@@ -8,6 +8,8 @@ data loaders shuffles, augments and batches the images and hands them to the wor
 measures the accuracy on images that were held out, while the training goes on.
 
 At the end the same algorithm runs in this process alone. Exits with 1 if the two disagree or if the accuracy is below 95 %.
+
+`--dashboard` (monarch-telemetry with its extra `http`) shows all of this in a browser while it runs, and afterwards until Enter.
 """
 
 from __future__ import annotations
@@ -254,10 +256,28 @@ def plot(path: str, losses: list[float], scores: list[tuple[float, int]]) -> Non
     figure.savefig(path, dpi=120)
 
 
+def serve_dashboard() -> None:
+    """Serves the dashboard until this process ends, and prints its address. The token in it is for this user alone."""
+    import monarch.telemetry as telemetry
+
+    running = telemetry.start(include_dashboard=True)
+    print(f"dashboard:             {running.dashboard_url}", flush=True)
+
+
+def wait_for_enter() -> None:
+    """Returns at once where no person looks."""
+    if sys.stdin.isatty():
+        try:
+            input("Press Enter to end the dashboard. ")
+        except (EOFError, KeyboardInterrupt):
+            print()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Train a classifier of handwritten digits on a mesh of four processes.")
     parser.add_argument("--quick", action="store_true", help="fewer epochs")
     parser.add_argument("--out", default="digits_loss.png", help="where the loss curve goes (PNG, default: %(default)s)")
+    parser.add_argument("--dashboard", action="store_true", help="show the processes in a browser")
     options = parser.parse_args()
     epochs = 15 if options.quick else 30
 
@@ -267,6 +287,8 @@ def main() -> int:
 
     # Importing scikit-learn takes longer than all the rest: this process alone does it, the others receive arrays.
     train, held_out = load()
+    if options.dashboard:
+        serve_dashboard()
     start = time.monotonic()
     parameters, losses, scores = train_on_mesh(train, held_out, epochs)
     print(f"trained {epochs} epochs, {len(losses)} steps on {WORKERS} workers, {time.monotonic() - start:.1f} s with start-up")
@@ -286,6 +308,8 @@ def main() -> int:
     print(f"loss curve:            {options.out}")
     good = right / HELD_OUT >= 0.95 and right == right_alone and identical and difference <= 1e-10
     print("passed" if good else "FAILED")
+    if options.dashboard:
+        wait_for_enter()
     return 0 if good else 1
 
 
