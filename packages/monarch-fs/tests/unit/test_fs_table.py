@@ -198,6 +198,20 @@ def test_chunks_have_the_bytes_of_their_pieces() -> None:
     assert set(table.chunk_sizes()) == table.chunk_ids()
 
 
+def test_unreadable_file_has_no_chunks() -> None:
+    xattrs = ((b"user.long", bytes(64)),)
+    nodes: dict[bytes, Node | bytes] = {
+        b"": Node(Kind.DIRECTORY, 0o755, 0, 0, 0, 0),
+        b"large": Node(Kind.FILE, 0, 0, 0, 5 << 20, 0, readable=False, xattrs=xattrs),
+        b"small": Node(Kind.FILE, 0, 0, 0, 5, 0, readable=False, xattrs=xattrs),
+        b"whole": Node(Kind.FILE, 0o644, 0, 0, 5, 0, chunks=b"w" * 32, xattrs=xattrs),
+    }
+    table = build_table(nodes)
+    assert table.chunk_ids() == set(table.chunk_sizes()) == {b"w" * 32}
+    assert table.large_chunk_ids() == set() and table.small_chunk_ids() == [b"w" * 32]
+    assert table.chunk_places({b"w" * 32, bytes(64)[:32]})[0] == [(3, 0, b"w" * 32)]
+
+
 def test_nodes_are_found_by_their_chunks() -> None:
     ids = [bytes([number]) * 32 for number in range(100)]
     nodes: dict[bytes, Node | bytes] = {b"": Node(Kind.DIRECTORY, 0o755, 0, 0, 0, 0)}

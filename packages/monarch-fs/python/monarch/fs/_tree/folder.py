@@ -228,18 +228,8 @@ class Folder:
         """The sizes of all entries but directories, in bytes: hard links as often as they are here."""
         return sum(size for _, size, _, _ in _SIZES.iter_unpack(self.records))
 
-    def chunks(self) -> Iterable[bytes]:
-        """The identities of the chunks of all files, `ZERO_ID` included."""
-        at = 0
-        tails = self.tails
-        for (kind, size, tail, _), flag in zip(_SIZES.iter_unpack(self.records), self.records[1 :: RECORD.size], strict=True):
-            if kind == _FILE and tail and not flag & UNREADABLE:
-                for start in range(at, at + chunk_count(size) * ID_SIZE, ID_SIZE):
-                    yield tails[start : start + ID_SIZE]
-            at += tail
-
     def chunk_sizes(self) -> Iterable[tuple[bytes, int]]:
-        """As `chunks`, each with its bytes."""
+        """The identities of the chunks of all files, `ZERO_ID` included, each with its bytes."""
         at = 0
         tails = self.tails
         for (kind, size, tail, _), flag in zip(_SIZES.iter_unpack(self.records), self.records[1 :: RECORD.size], strict=True):
@@ -253,8 +243,9 @@ class Folder:
     def chunk_places(self, ids: Collection[bytes]) -> Iterable[tuple[int, int, bytes]]:
         """Where chunks of these are: place of the entry, offset in its file, identity."""
         at, tails = 0, self.tails
+        flags = self.records[1 :: RECORD.size]
         for place, (kind, size, tail, _) in enumerate(_SIZES.iter_unpack(self.records)):
-            if kind == _FILE and tail:
+            if kind == _FILE and tail and not flags[place] & UNREADABLE:
                 for number in range(min(tail // ID_SIZE, chunk_count(size))):
                     start = at + number * ID_SIZE
                     id = tails[start : start + ID_SIZE]
@@ -266,8 +257,8 @@ class Folder:
         """The identities of the pieces of files above `WHOLE_BYTES`, `ZERO_ID` included; kept."""
         if self._large is None:
             at, found = 0, list[bytes]()
-            for kind, size, tail, _ in _SIZES.iter_unpack(self.records):
-                if size > WHOLE_BYTES and kind == _FILE:
+            for (kind, size, tail, _), flag in zip(_SIZES.iter_unpack(self.records), self.records[1 :: RECORD.size], strict=True):
+                if size > WHOLE_BYTES and kind == _FILE and not flag & UNREADABLE:
                     end = at + min(tail, chunk_count(size) * ID_SIZE)
                     found += [self.tails[start : start + ID_SIZE] for start in range(at, end, ID_SIZE)]
                 at += tail

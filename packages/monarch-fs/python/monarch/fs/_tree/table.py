@@ -217,7 +217,7 @@ class Table:
         if self._chunks is None:
             found: set[bytes] = set()
             for folder in self.folders:
-                found.update(folder.chunks())
+                found.update(folder.small_chunks(), folder.large_chunks())
             found.discard(ZERO_ID)
             self._chunks = found
         return set(self._chunks)
