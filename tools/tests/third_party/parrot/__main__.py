@@ -305,6 +305,7 @@ def observers() -> None:
     heard, broken = events.observe("parrot", every=0.01), events.observe("parrot.breaks", every=0.01)
     while broken.error is None or not observer.heard:
         talker.say.call_one("hello").get()
+    assert events.is_recording()
     heard.stop()
     assert set(observer.heard) == {"hello"} and heard.error is None
     assert broken.name == "'parrot.breaks' of parrot 1.2.3" and "too many" in str(broken.error), broken.name

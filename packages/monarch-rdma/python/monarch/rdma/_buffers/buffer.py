@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from monarch import extension
 from monarch.extension import bulk
 from monarch.extension.bulk import BulkFailed, Handle
+from monarch.extension.events import is_recording
 from monarch.rdma._buffers.arguments import check_lease, check_offset, check_timeout
 from monarch.rdma._buffers.requests import serve_requests
 from monarch.rdma._machine.backend import check_backend
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monarch.actor import Future
+    from monarch.rdma._buffers.observation import Began
     from monarch.rdma._gpu.device_handle import DeviceHandle
     from monarch.rdma._transfer.memory import LocalMemory
     from monarch.rdma.paths.path import Path
@@ -66,6 +68,7 @@ class RDMABuffer:
         "_handle",
         "_host",
         "_made",
+        "_number",
         "_path",
         "_pid",
         "_places",
@@ -84,6 +87,8 @@ class RDMABuffer:
     _places: Sequence[tuple[int, int]] | None
     # Made here: registered, or a part of another one.
     _made: bool
+    # In rows of telemetry; 0 where it has none.
+    _number: int
     _pid: int
     _record: CapabilityRecord
     _backend: str
@@ -110,6 +115,10 @@ class RDMABuffer:
         member = process.member
         self._set(handle, memory.nbytes, readonly, (member.hostname, None), member.pid, process.record, backend, True)
         self._address = memory.address
+        if is_recording():
+            from monarch.rdma._buffers import observation  # most processes have no observer
+
+            self._number = observation.made(self, lease)
 
     def _set(
         self,
@@ -122,7 +131,7 @@ class RDMABuffer:
         backend: str,
         made: bool,
     ) -> None:
-        self._address = 0
+        self._address = self._number = 0
         self._handle = handle
         self._size = size
         self._readonly = readonly
@@ -210,11 +219,22 @@ class RDMABuffer:
         if self._made:
             # The last handle of one that was never pickled may be gone before the copy is done.
             memory = Memory(memory.address, memory.nbytes, memory.readonly, (memory.keep, self), memory.device)
+        began: Began | None = None
+        if is_recording():
+            from monarch.rdma._buffers.observation import Began
+
+            began = Began.now(operation, self._way(), self._handle, self._peer(), nbytes)
         try:
             cell = self._way().copy(self._handle, write, memory, offset, nbytes, timeout)
         except BulkFailed as e:
+            if began is not None:
+                began.refused(e.args[0])
             return bulk.failed(as_error(e.args[0], operation, self._peer(), timeout))
-        return bulk.done() if cell is None else bulk.future_of(cell, decoder(operation, {self._handle.parts()[2]: self._peer()}, timeout))
+        if cell is None:
+            future = bulk.done()
+        else:
+            future = bulk.future_of(cell, decoder(operation, {self._handle.parts()[2]: self._peer()}, timeout))
+        return future if began is None else began.over(future, cell)
 
     def restrict(self, *, offset: int = 0, length: int | None = None, readonly: bool = True) -> RDMABuffer:
         """A handle of `length` bytes from `offset` on, by default of the rest, and read-only. It ends with this buffer, or by itself.
@@ -256,6 +276,10 @@ class RDMABuffer:
         if self._readonly and not self._made:
             raise RDMAAccessError(f"drop of {self._size:,} bytes, {self._peer()}: the handle is read-only")
         cell = self._handle.drop(60.0)
+        if self._number and is_recording():
+            from monarch.rdma._buffers import observation
+
+            observation.dropped(self._number)
         if self._path is not None:
             self._path.forget(self._handle)
         return bulk.done() if cell is None else bulk.future_of(cell, decoder("drop", {self._handle.parts()[2]: self._peer()}, 60.0))
@@ -297,6 +321,10 @@ class RDMABuffer:
                 process.forgotten.prune(process.bulk)
                 process.forgotten.give(given, given._address)
                 given._address = 0
+                if given._number and is_recording():
+                    from monarch.rdma._buffers import observation
+
+                    observation.given(given._number)
             given = given._whole
         backend, rest = _BACKENDS.index(self._backend), self._host.encode()
         if not isinstance(self._handle, Handle):

@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monarch.extension import bulk
+from monarch.extension.events import is_recording
 from monarch.rdma._buffers.arguments import check_timeout
 from monarch.rdma._transfer.failure import decoder
+from monarch.rdma._transfer.operation import NAMES
 from monarch.rdma.paths.host_memory import HOST_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from monarch.actor import Future, Port
+    from monarch.rdma._buffers.observation import Began
     from monarch.rdma._transfer.operation import Operation
 
 # What preparing waits for owners that do not answer, seconds; what is not known then is found out at the first submit.
@@ -25,7 +28,7 @@ class RDMAPlan:
     `nbytes` is how many bytes a submit moves, `ops` how many operations it has.
     """
 
-    __slots__ = ("_peers", "_plan", "_way", "nbytes", "ops")
+    __slots__ = ("_first", "_op", "_peers", "_plan", "_way", "nbytes", "ops")
     nbytes: int
     ops: int
 
@@ -38,6 +41,10 @@ class RDMAPlan:
         self._way = next((way for way in ways if way is not HOST_MEMORY), HOST_MEMORY)
         self._peers = {buffer._handle.parts()[2]: buffer._peer() for buffer in buffers}
         self._plan = self._way.plan(operations)
+        # How rows of telemetry show a submit.
+        kinds = {op.kind for op in operations}
+        self._op = NAMES[kinds.pop()] if len(kinds) == 1 else "batch"
+        self._first = operations[0].buffer._handle if operations else None
 
     def _open(self) -> RDMAPlan:
         self._plan.open(_OPENING)
@@ -53,9 +60,15 @@ class RDMAPlan:
         the `RDMAError` of the first operation that failed; others may have been done. `timeout` bounds all of it, in seconds.
         """
         seconds = check_timeout(timeout)
+        began: Began | None = None
+        if self.ops and is_recording():
+            from monarch.rdma._buffers.observation import Began
+
+            began = Began.now(self._op, self._way, self._first, ", ".join(self._peers.values()), self.nbytes)
         cell = self._way.submit(self._plan, seconds, None if notify is None else bulk.notify(*notify))
         operation = f"batch of {self.ops:,} operation{'s' * (self.ops != 1)}"
-        return bulk.future_of(cell, decoder(operation, self._peers, seconds))
+        future = bulk.future_of(cell, decoder(operation, self._peers, seconds))
+        return future if began is None else began.over(future, cell)
 
     def __repr__(self) -> str:
         return f"<RDMAPlan of {self.ops:,} operations, {self.nbytes:,} bytes>"

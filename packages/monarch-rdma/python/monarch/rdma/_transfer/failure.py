@@ -31,6 +31,15 @@ LOCAL = _PATHS.index("local")
 CUDA_IPC, NAMED = 255, 254
 _RELEASED, _PEER_LOST, _ACCESS, _TIMED_OUT, _TRANSFER, _UNSUPPORTED, _INIT = range(1, 8)
 ACCESS, PEER_LOST, RELEASED, TIMED_OUT, TRANSFER, UNSUPPORTED = _ACCESS, _PEER_LOST, _RELEASED, _TIMED_OUT, _TRANSFER, _UNSUPPORTED
+_KINDS = {
+    _RELEASED: "released",
+    _PEER_LOST: "the owner's process is gone",
+    _ACCESS: "no access",
+    _TIMED_OUT: "time-out",
+    _TRANSFER: "transfer",
+    _UNSUPPORTED: "unsupported",
+    _INIT: "set-up",
+}
 # How long the news of a death may take to arrive here, seconds: shared memory tells first that an owner is about to end. The agent knows
 # how it ended when the kernel has taken its memory back, which takes 0.1 s for each GiB; the error is not to wait for that.
 _NEWS = 0.03
@@ -58,6 +67,12 @@ def parse(record: bytes) -> Failure:
     else:
         name = "cuda-ipc" if path == CUDA_IPC else _PATHS[int(path)]
     return Failure(kind, name, opened, done, asked, owner, pid, detail)
+
+
+def summary(failure: Failure) -> str:
+    """The failure in one line."""
+    detail, _, _ = failure.detail.partition("\n")
+    return f"{_KINDS.get(failure.kind, 'failed')}: {detail}" if detail else _KINDS.get(failure.kind, "failed")
 
 
 def pack(kind: int, path: int, opened: bool, done: int, asked: int, owner: int, detail: str) -> bytes:

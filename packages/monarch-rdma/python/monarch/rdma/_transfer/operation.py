@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # rust/bridge/src/bulk/plan.rs
 READ, WRITE, FETCH_ADD, COMPARE_AND_SWAP = range(4)
+NAMES = ("read", "write", "fetch_add", "compare_and_swap")
 
 
 class Step(NamedTuple):
