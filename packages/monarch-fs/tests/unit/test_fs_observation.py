@@ -8,7 +8,7 @@ from typing import Any
 
 from monarch.fs._daemon.mounted_tree import ReadError
 from monarch.fs._daemon.served_status import ServedStatus
-from monarch.fs._hosts.observation import Observation, Refusal
+from monarch.fs._hosts.observation import MountState, Observation, Refusal
 
 IDLE = ServedStatus("g", 0, 0, 0, 0, 0, [], "", 0, [], False, "", {}, 7, 1, "")
 
@@ -102,3 +102,25 @@ def test_the_exchange_has_bytes_by_origin_and_rows_for_what_went_wrong() -> None
     assert reports.metrics == [("monarch.fs.bytes", 10, {"from": "client"}), ("monarch.fs.bytes", 4, {"from": "host"})]
     assert [(target, event) for target, event, _ in reports.rows] == [("", "store_full"), ("/m", "refused")]
     assert "process <3>" in reports.rows[1][2]["detail"] and reports.rows[0][2]["bytes"] == 9
+
+
+def test_failed_mount_keeps_what_was_known_of_it() -> None:
+    shown: list[tuple[MountState, bool]] = []
+    observation = Observation(lambda *_, **__: None, lambda *_: None, lambda mount, *, ended=False: shown.append((mount, ended)))
+    observation.failed("/data", "it has gone")
+    observation.mounted("/data", "/src", "aa", 5, 1)
+    observation.mounted("/data", "/src", "aa", 5, 2)
+    observation.mounted("/data", "/src", "bb", 6, 2)
+    observation.failed("/data", "it has gone")
+    observation.forget("/data")
+    observation.forget("/data")
+    state = MountState("/data", "/src", 1, "live", 5, 1)
+    assert shown == [
+        (state, False),
+        (state._replace(faults=2), False),
+        (MountState("/data", "/src", 2, "live", 6, 2), False),
+        (MountState("/data", "/src", 2, "failed", 6, 2), False),
+        (MountState("/data", "/src", 2, "unmounted", 0, 2), True),
+    ]
+    observation.mounted("/data", "/src", "cc", 1, 0)
+    assert shown[-1][0].generation == 1

@@ -1,4 +1,4 @@
-"""What the service of a host reports of its mounts: rows of the table `fs_events`, and metrics of the meter `monarch.fs`.
+"""What the service of a host reports of its mounts: rows of the tables `fs_events` and `mounts`, and metrics of the meter `monarch.fs`.
 
 Mount server and daemon are no processes of a job, so no observer sees them. The service asks for their counts, at intervals, with each
 status and before an unmount, and reports the difference to the counts before. A row is an event with the name of the table, whose
@@ -19,7 +19,7 @@ from monarch.extension.events import emit
 from monarch.fs._daemon.served_status import ServedStatus
 from monarch.fs._hosts.host_answer import RefreshReport
 
-TABLE = "fs_events"
+TABLE, MOUNTS = "fs_events", "mounts"
 Emit = Callable[..., None]
 
 
@@ -44,6 +44,22 @@ def recorded_refresh(target: str, refresh: Callable[[], RefreshReport]) -> Refre
     return report
 
 
+class MountState(NamedTuple):
+    """A mount as it is now. `generation` counts the trees that have been shown, from 1; `state` is "live", "failed" or "unmounted"."""
+
+    target: str
+    source: str
+    generation: int
+    state: str
+    bytes_held: int
+    faults: int
+
+
+def show(mount: MountState, *, ended: bool = False) -> None:
+    """A row of `mounts`: it takes the place of the one before."""
+    emit(MOUNTS, host=socket.gethostname(), **mount._asdict(), **({"ended": True} if ended else {}))
+
+
 class Refusal(NamedTuple):
     """An answer of another process that was not what was asked for: the tree, and the sender."""
 
@@ -61,11 +77,19 @@ class _Last:
 
 
 class Observation:
-    """Of one service; one thread at a time uses it. `record` and `count` take rows and metrics (name, amount, attributes)."""
+    """Of one service; one thread at a time uses it.
 
-    def __init__(self, record: Emit = record, count: Callable[[str, float, Mapping[str, str]], None] | None = None) -> None:
-        self._record, self._count = record, count or _counted()
+    `record`, `count` and `show` take rows, metrics (name, amount, attributes), and the states of mounts.
+    """
+
+    def __init__(
+        self, record: Emit = record, count: Callable[[str, float, Mapping[str, str]], None] | None = None, show: Emit = show
+    ) -> None:
+        self._record, self._count, self._show = record, count or _counted(), show
         self._mounts: dict[str, _Last] = {}
+        # The tree that each mount shows, and how many it has shown; the rows that were reported last.
+        self._generations: dict[str, tuple[str, int]] = {}
+        self._shown: dict[str, MountState] = {}
         self._relayed: dict[str, int] = {}
 
     def seen(self, target: str) -> tuple[int, int]:
@@ -96,8 +120,20 @@ class Observation:
         last.reads, last.waited, last.faults = status.reads, status.waited, status.faults
         last.bytes_read, last.bytes_fetched, last.errors = status.bytes_read, status.bytes_fetched, status.errors
 
+    def mounted(self, target: str, source: str, tree: str, held: int, faults: int) -> None:
+        """The tree that a mount shows, bytes of it that the host has, and reads that had to wait.
+
+        It is reported each time: an observer may have come since.
+        """
+        before, number = self._generations.get(target, ("", 0))
+        self._generations[target] = (tree, number + (tree != before))
+        self._shown[target] = MountState(target, source, self._generations[target][1], "live", held, faults)
+        self._show(self._shown[target])
+
     def failed(self, target: str, reason: str) -> None:
         """The mount has no state: it has gone, or does not answer."""
+        if target in self._shown:
+            self._show(self._shown[target]._replace(state="failed"))
         last = self._mounts.setdefault(target, _Last())
         if last.failure != reason:
             last.failure = reason
@@ -127,6 +163,10 @@ class Observation:
     def forget(self, target: str) -> None:
         """The mount has ended."""
         self._mounts.pop(target, None)
+        self._generations.pop(target, None)
+        shown = self._shown.pop(target, None)
+        if shown is not None:
+            self._show(shown._replace(state="unmounted", bytes_held=0), ended=True)
 
     def _counted(self, name: str, amount: int, attributes: Mapping[str, str]) -> None:
         if amount > 0:

@@ -17,6 +17,7 @@ from typing import Any
 
 from monarch.actor import Actor, Future, Port, endpoint
 from monarch.extension import ProcId, Service, setting
+from monarch.extension.events import is_recording
 from monarch.fs._daemon.daemon_client import DaemonClient, MountRequest
 from monarch.fs._daemon.served_status import ServedStatus
 from monarch.fs._home import home_problem
@@ -57,6 +58,8 @@ class _Shown:
         # Chunks that refreshes have added since all were pinned, and the number of refreshes.
         self.added: set[bytes] = set()
         self.refreshes = 0
+        # Bytes of the tree that are on this host, and at which generation and number of bytes from elsewhere they were counted.
+        self.held, self.counted = 0, ("", -1)
 
 
 class FileService(Actor):
@@ -299,10 +302,10 @@ class FileService(Actor):
     async def _observe(self) -> None:
         """Reports while there are mounts."""
         while self._mounts:
-            await asyncio.sleep(_LOOK_SECONDS)
             for target in {shown.request.target for shown in self._mounts.values()}:
                 with suppress(OSError, ValueError):
                     await self._looked(target)
+            await asyncio.sleep(_LOOK_SECONDS)
 
     async def _looked(self, target: str) -> ServedStatus:
         """The state of a mount; what is new in it is reported."""
@@ -314,9 +317,21 @@ class FileService(Actor):
                     self._observation.failed(target, e.reason if isinstance(e, FsError) else str(e))
                 raise
             self._observation.served(target, served, self._daemon.daemon_pid)
+            shown = next((one for one in self._mounts.values() if one.request.target == target), None)
+            if shown is not None and is_recording():
+                await self._show(shown, served)
             refusals = [Refusal(tree, f"process {ProcId(peer.proc)}") for tree, peer in self._exchange.refusals()]
             self._observation.relayed(self._exchange.counters(), refusals, self._target)
             return served
+
+    async def _show(self, shown: _Shown, served: ServedStatus) -> None:
+        """Reports a mount. What the host has of it is counted anew where bytes have come since, or the tree is another one."""
+        counters = self._exchange.counters()
+        now = served.generation, counters.get("bytes_from_client", 0) + counters.get("bytes_from_hosts", 0)
+        if shown.counted != now:
+            shown.held, _ = await asyncio.to_thread(self._held, shown.table)
+            shown.counted = now
+        self._observation.mounted(shown.request.target, shown.request.source, served.generation, shown.held, served.faults)
 
     def _target(self, tree: str) -> str:
         shown = self._mounts.get(tree)
