@@ -14,7 +14,7 @@ from monarch.actor import Actor, Future, ProcMesh, endpoint, this_host
 from monarch.extension import Promise, promise
 from monarch.extension.directory_tree import blake3
 from monarch.fs._relay.exchange import Exchange, Peer
-from monarch.fs._relay.offer import Offers, Puller
+from monarch.fs._relay.offer import OFFER_SECONDS, Offers, Pulled, Puller
 from monarch.fs._relay.origin import Origin
 from monarch.fs._store.store import Store
 
@@ -204,3 +204,29 @@ def test_many_handles_of_no_use_fail_one_after_another() -> None:
     puller._beginning.clear()
     puller._begin("upstream")
     assert found == [None] * 5000 and not puller._waiting and not puller._running
+
+
+def test_offers_that_no_host_asks_for_end() -> None:
+    now = [0.0]
+    offers = Offers(8, clock=lambda: now[0])
+    first, second = IDS[:2]
+    assert offers.offer(first, CONTENTS[0]) and offers.offer(second, CONTENTS[1])
+    now[0] = OFFER_SECONDS - 1
+    assert offers.handle(first) is not None
+    now[0] = OFFER_SECONDS
+    offers.expire()
+    assert offers.handle(first) is not None and offers.handle(second) is None
+    offers.close()
+    assert offers.handle(first) is None
+
+
+def test_contents_that_came_last_are_kept_once() -> None:
+    given: list[bytes] = []
+    pulled = Pulled(2, lambda content: given.append(bytes(content)))
+    for name in (b"a", b"b", b"a", b"c"):
+        pulled.keep(name, memoryview(name * 2))
+    # The second "a" takes the place of the first, and "b" was the oldest.
+    assert given == [b"aa", b"bb"]
+    assert bytes(pulled.take(b"a") or b"") == b"aa" and pulled.take(b"a") is None
+    pulled.clear()
+    assert pulled.take(b"c") is None

@@ -214,6 +214,13 @@ class Exchange:
                 return
             event()
             self._settle()
+            if event is _nothing:
+                self._release()
+
+    def _release(self) -> None:
+        """Nothing has come for a moment: memory of contents that are not asked for is free."""
+        self._pulled_last.clear()
+        self._offers.expire()
 
     def _wait(self) -> float:
         deadlines = [at for at in (self._relay.deadline(), self._serving.deadline()) if at is not None]

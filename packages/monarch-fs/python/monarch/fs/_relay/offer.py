@@ -10,6 +10,7 @@ What cannot be offered is sent: where no path of `monarch.rdma` is allowed, or t
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Hashable
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 # Seconds that a content stays offered at most: nothing asks for it any more, or its reader has ended.
 _LEASE_SECONDS = 120.0
+# Seconds after which a content that no host asks for is offered no more: a host that waits longer for a copy asks for the content.
+OFFER_SECONDS = 60.0
 # More reads at once are no faster, and the first one ends later.
 _READS = 8
 _SPARE_BUFFERS = 16
@@ -33,10 +36,11 @@ _SPARE_BUFFERS = 16
 class Offers:
     """Offers the last `most` contents; thread safe."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._clock = most, clock
         self._lock = threading.Lock()
-        self._offered: OrderedDict[bytes, tuple[RDMABuffer, bytes]] = OrderedDict()
+        # Buffer, handle, and the time of the last request; the one that was asked for last at the end.
+        self._offered: OrderedDict[bytes, tuple[RDMABuffer, bytes, float]] = OrderedDict()
         # Why nothing can be offered.
         self._refused = False
 
@@ -47,6 +51,7 @@ class Offers:
             if found is None:
                 return None
             self._offered.move_to_end(id)
+            self._offered[id] = (*found[:2], self._clock())
             return found[1]
 
     def offer(self, id: bytes, content: bytes | memoryview) -> bytes | None:
@@ -63,11 +68,20 @@ class Offers:
             return None
         with self._lock:
             ended = [self._offered.pop(id)] if id in self._offered else []
-            self._offered[id] = buffer, packed
+            self._offered[id] = buffer, packed, self._clock()
             while len(self._offered) > self._most:
                 ended.append(self._offered.popitem(last=False)[1])
         self._end(ended)
         return packed
+
+    def expire(self) -> None:
+        """Ends what was not asked for since `OFFER_SECONDS`: a copy takes less, and memory is not held for a transfer that has ended."""
+        ended: list[tuple[RDMABuffer, bytes, float]] = []
+        until = self._clock() - OFFER_SECONDS
+        with self._lock:
+            while self._offered and next(iter(self._offered.values()))[2] <= until:
+                ended.append(self._offered.popitem(last=False)[1])
+        self._end(ended)
 
     def close(self) -> None:
         with self._lock:
@@ -75,9 +89,9 @@ class Offers:
             ended, self._offered = list(self._offered.values()), OrderedDict()
         self._end(ended)
 
-    def _end(self, ended: list[tuple[RDMABuffer, bytes]]) -> None:
+    def _end(self, ended: list[tuple[RDMABuffer, bytes, float]]) -> None:
         """Copies that run are completed."""
-        for buffer, _ in ended:
+        for buffer, _, _ in ended:
             with suppress(MonarchError, RuntimeError, OSError):
                 buffer.drop()
 
