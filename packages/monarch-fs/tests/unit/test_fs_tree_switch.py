@@ -14,7 +14,7 @@ from fs_edited_tree import Chunks, EditedTree, Kernel, answer, differences, erro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monarch.fs._daemon import tree_state
+from monarch.fs._daemon import numbering, tree_state
 from monarch.fs._daemon.mounted_tree import MountedTree
 from monarch.fs._daemon.numbering import Change
 from monarch.fs._daemon.tree_state import StateError
@@ -384,3 +384,26 @@ def test_damaged_state_names_the_file(mounted: MountedTree, tmp_path: Path, tree
             MountedTree.restore(folder, tree.chunks)
         path.write_bytes(data)
     assert MountedTree.restore(folder, tree.chunks).generation == mounted.generation
+
+
+@pytest.mark.parametrize("run", [1, 4, 512])
+def test_numbers_of_the_next_table_are_found_both_ways(run: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numbering, "_RUN", run)
+    random = Random(run)
+    tree = EditedTree(Chunks())
+    for folder in range(12):
+        tree.directory(b"d%02d" % folder)
+        for number in range(8):
+            tree.file(b"d%02d/f%d" % (folder, number), b"%d" % number)
+    mounted = MountedTree(tree.table(), tree.chunks, tmp_path / "state")
+    for step in range(60):
+        for _ in range(random.randint(1, 3)):
+            path = random.choice([b"d%02d/f%d", b"d%02d/new%d"]) % (random.randrange(12), random.randrange(8))
+            if path in tree.paths and random.random() < 0.4:
+                tree.remove(path)
+            else:
+                tree.file(path, b"%d" % step)
+        made = switch(mounted, tree).numbering
+        assert [made.index(inode) for inode in made.numbers] == list(range(len(made.numbers)))
+        shown = set(made.numbers)
+        assert all(made.index(inode) == -1 for inode in range(made.following) if inode not in shown)
