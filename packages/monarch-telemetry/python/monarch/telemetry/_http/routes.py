@@ -9,6 +9,7 @@ from monarch.telemetry._http import models
 
 Scope = Literal["none", "read", "admin"]
 JSON, TEXT, ARROW, SVG = "application/json", "text/plain", "application/vnd.apache.arrow.stream", "image/svg+xml"
+OPENMETRICS = "application/openmetrics-text"
 EVENTS, MARKDOWN = "text/event-stream", "text/markdown"
 # Bytes of a body.
 JSON_BYTES, ARROW_BYTES = 1 << 20, 64 << 20
@@ -105,7 +106,7 @@ def _admin() -> tuple[Route, ...]:
             for name in ACTIONS
         ),
         Route("events", "GET", "/v1/events", read, "Failures, and actors that were made, stop or fail, as it happens", media=(EVENTS,)),
-        Route("metrics", "GET", "/metrics", read, "The metrics of the job, for Prometheus", media=(TEXT,)),
+        Route("metrics", "GET", "/metrics", read, "The metrics of the job, for Prometheus", media=(TEXT, OPENMETRICS)),
         # After all others of one part: it matches them too.
         Route("node", "GET", "/v1/{reference}", read, "A node of the topology by its reference", models.NodePayload, seconds=_NODE),
     )
