@@ -152,6 +152,25 @@ def test_counts_of_endpoints_are_exact(events: list[tuple[int, int, int]]) -> No
     assert sum(count for _, count in buckets) == len(events)
 
 
+def test_meshes_of_the_same_name_are_one_row_of_counts() -> None:
+    stats = EndpointStats()
+    for mesh in (MESH, MESH + 1, MESH + 2):
+        one = {**message(mesh, duration=7_000 * mesh, failed=int(mesh == MESH)), "mesh": mesh}
+        stats.add({"message.handled": rows(one, {**one, "call": 0})})
+    names = {MESH: "passing", MESH + 1: "passing", MESH + 2: "other"}
+    columns = ("mesh_name", "adverb", "count", "errors", "latency_sum_us", "latency_max_us")
+    wanted = [
+        ("other", "broadcast", 1, 0, 7 * (MESH + 2), 7 * (MESH + 2)),
+        ("other", "call", 1, 0, 7 * (MESH + 2), 7 * (MESH + 2)),
+        ("passing", "broadcast", 2, 1, 7 * (2 * MESH + 1), 7 * (MESH + 1)),
+        ("passing", "call", 2, 1, 7 * (2 * MESH + 1), 7 * (MESH + 1)),
+    ]
+    assert values([stats.current(names)], *columns) == wanted
+    assert values([stats.current(names)], "latency_buckets_json")[-1] == (json.dumps([[256, 2]]),)
+    assert values([stats.closed(3 * WINDOW_US, names)], *columns) == wanted
+    assert stats.current(names).num_rows == 0
+
+
 def test_latency_at_the_caller_is_from_sending_to_the_last_answer() -> None:
     stats = EndpointStats()
     fields = {"mesh": MESH, "method": "step", "sender": 0, "parent": 0, "rank": 0, "bytes": 10}

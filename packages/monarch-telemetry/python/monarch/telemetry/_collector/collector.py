@@ -19,7 +19,7 @@ from typing import Any
 from monarch.actor import Actor, ActorError, SupervisionError, endpoint
 from monarch.extension import JobId, ProcId, Service, is_ending, member, places, seconds
 from monarch.extension.events import Observation, observe, recordings
-from monarch.telemetry._collector import process_actions
+from monarch.telemetry._collector import allocator, process_actions
 from monarch.telemetry._collector.exporting import Exporting
 from monarch.telemetry._collector.keeping import Keeping, schemas
 from monarch.telemetry._collector.live import Live
@@ -53,6 +53,7 @@ class Collector(Actor):
 
     def __init__(self, job: int) -> None:
         os.nice(_NICENESS)
+        allocator.prepare()
         me = member()
         self._job = JobId(job)
         self._keeping = Keeping(JobId(job), me.host, me.hostname, me.proc, _jobs)
@@ -76,6 +77,7 @@ class Collector(Actor):
                 if time.monotonic() - sampled >= self._sampling:
                     sampled = time.monotonic()
                     self._keeping.sample()
+                    allocator.give_back()
                 self._take_snapshot()
                 self._exporting.step()
             except Exception:
@@ -234,6 +236,7 @@ class Collector(Actor):
         """
         deadline = time.monotonic() + _BEGIN
         state = await self._on_thread(self._live.state)
+        self._keeping.ingest.know_hosts(state.get("hosts", ()))
         running = {int(proc["uid"], 16) for proc in state["procs"] if proc["state"] == "running"} - {int(member().proc)}
         while running - self._keeping.ingest.introduced() and time.monotonic() < deadline:
             await self._on_thread(lambda: observation.look(max(0.0, deadline - time.monotonic())))

@@ -7,7 +7,7 @@ process that calls; a message without a waiting caller has none.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from monarch.telemetry._arrow import pa, pc
@@ -38,6 +38,17 @@ class Sums:
     def __init__(self) -> None:
         self.count = self.errors = self.latency = self.longest = self.bytes_in = self.bytes_out = 0
         self.buckets: dict[int, int] = {}
+
+    def add(self, other: Sums) -> None:
+        """Counts what another one has counted."""
+        self.count += other.count
+        self.errors += other.errors
+        self.latency += other.latency
+        self.longest = max(self.longest, other.longest)
+        self.bytes_in += other.bytes_in
+        self.bytes_out += other.bytes_out
+        for bound, count in other.buckets.items():
+            self.buckets[bound] = self.buckets.get(bound, 0) + count
 
 
 class EndpointStats:
@@ -135,11 +146,11 @@ class EndpointStats:
     def closed(self, now_us: int, names: Mapping[int, str]) -> Any:
         """The rows of windows that ended at least a second ago, which are counted no more; None where there is none."""
         over = [key for key in self._open if key.window + WINDOW_US + 1_000_000 <= now_us]
-        return _batch([(key, self._open.pop(key)) for key in sorted(over)], names) if over else None
+        return _batch([(key, self._open.pop(key)) for key in over], names) if over else None
 
     def current(self, names: Mapping[int, str]) -> Any:
         """The rows of the windows that are open, as far as they are counted."""
-        return _batch(sorted(self._open.items(), key=lambda item: item[0]), names)
+        return _batch(self._open.items(), names)
 
 
 def _windows(rows: Rows) -> Any:
@@ -155,14 +166,18 @@ def _chunk(column: Any) -> Any:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
-def _batch(items: list[tuple[Key, Sums]], names: Mapping[int, str]) -> Any:
+def _batch(items: Iterable[tuple[Key, Sums]], names: Mapping[int, str]) -> Any:
+    """Meshes with the same name are one row, as a job that makes meshes all the time has few names."""
+    named: dict[tuple[int, str, str, str, str], Sums] = {}
+    for key, sums in items:
+        named.setdefault((key.window, key.side, names.get(key.mesh, ""), key.method, key.adverb), Sums()).add(sums)
     rows = [
         {
-            "window_us": key.window,
-            "side": key.side,
-            "mesh_name": names.get(key.mesh, ""),
-            "endpoint": key.method,
-            "adverb": key.adverb,
+            "window_us": window,
+            "side": side,
+            "mesh_name": mesh,
+            "endpoint": method,
+            "adverb": adverb,
             "count": sums.count,
             "errors": sums.errors,
             "latency_sum_us": sums.latency,
@@ -171,6 +186,6 @@ def _batch(items: list[tuple[Key, Sums]], names: Mapping[int, str]) -> Any:
             "bytes_in": sums.bytes_in,
             "bytes_out": sums.bytes_out,
         }
-        for key, sums in items
+        for (window, side, mesh, method, adverb), sums in sorted(named.items(), key=lambda item: item[0])
     ]
     return pa.RecordBatch.from_pylist(rows, schema=ENDPOINT_STATS.schema())

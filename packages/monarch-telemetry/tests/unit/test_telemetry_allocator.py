@@ -1,0 +1,46 @@
+"""The allocator of a collector: glibc's, asked to give back what is free; without glibc nothing of that happens."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Generator
+
+import pyarrow as pa
+import pytest
+
+from monarch.telemetry._collector import allocator
+
+
+@pytest.fixture
+def pool() -> Generator[None, None, None]:
+    before = pa.default_memory_pool()
+    yield
+    pa.set_memory_pool(before)
+
+
+@pytest.mark.usefixtures("pool")
+def test_columns_come_from_the_allocator_of_the_system() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    class Library:
+        def mallopt(self, *arguments: int) -> int:
+            asked.append(arguments)
+            return 1
+
+        def malloc_trim(self, *arguments: int) -> int:
+            asked.append(arguments)
+            return 1
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ctypes, "CDLL", lambda name: Library())
+        allocator.prepare()
+        allocator.give_back()
+    assert (pa.default_memory_pool().backend_name, asked) == ("system", [(-8, 2), (0,)])
+
+
+@pytest.mark.usefixtures("pool")
+def test_a_library_without_these_functions_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    allocator.prepare()
+    allocator.give_back()
+    assert pa.default_memory_pool().backend_name == "system"
