@@ -16,17 +16,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from tools import build_dashboard
-from tools.project import ROOT
-
+ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "packages" / "monarch-telemetry" / "tests"
 TIMEOUT_S = 240
 
 
 def driven(url: str, token: str) -> dict[str, Any]:
     """What one drive over all pages measured. `RuntimeError` where a check of it failed, as the numbers are worth nothing then."""
+    from tools import build_dashboard
+
     chromium = shutil.which("chromium")
     if chromium is None:
         raise RuntimeError("there is no chromium")
@@ -49,7 +50,7 @@ def driven(url: str, token: str) -> dict[str, Any]:
 def dashboard(rounds: int) -> Iterator[str]:
     """The lines of the part."""
     subprocess.run([sys.executable, "-m", "tools.build_dashboard"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-    sys.path.append(str(TESTS))
+    sys.path += [str(ROOT), str(TESTS)]
     from support.dashboard_server import serving  # pyright: ignore
 
     rounds = min(rounds, 5)
