@@ -200,13 +200,17 @@ def dashboard(port: int, addr: str | None, token_file: str | None) -> int:
     # A job that does not answer is an error now, not an empty page later.
     now_us(engine)
     client = HttpClient(found.url, token=found.token)
+
+    def metrics(accept: str) -> tuple[str, bytes]:
+        return exposition(lambda sql: engine.ask(sql).table, accept)
+
     parts = Parts(
         engine,
         SqlNodes(engine),
         RemoteActions(client),
         RemoteStacks(client),
         RemoteSettings(client),
-        metrics=lambda accept: exposition(lambda sql: engine.ask(sql).table, accept),
+        metrics=metrics,
         files=files().get,
     )
     return _serve(parts, "127.0.0.1", port)

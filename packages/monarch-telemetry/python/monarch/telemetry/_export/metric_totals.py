@@ -144,7 +144,7 @@ class Totals:
         """The series of rows of metric_totals. Those of several hosts that have the same key are one (`combined`)."""
         self = cls(most_series)
         for row in (row for batch in batches for row in batch.to_pylist()):
-            buckets = histogram(row) if row["kind"] == "histogram" else ([], [0])
+            buckets: tuple[list[float], list[int]] | None = histogram(row) if row["kind"] == "histogram" else ([], [0])
             if buckets is None or row["kind"] not in _KINDS.values():
                 self.dropped += 1
                 continue
