@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from monarch.job._files import contexts, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job._job.features import Carried
+from monarch.job._job.history import History
 from monarch.job.errors import BackendMissingError, JobError, StateFileError
 
 GROUP = "monarch.launcher"
@@ -43,6 +44,8 @@ class Saved:
         self.loaded = False
         # What the job has besides hosts, in the order in which it was added.
         self.features: list[Carried] = []
+        # What has happened to it, as far as this process knows.
+        self.history = History()
 
 
 class SavedJob(Protocol):

@@ -125,6 +125,7 @@ class JobTrait(ABC):
         end = None if timeout is None else time.monotonic() + timeout
         with audit.recorded("heal", _audit_name(job)):
             report = job._heal(timeout)
+        job._life.history.healed(job, report)
         _renew_services(job, end)
         return report
 
@@ -313,6 +314,7 @@ def _submit(job: JobTrait, client_script: str | None) -> None:
         _take_back(job)
         raise
     life.active = True
+    life.history.add(job, "submitted", detail=job._where())
 
 
 def _take_back(job: JobTrait) -> None:
@@ -383,6 +385,7 @@ def _connect(job: JobTrait) -> JobState:
     if found is not job._life.attached:
         job._life.attached = found
         audit.record("attach", target)
+        job._life.history.attached(job, found._meshes)
     path = job._life.path
     if path is not None and os.path.exists(path):
         with credentials.lock(job._life.apply_id):
@@ -450,6 +453,7 @@ def _end(asked: JobTrait, job: JobTrait) -> None:
 
     was_active, target = life.active, _audit_name(job)
     if life.active:
+        life.history.killed(job)
         # While there are hosts to stop them on; a feature that does not stop does not keep the allocation.
         for one in reversed(life.features):
             step(f"stop {one.name}", features.stop, one)
@@ -577,6 +581,7 @@ def _start_features(job: JobTrait, found: JobState) -> None:
         keeper = keeper_of(current) if apply_id else None
         control = JobControl(job, current._title, apply_id) if apply_id else None
         features.start(carried, FeatureHosts(current._title, apply_id, found._meshes, keeper, control), found)
+        current._life.history.observed()
     path = current._life.path
     if path is not None and (carried or current is not job):
         with credentials.lock(current._life.apply_id):

@@ -140,6 +140,8 @@ class Keeping:
             looked: dict[str, Any] | TelemetryError = look()
         except TelemetryError as error:
             looked = error
+        else:
+            self.ingest.know_hosts(looked.get("hosts", ()))
         own = self.store.entity("hosts", int(self._host)) or {}
         client = self.store.entity("procs", int(self._job)) or {}
         host = Host(int(self._host), self._hostname, str(own.get("address", "")), int(self._job), client.get("started_us"))

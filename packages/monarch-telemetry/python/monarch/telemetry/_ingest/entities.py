@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from monarch.telemetry._arrow import pa, pc
@@ -80,6 +80,8 @@ class Facts:
         self._delivered: dict[tuple[int, int, str], dict[str, Any]] = {}
         # Meshes of the actors that start host services.
         self.starters: set[int] = set()
+        # Names of other hosts by their number.
+        self._host_names: dict[int, str] = {}
         # Actors that have failed, by proc.
         self.failed: dict[int, int] = {}
         # Actors of each proc by their meshes, to name them when the proc ends; and the last ones that have ended.
@@ -357,10 +359,7 @@ class Facts:
         agent, host = row["proc"], row["host"]
         key = mixed(LINK, agent, host)
         before = self._store.entity("links", key)
-        if before is None:
-            none = {"rtt_us": 0, "bytes_out": 0, "bytes_in": 0, "reconnects": 0, "unacked": 0}
-            before = {"link_id": key, "from_host": self._host, "to_host": self.host_name(host), "kind": "tcp", **none}
-        new = dict(before)
+        new = dict(before) if before is not None else self._new_link(key, host)
         if row["round_trip"]:
             new["rtt_us"] = row["round_trip"] // 1000
         if kind == "link.resumed":
@@ -372,8 +371,29 @@ class Facts:
             new["bytes_in"] += row["received"]
         self._store.put("links", key, new)
 
+    def _new_link(self, key: int, host: int) -> dict[str, Any]:
+        none = {"rtt_us": 0, "bytes_out": 0, "bytes_in": 0, "reconnects": 0, "unacked": 0}
+        return {"link_id": key, "from_host": self._host, "to_host": self.host_name(host), "kind": "tcp", **none}
+
+    def know_hosts(self, hosts: Iterable[Mapping[str, Any]]) -> None:
+        """Hosts that the agent of this one has sessions with, as `host_state` has them: one made before recording began has no event."""
+        for one in hosts:
+            number = int(one["id"], 16)
+            if one.get("host"):
+                self._host_names[number] = str(one["host"])
+            key = mixed(LINK, self._host_id, number)
+            known = self._store.entity("links", key)
+            up = one["state"] == "joined"
+            if known is None:
+                error = {} if up else {"last_error": str(one["state"])}
+                self._store.put("links", key, {**self._new_link(key, number), "state": "up" if up else "down", **error})
+            elif known["to_host"] != self.host_name(number):
+                self._store.put("links", key, {"to_host": self.host_name(number)})
+
     def host_name(self, host: int) -> str:
         """The name of a host of this job; its number for one that is not known."""
+        if host in self._host_names:
+            return self._host_names[host]
         found = self._store.entity("hosts", host)
         return str(found["name"]) if found is not None else f"{host:016x}"
 

@@ -192,6 +192,11 @@ class Ingest:
         with self._writing_lock:
             self._sampling.change(most)
 
+    def know_hosts(self, hosts: Iterable[Mapping[str, Any]]) -> None:
+        """See `Facts.know_hosts`."""
+        with self._writing_lock:
+            self._guarded("links", lambda: self.facts.know_hosts(hosts))
+
     def be_quiet_about(self, procs: Iterable[int]) -> None:
         """Messages to these processes, and the ends of calls of them, have no rows."""
         with self._waiting_lock:

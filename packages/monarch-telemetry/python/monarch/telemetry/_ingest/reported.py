@@ -84,10 +84,11 @@ class Reported:
             fields["peer"] = peer
         ended = bool(fields.pop("ended", False))
         known = {"timestamp_us": event["us"], "created_us": event["us"], "host": self._host, "proc": self._places.get(proc).name}
-        names = [column.name for column in _TABLES[event["name"]].columns]
-        if fields.keys() - set(names):
+        columns = _TABLES[event["name"]].columns
+        if fields.keys() - {column.name for column in columns}:
             return None
-        return _Row(place, {**{name: known[name] for name in names if name in known and not ended}, **fields}, proc, ended)
+        filled = {one.name: known[one.name] for one in columns if one.name in known and not one.nullable and not ended}
+        return _Row(place, {**filled, **fields}, proc, ended)
 
     def _write(self, table: str, rows: list[_Row]) -> set[int]:
         """Writes rows of one table; the places of those that do not fit it."""

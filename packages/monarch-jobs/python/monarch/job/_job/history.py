@@ -1,0 +1,102 @@
+"""What happened to a job, as rows of the table `job_events`: an event with the name of the table, whose fields are its columns.
+
+Observers begin with the first `state()`, after the submission: what happened before is kept, and emitted with its own time when this
+process records. Hosts that are lost are noticed while the job has features, which is where observers come from.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from monarch.actor import HostMesh
+    from monarch.extension import Listening
+    from monarch.job._job.launcher import HealReport
+
+TABLE = "job_events"
+# Events that wait for an observer.
+_MOST = 100
+
+
+class _Named(Protocol):
+    kind: str
+
+    @property
+    def _title(self) -> str: ...
+
+
+class History:
+    """Of one job in this process. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[dict[str, Any]] = deque(maxlen=_MOST)
+        self._listening: Listening | None = None
+        self._job: _Named | None = None
+        self._meshes: Mapping[str, HostMesh] = {}
+        # Places of hosts that were reported as lost, of these meshes.
+        self._lost: set[tuple[str, int]] = set()
+
+    def add(self, job: _Named, event: str, *, host: str | None = None, detail: str | None = None) -> None:
+        """Reports an event, or keeps it until this process records."""
+        kind = job.kind or type(job).__name__
+        row: dict[str, Any] = {"timestamp_us": int(time.time() * 1e6), "job": job._title, "kind": kind, "event": event}
+        row |= {name: value for name, value in (("host", host), ("detail", detail)) if value}
+        with self._lock:
+            self._waiting.append(row)
+        self._emit()
+
+    def _emit(self) -> None:
+        from monarch.extension.events import emit, is_recording
+
+        with self._lock:
+            while self._waiting and is_recording():
+                emit(TABLE, **self._waiting.popleft())
+
+    def attached(self, job: _Named, meshes: Mapping[str, HostMesh]) -> None:
+        """The client has handles of these meshes, new ones."""
+        with self._lock:
+            self._job, self._meshes, self._lost = job, dict(meshes), set()
+        self.add(job, "attached", detail=", ".join(f"{name}: {mesh.size()}" for name, mesh in meshes.items()))
+
+    def healed(self, job: _Named, report: HealReport) -> None:
+        """Lost hosts are back, or are missing still."""
+        for event, hosts in (("restarted", report.restarted), ("replaced", report.replaced), ("missing", report.missing)):
+            for one in hosts:
+                self.add(job, event, host=one.name or f"{one.mesh}[{one.rank}]", detail=one.detail or f"{one.mesh}[{one.rank}]")
+
+    def observed(self) -> None:
+        """The job has features: reports what waits, and from now on hosts that are lost."""
+        from monarch.extension import listen
+
+        self._emit()
+        with self._lock:
+            if self._listening is None:
+                self._listening = listen(self._heard)
+
+    def _heard(self, event: object) -> None:
+        from monarch.extension import HostEnd
+
+        if not isinstance(event, HostEnd):
+            return
+        with self._lock:
+            job, meshes = self._job, self._meshes
+            found = [(name, rank, why) for name, mesh in meshes.items() for rank, why in mesh._lost_hosts().items()]
+            fresh = [one for one in found if one[:2] not in self._lost]
+            self._lost.update(one[:2] for one in fresh)
+        if job is None:
+            return
+        for name, rank, why in fresh:
+            self.add(job, "host_lost", host=f"{name}[{rank}]", detail=why)
+
+    def killed(self, job: _Named) -> None:
+        """The allocation is about to be ended, and observers with it."""
+        with self._lock:
+            listening, self._listening, self._meshes = self._listening, None, {}
+        if listening is not None:
+            listening.stop()
+        self.add(job, "killed")
