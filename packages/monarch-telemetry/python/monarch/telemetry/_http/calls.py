@@ -14,7 +14,7 @@ from monarch.telemetry._http.cursors import Cursors
 from monarch.telemetry._http.parts import Parts
 from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._http.routes import JSON
-from monarch.telemetry._sql.limits import DEFAULT, Limits
+from monarch.telemetry._sql.limits import OWN, Limits
 
 _T = TypeVar("_T")
 
@@ -56,8 +56,8 @@ class Call(NamedTuple):
         """Seconds until the request has to be answered."""
         return max(self.deadline - time.monotonic(), 0.001)
 
-    def ask(self, sql: str, *, limits: Limits = DEFAULT) -> Answer:
-        """An answer of the engine, within the time of the request."""
+    def ask(self, sql: str, *, limits: Limits = OWN) -> Answer:
+        """An answer of the engine, within the time of the request. Statements of users have `DEFAULT` limits."""
         return self.parts.engine.ask(sql, timeout=self.remaining, limits=limits)
 
     def rows(self, sql: str) -> list[dict[str, Any]]:

@@ -109,7 +109,7 @@ def _stream(answer: Answer) -> Iterator[bytes]:
 
 def dashboard(call: Call) -> Reply:
     """`POST /api/query`: all rows at once."""
-    answer = call.ask(call.body["sql"])
+    answer = call.ask(call.body["sql"], limits=DEFAULT)
     return Reply(encode({"rows": rows(answer.table, ids_as_text=True), "coverage": coverage(answer.coverage)}))
 
 

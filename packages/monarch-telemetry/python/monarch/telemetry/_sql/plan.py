@@ -175,19 +175,10 @@ def merge(plan: Plan, parts: Sequence[Sequence[Any]], *, limits: Limits = DEFAUL
 
 
 def finish(
-    plan: Plan,
-    parts: Sequence[Sequence[Any]],
-    *,
-    limits: Limits = DEFAULT,
-    deadline: float | None = None,
-    clock: Clock = time.monotonic,
-    apart: bool = True,
+    plan: Plan, parts: Sequence[Sequence[Any]], *, limits: Limits = DEFAULT, deadline: float | None = None, clock: Clock = time.monotonic
 ) -> Any:
-    """The answer at the entry node, of the parts of its hosts. `QueryLimit` beyond rows, bytes or memory.
-
-    `apart`: what may take for ever runs in a process of its own, which is ended at the deadline.
-    """
-    if apart and deadline is not None and is_heavy(plan, parts):
+    """The answer at the entry node, of the parts of its hosts. `QueryLimit` beyond rows, bytes or memory."""
+    if limits.apart and deadline is not None and is_heavy(plan, parts):
         return _apart(plan, parts, limits, deadline, clock)
     count = Count(limits.rows, limits.bytes, deadline=deadline, clock=clock)
     batches = list(stream(plan, parts, limits=limits, count=count))

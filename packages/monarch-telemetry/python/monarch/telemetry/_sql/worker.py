@@ -236,12 +236,12 @@ def _watch(done: threading.Event, most: int) -> None:
 def _answered(head: Mapping[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
     from monarch.telemetry._sql import plan as planning
 
-    limits = Limits(*head["limits"])
+    limits = Limits(*head["limits"])._replace(apart=False)
     schemas = {name: pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))) for name, text in head["schemas"].items()}
     try:
         plan = planning.Plan.from_json(head["plan"], schemas)
         parts = [wire.decode(data, len(data))]
-        table = planning.finish(plan, parts, limits=limits, deadline=time.monotonic() + head["seconds"], apart=False)
+        table = planning.finish(plan, parts, limits=limits, deadline=time.monotonic() + head["seconds"])
     except QueryError as error:
         return _fields(error), b""
     batches = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
