@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,7 @@ def dashboard(rounds: int) -> Iterator[str]:
     """The lines of the part."""
     subprocess.run([sys.executable, "-m", "tools.build_dashboard"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     sys.path += [str(ROOT), str(TESTS)]
-    from support.dashboard_server import serving  # pyright: ignore
-
+    serving: Any = import_module("support.dashboard_server").serving
     rounds = min(rounds, 5)
     with serving() as served:
         found = [driven(served.url, served.tokens.admin) for _ in range(rounds)]

@@ -34,7 +34,8 @@ def start(collectors: int) -> tuple[Any, list[str]]:
     """The root, and the folders that have to be removed."""
     job = f"bench_{uuid.uuid4().hex[:8]}"
     names = [f"{job}_{number}" for number in range(collectors)]
-    root = context().actor_instance.proc_mesh.spawn("root", Root, job, 0)
+    procs: Any = context().actor_instance.proc_mesh
+    root = procs.spawn("root", Root, job, 0)
     assert root.activate.call_one().get()
     assert root.more.call_one(this_host(), names).get() == collectors
     return root, [telemetry_socket_dir(name) for name in (job, *names)]

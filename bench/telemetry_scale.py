@@ -238,7 +238,7 @@ def scale(rounds: int, hosts: int = HOSTS, group: int | None = None, file: str |
     from monarch.telemetry._sql.limits import DEFAULT
 
     group = group or GROUP
-    costs = {**MEASURED, **(json.loads(Path(file).read_text()) if file else {})}
+    costs: dict[str, float] = {**MEASURED, **(json.loads(Path(file).read_text()) if file else {})}
     cost = calls(plan.make(SQL, schemas()).to_json(), tuple(DEFAULT), group)
     rows = batches()
     question(costs, cost, rows, 4 * group, group, 0)  # the first one loads what is loaded on first use

@@ -94,11 +94,15 @@ class Sample(NamedTuple):
     descriptors: int
 
 
+def _ignored(_: object) -> None:
+    pass
+
+
 class Job:
     """The job, what it does, and its processes by name."""
 
     def __init__(self) -> None:
-        monarch.actor.unhandled_fault_hook = lambda failure: None  # the deaths below are meant
+        monarch.actor.unhandled_fault_hook = _ignored  # the deaths below are meant
         self._job = ProcessJob({"hosts": 1})
         remote = self._job.state(None).hosts
         self._running = telemetry.start(

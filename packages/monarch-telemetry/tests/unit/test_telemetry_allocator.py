@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
-import pyarrow as pa
 import pytest
 
+from monarch.telemetry._arrow import pa
 from monarch.telemetry._collector import allocator
+
+
+def _gives(library: object) -> Callable[[None], object]:
+    def load(_: None) -> object:
+        return library
+
+    return load
 
 
 @pytest.fixture
@@ -32,7 +39,7 @@ def test_columns_come_from_the_allocator_of_the_system() -> None:
             return 1
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ctypes, "CDLL", lambda name: Library())
+        patch.setattr(ctypes, "CDLL", _gives(Library()))
         allocator.prepare()
         allocator.give_back()
     assert (pa.default_memory_pool().backend_name, asked) == ("system", [(-8, 2), (0,)])
@@ -40,7 +47,7 @@ def test_columns_come_from_the_allocator_of_the_system() -> None:
 
 @pytest.mark.usefixtures("pool")
 def test_a_library_without_these_functions_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    monkeypatch.setattr(ctypes, "CDLL", _gives(object()))
     allocator.prepare()
     allocator.give_back()
     assert pa.default_memory_pool().backend_name == "system"
