@@ -279,6 +279,40 @@ except ActorError as error:
     ]
 
 
+def test_terminal_ui_and_agents_act_on_a_real_job():
+    assert shown(
+        JOB,
+        """
+from monarch.telemetry._agents.remote_actions import RemoteActions
+from monarch.telemetry._tui.api import Api
+api, agents = Api(client), RemoteActions(client)
+procs = state.trainers.spawn_procs(name="procs")
+worker = procs.spawn("worker", Worker)
+worker.step.call(1).get()
+sql = "SELECT a.id, p.proc_id FROM actors a JOIN meshes m ON m.id = a.mesh_id JOIN procs p ON p.mesh_id = m.parent_mesh_id"
+actor, proc = until(engine, sql + " WHERE m.given_name = 'worker' AND a.rank = 0 AND p.rank = 0")[0]
+entries = {one["name"]: one for one in api.config(reference(proc))}
+print("=", entries["stop_grace_period"]["source"])
+print("=", agents.act("set_log_level", str(proc), {"level": "ERROR"}).done, agents.act("set_log_level", "*", {"level": "INFO"}).done)
+print("=", api.act("heal_job", api.root()["identity"], {}))
+mesh = api.mesh_of(str(actor))
+print("=", mesh, api.act("stop_mesh", mesh, {}).done)
+print("=", agents.act("kill_proc", str(proc), {}).done)
+done = api.act("kill_job", api.root()["identity"], {})
+while job.active:  # polls: another thread kills it
+    continue
+print("=", done.done)
+""",
+    ) == [
+        "default",
+        "True True",
+        "Done(done=True, detail='hosts restarted: 0, replaced: 0, missing: 0')",
+        "<root>.<__main__.Worker worker> True",
+        "True",
+        "True",
+    ]
+
+
 def test_without_a_job_the_command_is_named():
     assert shown(
         SERVED,
