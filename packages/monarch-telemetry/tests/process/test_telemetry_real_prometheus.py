@@ -136,11 +136,10 @@ def server(folder: Path, job: Job) -> Iterator[Prometheus]:
 @pytest.fixture(scope="module")
 def counted(server: Prometheus, job: Job) -> dict[str, float]:
     """What Prometheus gives for the queries of `COUNTED`, once that is right."""
-
-    def look() -> dict[str, float]:
-        return {text: next(iter(server.query(text).values()), 0) for text in COUNTED}
-
-    return eventually("all series of the job", look, COUNTED.__eq__, seconds=90)
+    found: dict[str, float] = {}
+    for text, wanted in COUNTED.items():
+        found[text] = eventually(text, lambda text=text: next(iter(server.query(text).values()), 0), wanted.__eq__, seconds=90)
+    return found
 
 
 def compared(samples: dict[frozenset[tuple[str, str]], float], kinds: tuple[str, ...]) -> dict[frozenset[tuple[str, str]], float]:
