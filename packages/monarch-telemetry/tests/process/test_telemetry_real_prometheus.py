@@ -9,6 +9,8 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
+from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,10 +138,11 @@ def server(folder: Path, job: Job) -> Iterator[Prometheus]:
 @pytest.fixture(scope="module")
 def counted(server: Prometheus, job: Job) -> dict[str, float]:
     """What Prometheus gives for the queries of `COUNTED`, once that is right."""
-    found: dict[str, float] = {}
-    for text, wanted in COUNTED.items():
-        found[text] = eventually(text, lambda text=text: next(iter(server.query(text).values()), 0), wanted.__eq__, seconds=90)
-    return found
+
+    def value(text: str) -> float:
+        return next(iter(server.query(text).values()), 0)
+
+    return {text: eventually(text, partial(value, text), partial(eq, wanted), seconds=90) for text, wanted in COUNTED.items()}
 
 
 def compared(samples: dict[frozenset[tuple[str, str]], float], kinds: tuple[str, ...]) -> dict[frozenset[tuple[str, str]], float]:
