@@ -80,7 +80,7 @@ def sharer(observer: Observer) -> Iterator[Any]:
     procs = this_host().spawn_procs(name="sharers")
     made = procs.spawn("sharer", Sharer)
     # Recording begins with a request to the process, and with the next look of this one.
-    while not (made.is_recording.call_one().get() and events.is_recording()):
+    while not (made.is_recording.call_one().get() and events.is_recording()):  # polls: no event
         continue
     yield made
     procs.stop().get()

@@ -160,7 +160,7 @@ except monarch.actor.SupervisionError as error:
     print("=", "stopped by an action" in str(error))
 print("=", post(client, "stop_mesh", "hosts").partition(" which")[0])
 audit = "SELECT action, target, outcome FROM audit WHERE action LIKE '%actions%' ORDER BY timestamp_us"
-while len(found := rows(engine, audit)) < 6:
+while len(found := rows(engine, audit)) < 6:  # polls: rows are written after the answer
     continue
 print("=", found[0][1:], found[3], found[4][1:], {one[0] for one in found})
 """.replace("found[3]", "(found[3][0], found[3][2])"),
@@ -246,7 +246,7 @@ SQL = "SELECT count(*) FROM hosts WHERE name <> 'password=hunter2hunter2'"
 for how in (lambda: client.post("/v1/query", {"sql": SQL}, 20.0), lambda: engine.query(SQL)):
     os.kill(host.pid, signal.SIGSTOP)
     asking, answers = ask(how)
-    while not (found := queries()):
+    while not (found := queries()):  # polls: another thread asks
         continue
     print("=", found[0]["sql"].endswith("password=***'"), post(client, "cancel_query", found[0]["query"])[0])
     asking.join()

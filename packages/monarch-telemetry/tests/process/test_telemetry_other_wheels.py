@@ -17,7 +17,7 @@ def rows(sql):
 
 def until(sql, wanted):
     # What another process records is there soon, and a test that waits for what never comes is ended by its time limit.
-    while (found := rows(sql)) != wanted:
+    while (found := rows(sql)) != wanted:  # polls: rows come with a look
         continue
     return found
 """
