@@ -28,7 +28,7 @@ class Actions(Protocol):
 
 _MESH = "the name of the mesh"
 _PROC = "the number of the proc (procs.proc_id)"
-_JOB = "the name of the job"
+_JOB = "the name of the job (job_events.job)"
 _REASON = Parameter("reason", "string", "why, for those who look at the job later", required=False)
 
 
