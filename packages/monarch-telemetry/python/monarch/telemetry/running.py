@@ -107,7 +107,13 @@ def start(
         from monarch.telemetry._serving import serving
 
         port = options.dashboard_port if options.include_dashboard else None
-        served = serving.start(asking, admin_addr, job=job, control=control, dashboard_port=port)
+        try:
+            served = serving.start(asking, admin_addr, job=job, control=control, dashboard_port=port)
+        except BaseException:
+            # Collectors that no telemetry of this process asks would observe for ever.
+            if _current is None:
+                asking.rest(timeout=10.0)
+            raise
     found = Telemetry(asking, served)
     with _lock:
         _current = found
