@@ -98,7 +98,8 @@ print("=", rows("SELECT kind, state, count(*), count(DISTINCT link_id) FROM link
 print("=", rows("SELECT count(*) FROM links l JOIN hosts h ON h.name = l.to_host JOIN hosts f ON f.name = l.from_host")[0][0] > 0)
 victim = state.trainers.slice(hosts=1).spawn_procs(name="look").spawn("host", Host).agent.call_one().get()
 os.kill(victim, signal.SIGKILL)
-print("=", until("SELECT host FROM job_events WHERE event = 'host_lost'", [("trainers[1]",)]))
+lost = "SELECT detail LIKE 'trainers[1]: %' FROM job_events WHERE event = 'host_lost' AND host IN (SELECT name FROM hosts)"
+print("=", until(lost, [(True,)]))
 print("=", until("SELECT state, count(*), count(last_error) FROM links GROUP BY state ORDER BY state", [("down", 1, 1), ("up", 1, 0)]))
 job.heal()
 print("=", until("SELECT event, detail FROM job_events WHERE event IN ('restarted', 'replaced')", [("replaced", "trainers[1]")]))
@@ -107,7 +108,7 @@ job.kill()
         "True",
         "[('tcp', 'up', 2, 2)]",
         "True",
-        "[('trainers[1]',)]",
+        "[(True,)]",
         "[('down', 1, 1), ('up', 1, 0)]",
         "[('replaced', 'trainers[1]')]",
     ]

@@ -87,8 +87,7 @@ class Observation:
     ) -> None:
         self._record, self._count, self._show = record, count or _counted(), show
         self._mounts: dict[str, _Last] = {}
-        # The tree that each mount shows, and how many it has shown; the rows that were reported last.
-        self._generations: dict[str, tuple[str, int]] = {}
+        # The rows that were reported last.
         self._shown: dict[str, MountState] = {}
         self._relayed: dict[str, int] = {}
 
@@ -120,14 +119,9 @@ class Observation:
         last.reads, last.waited, last.faults = status.reads, status.waited, status.faults
         last.bytes_read, last.bytes_fetched, last.errors = status.bytes_read, status.bytes_fetched, status.errors
 
-    def mounted(self, target: str, source: str, tree: str, held: int, faults: int) -> None:
-        """The tree that a mount shows, bytes of it that the host has, and reads that had to wait.
-
-        It is reported each time: an observer may have come since.
-        """
-        before, number = self._generations.get(target, ("", 0))
-        self._generations[target] = (tree, number + (tree != before))
-        self._shown[target] = MountState(target, source, self._generations[target][1], "live", held, faults)
+    def mounted(self, target: str, source: str, generation: int, held: int, faults: int) -> None:
+        """What a mount shows. It is reported each time: an observer may have come since."""
+        self._shown[target] = MountState(target, source, generation, "live", held, faults)
         self._show(self._shown[target])
 
     def failed(self, target: str, reason: str) -> None:
@@ -163,7 +157,6 @@ class Observation:
     def forget(self, target: str) -> None:
         """The mount has ended."""
         self._mounts.pop(target, None)
-        self._generations.pop(target, None)
         shown = self._shown.pop(target, None)
         if shown is not None:
             self._show(shown._replace(state="unmounted", bytes_held=0), ended=True)

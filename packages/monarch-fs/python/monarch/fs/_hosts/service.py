@@ -331,7 +331,8 @@ class FileService(Actor):
         if shown.counted != now:
             shown.held, _ = await asyncio.to_thread(self._held, shown.table)
             shown.counted = now
-        self._observation.mounted(shown.request.target, shown.request.source, served.generation, shown.held, served.faults)
+        # All hosts count the same switches, however often each of them looks.
+        self._observation.mounted(shown.request.target, shown.request.source, shown.refreshes + 1, shown.held, served.faults)
 
     def _target(self, tree: str) -> str:
         shown = self._mounts.get(tree)

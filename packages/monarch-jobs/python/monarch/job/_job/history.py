@@ -91,7 +91,7 @@ class History:
         if job is None:
             return
         for name, rank, why in fresh:
-            self.add(job, "host_lost", host=f"{name}[{rank}]", detail=why)
+            self.add(job, "host_lost", host=event.hostname, detail=f"{name}[{rank}]: {why}")
 
     def killed(self, job: _Named) -> None:
         """The allocation is about to be ended, and observers with it."""
