@@ -28,14 +28,15 @@ class Worker(Actor):
 def fill():
     with open(disk / "rest", "ab", buffering=0) as file:
         try:
-            while file.write(b"x" * 512):
-                pass
+            for _ in range(1 << 20):
+                file.write(b"x" * 512)
         except OSError as error:
             print("=", error.strerror)
 
 def steps(wanted):
     print("=", worker.step.call_one().get())
-    while telemetry.query("SELECT count(*) AS n FROM messages WHERE endpoint = 'step'").to_pylist() != [{"n": wanted}]:
+    count = "SELECT count(*) AS n FROM messages WHERE endpoint = 'step'"
+    while telemetry.query(count).to_pylist() != [{"n": wanted}]:  # polls: rows come with a look
         continue
 
 worker = this_host().spawn_procs(name="workers").spawn("worker", Worker)

@@ -45,7 +45,7 @@ def workers() -> list[int]:
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text().split():
-            if b"monarch.telemetry._sql.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"monarch.telemetry._sql.worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(int(pid))
     return found
 
@@ -155,7 +155,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 import threading
 from test_telemetry_heavy_queries import PRODUCT, asked, workers
 threading.Thread(target=asked, args=(PRODUCT,), daemon=True).start()
-while not (found := workers()):
+while not (found := workers()):  # polls: the process is made by another thread
     pass
 print(found[0], flush=True)
 threading.Event().wait()

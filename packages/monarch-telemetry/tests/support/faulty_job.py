@@ -110,7 +110,7 @@ async def main(answers: int) -> None:
         await away.initialized
         (pid,) = rows("SELECT pid FROM live_procs('away')")[0]
         os.kill(agent_of(pid), signal.SIGKILL)
-        while not rows("SELECT 1 FROM hosts WHERE state = 'lost'"):
+        while not rows("SELECT 1 FROM hosts WHERE state = 'lost'"):  # polls: rows come with a look
             continue
         os.write(answers, json.dumps({"url": running.url}).encode() + b"\n")
         closed = threading.Event()

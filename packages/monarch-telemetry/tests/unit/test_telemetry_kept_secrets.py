@@ -12,7 +12,7 @@ from monarch.telemetry._store.store import Store
 from monarch.telemetry._tables.facts import FAILURES, LOGS
 
 PW = "hun" + "ter2-x9"
-ENVIRON = {"HUB_TOKEN": PW, "MULTI_SECRET": "first line\nsecond (line) é", "HOME": "/home/worker", "SHORT_TOKEN": "abc"}
+ENVIRON = {"HUB_TOKEN": PW, "MULTI_SECRET": "first line\nsecond (line) é", "PLACE": "in the cellar", "SHORT_TOKEN": "abc"}
 TOKEN = "aB3_" * 11
 
 
@@ -30,7 +30,7 @@ def batch(table: Any, *rows: dict[str, Any]) -> Any:
         (f"api_key={PW[::-1]}abc", "api_key=***"),
         ("at http://127.0.0.1:8265/#" + TOKEN, "at http://127.0.0.1:8265/#***"),
         ("step 12 tokens/s: 81234 max_tokens=4096", "step 12 tokens/s: 81234 max_tokens=4096"),
-        ("abc in /home/worker", "abc in /home/worker"),
+        ("abc is in the cellar", "abc is in the cellar"),
         ("see http://example.com/#installation", "see http://example.com/#installation"),
     ],
 )

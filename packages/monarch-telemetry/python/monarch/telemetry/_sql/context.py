@@ -18,8 +18,15 @@ from monarch.telemetry._sql.limits import DEFAULT, Limits
 # The library logs each step of a plan: hundreds of lines a query, which would be rows of `logs` where a program logs at the level DEBUG.
 # A level that the program has set holds.
 _LOGGERS = (
-    *("datafusion", "datafusion_catalog", "datafusion_common", "datafusion_common_runtime", "datafusion_datasource", "datafusion_execution"),
-    *("datafusion_expr", "datafusion_functions", "datafusion_functions_aggregate", "datafusion_functions_nested", "datafusion_optimizer"),
+    *("datafusion", "datafusion_catalog", "datafusion_common", "datafusion_common_runtime", "datafusion_datasource"),
+    *(
+        "datafusion_execution",
+        "datafusion_expr",
+        "datafusion_functions",
+        "datafusion_functions_aggregate",
+        "datafusion_functions_nested",
+        "datafusion_optimizer",
+    ),
     *("datafusion_functions_window", "datafusion_physical_expr", "datafusion_physical_optimizer", "datafusion_physical_plan"),
     *("datafusion_proto", "datafusion_python", "datafusion_session", "datafusion_sql", "sqlparser"),
 )

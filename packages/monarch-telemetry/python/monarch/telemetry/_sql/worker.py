@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import json
 import os
-import queue
 import struct
 import subprocess
 import sys
@@ -20,22 +19,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
-from monarch.telemetry._arrow import pa
 from monarch.telemetry._sql import wire
 from monarch.telemetry._sql.limits import Limits
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryTimeout
 
-# Workers that wait for the next plan, and for how many seconds.
-_IDLE, _IDLE_SECONDS = 2, 60.0
+# Workers that wait for the next plan.
+_IDLE = 2
 # Memory in use: a plan has some times its limit, as the library does not count batches on their way, and the answer stands there twice.
-# It is looked at so often, in seconds; limits of the kernel count what allocators reserve.
-_TIMES, _BASE, _LOOK = 3, 256 << 20, 0.05
-_OUT_OF_MEMORY = 3
-_NICENESS = 10
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_TIMES, _BASE = 3, 256 << 20
+# How often time and memory are looked at, seconds.
+LOOK = 0.05
+# The exit code of a worker that has used up its memory.
+OUT_OF_MEMORY = 3
 _SIZE = struct.Struct("<QQ")
 _HINT = "ask for less: a WHERE on time, fewer columns, or a join on more columns"
-_COMMAND = ("-P", "-m", "monarch.telemetry._sql.worker")
+_COMMAND = ("-P", "-m", "monarch.telemetry._sql.worker_process")
 
 
 class Work(NamedTuple):
@@ -73,15 +71,15 @@ class _Worker:
         done = threading.Event()
 
         def watch() -> None:
-            while not done.wait(_LOOK):
+            while not done.wait(LOOK):
                 if is_over():
                     self._process.kill()
                     return
 
         threading.Thread(target=watch, name="monarch-query-limit", daemon=True).start()
         try:
-            _send(given, head, data)
-            answer = _receive(taken)
+            send(given, head, data)
+            answer = receive(taken)
         except OSError:
             answer = None
         finally:
@@ -124,8 +122,8 @@ class Workers:
                 self._drop(worker)
                 if clock() >= deadline:
                     raise QueryTimeout("the time of the query is over", stage="execution", hint=_HINT) from None
-                if end.code == _OUT_OF_MEMORY:
-                    raise QueryLimit("memory bytes", limits.memory, _most(limits), hint=_HINT) from None
+                if end.code == OUT_OF_MEMORY:
+                    raise QueryLimit("memory bytes", limits.memory, most(limits), hint=_HINT) from None
                 if is_new or end.code != 0:
                     raise QueryError(f"the process of the query has ended with exit code {end.code}", hint=_HINT) from None
                 # It had waited for too long.
@@ -193,14 +191,13 @@ def _error(answer: Mapping[str, Any]) -> QueryError:
     return QueryError(text, hint=hint)
 
 
-def _fields(error: QueryError) -> dict[str, Any]:
-    text, _, hint = str(error).partition("\nhint: ")
-    found: dict[str, Any] = {"error": type(error).__name__, "text": text, "hint": hint or None}
-    names = ("limit", "value", "reached") if isinstance(error, QueryLimit) else ("stage",) if isinstance(error, QueryTimeout) else ()
-    return found | {name: getattr(error, name) for name in names}
+def most(limits: Limits) -> int:
+    """Bytes of memory that a worker may use."""
+    return _BASE + _TIMES * limits.memory
 
 
-def _send(pipe: IO[bytes], head: dict[str, Any], data: bytes) -> None:
+def send(pipe: IO[bytes], head: dict[str, Any], data: bytes) -> None:
+    """Writes a head and data to the other end."""
     text = json.dumps(head).encode()
     pipe.write(_SIZE.pack(len(text), len(data)))
     pipe.write(text)
@@ -208,68 +205,11 @@ def _send(pipe: IO[bytes], head: dict[str, Any], data: bytes) -> None:
     pipe.flush()
 
 
-def _receive(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
-    """None at the end of the pipe."""
+def receive(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
+    """What the other end has sent; None at the end of the pipe."""
     sizes = pipe.read(_SIZE.size)
     if len(sizes) < _SIZE.size:
         return None
     head, data = _SIZE.unpack(sizes)
     text, came = pipe.read(head), pipe.read(data)
     return (json.loads(text), came) if len(text) == head and len(came) == data else None
-
-
-# The process
-
-
-def _most(limits: Limits) -> int:
-    return _BASE + _TIMES * limits.memory
-
-
-def _watch(done: threading.Event, most: int) -> None:
-    """Ends this process where it uses more memory, in bytes."""
-    while not done.wait(_LOOK):
-        with open("/proc/self/statm", encoding="ascii") as file:
-            if int(file.read().split()[1]) * _PAGE > most:
-                os._exit(_OUT_OF_MEMORY)
-
-
-def _answered(head: Mapping[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-    from monarch.telemetry._sql import plan as planning
-
-    limits = Limits(*head["limits"])._replace(apart=False)
-    schemas = {name: pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))) for name, text in head["schemas"].items()}
-    try:
-        plan = planning.Plan.from_json(head["plan"], schemas)
-        parts = [wire.decode(data, len(data))]
-        table = planning.finish(plan, parts, limits=limits, deadline=time.monotonic() + head["seconds"])
-    except QueryError as error:
-        return _fields(error), b""
-    batches = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-    return {}, wire.encode([wire.marked(batch, "answer") for batch in batches])
-
-
-def main() -> None:
-    """Answers what comes on stdin until it is closed, which also ends work in progress."""
-    os.nice(_NICENESS)
-    came: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
-
-    def read() -> None:
-        while (one := _receive(sys.stdin.buffer)) is not None:
-            came.put(one)
-        os._exit(0)
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        try:
-            head, data = came.get(timeout=_IDLE_SECONDS)
-        except queue.Empty:
-            os._exit(0)
-        done = threading.Event()
-        threading.Thread(target=_watch, args=(done, _most(Limits(*head["limits"]))), daemon=True).start()
-        answer = _answered(head, data)
-        done.set()
-        _send(sys.stdout.buffer, *answer)
-
-
-if __name__ == "__main__":
-    main()
