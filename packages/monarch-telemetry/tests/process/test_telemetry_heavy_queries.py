@@ -74,6 +74,7 @@ def none_left() -> Generator[None]:
     "sql",
     [
         PRODUCT,
+        f"EXPLAIN ANALYZE {PRODUCT}",
         "SELECT count(*) FROM t a JOIN t b ON a.x <> b.x JOIN t c ON a.x + b.x < c.x + 7",
         "SELECT a.x FROM t a, t b, t c ORDER BY a.x * b.x + c.x LIMIT 3",
         "SELECT count(*) FROM t a, t b WHERE a.x = (SELECT max(d.x + e.x + f.x) FROM t d, t e, t f)",

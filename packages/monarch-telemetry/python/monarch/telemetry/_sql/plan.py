@@ -33,6 +33,7 @@ Clock = Callable[[], float]
 _SCAN = re.compile(r"TableScan: (\S+?)(?: |$)(?:projection=\[([^\]]*)\])?", re.MULTILINE)
 # Words of statements whose work may be a product of rows; a comma may stand between two tables.
 _MULTIPLIES = re.compile(r"\b(?:JOIN|OVER|IN|EXISTS|ANY|ALL)\b|\(\s*SELECT\b|,", re.IGNORECASE)
+_WINDOW = re.compile(r"\bOVER\b", re.IGNORECASE)
 # Rows or pairs of rows: some tenths of a second.
 _HEAVY = 1 << 28
 _VOLATILE = re.compile(r"\b(?:random|rand|uuid)\(", re.IGNORECASE)
@@ -187,17 +188,21 @@ def finish(
 
 def is_heavy(plan: Plan, parts: Sequence[Sequence[Any]]) -> bool:
     """Whether the work may be out of proportion to the rows that came, and so many that this takes for ever: joins and windows."""
-    if plan.kind != "select" or not _MULTIPLIES.search(plan.sql):
+    if plan.kind not in {"select", "analyze"} or not _MULTIPLIES.search(plan.sql):
         return False
     counts: dict[str, int] = {}
     for batch in (batch for each in parts for batch in each):
-        mark = (batch.schema.metadata or {}).get(STREAM, b"").decode()
+        marks: dict[bytes, bytes] = batch.schema.metadata or {}
+        mark = marks.get(STREAM, b"").decode()
         counts[mark] = counts.get(mark, 0) + batch.num_rows
+    if plan.way in {"states", "rows"} and (sum(counts.values()) ** 2 <= _HEAVY or not _WINDOW.search(plan.sql)):
+        # Without joins, and what is planned once is not planned again.
+        return False
     stated = gate.statement(plan.sql, _none(plan.schemas))
     text = str(stated.frame.logical_plan().display_indent())
     calls = sum(count for name, count in counts.items() if functions.is_call(name))
     if plan.way in {"states", "rows"}:
-        return "WindowAggr: " in text and sum(counts.values()) ** 2 > _HEAVY
+        return "WindowAggr: " in text
     # Rows of each place where a table stands; what stands in the statement itself has no more than the statement has room for.
     sizes = [counts.get(name, calls) for name, _ in _SCAN.findall(text)] + [len(plan.sql) // 3] * text.count("Values: ")
     if "WindowAggr: " in text:
