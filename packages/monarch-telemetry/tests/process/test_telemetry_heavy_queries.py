@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import select
@@ -44,9 +45,11 @@ def workers() -> list[int]:
     """The workers of this process that run or wait."""
     found: list[int] = []
     for task in Path("/proc/self/task").iterdir():
-        for pid in (task / "children").read_text().split():
-            if b"monarch.telemetry._sql.worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(int(pid))
+        # A thread may end meanwhile, and so may a process.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for pid in (task / "children").read_text().split():
+                if b"monarch.telemetry._sql.worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    found.append(int(pid))
     return found
 
 

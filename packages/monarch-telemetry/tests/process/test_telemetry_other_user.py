@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import http.client
 import json
@@ -43,14 +44,25 @@ def tree(pid: int) -> set[int]:
     """The process and its descendants."""
     found = {pid}
     for path in glob.glob(f"/proc/{pid}/task/*/children"):
-        for child in Path(path).read_text().split():
-            found |= tree(int(child))
+        # A thread may end meanwhile.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for child in Path(path).read_text().split():
+                found |= tree(int(child))
+    return found
+
+
+def descriptors(pids: set[int]) -> list[tuple[str, str]]:
+    """The files that these processes have open: the path of the descriptor, and what it is."""
+    found: list[tuple[str, str]] = []
+    for path in (path for pid in pids for path in glob.glob(f"/proc/{pid}/fd/*")):
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            found.append((path, os.readlink(path)))
     return found
 
 
 def sockets(pids: set[int]) -> list[str]:
     """The addresses of the Unix sockets that these processes listen at; abstract ones begin with @."""
-    own = {os.readlink(path).removeprefix("socket:[").removesuffix("]") for pid in pids for path in glob.glob(f"/proc/{pid}/fd/*")}
+    own = {name.removeprefix("socket:[").removesuffix("]") for _, name in descriptors(pids)}
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     return [line[7] for line in lines if len(line) > 7 and line[3] == "00010000" and line[6] in own]
 
@@ -128,9 +140,7 @@ def test_another_user_reaches_nothing_of_a_job(tmp_path: Path) -> None:
             found = json.loads(line)
             pids = tree(job.pid) | {found["collector"]}
             names = sockets(pids)
-            rings = [
-                path for pid in pids for path in glob.glob(f"/proc/{pid}/fd/*") if os.readlink(path).startswith("/memfd:monarch-events")
-            ]
+            rings = [path for path, name in descriptors(pids) if name.startswith("/memfd:monarch-events")]
             (tokens,) = glob.glob(str(home / "jobs" / "*" / "telemetry.json"))
             assert names and rings
             assert opened(tokens) == "opened" and opened(rings[0]) == "opened"
