@@ -9,6 +9,7 @@ import telemetry_program
 pytestmark = pytest.mark.timeout(100)
 PROGRAM = """
 import asyncio, json, os, signal, sys
+from pathlib import Path
 import monarch.actor
 import monarch.telemetry as telemetry
 from monarch.actor import Actor, endpoint
@@ -49,6 +50,12 @@ def until_marked(engine, number):
         if sum(batch.num_rows for batch in found) >= number:
             return found
 
+def stop(pid):
+    os.kill(pid, signal.SIGSTOP)
+    # A thread of it has to run to take the signal, which others may precede on a busy machine.
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":  # polls: the kernel reports it to the parent only
+        continue
+
 def agent_of(pid):
     for _ in range(2):
         with open(f"/proc/{pid}/stat") as file:
@@ -79,7 +86,7 @@ async def main():
             rows[name] = until_marked(singles[name], 5 + n)
         check("all", engine, rows)
         stopped = engine.hosts[1].pid
-        os.kill(stopped, signal.SIGSTOP)
+        stop(stopped)
         left = {name: rows[name] for name in ("hosts[0]", "hosts[2]")}
         check("stopped", engine, left, timeout=1.2)
         os.kill(stopped, signal.SIGCONT)

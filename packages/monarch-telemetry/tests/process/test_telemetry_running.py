@@ -6,6 +6,7 @@ import telemetry_program
 
 PROGRAM = """
 import asyncio, json, logging, os, signal, sys
+from pathlib import Path
 import monarch.actor
 import monarch.telemetry as telemetry
 from monarch.actor import Actor, ActorError, SupervisionError, endpoint, get_meter, span, this_host
@@ -35,6 +36,12 @@ class Worker(Actor):
     @endpoint
     def pid(self) -> int:
         return os.getpid()
+
+def stop(pid):
+    os.kill(pid, signal.SIGSTOP)
+    # A thread of it has to run to take the signal, which others may precede on a busy machine.
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":  # polls: the kernel reports it to the parent only
+        continue
 
 def rows(sql, running=None):
     table = telemetry.query(sql) if running is None else running.engine.query(sql)
@@ -227,7 +234,7 @@ async def main():
         coverage = json.loads(telemetry.query("SELECT 1 FROM hosts").schema.metadata[b"coverage"])
         print("=", coverage["hosts_asked"], coverage["hosts_answered"], coverage["missing"])
         stopped = running.asking.hosts[1]
-        os.kill(stopped.pid, signal.SIGSTOP)
+        stop(stopped.pid)
         answer = running.asking.ask("SELECT count(*) FROM messages WHERE endpoint = 'step'", timeout=1.0)
         print("=", answer.table.to_pylist()[0]["count(*)"], answer.coverage.missing)
         try:
@@ -278,7 +285,7 @@ async def main():
         # A leader, then a member.
         for number in (0, 3):
             stopped = engine.hosts[number]
-            os.kill(stopped.pid, signal.SIGSTOP)
+            stop(stopped.pid)
             answer = engine.ask(sql, timeout=4.0)
             missing = [(one.host == stopped.name, one.reason) for one in answer.coverage.missing]
             print("=", answer.table.to_pylist()[0]["n"], answer.coverage.hosts_answered, missing)

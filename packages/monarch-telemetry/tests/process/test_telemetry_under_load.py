@@ -29,6 +29,12 @@ class Worker(Actor):
     def total(self) -> int:
         return self.sum
 
+def stop(pid):
+    os.kill(pid, signal.SIGSTOP)
+    # A thread of it has to run to take the signal, which others may precede on a busy machine.
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":  # polls: the kernel reports it to the parent only
+        continue
+
 def rows(sql, timeout=None):
     return [tuple(row.values()) for row in telemetry.query(sql, timeout=timeout).to_pylist()]
 
@@ -119,7 +125,7 @@ worker.add.call_one(1).get()
 until("SELECT count(*) FROM messages WHERE endpoint = 'add'", lambda n: n == 1)
 dropped = "SELECT dropped FROM telemetry_status WHERE table_name = '(rings)'"
 print("=", rows(dropped))
-os.kill(collector(), signal.SIGSTOP)
+stop(collector())
 calls = 30_000
 for _ in range(calls - 1):
     worker.add.broadcast(1)
