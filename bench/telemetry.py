@@ -28,6 +28,7 @@ import monarch.telemetry as telemetry
 from monarch.actor import Actor, endpoint, this_host
 
 CALLS, CASTS, SPAWNS, PROCS = 2000, 500, 50, 8
+SETTLE_S = 1.0
 HOSTS, ROWS = 64, 100_000
 
 
@@ -53,22 +54,34 @@ def price(rounds: int) -> None:
     echo = procs.spawn("echo", Echo)
     one = echo.slice(procs=0)
     large = bytes(1 << 20)
+    more: list[Any] = []
+
+    def spawn() -> None:
+        more.append(procs.slice(procs=0).spawn("more", Echo))
+        more[-1].echo.call_one(b"").get()
+
     works: dict[str, tuple[Callable[[], Any], int]] = {
         "sync call": (lambda: one.echo.call_one(b"").get(), CALLS),
         f"call on {PROCS} procs": (lambda: echo.echo.call(b"").get(), CASTS),
         "1 MiB argument": (lambda: one.echo.call_one(large).get(), CASTS),
-        "spawn of an actor and a call": (lambda: procs.slice(procs=0).spawn("more", Echo).echo.call_one(b"").get(), SPAWNS),
+        "spawn of an actor and a call": (spawn, SPAWNS),
     }
     found: dict[tuple[str, str], list[float]] = {}
     for number in range(rounds + 1):
         for level in ("off", "normal", "messages"):
             running = None if level == "off" else telemetry.start(level=level)
+            # What a start has to do is no price of calls.
+            time.sleep(SETTLE_S)  # sleeps: a start ends with a first snapshot, which no event follows
             for name, (work, times) in works.items():
                 took = timed(work, times)
                 if number:  # the first round is the first for everything
                     found.setdefault((name, level), []).append(took)
             if running is not None:
                 running.stop().get()
+            # The next start is introduced to all actors.
+            for mesh in more:
+                mesh.stop().get()
+            more.clear()
     for name in works:
         medians = {level: statistics.median(found[name, level]) for level in ("off", "normal", "messages")}
         shown = ", ".join(f"{level} {median:.1f} us ({median / medians['off']:.3f})" for level, median in medians.items())
