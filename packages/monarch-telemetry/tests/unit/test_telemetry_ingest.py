@@ -13,6 +13,7 @@ from monarch.telemetry._arrow import pa
 from monarch.telemetry._engine.one_host import OneHost
 from monarch.telemetry._ingest import ingest as ingest_module
 from monarch.telemetry._ingest.activity import Logs, event_batch, span_batches, trace_id
+from monarch.telemetry._ingest.broadcasts import Broadcasts
 from monarch.telemetry._ingest.endpoints import WINDOW_US, EndpointStats
 from monarch.telemetry._ingest.entities import Facts, rank_of
 from monarch.telemetry._ingest.ids import FAILURE, actor_id, actor_ids, mixed, mixed_columns
@@ -104,8 +105,8 @@ def test_a_call_to_several_receivers_is_one_row_also_over_two_looks() -> None:
     fields = {"mesh": MESH, "method": "step", "sender": 0, "bytes": 1, "parent": 0}
     several = rows(*({**fields, "rank": rank, "peer": 100 + rank, "call": 5} for rank in range(3)), proc=CLIENT)
     more = rows({**fields, "rank": 3, "peer": 103, "call": 5}, {**fields, "rank": 0, "peer": 100, "call": 6}, proc=CLIENT)
-    found = [*messages.batches({"message.sent": several}, {MESH: '{"gpus": 4}'})["sent_messages"]]
-    found += messages.batches({"message.sent": more}, {MESH: '{"gpus": 4}'})["sent_messages"]
+    found = [*messages.batches(Broadcasts().mark({"message.sent": several}), {MESH: '{"gpus": 4}'})["sent_messages"]]
+    found += messages.batches(Broadcasts().mark({"message.sent": more}), {MESH: '{"gpus": 4}'})["sent_messages"]
     assert values(found, "actor_mesh_id", "shape_json") == [(MESH, '{"gpus": 4}')] * 2
     assert len({number for (number,) in values(found, "id")}) == 2
 
@@ -175,7 +176,7 @@ def test_latency_at_the_caller_is_from_sending_to_the_last_answer() -> None:
     stats = EndpointStats()
     fields = {"mesh": MESH, "method": "step", "sender": 0, "parent": 0, "rank": 0, "bytes": 10}
     sent = rows({**fields, "peer": 100, "call": 1 << 63}, {**fields, "peer": 101, "call": 1 << 63}, proc=CLIENT, us=1_000_000)
-    stats.add({"message.sent": sent})
+    stats.add(Broadcasts().mark({"message.sent": sent}))
     assert stats.current({}).num_rows == 0
     stats.add({"call.done": rows({"call": 1 << 63, "targets": 2, "stream": 0, "failed": 1}, proc=CLIENT, us=1_004_000)})
     (row,) = stats.current({MESH: "trainers"}).to_pylist()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from monarch.telemetry._arrow import pa, pc
+from monarch.telemetry._ingest.broadcasts import FIRST
 from monarch.telemetry._ingest.ids import U64, mixed_columns
 from monarch.telemetry._ingest.rows import Rows, text
 from monarch.telemetry._tables.facts import ENDPOINT_STATS
@@ -60,7 +61,7 @@ class EndpointStats:
         self._calls: Any = None
 
     def add(self, rows: Mapping[str, Rows]) -> None:
-        """Counts new events."""
+        """Counts new events, which `Broadcasts` has marked."""
         if "message.handled" in rows:
             handled = rows["message.handled"]
             adverbs = pc.if_else(pc.equal(handled["call"], U64[0]), "broadcast", "call")
@@ -74,18 +75,20 @@ class EndpointStats:
             self._called(sent, rows.get("call.done"))
 
     def _called(self, sent: list[Rows], done: Rows | None) -> None:
-        names = ("proc", "call", "mesh", "method", "us", "bytes")
+        names = ("proc", "call", "mesh", "method", "us", "bytes", FIRST)
         tables = [pa.table([one[name] for name in names], list(names)) for one in sent]
         if self._calls is not None:
             tables.insert(0, self._calls)
         calls = pa.concat_tables(tables).combine_chunks() if tables else None
         alone = None if calls is None else calls.filter(pc.equal(calls["call"], U64[0]))
         if alone is not None and alone.num_rows:
-            rows = _rows(alone)
-            broadcast = pa.repeat(pa.scalar("broadcast"), rows.count)
-            none = pa.repeat(pa.scalar(0, pa.uint64()), rows.count)
-            self._count("client", rows, broadcast, none, none)
-            self._size("client", rows, broadcast, "bytes_out")
+            every = _rows(alone)
+            # One to several receivers is sent several times, too.
+            rows = every.where(every[FIRST])
+            if rows.count:
+                none = pa.repeat(pa.scalar(0, pa.uint64()), rows.count)
+                self._count("client", rows, pa.repeat(pa.scalar("broadcast"), rows.count), none, none)
+            self._size("client", every, pa.repeat(pa.scalar("broadcast"), every.count), "bytes_out")
         calls = None if calls is None else calls.filter(pc.not_equal(calls["call"], U64[0]))
         if done is not None and calls is not None and calls.num_rows:
             calls = self._matched(calls, done)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from monarch.extension.events import Batch
 from monarch.telemetry._arrow import pa, pc
 from monarch.telemetry._ingest.activity import Logs, error_batch, event_batch, span_batches
+from monarch.telemetry._ingest.broadcasts import Broadcasts
 from monarch.telemetry._ingest.call_spans import CallSpans
 from monarch.telemetry._ingest.endpoints import EndpointStats
 from monarch.telemetry._ingest.entities import Ended, Facts, Living
@@ -71,6 +72,7 @@ class Ingest:
         self.places = Places()
         self.facts = Facts(store, self.places, host_id, host, client)
         self._sampling = Sampling()
+        self._broadcasts = Broadcasts()
         self._messages = Messages(self._sampling)
         self._endpoints = EndpointStats()
         self._call_spans = CallSpans(self.facts.names)
@@ -157,6 +159,7 @@ class Ingest:
         # What is wrong with the rows of one table costs the others nothing.
         self._guarded("begun", lambda: self.facts.begun(rows))
         self._without_telemetry(rows)
+        self._guarded("broadcasts", lambda: rows.update(self._broadcasts.mark(rows)))
         self._guarded("messages", lambda: self._append_all(self._messages.batches(rows, self.facts.shapes)))
         self._guarded("endpoints", lambda: self._endpoints.add(rows))
         self._guarded("work", lambda: self._add_work(rows.get("message.handled")))

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from monarch.telemetry._arrow import pa, pc
+from monarch.telemetry._ingest.broadcasts import FIRST
 from monarch.telemetry._ingest.ids import ACTOR_EVENT, BROADCAST, EVENT, MESSAGE, U64, actor_ids, mixed, mixed_columns
 from monarch.telemetry._ingest.rows import Rows, repeated, text
 from monarch.telemetry._ingest.sampling import Sampling
@@ -19,7 +20,7 @@ from monarch.telemetry._tables.events import ACTOR_STATUS_EVENTS, MESSAGE_STATUS
 _MOST_COUNTED = 100_000
 
 
-class Broadcasts:
+class Alone:
     """Counts the messages without a waiting caller: for each state of a message, by receiver and sender."""
 
     def __init__(self) -> None:
@@ -42,12 +43,12 @@ class Messages:
 
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._broadcasts = Broadcasts()
+        self._alone = Alone()
         # Calls that were sent last, which may go on with the next batch: one row is kept of a call to several receivers.
         self._last_sent: Any = None
 
     def batches(self, rows: Mapping[str, Rows], shapes: Mapping[int, str]) -> dict[str, list[Any]]:
-        """The new rows by table. `shapes` has labels and sizes of meshes, as JSON, by their number."""
+        """The new rows by table, of events that `Broadcasts` has marked. `shapes` has labels and sizes of meshes, as JSON, by their number."""
         found: dict[str, list[Any]] = {"sent_messages": [], "messages": [], "message_status_events": [], "actor_status_events": []}
         for kind in ("message.sent", "cast.sent"):
             if kind in rows:
@@ -73,7 +74,7 @@ class Messages:
         calls = mixed_columns(MESSAGE, sent["proc"], sent["call"])
         alone = mixed_columns(MESSAGE, sent["proc"], sent["call"], sent["number"])
         ids = pc.if_else(pc.equal(sent["call"], U64[0]), alone, calls)
-        first = _firsts(ids)
+        first = pc.and_(_firsts(ids), sent[FIRST])
         if self._last_sent is not None:
             first = pc.and_(first, pc.invert(pc.is_in(ids, value_set=self._last_sent)))
         self._last_sent = ids[-1000:]
@@ -93,7 +94,7 @@ class Messages:
         if not pc.any(alone).as_py():
             return calls
         few = rows.where(alone)
-        ids = self._broadcasts.ids(state, few["proc"].to_pylist(), few["mesh"].to_pylist(), few["peer"].to_pylist())
+        ids = self._alone.ids(state, few["proc"].to_pylist(), few["mesh"].to_pylist(), few["peer"].to_pylist())
         return pc.replace_with_mask(calls, alone, pa.array(ids, pa.uint64()))
 
     def _sampled(self, rows: Rows, ids: Any, *, count: bool = False) -> tuple[Rows, Any]:
