@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from monarch.fs._daemon import daemon_folder
 from monarch.fs._daemon.async_channel import PeerGone
 from monarch.fs._daemon.mount_record import LINGER_SECONDS, SOCKET, STATE, TABLE, MountRecord, remove_made
-from monarch.fs._daemon.server_link import ServerLink
+from monarch.fs._daemon.server_link import ServerLink, is_running
 from monarch.fs._daemon.socket_messages import Head, Message
 from monarch.fs._daemon.tree_state import StateError, TreeState
 from monarch.fs._kernel import connection
@@ -41,6 +41,8 @@ BUSY_SECONDS = 3.0
 GRACE_SECONDS, TAKEN_GRACE_SECONDS = 2.0, 10.0
 # Seconds after which another client is asked for a chunk too.
 FETCH_TURN_SECONDS = 10.0
+# Seconds between two looks whether a server that does not answer the next daemon is there.
+_GREETING_SECONDS = 1.0
 # A server that ends within this time after it was ready counts as one that keeps ending.
 _SHORT_LIFE = 0.1
 _FREE_DEATHS, MAX_CRASHES, _MAX_PAUSE = 4, 12, 0.5
@@ -364,7 +366,12 @@ class ServedMount:
         async with self._exclusive():
             try:
                 link = ServerLink(self.folder, self._fetch)
-                await asyncio.wait((link.greeted, link.ended), return_when=asyncio.FIRST_COMPLETED)
+                while not (link.greeted.done() or link.ended.done()):
+                    await asyncio.wait((link.greeted, link.ended), timeout=_GREETING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                    if not link.greeted.done() and not await asyncio.to_thread(is_running, self.folder):
+                        # Killed, and a thread of it waits in the kernel for a page, with the descriptor of the connection.
+                        connection.abort(record.device)
+                        break
                 taken = link.greeted.done() and len(link.descriptors) == 2
             except OSError:
                 link, taken = None, False

@@ -18,6 +18,8 @@ from monarch.fs._daemon.mount_record import SOCKET
 from monarch.fs._daemon.socket_messages import Channel, Message
 
 _MAX_LOG_BYTES = 1 << 20
+# Seconds between two looks whether a server was killed that cannot end: no descriptor announces that.
+_LOOK_SECONDS = 0.25
 
 
 class ServerLink:
@@ -79,6 +81,22 @@ class ServerLink:
             self._end("the mount server has ended")
             return
         asyncio.get_running_loop().add_reader(self._pidfd, self._exited)
+        asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        """A killed server ends only when all its threads do, and one that writes to the kernel may wait for a page that a reader keeps.
+
+        The reader waits for an answer to a request that the killed server had taken. The next server answers it.
+        """
+        if self._pidfd < 0:
+            return
+        state = b"Z"
+        with contextlib.suppress(OSError):
+            state = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b") ")[2][:1]
+        if state in b"ZX":
+            self._exited()
+        else:
+            asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
 
     def _exited(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
@@ -86,11 +104,28 @@ class ServerLink:
         self._pidfd = -1
         how = "ended"
         with contextlib.suppress(ChildProcessError):
-            _, status = os.waitpid(self.pid, 0)
-            code = os.waitstatus_to_exitcode(status)
-            self.killed = code == -signal.SIGKILL
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+                self.killed = code == -signal.SIGKILL
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            else:
+                self.killed, how = True, "was killed"
+                self._reap()
         self._end(f"the mount server {self.pid} {how}")
+
+    def _reap(self) -> None:
+        """Reaps the process when its last thread has ended."""
+        loop, pid = asyncio.get_running_loop(), self.pid
+        pidfd = os.pidfd_open(pid)
+
+        def ended() -> None:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+
+        loop.add_reader(pidfd, ended)
 
     def _end(self, reason: str) -> None:
         if not self.ended.done():
@@ -126,3 +161,14 @@ class ServerLink:
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a server of the mount of this folder is there, stopped or not; one that was killed and cannot end yet is none."""
+    name = os.fsencode(folder)
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            argv = Path("/proc", pid, "cmdline").read_bytes().split(b"\0")
+            if name in argv and b"monarch.fs._daemon.mount_server" in argv:
+                return True
+    return False
