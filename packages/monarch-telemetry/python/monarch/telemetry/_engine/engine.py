@@ -131,7 +131,7 @@ class Engine:
     def _answer(self, query: RunningQuery, timeout: float | None, require_all: bool, limits: Limits, *, cut: bool) -> Answer:
         began, sql = time.monotonic(), query.sql
         seconds = limits.seconds if timeout is None else min(timeout, limits.seconds)
-        plan = planning.make(sql, schemas(), limits=limits, cut=cut)
+        plan = planning.make(sql, schemas(), limits=limits, cut=cut, deadline=began + seconds, clock=query.clock)
         planned = time.monotonic()
         try:
             parts, missing = ({}, ()) if plan.way == "local" else self._parts(query, plan, limits, began + seconds * _SHARE)

@@ -29,7 +29,7 @@ class OneHost:
         """`require_all` changes nothing: the only host is there."""
         began = time.monotonic()
         deadline = began + (limits.seconds if timeout is None else min(timeout, limits.seconds))
-        plan = planning.make(sql, self._schemas, limits=limits)
+        plan = planning.make(sql, self._schemas, limits=limits, deadline=deadline)
         try:
             part = planning.part(plan, self._tables, limits=limits, deadline=deadline)
         except PlanMismatch:

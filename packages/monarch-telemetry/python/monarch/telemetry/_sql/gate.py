@@ -68,14 +68,7 @@ def statement(sql: str, tables: Mapping[str, tuple[Any, Any]], limits: Limits = 
 
 def in_session(sql: str, session: Session, tables: Mapping[str, tuple[Any, Any]], limits: Limits = DEFAULT) -> Statement:
     """Plans the statement in a session that has the tables already. The errors of `check`."""
-    try:
-        size = len(sql.encode())
-    except UnicodeEncodeError as error:
-        raise QueryError(f"a statement is Unicode: half of a character stands at place {error.start + 1}") from None
-    if size > LONGEST_SQL:
-        raise QueryError(f"a statement has at most {LONGEST_SQL:,} bytes")
-    if len(_OPERATOR.findall(sql)) > MOST_OPERATORS:
-        raise QueryError(f"a statement has at most {MOST_OPERATORS:,} operators", hint="a list is `x IN (1, 2, 3)`")
+    checked_size(sql)
     try:
         frame = session.frame(sql)
     except Exception as error:
@@ -87,6 +80,19 @@ def in_session(sql: str, session: Session, tables: Mapping[str, tuple[Any, Any]]
             return _show(sql, tables, limits)
         raise _refusal(error, sql, {name: schema for name, (schema, _) in tables.items()}, limits) from None
     return Statement(_kind(frame), frame, session)
+
+
+def checked_size(sql: str) -> bool:
+    """True. `QueryError` for a statement that is too long to be parsed."""
+    try:
+        size = len(sql.encode())
+    except UnicodeEncodeError as error:
+        raise QueryError(f"a statement is Unicode: half of a character stands at place {error.start + 1}") from None
+    if size > LONGEST_SQL:
+        raise QueryError(f"a statement has at most {LONGEST_SQL:,} bytes")
+    if len(_OPERATOR.findall(sql)) > MOST_OPERATORS:
+        raise QueryError(f"a statement has at most {MOST_OPERATORS:,} operators", hint="a list is `x IN (1, 2, 3)`")
+    return True
 
 
 def analyzed(sql: str) -> str:

@@ -19,6 +19,7 @@ from monarch.telemetry._sql import cuts as cutting
 from monarch.telemetry._sql import functions, gate
 from monarch.telemetry._sql.context import Session, Tables, filter_sql, nullable
 from monarch.telemetry._sql.cuts import Cut, NoCut
+from monarch.telemetry._sql.growth import may_grow
 from monarch.telemetry._sql.known_plans import KnownPlans
 from monarch.telemetry._sql.limits import DEFAULT, Count, Limits
 from monarch.telemetry._sql.plan_bytes import UnknownPlan, partial_reduce, replaced
@@ -86,8 +87,22 @@ class Plan(NamedTuple):
             raise QueryError(f"this is no plan of a query: {error}") from None
 
 
-def make(sql: str, schemas: Mapping[str, Any], *, limits: Limits = DEFAULT, cut: bool = True) -> Plan:
-    """Plans the statement once. `QueryRejected` and `QueryError` as of the gate; `cut=False` ships rows whatever the statement."""
+def make(
+    sql: str,
+    schemas: Mapping[str, Any],
+    *,
+    limits: Limits = DEFAULT,
+    cut: bool = True,
+    deadline: float | None = None,
+    clock: Clock = time.monotonic,
+) -> Plan:
+    """Plans the statement once. `QueryRejected` and `QueryError` as of the gate; `cut=False` ships rows whatever the statement.
+
+    A statement whose values may grow is planned in a process of its own, until `deadline`, and ships columns: no host runs it.
+    """
+    if limits.apart and gate.checked_size(sql) and may_grow(sql):
+        until = clock() + limits.seconds if deadline is None else deadline
+        return Plan.from_json(WORKERS.make(sql, schemas, limits, until, clock), schemas)
     return _KNOWN.plan(sql, schemas, limits, cut, lambda: _make(sql, schemas, limits, cut))
 
 
@@ -105,7 +120,7 @@ def _make(sql: str, schemas: Mapping[str, Any], limits: Limits, cut: bool) -> Pl
             return Plan(sql, "select", "local", schemas)
         calls = tuple(sorted(set(stated.session.calls)))
         reads = (*sorted({name for name, _ in scanned if name in schemas and not functions.is_call(name)}), *calls)
-        if cut and "Values:" not in text:
+        if cut and "Values:" not in text and not may_grow(sql):
             found = _cut(stated, logical, sql, schemas, limits)
             if found is not None:
                 return found._replace(reads=reads)
@@ -187,7 +202,12 @@ def finish(
 
 
 def is_heavy(plan: Plan, parts: Sequence[Sequence[Any]]) -> bool:
-    """Whether the work may be out of proportion to the rows that came, and so many that this takes for ever: joins and windows."""
+    """Whether the work may be out of proportion to the rows that came, and so many that this takes for ever: joins and windows.
+
+    Or whether its values may grow.
+    """
+    if may_grow(plan.sql):
+        return True
     if plan.kind not in {"select", "analyze"} or not _MULTIPLIES.search(plan.sql):
         return False
     counts: dict[str, int] = {}
@@ -422,6 +442,8 @@ def _fragments(logical: Any, scanned: list[tuple[str, str]], schemas: Mapping[st
         plain = f'SELECT {listed} FROM "{table}"'
         once = sum(name == table for name, _ in scanned) == 1
         where = filters.get(table, "") if once else ""
+        if may_grow(plain + where):
+            where = ""
         yield Fragment(table, _if_planned(plain + where, plain, schemas, limits) if where else plain, columns)
 
 

@@ -1,4 +1,4 @@
-"""A process beside this one that finishes plans which may take for ever: joins of many rows, and windows over them.
+"""A process beside this one that finishes plans which may take for ever: joins of many rows, windows over them, values that grow.
 
 The library looks at no time while it joins, and cannot be cancelled there: `SELECT sum(a.x) FROM t a, t b, t c` of 2,000 rows keeps its
 threads busy for minutes. A process can be ended. One that is warm costs a plan some milliseconds for the way of its rows; a fresh one
@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from typing import IO, Any, NamedTuple
 
 from monarch.telemetry._sql import wire
 from monarch.telemetry._sql.limits import Limits
-from monarch.telemetry.errors import QueryError, QueryLimit, QueryTimeout
+from monarch.telemetry.errors import QueryError, QueryLimit, QueryRejected, QueryTimeout
 
 # Workers that wait for the next plan.
 _IDLE = 2
@@ -111,18 +112,31 @@ class Workers:
     def run(self, work: Work, limits: Limits, deadline: float, clock: Callable[[], float] = time.monotonic) -> list[Any]:
         """The batches of the answer. `QueryTimeout` at `deadline`, a time of `clock`; `QueryLimit` where it needs more memory; the errors
         of a plan."""
-        schemas = {name: schema.serialize().to_pybytes().hex() for name, schema in work.schemas.items()}
-        data = wire.encode(work.batches)
+        _, came = self._asked({"plan": work.plan}, work.schemas, wire.encode(work.batches), limits, deadline, clock)
+        return wire.decode(came, len(came))
+
+    def make(
+        self, sql: str, schemas: Mapping[str, Any], limits: Limits, deadline: float, clock: Callable[[], float] = time.monotonic
+    ) -> str:
+        """The plan of a statement as JSON, as it is made without a process of its own. The errors of `run`, and those of the gate."""
+        answer, _ = self._asked({"sql": sql}, schemas, b"", limits, deadline, clock)
+        return answer["plan"]
+
+    def _asked(
+        self, what: dict[str, Any], schemas: Mapping[str, Any], data: bytes, limits: Limits, deadline: float, clock: Callable[[], float]
+    ) -> tuple[dict[str, Any], bytes]:
+        written = {name: schema.serialize().to_pybytes().hex() for name, schema in schemas.items()}
         while True:
             worker, is_new = self._take()
-            head = {"plan": work.plan, "schemas": schemas, "limits": tuple(limits), "seconds": deadline - clock()}
+            head = {**what, "schemas": written, "limits": tuple(limits), "seconds": deadline - clock()}
             try:
                 answer, came = worker.ask(head, data, lambda: clock() >= deadline)
             except _Ended as end:
                 self._drop(worker)
                 if clock() >= deadline:
                     raise QueryTimeout("the time of the query is over", stage="execution", hint=_HINT) from None
-                if end.code == OUT_OF_MEMORY:
+                # The library ends the process where the kernel gives it no more.
+                if end.code in (OUT_OF_MEMORY, -signal.SIGABRT):
                     raise QueryLimit("memory bytes", limits.memory, most(limits), hint=_HINT) from None
                 if is_new or end.code != 0:
                     raise QueryError(f"the process of the query has ended with exit code {end.code}", hint=_HINT) from None
@@ -135,7 +149,7 @@ class Workers:
             self._give(worker)
             if "error" in answer:
                 raise _error(answer)
-            return wire.decode(came, len(came))
+            return answer, came
 
     def _take(self) -> tuple[_Worker, bool]:
         with self._lock:
@@ -188,7 +202,7 @@ def _error(answer: Mapping[str, Any]) -> QueryError:
         return QueryLimit(answer["limit"], answer["value"], answer["reached"], hint=hint)
     if kind == "QueryTimeout":
         return QueryTimeout(text, stage=answer["stage"], hint=hint)
-    return QueryError(text, hint=hint)
+    return (QueryRejected if kind == "QueryRejected" else QueryError)(text, hint=hint)
 
 
 def most(limits: Limits) -> int:

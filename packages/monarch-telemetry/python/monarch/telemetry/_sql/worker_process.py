@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import resource
 import sys
 import threading
 import time
@@ -21,7 +22,9 @@ from monarch.telemetry.errors import QueryError, QueryLimit, QueryTimeout
 _IDLE_SECONDS = 60.0
 # As a collector: a process of the job loses no time to a query.
 _NICENESS = 10
-# Limits of the kernel count what allocators reserve: memory in use is looked at.
+# Limits of the kernel count what allocators reserve: memory in use is looked at. Where the library holds the interpreter, nothing can
+# look, and the limit of the kernel ends this process.
+_RESERVED = 1 << 30
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -40,10 +43,22 @@ def _watch(done: threading.Event, limit: int) -> None:
                 os._exit(OUT_OF_MEMORY)
 
 
+def _limit(limits: Limits) -> None:
+    """Sets the limit of the kernel above what this process has now."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        data = int(file.read().split()[5]) * _PAGE
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = data + most(limits) + _RESERVED
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+
 def _answered(head: Mapping[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
     limits = Limits(*head["limits"])._replace(apart=False)
     schemas = {name: pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(text))) for name, text in head["schemas"].items()}
+    _limit(limits)
     try:
+        if "sql" in head:
+            return {"plan": planning.make(head["sql"], schemas, limits=limits).to_json()}, b""
         plan = planning.Plan.from_json(head["plan"], schemas)
         parts = [wire.decode(data, len(data))]
         table = planning.finish(plan, parts, limits=limits, deadline=time.monotonic() + head["seconds"])
@@ -56,6 +71,7 @@ def _answered(head: Mapping[str, Any], data: bytes) -> tuple[dict[str, Any], byt
 def main() -> None:
     """Answers what comes on stdin until it is closed, which also ends work in progress."""
     os.nice(_NICENESS)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     came: queue.Queue[tuple[dict[str, Any], bytes]] = queue.Queue()
 
     def read() -> None:
