@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 
 from monarch.telemetry._collector.secrets import Secrets
 from monarch.telemetry._store.store import Store
+from monarch.telemetry._tables.events import EVENTS, SPANS
 from monarch.telemetry._tables.facts import FAILURES, LOGS
 
 PW = "hun" + "ter2-x9"
@@ -47,7 +49,17 @@ def test_errors_are_kept_without_secrets_and_other_tables_as_they_are() -> None:
     (found,) = secrets.masked("failures", batch(FAILURES, row)).to_pylist()
     assert (found["message"], found["traceback"], found["last_lines"]) == ("password='***'", "File x\nlogin(***)", None)
     given = batch(LOGS, {"line": PW})
-    assert secrets.masked("events", given) is given
+    assert secrets.masked("counters", given) is given
+
+
+def test_fields_of_events_and_spans_are_kept_without_secrets() -> None:
+    fields = json.dumps({"url": f"redis://:{PW[:5]}@h/0", "api_key": "k", "n": 3, "note": PW})
+    clean = {"url": "redis://:***@h/0", "api_key": "***", "n": 3, "note": "***"}
+    for table in (EVENTS, SPANS):
+        (found,) = Secrets(ENVIRON).masked(table.name, batch(table, {"fields_json": fields})).to_pylist()
+        assert json.loads(found["fields_json"]) == clean
+        given = batch(table, {"fields_json": '{"n": 3}'})
+        assert Secrets(ENVIRON).masked(table.name, given) is given
 
 
 def test_store_keeps_what_is_clean_and_so_do_its_listeners() -> None:

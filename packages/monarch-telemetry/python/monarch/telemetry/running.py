@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from monarch.extension.events import emit
 from monarch.telemetry.errors import TelemetryError
@@ -93,12 +93,19 @@ def start(
     global _current
     from monarch.telemetry._collector.options import Options
 
+    if config is not None and not any(hasattr(config, name) for name in Options._fields):
+        raise TypeError(f"start(config={config!r}): expected a TelemetryConfig, not {type(config).__name__}")
     options = Options.of(config, **changes).with_client(os.environ, job)
     from monarch.actor import HostMesh, this_host
     from monarch.telemetry._engine.engine import Engine
 
     if hosts is None:
         hosts = this_host()
+    named: Any = hosts
+    if not isinstance(named, HostMesh) and not (
+        isinstance(named, Mapping) and all(isinstance(one, HostMesh) for one in cast("Mapping[object, object]", named).values())
+    ):
+        raise TypeError(f"start(hosts={named!r}): expected a mesh of hosts, or such meshes by name, not {type(named).__name__}")
     meshes: Mapping[str, HostMesh] = {"hosts": hosts} if isinstance(hosts, HostMesh) else hosts
     asking = Engine(meshes, options)
     asking.start()
@@ -121,8 +128,13 @@ def start(
 
 
 def current() -> Telemetry:
-    """What runs in this process. `TelemetryError` where nothing does."""
+    """What runs in this process. `TelemetryError` where nothing does, `RuntimeError` in a fork."""
     found = _current
+    if found is not None:
+        # In a fork no thread is there that would answer.
+        from monarch.extension import member
+
+        member()
     if found is None:
         raise TelemetryError(
             "telemetry is not enabled in this process",

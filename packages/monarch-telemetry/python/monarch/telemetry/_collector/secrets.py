@@ -7,13 +7,15 @@ from typing import Any
 
 from monarch.telemetry._export.masking import Masking
 
-# Columns of free text. Fields of spans and events are named by the program, and masked where they leave the job.
+# Columns of free text.
 _COLUMNS = {
     "logs": ("line",),
     "failures": ("message", "traceback", "last_lines"),
     "actor_failures": ("failure_error_message",),
     "actor_status_events": ("reason",),
 }
+# And of JSON, whose names are those of the program.
+_JSON = {"events": ("fields_json",), "spans": ("fields_json",)}
 
 
 class Secrets:
@@ -24,9 +26,9 @@ class Secrets:
 
     def masked(self, table: str, batch: Any) -> Any:
         """The batch of a table without secrets; the same object where it has none."""
-        for name in _COLUMNS.get(table, ()):
+        for name in (*_COLUMNS.get(table, ()), *_JSON.get(table, ())):
             column = batch.column(name)
-            clean = self._masking.column(column)
+            clean = self._masking.column(column, is_json=table in _JSON)
             if clean is not column:
                 at = batch.schema.get_field_index(name)
                 batch = batch.set_column(at, batch.schema.field(at), clean)

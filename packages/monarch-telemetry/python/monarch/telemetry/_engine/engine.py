@@ -116,7 +116,9 @@ class Engine:
                 future.get(timeout=timeout)
 
     def ask(self, sql: str, *, timeout: float | None = None, require_all: bool = False, limits: Limits = DEFAULT) -> Answer:
-        """See `Asking`. `QueryError` for a query that `running` has cancelled."""
+        """See `Asking`. `QueryError` for a query that `running` has cancelled, `RuntimeError` in a fork."""
+        # In a fork no thread is there that would answer.
+        member()
         seconds = limits.seconds if timeout is None else min(timeout, limits.seconds)
         with self._turns.turn(seconds) as left:
             query = self.running.begin(sql)

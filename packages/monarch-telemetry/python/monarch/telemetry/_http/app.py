@@ -34,6 +34,7 @@ from monarch.telemetry._http.parts import Parts
 from monarch.telemetry._http.problems import Problem, problem_of
 from monarch.telemetry._http.routes import ARROW, EVENTS, JSON, ROUTES, Route
 from monarch.telemetry._http.schema import checked, fields, parsed
+from monarch.telemetry._sql.limits import DEFAULT
 
 HANDLERS: Mapping[str, Handler] = {
     **admin.HANDLERS,
@@ -48,6 +49,8 @@ HANDLERS: Mapping[str, Handler] = {
 }
 # Requests whose handlers run at a time, and those of one token on routes with turns.
 THREADS, TURNS = 16, 2
+# Requests of one token that wait for a turn.
+MOST_WAITING = 64
 # Seconds that a client has to send a body.
 BODY_SECONDS = 20.0
 _API = ("/v1/", "/api/", "/metrics", "/SKILL.md", "/healthz")
@@ -87,6 +90,7 @@ class App:
         self.audit = Audit(parts.audit, masking, clock=clock)
         self._threads = Threads(THREADS)
         self._turns = {scope: asyncio.Semaphore(TURNS) for scope in ("read", "admin")}
+        self._waiting = {"read": 0, "admin": 0}
         self.events = Events(parts.engine, self._threads.run, clock=clock)
         self._flushing: asyncio.Task[None] | None = None
         # HEAD is that of GET: the server leaves out the body.
@@ -145,7 +149,11 @@ class App:
         is_page = self._parts.files is not None and scope["method"] in ("GET", "HEAD") and not f"{path}/".startswith(_API)
         if path == "/healthz" or is_page:
             return Caller("none", source)
-        what = "this needs a token: Authorization: Bearer TOKEN" if token is None else "the token is none of this server's"
+        what = (
+            "this needs a token, in the header Authorization, behind the word Bearer"
+            if token is None
+            else "the token is none of this server's"
+        )
         raise Problem.unauthorized(f"{what}\nhint: tokens are in telemetry.json of the job's credentials folder")
 
     # Requests
@@ -178,7 +186,7 @@ class App:
                     request.state.base_url,
                     time.monotonic() + route.seconds,
                 )
-                response = await self._run(route, call)
+                response = await self._run(route, call, request)
             outcome, detail = "done", f"{response.status_code} in {(time.monotonic() - began) * 1e3:.0f} ms"
             return response
         except Exception as error:
@@ -198,7 +206,7 @@ class App:
                     Entry(caller.name, caller.scope, caller.source, f"{route.method} {route.path}", target, outcome, detail or "ended")
                 )
 
-    async def _run(self, route: Route, call: Call) -> Response:
+    async def _run(self, route: Route, call: Call, request: Request) -> Response:
         """Runs the handler; what it gives is made JSON in the same thread."""
         handler = HANDLERS[route.operation]
 
@@ -211,15 +219,42 @@ class App:
         turns = self._turns[call.caller.scope] if route.turns else None
         if turns is None:
             return await self._sent(await self._threads.run(work, route.seconds))
+        remaining = call.remaining
+        # Waiting is a part of the time of a query.
+        call = call._replace(deadline=min(call.deadline, time.monotonic() + _seconds(route, call.body)))
+        await self._turn(turns, call, request)
         try:
-            async with asyncio.timeout(route.seconds):
-                await turns.acquire()
-        except TimeoutError:
-            raise Problem.timeout(f"{TURNS} queries of this token are running already") from None
-        try:
-            return await self._sent(await self._threads.run(work, max(call.remaining, 0.01)))
+            return await self._sent(await self._threads.run(work, remaining))
         finally:
             turns.release()
+
+    async def _turn(self, turns: asyncio.Semaphore, call: Call, request: Request) -> None:
+        """Takes a turn. `Problem` 504 at the deadline, 503 where too many wait; `ClientDisconnect` where nobody waits any more."""
+        if not turns.locked():
+            await turns.acquire()
+            return
+        scope = call.caller.scope
+        if self._waiting[scope] >= MOST_WAITING:
+            raise Problem.unavailable(f"{MOST_WAITING} queries of this token wait for a turn already\nhint: ask again later")
+        self._waiting[scope] += 1
+        turn, gone = asyncio.ensure_future(turns.acquire()), asyncio.ensure_future(_until_gone(request))
+        try:
+            await asyncio.wait((turn, gone), timeout=call.remaining, return_when=asyncio.FIRST_COMPLETED)
+            if turn.done() and not gone.done():
+                return
+            if turn.done() or not turn.cancel():
+                turns.release()
+            if gone.done():
+                raise ClientDisconnect
+            raise Problem.timeout(f"{TURNS} queries of this token are running already: its time was over while it waited for a turn")
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                turns.release()
+            turn.cancel()
+            raise
+        finally:
+            gone.cancel()
+            self._waiting[scope] -= 1
 
     async def _sent(self, reply: Reply) -> Response:
         """The answer; parts are made while it is sent."""
@@ -316,6 +351,20 @@ def _headers(headers: Any, path: str, now: float) -> list[tuple[bytes, bytes]]:
 def _response(reply: Reply) -> Response:
     assert isinstance(reply.content, bytes)
     return Response(reply.content, media_type=reply.media)
+
+
+async def _until_gone(request: Request) -> None:
+    """Ends when the client has ended the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _seconds(route: Route, body: Any) -> float:
+    """What a request may take with its wait for a turn."""
+    if route.operation not in ("query", "api_query"):
+        return route.seconds
+    wanted = body.get("timeout_s")
+    return DEFAULT.seconds if wanted is None or wanted <= 0 else float(wanted)
 
 
 def _outcome(status: int) -> Outcome:

@@ -272,7 +272,7 @@ def _bound(address: Address) -> socket.socket:
                 continue
             raise TelemetryError(f"{address._replace(port=port)} cannot be bound: {error.strerror}") from None
         if address.port and port != address.port:
-            _log.warning("%s is taken; the HTTP API is at port %d", address, one.getsockname()[1])
+            _log.warning("%s is taken; what is served there is at port %d", address, one.getsockname()[1])
         one.setblocking(False)
         return one
     raise TelemetryError(f"{address} cannot be bound: no port is free")
