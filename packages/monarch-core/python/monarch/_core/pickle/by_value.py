@@ -113,8 +113,9 @@ def _source(code: CodeType) -> Source | None:
 
 def _reduced_code(code: CodeType) -> Any:
     """As cloudpickle does it, with the name of the file: its release 3.1.3 writes another one, and source is found by that name."""
-    make, args = cloudpickle.Pickler.dispatch_table[_CODE](code)
-    return (make, args) if code.co_filename in args else (_make_code, (code.co_filename, make, args))
+    reduced = cloudpickle.Pickler.dispatch_table[_CODE](code)
+    make, args = reduced[:2]
+    return reduced if code.co_filename in args else (_make_code, (code.co_filename, make, args), *reduced[2:])
 
 
 def _make_code(name: str, make: Callable[..., CodeType], args: tuple[Any, ...]) -> CodeType:
