@@ -298,7 +298,8 @@ def test_pauses_grow_and_follow_the_receiver(receivers: Callable[..., Receiver])
     sender.offer(Request(b"", 1))
     assert sender.close(LONG)
     assert all(least / 2 <= pause <= least for least, pause in zip((1, 2, 4), pauses, strict=False))
-    assert pauses[3:5] == [7.0, 0.0] and 16 <= pauses[5] <= 30
+    # The sixth would be 32 s: the longest is 30, of which a part between the half and the whole is waited.
+    assert pauses[3:5] == [7.0, 0.0] and 15 <= pauses[5] <= 30
 
 
 def test_request_is_given_up_after_two_minutes(receivers: Callable[..., Receiver]) -> None:
