@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from multiprocessing.connection import Pipe
 from pathlib import Path
 
 
 class Far:
-    """The owner's process; `ask` calls a function of `verbs_owner`."""
+    """The owner's process; `ask` calls a function of `verbs_owner`.
+
+    The thread that connects a failed queue again asks beside the test: each of them holds the pipe until it has its answer.
+    """
 
     def __init__(self, *devices: str) -> None:
+        self._asking = threading.Lock()
         self._pipe, theirs = Pipe()
         descriptor = theirs.fileno()
         argv = [sys.executable, str(Path(__file__).with_name("verbs_owner.py")), str(descriptor), *devices]
@@ -19,8 +24,9 @@ class Far:
         theirs.close()
 
     def ask(self, name: str, *arguments: object) -> object:
-        self._pipe.send((name, arguments))
-        ok, answer = self._pipe.recv()
+        with self._asking:
+            self._pipe.send((name, arguments))
+            ok, answer = self._pipe.recv()
         if not ok:
             raise OSError(answer)
         return answer
