@@ -295,3 +295,23 @@ def test_push_to_a_mount_names_the_reason(source: Path, target: str, tmp_path: P
     (other / "new").write_text("x")
     # Another process: a service that is started here has its store until the last test.
     assert "Read-only file system" in read(PUSHED, source, target, other)
+
+
+UNMOUNTED = """
+import subprocess, sys
+from monarch.actor import this_host
+from monarch.fs import FsError, mount
+source, target = sys.argv[1:]
+shown = mount(this_host(), source, target)
+shown.ready.get()
+assert shown.refresh().get().changed == 0
+subprocess.run(["umount", target], check=True)
+try:
+    print(shown.refresh().get())
+except FsError as e:
+    print(e)
+"""
+
+
+def test_refresh_of_a_mount_that_another_process_has_unmounted_fails(source: Path, target: str) -> None:
+    assert f"{target} on {os.uname().nodename}: " in read(UNMOUNTED, source, target)

@@ -469,3 +469,19 @@ def test_few_contents_are_found_without_an_index_of_all(tmp_path: Path) -> None:
     assert index.read(list(ids.values()))[5:] == list(texts.values())[5:]
     assert index._located
     index.close()
+
+
+def test_holes_of_a_sparse_file_are_no_places(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "small").write_bytes(b"small")
+    with (source / "image").open("wb") as file:
+        file.write(b"begin")
+        file.seek(1 << 39)
+        file.write(b"end")
+    index = Index(str(source), cache=tmp_path / "cache", pyc="as-is")
+    index.scan()
+    assert index.read([blake3(b"small")]) == [b"small"]
+    index._locate()
+    assert len(index._places) == 3 and ZERO_ID not in index._places
+    index.close()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -310,3 +311,14 @@ def test_a_folder_that_cannot_be_a_store_is_named(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "file"))
     with pytest.raises(FsError, match="below MONARCH_HOME cannot be used"):
         open_store()
+
+
+def test_store_that_another_program_has_removed_is_made_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", 1 << 24)
+    content = b"content"
+    id = blake3(content)
+    assert store.put(id, content)
+    shutil.rmtree(tmp_path / "store")
+    assert store.missing([id]) == [id] and store.read(id, 0, 7) is None
+    assert store.put(id, content) and store.read(id, 0, 7) == content
+    store.close()

@@ -34,8 +34,8 @@ from monarch.fs._tree.operations import MountOptions
 from monarch.fs._tree.table import Table
 from monarch.fs.errors import FsError
 
-# Seconds: a mount of a million entries takes several.
-REQUEST_SECONDS = 60.0
+# Seconds: a mount of a million entries takes several, and the daemon names a mount server that does not answer after 60.
+REQUEST_SECONDS = 75.0
 # Pauses between two attempts to reach a daemon, in seconds.
 _PAUSES = (0.0, 0.05, 0.2, 0.5, 1.0)
 # Differences that are kept until they are made a table, and their bytes.

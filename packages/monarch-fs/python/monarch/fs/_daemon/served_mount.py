@@ -175,7 +175,9 @@ class ServedMount:
                 continue
             except TimeoutError:
                 raise FsError(
-                    f"the mount server does not answer for {READY_SECONDS:g} s", path=self.target, errno=errno.ETIMEDOUT
+                    f"the mount server {self._link.pid if self._link else 0} has not answered for {READY_SECONDS:g} s",
+                    path=self.target,
+                    errno=errno.ETIMEDOUT,
                 ) from None
         raise FsError("the mount server keeps ending", path=self.target)
 

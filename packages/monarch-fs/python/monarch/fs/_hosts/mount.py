@@ -344,6 +344,7 @@ class Mount:
         scan = self._scanned()
         old = self._shown_table()
         if scan.table.generation == self._rollout.generation:
+            self._confirm()
             return RefreshReport(self._rollout.generation, 0, 0, time.monotonic() - began)
         sent = self._origin.bytes_sent(self._tree)
         delta = difference(old, scan.table)
@@ -359,6 +360,17 @@ class Mount:
         changed = sum(1 for _ in changed_paths(old, scan.table))
         sent = self._origin.bytes_sent(self._tree) - sent + len(delta) * len(self._hosts)
         return RefreshReport(scan.table.generation, changed, sent, time.monotonic() - began)
+
+    def _confirm(self) -> None:
+        """`FsError` where a host that can be reached shows the mount no more, as when another process has unmounted it."""
+        asked: dict[int, Future[Any]] = {}
+        for host in self._hosts:
+            with suppress(MonarchError):
+                if host.key not in self._rollout.behind():
+                    asked[host.rank] = host.actor.confirm.call_one(self._tree, self._rollout.generation)
+        answers = [(rank, _answer(future, _STEP_SECONDS)) for rank, future in asked.items()]
+        if failed := {rank: answer for rank, answer in answers if isinstance(answer, HostFailure)}:
+            raise self._refused(failed)
 
     def _named(self, key: str) -> str:
         return f"{self._hosts[int(key)].facts.name} (rank {int(key)})" if key else ""

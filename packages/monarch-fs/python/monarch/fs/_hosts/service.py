@@ -198,7 +198,9 @@ class FileService(Actor):
                 if report.missing and port is None and tree in self._mounts:
                     paths = await asyncio.to_thread(self._mounts[tree].table.paths_with, set(report.missing), 4)
                     named = ", ".join(map(os.fsdecode, paths[:3])) + (" and others" if len(paths) > 3 else "")
-                    _log.warning("%s: %d chunks could not be brought: %s", named, len(report.missing), report.reason)
+                    # Those of an earlier generation are wanted no more.
+                    if paths:
+                        _log.warning("%s: %d chunks could not be brought: %s", named, len(report.missing), report.reason)
             except Exception as e:
                 _log.exception("chunks could not be brought")
                 if port is not None:
@@ -247,6 +249,18 @@ class FileService(Actor):
         except (OSError, ValueError) as e:
             return _failure(e)
         self._in_background(tree, self._settle(tree, eager))
+        return generation
+
+    @endpoint
+    async def confirm(self, tree: str, generation: str) -> str | HostFailure:
+        """Whether the mount is there and shows this generation, which was committed before."""
+        shown = self._mounts.get(tree)
+        if shown is None:
+            return HostFailure("failed", "it is not mounted", errno.ENOTCONN)
+        try:
+            await asyncio.to_thread(self._daemon.commit, shown.request.target, generation)
+        except (OSError, ValueError) as e:
+            return _failure(e)
         return generation
 
     async def _settle(self, tree: str, eager: list[bytes]) -> FetchReport:

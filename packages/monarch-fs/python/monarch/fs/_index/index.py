@@ -24,7 +24,7 @@ from monarch.fs._index.pattern import Exclusion
 from monarch.fs._index.scan import Look
 from monarch.fs._index.seen import Seen, dump, restore
 from monarch.fs._tree.folder import Folder
-from monarch.fs._tree.node import ID_SIZE, PIECE_BYTES, WHOLE_BYTES, Kind
+from monarch.fs._tree.node import ID_SIZE, PIECE_BYTES, WHOLE_BYTES, ZERO_ID, Kind
 from monarch.fs._tree.table import Table
 
 # The largest cache file, and all of them, in bytes; sources that are remembered.
@@ -32,6 +32,8 @@ _MOST_BYTES, _ALL_BYTES, _MOST_FILES = 1 << 30, 4 << 30, 64
 _NAMED = 5
 # Contents that are looked for one by one after a scan, and how often: the index of all contents costs as much as some hundred of these.
 _FEW, _SEARCHES = 8, 32
+# Pieces of zeros that are passed over at once.
+_HOLE = ZERO_ID * 1024
 # Seconds from a look that found changes to the write of the cache file, which costs more than the look.
 _SAVE_SECONDS = 20.0
 # Errors of a name at which nothing is any more, and of one that is no regular file: a link, a socket, a directory, a pipe.
@@ -266,9 +268,15 @@ def _spots(rel: bytes, folder: Folder) -> Iterator[tuple[bytes, _Place]]:
         node = folder.node(place)
         if node.kind == Kind.FILE:
             step = node.size if node.size <= WHOLE_BYTES else PIECE_BYTES
-            for at in range(0, len(node.chunks), ID_SIZE):
-                offset = at // ID_SIZE * step
-                yield node.chunks[at : at + ID_SIZE], _Place(rel, name, offset, min(step, node.size - offset))
+            for start in range(0, len(node.chunks), len(_HOLE)):
+                # Holes are in no place, and a sparse image may have a million pieces of them.
+                if node.chunks.startswith(_HOLE, start):
+                    continue
+                for at in range(start, min(start + len(_HOLE), len(node.chunks)), ID_SIZE):
+                    id = node.chunks[at : at + ID_SIZE]
+                    if id != ZERO_ID:
+                        offset = at // ID_SIZE * step
+                        yield id, _Place(rel, name, offset, min(step, node.size - offset))
 
 
 def _read_piece(path: bytes, offset: int, size: int) -> bytes:

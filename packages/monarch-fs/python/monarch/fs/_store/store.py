@@ -61,8 +61,7 @@ class Store:
             raise ValueError(f"the limit of the store {folder}: {limit} bytes")
         self.folder, self.limit = Path(folder), limit
         self._segments, pins = f"{folder}/segments", f"{folder}/pins"
-        for path in (str(folder), self._segments, pins):
-            _private_folder(path)
+        self._make()
         self._clock = clock
         # Of this process: threads. Processes exclude each other by the lock file.
         self._lock = threading.RLock()
@@ -84,6 +83,10 @@ class Store:
         self._looked = clock()
         with self._lock:
             self._look()
+
+    def _make(self) -> None:
+        for path in (str(self.folder), self._segments, f"{self.folder}/pins"):
+            _private_folder(path)
 
     def has(self, id: bytes) -> bool:
         """Whether the content is here: its record, that is; `verify` reads it."""
@@ -269,7 +272,13 @@ class Store:
     def _look(self) -> None:
         """Reads what other processes have written and removed."""
         self._looked = self._clock()
-        changed = os.stat(self._segments).st_mtime_ns
+        try:
+            changed = os.stat(self._segments).st_mtime_ns
+        except FileNotFoundError:
+            # Another program has removed the store: it is empty, and a segment that is written is nowhere.
+            self._seal()
+            self._make()
+            changed = os.stat(self._segments).st_mtime_ns
         if changed != self._changed or time.time_ns() - changed < 20_000_000:  # a file system's clock ticks every 1 to 10 ms
             self._changed = changed
             names = {name.removesuffix(INDEX) for name in os.listdir(self._segments) if name.endswith(INDEX)}
