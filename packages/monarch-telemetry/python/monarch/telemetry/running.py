@@ -101,10 +101,9 @@ def start(
 
     if hosts is None:
         hosts = this_host()
-    named: Any = hosts
-    if not isinstance(named, HostMesh) and not (
-        isinstance(named, Mapping) and all(isinstance(one, HostMesh) for one in cast("Mapping[object, object]", named).values())
-    ):
+    named = cast("object", hosts)
+    by_name = cast("Mapping[object, object]", named) if isinstance(named, Mapping) else {"hosts": named}
+    if not all(isinstance(one, HostMesh) for one in by_name.values()):
         raise TypeError(f"start(hosts={named!r}): expected a mesh of hosts, or such meshes by name, not {type(named).__name__}")
     meshes: Mapping[str, HostMesh] = {"hosts": hosts} if isinstance(hosts, HostMesh) else hosts
     asking = Engine(meshes, options)
