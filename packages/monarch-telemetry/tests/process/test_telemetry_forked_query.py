@@ -1,4 +1,4 @@
-"""Telemetry in a fork of a program, and with arguments of other types: errors that say so."""
+"""Telemetry in a fork of a program, and with arguments of other types: errors that name them."""
 
 from __future__ import annotations
 

@@ -101,10 +101,10 @@ def start(
 
     if hosts is None:
         hosts = this_host()
-    named = cast("object", hosts)
+    named, kind = cast("object", hosts), type(cast("object", hosts)).__name__
     by_name = cast("Mapping[object, object]", named) if isinstance(named, Mapping) else {"hosts": named}
     if not all(isinstance(one, HostMesh) for one in by_name.values()):
-        raise TypeError(f"start(hosts={named!r}): expected a mesh of hosts, or such meshes by name, not {type(named).__name__}")
+        raise TypeError(f"start(hosts={named!r}): expected a mesh of hosts, or such meshes by name, not {kind}")
     meshes: Mapping[str, HostMesh] = {"hosts": hosts} if isinstance(hosts, HostMesh) else hosts
     asking = Engine(meshes, options)
     asking.start()

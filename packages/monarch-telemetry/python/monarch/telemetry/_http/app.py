@@ -229,7 +229,7 @@ class App:
             turns.release()
 
     async def _turn(self, turns: asyncio.Semaphore, call: Call, request: Request) -> None:
-        """Takes a turn. `Problem` 504 at the deadline, 503 where too many wait; `ClientDisconnect` where nobody waits any more."""
+        """Takes a turn. `Problem` 504 at the deadline, 503 where too many wait; `ClientDisconnect` where no client waits any more."""
         if not turns.locked():
             await turns.acquire()
             return
