@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tools.project import CORE, JOBS, RDMA, ROOT
+from tools.project import CORE, FS, JOBS, RDMA, ROOT, TELEMETRY
 from tools.vm.image import Image, path
 
 TIMED_OUT, FAILED = 124, 125
@@ -102,7 +102,7 @@ class Guest:
 
 def _python(script: Path) -> None:
     """Debian's interpreter, which finds pyverbs, and all that the one that runs this finds."""
-    folders = [package / "python" for package in (CORE, JOBS, RDMA)] + [ROOT, Path(sysconfig.get_path("purelib"))]
+    folders = [package / "python" for package in (CORE, JOBS, RDMA, FS, TELEMETRY)] + [ROOT, Path(sysconfig.get_path("purelib"))]
     path = ":".join(str(folder) for folder in folders)
     script.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(path)} exec {_PYTHON} "$@"\n')
     script.chmod(0o755)

@@ -83,9 +83,9 @@ print("=", rows("SELECT bool_and(latency_max_us > 0 AND latency_sum_us >= latenc
         "[(12,)]",
         "[('active', 12), ('complete', 12), ('queued', 12)]",
         "[(12, 12)]",
-        "[(7,)]",
+        "[(6,)]",
         "[('<root>',)]",
-        "[('client', 'broadcast', 2, 0), ('client', 'call', 5, 0), ('server', 'broadcast', 2, 0), ('server', 'call', 10, 0)]",
+        "[('client', 'broadcast', 1, 0), ('client', 'call', 5, 0), ('server', 'broadcast', 2, 0), ('server', 'call', 10, 0)]",
         "[(True,)]",
     ]
 

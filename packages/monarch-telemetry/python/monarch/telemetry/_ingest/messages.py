@@ -48,7 +48,10 @@ class Messages:
         self._last_sent: Any = None
 
     def batches(self, rows: Mapping[str, Rows], shapes: Mapping[int, str]) -> dict[str, list[Any]]:
-        """The new rows by table, of events that `Broadcasts` has marked. `shapes` has labels and sizes of meshes, as JSON, by their number."""
+        """The new rows by table, of events that `Broadcasts` has marked.
+
+        `shapes` has labels and sizes of meshes, as JSON, by their number.
+        """
         found: dict[str, list[Any]] = {"sent_messages": [], "messages": [], "message_status_events": [], "actor_status_events": []}
         for kind in ("message.sent", "cast.sent"):
             if kind in rows:
