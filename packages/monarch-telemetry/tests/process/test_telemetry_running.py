@@ -143,8 +143,8 @@ print("=", rows("SELECT f.mesh_name, s.delivered_to, s.crashed_ranks_json FROM s
                 " JOIN failures f ON s.failure_id = f.id"))
 print("=", rows("SELECT new_status, count(*) FROM actor_status_events WHERE new_status = 'Failed' GROUP BY new_status"))
 """) == [
-        "[('system', True, 'workers', 1, 'signal', 'signal 9', 'last words'),"
-        " ('system', False, 'worker', 1, 'signal', 'its proc has ended: signal 9', 'last words')]",
+        "[('infrastructure', True, 'workers', 1, 'signal', 'signal 9', 'last words'),"
+        " ('infrastructure', False, 'worker', 1, 'signal', 'its proc has ended: signal 9', 'last words')]",
         "[('worker', 'workers')]",
         "[(9, None)]",
         "[('worker', '<root>', '[1]')]",

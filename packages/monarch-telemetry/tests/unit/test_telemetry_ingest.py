@@ -22,6 +22,7 @@ from monarch.telemetry._ingest.messages import Messages
 from monarch.telemetry._ingest.metrics import BOUNDS, Metrics
 from monarch.telemetry._ingest.places import Place, Places
 from monarch.telemetry._ingest.rows import Part, Rows
+from monarch.telemetry._ingest.running import Running
 from monarch.telemetry._ingest.sampling import Sampling
 from monarch.telemetry._store.store import Store
 from monarch.telemetry._tables.catalog import TABLES
@@ -255,11 +256,11 @@ def test_the_end_of_a_proc_is_the_first_cause_of_those_of_its_actors() -> None:
     lines = Logs("here").batches({"output.line": rows(*({"peer": WORKER, "stream": "stdout", "line": f"{n}"} for n in range(30)))}, places)
     for batch in lines:
         kept.append("logs", batch)
-    found.ended({"proc.end": rows({"peer": WORKER, "kind": "signal", "number": 9, "pid": 77, "detail": ""}, proc=HOST)})
+    found.ended({"proc.end": rows({"peer": WORKER, "kind": "signal", "number": 9, "pid": 77, "detail": ""}, proc=HOST)}, Running())
     wanted = mixed(FAILURE, PROCS, 2)
     assert ask(kept, "SELECT id, kind, cause_id, message FROM failures ORDER BY first_cause DESC") == [
-        (wanted, "system", None, "signal 9"),
-        (mixed(FAILURE, MESH, 2), "system", wanted, "its proc has ended: signal 9"),
+        (wanted, "infrastructure", None, "signal 9"),
+        (mixed(FAILURE, MESH, 2), "infrastructure", wanted, "its proc has ended: signal 9"),
     ]
     assert ask(kept, "SELECT last_lines FROM failures WHERE first_cause") == [("\n".join(map(str, range(20, 30))),)]
     assert ask(kept, "SELECT signal, exit_code, exit_reason FROM procs") == [(9, None, "signal")]
@@ -267,13 +268,13 @@ def test_the_end_of_a_proc_is_the_first_cause_of_those_of_its_actors() -> None:
 
 def test_a_stop_is_no_failure_and_other_jobs_are_none_of_ours() -> None:
     found, kept, _ = facts()
-    found.ended({"actor.end": rows({"mesh": MESH, "actor": "x", "kind": "stopped", "detail": "by its owner"})})
+    found.ended({"actor.end": rows({"mesh": MESH, "actor": "x", "kind": "stopped", "detail": "by its owner"})}, Running())
     ends = rows(
         {"peer": WORKER, "kind": "stopped", "number": 0, "pid": 77, "detail": "stopped by client"},
         {"peer": 999, "kind": "signal", "number": 9, "pid": 78, "detail": ""},
         proc=HOST,
     )
-    found.ended({"proc.end": ends})
+    found.ended({"proc.end": ends}, Running())
     assert ask(kept, "SELECT count(*) FROM failures") == [(0,)]
     assert ask(kept, "SELECT exit_reason FROM procs") == [("stopped: stopped by client",)]
     assert ask(kept, "SELECT reason FROM actor_status_events WHERE new_status = 'Stopped'") == [("by its owner",)]
@@ -286,18 +287,18 @@ def test_meshes_of_which_all_members_have_ended_are_bounded(monkeypatch: pytest.
         mesh = 1000 + number
         made = {"mesh": mesh, "parent": PROCS, "class": "A", "name": "a", "creator": "<root>", "shape": "{}", "age": 0}
         found.begun({"mesh.made": rows(made, proc=CLIENT), "actor.start": rows({"mesh": mesh, "actor": "<root>.<A a>", "age": 0})})
-        found.ended({"actor.end": rows({"mesh": mesh, "actor": "<root>.<A a>", "kind": "stopped", "detail": ""})})
+        found.ended({"actor.end": rows({"mesh": mesh, "actor": "<root>.<A a>", "kind": "stopped", "detail": ""})}, Running())
     assert ask(kept, "SELECT id FROM meshes ORDER BY id") == [(MESH,), (1002,)]
     assert set(found.names) == {PROCS, MESH, 1002} and set(found.shapes) == {MESH, 1002}
     # The end of their proc ends all of its actors, each once.
-    found.ended({"proc.end": rows({"peer": WORKER, "kind": "signal", "number": 9, "pid": 77, "detail": ""}, proc=HOST)})
+    found.ended({"proc.end": rows({"peer": WORKER, "kind": "signal", "number": 9, "pid": 77, "detail": ""}, proc=HOST)}, Running())
     assert ask(kept, "SELECT id FROM meshes") == [] and set(found.names) == {PROCS}
 
 
 def test_an_actor_that_fails_has_the_endpoint_and_the_text() -> None:
     found, kept, _ = facts()
     end = rows({"mesh": MESH, "actor": "x", "kind": "raised", "detail": "ValueError: no\nat line 3"})
-    found.ended({"message.handled": handled(4, failed=1), "actor.end": end})
+    found.ended({"message.handled": handled(4, failed=1), "actor.end": end}, Running())
     assert ask(kept, "SELECT kind, endpoint, message, traceback, rank FROM failures") == [
         ("user", "step", "ValueError: no", "at line 3", 2)
     ]
@@ -306,11 +307,11 @@ def test_an_actor_that_fails_has_the_endpoint_and_the_text() -> None:
 def test_supervision_waits_for_its_outcome() -> None:
     found, kept, _ = facts()
     delivered = {"mesh": MESH, "rank": 1, "owner": "<root>", "kind": "host_lost"}
-    found.ended({"supervision.delivered": rows(delivered, proc=CLIENT)})
+    found.ended({"supervision.delivered": rows(delivered, proc=CLIENT)}, Running())
     (waiting,) = found.delivered()
     assert waiting.to_pylist()[0]["handled"] is False
     assert ask(kept, "SELECT kind, message FROM failures") == [("infrastructure", "host lost")]
-    found.ended({"supervision.handled": rows({"mesh": MESH, "rank": 1, "owner": "<root>", "handled": 1}, proc=CLIENT)})
+    found.ended({"supervision.handled": rows({"mesh": MESH, "rank": 1, "owner": "<root>", "handled": 1}, proc=CLIENT)}, Running())
     assert found.delivered() == []
     assert ask(kept, "SELECT handled, s.failure_id = f.id AS same FROM supervision_events s, failures f") == [(True, True)]
 
@@ -318,9 +319,9 @@ def test_supervision_waits_for_its_outcome() -> None:
 def test_links_count_their_connections() -> None:
     found, kept, _ = facts()
     up = {"host": 55, "received": 0, "waiting": 3, "round_trip": 9000}
-    found.ended({"link.resumed": rows(up, proc=HOST)})
-    found.ended({"link.broken": rows({"host": 55, "end": "reset", "sent": 10, "received": 20, "round_trip": 0}, proc=HOST)})
-    found.ended({"link.resumed": rows({**up, "received": 4}, proc=HOST)})
+    found.ended({"link.resumed": rows(up, proc=HOST)}, Running())
+    found.ended({"link.broken": rows({"host": 55, "end": "reset", "sent": 10, "received": 20, "round_trip": 0}, proc=HOST)}, Running())
+    found.ended({"link.resumed": rows({**up, "received": 4}, proc=HOST)}, Running())
     assert ask(kept, "SELECT state, rtt_us, bytes_out, bytes_in, reconnects, last_error FROM links") == [("up", 9, 10, 20, 1, "reset")]
 
 

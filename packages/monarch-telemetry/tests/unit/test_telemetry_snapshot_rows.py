@@ -23,6 +23,7 @@ from monarch.telemetry._ingest.ids import FAILURE, actor_id, mixed
 from monarch.telemetry._ingest.ingest import Ingest, Known, Work
 from monarch.telemetry._ingest.places import Places
 from monarch.telemetry._ingest.rows import Rows
+from monarch.telemetry._ingest.running import Running
 from monarch.telemetry._queries.catalog import load
 from monarch.telemetry._store.store import Store
 from monarch.telemetry._tables.catalog import TABLES
@@ -254,7 +255,8 @@ def test_an_owner_that_does_not_handle_a_failure_has_its_cause() -> None:
     handled = [{**one, "handled": 1} for one in delivered[1:]]
     ends = [{"proc": PROC, "mesh": one["mesh"], "actor": "", "us": 9, "kind": "raised", "detail": "ValueError: x"} for one in owners]
     # All of it in one look; the second owner has handled the failure, and fails for a reason of its own.
-    facts.ended({"supervision.delivered": events(*delivered), "supervision.handled": events(*handled), "actor.end": events(*ends)})
+    new = {"supervision.delivered": events(*delivered), "supervision.handled": events(*handled), "actor.end": events(*ends)}
+    facts.ended(new, Running())
     _, _, causes = facts.known_actors()
     assert causes == {"<root>.<Boss one>": "<root>.<W worker{'a': 1/2, 'b': 1/3}>"}
     (one,), (two,) = (batch.to_pylist() for batch in kept.snapshot(["failures"])["failures"])
@@ -268,7 +270,7 @@ def test_ended_actors_of_a_proc_are_kept_up_to_a_number() -> None:
         start = {"proc": PROC, "mesh": mesh, "actor": f"<root>.<W w{mesh}>", "us": 5, "age": 2000}
         facts.begun({"actor.start": events(start)})
         end = {"proc": PROC, "mesh": mesh, "actor": "", "us": 9, "kind": "raised", "detail": "ValueError: x\nTraceback"}
-        facts.ended({"actor.end": events(end)})
+        facts.ended({"actor.end": events(end)}, Running())
     living, ended, _ = facts.known_actors()
     assert living == {PROC: {}} and list(ended[PROC]) == list(range(6, MOST_ENDED + 6))
     assert ended[PROC][6] == Ended("<root>.<W w6>", 3, 9, True, "raised", "ValueError: x")

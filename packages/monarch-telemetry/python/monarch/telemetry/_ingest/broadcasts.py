@@ -58,7 +58,7 @@ class Broadcasts:
 
 
 def _table(rows: Rows, place: int, ranks: Any) -> Any:
-    """`ranks` None: casts, which come before rank 0. `place` and `at` say which of the events a row is."""
+    """`ranks` None: casts, which come before rank 0. `place` and `at` are the position of the event of a row."""
     columns = {name: rows[name] for name in (*_SAME, "number")}
     columns["rank"] = pa.repeat(pa.scalar(-1, pa.int64()), rows.count) if ranks is None else ranks
     columns["place"] = pa.repeat(pa.scalar(place, pa.int64()), rows.count)

@@ -13,6 +13,7 @@ from monarch.telemetry._ingest.ids import ACTOR_EVENT, FAILURE, LINK, U64, actor
 from monarch.telemetry._ingest.meshes import Meshes
 from monarch.telemetry._ingest.places import AGENT, Place, Places
 from monarch.telemetry._ingest.rows import Rows
+from monarch.telemetry._ingest.running import Running
 from monarch.telemetry._store.store import Store
 from monarch.telemetry._tables.events import ACTOR_STATUS_EVENTS
 from monarch.telemetry._tables.facts import FAILURES, SUPERVISION_EVENTS
@@ -22,7 +23,9 @@ _DISPLAY = re.compile(r"<(?:(?P<type>\S+) )?(?P<name>[^<>{]*)(?P<point>\{[^{}]*\
 _COORDINATE = re.compile(r": (\d+)/(\d+)")
 # Kinds of ends that are no failure, and what caused the others where it was not the program.
 _ORDERLY = frozenset({"stopped", "returned"})
-_CAUSES = {"signal": "system", "oom": "system", "not_started": "system", "host_lost": "infrastructure", "link_lost": "infrastructure"}
+_CAUSES = {"not_started": "system", **dict.fromkeys(("signal", "oom", "host_lost", "link_lost"), "infrastructure")}
+# Ends that the host of the process cannot record.
+_UNRECORDED = frozenset({"host_lost", "link_lost"})
 # Failures that were delivered to an owner and are not handled yet.
 _MOST_OPEN = 10_000
 LAST_LINES = 10
@@ -104,8 +107,8 @@ class Facts:
             self._actor(row)
         self._write_statuses()
 
-    def ended(self, rows: Mapping[str, Rows]) -> None:
-        """Ends and failures, after the other events of the same look."""
+    def ended(self, rows: Mapping[str, Rows], running: Running) -> None:
+        """Ends and failures, after the other events of the same look; `running` has what the processes were doing."""
         failing = {(row["proc"], row["mesh"]): row["method"] for row in _each(rows, "message.handled", failed_only=True)}
         # Before the ends: an owner that has not handled a failure ends of it.
         for row in _each(rows, "supervision.delivered"):
@@ -113,9 +116,9 @@ class Facts:
         for row in _each(rows, "supervision.handled"):
             self._handled(row)
         for row in _each(rows, "actor.end"):
-            self._actor_end(row, failing.get((row["proc"], row["mesh"])))
+            self._actor_end(row, failing.get((row["proc"], row["mesh"])) or running.endpoint(row["proc"], row["mesh"]))
         for row in _each(rows, "proc.end"):
-            self._proc_end(row)
+            self._proc_end(row, running)
         for kind in ("link.resumed", "link.broken"):
             for row in _each(rows, kind):
                 self._link(kind, row)
@@ -222,7 +225,7 @@ class Facts:
         self._places.actor_ends(proc, mesh)
         self._store.put("actors", actor_id(proc, mesh), {}, ended=True)
 
-    def _proc_end(self, row: Mapping[str, Any]) -> None:
+    def _proc_end(self, row: Mapping[str, Any], running: Running) -> None:
         """Recorded by the agent of this host, which may have procs of other jobs: those are not known here."""
         # The field `number` of this type, an exit code or signal, has the name that the number of an event has elsewhere.
         proc, kind, code = row["peer"], row["kind"] or "", row["number"]
@@ -242,11 +245,13 @@ class Facts:
         if kind not in _ORDERLY:
             message = detail or {"exit_code": f"exit code {code}", "signal": f"signal {code}"}.get(kind, kind)
             mesh, rank = known["mesh_id"], known["rank"]
-            cause = self._failure(row, mesh, place.mesh_name or "", rank, place.pid, None, kind, message, None)
+            endpoint = running.endpoint(proc)
+            cause = self._failure(row, mesh, place.mesh_name or "", rank, place.pid, endpoint, kind, message, None)
             for its in actors:
                 at = self._places.actor_of(proc, its)
                 name, of = at if at is not None else (self.names.get(its, ""), rank)
-                self._failure(row, its, name, of, place.pid, None, kind, f"its proc has ended: {message}", cause)
+                endpoint = running.endpoint(proc, its)
+                self._failure(row, its, name, of, place.pid, endpoint, kind, f"its proc has ended: {message}", cause)
         for its in actors:
             self._status(proc, its, mixed(proc, its), row["us"], "Stopped" if kind in _ORDERLY else "Failed", ended["exit_reason"])
             self._store.put("actors", actor_id(proc, its), {}, ended=True)
@@ -310,8 +315,7 @@ class Facts:
     def _deliver(self, row: Mapping[str, Any]) -> None:
         mesh, rank, owner, kind = row["mesh"], row["rank"], row["owner"] or "", row["kind"] or ""
         failure = mixed(FAILURE, mesh, rank)
-        if _CAUSES.get(kind) == "infrastructure":
-            # The host that had it cannot record it any more.
+        if kind in _UNRECORDED:
             self._failure(row, mesh, self.names.get(mesh, ""), rank, None, None, kind, kind.replace("_", " "), None)
         found = {
             "id": mixed(FAILURE, mesh, rank, row["number"]),

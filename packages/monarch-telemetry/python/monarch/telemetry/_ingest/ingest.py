@@ -148,6 +148,7 @@ class Ingest:
                 self._guarded("call spans", lambda: self._append_all(self._call_spans.end(ended, now_us)))
             for proc in ended:
                 self._sampling.forget(proc)
+                self._messages.running.forget(proc)
                 self._metrics.forget(proc)
                 self._reported.end(proc)
                 self._work.pop(proc, None)
@@ -171,7 +172,7 @@ class Ingest:
         if "metric.update" in rows:
             self._guarded("metrics", lambda: self._metrics.add(rows["metric.update"]))
         # Last of all: a failure has the last lines of its process.
-        self._guarded("ended", lambda: self.facts.ended(rows))
+        self._guarded("ended", lambda: self.facts.ended(rows, self._messages.running))
 
     def _add_events(self, recorded: Rows) -> None:
         others = self._reported.take(recorded)

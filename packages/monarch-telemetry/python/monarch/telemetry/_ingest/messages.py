@@ -13,6 +13,7 @@ from monarch.telemetry._arrow import pa, pc
 from monarch.telemetry._ingest.broadcasts import FIRST
 from monarch.telemetry._ingest.ids import ACTOR_EVENT, BROADCAST, EVENT, MESSAGE, U64, actor_ids, mixed, mixed_columns
 from monarch.telemetry._ingest.rows import Rows, repeated, text
+from monarch.telemetry._ingest.running import Running
 from monarch.telemetry._ingest.sampling import Sampling
 from monarch.telemetry._tables.events import ACTOR_STATUS_EVENTS, MESSAGE_STATUS_EVENTS, MESSAGES, SENT_MESSAGES
 
@@ -44,6 +45,7 @@ class Messages:
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
         self._alone = Alone()
+        self.running = Running()
         # Calls that were sent last, which may go on with the next batch: one row is kept of a call to several receivers.
         self._last_sent: Any = None
 
@@ -62,15 +64,19 @@ class Messages:
             received, ids = self._sampled(received, ids, count=True)
             found["messages"].append(_messages(received, ids))
             found["message_status_events"].append(_states(received, ids, "queued"))
+        begun_ids = ended_ids = None
         if "message.begun" in rows:
-            begun, ids = self._sampled(rows["message.begun"], self._ids("active", rows["message.begun"]))
+            begun_ids = self._ids("active", rows["message.begun"])
+            begun, ids = self._sampled(rows["message.begun"], begun_ids)
             found["message_status_events"].append(_states(begun, ids, "active"))
             found["actor_status_events"].append(_actor_states(begun, "Processing"))
         if "message.handled" in rows:
-            handled, ids = self._sampled(rows["message.handled"], self._ids("complete", rows["message.handled"]))
+            ended_ids = self._ids("complete", rows["message.handled"])
+            handled, ids = self._sampled(rows["message.handled"], ended_ids)
             failed = pc.equal(handled["failed"], U64[1])
             found["message_status_events"].append(_states(handled, ids, pc.if_else(failed, "failed", "complete")))
             found["actor_status_events"].append(_actor_states(handled, "Idle"))
+        self.running.change(rows.get("message.begun"), begun_ids, ended_ids)
         return {name: [batch for batch in batches if batch.num_rows] for name, batches in found.items()}
 
     def _sent(self, sent: Rows, shapes: Mapping[int, str]) -> Any:

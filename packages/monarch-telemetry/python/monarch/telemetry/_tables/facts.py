@@ -75,7 +75,11 @@ FAILURES = Table(
     (
         Column("id", "u64", "the failure"),
         time("timestamp_us", "when it was noticed"),
-        Column("kind", "text", "user (code of the program), system (the runtime) or infrastructure (process, host, network)"),
+        Column(
+            "kind",
+            "text",
+            "user (an exception or exit code of the program), infrastructure (a signal, memory, host, network) or system (runtime)",
+        ),
         Column("first_cause", "bool", "whether no other failure caused it"),
         Column("cause_id", "u64", "the failure that caused it (failures.id)", True),
         Column("mesh_name", "text", "the mesh that failed"),
@@ -85,7 +89,7 @@ FAILURES = Table(
         Column("endpoint", "text", "the endpoint that was running", True),
         Column("exit_reason", "text", "how the actor or process ended"),
         Column("message", "text", "the text of the error"),
-        Column("traceback", "text", "the traceback of Python", True),
+        Column("traceback", "text", "the lines of the error after the first: the traceback, where the end of the actor has one", True),
         Column("last_lines", "text", "what the process wrote last", True),
     ),
     "Each failure of an actor, proc or host, linked to its cause",
