@@ -16,7 +16,7 @@ from typing import Any
 
 import monarch.actor
 import monarch.telemetry as telemetry
-from monarch.actor import Actor, SupervisionError, endpoint, this_host
+from monarch.actor import Actor, Channel, SupervisionError, endpoint, this_host
 from monarch.actor.testing import local_hosts
 
 monarch.actor.unhandled_fault_hook = lambda failure: None
@@ -36,7 +36,11 @@ class Pair(Actor):
         self.other = other
 
     @endpoint
-    def hold(self) -> None:
+    def hold(self, holding: Any) -> None:
+        # Both hold before one calls: a call that comes earlier would be answered.
+        mine, gate = Channel[None].open()
+        holding.send(mine)
+        gate.recv().get()
         self.other.give.call_one().get()
 
     @endpoint
@@ -98,8 +102,11 @@ async def main(answers: int) -> None:
         left, right = one.spawn("left", Pair), procs.slice(gpus=1).spawn("right", Pair)
         await left.meet.call_one(right)
         await right.meet.call_one(left)
-        left.hold.broadcast()
-        right.hold.broadcast()
+        holding, held = Channel[Any].open()
+        left.hold.broadcast(holding)
+        right.hold.broadcast(holding)
+        for gate in [await held.recv(), await held.recv()]:
+            gate.send(None)
         reader = procs.slice(gpus=2).spawn("reader", Reader)
         reader.read.broadcast()
         await one.spawn("chatty", Fragile).chat.call_one()
