@@ -9,13 +9,13 @@ import { chromium } from "playwright-core";
 const [url, folder, executablePath] = process.argv.slice(2);
 const token = process.env.DASHBOARD_TOKEN;
 const report = { checks: {}, errors: [], foreign: [], withoutPolicy: [], numbers: {} };
-const PATIENCE = 20_000;
+const ANSWER_TIMEOUT = 20_000;
 // A server that answers nothing would make each check wait.
 const MOST_FAILED = 4;
 
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-dev-shm-usage"] });
 const context = await browser.newContext({ viewport: { width: 1280, height: 860 }, colorScheme: "light" });
-context.setDefaultTimeout(PATIENCE);
+context.setDefaultTimeout(ANSWER_TIMEOUT);
 
 function watch(page) {
   page.on("console", (message) => {
@@ -316,7 +316,7 @@ await check("dark", async () => {
 
 await check("without a token it is asked for", async () => {
   const other = await browser.newContext();
-  other.setDefaultTimeout(PATIENCE);
+  other.setDefaultTimeout(ANSWER_TIMEOUT);
   const stranger = await other.newPage();
   await stranger.goto(`${url}/logs`);
   await stranger.getByLabel("Token").fill(token);

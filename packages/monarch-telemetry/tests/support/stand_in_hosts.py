@@ -18,7 +18,7 @@ from monarch.telemetry._sql.limits import Limits
 from monarch.telemetry._sql.plan import Plan, merge, part
 
 # Seconds of a question: the engine waits in real time for a host that is stopped, and for no other one.
-PATIENCE = 0.02
+ANSWER_TIMEOUT = 0.02
 
 
 class _Future:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.stand_in_hosts import PATIENCE, StandIn, made
+from support.stand_in_hosts import ANSWER_TIMEOUT, StandIn, made
 from test_telemetry_plan import HOST, SCHEMAS, equal, rows_of, statements, union
 
 from monarch.telemetry import PartialAnswer, QueryTimeout
@@ -46,10 +46,10 @@ def check(engine: Any, hosts: list[StandIn], sql: str, ordered: bool) -> None:
     is_local = planning.make(sql, SCHEMAS).way == "local"
     if len(missing) == len(hosts) and hosts and not is_local:
         with pytest.raises(QueryTimeout) as caught:
-            engine.ask(sql, timeout=PATIENCE)
+            engine.ask(sql, timeout=ANSWER_TIMEOUT)
         assert sorted(caught.value.missing) == missing
         return
-    answer = engine.ask(sql, timeout=PATIENCE)
+    answer = engine.ask(sql, timeout=ANSWER_TIMEOUT)
     wanted = union(sql, [dict(host.rows) for host in hosts if host.answers])
     assert equal(rows_of(answer.table), wanted, ordered=ordered), sql
     if is_local:
@@ -59,7 +59,7 @@ def check(engine: Any, hosts: list[StandIn], sql: str, ordered: bool) -> None:
     assert (cover.hosts_asked, cover.hosts_answered) == (len(hosts), len(hosts) - len(missing)), sql
     if missing:
         with pytest.raises(PartialAnswer) as partial:
-            engine.ask(sql, timeout=PATIENCE, require_all=True)
+            engine.ask(sql, timeout=ANSWER_TIMEOUT, require_all=True)
         assert sorted(partial.value.missing) == missing
         assert equal(rows_of(partial.value.table), wanted, ordered=ordered), sql
 
@@ -94,7 +94,7 @@ def test_a_collector_that_ended_is_asked_again_and_stated(patch: pytest.MonkeyPa
     host = StandIn("host0", SCHEMAS, {})
     engine.hosts.append(host)
     host.kill()
-    answer = engine.ask("select count(*) n from t", timeout=PATIENCE)
+    answer = engine.ask("select count(*) n from t", timeout=ANSWER_TIMEOUT)
     assert answer.table.to_pylist() == [{"n": 0}] and answer.coverage.missing == ()
     events = engine.own.tables(["events"])["events"][1]
     assert [row["name"] for batch in events for row in batch.to_pylist()] == ["telemetry.collector_ended"]
