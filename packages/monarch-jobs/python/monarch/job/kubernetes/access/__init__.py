@@ -1,0 +1,1 @@
+"""Everything that crosses the network to an API server: kubeconfigs, requests, watches, forwarded ports."""
