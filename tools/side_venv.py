@@ -1,0 +1,117 @@
+"""Environments of their own, for tests of packages that cannot be installed beside ours: their pins and ours exclude each other.
+
+    python -m tools.side_venv NAME...    makes what is missing of them, and prints the interpreter of each
+
+`tools/side_venvs/NAME.txt` pins every package of an environment. Environments are kept below `~/.cache/monarch/venvs`, under the hash of
+the pins and the interpreter: changed pins make another one, the same pins cost nothing. An environment is complete when the file `complete`
+is in it, which is written last; it cannot be made elsewhere and renamed, as its scripts have its path in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+from tools.project import ROOT
+
+PINS = ROOT / "tools" / "side_venvs"
+_COMPLETE = "complete"
+_LAST_LINES = 20
+
+
+class SideVenvError(RuntimeError):
+    """The packages could not be installed; the text has the last lines of pip."""
+
+
+def names() -> list[str]:
+    """The environments that there are pins for."""
+    return sorted(path.stem for path in PINS.glob("*.txt"))
+
+
+def folder(name: str) -> Path:
+    """Where the environment is, or will be; `ValueError` for a name without pins."""
+    pins = PINS / f"{name}.txt"
+    if not pins.is_file():
+        raise ValueError(f"there is no environment '{name}'; there is {', '.join(names())}")
+    # The environment has links to the interpreter, and its packages are of that version.
+    key = hashlib.sha256(pins.read_bytes() + f"{sys.version} {os.path.realpath(sys.executable)}".encode()).hexdigest()[:16]
+    return _cache() / key
+
+
+def existing(name: str) -> Path | None:
+    """The interpreter of the environment; None where it has not been made. Tests that need one skip then."""
+    place = folder(name)
+    python = place / "bin" / "python"
+    return python if (place / _COMPLETE).is_file() and python.exists() else None
+
+
+def made(name: str) -> Path:
+    """The interpreter of the environment, which is made where it is missing; `SideVenvError` where that fails."""
+    place = folder(name)
+    with _locked(place):
+        python = existing(name)
+        if python is not None:
+            return python
+        shutil.rmtree(place, ignore_errors=True)  # one that was not completed
+        try:
+            _make(place, PINS / f"{name}.txt")
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+        (place / _COMPLETE).write_text(f"{name}\n")
+    return place / "bin" / "python"
+
+
+def _make(place: Path, pins: Path) -> None:
+    _run(sys.executable, "-m", "venv", "--without-pip", str(place))
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(place / "bin" / "python"))
+    # Every package is pinned, so none brings others.
+    _run(*pip, "install", "--quiet", "--no-deps", "--prefer-binary", "--requirement", str(pins))
+
+
+def _run(*argv: str) -> None:
+    # Minutes of a processor, which whoever works on this machine needs more.
+    nice = ("nice", "-n", "10") if shutil.which("nice") else ()
+    # A `PYTHONPATH` of who runs this is not the environment's.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run((*nice, *argv), env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        words = "\n".join((done.stderr + done.stdout).splitlines()[-_LAST_LINES:])
+        raise SideVenvError(f"{argv[1]} {argv[2]} ended with exit code {done.returncode}\n{words}")
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "monarch" / "venvs"
+
+
+@contextlib.contextmanager
+def _locked(place: Path) -> Generator[None]:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.with_name(f"{place.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def main() -> int:
+    wanted = sys.argv[1:]
+    if not wanted or any(word.startswith("-") for word in wanted):
+        print(f"usage: python -m tools.side_venv NAME...\nNAME: {', '.join(names())}", file=sys.stderr)
+        return 2
+    for name in wanted:
+        try:
+            print(made(name), flush=True)
+        except (ValueError, SideVenvError) as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
