@@ -1,0 +1,1 @@
+"""KubernetesJob: hosts from a Kubernetes cluster."""
