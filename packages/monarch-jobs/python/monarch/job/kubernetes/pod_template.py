@@ -80,7 +80,7 @@ def _check_worker(worker: Object, port: int) -> None:
         if given.get("name") == names.PORT_NAME and given.get("containerPort") != port:
             raise ValueError(f"{where} has a port '{names.PORT_NAME}' {given.get('containerPort')}, and the port of the mesh is {port}")
     for field in ("command", "args"):
-        words = worker.get(field) or []
+        words: Any = worker.get(field) or []
         if not isinstance(words, list) or not all(isinstance(word, str) for word in cast("list[Any]", words)):
             raise TypeError(f"{where}: {field} is a list of texts, not {words!r}")
 

@@ -104,9 +104,11 @@ def quantity(what: str, value: str | int) -> Decimal:
     return number
 
 
-_UNITS = {"": Decimal(1), "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3")}
-_UNITS |= {unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)}
-_UNITS |= {f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)}
+_UNITS = {
+    "": Decimal(1), "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
+}
 
 
 def check_resources(resources: Mapping[str, str | int]) -> None:

@@ -6,7 +6,8 @@ from base64 import b64encode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from monarch.job.kubernetes.manifests import mesh_objects, names, network_policy, pod, workload
+from monarch.job.kubernetes.manifests import names, network_policy, pod, workload
+from monarch.job.kubernetes.manifests.mesh_objects import monarch_mesh
 
 if TYPE_CHECKING:
     from monarch.job.kubernetes.arguments import KubernetesArguments, MeshArguments
@@ -135,7 +136,7 @@ def _monarch_mesh(arguments: KubernetesArguments, mesh: MeshArguments, apply_id:
     if secret is not None:
         metadata["annotations"] = {**metadata.get("annotations", {}), names.JOIN_SECRET: secret}
     template = _template(arguments, mesh, apply_id)
-    return mesh_objects.monarch_mesh(mesh.name, mesh.num_replicas, mesh.port, template, metadata)
+    return monarch_mesh(mesh.name, mesh.num_replicas, mesh.port, template, metadata)
 
 
 def _job_set(arguments: KubernetesArguments, meshes: list[MeshArguments], apply_id: str) -> Object:

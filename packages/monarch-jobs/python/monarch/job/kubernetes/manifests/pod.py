@@ -31,7 +31,8 @@ def image_template(spec: Object) -> Object:
     """The template of an ImageSpec, of which `completed` makes a whole one."""
     container: Object = {"name": names.CONTAINER, "image": spec["image"]}
     pod: Object = {"automountServiceAccountToken": False, "enableServiceLinks": False, "containers": [container]}
-    resources = {name: str(value) for name, value in (spec["resources"] or {}).items()}
+    amounts: dict[str, str | int] = spec["resources"] or {}
+    resources = {name: str(value) for name, value in amounts.items()}
     volumes: list[Object] = []
     mounts: list[Object] = []
     if spec["shared_memory_size"] is not None:
