@@ -24,12 +24,10 @@ def spawn_local(process: LocalProcess, mailbox: int, spec: bytes) -> None:
         return
     process.actors[mailbox] = actor
     process.supervision.actor_started(mailbox, owner_proc)
-    # The last two are for its failures: there may be no descriptor left then to read them from their files.
     from monarch._core.actor import actor_logging
-    from monarch._core.errors import table as error_table
-    from monarch._core.pickle import remote_exception
+    from monarch._core.call import failure_imports
 
-    del error_table, remote_exception
+    del failure_imports
     actor_logging.install()
     event("actor.start", actor=actor.display, mesh=info.unique_name, rank=rank)
     try:

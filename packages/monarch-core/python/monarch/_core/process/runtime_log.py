@@ -97,6 +97,9 @@ def _configure() -> None:
     with _lock:
         _stderr = LogFilter(config.value("log_filter"), WARN)
         _file = LogFilter(config.value("file_log_level"), LEVELS["off"])
+        if _file.lowest < LEVELS["off"]:
+            # Now, because a failure may be the first line, and there may be no descriptor left then to read it from its file.
+            import json as json
         _lowest = min(_stderr.lowest, _file.lowest)
         _lowest_said = _lowest if _stderr.lowest <= INFO else _file.lowest
         if _process is not None and _process.is_client:
@@ -126,10 +129,12 @@ def event(name: str, level: int = INFO, said: bool = False, **fields: object) ->
 
 
 def _record(name: str, level: int, fields: dict[str, object]) -> None:
-    import json
-
     given = {key: value for key, value in fields.items() if value is not None}
-    log_line(name, level, json.dumps(given, default=str) if given else "")
+    try:
+        from json import dumps
+    except (ImportError, OSError):  # recording began after this process had run out of descriptors: the event is worth more than its fields
+        given = {}
+    log_line(name, level, dumps(given, default=str) if given else "")
 
 
 def wants(level: int) -> bool:

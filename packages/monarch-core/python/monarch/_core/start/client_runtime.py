@@ -1,6 +1,6 @@
 """What runs in the client beside the script: housekeeping, log, stacks, interrupts, the exit.
 
-The exit imports nothing: there may be no descriptor left then to read a module from its file.
+The exit and the report of a failure import nothing: there may be no descriptor left then to read a module from its file.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from _thread import start_new_thread
 
+from monarch._core.call import failure_imports as _failure_imports
 from monarch._core.config import duration as _duration
 from monarch._core.process import log_directory as _log_directory
 from monarch._core.process import recorder, runtime_log, stacks
@@ -22,8 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from monarch._core._native import Process as NativeProcess
 
-# Used by the exit only.
-del _duration, _log_directory
+# Used by the exit, and by what fails, only.
+del _duration, _failure_imports, _log_directory
 
 
 def begin(native: NativeProcess) -> LocalProcess:
