@@ -1,14 +1,306 @@
-"""HTTP requests to one API server: TLS, credentials, time-outs."""
+"""HTTP requests to one API server: TLS, credentials, time-outs, and connections that are kept between requests.
+
+Plain HTTP of the standard library: `kubernetes.client` has a module for each of a thousand models, and takes a second of processor time
+ to load, while a re-attach has a fifth of one. A request that may be repeated is repeated while a server that has answered before restarts.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlencode, urlsplit
 
-class ApiConnection:
-    """`server` is the URL; `namespace` that of the context, if any. Made by `KubeConfig.load()`."""
+from monarch.job._machine.commands import time_left
+from monarch.job.errors import CredentialsError
+from monarch.job.kubernetes.access import dialing, tls
+from monarch.job.kubernetes.access.dialing import Address
+from monarch.job.kubernetes.access.failures import UnreachableError, not_accepted
+
+if TYPE_CHECKING:
+    from monarch.job.kubernetes.access.identity import Certificate, Identity
+
+CONNECT_SECONDS = 10.0
+REQUEST_SECONDS = 30.0
+# An API server that restarts is away for so long.
+RESTART_SECONDS = 20.0
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8)
+# The server is up, and asks for another try: starting, overloaded, or without its database for a moment.
+_TRY_AGAIN = frozenset({429, 500, 502, 503, 504})
+_KEPT_CONNECTIONS = 8
+_READ = 1 << 16
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An API server; errors name `source`. `authority` is PEM. `proxy`: None for the environment's, "" for none."""
 
     server: str
-    namespace: str | None
+    source: str
+    authority: bytes | None = None
+    is_verified: bool = True
+    server_name: str | None = None
+    proxy: str | None = None
+
+
+class Response(NamedTuple):
+    """An answer, read to its end."""
+
+    status: int
+    data: bytes
+
+
+class Incoming(NamedTuple):
+    """An answer that is being read, and the socket that it comes from."""
+
+    answer: http.client.HTTPResponse
+    sock: socket.socket
+
+    def read(self, end: float) -> bytes:
+        """All of it. `TimeoutError` at the monotonic time `end`."""
+        parts: list[bytes] = []
+        while True:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self.sock.settimeout(left)
+            part = self.answer.read1(_READ)
+            if not part:
+                if self.answer.length:
+                    raise http.client.IncompleteRead(b"", self.answer.length)
+                return b"".join(parts)
+            parts.append(part)
+
+
+class _Http(http.client.HTTPConnection):
+    """A connection over the sockets of `dialing`, and TLS."""
+
+    def __init__(self, address: Address, context: ssl.SSLContext | None, server_name: str, seconds: float) -> None:
+        super().__init__(address.host, address.port, timeout=seconds)
+        self._address, self._context, self._server_name = address, context, server_name
+        self._seconds = seconds
+
+    def connect(self) -> None:
+        plain = dialing.connect(self._address, self._seconds)
+        try:
+            # `sock` is taken away when the server closes after an answer that is still to be read.
+            self.open = plain if self._context is None else self._context.wrap_socket(plain, server_hostname=self._server_name)
+            self.sock = self.open
+        except BaseException:
+            plain.close()
+            raise
+
+
+class ApiConnection:
+    """`server` is the URL, `namespace` that of the context, if any. Made by `KubeConfig.load()`; used by any number of threads."""
+
+    def __init__(
+        self, endpoint: Endpoint, identity: Identity, *, namespace: str | None = None, headers: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        parts = urlsplit(endpoint.server)
+        self.server = endpoint.server.rstrip("/")
+        self.source = endpoint.source
+        self.namespace = namespace
+        self._base = parts.path.rstrip("/")
+        self._endpoint, self._identity, self._headers = endpoint, identity, tuple(headers)
+        self._is_tls = parts.scheme == "https"
+        host = parts.hostname or ""
+        proxy = dialing.proxy_of_environment(parts.scheme, host) if endpoint.proxy is None else endpoint.proxy or None
+        try:
+            self.address = Address(host, parts.port or (443 if self._is_tls else 80), proxy)
+            if proxy:
+                dialing.check_proxy(proxy)
+        except ValueError as e:
+            raise CredentialsError(str(e), path=self.source) from None
+        self.server_name = endpoint.server_name or host
+        self._lock = threading.Lock()
+        self._idle: list[_Http] = []
+        self._context: tuple[Certificate | None, ssl.SSLContext] | None = None
+        self._has_answered = False
+
+    def __repr__(self) -> str:
+        return f"<ApiConnection to {self.server}, from {self.source}>"
 
     def close(self) -> None:
-        """Closes its sockets."""
-        raise NotImplementedError
+        """Closes the sockets that no request uses; the connection can be used again."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for one in idle:
+            one.close()
+
+    def headers(self) -> list[tuple[str, str]]:
+        """The credentials of a request."""
+        return [*self._identity.headers().items(), *self._headers]
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """With the client's certificate as it is now; None where the server's URL is http. `CredentialsError` for a broken certificate."""
+        if not self._is_tls:
+            return None
+        certificate = self._identity.certificate()
+        with self._lock:
+            if self._context is None or self._context[0] != certificate:
+                self._context = (certificate, self._made_context(certificate))
+            return self._context[1]
+
+    def _made_context(self, certificate: Certificate | None) -> ssl.SSLContext:
+        chain, key = certificate or (None, None)
+        try:
+            return tls.context(authority=self._endpoint.authority, is_verified=self._endpoint.is_verified, certificate=chain, key=key)
+        except (ValueError, ssl.SSLError) as e:
+            why = e.reason if isinstance(e, ssl.SSLError) and e.reason else str(e)
+            raise CredentialsError("its certificates or its key cannot be used", path=self.source, cause=why) from None
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        content_type: str = "application/json",
+        seconds: float = REQUEST_SECONDS,
+        is_repeatable: bool = True,
+    ) -> Response:
+        """The answer, whatever its code, 401 excepted, which is `CredentialsError`. `UnreachableError` where there is none in time."""
+        end = time.monotonic() + time_left(seconds)
+        give_up = time.monotonic() + RESTART_SECONDS
+        attempt = 0
+        while True:
+            pause = _PAUSES_S[min(attempt, len(_PAUSES_S) - 1)]
+            is_last = not is_repeatable or time.monotonic() + pause >= min(end, give_up)
+            try:
+                with self.stream(method, path, query, body, content_type=content_type, seconds=end - time.monotonic()) as incoming:
+                    response = Response(incoming.answer.status, incoming.read(end))
+            except UnreachableError as e:
+                if is_last or not self._has_answered or isinstance(e.__cause__, ssl.SSLError):
+                    raise
+            else:
+                if is_last or response.status not in _TRY_AGAIN:
+                    return response
+            attempt += 1
+            time.sleep(pause)
+
+    @contextlib.contextmanager
+    def stream(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        *,
+        content_type: str = "application/json",
+        seconds: float = REQUEST_SECONDS,
+        silence: float | None = None,
+    ) -> Generator[Incoming]:
+        """An answer to be read in the block: its head has arrived after `seconds`, and no read waits longer than `silence`.
+
+        `UnreachableError` also for what goes wrong while it is read.
+        """
+        seconds = time_left(seconds)
+        target = self._base + path + (f"?{urlencode(query)}" if query else "")
+        used: _Http | None = None
+        try:
+            used, answer = self._sent(method, target, body, content_type, seconds)
+            if answer.status == 401:
+                data = answer.read(_READ)
+                used.close()
+                if not self._identity.refresh():
+                    raise not_accepted(self.source, self.server, data, self._identity.expiry())
+                self.close()
+                used, answer = self._sent(method, target, body, content_type, seconds)
+                if answer.status == 401:
+                    raise not_accepted(self.source, self.server, answer.read(_READ), self._identity.expiry())
+            self._has_answered = True
+            if silence is not None:
+                used.open.settimeout(silence)
+            yield Incoming(answer, used.open)
+            if answer.isclosed() and not answer.will_close:
+                self._keep(used)
+                used = None
+        except (OSError, http.client.HTTPException) as e:
+            if isinstance(e, CredentialsError | UnreachableError):
+                raise
+            raise self._unreachable(e, seconds) from e
+        finally:
+            if used is not None:
+                used.close()
+
+    def _sent(
+        self, method: str, target: str, body: bytes | None, content_type: str, seconds: float
+    ) -> tuple[_Http, http.client.HTTPResponse]:
+        if seconds <= 0:
+            raise TimeoutError
+        end = time.monotonic() + seconds
+        kept = self._kept()
+        used = kept or _Http(self.address, self.tls_context(), self.server_name, min(seconds, CONNECT_SECONDS))
+        try:
+            if kept is None:
+                used.connect()
+            used.open.settimeout(max(end - time.monotonic(), 0.001))
+            used.putrequest(method, target, skip_accept_encoding=True)
+            for name, value in [("Accept", "application/json, */*"), ("User-Agent", "monarch"), *self.headers()]:
+                used.putheader(name, value)
+            if body is not None:
+                used.putheader("Content-Type", content_type)
+                used.putheader("Content-Length", str(len(body)))
+            used.endheaders(body)
+            return used, used.getresponse()
+        except BaseException:
+            used.close()
+            raise
+
+    def _kept(self) -> _Http | None:
+        """A connection of an earlier request that the server has not closed meanwhile."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                found = self._idle.pop()
+            if not _is_readable(found.open):
+                return found
+            found.close()
+
+    def _keep(self, used: _Http) -> None:
+        with self._lock:
+            if len(self._idle) < _KEPT_CONNECTIONS:
+                self._idle.append(used)
+                return
+        used.close()
+
+    def _unreachable(self, error: Exception, seconds: float) -> UnreachableError:
+        cause, hint = _cause(error, seconds), f"the server is that of {self.source}"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            hint = "certificate-authority and tls-server-name of the kubeconfig decide what is accepted"
+        elif isinstance(error, ssl.SSLError):
+            cause = "\n".join(filter(None, (cause, self._identity.expiry())))
+        return UnreachableError(f"the API server {self.server} cannot be reached", server=self.server, cause=cause, hint=hint)
+
+
+def _cause(error: Exception, seconds: float) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS: {error.reason or error}"
+    if isinstance(error, socket.gaierror):
+        return f"its name is not known: {error.strerror}"
+    if isinstance(error, TimeoutError):
+        return f"no answer within {seconds:.0f} s"
+    if isinstance(error, http.client.RemoteDisconnected | ConnectionResetError | BrokenPipeError | http.client.IncompleteRead):
+        return "it closed the connection"
+    if isinstance(error, http.client.HTTPException):
+        return f"it does not speak HTTP as API servers do: {type(error).__name__}"
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _is_readable(sock: socket.socket) -> bool:
+    """Without a request there is nothing to read but the end."""
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return bool(poller.poll(0))
