@@ -72,6 +72,8 @@ def _check_worker(worker: Object, port: int) -> None:
         if path == MOUNT_PATH or path.startswith(f"{MOUNT_PATH}/"):
             raise ValueError(f"{where} mounts '{path}', where the secret of the job is")
     for variable in _mappings(f"{where}: env", worker.get("env") or []):
+        if variable.get("name") == names.POD_UID_VARIABLE:
+            raise ValueError(f"{where} sets {names.POD_UID_VARIABLE}, which is set by monarch: leave it out")
         if variable.get("name") == "MONARCH_PORT" and variable.get("value") != str(port):
             raise ValueError(
                 f"{where} has MONARCH_PORT={variable.get('value')!r}, and the port of the mesh is {port}: say port={port} only once"

@@ -25,7 +25,7 @@ def monarch_mesh(name: str, replicas: int, port: int, template: Object, metadata
 
 
 def mesh_objects(mesh: Object) -> list[Object]:
-    """Service `<name>-svc` and StatefulSet `<name>` of a MonarchMesh that the server has; `ValueError` where its template has no worker.
+    """Service `<name>-svc` and StatefulSet `<name>` of a MonarchMesh that the server has; `ValueError` where a Secret has no worker to go to.
 
     The labels and annotations of the mesh go on the StatefulSet, where Kueue looks for its queue. The template is the user's, with the
     labels by which the pods are found, and the volume of the Secret that the annotation `monarch.pytorch.org/join-secret` names.
@@ -38,7 +38,6 @@ def mesh_objects(mesh: Object) -> list[Object]:
     selector = names.mesh_labels(name, None)
     of_pod["labels"] = {**(of_pod.get("labels") or {}), **selector}
     annotations: dict[str, str] = metadata.get("annotations") or {}
-    pod.worker_container(template)
     if names.JOIN_SECRET in annotations:
         pod.add_secret(template, annotations[names.JOIN_SECRET])
     shared: Object = {"namespace": metadata["namespace"], "labels": {**(metadata.get("labels") or {}), **selector}}

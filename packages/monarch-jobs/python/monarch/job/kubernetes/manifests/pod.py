@@ -77,6 +77,10 @@ def completed(template: Object, worker: Worker, *, restart_policy: str, labels: 
     spec["restartPolicy"] = restart_policy
     container = worker_container(pod)
     _set_command(container, worker)
+    if restart_policy == "Never" and container.get("command"):
+        # A container that is restarted in its pod would have the identity of the one before.
+        uid = {"fieldRef": {"fieldPath": "metadata.uid"}}
+        container["env"] = [{"name": names.POD_UID_VARIABLE, "valueFrom": uid}, *(container.get("env") or [])]
     _listens(container, worker.port)
     if worker.secret is not None:
         add_secret(pod, worker.secret)

@@ -5,12 +5,15 @@ worker refuses to read. Where the pod is deleted or evicted, SIGTERM comes first
 index of a Job would count as completed and would not be replaced. The shell ends with 143 (128 + SIGTERM) then. It is process 1 of the
 container, so it reaps processes that have lost their parent.
 
-Kubernetes replaces `$(NAME)` in commands: there is none in this text.
+A worker has the identity of its pod where the variable with the pod's uid is set: the first eight hexadecimal digits, as base58, which
+has no 0 (a g stands for it). Kubernetes replaces `$(NAME)` in commands: there is none in this text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from monarch.job.kubernetes.manifests.names import POD_UID_VARIABLE
 
 MOUNT_PATH = "/run/monarch/join"
 SECRET_PATH = f"{MOUNT_PATH}/secret"
@@ -21,6 +24,9 @@ _RUN = r"""
 ended= worker=
 trap 'ended=1; [ "$worker" ] && kill -TERM "$worker" 2>/dev/null' TERM INT
 [ -w "${HOME:-/}" ] || export HOME=/tmp
+id=${@UID@%%-*}
+while :; do case $id in *0*) id=${id%%0*}g${id#*0} ;; *) break ;; esac; done
+[ "$id" ] && export MONARCH_SERVICE_PROC_IDS="worker<g$id>" MONARCH_SERVICE_PROC_RANK=0
 @START@
 worker=$!
 [ "$ended" ] && kill -TERM "$worker" 2>/dev/null
@@ -50,4 +56,4 @@ def wrapped_command(command: Sequence[str], *, insecure: bool) -> list[str]:
 
 
 def _shell(start: str, command: Sequence[str]) -> list[str]:
-    return ["/bin/sh", "-c", _RUN.replace("@START@", start).strip("\n"), "monarch-worker", *command]
+    return ["/bin/sh", "-c", _RUN.replace("@START@", start).replace("@UID@", POD_UID_VARIABLE).strip("\n"), "monarch-worker", *command]
