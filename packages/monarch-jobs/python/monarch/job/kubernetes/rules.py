@@ -11,7 +11,8 @@ _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _REQUIREMENT = re.compile(
-    r"\s*(?:(?P<not>!\s*)?(?P<key>[^\s=!,()]+)\s*(?:(?P<op>==|=|!=)\s*(?P<value>[^\s=!,()]*)|\s(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?)\s*"
+    r"\s*(?P<not>!\s*)?(?P<key>[^\s=!,()]+)\s*"
+    r"(?:(?P<op>==|=|!=)\s*(?P<value>[^\s=!,()]*)|(?<=\s)(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?\s*"
 )
 _QUANTITY = re.compile(r"\+?(\d+\.?\d*|\.\d+)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?\d{1,3})?")
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.\-/:@\[\]]*")
@@ -105,7 +106,10 @@ def quantity(what: str, value: str | int) -> Decimal:
 
 
 _UNITS = {
-    "": Decimal(1), "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"),
+    "": Decimal(1),
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
     **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", 1)},
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", 1)},
 }

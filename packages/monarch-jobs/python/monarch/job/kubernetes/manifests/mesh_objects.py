@@ -25,7 +25,7 @@ def monarch_mesh(name: str, replicas: int, port: int, template: Object, metadata
 
 
 def mesh_objects(mesh: Object) -> list[Object]:
-    """Service `<name>-svc` and StatefulSet `<name>` of a MonarchMesh that the server has; `ValueError` where a Secret has no worker to go to.
+    """Service `<name>-svc` and StatefulSet `<name>` of a MonarchMesh of the server; `ValueError` where a Secret has no worker to go to.
 
     The labels and annotations of the mesh go on the StatefulSet, where Kueue looks for its queue. The template is the user's, with the
     labels by which the pods are found, and the volume of the Secret that the annotation `monarch.pytorch.org/join-secret` names.
