@@ -1,15 +1,16 @@
 """A job that is observed for hours: memory, threads and descriptors of each of its processes, which have to stay as they are.
 
-    python bench/telemetry_soak.py [--seconds 7200] [--warm 600] [--every 10] [--limit 3] --out FILE.csv
+    python bench/telemetry_soak.py [--seconds 7200] [--warm 900] [--every 10] [--limit 3] [--rate 1] --out FILE.csv
 
 The job has two hosts with two procs each. Every second its actors are called, get messages without an answer, print, log, open spans, count
 and record events; actors are spawned and stopped; every minute a proc is killed and another one spawned. SQL is asked in this process and
 over HTTP every four seconds, stacks, metrics and a page of the dashboard every minute. All of it needs a tenth of a processor.
 
-History is short, so that what is bounded reaches its bound within `--warm` seconds, which do not count; more actors end in that time than
-are kept. Then `--every` seconds a row for each process goes to the file. The end, or SIGINT, prints the medians of the first and the last
-quarter of the time and the slope. Exits with 1 where the memory of a process (both RSS and PSS) has grown by more than `--limit` MiB, where
-it has more threads or descriptors, or where a process of the job has gone.
+History is short, so that what is bounded reaches its bound within `--warm` seconds, which do not count; more meshes and actors are made and
+end in that time than are kept, and more statements are asked than are known. With `--rate` N a second has the work of N. Then `--every`
+seconds a row for each process goes to the file. The end, or SIGINT, prints the medians of the first and the last quarter of the time, and
+the slope of the medians of its twentieth parts with the half width of its interval of 95 %. Exits with 1 where the memory of a process
+(RSS, PSS and private memory) has grown by more than `--limit` MiB, where it has more threads or descriptors, or where one has gone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import gc
 import logging
 import os
 import signal
@@ -34,8 +36,12 @@ from monarch.actor import Actor, ActorError, SupervisionError, endpoint, get_met
 from monarch.job import ProcessJob
 
 RETENTION, BUDGET, SNAPSHOTS = 120.0, 8 << 20, 10.0
-# Ended entities that a collector keeps of each table, and some more.
-ENDED, AT_ONCE = 10_500, 100
+# Meshes and ended entities that a collector keeps of each table, and some more; and statements of which the plans are known.
+ENDED, AT_ONCE, STATEMENTS = 10_500, 100, 300
+# Medians of which the slope is that of the line through them.
+PARTS = 20
+# Student's t for 95 % with 18 degrees of freedom.
+T95 = 2.101
 QUERIES = (
     "SELECT endpoint, count(*) AS n FROM messages GROUP BY endpoint ORDER BY n DESC LIMIT 5",
     "SELECT level, count(*) FROM logs GROUP BY level",
@@ -58,6 +64,10 @@ class Busy(Actor):
     @endpoint
     def pid(self) -> int:
         return os.getpid()
+
+    @endpoint
+    def objects(self) -> int:
+        return len(gc.get_objects())
 
     @endpoint
     def step(self, number: int) -> int:
@@ -84,14 +94,20 @@ class Passing(Actor):
     def answer(self) -> int:
         return 1
 
+    @endpoint
+    def note(self) -> None:
+        pass
+
 
 class Sample(NamedTuple):
-    """Of one process at one time; memory in KiB."""
+    """Of one process at one time; memory in KiB. `objects` is 0 where it is not known: those of Python that its collector of garbage has."""
 
     rss: int
     pss: int
+    private: int
     threads: int
     descriptors: int
+    objects: int
 
 
 def _ignored(_: object) -> None:
@@ -136,6 +152,15 @@ class Job:
             others = [pid for zygote in zygotes for pid in tree.get(zygote, []) if pid not in procs and pid != self._doomed]
             yield from ((f"collector {host}" if len(others) == 1 else f"other {host} {n}", pid) for n, pid in enumerate(others))
 
+    @property
+    def objects(self) -> dict[str, int]:
+        """Objects of Python of the processes that can be asked."""
+        found = [number for busy in self._busy for number in busy.objects.call().get().values()]
+        return {
+            "client": len(gc.get_objects()),
+            **dict(zip(("proc local 0", "proc local 1", "proc remote 0", "proc remote 1"), found, strict=True)),
+        }
+
     def _victim(self) -> None:
         self._short = self._hosts[self._turn % 2].spawn_procs({"procs": 1}, name="short").spawn("busy", Busy)
         self._doomed = next(iter(self._short.pid.call().get().values()))
@@ -147,14 +172,24 @@ class Job:
             self._short.pid.call().get()
         self._victim()
 
-    def passing(self, count: int) -> None:
-        """Actors that are spawned, called and stopped on the procs of each host: so many meshes of two."""
+    def passing(self, count: int, *, on_each: bool = True) -> None:
+        """Actors that are spawned, called and stopped on the procs of each host, or on one of them: so many meshes."""
         for procs in self._meshes:
-            meshes = [procs.spawn("passing", Passing) for _ in range(count)]
+            place = procs if on_each else procs.slice(procs=0)
+            meshes = [place.spawn("passing", Passing) for _ in range(count)]
+            for mesh in meshes:
+                mesh.note.broadcast()
             for future in [mesh.answer.call() for mesh in meshes]:
                 future.get()
             for future in [mesh.stop() for mesh in meshes]:
                 future.get()
+
+    def fill(self) -> None:
+        """Reaches the bounds that are numbers of things, not times."""
+        for _ in range(ENDED // AT_ONCE):
+            self.passing(AT_ONCE, on_each=False)
+        for number in range(STATEMENTS):
+            self.ask(f"SELECT count(*) AS n FROM logs WHERE rank = {number}", over_http=False)
 
     def work(self) -> None:
         """A second's work."""
@@ -206,17 +241,29 @@ def children() -> dict[int, list[int]]:
     return found
 
 
-def sample(pid: int) -> Sample:
+def sample(pid: int, objects: int) -> Sample:
     folder = Path("/proc", str(pid))
     status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-    rollup = (folder / "smaps_rollup").read_text().splitlines()
-    pss = next(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
-    return Sample(int(status["VmRSS"].split()[0]), pss, int(status["Threads"]), len(os.listdir(folder / "fd")))
+    lines = (line.split() for line in (folder / "smaps_rollup").read_text().splitlines()[1:])
+    rollup = {words[0]: int(words[1]) for words in lines}
+    private = rollup["Private_Clean:"] + rollup["Private_Dirty:"]
+    return Sample(int(status["VmRSS"].split()[0]), rollup["Pss:"], private, int(status["Threads"]), len(os.listdir(folder / "fd")), objects)
 
 
-def slope(times: list[float], values: list[float]) -> float:
-    """Of the line through the points, an hour."""
-    return statistics.linear_regression(times, values).slope * 3600 if len(set(times)) > 1 else 0.0
+def slope(times: list[float], values: list[float]) -> tuple[float, float]:
+    """Of the line through the medians of equal parts, an hour, with the half width of its interval of 95 %.
+
+    Samples that follow each other are not independent; medians of minutes are, nearly.
+    """
+    if len(times) < PARTS * 2:
+        return 0.0, float("inf")
+    size = len(times) // PARTS
+    points = [(statistics.median(times[at : at + size]), statistics.median(values[at : at + size])) for at in range(0, size * PARTS, size)]
+    x, y = zip(*points, strict=True)
+    line = statistics.linear_regression(x, y)
+    left = sum((b - line.intercept - line.slope * a) ** 2 for a, b in points) / (PARTS - 2)
+    spread = (left / sum((a - statistics.mean(x)) ** 2 for a in x)) ** 0.5
+    return line.slope * 3600, T95 * spread * 3600
 
 
 def report(name: str, times: list[float], samples: list[Sample], limit: float) -> bool:
@@ -225,10 +272,12 @@ def report(name: str, times: list[float], samples: list[Sample], limit: float) -
     first = [statistics.median(column) for column in zip(*samples[:quarter], strict=True)]
     last = [statistics.median(column) for column in zip(*samples[-quarter:], strict=True)]
     hourly = [slope(times, [float(value) for value in column]) for column in zip(*samples, strict=True)]
-    rss, pss = (f"{first[n] / 1024:.1f} to {last[n] / 1024:.1f} MiB ({hourly[n] / 1024:+.2f} an hour)" for n in (0, 1))
-    threads, descriptors = (f"{first[n]:g} to {last[n]:g}" for n in (2, 3))
-    flat = min(last[0] - first[0], last[1] - first[1]) <= limit * 1024 and last[2] <= first[2] and last[3] <= first[3]
-    print(f"| {name} | {rss} | {pss} | {threads} | {descriptors} | {'flat' if flat else 'GROWS'} |", flush=True)
+    rss, pss, private = (
+        f"{first[n] / 1024:.1f} to {last[n] / 1024:.1f} ({hourly[n][0] / 1024:+.2f} ± {hourly[n][1] / 1024:.2f})" for n in (0, 1, 2)
+    )
+    threads, descriptors, objects = (f"{first[n]:g} to {last[n]:g}" for n in (3, 4, 5))
+    flat = min(last[n] - first[n] for n in (0, 1, 2)) <= limit * 1024 and last[3] <= first[3] and last[4] <= first[4]
+    print(f"| {name} | {rss} | {pss} | {private} | {threads} | {descriptors} | {objects} | {'flat' if flat else 'GROWS'} |", flush=True)
     return flat
 
 
@@ -237,23 +286,25 @@ def soak(options: argparse.Namespace, job: Job, is_over: Callable[[], bool]) -> 
     processor = time.process_time()
     samples: dict[str, list[Sample]] = {name: [] for name in job.processes}
     times: list[float] = []
-    for _ in range(ENDED // AT_ONCE // 2):  # a mesh has an actor on each of two procs
-        job.passing(AT_ONCE)
+    job.fill()
+    print(f"filled in {time.monotonic() - began:.0f} s", flush=True)
     with Path(options.out).open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["seconds", "process", "pid", *Sample._fields])
         due = time.monotonic()
         sampled = 0.0
         while not is_over() and time.monotonic() - began < options.warm + options.seconds:
-            job.work()
+            for _ in range(options.rate):
+                job.work()
             now = time.monotonic()
             if now - sampled >= options.every:
                 sampled = now
+                objects = job.objects
                 is_counted = now - began >= options.warm
                 times += [now - began] if is_counted else []
                 for name, pid in job.processes.items():
                     try:
-                        found = sample(pid)
+                        found = sample(pid, objects.get(name, 0))
                     except OSError:
                         print(f"{name}, process {pid}, has gone", file=sys.stderr)
                         return False
@@ -270,7 +321,8 @@ def soak(options: argparse.Namespace, job: Job, is_over: Callable[[], bool]) -> 
     print(
         f"{hours:.2f} h after {options.warm:g} s; this process used {(time.process_time() - processor) / (times[-1]) * 100:.1f} % of a core"
     )
-    print("| process | RSS | PSS | threads | descriptors | |\n|---|---|---|---|---|---|")
+    print("MiB of the first and the last quarter (an hour, ± 95 %)")
+    print("| process | RSS | PSS | private | threads | descriptors | objects | |\n|---|---|---|---|---|---|---|---|")
     flat = [report(name, times, of, options.limit) for name, of in samples.items()]
     return all(flat)
 
@@ -278,7 +330,8 @@ def soak(options: argparse.Namespace, job: Job, is_over: Callable[[], bool]) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=7200.0)
-    parser.add_argument("--warm", type=float, default=600.0)
+    parser.add_argument("--warm", type=float, default=900.0)
+    parser.add_argument("--rate", type=int, default=1, help="work of so many seconds in one")
     parser.add_argument("--every", type=float, default=10.0)
     parser.add_argument("--limit", type=float, default=3.0, help="MiB of growth")
     parser.add_argument("--out", required=True)

@@ -71,13 +71,13 @@ def test_look_finds_what_is_new_and_what_is_late() -> None:
     assert look.find() == []
 
 
-def test_look_forgets_what_it_has_seen_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_SEEN", 10)
+def test_look_remembers_only_what_it_may_find_again() -> None:
     engine = Growing()
     look = Look(engine, lambda: END / 1e6)
     for number in range(30):
-        engine.add(100 + number, END + number * 20 * SECOND)
+        engine.add(100 + number, END + number * 4 * SECOND)
         assert [one.row["id"] for one in look.find()] == [str(100 + number)]
+    assert len(look._seen) == 3  # pyright: ignore[reportPrivateUsage]
 
 
 def test_client_gets_what_happens_after_it_came() -> None:

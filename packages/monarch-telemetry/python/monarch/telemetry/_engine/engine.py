@@ -17,6 +17,7 @@ from typing import Any
 from monarch.actor import ActorError, HostMesh, SupervisionError, this_host
 from monarch.extension import ServiceError, member
 from monarch.telemetry._asking import Answer
+from monarch.telemetry._collector.allocator import ANSWERS
 from monarch.telemetry._collector.keeping import schemas
 from monarch.telemetry._collector.options import Options
 from monarch.telemetry._engine.host import Host, reason
@@ -123,12 +124,14 @@ class Engine:
         with self._turns.turn(seconds) as left:
             query = self.running.begin(sql)
             try:
-                return self._answer(query, left, require_all, limits, cut=True)
+                answer = self._answer(query, left, require_all, limits, cut=True)
             except QueryTimeout:
                 query.check()
                 raise
             finally:
                 self.running.end(query)
+        ANSWERS.had(2 * answer.table.nbytes)
+        return answer
 
     def _answer(self, query: RunningQuery, timeout: float | None, require_all: bool, limits: Limits, *, cut: bool) -> Answer:
         began, sql = time.monotonic(), query.sql

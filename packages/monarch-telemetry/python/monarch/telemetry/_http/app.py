@@ -22,6 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as StarletteRoute
 from starlette.types import Message, Receive, Scope, Send
 
+from monarch.telemetry._collector.allocator import ANSWERS, LONG
 from monarch.telemetry._export.masking import Masking
 from monarch.telemetry._http import actions, admin, dag, dashboard_api, pages, query, snapshots, stacks, summary
 from monarch.telemetry._http.audit import Audit, Entry, Outcome
@@ -66,6 +67,8 @@ _HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
 )
+# Bytes of objects that a byte of JSON was made of, about.
+_OBJECTS = 8
 _FOR_EVER = "public, max-age=31536000, immutable"
 _log = logging.getLogger("monarch.telemetry")
 
@@ -212,7 +215,10 @@ class App:
 
         def work() -> Reply:
             found = handler(call)
-            return found if isinstance(found, Reply) else Reply(encode(found))
+            made = found if isinstance(found, Reply) else Reply(encode(found))
+            if isinstance(made.content, bytes):
+                ANSWERS.had(_OBJECTS * len(made.content))
+            return made
 
         if route.scope == "none":
             return _response(work())
@@ -263,8 +269,12 @@ class App:
         parts = iter(reply.content)
 
         async def stream() -> AsyncIterator[bytes]:
-            while (part := await self._threads.run(lambda: next(parts, None), 60.0)) is not None:
-                yield part
+            try:
+                while (part := await self._threads.run(lambda: next(parts, None), 60.0)) is not None:
+                    yield part
+            finally:
+                # Before a part is there no one knows how many there are; an answer in parts is a long one.
+                await self._threads.run(lambda: ANSWERS.had(LONG), 60.0)
 
         return StreamingResponse(stream(), media_type=reply.media)
 

@@ -60,8 +60,12 @@ class Call(NamedTuple):
         """An answer of the engine, within the time of the request. Statements of users have `DEFAULT` limits."""
         return self.parts.engine.ask(sql, timeout=self.remaining, limits=limits)
 
+    def table(self, sql: str) -> Any:
+        """The rows of an answer as an Arrow table."""
+        return self.ask(sql).table
+
     def rows(self, sql: str) -> list[dict[str, Any]]:
-        """The rows of an answer, each a dictionary."""
+        """The rows of an answer that has few, each a dictionary."""
         return self.ask(sql).table.to_pylist()
 
     def need_admin(self, what: str) -> None:

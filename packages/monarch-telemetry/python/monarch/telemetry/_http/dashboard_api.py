@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+from monarch.telemetry._arrow import pc
+from monarch.telemetry._http import json_parts
 from monarch.telemetry._http.calls import Call, Handler, Reply
+from monarch.telemetry._http.json_parts import batches, reply
 from monarch.telemetry._http.json_rows import encode, rows, text
 from monarch.telemetry._http.problems import Problem
 from monarch.telemetry._http.statements import ACTORS
@@ -16,7 +22,7 @@ _IDS = 500
 
 def listed(call: Call, sql: str) -> Reply:
     """The rows of a statement as a list."""
-    return Reply(encode(rows(call.ask(sql).table, ids_as_text=True)))
+    return reply(json_parts.listed(batches(call.table(sql), ids_as_text=True)))
 
 
 def single(call: Call, sql: str, what: str) -> Reply:
@@ -118,16 +124,25 @@ def _messages(call: Call, conditions: str, most: int, more: str = "") -> Reply:
 
     The status is asked for by id: a statement over the events of all messages takes seconds where there are millions.
     """
-    table = call.ask(f"SELECT *{more} FROM messages{conditions} ORDER BY timestamp_us DESC, id DESC LIMIT {most}").table
-    ids = [str(one) for one in table.column("id").to_pylist()]
-    statuses: dict[str, str] = {}
-    for at in range(0, len(ids), _IDS):
-        found = call.rows(
-            "SELECT message_id, last_value(status ORDER BY timestamp_us, id) AS status FROM message_status_events"
-            f" WHERE message_id IN ({', '.join(ids[at : at + _IDS])}) GROUP BY message_id"
-        )
-        statuses.update({str(row["message_id"]): row["status"] for row in found})
-    return Reply(encode([{**row, "latest_status": statuses.get(row["id"])} for row in reversed(rows(table, ids_as_text=True))]))
+    table = call.table(f"SELECT *{more} FROM messages{conditions} ORDER BY timestamp_us DESC, id DESC LIMIT {most}")
+    ordered = table.take(list(range(table.num_rows - 1, -1, -1))) if table.num_rows else table
+    statuses = [call.table(_statuses_of(ordered.column("id").slice(at, _IDS))) for at in range(0, ordered.num_rows, _IDS)]
+
+    def shown() -> Iterator[list[Any]]:
+        for number, found in enumerate(statuses):
+            some = ordered.slice(number * _IDS, _IDS)
+            at = pc.index_in(some.column("id"), value_set=found.column("message_id"))
+            yield from batches(some.append_column("latest_status", found.column("status").take(at)), ids_as_text=True)
+
+    return reply(json_parts.listed(shown()))
+
+
+def _statuses_of(ids: Any) -> str:
+    """The last status of each of these messages."""
+    return (
+        "SELECT message_id, last_value(status ORDER BY timestamp_us, id) AS status FROM message_status_events"
+        f" WHERE message_id IN ({', '.join(map(str, ids.to_pylist()))}) GROUP BY message_id"
+    )
 
 
 def message_status_events(call: Call) -> Reply:

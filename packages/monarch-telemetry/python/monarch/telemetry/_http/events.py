@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ WAITING = 1_000
 # Seconds between looks, between signs of life on a quiet stream, and of rows that may come late.
 LOOK_SECONDS, QUIET_SECONDS, LATE_SECONDS = 1.0, 10.0, 10.0
 _MOST_ROWS = 1_000
-_SEEN = 50_000
 _SECOND = 1_000_000
 
 _KINDS = {
@@ -50,7 +48,8 @@ class Look:
 
     def __init__(self, engine: Asking, clock: Callable[[], float]) -> None:
         self._engine, self._clock = engine, clock
-        self._seen: OrderedDict[tuple[str, str], None] = OrderedDict()
+        # With the time of each.
+        self._seen: dict[tuple[str, str], int] = {}
         self._since = int(clock() * 1e6)
 
     def find(self) -> list[Event]:
@@ -62,12 +61,13 @@ class Look:
                 key = (kind, str(row["id"]))
                 if key in self._seen:
                     continue
-                self._seen[key] = None
+                self._seen[key] = int(row["timestamp_us"])
                 found.append(Event(kind, int(row["timestamp_us"]), row))
-        while len(self._seen) > _SEEN:
-            self._seen.popitem(last=False)
         # Not the time of this process: hosts have clocks of their own.
         self._since = max([self._since, *(event.at for event in found)])
+        # No later look asks for what is older.
+        oldest = self._since - int(LATE_SECONDS * _SECOND)
+        self._seen = {key: at for key, at in self._seen.items() if at >= oldest}
         return sorted(found, key=lambda event: event.at)
 
     def begin(self) -> None:

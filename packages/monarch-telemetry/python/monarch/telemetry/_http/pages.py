@@ -13,7 +13,8 @@ from typing import Any, cast
 
 from monarch.telemetry._http.calls import Call, Handler, Reply
 from monarch.telemetry._http.dashboard_api import equals, limit, where
-from monarch.telemetry._http.json_rows import coverage, encode, like, rows, text
+from monarch.telemetry._http.json_parts import batches, document, reply
+from monarch.telemetry._http.json_rows import coverage, like, text
 from monarch.telemetry._http.problems import Problem
 
 ROWS = 200
@@ -43,7 +44,7 @@ def paged(call: Call, sql: str, keys: Sequence[str], *, descending: bool, follow
         cursor = given
     # Columns of the order that are no part of a row.
     table = table.drop_columns([name for name in table.schema.names if name.startswith("_")])
-    return Reply(encode({"rows": rows(table, ids_as_text=True), "coverage": coverage(answer.coverage), "cursor": cursor}))
+    return reply(document({"rows": batches(table, ids_as_text=True)}, {"coverage": coverage(answer.coverage), "cursor": cursor}))
 
 
 def _after(keys: Sequence[str], values: Sequence[int | str], sign: str) -> str:

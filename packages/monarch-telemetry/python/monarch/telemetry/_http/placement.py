@@ -7,7 +7,11 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, cast
 
-from monarch.telemetry._ingest.ids import actor_id
+from monarch.telemetry._arrow import pa, pc
+from monarch.telemetry._ingest.ids import U64, actor_id, actor_ids, mixed_columns
+
+# Actors of which the place is found one by one, at a time.
+_AT_ONCE = 256
 
 
 class Placement:
@@ -36,6 +40,42 @@ class Placement:
         if numbers is None:
             numbers = self._numbers[mesh] = {actor_id(proc, mesh): proc for proc in procs.values()}
         return numbers.get(actor) or procs.get(viewed(found.get("parent_view_json"), rank))
+
+
+def placed(meshes: Any, procs: Any, actors: Any) -> Any:
+    """The column of the procs of actors, as `Placement` finds them: of tables with the columns that it needs, and of actors `id`,
+    `mesh_id` and `rank`. Actors on all procs of a mesh, which are most of them, are found for the whole column at once.
+    """
+    if not actors.num_rows:
+        return pa.array([], pa.uint64())
+    ids, of, ranks = (_joined(actors.column(name)) for name in ("id", "mesh_id", "rank"))
+    known = pc.index_in(of, value_set=_joined(meshes.column("id")))
+    parents = _joined(meshes.column("parent_mesh_id")).take(known)
+    above = pc.if_else(pc.or_(pc.is_null(parents), pc.equal(parents, U64[0])), of, parents)
+    numbers = mixed_columns(_joined(procs.column("mesh_id")), _joined(procs.column("rank")))
+    likely = _joined(procs.column("proc_id")).take(pc.index_in(mixed_columns(above, ranks), value_set=numbers))
+    is_there = pc.or_(pc.equal(actor_ids(likely, of), ids), pc.equal(mixed_columns(likely, 0), ids))
+    is_there = pc.and_(pc.fill_null(is_there, False), pc.is_valid(known))
+    left = pc.and_(pc.invert(is_there), pc.is_valid(known))
+    found = pc.if_else(is_there, likely, None)
+    if not pc.any(left).as_py():
+        return found
+    few = pa.table({"id": ids.filter(left), "mesh_id": of.filter(left), "rank": ranks.filter(left)})
+    of_few, of_parents = pc.unique(few.column("mesh_id")), pc.unique(above.filter(left))
+    placement = Placement(
+        meshes.filter(pc.is_in(meshes.column("id"), value_set=of_few)).to_pylist(),
+        procs.filter(pc.is_in(procs.column("mesh_id"), value_set=of_parents)).to_pylist(),
+    )
+    single: list[int | None] = []
+    for batch in few.to_batches(max_chunksize=_AT_ONCE):
+        single += [placement.proc(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+    return pc.replace_with_mask(found, left, pa.array(single, pa.uint64()))
+
+
+def _joined(column: Any) -> Any:
+    """A column of a table as one array of numbers."""
+    joined = column.combine_chunks()
+    return (joined if isinstance(joined, pa.Array) else joined.chunk(0)).cast(pa.uint64())
 
 
 def viewed(view: str | None, rank: int) -> int:

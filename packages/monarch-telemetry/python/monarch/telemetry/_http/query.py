@@ -9,7 +9,8 @@ from monarch.telemetry._arrow import pa
 from monarch.telemetry._asking import Answer
 from monarch.telemetry._http.calls import Call, Handler, Reply
 from monarch.telemetry._http.cursors import Cursors
-from monarch.telemetry._http.json_rows import coverage, encode, rows
+from monarch.telemetry._http.json_parts import batches, document, reply
+from monarch.telemetry._http.json_rows import coverage
 from monarch.telemetry._http.models import QueriesAnswer, QueryRow
 from monarch.telemetry._http.parts import need
 from monarch.telemetry._http.problems import Problem
@@ -24,7 +25,7 @@ MOST = Limits(seconds=QUERY_SECONDS, rows=10_000_000, bytes=1 << 30)
 _BATCH_ROWS = 16_384
 
 
-def run(call: Call) -> dict[str, Any] | Reply:
+def run(call: Call) -> Reply:
     """`POST /v1/query`."""
     body = call.body
     cursors = call.state.cursors
@@ -60,20 +61,20 @@ def _limits(call: Call) -> Limits:
     return limits._replace(memory=max(limits.memory, 4 * limits.bytes)) if limits.bytes > DEFAULT.bytes else limits
 
 
-def _page(call: Call, cursors: Cursors, table: Any, found: Coverage, at: int) -> dict[str, Any]:
+def _page(call: Call, cursors: Cursors, table: Any, found: Coverage, at: int) -> Reply:
     rows_at_once = call.body.get("page_rows", PAGE_ROWS)
     if not 0 < rows_at_once <= MOST.rows:
         raise Problem.bad_request(f"page_rows is from 1 to {MOST.rows:,}")
     left = table.num_rows - at
     if left > 0 and table.nbytes:
         rows_at_once = min(rows_at_once, max(1, PAGE_BYTES * table.num_rows // table.nbytes))
-    page: dict[str, Any] = {"rows": rows(table.slice(at, rows_at_once)), "coverage": coverage(found)}
+    rest: dict[str, Any] = {"coverage": coverage(found)}
     if left > rows_at_once:
         cursor = cursors.keep(call.body["sql"], call.caller.scope, table, found, at + rows_at_once)
         if cursor is None:
             raise Problem.bad_request(f"the answer has {table.nbytes:,} bytes: take Accept: {ARROW}")
-        page["cursor"] = cursor
-    return page
+        rest["cursor"] = cursor
+    return reply(document({"rows": batches(table.slice(at, rows_at_once))}, rest))
 
 
 class _Sink:
@@ -110,7 +111,7 @@ def _stream(answer: Answer) -> Iterator[bytes]:
 def dashboard(call: Call) -> Reply:
     """`POST /api/query`: all rows at once."""
     answer = call.ask(call.body["sql"], limits=DEFAULT)
-    return Reply(encode({"rows": rows(answer.table, ids_as_text=True), "coverage": coverage(answer.coverage)}))
+    return reply(document({"rows": batches(answer.table, ids_as_text=True)}, {"coverage": coverage(answer.coverage)}))
 
 
 def queries(call: Call) -> QueriesAnswer:

@@ -18,8 +18,8 @@ from monarch.telemetry._ingest.rows import Rows
 FIRST = "first"
 _SAME = ("proc", "thread", "mesh", "method", "sender", "bytes", "trace")
 _KINDS = ("message.sent", "cast.sent")
-# Threads of which the last event is kept: those of the last look.
-_MOST_THREADS = 10_000
+# Threads of which the last event is kept, and for how long: a broadcast is handed over without a pause.
+_MOST_THREADS, _PAUSE_US = 10_000, 10_000_000
 
 
 class Broadcasts:
@@ -28,6 +28,10 @@ class Broadcasts:
     def __init__(self) -> None:
         # The last event of each thread, as a table with the columns of `_table`: its broadcast may go on with the next batch.
         self._last: Any = None
+
+    def __len__(self) -> int:
+        """Threads of which the last event is kept."""
+        return 0 if self._last is None else int(self._last.num_rows)
 
     def mark(self, rows: Mapping[str, Rows]) -> dict[str, Rows]:
         """The events with the column `FIRST`."""
@@ -59,7 +63,7 @@ class Broadcasts:
 
 def _table(rows: Rows, place: int, ranks: Any) -> Any:
     """`ranks` None: casts, which come before rank 0. `place` and `at` are the position of the event of a row."""
-    columns = {name: rows[name] for name in (*_SAME, "number")}
+    columns = {name: rows[name] for name in (*_SAME, "number", "us")}
     columns["rank"] = pa.repeat(pa.scalar(-1, pa.int64()), rows.count) if ranks is None else ranks
     columns["place"] = pa.repeat(pa.scalar(place, pa.int64()), rows.count)
     columns["at"] = pa.array(range(rows.count), pa.int64())
@@ -82,8 +86,10 @@ def _begins(ordered: Rows) -> Any:
 
 
 def _lasts(ordered: Rows) -> Any:
-    """The last event of each thread, which is none of the next events: it has a place of its own."""
+    """The last event of each thread that has sent lately, which is none of the next events: it has a place of its own."""
     ends = pc.or_(*(pc.not_equal(ordered[name][1:], ordered[name][:-1]) for name in ("proc", "thread")))
-    kept = ordered.where(pa.concat_arrays([ends, pa.array([True])]))
+    newest = pc.max(ordered["us"]).as_py()
+    is_late = pc.greater_equal(ordered["us"], pa.scalar(newest - _PAUSE_US, pa.int64()))
+    kept = ordered.where(pc.and_(pa.concat_arrays([ends, pa.array([True])]), is_late))
     columns = {**kept.columns, "place": pa.repeat(pa.scalar(0, pa.int64()), kept.count)}
     return pa.table(columns).slice(max(0, kept.count - _MOST_THREADS))

@@ -23,7 +23,7 @@ from monarch.telemetry._tables.facts import SPAN_CONTEXT
 # Spans without an end; of more, the oldest get rows without one.
 _MOST_OPEN = 50_000
 # Spans whose numbers are remembered: a call to several receivers is sent several times, and spans of programs lie in those of receivers.
-_MOST_KNOWN = 100_000
+_MOST_KNOWN = 20_000
 _TARGET = "monarch"
 
 Kind = Literal["client", "server", "producer", "consumer"]
@@ -90,9 +90,23 @@ class CallSpans:
             ended.append(self._calls.pop(key))
         for key in [key for key in self._served if key[0] in procs]:
             ended.append(self._served.pop(key))
+        for key in [key for key in self._known if key[0] in procs]:
+            del self._known[key]
+        return self._cut(ended, us, "the process has ended")
+
+    def end_actors(self, actors: Collection[tuple[int, int]], us: int) -> dict[str, list[Any]]:
+        """These actors have ended, by process and mesh, and with them what they were handling."""
+        keys = [key for key, call in self._served.items() if (call.proc, call.mesh) in actors]
+        return self._cut([self._served.pop(key) for key in keys], us, "the actor has ended")
+
+    def _cut(self, ended: list[Call], us: int, description: str) -> dict[str, list[Any]]:
         for call in ended:
-            call.ended_us, call.failed, call.description = max(us, call.began_us), True, "the process has ended"
+            call.ended_us, call.failed, call.description = max(us, call.began_us), True, description
         return _batches(ended, self._names)
+
+    def __len__(self) -> int:
+        """Spans that are open, and numbers of others that are remembered."""
+        return len(self._calls) + len(self._served) + len(self._known)
 
     def open(self) -> dict[str, list[Any]]:
         """The rows of spans that have not ended."""

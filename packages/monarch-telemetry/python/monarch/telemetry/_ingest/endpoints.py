@@ -146,6 +146,16 @@ class EndpointStats:
             sums = self._open.setdefault(Key(window, side, mesh, method, adverb), Sums())
             setattr(sums, field, getattr(sums, field) + size)
 
+    def forget(self, proc: int) -> None:
+        """A process has ended: its calls have no end."""
+        if self._calls is not None:
+            left = self._calls.filter(pc.not_equal(self._calls["proc"], pa.scalar(proc, pa.uint64()))).combine_chunks()
+            self._calls = left if left.num_rows else None
+
+    def __len__(self) -> int:
+        """Calls without an end."""
+        return 0 if self._calls is None else int(self._calls.num_rows)
+
     def closed(self, now_us: int, names: Mapping[int, str]) -> Any:
         """The rows of windows that ended at least a second ago, which are counted no more; None where there is none."""
         over = [key for key in self._open if key.window + WINDOW_US + 1_000_000 <= now_us]

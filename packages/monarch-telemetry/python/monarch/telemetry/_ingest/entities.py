@@ -27,7 +27,7 @@ _CAUSES = {"not_started": "system", **dict.fromkeys(("signal", "oom", "host_lost
 # Ends that the host of the process cannot record.
 _UNRECORDED = frozenset({"host_lost", "link_lost"})
 # Failures that were delivered to an owner and are not handled yet.
-_MOST_OPEN = 10_000
+_MOST_OPEN = 1_000
 LAST_LINES = 10
 # The class of the runtime's actor that starts host services, of which the collectors are.
 _STARTER = ".HostServices"
@@ -328,7 +328,8 @@ class Facts:
         }
         self._delivered[mesh, rank, owner] = found
         if len(self._delivered) > _MOST_OPEN:
-            del self._delivered[next(iter(self._delivered))]
+            # What nobody has handled so far will hardly be: it is history.
+            self._store.append("supervision_events", _supervision([self._delivered.pop(next(iter(self._delivered)))]))
 
     def _handled(self, row: Mapping[str, Any]) -> None:
         found = self._delivered.pop((row["mesh"], row["rank"], row["owner"] or ""), None)
@@ -352,6 +353,23 @@ class Facts:
         for mesh, rank, owner in self._delivered:
             causes.setdefault(owner, self._display(mesh, rank))
         return living, ended, causes
+
+    def forget(self, proc: int) -> None:
+        """Nothing more comes from a process. One with a row may have its end still to come, which does this."""
+        known = self._store.entity("procs", proc)
+        if known is None or known.get("ended_us") is not None:
+            for of_procs in (self._actors, self._ended, self.failed):
+                of_procs.pop(proc, None)
+
+    def held(self) -> dict[str, int]:
+        """What is kept from one look to the next, by kind."""
+        return {
+            "actors": sum(map(len, self._actors.values())),
+            "ended actors": sum(map(len, self._ended.values())),
+            "procs": len(self._actors.keys() | self._ended.keys() | self.failed.keys()),
+            "meshes": len(self.names),
+            "deliveries": len(self._delivered),
+        }
 
     def delivered(self) -> list[Any]:
         """The supervision events of which the outcome is not known."""

@@ -148,7 +148,9 @@ class Ingest:
                 self._guarded("call spans", lambda: self._append_all(self._call_spans.end(ended, now_us)))
             for proc in ended:
                 self._sampling.forget(proc)
-                self._messages.running.forget(proc)
+                self._messages.forget(proc)
+                self._endpoints.forget(proc)
+                self.facts.forget(proc)
                 self._metrics.forget(proc)
                 self._reported.end(proc)
                 self._work.pop(proc, None)
@@ -173,6 +175,28 @@ class Ingest:
             self._guarded("metrics", lambda: self._metrics.add(rows["metric.update"]))
         # Last of all: a failure has the last lines of its process.
         self._guarded("ended", lambda: self.facts.ended(rows, self._messages.running))
+        if "actor.end" in rows:
+            self._guarded("actors", lambda: self._forget_actors(rows["actor.end"]))
+
+    def _forget_actors(self, ended: Rows) -> None:
+        """Actors have ended, and their rows are written: a job makes actors and ends them for ever."""
+        actors = set(zip(ended["proc"].to_pylist(), ended["mesh"].to_pylist(), strict=True))
+        for proc, mesh in actors:
+            self._messages.forget(proc, mesh)
+        self._append_all(self._call_spans.end_actors(actors, pc.max(ended["us"]).as_py()))
+
+    def held(self) -> dict[str, int]:
+        """What is kept from one look to the next, by kind: states of what lives, and no more of them than their bound."""
+        with self._writing_lock:
+            return {
+                "messages counted": self._messages.counted,
+                "endpoints running": len(self._messages.running),
+                "broadcasts": len(self._broadcasts),
+                "calls": len(self._endpoints),
+                "call spans": len(self._call_spans),
+                "work": sum(map(len, self._work.values())),
+                **self.facts.held(),
+            }
 
     def _add_events(self, recorded: Rows) -> None:
         others = self._reported.take(recorded)

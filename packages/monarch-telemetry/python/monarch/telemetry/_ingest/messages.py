@@ -1,11 +1,13 @@
 """Messages: rows of `sent_messages`, `messages`, `message_status_events` and the changes of `actor_status_events` that come of them.
 
 A message of a call is identified by its sender, the number of the call and its receiver. One without a waiting caller has no number: it is
-the n-th of its sender to an actor since reading began, and the n-th that the actor begins and ends, as mailboxes keep the order.
+the n-th of its sender to an actor since reading began, and the n-th that the actor begins and ends, as mailboxes keep the order. What is
+counted of an actor goes when it ends.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,26 +19,56 @@ from monarch.telemetry._ingest.running import Running
 from monarch.telemetry._ingest.sampling import Sampling
 from monarch.telemetry._tables.events import ACTOR_STATUS_EVENTS, MESSAGE_STATUS_EVENTS, MESSAGES, SENT_MESSAGES
 
-# Actors and senders of which messages without a call are counted; more begin anew.
-_MOST_COUNTED = 100_000
+# Pairs of receiver and sender of which messages without a call are counted; of more, those of receivers that were silent longest go.
+_MOST_COUNTED = 20_000
+# How far the numbers of a pair are from those of pairs that were forgotten for room: no number is given twice.
+_AGAIN = 1 << 40
+# Where the counts of a pair are that has a list of them, behind the number from which it counts.
+_STATES = {"queued": 1, "active": 2, "complete": 3}
 
 
 class Alone:
-    """Counts the messages without a waiting caller: for each state of a message, by receiver and sender."""
+    """Counts the messages without a waiting caller: for each state of a message, by receiver and sender, while both live."""
 
-    def __init__(self) -> None:
-        self._counts: dict[tuple[str, int, int, int], int] = {}
+    def __init__(self, most: int = _MOST_COUNTED) -> None:
+        self._most = most
+        # By process and mesh of the receiver, the one that was counted last at the end; then by sender.
+        self._counts: OrderedDict[tuple[int, int], dict[int, list[int]]] = OrderedDict()
+        self._first = 0
+        self._pairs = 0
+
+    def __len__(self) -> int:
+        """Pairs that are kept."""
+        return self._pairs
 
     def ids(self, state: str, procs: list[int], meshes: list[int], senders: list[int]) -> list[int]:
         found: list[int] = []
-        counts = self._counts
-        if len(counts) > _MOST_COUNTED:
-            counts.clear()
+        at = _STATES[state]
         for proc, mesh, sender in zip(procs, meshes, senders, strict=True):
-            key = (state, proc, mesh, sender)
-            number = counts[key] = counts.get(key, 0) + 1
-            found.append(mixed(BROADCAST, proc, mesh, sender, number))
+            counts = self._counts.setdefault((proc, mesh), {})
+            self._counts.move_to_end((proc, mesh))
+            pair = counts.get(sender)
+            if pair is None:
+                pair = counts[sender] = [self._first, 0, 0, 0]
+                self._pairs += 1
+            pair[at] += 1
+            found.append(mixed(BROADCAST, proc, mesh, sender, pair[0] + pair[at]))
+        while self._pairs > self._most:
+            _, gone = self._counts.popitem(last=False)
+            self._pairs -= len(gone)
+            self._first += _AGAIN
         return found
+
+    def forget(self, proc: int, mesh: int) -> None:
+        """An actor has ended."""
+        self._pairs -= len(self._counts.pop((proc, mesh), ()))
+
+    def forget_proc(self, proc: int) -> None:
+        """A process has ended, and all its actors and senders with it."""
+        for receiver in [receiver for receiver in self._counts if receiver[0] == proc]:
+            self.forget(*receiver)
+        for counts in self._counts.values():
+            self._pairs -= counts.pop(proc, None) is not None
 
 
 class Messages:
@@ -79,6 +111,19 @@ class Messages:
         self.running.change(rows.get("message.begun"), begun_ids, ended_ids)
         return {name: [batch for batch in batches if batch.num_rows] for name, batches in found.items()}
 
+    def forget(self, proc: int, mesh: int | None = None) -> None:
+        """A process has ended, or its actor of this mesh."""
+        self.running.forget(proc, mesh)
+        if mesh is None:
+            self._alone.forget_proc(proc)
+        else:
+            self._alone.forget(proc, mesh)
+
+    @property
+    def counted(self) -> int:
+        """Pairs of a receiver and a sender of which messages without a waiting caller are counted."""
+        return len(self._alone)
+
     def _sent(self, sent: Rows, shapes: Mapping[int, str]) -> Any:
         calls = mixed_columns(MESSAGE, sent["proc"], sent["call"])
         alone = mixed_columns(MESSAGE, sent["proc"], sent["call"], sent["number"])
@@ -86,7 +131,8 @@ class Messages:
         first = pc.and_(_firsts(ids), sent[FIRST])
         if self._last_sent is not None:
             first = pc.and_(first, pc.invert(pc.is_in(ids, value_set=self._last_sent)))
-        self._last_sent = ids[-1000:]
+        # A copy: a slice would keep the ids of all.
+        self._last_sent = pa.concat_arrays([ids[-1000:]])
         keep = pc.and_(first, self._sampling.mask(sent["proc"], ids))
         if not pc.all(keep).as_py():
             sent, ids = sent.where(keep), ids.filter(keep)

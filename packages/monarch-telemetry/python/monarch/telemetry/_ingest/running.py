@@ -41,10 +41,17 @@ class Running:
         methods = self._open["method"].filter(mine)
         return methods[-1].as_py() if len(methods) else None
 
-    def forget(self, proc: int) -> None:
-        """A process has ended, and with it all that it ran."""
-        if self._open is not None:
-            self._keep(self._open.filter(pc.not_equal(self._open["proc"], pa.scalar(proc, pa.uint64()))))
+    def forget(self, proc: int, mesh: int | None = None) -> None:
+        """A process has ended, or its actor of this mesh, and with it all that it ran."""
+        if self._open is None:
+            return
+        others = pc.not_equal(self._open["proc"], pa.scalar(proc, pa.uint64()))
+        if mesh is not None:
+            others = pc.or_(others, pc.not_equal(self._open["mesh"], pa.scalar(mesh, pa.uint64())))
+        self._keep(self._open.filter(others))
+
+    def __len__(self) -> int:
+        return 0 if self._open is None else int(self._open.num_rows)
 
     def _keep(self, left: Any) -> None:
         self._open = left.combine_chunks() if left.num_rows else None
