@@ -4,41 +4,22 @@
     python -m tools.ci_steps STEP...     these steps, in the order of the table
     python -m tools.ci_steps --list      the table
 
-The steps of one stage all run, so that one look shows everything that is wrong; a stage that failed ends the run. At the end stands
-one line a step with its time, and the closing lines of the test runners once more.
+The steps of one stage all run, so that one look shows everything that is wrong; a stage that failed ends the run. Steps that run beside
+others have a second lane: one after another there, from the start of their stage on, for as many stages as they take (`tools/lanes.py`).
+What they print comes whole when they end. At the end stands one line a step with its time, and the closing lines of the test runners
+once more.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import shutil
-import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import NamedTuple
 
+from tools.lanes import Lanes, Outcome, Step
 from tools.project import CORE, RDMA, ROOT, RUST
 
 PY = sys.executable
-# What is installed beside this interpreter comes first, also where nobody has activated its environment.
-PATH = os.pathsep.join([str(Path(PY).parent), os.environ.get("PATH", os.defpath)])
 RUST_TESTED = ("monarch-events", "monarch-files", "monarch-wire", "monarch-net", "monarch-runtime", "monarch-bulk")
-# What pytest and cargo test say last.
-CLOSING = re.compile(r"^(?:=+ .*\b(?:passed|failed|errors?|no tests ran)\b.* =+|test result: (?!ok. 0 passed).*)$")
-
-
-class Step(NamedTuple):
-    """A command of a stage; `needs` is a program without which it is skipped."""
-
-    name: str
-    stage: str
-    argv: tuple[str, ...]
-    folder: str = "."
-    needs: str = ""
-
-
 _RUST_FOLDER = str(RUST.relative_to(ROOT))
 _PYTHON_FOLDER = str(CORE.relative_to(ROOT) / "python")
 _TESTED = tuple(word for crate in RUST_TESTED for word in ("-p", crate))
@@ -46,6 +27,7 @@ _TESTED = tuple(word for crate in RUST_TESTED for word in ("-p", crate))
 # assertions and overflow checks belong into tests.
 _PROFILE = tuple(word for change in ("lto=false", "debug-assertions=true") for word in ("--config", f"profile.release.{change}"))
 _READINESS = str((RDMA / "tests" / "unit" / "test_rdma_verbs_readiness.py").relative_to(ROOT))
+_PYTEST = (PY, "-m", "pytest", "--durations=10", "-W", "error", "-m")
 _QUICK = "small or dropped or every_name"
 STEPS = (
     Step("ruff", "cheap", ("ruff", "check", ".")),
@@ -66,11 +48,15 @@ STEPS = (
         "clippy", "rust", ("cargo", "clippy", "--quiet", "--locked", "--workspace", "--", "-D", "warnings"), _RUST_FOLDER, "clippy-driver"
     ),
     Step("cargo", "rust", ("cargo", "test", "--quiet", "--locked", "--release", *_PROFILE, *_TESTED), _RUST_FOLDER),
+    # Tests on a cluster are left out, and say why, where it cannot be built.
+    Step("build_k8s", "rust", (PY, "-m", "tools.k8s", "build"), needs="go", beside=True, optional=True),
     Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels")),
     Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels")),
     # What cannot be installed is missed by single tests, which say so.
-    Step("packages", "tests", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh vm || true")),
-    Step("pytest", "tests", (PY, "-m", "pytest", "--durations=10", "-W", "error")),
+    Step("packages", "packages", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh k8s vm || true")),
+    Step("pytest", "tests", (*_PYTEST, "not unit and not k8s")),
+    Step("unit", "tests", (*_PYTEST, "unit"), beside=True),
+    Step("k8s", "tests", (*_PYTEST, "k8s"), beside=True),
     # The quick ones: an emulated machine is slow. All: `-m verbs packages/monarch-rdma`.
     Step(
         "verbs",
@@ -95,43 +81,7 @@ STEPS = (
     Step("chaos", "tests", (PY, "bench/chaos.py", "--seed", "1", "--seconds", "60", "--procs", "8", "--keep", "bench/.chaos")),
     Step("docs", "tests", (PY, "-m", "tools.check_docs")),
 )
-ALIASES = {"wheels": ("build_wheels", "check_wheels")}
-
-
-class Outcome(NamedTuple):
-    """How a step ended: `code` is None where it was skipped."""
-
-    step: Step
-    code: int | None
-    seconds: float
-    closing: list[str]
-
-
-def run(step: Step) -> Outcome:
-    """Runs one step, its output passed through as it comes."""
-    print(f"\n=== {step.name}: {' '.join(step.argv).replace(PY, 'python')}", flush=True)
-    if step.needs and shutil.which(step.needs, path=PATH) is None:
-        print(f"skipped: there is no '{step.needs}' here", flush=True)
-        return Outcome(step, None, 0.0, [])
-    start = time.monotonic()
-    closing: list[str] = []
-    with subprocess.Popen(
-        step.argv,
-        cwd=ROOT / step.folder,
-        env={**os.environ, "PATH": PATH},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            if CLOSING.match(line.rstrip()):
-                closing.append(line.rstrip())
-    code = process.returncode
-    return Outcome(step, code, time.monotonic() - start, closing)
+ALIASES = {"wheels": ("build_wheels", "check_wheels"), "tests": ("pytest", "unit", "k8s")}
 
 
 def chosen(names: list[str]) -> list[Step]:
@@ -143,14 +93,13 @@ def chosen(names: list[str]) -> list[Step]:
     return [step for step in STEPS if not wanted or step.name in wanted]
 
 
-def summary(outcomes: list[Outcome], left: list[Step]) -> None:
+def summary(outcomes: list[Outcome], left: list[Step], seconds: float) -> None:
     print("\n=== summary")
     for outcome in outcomes:
-        state = {None: "skipped", 0: "ok"}.get(outcome.code, f"FAILED ({outcome.code})")
-        print(f"{outcome.seconds:7.1f} s  {outcome.step.name:<14} {state}")
+        print(f"{outcome.seconds:7.1f} s  {outcome.step.name:<14} {outcome.state}")
     for step in left:
         print(f"      --   {step.name:<14} not run")
-    print(f"{sum(outcome.seconds for outcome in outcomes):7.1f} s  all")
+    print(f"{seconds:7.1f} s  all")
     for outcome in outcomes:
         for line in outcome.closing:
             print(line)
@@ -159,20 +108,19 @@ def summary(outcomes: list[Outcome], left: list[Step]) -> None:
 def main(arguments: list[str]) -> int:
     if "--list" in arguments:
         for step in STEPS:
-            print(f"{step.name:<14} {' '.join(step.argv).replace(PY, 'python')}")
+            print(f"{step.name:<14} {' '.join(step.argv).replace(PY, 'python')}{'  (beside others)' if step.beside else ''}")
         return 0
     steps = chosen(arguments)
-    outcomes: list[Outcome] = []
-    failed_stage = ""
-    for step in steps:
-        if failed_stage and step.stage != failed_stage:
-            break
-        outcome = run(step)
-        outcomes.append(outcome)
-        if outcome.code:
-            failed_stage = step.stage
-    summary(outcomes, steps[len(outcomes) :])
-    return 1 if failed_stage else 0
+    start = time.monotonic()
+    with Lanes() as lanes:
+        for stage in dict.fromkeys(step.stage for step in steps):
+            if lanes.failed:
+                break
+            lanes.run([step for step in steps if step.stage == stage])
+    outcomes = sorted(lanes.outcomes, key=lambda outcome: steps.index(outcome.step))
+    ran = [outcome.step for outcome in outcomes]
+    summary(outcomes, [step for step in steps if step not in ran], time.monotonic() - start)
+    return 1 if lanes.failed else 0
 
 
 if __name__ == "__main__":

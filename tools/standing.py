@@ -35,12 +35,12 @@ def up(directory: Path, service: AbstractContextManager[object], ready: str) -> 
     return 1 if trouble else 0
 
 
-def down(directory: Path) -> int:
-    """Ends what `up` started, and waits for it; the exit code of the command."""
+def down(directory: Path, timeout_s: float = END_TIMEOUT_S) -> int:
+    """Ends what `up` started, by SIGKILL after `timeout_s` seconds, and waits for it; the exit code of the command."""
     pid = owner(directory)
     if pid is not None:
         os.kill(pid, signal.SIGTERM)
-        end = time.monotonic() + END_TIMEOUT_S
+        end = time.monotonic() + timeout_s
         while owner(directory) is not None:
             if time.monotonic() > end:
                 os.kill(pid, signal.SIGKILL)
@@ -69,11 +69,12 @@ def _stand(directory: Path, service: AbstractContextManager[object], tell: int) 
     file.write(str(os.getpid()))
     file.flush()
     code = 0
+    # Before anything is started: what inherits the caller's output would keep `up DIR | tail` from ending.
+    with (directory / "owner.log").open("w") as log, open(os.devnull) as nothing:
+        for descriptor, target in ((0, nothing), (1, log), (2, log)):
+            os.dup2(target.fileno(), descriptor)
     try:
         with service:
-            with (directory / "owner.log").open("w") as log, open(os.devnull) as nothing:
-                for descriptor, target in ((0, nothing), (1, log), (2, log)):
-                    os.dup2(target.fileno(), descriptor)
             os.close(tell)
             while True:
                 signal.pause()

@@ -4,9 +4,9 @@
 #     tools/system_packages.sh [--list] CATEGORY...
 #
 # Categories: build (the native module), fuse (mounts, and what pyfuse3 is built with), test (a terminal, hosts in network
-# namespaces, Prometheus), browser (of the dashboard's tests), slurm (a scheduler), ssh (a server), vm (an emulated machine with RDMA
-# devices), bench (profiles). A line of the table is "category | what must be there | packages", which is a program on PATH, or a
-# path. Nothing is done where nothing is missing.
+# namespaces, Prometheus), browser (of the dashboard's tests), slurm (a scheduler), ssh (a server), k8s (what runs pods), vm (an
+# emulated machine with RDMA devices), bench (profiles). A line of the table is "category | what must be there | packages", which is
+# a program on PATH, or a path. Nothing is done where nothing is missing.
 # Without root or apt it only says what is missing, and leaves it to the step that needs it to fail, or to be left out with a word.
 set -euo pipefail
 
@@ -31,6 +31,15 @@ test  | unshare | util-linux
 test  | openssl | openssl
 test  | prometheus | prometheus
 test  | promtool | prometheus
+k8s   | containerd | containerd
+k8s   | runc    | runc
+k8s   | /usr/lib/cni/bridge | containernetworking-plugins
+k8s   | conntrack | conntrack
+k8s   | iptables | iptables
+k8s   | busybox | busybox-static
+k8s   | ip      | iproute2
+k8s   | nsenter | util-linux
+k8s   | openssl | openssl
 vm    | qemu-system-x86_64 | qemu-system-x86 seabios
 vm    | busybox | busybox-static
 vm    | cpio    | cpio

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tools import ci_steps
-from tools.ci_steps import Step, chosen, main
+from tools import ci_steps, lanes
+from tools.ci_steps import chosen, main
+from tools.lanes import Lanes, Step
 
 
 def step(name: str, stage: str, code: str) -> Step:
@@ -38,9 +39,11 @@ def test_programs_beside_the_interpreter_are_found(monkeypatch: pytest.MonkeyPat
     program = tmp_path / "tool"
     program.write_text("#!/bin/sh\necho found it\n")
     program.chmod(0o755)
-    assert ci_steps.PATH.split(os.pathsep)[0] == str(Path(sys.executable).parent)
-    monkeypatch.setattr(ci_steps, "PATH", str(tmp_path))
-    assert ci_steps.run(Step("tool", "one", ("tool",), needs="tool")).code == 0
+    assert lanes.PATH.split(os.pathsep)[0] == str(Path(sys.executable).parent)
+    monkeypatch.setattr(lanes, "PATH", str(tmp_path))
+    with Lanes() as two:
+        two.run([Step("tool", "one", ("tool",), needs="tool")])
+    assert [outcome.code for outcome in two.outcomes] == [0]
 
 
 def test_closing_lines_of_test_runners_stand_at_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,279 @@
+"""KubeCluster: a real Kubernetes cluster on this machine, of one control plane and nodes in namespaces of their own.
+
+The machine's own network gets one link and one route, to the control plane and to the pods, and no rule. Everything lives as long as the
+process that started it; control groups, which do not, are removed by the next cluster that gets the same slot.
+Several clusters can run at once, each with its own folder, names and addresses (`slot.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from tools.k8s import cgroups
+from tools.k8s.api import Api
+from tools.k8s.build import KUBE
+from tools.k8s.control_plane import PATIENCE, ControlPlane, Patience
+from tools.k8s.images import write_host_images
+from tools.k8s.node import Node
+from tools.k8s.slot import Slot
+from tools.netns.namespace import unavailable
+
+# 15 s on a machine that is not busy.
+START_TIMEOUT_S = 120.0
+END_TIMEOUT_S = 60.0
+PROGRAMS = ("containerd", "ctr", "runc", "conntrack", "iptables", "busybox", "openssl", "ip")
+_CNI = Path("/usr/lib/cni/bridge")
+# What a cluster makes in its folder, besides the logs.
+_OWN = ("etcd", "pki", "nodes", "kubectl", "host.tar", "Corefile", "kubeconfig")
+
+
+def missing() -> str:
+    """Why no cluster can be started here; empty where one can."""
+    lacking = [program for program in PROGRAMS if shutil.which(program, path=_path()) is None]
+    if lacking or not _CNI.exists():
+        return f"what runs pods is not installed ({', '.join(lacking) or _CNI}): tools/system_packages.sh k8s"
+    if os.getuid() != 0:
+        return "the nodes of a Kubernetes cluster need root"
+    if damage := KUBE.damage():
+        return f"{damage}: python -m tools.k8s build"
+    return unavailable() or ""
+
+
+def _path() -> str:
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
+class KubeCluster:
+    """A cluster with the nodes node1, node2, ... while the `with` block runs; `kubeconfig` is the administrator's.
+
+    Nodes have the images `localhost/host:1` (images.py) and those of the archives `images`. What an earlier cluster has left in
+    `directory` is removed when this one starts; `directory/log` stays when it ends.
+    """
+
+    def __init__(self, directory: Path, nodes: int = 2, *, images: Sequence[Path] = (), patience: Patience = PATIENCE) -> None:
+        if not 1 <= nodes <= 250:
+            raise ValueError(f"a cluster has 1 to 250 nodes, not {nodes}")
+        self.directory = directory.resolve()
+        if any(self.directory.is_relative_to(hidden) for hidden in ("/run", "/var/log", "/var/lib/cni")):
+            raise ValueError(
+                f"{self.directory}: nodes have folders of their own at /run, /var/log and /var/lib/cni, so it must be elsewhere"
+            )
+        self.kubeconfig = self.directory / "kubeconfig"
+        self.nodes: list[Node] = []
+        self._count = nodes
+        self._images = [self.directory / "host.tar", *images]
+        self._patience = patience
+        self._slot: Slot | None = None
+        self._plane: ControlPlane | None = None
+        self._lifeline: int | None = None
+        self._programs = Path()
+        self._api: Api | None = None
+
+    def up(self) -> None:
+        """Starts everything and waits until all nodes are Ready."""
+        if lacking := missing():
+            raise RuntimeError(lacking)
+        self._clear()
+        (self.directory / "log").mkdir(parents=True, exist_ok=True)
+        self._programs = KUBE.folder / "bin"
+        self._slot = Slot()
+        try:
+            for group in cgroups.named(f"{self._slot.name}-"):
+                cgroups.remove(group)
+            write_host_images(self.directory / "host.tar")
+            end, self._lifeline = os.pipe()
+            try:
+                self._plane = ControlPlane(self.directory, self._programs, self._slot, end, self._patience)
+            finally:
+                os.close(end)
+            self._start()
+        except BaseException:
+            self.down()
+            raise
+
+    def _start(self) -> None:
+        plane = self._plane
+        assert plane is not None
+        plane.authority.kubeconfig(self.kubeconfig, "admin", plane.server)
+        self._api = Api(plane.slot.control_plane, plane.authority, "admin")
+        plane.start_storage()
+        self.nodes = [Node(index, plane, self._programs, self._patience) for index in range(1, self._count + 1)]
+        self._await_api_server()
+        plane.start_controllers()
+        since = time.time()
+        for node in self.nodes:
+            node.start(self._images)
+        for node in self.nodes:
+            self._await_node(node, since)
+        self._wait("default service account", lambda: self.api.object("/api/v1/namespaces/default/serviceaccounts/default") is not None)
+
+    def down(self) -> None:
+        """Ends every process of the cluster, pods included, and removes what it has made outside of its folder."""
+        for node in self.nodes:
+            node.kill()
+        self.nodes = []
+        lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            os.close(lifeline)
+        if self._plane is not None:
+            self._plane.close()
+            self._plane = None
+        if self._slot is not None:
+            self._slot.close()
+            self._slot = None
+        self._clear()
+
+    def _clear(self) -> None:
+        for name in _OWN:
+            path = self.directory / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    @property
+    def plane(self) -> ControlPlane:
+        if self._plane is None:
+            raise RuntimeError(f"{self.directory}: the cluster is not up")
+        return self._plane
+
+    @property
+    def api(self) -> Api:
+        """The API server as its administrator sees it."""
+        assert self._api is not None
+        return self._api
+
+    @property
+    def server(self) -> str:
+        """The API server's URL, as this machine and the pods reach it."""
+        return self.plane.server
+
+    @property
+    def machine_address(self) -> str:
+        """Where nodes and pods reach what listens on this machine."""
+        return self.plane.slot.machine
+
+    def node(self, index: int) -> Node:
+        """Node `node<index>`; the first one is 1."""
+        if not 1 <= index <= len(self.nodes):
+            raise ValueError(f"no node{index}: there are {', '.join(node.name for node in self.nodes) or 'none'}")
+        return self.nodes[index - 1]
+
+    def node_kill(self, index: int) -> None:
+        """Ends a node as a power cut does: its daemons and the processes of all its pods."""
+        self.node(index).kill()
+
+    def node_up(self, index: int) -> None:
+        """Starts a node again and waits until it is Ready."""
+        since = time.time()
+        self.node(index).start(self._images)
+        self._await_node(self.node(index), since)
+
+    def kubelet_kill(self, index: int) -> None:
+        """Ends the kubelet of a node; its pods go on."""
+        self.node(index).kill_kubelet()
+
+    def kubelet_up(self, index: int) -> None:
+        """Starts the kubelet of a node again and waits until the node is Ready."""
+        since = time.time()
+        self.node(index).start_kubelet()
+        self._await_node(self.node(index), since)
+
+    def partition(self, index: int) -> None:
+        """Cuts a node and its pods off from everything, until `heal`."""
+        self.node(index).partition()
+
+    def heal(self, index: int) -> None:
+        """Ends a partition and waits until the node is Ready."""
+        since = time.time()
+        self.node(index).heal()
+        self._await_node(self.node(index), since)
+
+    def api_server_kill(self) -> None:
+        self.plane.stop_api_server()
+
+    def api_server_up(self) -> None:
+        """Starts the API server again and waits until it is ready."""
+        self.plane.start_api_server()
+        self._await_api_server()
+
+    def api_server_restart(self) -> None:
+        self.api_server_kill()
+        self.api_server_up()
+
+    def restore(self) -> None:
+        """Undoes what the methods above have done: all nodes are Ready again, and the API server."""
+        if "kube-apiserver" not in self.plane.running():
+            self.api_server_up()
+        for node in self.nodes:
+            if not node.up:
+                self.node_up(node.index)
+            elif "kubelet" not in node.running():
+                self.kubelet_up(node.index)
+            else:
+                self.heal(node.index)
+
+    def import_image(self, archive: Path) -> None:
+        """Makes the images of an archive known to all nodes, also when they come back."""
+        for node in self.nodes:
+            node.import_image(archive)
+        self._images.append(archive)
+
+    def user_kubeconfig(self, path: Path, user: str, groups: Sequence[str] = (), *, days: int = 30) -> Path:
+        """Writes a kubeconfig with a client certificate for this user, who has no rights but those of roles bound to it."""
+        name = f"user-{user.replace(':', '-')}"
+        self.plane.authority.issue(name, user, groups, days=str(days))
+        return self.plane.authority.kubeconfig(path, name, self.server)
+
+    def kubectl(self, *arguments: str, stdin: str = "", check: bool = True, timeout: float = 60) -> str:
+        """What kubectl prints, called as the administrator; RuntimeError with its message where it fails."""
+        done = self.try_kubectl(*arguments, stdin=stdin, timeout=timeout)
+        if check and done.returncode:
+            raise RuntimeError(f"kubectl {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
+        return done.stdout
+
+    def try_kubectl(self, *arguments: str, stdin: str = "", timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        argv = [str(self._programs / "kubectl"), f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl'}"]
+        return subprocess.run([*argv, *arguments], input=stdin, capture_output=True, text=True, timeout=timeout)
+
+    def node_ready(self, index: int, since: float = 0) -> bool:
+        """Whether a node is Ready, by what its kubelet has said after `since`, in seconds of the epoch."""
+        found = self.api.object(f"/api/v1/nodes/node{index}")
+        for condition in found["status"].get("conditions", ()) if found else ():
+            if condition["type"] == "Ready" and condition["status"] == "True":
+                # Seconds, as the server writes them.
+                return condition["lastHeartbeatTime"] >= time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since))
+        return False
+
+    def _await_node(self, node: Node, since: float) -> None:
+        self._wait(f"{node.name} that is Ready", lambda: self.node_ready(node.index, since))
+
+    def _await_api_server(self) -> None:
+        self._wait("API server that is ready", lambda: self.api.get("/readyz") == "ok")
+
+    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+        end = time.monotonic() + START_TIMEOUT_S
+        while not ready():
+            ended = [*self.plane.ended(), *(name for node in self.nodes for name in node.ended())]
+            if ended:
+                raise RuntimeError(f"no {what}: {self._last_words(ended)}")
+            if time.monotonic() > end:
+                raise TimeoutError(f"no {what} after {START_TIMEOUT_S:.0f} s; see {self.directory / 'log'}")
+            time.sleep(0.05)
+
+    def _last_words(self, names: list[str]) -> str:
+        logs = {name: self.directory / "log" / name for name in names}
+        return "\n".join(f"{name} has ended, it said:\n{log.read_text(errors='replace')[-2000:]}" for name, log in logs.items())
+
+    def __enter__(self) -> KubeCluster:
+        self.up()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.down()

@@ -1,0 +1,99 @@
+"""Programs that take long to build: built once, kept in the user's cache folder, checked by a hash whenever they are used.
+
+A program's folder is named by the hash of its recipe, so that a changed recipe is another program. It gets its name only when all of it
+is there: what a build that was cut off has left never counts, and the next build removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+_SUMS = "sums.json"
+
+
+def cache_folder() -> Path:
+    """Where programs are kept: `monarch/k8s` below XDG_CACHE_HOME, which is ~/.cache where it is not set."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "monarch" / "k8s"
+
+
+class Kept(NamedTuple):
+    """A kept program: `recipe` is all that decides what it is, `make(folder)` puts its files below `folder/bin`.
+
+    `make` may use `folder` for whatever else it needs meanwhile; only `bin` stays.
+    """
+
+    name: str
+    recipe: str
+    make: Callable[[Path], None]
+
+    @property
+    def folder(self) -> Path:
+        digest = hashlib.sha256(f"{self.name}\n{self.recipe}".encode()).hexdigest()
+        return cache_folder() / digest[:16]
+
+    def damage(self) -> str:
+        """What is wrong with the kept files; empty where all are there and as they were built."""
+        try:
+            sums: dict[str, str] = json.loads((self.folder / _SUMS).read_text())
+        except FileNotFoundError:
+            return f"{self.name} has not been built"
+        except ValueError:
+            return f"{self.folder / _SUMS} is damaged"
+        for name, expected in sums.items():
+            path = self.folder / "bin" / name
+            if not path.exists() or _sum(path) != expected:
+                return f"{path} is damaged"
+        return ""
+
+    def bin(self) -> Path | None:
+        """The folder of the programs; None where there is none that is whole."""
+        return None if self.damage() else self.folder / "bin"
+
+    def build(self) -> Path:
+        """The folder of the programs, built where it is missing or damaged. Who comes second waits for who builds."""
+        with _only_one():
+            if found := self.bin():
+                return found
+            for name in (".building", self.folder.name):
+                _remove(cache_folder() / name)
+            work = cache_folder() / ".building"
+            try:
+                (work / "bin").mkdir(parents=True)
+                self.make(work)
+                done = work / "done"
+                done.mkdir()
+                (work / "bin").rename(done / "bin")
+                sums = {path.name: _sum(path) for path in sorted((done / "bin").iterdir()) if not path.is_symlink()}
+                (done / _SUMS).write_text(json.dumps(sums, indent=1))
+                done.rename(self.folder)
+            finally:
+                _remove(work)
+            return self.folder / "bin"
+
+
+@contextmanager
+def _only_one() -> Generator[None]:
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remove(folder: Path) -> None:
+    # Go makes the folders of its module cache read-only, which -modcacherw prevents.
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,79 @@
+"""Names and addresses of one cluster, apart from those of every other cluster of this machine."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import socket
+import subprocess
+
+SLOTS = 16
+SERVICES = "10.96.0.0/16"
+API_PORT = 6443
+
+
+class Slot:
+    """A number that no other cluster has; names and addresses are made of it.
+
+    A socket with an abstract address reserves it, which the kernel frees with the process that has it.
+    """
+
+    def __init__(self) -> None:
+        for number in range(SLOTS):
+            mark = socket.socket(socket.AF_UNIX)
+            try:
+                mark.bind(f"\0monarch-k8s-{number}")
+            except OSError:
+                mark.close()
+                continue
+            self._mark = mark
+            self.number = number
+            if any(_in_use(ipaddress.ip_network(network)) for network in (f"{self._hosts}.0/24", self.pods)):
+                mark.close()
+                continue
+            return
+        raise OSError(
+            f"no free address range for a cluster: all {SLOTS} of 10.64.0.0/24 to 10.64.{SLOTS - 1}.0/24 and 10.65.0.0/16 on are in use"
+        )
+
+    @property
+    def name(self) -> str:
+        """The network's name, and the beginning of the names of control groups and of the machine's link."""
+        return f"monarch-k8s{self.number}"
+
+    @property
+    def link(self) -> str:
+        """The machine's own link to the cluster; the kernel allows 15 characters."""
+        return f"mk8s{self.number}"
+
+    @property
+    def _hosts(self) -> str:
+        return f"10.64.{self.number}"
+
+    @property
+    def control_plane(self) -> str:
+        return f"{self._hosts}.254"
+
+    @property
+    def machine(self) -> str:
+        """The address of this machine's own network in the cluster: pods reach it there."""
+        return f"{self._hosts}.253"
+
+    def node(self, index: int) -> str:
+        return f"{self._hosts}.{index}"
+
+    @property
+    def pods(self) -> str:
+        return f"10.{65 + self.number}.0.0/16"
+
+    def pods_of(self, index: int) -> str:
+        return f"10.{65 + self.number}.{index}.0/24"
+
+    def close(self) -> None:
+        self._mark.close()
+
+
+def _in_use(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
+    told = subprocess.run(["ip", "-json", "-4", "route"], capture_output=True, text=True, check=True)
+    routes = [ipaddress.ip_network(route["dst"]) for route in json.loads(told.stdout) if route["dst"] != "default"]
+    return any(network.overlaps(route) for route in routes)

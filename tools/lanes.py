@@ -1,0 +1,212 @@
+"""The two lanes of a run: steps that go one after another, and beside them others that go one after another.
+
+A step of the second lane starts with its stage, or when those that came before it in that lane have ended. No stage waits for it, only the
+end of the run does: what needs it has to come after it in its lane. After a failure the second lane is completed, so that all that is
+wrong is seen, but for what is optional.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import NamedTuple
+
+from tools.project import ROOT
+
+PY = sys.executable
+# What is installed beside this interpreter comes first, also where nobody has activated its environment.
+PATH = os.pathsep.join([str(Path(PY).parent), os.environ.get("PATH", os.defpath)])
+# What pytest and cargo test say last.
+CLOSING = re.compile(r"^(?:=+ .*\b(?:passed|failed|errors?|no tests ran)\b.* =+|test result: (?!ok. 0 passed).*)$")
+# How long a step has to clean up when the run is ended.
+_GRACE_S = 10.0
+
+
+class Step(NamedTuple):
+    """A command of a stage; `needs` is a program without which it is skipped. Whether an `optional` one fails does not matter."""
+
+    name: str
+    stage: str
+    argv: tuple[str, ...]
+    folder: str = "."
+    needs: str = ""
+    beside: bool = False
+    optional: bool = False
+
+
+class Outcome(NamedTuple):
+    """How a step ended: `code` is None where it was skipped."""
+
+    step: Step
+    code: int | None
+    seconds: float
+    closing: list[str]
+
+    @property
+    def state(self) -> str:
+        if not self.code:
+            return "skipped" if self.code is None else "ok"
+        return f"{'failed, which is allowed' if self.step.optional else 'FAILED'} ({self.code})"
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.code) and not self.step.optional
+
+
+class Lanes:
+    """Runs steps while the `with` block runs, whose end waits for the second lane. When it ends by an exception, as of Ctrl-C, or SIGTERM
+    comes, everything that the steps have started is ended."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+        self._waiting: deque[Step] = deque()
+        self._running: dict[int, tuple[Step, subprocess.Popen[str]]] = {}
+        self._lock = threading.Lock()
+        self._printing = threading.Lock()
+        self._ending = False
+        self._beside: threading.Thread | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a step has failed so far."""
+        with self._lock:
+            return any(outcome.failed for outcome in self.outcomes)
+
+    def run(self, stage: list[Step]) -> None:
+        """Runs the steps of a stage, and starts those beside them."""
+        with self._lock:
+            self._waiting += [step for step in stage if step.beside]
+            if self._waiting and self._beside is None:
+                self._beside = threading.Thread(target=self._run_beside, daemon=True)
+                self._beside.start()
+        for step in stage:
+            if not step.beside:
+                self._complete(step)
+
+    def _run_beside(self) -> None:
+        while True:
+            with self._lock:
+                if self._ending or not self._waiting:
+                    self._beside = None
+                    return
+                step = self._waiting.popleft()
+            if not (step.optional and self.failed):
+                self._complete(step)
+
+    def _complete(self, step: Step) -> None:
+        outcome = self._outcome(step)
+        with self._lock:
+            self.outcomes.append(outcome)
+
+    def _outcome(self, step: Step) -> Outcome:
+        title = f"\n=== {step.name}: {' '.join(step.argv).replace(PY, 'python')}\n"
+        if step.needs and shutil.which(step.needs, path=PATH) is None:
+            self._print(f"{title}skipped: there is no '{step.needs}' here\n")
+            return Outcome(step, None, 0.0, [])
+        collected = [title]
+        if not step.beside:
+            self._print(collected.pop())
+        start = time.monotonic()
+        closing: list[str] = []
+        # No `with process`: an exception would wait for its end there.
+        process = self._started(step)
+        assert process.stdout is not None
+        with process.stdout as lines:
+            for line in lines:
+                if step.beside:
+                    collected.append(line)
+                else:
+                    self._print(line)
+                if CLOSING.match(line.rstrip()):
+                    closing.append(line.rstrip())
+        process.wait()
+        with self._lock:
+            del self._running[process.pid]
+        self._print("".join(collected))
+        return Outcome(step, process.returncode, time.monotonic() - start, closing)
+
+    def _started(self, step: Step) -> subprocess.Popen[str]:
+        with self._lock:
+            if self._ending:
+                raise SystemExit
+            process = subprocess.Popen(
+                step.argv,
+                cwd=ROOT / step.folder,
+                env={**os.environ, "PATH": PATH},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                # A group, so that it can be ended with all that it has started.
+                process_group=0,
+            )
+            self._running[process.pid] = step, process
+        return process
+
+    def _print(self, text: str) -> None:
+        with self._printing:
+            print(text, end="", flush=True)
+
+    def _signal(self, number: int, *, optional_only: bool = False) -> None:
+        with self._lock:
+            running = [pid for pid, (step, _) in self._running.items() if step.optional or not optional_only]
+        for pid in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, number)
+
+    def _join(self, timeout: float | None = None) -> bool:
+        """Whether the second lane has ended."""
+        thread = self._beside
+        if thread is not None:
+            thread.join(timeout)
+        return thread is None or not thread.is_alive()
+
+    def __enter__(self) -> Lanes:
+        self._before = signal.signal(signal.SIGTERM, _exit)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                # Waits in short pieces: a signal's handler runs between them.
+                told = False
+                while not self._join(0.5):
+                    if self.failed and not told:
+                        self._signal(signal.SIGINT, optional_only=True)
+                        told = True
+                return
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            signal.signal(signal.SIGTERM, self._before)
+        self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._ending = True
+        self._signal(signal.SIGINT)  # with which pytest ends its fixtures
+        end = time.monotonic() + _GRACE_S
+        while self._alive() and time.monotonic() < end:
+            time.sleep(0.05)
+        self._signal(signal.SIGKILL)
+        self._join(_GRACE_S)
+
+    def _alive(self) -> bool:
+        with self._lock:
+            return any(process.poll() is None for _, process in self._running.values())
+
+
+def _exit(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + signal.SIGTERM)

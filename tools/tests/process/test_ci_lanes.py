@@ -1,0 +1,98 @@
+"""Steps of CI that run beside others."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import ci_steps
+from tools.ci_steps import main
+from tools.lanes import Step
+from tools.project import ROOT
+
+
+def step(name: str, stage: str, code: str, *, beside: bool = False, optional: bool = False) -> Step:
+    return Step(name, stage, (sys.executable, "-c", code), beside=beside, optional=optional)
+
+
+def test_lanes_run_at_once_and_lines_beside_come_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    # A FIFO opens when its other end does: each of the two steps waits for the other one.
+    a, b = tmp_path / "a", tmp_path / "b"
+    os.mkfifo(a)
+    os.mkfifo(b)
+    one = f"open({str(a)!r}).close(); open({str(b)!r}, 'w').close(); print('one')"
+    two = f"open({str(a)!r}, 'w').close(); print('first'); open({str(b)!r}).close(); print('second')"
+    later = f"import pathlib; pathlib.Path({str(tmp_path / 'later')!r}).touch(); print('third')"
+    steps = (step("one", "x", one), step("two", "x", two, beside=True), step("three", "x", later, beside=True))
+    monkeypatch.setattr(ci_steps, "STEPS", steps)
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert "first\nsecond\n" in out
+    assert "\n=== two: " in out
+    assert out.index("second") < out.index("third")
+    assert [line.split()[2] for line in out.partition("=== summary")[2].splitlines()[1:]] == ["one", "two", "three", "all"]
+
+
+def test_a_failure_beside_fails_the_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = (step("good", "x", "print('ran')"), step("bad", "x", "raise SystemExit(3)", beside=True))
+    monkeypatch.setattr(ci_steps, "STEPS", (*steps, step("more", "x", "print('as well')", beside=True)))
+    assert main([]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED (3)" in out
+    assert "\nas well\n" in out
+
+
+def test_an_optional_failure_is_no_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = (step("may", "x", "raise SystemExit(4)", beside=True, optional=True), step("after", "x", "print('ran')", beside=True))
+    monkeypatch.setattr(ci_steps, "STEPS", steps)
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert "failed, which is allowed (4)" in out
+    assert "\nran\n" in out
+
+
+def test_a_failure_ends_what_is_optional(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    wait = f"import signal; open({str(fifo)!r}, 'w').close(); signal.pause()"
+    bad = f"open({str(fifo)!r}).close(); raise SystemExit(5)"
+    monkeypatch.setattr(ci_steps, "STEPS", (step("bad", "x", bad), step("may", "x", wait, beside=True, optional=True)))
+    assert main([]) == 1
+    assert "failed, which is allowed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_both_lanes(number: signal.Signals, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    # Both hold the FIFO open until they end; one of them has a child that does so too.
+    hold = f"import signal; f = open({str(fifo)!r}, 'w'); f.write('x'); f.flush(); signal.pause()"
+    fork = f"import os, signal; os.fork(); f = open({str(fifo)!r}, 'w'); f.write('x'); f.flush(); signal.pause()"
+    code = f"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from tools import ci_steps
+from tools.lanes import Step
+ci_steps.STEPS = (Step("a", "x", (sys.executable, "-c", {hold!r})), Step("b", "x", (sys.executable, "-c", {fork!r}), beside=True))
+sys.exit(ci_steps.main([]))
+"""
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as run:
+        heard = b""
+        while len(heard) < 3:
+            select.select([reader], [], [])
+            heard += os.read(reader, 3)
+        os.set_blocking(reader, True)
+        run.send_signal(number)
+        assert run.wait() != 0
+    # The end of the file: nobody has it open any more.
+    assert os.read(reader, 1) == b""
+    os.close(reader)
