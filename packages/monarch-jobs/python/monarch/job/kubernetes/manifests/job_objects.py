@@ -47,15 +47,8 @@ def job_objects(arguments: KubernetesArguments, apply_id: str, clients: Sequence
 
 def owned(objects: list[Object], anchor_uid: str) -> list[Object]:
     """The same with the anchor as owner of the others: who deletes it removes all of them."""
-    anchor = objects[0]["metadata"]["name"]
-    reference = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "name": anchor,
-        "uid": anchor_uid,
-        "controller": False,
-        "blockOwnerDeletion": True,
-    }
+    # Without blockOwnerDeletion: setting it is a right of its own in clusters that check it.
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": objects[0]["metadata"]["name"], "uid": anchor_uid}
     return [objects[0], *({**item, "metadata": {**item["metadata"], "ownerReferences": [dict(reference)]}} for item in objects[1:])]
 
 

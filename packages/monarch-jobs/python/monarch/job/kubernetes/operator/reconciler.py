@@ -98,7 +98,6 @@ def _owned(item: Object, mesh: Object) -> Object:
         "name": mesh["metadata"]["name"],
         "uid": mesh["metadata"]["uid"],
         "controller": True,
-        "blockOwnerDeletion": True,
     }
     return {**item, "metadata": {**item["metadata"], "ownerReferences": [owner]}}
 
