@@ -94,5 +94,7 @@ if [ ! -e "$policy" ]; then
     chmod 755 "$policy"
     trap 'rm -f "$policy"' EXIT
 fi
-apt-get update -qq
-apt-get install -y -qq --no-install-recommends "${missing[@]}"
+# Another installation on this machine is waited for.
+wait=(-o DPkg::Lock::Timeout=600)
+apt-get "${wait[@]}" update -qq
+apt-get "${wait[@]}" install -y -qq --no-install-recommends "${missing[@]}"
