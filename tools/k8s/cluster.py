@@ -216,7 +216,7 @@ class KubeCluster:
                 self.node_up(node.index)
             elif "kubelet" not in node.running():
                 self.kubelet_up(node.index)
-            else:
+            elif node.cut_off:
                 self.heal(node.index)
 
     def import_image(self, archive: Path) -> None:

@@ -77,6 +77,7 @@ class Node:
         self._programs = programs
         self._patience = patience
         self._group = group_name(plane.slot, index)
+        self.cut_off = False
         self._lifeline: int | None = None
         self._namespace: Namespace | None = None
         self._processes: dict[str, Process] = {}
@@ -143,6 +144,7 @@ class Node:
             process.wait()
         self._processes.clear()
         cgroups.remove(self._group)
+        self.cut_off = False
 
     def start_kubelet(self) -> None:
         self._start(
@@ -165,9 +167,11 @@ class Node:
     def partition(self) -> None:
         """Nothing goes to the node and its pods, nothing comes from them, until `heal`."""
         self._plane.namespace.configure("ip", "link", "set", self.name, "down")
+        self.cut_off = True
 
     def heal(self) -> None:
         self._plane.namespace.configure("ip", "link", "set", self.name, "up")
+        self.cut_off = False
 
     def import_image(self, archive: Path) -> None:
         """Makes the images of an archive (as of `docker save`) known to the node; pods name them with `imagePullPolicy: Never`."""

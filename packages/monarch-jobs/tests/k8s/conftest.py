@@ -1,0 +1,98 @@
+"""A real Kubernetes cluster for the tests: one for all of them, restored after each, and a namespace for each."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import monarch.actor
+from tools.k8s.cluster import KubeCluster, missing
+from tools.k8s.images import HOST
+from tools.project import ROOT
+
+# Of which starting the cluster, before the first test, is most on a busy machine.
+LIMIT_S = 180
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def failures_do_not_end_pytest() -> None:
+    """A failure may reach the root after the test that wanted it is over."""
+
+    def ignore(_: object) -> None:
+        pass
+
+    # For good: that of the last test may come when pytest is done.
+    monarch.actor.unhandled_fault_hook = ignore
+
+
+@pytest.fixture(scope="session")
+def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeCluster]:
+    if lacking := missing():
+        pytest.skip(lacking)
+    with KubeCluster(tmp_path_factory.mktemp("k8s")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(started_cluster: KubeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[KubeCluster]:
+    """Two nodes that are Ready; what a test has killed or cut off is there again after it."""
+    monkeypatch.setenv("KUBECONFIG", str(started_cluster.kubeconfig))
+    monkeypatch.setenv("MONARCH_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    yield started_cluster
+    started_cluster.restore()
+
+
+@pytest.fixture
+def namespace(cluster: KubeCluster) -> Iterator[str]:
+    """The name of an empty namespace; it and all in it are gone after the test."""
+    name = f"t-{secrets.token_hex(4)}"
+    cluster.kubectl("create", "namespace", name)
+    # Pods are made when it is there.
+    cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=60s")
+    yield name
+    cluster.restore()  # a node that is gone would keep its pods
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "-n", name)
+    cluster.kubectl("wait", "--for=delete", f"namespace/{name}", "--timeout=60s", timeout=90)
+
+
+@pytest.fixture
+def pod_template() -> dict[str, Any]:
+    """A template whose container `worker` has this checkout and its Python, as `python` on PATH, and no command yet."""
+    return host_template()
+
+
+def host_template() -> dict[str, Any]:
+    """The node's programs, the interpreter and the checkout at the paths that they have here, read-only."""
+    folders: list[Path] = []
+    for folder in sorted({Path("/usr"), Path(sys.base_prefix), Path(sys.prefix), ROOT}):
+        if not any(folder.is_relative_to(other) for other in folders):
+            folders.append(folder)
+    names = [f"host{number}" for number in range(len(folders))]
+    path = f"{Path(sys.prefix) / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    env = {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+    if "PYTHONPATH" in os.environ:
+        env["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    container = {
+        "name": "worker",
+        "image": HOST,
+        "imagePullPolicy": "Never",
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "volumeMounts": [{"name": name, "mountPath": str(folder), "readOnly": True} for name, folder in zip(names, folders, strict=True)],
+    }
+    volumes = [{"name": name, "hostPath": {"path": str(folder)}} for name, folder in zip(names, folders, strict=True)]
+    return {"spec": {"terminationGracePeriodSeconds": 1, "containers": [container], "volumes": volumes}}
