@@ -140,15 +140,13 @@ class ProcessLauncher:
         directory = ids["directory"]
         argv = [sys.executable, "-P", "-c", _WORKER, "worker", "--listen", f"ipc://{directory}/{n}.sock"]
         argv += ["--publish", f"{directory}/{n}.json"]
-        # Only what a user set for the workers; the client's own job must not become theirs.
-        inherited = {name: value for name, value in os.environ.items() if name not in _OWN}
         identity = {SERVICE_PROC_IDS_ENV: ids["service_procs"], SERVICE_PROC_RANK_ENV: str(n)}
         host = Host(worker["mesh"], worker["rank"])
         assert self._apply_id is not None
         out, err = (_log(ids["logs"], host, stream) for stream in ("out", "err"))
         with _pipe_with(secret) as fd:
             argv += ["--secret-file", f"/dev/fd/{fd}"]
-            session = sessions.start(argv, {**inherited, **identity, **self._env}, self._apply_id, out, err, [fd])
+            session = sessions.start(argv, {**sessions.inherited(), **identity, **self._env}, self._apply_id, out, err, [fd])
         worker.update(pid=session.pid, start=session.start)
 
     def poll(self, ids: dict[str, Any]) -> JobStatus:
@@ -202,8 +200,6 @@ class ProcessLauncher:
         return sessions.end(workers, self._apply_id)
 
 
-# Variables that make a process part of a job, or name the job that it uses.
-_OWN = frozenset({"MONARCH_JOB", "MONARCH_JOB_SHRINK", "MONARCH_BATCH_JOB", "MONARCH_BATCH_JOB_FILE", "MONARCH_JOB_SECRET_FILE"})
 _DIRECTORY = "monarch-job-"
 
 

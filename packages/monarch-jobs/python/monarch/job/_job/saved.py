@@ -22,10 +22,12 @@ GROUP = "monarch.launcher"
 BUILT_IN = {
     "attach": "monarch.job.attach:AttachJob",
     "batch": "monarch.job.local:BatchJob",
+    "kubernetes": "monarch.job.kubernetes:KubernetesJob",
     "local": "monarch.job.local:LocalJob",
     "process": "monarch.job.process:ProcessJob",
     "slurm": "monarch.job.slurm:SlurmJob",
     "ssh": "monarch.job.ssh:SSHJob",
+    "torchx": "monarch.job.torchx:TorchXJob",
 }
 # The class for factories of launchers.
 _ADAPTED = "monarch.job._job.launcher_job:AdaptedJob"

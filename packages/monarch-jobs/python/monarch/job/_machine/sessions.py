@@ -36,7 +36,18 @@ class Session(NamedTuple):
     start: int
 
 
-def start(argv: Sequence[str], env: Mapping[str, str], mark: str, out: str, err: str, keep: Sequence[int] = ()) -> Session:
+# Variables that make a process part of a job, or name the job that it uses.
+_OWN = frozenset({"MONARCH_JOB", "MONARCH_JOB_SHRINK", "MONARCH_BATCH_JOB", "MONARCH_BATCH_JOB_FILE", "MONARCH_JOB_SECRET_FILE"})
+
+
+def inherited() -> dict[str, str]:
+    """The environment of this process without its own job, which must not become that of what it starts."""
+    return {name: value for name, value in os.environ.items() if name not in _OWN}
+
+
+def start(
+    argv: Sequence[str], env: Mapping[str, str], mark: str, out: str, err: str, keep: Sequence[int] = (), directory: str | None = None
+) -> Session:
     """Starts a process in a session of its own; its output goes to the ends of these files, `keep` are descriptors that it gets."""
     with open(out, "ab", opener=_private) as stdout, open(err, "ab", opener=_private) as stderr:
         child = _Outliving(
@@ -47,6 +58,7 @@ def start(argv: Sequence[str], env: Mapping[str, str], mark: str, out: str, err:
             stderr=stderr,
             start_new_session=True,
             pass_fds=tuple(keep),
+            cwd=directory,
         )
     _children[child.pid] = child
     found = _stat(child.pid)
@@ -75,8 +87,11 @@ def is_running(session: Session) -> bool:
     return found is not None and found.start == session.start and found.state not in "ZX"
 
 
-def end(sessions: Iterable[Session], mark: str) -> list[int]:
-    """SIGTERM to all, a second, SIGKILL to whatever is left of their sessions. Gives the pids that did not end."""
+def end(sessions: Iterable[Session], mark: str, *, is_everywhere: bool = False) -> list[int]:
+    """SIGTERM to all, a second, SIGKILL to whatever is left of their sessions. Gives the pids that did not end.
+
+    With `is_everywhere`, SIGKILL goes to all processes with the mark: to other sessions that these have started, too.
+    """
     sessions = list(sessions)
     fds = {pid: fd for pid in (s.pid for s in sessions if is_running(s)) if (fd := _open(pid)) is not None}
     try:
@@ -91,7 +106,7 @@ def end(sessions: Iterable[Session], mark: str) -> list[int]:
     left: list[int] = []
     # A process may fork while it is looked for; its children are found in the next round.
     for _ in range(100):
-        left = members(ids, mark)
+        left = members(None if is_everywhere else ids, mark)
         if not left:
             break
         opened = {pid: fd for pid in left if (fd := _open(pid)) is not None}
@@ -107,15 +122,15 @@ def end(sessions: Iterable[Session], mark: str) -> list[int]:
     return left
 
 
-def members(sessions: set[int], mark: str) -> list[int]:
-    """Living processes of these sessions that carry the mark."""
+def members(sessions: set[int] | None, mark: str) -> list[int]:
+    """Living processes of these sessions, or of any, that carry the mark."""
     wanted = f"{MARK}={mark}".encode()
     found: list[int] = []
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         seen = _stat(int(name))
-        if seen is None or seen.session not in sessions or seen.state in "ZX":
+        if seen is None or (sessions is not None and seen.session not in sessions) or seen.state in "ZX":
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as f:
