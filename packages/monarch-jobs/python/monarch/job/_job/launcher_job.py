@@ -73,6 +73,10 @@ class LauncherJob(JobTrait):
         assert self.apply_id is not None
         return credentials.secret(self.apply_id)
 
+    def _trust(self, mesh: str) -> dict[str, Any]:
+        """By which credentials the hosts of a mesh are attached: arguments of `attach_to_workers`."""
+        return {"secret": self._secret()}
+
     def plan(self) -> Plan:
         return self._launcher().plan()
 
@@ -98,8 +102,6 @@ class LauncherJob(JobTrait):
         return self.connection_
 
     def _attach(self) -> JobState:
-        assert self.apply_id is not None
-        secret = self._secret()
         addresses = self._launcher().addresses(self._submitted())
         explain = self._explains_loss()
         promises: dict[Host, Promise] = {}
@@ -116,7 +118,7 @@ class LauncherJob(JobTrait):
                 else:
                     workers.append(address)
                     attached[Host(mesh, rank)] = address
-            meshes[mesh] = actor.attach_to_workers(workers=workers, name=mesh, secret=secret)
+            meshes[mesh] = actor.attach_to_workers(workers=workers, name=mesh, **self._trust(mesh))
             if explain is not None:
                 meshes[mesh]._explain_loss(explain)
         if promises:

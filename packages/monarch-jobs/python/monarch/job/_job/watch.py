@@ -7,7 +7,7 @@ import copy
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import NamedTuple
 
 from monarch import actor
@@ -24,7 +24,7 @@ AGAIN_S = 5.0
 _PAUSE_S = 0.1
 
 
-def until_joined(allocation: Allocation, wanted: list[Host], timeout: float | None) -> Iterator[tuple[Host, str]]:
+def until_joined(allocation: Allocation, wanted: list[Host], timeout: float | None) -> Generator[tuple[Host, str]]:
     """Yields hosts with their addresses as they become known; `JoinTimeoutError`, `JobEndedError` or the launcher's own error.
 
     A surrounding `time_limit` ends the wait as well, whatever the scheduler reports.

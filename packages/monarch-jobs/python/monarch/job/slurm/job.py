@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from monarch import actor
 from monarch.job._files import credentials
 from monarch.job._job import saved
+from monarch.job._job.gateway import attach_gateway
 from monarch.job._job.job_state import JobState, check_count, check_mesh_names
 from monarch.job._job.launcher import JobStatus, LogFile, Plan
 from monarch.job._job.launcher_job import LauncherJob
@@ -203,23 +202,9 @@ class SlurmJob(LauncherJob):
         return super()._state()
 
     def _attach_gateway(self, address: str) -> None:
-        """Waits for it as long as the job may take to start: it may be one of its hosts."""
         # A gateway that is no host of this job has a secret of its own.
         secret = None if os.environ.get("MONARCH_JOB_SECRET_FILE") else self._secret()
-        running: float | None = None
-        while True:
-            try:
-                return actor.attach(address, secret=secret)
-            except actor.AuthenticationError:
-                raise
-            except actor.AttachError:
-                status = self._poll()
-                now = time.monotonic()
-                if status.phase == "ended":
-                    raise self._allocation().ended(status) from None
-                running = (running or now) if status.phase == "running" else None
-                if running is not None and now - running >= self._args.join_timeout:
-                    raise
+        attach_gateway(address, {"secret": secret}, self._allocation(), self._args.join_timeout)
 
     def _ending(self, status: JobStatus) -> tuple[str, str]:
         return ending(status.detail)

@@ -1,0 +1,31 @@
+"""The gateway that a user has named: one address by which all hosts of a job are reached."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from monarch import actor
+from monarch.job._job.allocation import Allocation
+
+
+def attach_gateway(address: str, trust: Mapping[str, Any], allocation: Allocation, join_timeout: float | None) -> None:
+    """Waits for it as long as the job may take to start: it may be one of its hosts. `trust` is as for `attach`.
+
+    `AttachError` where it does not answer `join_timeout` seconds after the job runs; `JobEndedError` where the job has ended.
+    """
+    running: float | None = None
+    while True:
+        try:
+            return actor.attach(address, **trust)
+        except actor.AuthenticationError:
+            raise
+        except actor.AttachError:
+            status = allocation.poll()
+            now = time.monotonic()
+            if status.phase == "ended":
+                raise allocation.ended(status) from None
+            running = (running or now) if status.phase == "running" else None
+            if running is not None and join_timeout is not None and now - running >= join_timeout:
+                raise

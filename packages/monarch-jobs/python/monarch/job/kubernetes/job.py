@@ -1,0 +1,278 @@
+"""KubernetesJob: its arguments, and how it differs from other jobs whose machines come from a launcher."""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+from monarch import actor
+from monarch.job._files import credentials
+from monarch.job._job.gateway import attach_gateway
+from monarch.job._job.launcher import Host, JobStatus, LogFile
+from monarch.job._job.launcher_job import LauncherJob
+from monarch.job._job.trait import keeper_of
+from monarch.job._job.watch import EndWatch, until_joined
+from monarch.job._machine.commands import listens
+from monarch.job.errors import CredentialsError, SubmitError
+from monarch.job.kubernetes.access.client import Cluster
+from monarch.job.kubernetes.access.config import KubeConfig
+from monarch.job.kubernetes.arguments import ImageSpec, checked, checked_mesh
+from monarch.job.kubernetes.launcher import KubernetesLauncher, ending
+from monarch.job.kubernetes.manifests import names
+from monarch.job.kubernetes.pods.output import copy_logs
+from monarch.job.kubernetes.pods.pod_view import place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from monarch.job._job.job_state import JobState
+    from monarch.job._job.trait import JobTrait
+    from monarch.job.errors import JobError
+
+# Where a process finds the secret of workers that were started by other means.
+_SECRET_VARIABLE = "MONARCH_JOB_SECRET_FILE"
+_GIVEN = {"given": True}
+
+
+# The keeper forwards a port to a pod, through which all hosts are reached.
+FORWARD = "forward"
+
+
+class FirstWorker(NamedTuple):
+    """The first worker that listens: `place` is IP address and port."""
+
+    mesh: str
+    pod: str
+    place: tuple[str, int]
+
+
+class KubernetesJob(LauncherJob):
+    """Pods of a namespace as hosts: pods that are there already, or pods that the job makes; `add_mesh` decides.
+
+    Args:
+        namespace: where the pods are.
+        timeout: seconds from `apply` until all pods have to be ready; then the job is given up. Without it, it waits.
+        kubeconfig: how the API server is reached; in a pod by its service account, elsewhere by the default kubeconfig.
+        attach_to: address of a gateway that reaches the pods, such as a Service or a forwarded port of the first one.
+        provisioner: "native" makes Jobs or StatefulSets; "monarchmesh" makes MonarchMesh objects for an operator.
+        workload: what "native" makes: "job" (a worker that ends frees its node), "statefulset", or "jobset" (all meshes are one gang).
+        join_secret: the Secret with the secret of the workers, under the key `secret`; by default the job makes one of its own.
+        network_policy: only pods of the job and its clients reach the workers, where the cluster's network enforces policies.
+        idle_timeout: seconds without any client after which workers end; `state()` makes them again.
+        insecure: no encryption and no authentication: for pods of torchmonarch 0.7.
+
+    Raises `TypeError` or `ValueError` for arguments that cannot be right; nothing is requested before `apply` or `state`.
+
+        job = KubernetesJob("research")
+        job.add_mesh("trainers", 4, image_spec=ImageSpec("registry.example.com/monarch:1", {"nvidia.com/gpu": 8}))
+        print(job.plan())
+    """
+
+    __module__ = "monarch.job.kubernetes"
+    kind = "kubernetes"
+
+    # The last configuration that exists in this process only: jobs out of a state file need it again.
+    _given: ClassVar[KubeConfig | None] = None
+
+    kubeconfig_: KubeConfig | None = None
+    cluster_: Cluster | None = None
+
+    def __init__(
+        self,
+        namespace: str,
+        timeout: int | None = None,
+        kubeconfig: KubeConfig | None = None,
+        attach_to: str | None = None,
+        *,
+        provisioner: Literal["native", "monarchmesh"] = "native",
+        workload: Literal["job", "statefulset", "jobset"] = "job",
+        join_secret: str | None = None,
+        network_policy: bool = True,
+        idle_timeout: float | None = None,
+        insecure: bool = False,
+    ) -> None:
+        super().__init__()
+        given: object = kubeconfig
+        if kubeconfig is not None and not isinstance(given, KubeConfig):
+            raise TypeError(f"KubernetesJob: kubeconfig is a KubeConfig, not {kubeconfig!r}")
+        saved = None if kubeconfig is None else kubeconfig.saved()
+        self._args = checked(
+            {
+                "namespace": namespace,
+                "timeout": timeout,
+                "kubeconfig": saved,
+                "attach_to": attach_to,
+                "provisioner": provisioner,
+                "workload": workload,
+                "join_secret": join_secret,
+                "network_policy": network_policy,
+                "idle_timeout": None if idle_timeout is None else float(idle_timeout),
+                "insecure": insecure,
+            }
+        )
+        self.kubeconfig_ = kubeconfig
+        if saved == _GIVEN:
+            KubernetesJob._given = kubeconfig
+
+    def add_mesh(
+        self,
+        name: str,
+        num_replicas: int,
+        label_selector: str | None = None,
+        pod_rank_label: str = names.POD_INDEX_LABEL,
+        image_spec: ImageSpec | None = None,
+        port: int = 26600,
+        pod_template: Any = None,
+        labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+    ) -> None:
+        """One more mesh of `num_replicas` pods. Before the job is applied.
+
+        With `image_spec` or `pod_template` the job makes the pods; `labels` and `annotations` go on them and on their workload. Else the
+        pods are there already: `label_selector` finds them (by default the labels of a worker of a mesh of this name), and their rank is
+        in the label or the annotation `pod_rank_label`, else it is the ordinal at the end of their names. Workers listen at `port`.
+        A `pod_template` is a dict or a `V1PodTemplateSpec` whose container `worker` has `monarch` on its PATH, or a command of its own.
+        `ValueError` for a mesh of that name, and for what cannot be right.
+        """
+        if self.active:
+            raise RuntimeError(f"{self._title} is submitted: what it asks for cannot be changed")
+        mesh = checked_mesh(
+            {
+                "name": name,
+                "num_replicas": num_replicas,
+                "label_selector": label_selector,
+                "pod_rank_label": pod_rank_label,
+                "image_spec": image_spec,
+                "port": port,
+                "pod_template": pod_template,
+                "labels": dict(labels or {}),
+                "annotations": dict(annotations or {}),
+            }
+        )
+        if name in self._args.meshes:
+            raise ValueError(f"there is a mesh '{name}' already")
+        dumped = self._args.model_dump()
+        self._args = checked({**dumped, "meshes": {**dumped["meshes"], name: mesh.model_dump()}})
+
+    def can_run(self, spec: JobTrait) -> bool:
+        if not isinstance(spec, KubernetesJob) or not super().can_run(spec):
+            return False
+        ours, theirs = self._args, spec._args
+        return (ours.namespace, ours.insecure, ours.join_secret) == (theirs.namespace, theirs.insecure, theirs.join_secret)
+
+    def _cluster(self) -> Cluster:
+        if self.cluster_ is None:
+            self.cluster_ = Cluster(self._kubeconfig().load(), self._args.namespace, self._title)
+        self.cluster_.title = self._title
+        return self.cluster_
+
+    def _kubeconfig(self) -> KubeConfig:
+        if self.kubeconfig_ is None:
+            given = KubernetesJob._given
+            is_given = self._args.kubeconfig == _GIVEN and given is not None
+            self.kubeconfig_ = given if is_given else KubeConfig.restored(self._args.kubeconfig)
+        assert self.kubeconfig_ is not None
+        return self.kubeconfig_
+
+    def _launcher(self) -> KubernetesLauncher:
+        is_in_cluster = not self._kubeconfig().out_of_cluster
+        return KubernetesLauncher(self._args, cluster=self._cluster, apply_id=self.apply_id, title=self._title, is_in_cluster=is_in_cluster)
+
+    def _sizes(self) -> dict[str, int]:
+        return {name: mesh.num_replicas for name, mesh in self._args.meshes.items()}
+
+    def _arguments(self) -> dict[str, Any]:
+        return self._args.model_dump(mode="json")
+
+    def _set_arguments(self, saved: dict[str, Any]) -> None:
+        self._args = checked(saved)
+
+    def _create(self, client_script: str | None) -> None:
+        if not self._args.meshes:
+            raise ValueError("KubernetesJob without a mesh: nothing to submit")
+        has_secret = self._args.insecure or self._args.join_secret is not None or os.environ.get(_SECRET_VARIABLE)
+        attached = next((mesh.name for mesh in self._args.meshes.values() if not mesh.provisioned), None)
+        if attached is not None and not has_secret:
+            raise SubmitError(
+                f"nothing says by which secret the pods of mesh '{attached}' are joined",
+                title=self._title,
+                hint=f"join_secret= names their Secret, {_SECRET_VARIABLE} a file; insecure=True is for pods without encryption",
+            )
+        super()._create(client_script)
+
+    def _trust(self, mesh: str) -> dict[str, Any]:
+        if self._args.insecure:
+            return {"insecure": True}
+        if self._args.join_secret is not None:
+            return {"secret": self._join_secret(self._args.join_secret)}
+        return super()._trust(mesh) if self._args.meshes[mesh].provisioned else {}
+
+    def _join_secret(self, name: str) -> bytes:
+        """The secret of workers that have it from a Secret of the user."""
+        place = f"Secret {self._args.namespace}/{name}"
+        found = self._cluster().get("v1/Secret", name)
+        if found is None:
+            raise CredentialsError("is missing", path=place, hint=f"kubectl -n {self._args.namespace} get secrets")
+        data: dict[str, str] = found.get("data") or {}
+        if names.SECRET_KEY not in data:
+            raise CredentialsError(f"has no key '{names.SECRET_KEY}'", path=place, cause=f"its keys: {', '.join(data) or 'none'}")
+        secret = base64.b64decode(data[names.SECRET_KEY])
+        # As the workers read it from their file.
+        return secret if len(secret) == credentials.SECRET_BYTES else secret.strip()
+
+    def _state(self) -> JobState:
+        if self._ids is not None:
+            self._reach(self._ids)
+            launcher = self._launcher()
+            if launcher.lost(self._ids):
+                # One process at a time, so that two do not have the same rank started.
+                with credentials.lock(self.apply_id):
+                    self._replaced(launcher.renew(self._ids))
+        return super()._state()
+
+    def _reach(self, ids: dict[str, Any]) -> None:
+        """Makes a gateway the way to the pods where they are not reached directly: the given one, or a port forwarded by the keeper.
+
+        A gateway comes before any host, so this waits for it, or for the first pod; in the cluster it does nothing.
+        """
+        if self._args.attach_to is not None:
+            mesh = next(iter(self._args.meshes))
+            attach_gateway(self._args.attach_to, self._trust(mesh), self._allocation(), self._join_timeout())
+        elif self._kubeconfig().out_of_cluster:
+            found = self._first_worker()
+            if ids["route"] == FORWARD or not listens(*found.place):
+                from monarch.job.kubernetes.access.kept_forward import forwarded
+
+                port = forwarded(keeper_of(self), self._args.kubeconfig, self._args.namespace, found.pod, found.place[1], self._title)
+                ids["route"] = FORWARD
+                actor.attach(f"tcp://127.0.0.1:{port}", **self._trust(found.mesh))
+
+    def _first_worker(self) -> FirstWorker:
+        """A worker that listens; waits for one."""
+        allocation = self._allocation()
+        hosts = [Host(mesh, rank) for mesh, size in self._sizes().items() for rank in range(size)]
+        waiting = until_joined(allocation, hosts, self._join_timeout())
+        (mesh, rank), address = next(waiting)
+        waiting.close()
+        name = next(host.name for host in allocation.seen.hosts if (host.mesh, host.rank) == (mesh, rank))
+        return FirstWorker(mesh, name, place_of(address))
+
+    def _poll(self) -> JobStatus:
+        return self._launcher().last_words(self._submitted(), super()._poll())
+
+    def _ending(self, status: JobStatus) -> tuple[str, str]:
+        return ending(status.detail)
+
+    def _explains_loss(self) -> Callable[[], JobError | None]:
+        return EndWatch(self._allocation(), lambda status: False)
+
+    def _where(self) -> str:
+        if not self._ids or not self._ids["anchor"]:
+            return f"namespace {self._args.namespace}"
+        return f"ConfigMap {self._ids['anchor']} in namespace {self._args.namespace}"
+
+    def _fetch_logs(self) -> list[LogFile]:
+        if self._ids is None or self.apply_id is None:
+            return []
+        return copy_logs(self._cluster(), self._ids, os.path.join(self._directory, "logs"))

@@ -1,0 +1,344 @@
+"""KubernetesLauncher: makes the objects of a job, looks at its pods, has lost workers replaced, removes everything.
+
+`ids` of an allocation: `namespace`, `anchor` and `anchor_uid` (the ConfigMap that owns the other objects; empty where all pods were there
+before), `submitted` (Unix time), `joined` (all workers have been there at the same time), `supplements` (how many Jobs replace completed
+indexes), `route` ("forward" where the keeper forwards a port), `places` (by mesh and rank, the records of `pods.place`).
+
+One look is one list of pods, out of the API server's own memory. Pods that are missing cost a second request: for their workloads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from monarch.job._job.launcher import Host, HostStatus, JobStatus, Phase, Plan
+from monarch.job.errors import JobEndedError, JoinTimeoutError, SubmitError
+from monarch.job.kubernetes import workloads
+from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
+from monarch.job.kubernetes.manifests import names, plan_text
+from monarch.job.kubernetes.pods import pod_view
+from monarch.job.kubernetes.pods.diagnosis import Fault, mount_fault
+from monarch.job.kubernetes.pods.evidence import evidence
+from monarch.job.kubernetes.pods.place import Place, new_record
+from monarch.job.kubernetes.submission import GRACE_S, Submission, own_peer
+
+if TYPE_CHECKING:
+    from monarch.job.kubernetes.access.client import Cluster
+    from monarch.job.kubernetes.arguments import KubernetesArguments
+    from monarch.job.kubernetes.workloads import MeshWorkload
+
+# A fault that waiting does not mend has lasted so long when the job gives up: registries and admission come back within that time.
+FAULT_S = 60.0
+# A pod whose containers do not start within that time may wait for a volume that is not there.
+SLOW_START_S = 10.0
+# Statuses name so many hosts with the last lines of their workers.
+_EXPLAINED = 8
+# Of answers that a server gives while it starts, or has too much to do.
+_BUSY = (0, 429, 500, 502, 503, 504)
+
+
+class KubernetesLauncher:
+    """A `Launcher`; `cluster` is asked for when something is to be requested, `now` is a clock in Unix time."""
+
+    kind = "kubernetes"
+
+    def __init__(
+        self,
+        arguments: KubernetesArguments,
+        *,
+        cluster: Callable[[], Cluster],
+        apply_id: str | None,
+        title: str,
+        is_in_cluster: bool = False,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._arguments = arguments
+        self._cluster = cluster
+        self._apply_id = apply_id
+        self._title = title
+        self._is_in_cluster = is_in_cluster
+        self._now = now
+        self._seen: list[Place] | None = None
+        # By the uids of pods that start: when their events were last asked for, or the pods first seen, and the fault in the events.
+        self._starts: dict[str, tuple[float, Fault | None]] = {}
+        # Workers have been asked for again, and a caller waits for them.
+        self._is_healing = False
+
+    def plan(self) -> Plan:
+        if not self._arguments.meshes:
+            raise ValueError("KubernetesJob without a mesh: nothing to submit")
+        has_secret = bool(self._arguments.provisioned) and not self._arguments.insecure and self._arguments.join_secret is None
+        return Plan(self.kind, plan_text(self._arguments), redacted=has_secret)
+
+    def submit(self, plan: Plan, secret: bytes) -> dict[str, Any]:
+        ids: dict[str, Any] = {
+            "namespace": self._arguments.namespace,
+            "anchor": "",
+            "anchor_uid": "",
+            "submitted": self._now(),
+            "joined": False,
+            "supplements": 0,
+            "route": "",
+            "places": {name: [new_record() for _ in range(mesh.num_replicas)] for name, mesh in self._arguments.meshes.items()},
+        }
+        if self._arguments.provisioned:
+            anchor = self._submission().submit(secret)
+            ids |= {"anchor": anchor["metadata"]["name"], "anchor_uid": anchor["metadata"]["uid"]}
+        else:
+            # A right that is missing is known now.
+            self._places(ids)
+        return ids
+
+    def poll(self, ids: dict[str, Any]) -> JobStatus:
+        try:
+            places = self._seen = self._places(ids)
+            found = self._missing_workloads(places)
+        except (UnreachableError, ApiError) as error:
+            if isinstance(error, ApiError) and error.status not in _BUSY:
+                raise
+            self._seen = None
+            hosts = [self._recorded(ids, host) for host in self._hosts()]
+            return JobStatus("unknown", f"the API server gives no answer: {str(error).splitlines()[0]}", hosts)
+        if self._is_over(places, found):
+            ends = list(dict.fromkeys(workload.end for workload in found.values()))
+            return JobStatus("ended", "; ".join(ends), [place.status("") for place in places])
+        lasting = self._lasting(places, found)
+        if lasting is not None and not ids["joined"]:
+            return JobStatus("ended", f"failed ({lasting.reason}): {evidence(self._cluster(), lasting)}", [p.status("") for p in places])
+        if lasting is not None and self._is_healing:
+            raise JobEndedError(lasting.text, title=self._title, state="failed", reason=lasting.reason)
+        hosts = [self._host(place, found.get(place.host.mesh)) for place in places]
+        phase, detail = self._phase(places, found, hosts)
+        self._check_timeout(ids, places, hosts)
+        return JobStatus(phase, detail, hosts)
+
+    def addresses(self, ids: dict[str, Any]) -> dict[str, list[str | None]]:
+        places, self._seen = self._seen, None
+        found: dict[str, list[str | None]] = {name: [] for name in self._arguments.meshes}
+        if places is None:
+            try:
+                places = self._places(ids)
+            except UnreachableError:
+                return {name: [record["address"] for record in records] for name, records in ids["places"].items()}
+        for place in places:
+            found[place.host.mesh].append(place.settle())
+        if all(address is not None for of_mesh in found.values() for address in of_mesh):
+            ids["joined"] = True
+        return found
+
+    def relaunch(self, ids: dict[str, Any], lost: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        """Controllers make lost pods anew; the pods of workers that only the runtime has lost are deleted for that."""
+        wanted = set(lost)
+        places = [place for place in self._places(ids) if place.host in wanted]
+        found = self._missing_workloads(places)
+        self._is_healing = True
+        again: list[tuple[str, int]] = []
+        for place in places:
+            mesh = self._arguments.meshes[place.host.mesh]
+            if not mesh.provisioned:
+                # Its pods are not ours: there is another one, or there is none.
+                if place.successor is None and (place.own is None or place.loss is None or place.own.is_over):
+                    continue
+            else:
+                self._replace(ids, place, found.get(mesh.name))
+            place.reopen()
+            again.append(place.host)
+        return again
+
+    def renew(self, ids: dict[str, Any]) -> list[Host]:
+        """What controllers have replaced, or will, is what clients are given from now on; indexes that have completed run once more.
+
+        A pod on a node that does not answer stays: the node may come back.
+        """
+        again: list[Host] = []
+        places = self._places(ids)
+        found = self._missing_workloads(places)
+        for place in places:
+            workload = found.get(place.host.mesh)
+            if place.loss is None or (place.own is not None and place.own.is_unreachable and place.successor is None):
+                continue
+            if place.successor is None and workload is not None and place.host.rank in workload.completed:
+                self._supplement(ids, place.host)
+            place.reopen()
+            again.append(place.host)
+        return again
+
+    def cancel(self, ids: dict[str, Any]) -> None:
+        if ids.get("anchor"):
+            self._submission().remove()
+
+    def lost(self, ids: dict[str, Any]) -> list[Host]:
+        """The places whose workers are over, as far as the cluster knows."""
+        return [place.host for place in self._places(ids) if place.loss is not None]
+
+    def last_words(self, ids: dict[str, Any], status: JobStatus) -> JobStatus:
+        """The status, and for hosts that are lost the last lines of their workers and the events of their pods."""
+        lost = [host for host in status.hosts if host.phase == "lost"][:_EXPLAINED]
+        if not lost:
+            return status
+        places = {place.host: place for place in self._places(ids)}
+        hosts: list[HostStatus] = []
+        for host in status.hosts:
+            place = places[Host(host.mesh, host.rank)]
+            if host in lost and place.own is not None and (found := place.own_fault) is not None:
+                lines = evidence(self._cluster(), found).partition("\n")[2]
+                host = host._replace(detail="\n".join(filter(None, (host.detail, lines))))
+            hosts.append(host)
+        return status._replace(hosts=hosts)
+
+    # What is looked at.
+
+    def _submission(self) -> Submission:
+        assert self._apply_id is not None
+        cluster = self._cluster()
+        clients = own_peer(cluster) if self._is_in_cluster and self._arguments.network_policy else []
+        return Submission(self._arguments, cluster, self._apply_id, clients)
+
+    def _hosts(self) -> Iterator[Host]:
+        for name, mesh in self._arguments.meshes.items():
+            for rank in range(mesh.num_replicas):
+                yield Host(name, rank)
+
+    def _recorded(self, ids: dict[str, Any], host: Host) -> HostStatus:
+        record = ids["places"][host.mesh][host.rank]
+        return HostStatus(host.mesh, host.rank, record["name"], "waiting", record["address"], "")
+
+    def _places(self, ids: dict[str, Any]) -> list[Place]:
+        """Every rank with its pods: one list for all meshes of ours, one more for each that was there before."""
+        pods: dict[Host, list[pod_view.PodView]] = {}
+        if self._arguments.provisioned:
+            for pod in self._cluster().list("v1/Pod", f"{names.JOB_LABEL}={self._apply_id}")[0]:
+                found = pod_view.view(pod, self._index_label())
+                if found.rank is not None:
+                    pods.setdefault(Host(found.mesh, found.rank), []).append(found)
+        for mesh in self._arguments.meshes.values():
+            if not mesh.provisioned:
+                for pod in self._cluster().list("v1/Pod", mesh.selector)[0]:
+                    found = pod_view.view(pod, mesh.pod_rank_label)
+                    if found.rank is not None:
+                        pods.setdefault(Host(mesh.name, found.rank), []).append(found)
+        places: list[Place] = []
+        for host in self._hosts():
+            record = ids["places"][host.mesh][host.rank]
+            places.append(Place(host, record, pods.get(host, ()), self._arguments.meshes[host.mesh].port))
+        return places
+
+    def _index_label(self) -> str:
+        of_jobs = self._arguments.provisioner == "native" and self._arguments.workload != "statefulset"
+        return names.COMPLETION_INDEX if of_jobs else names.POD_INDEX_LABEL
+
+    def _missing_workloads(self, places: list[Place]) -> dict[str, MeshWorkload]:
+        """Of meshes of ours that lack a pod."""
+        missing = {place.host.mesh for place in places if place.latest is None or place.latest.is_over}
+        missing &= {mesh.name for mesh in self._arguments.provisioned}
+        if not missing:
+            return {}
+        assert self._apply_id is not None
+        return workloads.look(self._arguments, self._cluster(), self._apply_id, missing)
+
+    def _is_over(self, places: list[Place], found: dict[str, MeshWorkload]) -> bool:
+        """Have the workloads of all meshes of ours ended, and their pods?"""
+        ours = {mesh.name for mesh in self._arguments.provisioned}
+        if not ours or not all(name in found and found[name].end for name in ours):
+            return False
+        return all(place.latest is None or place.latest.is_over for place in places if place.host.mesh in ours)
+
+    def _lasting(self, places: list[Place], found: dict[str, MeshWorkload]) -> Fault | None:
+        """A fault that has lasted for too long."""
+        worst: Fault | None = None
+        for place in places:
+            fault = place.fault
+            if place.latest is None and place.host.mesh in found and (not place.is_given or place.loss is not None):
+                fault = found[place.host.mesh].fault
+            elif fault is None and place.is_starting and place.latest is not None and place.latest.node:
+                fault = self._slow_start(place.latest)
+            since: float | None = place.record["fault_since"]
+            if fault is None or not fault.is_lasting:
+                place.record["fault_since"] = None
+            elif since is None:
+                place.record["fault_since"] = self._now()
+            elif self._now() - since >= FAULT_S:
+                worst = worst or fault
+        return worst
+
+    def _slow_start(self, pod: pod_view.PodView) -> Fault | None:
+        """A fault that only events show, of a pod that starts no container. They are asked for where that takes long."""
+        now = self._now()
+        at, fault = self._starts.get(pod.uid, (now, None))
+        if now - at >= SLOW_START_S:
+            at, fault = now, mount_fault(pod, self._cluster().events(pod.name))
+        self._starts[pod.uid] = at, fault
+        return fault
+
+    def _host(self, place: Place, workload: MeshWorkload | None) -> HostStatus:
+        waiting = f"no pod has rank {place.host.rank}"
+        if workload is not None:
+            waiting = workload.end or (workload.fault.text if workload.fault else "") or workload.waiting
+        status = place.status(waiting)
+        _, slow = self._starts.get("" if place.latest is None else place.latest.uid, (0.0, None))
+        if slow is not None and status.phase == "waiting":
+            status = status._replace(detail=slow.text)
+        since: float | None = place.record["fault_since"]
+        if status.phase == "waiting" and since is not None and self._now() - since >= FAULT_S:
+            status = status._replace(phase="lost")
+        return status
+
+    def _phase(self, places: list[Place], found: dict[str, MeshWorkload], hosts: list[HostStatus]) -> tuple[Phase, str]:
+        suspended = next((workload.waiting for workload in found.values() if workload.is_suspended), "")
+        if suspended:
+            return "pending", suspended
+        starting = [host for place, host in zip(places, hosts, strict=True) if place.is_starting and host.phase == "waiting"]
+        if not starting:
+            return "running", ""
+        words = next((f"{Host(host.mesh, host.rank)}: {host.detail}" for host in starting if host.detail), "")
+        return (
+            "pending",
+            f"{len(starting)} of {len(hosts)} pods do not run; {words}" if words else f"{len(starting)} of {len(hosts)} pods do not run",
+        )
+
+    def _check_timeout(self, ids: dict[str, Any], places: list[Place], hosts: list[HostStatus]) -> None:
+        """The user's own bound for the start of the job."""
+        limit = self._arguments.timeout
+        if limit is None or ids["joined"] or self._now() - ids["submitted"] < limit:
+            return
+        missing = {
+            str(place.host): host.detail or host.name or "no pod"
+            for place, host in zip(places, hosts, strict=True)
+            if not place.is_given and not (place.latest is not None and place.latest.is_ready)
+        }
+        if not missing:
+            return
+        self.cancel(ids)
+        joined = len(places) - len(missing)
+        done = " and the job was removed" if ids.get("anchor") else ""
+        raise JoinTimeoutError(
+            f"{joined} of {len(places)} pods were ready within {limit} s (timeout){done}",
+            title=self._title,
+            cause="\n".join(f"{name}: {words}" for name, words in missing.items()),
+            joined=joined,
+            total=len(places),
+            hosts=missing,
+        )
+
+    def _replace(self, ids: dict[str, Any], place: Place, workload: MeshWorkload | None) -> None:
+        own = place.own
+        if own is not None and not own.has_ended:
+            # The end of a pod on a node that does not answer is never reported: only by force its place becomes free.
+            grace = 0 if own.is_unreachable or own.disruption or own.deleted_at else GRACE_S
+            self._cluster().delete("v1/Pod", own.name, grace=grace, uid=own.uid)
+        elif place.successor is None and workload is not None and place.host.rank in workload.completed:
+            self._supplement(ids, place.host)
+        elif workload is not None and workload.end:
+            raise SubmitError(f"no worker can be started again: {workload.end}", title=self._title, hint="kill the job and apply it anew")
+
+    def _supplement(self, ids: dict[str, Any], host: Host) -> None:
+        ids["supplements"] += 1
+        self._submission().supplement(ids["anchor_uid"], host.mesh, host.rank, ids["supplements"])
+
+
+def ending(detail: str) -> tuple[str, str]:
+    """State and reason at the beginning of the detail of a status that is the end."""
+    first, _, rest = detail.partition(" (")
+    return (first, rest.partition("):")[0]) if first == "failed" else ("complete" if " is complete" in detail else "ended", detail)

@@ -1,0 +1,1 @@
+"""The state of workers by their pods: pure functions over the objects of the API server."""

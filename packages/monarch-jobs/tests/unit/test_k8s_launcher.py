@@ -1,0 +1,426 @@
+"""What a KubernetesJob makes of the answers of an API server; a cluster in memory takes the place of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from memory_cluster import JOB, MemoryCluster, ended, ready, running, waiting
+
+from monarch.job import JobEndedError, JoinTimeoutError, SubmitError
+from monarch.job._job.launcher import JobStatus
+from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
+from monarch.job.kubernetes.arguments import KubernetesArguments, checked, checked_mesh
+from monarch.job.kubernetes.launcher import FAULT_S, SLOW_START_S, KubernetesLauncher, ending
+
+SECRET = bytes(range(32))
+IMAGE = {"image": "registry.example.com/monarch:1"}
+JOB_KIND = "batch/v1/Job"
+
+
+def _arguments(meshes: dict[str, dict[str, Any]] | None = None, **arguments: Any) -> KubernetesArguments:
+    meshes = meshes or {"trainers": {"num_replicas": 2, "image_spec": IMAGE}}
+    checked_meshes = {name: checked_mesh({"name": name, **mesh}).model_dump() for name, mesh in meshes.items()}
+    return checked({"namespace": "research", "meshes": checked_meshes, **arguments})
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+class Made:
+    """A launcher, its cluster and its clock; `ids` once it is submitted."""
+
+    def __init__(self, arguments: KubernetesArguments) -> None:
+        self.cluster = MemoryCluster()
+        self.clock = Clock()
+        self.launcher = KubernetesLauncher(arguments, cluster=lambda: self.cluster, apply_id=JOB, title=self.cluster.title, now=self.clock)
+        self.ids: dict[str, Any] = {}
+
+    def submit(self) -> Made:
+        self.ids = self.launcher.submit(self.launcher.plan(), SECRET)
+        return self
+
+    def poll(self) -> JobStatus:
+        return self.launcher.poll(self.ids)
+
+    def addresses(self) -> list[str | None]:
+        self.poll()
+        return [address for found in self.launcher.addresses(self.ids).values() for address in found]
+
+    def joined(self) -> Made:
+        for rank in range(2):
+            self.cluster.pod("trainers", rank)
+        assert None not in self.addresses()
+        return self
+
+    def set_job(self, **fields: Any) -> None:
+        self.cluster.objects[JOB_KIND, "trainers-11111111"] |= fields
+
+
+def _made(**arguments: Any) -> Made:
+    return Made(_arguments(**arguments)).submit()
+
+
+def test_submission_makes_owned_objects_with_anchor_first() -> None:
+    made = _made()
+    applied = [(kind, name) for verb, kind, name in made.cluster.requests if verb == "apply"]
+    assert applied[0] == ("v1/ConfigMap", "monarch-11111111")
+    assert applied[-1] == (JOB_KIND, "trainers-11111111")
+    uid = made.cluster.objects["v1/ConfigMap", "monarch-11111111"]["metadata"]["uid"]
+    others = [obj for (kind, _), obj in made.cluster.objects.items() if kind != "v1/ConfigMap"]
+    assert {obj["kind"] for obj in others} >= {"Secret", "Service", "Job", "NetworkPolicy"}
+    assert {obj["metadata"]["ownerReferences"][0]["uid"] for obj in others} == {uid}
+    assert made.ids["anchor_uid"] == uid
+
+
+def test_secret_is_in_secret_object_and_nowhere_else() -> None:
+    import base64
+    import json
+
+    made = _made()
+    text = base64.b64encode(SECRET).decode()
+    having = [kind for (kind, _), obj in made.cluster.objects.items() if text in json.dumps(obj)]
+    assert having == ["v1/Secret"]
+    assert text not in json.dumps(made.ids) and text not in str(made.launcher.plan()) and made.launcher.plan().redacted
+
+
+@pytest.mark.parametrize("kind", ["v1/ConfigMap", "v1/Service", JOB_KIND])
+@pytest.mark.parametrize("error", [SubmitError("no"), KeyboardInterrupt()])
+def test_failed_submission_leaves_nothing(kind: str, error: BaseException) -> None:
+    made = Made(_arguments())
+
+    def refuse(verb: str, of: str, name: str) -> None:
+        if verb == "apply" and of == kind:
+            raise error
+
+    made.cluster.refuse = refuse
+    with pytest.raises(type(error)):
+        made.submit()
+    assert made.cluster.objects == {}
+
+
+def test_what_cannot_be_taken_back_is_named() -> None:
+    made = Made(_arguments())
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if verb == "delete" or kind == JOB_KIND:
+            raise SubmitError("no")
+
+    made.cluster.refuse = refuse
+    with pytest.raises(SubmitError) as raised:
+        made.submit()
+    assert "ConfigMap monarch-11111111 in namespace research, which owns the job, may be left" in raised.value.__notes__[0]
+
+
+def test_old_server_is_refused_before_anything_is_made() -> None:
+    made = Made(_arguments())
+    made.cluster.version = (1, 23)
+    with pytest.raises(SubmitError, match=r"1\.24.*\n.*statefulset"):
+        made.submit()
+    assert made.cluster.objects == {}
+
+
+def test_monarch_mesh_of_another_job_is_an_error_that_names_it() -> None:
+    made = Made(_arguments(provisioner="monarchmesh"))
+    other: dict[str, Any] = {"metadata": {"name": "trainers", "labels": {"monarch.pytorch.org/job": "other-job"}}}
+    made.cluster.objects["monarch.pytorch.org/v1alpha1/MonarchMesh", "trainers"] = other
+    with pytest.raises(SubmitError, match="belongs to the job other-job"):
+        made.submit()
+    assert list(made.cluster.objects.values()) == [other]
+
+
+def test_addresses_come_with_ready_pods() -> None:
+    made = _made()
+    assert made.addresses() == [None, None]
+    made.cluster.pod("trainers", 1, phase="Pending", conditions=[], containerStatuses=[])
+    first = made.cluster.pod("trainers", 0, uid="a1000000-0")
+    assert made.addresses() == ["worker<ga1gggggg>@tcp://10.0.0.1:26600", None]
+    first["status"]["conditions"] = [ready("False")]
+    first["status"]["containerStatuses"] = [running(is_ready=False)]
+    # A worker that is busy for a second is no lost one.
+    assert made.addresses()[0] is not None and not made.ids["joined"]
+    made.cluster.pod("trainers", 1)
+    assert None not in made.addresses() and made.ids["joined"]
+
+
+def test_one_look_is_one_request_while_no_pod_is_missing() -> None:
+    made = _made().joined()
+    made.cluster.requests.clear()
+    made.addresses()
+    assert made.cluster.requests == [("list", "v1/Pod", "")]
+
+
+def test_pods_that_do_not_run_are_pending_with_words_of_scheduler() -> None:
+    made = _made(timeout=None)
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
+    for rank in range(2):
+        made.cluster.pod("trainers", rank, phase="Pending", conditions=[condition], containerStatuses=[])
+    made.clock.time += 7 * 24 * 3600
+    status = made.poll()
+    assert status.phase == "pending" and "Unschedulable: 0/2 nodes are available" in status.detail
+    assert [host.phase for host in status.hosts] == ["waiting", "waiting"]
+
+
+def test_suspended_job_is_pending_without_a_clock() -> None:
+    made = _made()
+    made.set_job(spec={"suspend": True})
+    made.cluster.objects[JOB_KIND, "trainers-11111111"]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "gpus"
+    made.clock.time += 7 * 24 * 3600
+    status = made.poll()
+    assert status.phase == "pending" and "suspended" in status.detail and "queue 'gpus'" in status.detail
+
+
+def test_running_pods_that_do_not_listen_are_running() -> None:
+    made = _made()
+    for rank in range(2):
+        made.cluster.pod("trainers", rank, conditions=[ready("False")], containerStatuses=[running(is_ready=False)])
+    status = made.poll()
+    assert status.phase == "running" and "does not listen yet" in status.hosts[0].detail
+
+
+def test_own_time_limit_ends_job_and_names_pods() -> None:
+    made = _made(timeout=30)
+    made.cluster.pod("trainers", 0)
+    made.addresses()
+    made.clock.time += 29
+    assert made.poll().phase == "pending"
+    made.clock.time += 1
+    with pytest.raises(JoinTimeoutError, match=r"1 of 2 pods were ready within 30 s \(timeout\) and the job was removed") as raised:
+        made.poll()
+    assert list(raised.value.hosts) == ["trainers[1]"]
+    assert made.cluster.objects == {}
+
+
+@pytest.mark.parametrize("reason", ["ImagePullBackOff", "CreateContainerConfigError"])
+def test_lasting_fault_ends_a_job_that_has_never_joined(reason: str) -> None:
+    made = _made()
+    name = made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting(reason, "why")])["metadata"]["name"]
+    made.cluster.events_of[name] = [{"type": "Warning", "reason": "Failed", "message": "not found"}]
+    made.cluster.pod("trainers", 1)
+    assert made.poll().phase == "pending"
+    made.clock.time += FAULT_S - 1
+    assert made.poll().phase == "pending"
+    made.clock.time += 1
+    status = made.poll()
+    assert status.phase == "ended" and ending(status.detail) == ("failed", reason)
+    assert f"pod {name} on node1, container worker: {reason}: why" in status.detail and "events:\n  Failed: not found" in status.detail
+
+
+def test_fault_that_passes_ends_nothing() -> None:
+    made = _made()
+    made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting("ErrImagePull")])
+    made.poll()
+    made.clock.time += FAULT_S - 1
+    made.cluster.pod("trainers", 0)
+    made.poll()
+    made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting("ErrImagePull")])
+    made.clock.time += 2
+    assert made.poll().phase == "pending"
+
+
+def test_crash_loop_ends_with_last_lines() -> None:
+    made = _made()
+    for number in range(2):
+        made.cluster.pod(
+            "trainers", 0, name=f"w-0-aaaa{number}", created=f"2030-01-01T00:0{number}:00Z", phase="Failed", containerStatuses=[ended(3)]
+        )
+    made.cluster.logs["w-0-aaaa1", False] = "\n".join(f"line {n}" for n in range(20))
+    made.poll()
+    made.clock.time += FAULT_S
+    status = made.poll()
+    assert status.phase == "ended" and "exit code 3" in status.detail
+    assert "line 19" in status.detail and "line 10" in status.detail and "line 9\n" not in status.detail
+
+
+def test_quota_ends_job_with_words_of_api_server() -> None:
+    made = _made()
+    words = 'pods "trainers-0" is forbidden: exceeded quota: small, requested: pods=1'
+    made.cluster.events_of["trainers-11111111"] = [{"type": "Warning", "reason": "FailedCreate", "message": words}]
+    status = made.poll()
+    assert status.phase == "pending" and words in status.detail
+    made.clock.time += FAULT_S
+    status = made.poll()
+    assert ending(status.detail) == ("failed", "exceeded quota") and words in status.detail
+
+
+def test_volume_that_is_not_there_is_found_in_events() -> None:
+    made = _made()
+    name = made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting("ContainerCreating")])["metadata"][
+        "name"
+    ]
+    made.cluster.pod("trainers", 1)
+    made.cluster.events_of[name] = [{"type": "Warning", "reason": "FailedMount", "message": 'configmap "data" not found'}]
+    made.poll()
+    made.clock.time += SLOW_START_S
+    assert 'configmap "data" not found' in made.poll().hosts[0].detail
+    made.clock.time += FAULT_S
+    assert ending(made.poll().detail) == ("failed", "FailedMount")
+
+
+def test_job_whose_workers_have_all_ended_is_over() -> None:
+    made = _made().joined()
+    for rank in range(2):
+        made.cluster.pod("trainers", rank, phase="Succeeded", conditions=[ready("False")], containerStatuses=[ended(0, "Completed")])
+    made.set_job(status={"completedIndexes": "0,1", "conditions": [{"type": "Complete", "status": "True"}]})
+    status = made.poll()
+    assert status.phase == "ended" and "all workers have ended with exit code 0" in status.detail
+    assert ending(status.detail)[0] == "complete"
+
+
+def test_job_that_was_deleted_is_over() -> None:
+    made = _made().joined()
+    made.cluster.objects.clear()
+    status = made.poll()
+    assert status.phase == "ended" and "is gone from namespace 'research'" in status.detail
+
+
+def test_lost_pod_is_lost_until_it_is_healed() -> None:
+    made = _made().joined()
+    made.cluster.pod("trainers", 1, phase="Failed", conditions=[], containerStatuses=[ended(137, "OOMKilled")])
+    lost = made.poll().hosts[1]
+    assert lost.phase == "lost" and "OOMKilled, exit code 137" in lost.detail
+    assert made.addresses()[1] is None
+    made.cluster.pod("trainers", 1, name="trainers-11111111-1-bbbbb", uid="b0000000-1", created="2030-01-01T00:05:00Z", ip="10.0.0.2")
+    lost = made.poll().hosts[1]
+    assert lost.phase == "lost" and "pod trainers-11111111-1-bbbbb takes its place" in lost.detail
+    assert made.launcher.relaunch(made.ids, [("trainers", 1)]) == [("trainers", 1)]
+    host, address = made.poll().hosts[1], made.addresses()[1]
+    assert host.phase == "waiting" and host.name == "trainers-11111111-1-bbbbb"
+    # The same IP, another host.
+    assert address is not None and address.startswith("worker<gbggggggg>@")
+
+
+def test_pod_that_only_the_runtime_has_lost_is_deleted() -> None:
+    made = _made().joined()
+    made.launcher.relaunch(made.ids, [("trainers", 0)])
+    assert made.cluster.names("v1/Pod") == ["trainers-11111111-1-aaaaa"]
+    assert made.addresses() == [None, "worker<gggggggg1>@tcp://10.0.0.2:26600"]
+
+
+def test_completed_index_gets_another_job() -> None:
+    made = _made().joined()
+    made.cluster.pod("trainers", 1, phase="Succeeded", conditions=[], containerStatuses=[ended(0, "Completed")])
+    made.set_job(status={"completedIndexes": "1"})
+    assert made.launcher.relaunch(made.ids, [("trainers", 1)]) == [("trainers", 1)]
+    extra = made.cluster.objects[JOB_KIND, "trainers-11111111-r1-1"]
+    assert extra["spec"]["completions"] == extra["spec"]["parallelism"] == 1
+    assert extra["spec"]["template"]["metadata"]["labels"]["monarch.pytorch.org/rank"] == "1"
+    pod = made.cluster.pod("trainers", 0, name="trainers-11111111-r1-1-0-zzzzz", uid="c0000000-1", ip="10.0.0.9")
+    pod["metadata"]["labels"]["monarch.pytorch.org/rank"] = "1"
+    assert made.addresses()[1] == "worker<gcggggggg>@tcp://10.0.0.9:26600"
+
+
+def test_renewal_takes_what_controllers_have_replaced_and_no_more() -> None:
+    made = _made().joined()
+    assert made.launcher.renew(made.ids) == []
+    made.cluster.pod("trainers", 0, conditions=[ready("False")])
+    assert made.poll().hosts[0].phase == "lost"
+    # The node may come back.
+    assert made.launcher.renew(made.ids) == []
+    made.cluster.pod("trainers", 0, name="trainers-11111111-0-bbbbb", uid="b0000000-1", created="2030-01-01T00:05:00Z")
+    assert made.launcher.renew(made.ids) == [("trainers", 0)]
+    assert ("delete", "v1/Pod", "trainers-11111111-0-aaaaa") not in made.cluster.requests
+
+
+def test_lasting_fault_of_replacement_leaves_the_others() -> None:
+    made = _made().joined()
+    del made.cluster.objects["v1/Pod", "trainers-11111111-0-aaaaa"]
+    made.launcher.relaunch(made.ids, [("trainers", 0)])
+    made.cluster.pod("trainers", 0, name="w-0-bbbbb", phase="Pending", conditions=[], containerStatuses=[waiting("ErrImagePull")])
+    made.poll()
+    made.clock.time += FAULT_S
+    # The wait of `heal` ends; the job goes on without this host.
+    with pytest.raises(JobEndedError, match="ErrImagePull"):
+        made.poll()
+    other = KubernetesLauncher(_arguments(), cluster=lambda: made.cluster, apply_id=JOB, title="", now=made.clock)
+    status = other.poll(made.ids)
+    assert [host.phase for host in status.hosts] == ["lost", "waiting"] and "ErrImagePull" in status.hosts[0].detail
+    assert status.phase != "ended"
+
+
+@pytest.mark.parametrize("error", [UnreachableError("no answer", server="https://x"), ApiError("busy", status=503)])
+def test_server_that_gives_no_answer_is_unknown_and_hosts_stay(error: Exception) -> None:
+    made = _made().joined()
+    before = made.addresses()
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        raise error
+
+    made.cluster.refuse = refuse
+    status = made.poll()
+    assert status.phase == "unknown" and [host.address for host in status.hosts] == before
+
+
+def test_missing_right_is_an_error() -> None:
+    made = _made()
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        raise ApiError("no right to list pods", status=403)
+
+    made.cluster.refuse = refuse
+    with pytest.raises(ApiError, match="no right to list pods"):
+        made.poll()
+
+
+def test_attached_pods_are_found_by_selector_and_stay() -> None:
+    mesh = {"num_replicas": 2, "label_selector": "app=theirs", "pod_rank_label": "rank", "port": 7}
+    made = Made(_arguments({"workers": mesh}, join_secret="s")).submit()
+    assert made.cluster.objects == {}
+    for rank in range(2):
+        pod = made.cluster.pod("other", rank)
+        pod["metadata"]["labels"] = {"app": "theirs", "rank": str(1 - rank)}
+        del pod["spec"]["containers"][0]["env"]
+    assert made.addresses() == ["tcp://10.0.0.2:7", "tcp://10.0.0.1:7"]
+    made.launcher.cancel(made.ids)
+    assert len(made.cluster.names("v1/Pod")) == 2
+
+
+def test_attached_pod_that_is_gone_is_missing_until_another_has_its_rank() -> None:
+    made = Made(_arguments({"workers": {"num_replicas": 1, "label_selector": "app=theirs"}}, join_secret="s")).submit()
+    pod = made.cluster.pod("other", 0)
+    pod["metadata"]["labels"] = {"app": "theirs"}
+    made.addresses()
+    made.cluster.objects.clear()
+    assert made.launcher.relaunch(made.ids, [("workers", 0)]) == []
+    pod = made.cluster.pod("other", 0, name="other-0-bbbbb", uid="b-1")
+    pod["metadata"]["labels"] = {"app": "theirs"}
+    assert made.launcher.relaunch(made.ids, [("workers", 0)]) == [("workers", 0)]
+    assert not any(verb == "delete" for verb, _, _ in made.cluster.requests)
+
+
+def test_cancel_removes_all_and_waits_for_pods() -> None:
+    made = _made().joined()
+    made.launcher.cancel(made.ids)
+    assert made.cluster.objects == {}
+    verbs = [(verb, kind) for verb, kind, _ in made.cluster.requests]
+    # Controllers first, or they would make pods anew.
+    assert verbs.index(("delete", JOB_KIND)) < verbs.index(("delete", "v1/Pod"))
+    made.launcher.cancel(made.ids)
+
+
+def test_cancel_names_pods_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    from monarch.job import JobError
+    from monarch.job.kubernetes import submission
+
+    for name in ("PODS_S", "FORCED_S"):
+        monkeypatch.setattr(submission, name, 0.05)
+    made = _made().joined()
+    delete: Callable[..., bool] = made.cluster.delete
+    grace: list[int | None] = []
+
+    def stays(kind: str, name: str, **options: Any) -> bool:
+        if kind == "v1/Pod":
+            grace.append(options.get("grace"))
+            return True
+        return delete(kind, name, **options)
+
+    monkeypatch.setattr(made.cluster, "delete", stays)
+    with pytest.raises(JobError, match="pods are left\n  trainers-11111111-0-aaaaa on node1"):
+        made.launcher.cancel(made.ids)
+    assert grace[-1] == 0
