@@ -190,6 +190,8 @@ class KubernetesArguments(BaseModel):
         if mesh.pod_template is not None:
             try:
                 templates.check_template(mesh.pod_template, mesh.port, self.restart_policy)
+                if self.idle_timeout is not None and not templates.is_started_by_us(mesh.pod_template):
+                    raise ValueError("idle_timeout is an option of `monarch worker`, and the pod_template has a command of its own")
             except (TypeError, ValueError) as error:
                 raise type(error)(f"mesh '{name}': {error}") from None
 

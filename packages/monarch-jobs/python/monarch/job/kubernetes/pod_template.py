@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from monarch.job.kubernetes import rules
 from monarch.job.kubernetes.manifests import names
-from monarch.job.kubernetes.manifests.pod import JOIN_VOLUME
+from monarch.job.kubernetes.manifests.pod import JOIN_VOLUME, worker_container
 from monarch.job.kubernetes.manifests.script import MOUNT_PATH
 
 Object = dict[str, Any]
@@ -61,6 +61,12 @@ def check_template(template: Object, port: int, restart_policy: str) -> None:
     if any(volume.get("name") == JOIN_VOLUME for volume in _mappings("pod_template.spec.volumes", spec.get("volumes") or [])):
         raise ValueError(f"pod_template has a volume '{JOIN_VOLUME}', which is the name of the one with the secret of the job")
     _check_worker(ours[0], port)
+
+
+def is_started_by_us(template: Object) -> bool:
+    """Has the container neither a command nor arguments? `monarch worker` then runs in it."""
+    worker = worker_container(template)
+    return not worker.get("command") and not worker.get("args")
 
 
 def _check_worker(worker: Object, port: int) -> None:
