@@ -16,7 +16,10 @@ class KeptService(ABC):
     """One service of a keeper, such as a mount. An entry point of the group `monarch.keeper` is a subclass without constructor arguments.
 
     The keeper makes one object for each (service, key), and calls `start` and `stop` one after the other, on threads of its own.
+    A service by which hosts are reached has `needs_hosts = False`: it is started with no meshes, and before the keeper connects to any.
     """
+
+    needs_hosts = True
 
     @abstractmethod
     def start(self, hosts: Mapping[str, HostMesh], config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -159,9 +159,13 @@ class KeeperServer:
             return self._do(message)
         except Exception as e:
             text = str(e)[:_TEXT]
-            if message.get("do") == "serve":
+            if message.get("do") == "serve" and self._uses_hosts(message):
                 text += _lines(self._lost_hosts())
             return {"error": {"type": type(e).__name__, "text": text, "code": getattr(e, "code", None)}}
+
+    def _uses_hosts(self, message: dict[str, Any]) -> bool:
+        """A service that does not is also started while the keeper connects to the hosts, which may need that service."""
+        return message.get("do") != "serve" or self._services.needs_hosts(str(message.get("service")))
 
     def _lost_hosts(self) -> Sequence[LostHost]:
         try:
@@ -182,7 +186,7 @@ class KeeperServer:
             self._is_followed = True
             self.end("another keeper follows")
             return {}
-        if what in ("serve", "renew") and not message.get("anyway"):
+        if what in ("serve", "renew") and not message.get("anyway") and self._uses_hosts(message):
             silent = [[host.mesh, host.rank] for host in self._lost_hosts() if not host.is_ended]
             if silent:
                 return {SILENT: silent, "pid": os.getpid()}

@@ -73,10 +73,17 @@ class KeptServices:
     def _start(
         self, made: KeptService, kept: _Kept, config: Mapping[str, Any], hosts: Callable[[], Mapping[str, HostMesh]]
     ) -> Mapping[str, Any]:
-        now = hosts()
+        now: Mapping[str, HostMesh] = hosts() if made.needs_hosts else {}
         result = made.start(now, config)
         kept.hosts = dict(now)
         return result
+
+    def needs_hosts(self, service: str) -> bool:
+        """Does this service run on hosts? True also for one that cannot be loaded."""
+        try:
+            return self._make(service).needs_hosts
+        except Exception:
+            return True
 
     def renew(self, hosts: Callable[[], Mapping[str, HostMesh]]) -> None:
         """Starts again, on threads, the services whose hosts are others now, and those that failed to start again."""
@@ -89,7 +96,8 @@ class KeptServices:
 
     def _renew(self, service: str, key: str, kept: _Kept, hosts: Callable[[], Mapping[str, HostMesh]]) -> None:
         kept.lock.acquire()
-        if kept.state == "failed" or (kept.state == "running" and not _is_same(kept.hosts, hosts)):
+        has_hosts = kept.service is not None and kept.service.needs_hosts
+        if kept.state == "failed" or (kept.state == "running" and has_hosts and not _is_same(kept.hosts, hosts)):
             self._start_again(service, key, kept, hosts)
         else:
             kept.lock.release()
@@ -163,7 +171,8 @@ class KeptServices:
         self, service: str, key: str, config: Mapping[str, Any], hosts: Callable[[], Mapping[str, HostMesh]], wait: float
     ) -> None:
         """Called after `stop`: `JobError` with what users still see of the service, for `wait` seconds where another keeper began it."""
-        left = self._make(service).left(hosts(), config, wait if (service, key) in self._inherited else 0.0)
+        made = self._make(service)
+        left = made.left(hosts() if made.needs_hosts else {}, config, wait if (service, key) in self._inherited else 0.0)
         if left:
             raise JobError(left)
 

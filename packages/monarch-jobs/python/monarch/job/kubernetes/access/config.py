@@ -79,6 +79,15 @@ class KubeConfig:
         made._path, made._context = saved.get("path"), saved.get("context")
         return made
 
+    def kubectl_options(self) -> list[str] | None:
+        """The options that have kubectl use the same; None where it cannot."""
+        if self._given is not None:
+            return None
+        return [
+            *(["--kubeconfig", self._path] if self._path is not None else []),
+            *(["--context", self._context] if self._context is not None else []),
+        ]
+
     def describe(self) -> str:
         """Where the credentials come from, for people."""
         if self._given is not None:

@@ -75,6 +75,7 @@ class Incoming(NamedTuple):
             if not part:
                 if self.answer.length:
                     raise http.client.IncompleteRead(b"", self.answer.length)
+                self.answer.read()  # marks it as read, so that its connection is kept
                 return b"".join(parts)
             parts.append(part)
 
@@ -108,7 +109,7 @@ class ApiConnection:
         self.server = endpoint.server.rstrip("/")
         self.source = endpoint.source
         self.namespace = namespace
-        self._base = parts.path.rstrip("/")
+        self.base = parts.path.rstrip("/")
         self._endpoint, self._identity, self._headers = endpoint, identity, tuple(headers)
         self._is_tls = parts.scheme == "https"
         host = parts.hostname or ""
@@ -134,6 +135,10 @@ class ApiConnection:
             idle, self._idle = self._idle, []
         for one in idle:
             one.close()
+
+    def refresh(self) -> bool:
+        """Gets new credentials after a 401 that `request` has not seen; false where there is no way to."""
+        return self._identity.refresh()
 
     def headers(self) -> list[tuple[str, str]]:
         """The credentials of a request."""
@@ -204,7 +209,7 @@ class ApiConnection:
         `UnreachableError` also for what goes wrong while it is read.
         """
         seconds = time_left(seconds)
-        target = self._base + path + (f"?{urlencode(query)}" if query else "")
+        target = self.base + path + (f"?{urlencode(query)}" if query else "")
         used: _Http | None = None
         try:
             used, answer = self._sent(method, target, body, content_type, seconds)

@@ -1,0 +1,69 @@
+"""The objects of `monarch k8s install` and `rbac`, and their way into the cluster."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from monarch.job._machine.commands import time_left
+from monarch.job.kubernetes.manifests import install, rbac
+
+if TYPE_CHECKING:
+    from monarch.job.kubernetes.access.client import Cluster
+
+Object = dict[str, Any]
+
+SERVICE_ACCOUNT = "monarch-client"
+_ESTABLISHED_SECONDS = 30.0
+_CRD = "apiextensions.k8s.io/v1/CustomResourceDefinition"
+
+
+def objects(*, operator: bool, namespace: str | None = None, image: str | None = None) -> list[Object]:
+    """The definition of MonarchMesh, and the operator with its namespace."""
+    if not operator:
+        return [install.crd()]
+    place = namespace or install.NAMESPACE
+    values: Object = {}
+    if image is not None:
+        repository, colon, tag = image.rpartition(":")
+        if not colon or "/" in tag:
+            raise click.UsageError(f"--image '{image}': expected REPOSITORY:TAG")
+        values = {"manager": {"image": {"repository": repository, "tag": tag}}}
+    return [install.namespace_object(place), *install.operator_objects(values, namespace=place, version=version("monarch-jobs"))]
+
+
+def grant(
+    namespace: str, rules: list[Object], *, service_account: str | None = None, user: str | None = None, group: str | None = None
+) -> list[Object]:
+    """Role and binding, with the service account where the subject is one."""
+    if user is not None or group is not None:
+        kind, who = ("User", user) if user is not None else ("Group", group)
+        subject: Object = {"kind": kind, "name": who, "apiGroup": "rbac.authorization.k8s.io"}
+        return rbac.role_objects(SERVICE_ACCOUNT, namespace, subject, rules)
+    name = service_account or SERVICE_ACCOUNT
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
+    return [account, *rbac.role_objects(name, namespace, subject, rules)]
+
+
+def apply(cluster: Cluster, found: list[Object]) -> None:
+    """Applies them one after the other, a line for each; waits until the definition of a kind is in use."""
+    for obj in found:
+        applied = cluster.apply(obj)
+        metadata = obj["metadata"]
+        place = f" in {metadata['namespace']}" if metadata.get("namespace") else ""
+        click.echo(f"applied {obj['kind']} {metadata['name']}{place}")
+        if obj["kind"] == "CustomResourceDefinition":
+            _await_established(cluster, applied)
+
+
+def _await_established(cluster: Cluster, definition: Object) -> None:
+    name = definition["metadata"]["name"]
+    for change in cluster.watch(_CRD, fields=f"metadata.name={name}", timeout=time_left(_ESTABLISHED_SECONDS)):
+        for one in [*change.items, change.object]:
+            conditions = one.get("status", {}).get("conditions", ())
+            if any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions):
+                return
+    raise click.ClickException(f"{name} is not in use after {_ESTABLISHED_SECONDS:.0f} s: `kubectl describe crd {name}` says why")
