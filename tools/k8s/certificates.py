@@ -13,10 +13,12 @@ _DAYS = "30"
 
 
 class Authority:
-    """Issues certificates into `folder`, each as NAME.crt and NAME.key; its own is ca.crt."""
+    """Issues certificates into `folder`, each as NAME.crt and NAME.key; its own is ca.crt, and made where it is not there."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        if self.certificate("ca").exists():
+            return
         folder.mkdir(mode=0o700, parents=True)
         _openssl("req", "-x509", *_new_key(self.key("ca")), "-out", str(self.certificate("ca")), "-days", _DAYS, "-subj", "/CN=monarch-k8s")
 

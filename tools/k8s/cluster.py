@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from tools.k8s import cgroups
+from tools.k8s.administration import Administration
 from tools.k8s.api import Api
 from tools.k8s.build import KUBE
 from tools.k8s.control_plane import PATIENCE, ControlPlane, Patience
@@ -49,7 +49,7 @@ def _path() -> str:
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
-class KubeCluster:
+class KubeCluster(Administration):
     """A cluster with the nodes node1, node2, ... while the `with` block runs; `kubeconfig` is the administrator's.
 
     Nodes have the images `localhost/host:1` (images.py) and those of the archives `images`. What an earlier cluster has left in
@@ -59,12 +59,11 @@ class KubeCluster:
     def __init__(self, directory: Path, nodes: int = 2, *, images: Sequence[Path] = (), patience: Patience = PATIENCE) -> None:
         if not 1 <= nodes <= 250:
             raise ValueError(f"a cluster has 1 to 250 nodes, not {nodes}")
-        self.directory = directory.resolve()
+        super().__init__(directory)
         if any(self.directory.is_relative_to(hidden) for hidden in ("/run", "/var/log", "/var/lib/cni")):
             raise ValueError(
                 f"{self.directory}: nodes have folders of their own at /run, /var/log and /var/lib/cni, so it must be elsewhere"
             )
-        self.kubeconfig = self.directory / "kubeconfig"
         self.nodes: list[Node] = []
         self._count = nodes
         self._images = [self.directory / "host.tar", *images]
@@ -149,16 +148,6 @@ class KubeCluster:
         assert self._api is not None
         return self._api
 
-    @property
-    def server(self) -> str:
-        """The API server's URL, as this machine and the pods reach it."""
-        return self.plane.server
-
-    @property
-    def machine_address(self) -> str:
-        """Where nodes and pods reach what listens on this machine."""
-        return self.plane.slot.machine
-
     def node(self, index: int) -> Node:
         """Node `node<index>`; the first one is 1."""
         if not 1 <= index <= len(self.nodes):
@@ -220,27 +209,9 @@ class KubeCluster:
                 self.heal(node.index)
 
     def import_image(self, archive: Path) -> None:
-        """Makes the images of an archive known to all nodes, also when they come back."""
-        for node in self.nodes:
-            node.import_image(archive)
+        """Makes the images of an archive known to all nodes, also to those that come back."""
+        super().import_image(archive)
         self._images.append(archive)
-
-    def user_kubeconfig(self, path: Path, user: str, groups: Sequence[str] = (), *, days: int = 30) -> Path:
-        """Writes a kubeconfig with a client certificate for this user, who has no rights but those of roles bound to it."""
-        name = f"user-{user.replace(':', '-')}"
-        self.plane.authority.issue(name, user, groups, days=str(days))
-        return self.plane.authority.kubeconfig(path, name, self.server)
-
-    def kubectl(self, *arguments: str, stdin: str = "", check: bool = True, timeout: float = 60) -> str:
-        """What kubectl prints, called as the administrator; RuntimeError with its message where it fails."""
-        done = self.try_kubectl(*arguments, stdin=stdin, timeout=timeout)
-        if check and done.returncode:
-            raise RuntimeError(f"kubectl {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
-        return done.stdout
-
-    def try_kubectl(self, *arguments: str, stdin: str = "", timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        argv = [str(self._programs / "kubectl"), f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl'}"]
-        return subprocess.run([*argv, *arguments], input=stdin, capture_output=True, text=True, timeout=timeout)
 
     def node_ready(self, index: int, since: float = 0) -> bool:
         """Whether a node is Ready, by what its kubelet has said after `since`, in seconds of the epoch."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tools.k8s import cgroups
+from tools.k8s.administration import CONTAINERD, NODE_FOLDER, import_image
 from tools.k8s.control_plane import DOMAIN, ControlPlane, Patience, start
 from tools.k8s.images import PAUSE
 from tools.k8s.slot import Slot
@@ -20,7 +21,6 @@ from tools.netns.namespace import Namespace
 from tools.netns.process import Process
 
 _START_TIMEOUT_S = 60.0
-_IMPORT_TIMEOUT_S = 300.0
 # What the kubelet wants of the kernel it would write into the machine's own settings: in the node, files with these values lie over them.
 _KERNEL = {
     "vm/overcommit_memory": "1",
@@ -30,13 +30,15 @@ _KERNEL = {
     "kernel/keys/root_maxkeys": "1000000",
     "kernel/keys/root_maxbytes": "25000000",
 }
-_PREPARE = """
+# $0 is its folder.
+_PREPARE = f"""
 mount --make-rshared /
 for folder in /run /var/log /var/lib/cni; do
     mkdir -p $folder
     mount -t tmpfs tmpfs $folder
 done
-mkdir -p /run/netns /run/lock /run/kernel
+mkdir -p /run/netns /run/lock /run/kernel {NODE_FOLDER}
+mount --bind "$0" {NODE_FOLDER}
 while [ $# -gt 1 ]; do
     file=/run/kernel/$(echo "$1" | tr / .)
     echo "$2" >$file
@@ -107,14 +109,13 @@ class Node:
         finally:
             os.close(end)
         self._connect(space)
-        space.run("sh", "-ec", _PREPARE, "sh", *(word for item in _KERNEL.items() for word in item))
-        socket = self.folder / "containerd.sock"
+        space.run("sh", "-ec", _PREPARE, str(self.folder), *(word for item in _KERNEL.items() for word in item))
         for left in self.folder.glob("containerd.sock*"):
             left.unlink()
-        self._start("containerd", "containerd", "--config", str(self.folder / "containerd.toml"))
-        self._await_containerd(space, socket)
+        self._start("containerd", "containerd", "--config", f"{NODE_FOLDER}/containerd.toml")
+        self._await_containerd(space)
         for image in images:
-            self.import_image(image)
+            import_image(space, self.name, image)
         self.start_kubelet()
         self._start(
             "kube-proxy",
@@ -150,10 +151,10 @@ class Node:
         self._start(
             "kubelet",
             str(self._programs / "kubelet"),
-            f"--config={self.folder / 'kubelet.json'}",
+            f"--config={NODE_FOLDER}/kubelet.json",
             f"--kubeconfig={self._kubeconfig}",
-            f"--root-dir={self.folder / 'kubelet'}",
-            f"--cert-dir={self.folder / 'pki'}",
+            f"--root-dir={NODE_FOLDER}/kubelet",
+            f"--cert-dir={NODE_FOLDER}/pki",
             f"--hostname-override={self.name}",
             f"--node-ip={self.address}",
         )
@@ -172,14 +173,6 @@ class Node:
     def heal(self) -> None:
         self._plane.namespace.configure("ip", "link", "set", self.name, "up")
         self.cut_off = False
-
-    def import_image(self, archive: Path) -> None:
-        """Makes the images of an archive (as of `docker save`) known to the node; pods name them with `imagePullPolicy: Never`."""
-        assert self._namespace is not None
-        argv = ["ctr", "-a", str(self.folder / "containerd.sock"), "-n", "k8s.io", "images", "import", str(archive)]
-        done = self._namespace.run(*argv, check=False, capture_output=True, timeout=_IMPORT_TIMEOUT_S)
-        if done.returncode:
-            raise RuntimeError(f"{archive} cannot be imported on {self.name}: {done.stderr.strip()}")
 
     def running(self) -> list[str]:
         """The daemons that run."""
@@ -203,9 +196,9 @@ class Node:
         ]
         space.configure("ip", "-batch", "-", lines="\n".join(lines))
 
-    def _await_containerd(self, space: Namespace, socket: Path) -> None:
+    def _await_containerd(self, space: Namespace) -> None:
         end = time.monotonic() + _START_TIMEOUT_S
-        while space.run("ctr", "-a", str(socket), "version", check=False, capture_output=True).returncode:
+        while space.run("ctr", "-a", CONTAINERD, "version", check=False, capture_output=True).returncode:
             if self.ended() or time.monotonic() > end:
                 raise RuntimeError(f"containerd of {self.name} does not answer: {self._log('containerd').read_text()[-2000:]}")
             time.sleep(0.05)
@@ -219,7 +212,7 @@ class Node:
 
     def _write_configuration(self) -> None:
         folder, slot, authority = self.folder, self._plane.slot, self._plane.authority
-        (folder / "containerd.toml").write_text(_CONTAINERD.format(folder=folder, pause=PAUSE))
+        (folder / "containerd.toml").write_text(_CONTAINERD.format(folder=NODE_FOLDER, pause=PAUSE))
         bridge = {
             "type": "bridge",
             "bridge": "cni0",
@@ -240,7 +233,7 @@ class Node:
         kubelet = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
-            "containerRuntimeEndpoint": f"unix://{folder}/containerd.sock",
+            "containerRuntimeEndpoint": f"unix://{CONTAINERD}",
             # Refused by default since 1.35; the message says that a later release will drop it.
             "failCgroupV1": False,
             # containerd 1.6 cannot tell it.
@@ -272,8 +265,8 @@ class Node:
             # Renewed every quarter of it.
             "nodeLeaseDurationSeconds": grace,
             "syncFrequency": "5s",
-            "podLogsDir": str(folder / "pods"),
-            "volumePluginDir": str(folder / "kubelet" / "volumeplugins"),
+            "podLogsDir": f"{NODE_FOLDER}/pods",
+            "volumePluginDir": f"{NODE_FOLDER}/kubelet/volumeplugins",
         }
         (folder / "kubelet.json").write_text(json.dumps(kubelet, indent=1))
 

@@ -39,7 +39,7 @@ class Slot:
     @property
     def name(self) -> str:
         """The network's name, and the beginning of the names of control groups and of the machine's link."""
-        return f"monarch-k8s{self.number}"
+        return _network_name(self.number)
 
     @property
     def link(self) -> str:
@@ -57,7 +57,7 @@ class Slot:
     @property
     def machine(self) -> str:
         """The address of this machine's own network in the cluster: pods reach it there."""
-        return f"{self._hosts}.253"
+        return _machine_address(self.number)
 
     def node(self, index: int) -> str:
         return f"{self._hosts}.{index}"
@@ -77,3 +77,25 @@ def _in_use(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
     told = subprocess.run(["ip", "-json", "-4", "route"], capture_output=True, text=True, check=True)
     routes = [ipaddress.ip_network(route["dst"]) for route in json.loads(told.stdout) if route["dst"] != "default"]
     return any(network.overlaps(route) for route in routes)
+
+
+def network_name(server: str) -> str:
+    """The name of the cluster whose API server has this URL."""
+    return _network_name(_number(server))
+
+
+def machine_address(server: str) -> str:
+    """The address of this machine's own network in the cluster whose API server has this URL."""
+    return _machine_address(_number(server))
+
+
+def _number(server: str) -> int:
+    return int(server.split(".")[2])
+
+
+def _network_name(number: int) -> str:
+    return f"monarch-k8s{number}"
+
+
+def _machine_address(number: int) -> str:
+    return f"10.64.{number}.253"

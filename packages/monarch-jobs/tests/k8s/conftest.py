@@ -7,11 +7,12 @@ import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import monarch.actor
+from tools.k8s.administration import Administration
 from tools.k8s.cluster import KubeCluster, missing
 from tools.k8s.images import HOST
 from tools.project import ROOT
@@ -38,8 +39,24 @@ def failures_do_not_end_pytest() -> None:
     monarch.actor.unhandled_fault_hook = ignore
 
 
+class Shared(Administration):
+    """A cluster that is not the tests' own: what would kill something in it is missing, and skips the test."""
+
+    def restore(self) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> object:
+        if hasattr(KubeCluster, name):
+            pytest.skip(f"a cluster that others use as well has no '{name}'")
+        raise AttributeError(name)
+
+
 @pytest.fixture(scope="session")
 def started_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeCluster]:
+    """A cluster for all tests, or the one that `python -m tools.k8s up` has started in the folder MONARCH_K8S_CLUSTER."""
+    if directory := os.environ.get("MONARCH_K8S_CLUSTER"):
+        yield cast("KubeCluster", Shared(Path(directory)))
+        return
     if lacking := missing():
         pytest.skip(lacking)
     with KubeCluster(tmp_path_factory.mktemp("k8s")) as cluster:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import monarch.actor
 from tools.k8s.cluster import KubeCluster, missing
 from tools.netns.namespace import living
 
@@ -48,7 +49,7 @@ def test_a_pod_runs_this_checkout(cluster: KubeCluster, namespace: str, pod_temp
         cluster.kubectl("apply", "-n", namespace, "-f", "-", stdin=pod(pod_template, f"p{node}", code, node))
     succeed(cluster, namespace, "p1", "p2")
     for name in ("p1", "p2"):
-        assert cluster.kubectl("logs", name, "-n", namespace).split() == [name, "monarch.actor"]
+        assert cluster.kubectl("logs", name, "-n", namespace).split() == [name, monarch.actor.Actor.__module__]
 
 
 def test_a_user_has_the_rights_of_its_roles_only(cluster: KubeCluster, namespace: str, tmp_path: Path) -> None:
