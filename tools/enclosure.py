@@ -17,8 +17,14 @@ from pathlib import Path
 from types import TracebackType
 
 _UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+# First come a host name, which may be empty, and how many files are replaced, with the path of each one and of what stands in its place.
 # The shell reaps what is orphaned in the namespace while it waits for `cat`.
-_INIT = '"$@" </dev/null & exec 2>/dev/null; cat >/dev/null'
+_INIT = """
+[ -z "$1" ] || hostname "$1" || exit 1
+count=$2; shift 2
+while [ "$count" -gt 0 ]; do mount --bind "$2" "$1" || exit 1; shift 2; count=$((count - 1)); done
+"$@" </dev/null & exec 2>/dev/null; cat >/dev/null
+"""
 
 
 def unavailable() -> str:
@@ -30,13 +36,26 @@ def unavailable() -> str:
 
 
 class Enclosure:
-    """`argv`, running in a namespace of its own; its output goes to the file `log`."""
+    """`argv`, running in a namespace of its own; its output goes to the file `log`.
 
-    def __init__(self, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None) -> None:
+    It sees `files` (path to what stands in its place) where others see the machine's own, and `hostname` as the machine's name.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        files: Mapping[str, Path] | None = None,
+        hostname: str = "",
+    ) -> None:
         self.log = log
+        replaced = [word for path, other in (files or {}).items() for word in (path, str(other))]
+        unshare = (*_UNSHARE, "--uts") if hostname else _UNSHARE
         with log.open("ab") as out:
             self._init = subprocess.Popen(
-                [*_UNSHARE, "sh", "-c", _INIT, "sh", *argv],
+                [*unshare, "sh", "-c", _INIT, "sh", hostname, str(len(replaced) // 2), *replaced, *argv],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=out,

@@ -10,16 +10,17 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 from tools.enclosure import Enclosure, unavailable
 from tools.ports import PortBlock
-from tools.slurm.configuration import CGROUP_CONF, Node, gres_conf, slurm_conf
+from tools.slurm.configuration import CGROUP_CONF, Node, gres_conf, node_address, slurm_conf
 
 START_TIMEOUT_S = 20.0  # 1 s on a machine that is not busy
 CGROUPS = Path("/sys/fs/cgroup")
+_HOSTS = Path("/etc/hosts")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun")
 
 
@@ -46,10 +47,20 @@ class SlurmCluster:
     """A cluster with the nodes n0, n1, ... while the `with` block runs; `env` is what its clients need.
 
     With `cgroups` the kernel limits the memory of jobs, in groups named after the nodes: no two clusters may then have the same `prefix`.
+    With `named`, what runs on a node sees the name of the node as the machine's, and finds each node by its name at an address of its own.
+    Nodes see `files` as an `Enclosure` does.
     """
 
     def __init__(
-        self, directory: Path, nodes: int | Sequence[Node] = 3, *, cgroups: bool = False, prefix: str = "n", extra: str = ""
+        self,
+        directory: Path,
+        nodes: int | Sequence[Node] = 3,
+        *,
+        cgroups: bool = False,
+        prefix: str = "n",
+        extra: str = "",
+        named: bool = False,
+        files: Mapping[str, Path] | None = None,
     ) -> None:
         self.directory = directory.resolve()
         self.nodes = [Node()] * nodes if isinstance(nodes, int) else list(nodes)
@@ -57,6 +68,8 @@ class SlurmCluster:
         self._cgroups = cgroups
         self._prefix = prefix
         self._extra = extra
+        self._named = named
+        self._files = dict(files or {})
         self._ports: PortBlock | None = None
         self._daemons: dict[str, Enclosure] = {}
 
@@ -118,8 +131,14 @@ class SlurmCluster:
         return done.stdout if not done.returncode else ""
 
     def _write_configuration(self, first_port: int) -> None:
-        text = slurm_conf(self.directory, self.nodes, first_port, cgroups=self._cgroups, prefix=self._prefix, extra=self._extra)
+        text = slurm_conf(
+            self.directory, self.nodes, first_port, cgroups=self._cgroups, prefix=self._prefix, extra=self._extra, named=self._named
+        )
         (self.directory / "slurm.conf").write_text(text)
+        if self._named:
+            own = "".join(f"{node_address(index, named=True)} {self._prefix}{index}\n" for index in range(len(self.nodes)))
+            (self.directory / "hosts").write_text(f"{own}{_HOSTS.read_text()}")
+            self._files[str(_HOSTS)] = self.directory / "hosts"
         if self._cgroups:
             (self.directory / "cgroup.conf").write_text(CGROUP_CONF)
         for number in range(max(node.gpus for node in self.nodes)):
@@ -146,7 +165,14 @@ class SlurmCluster:
             raise RuntimeError(missing())
         # Jobs see the environment of who submits them, daemons none that could differ between two runs.
         env = {"PATH": _path(), "LANG": "C.UTF-8", **self.env}
-        self._daemons[name] = Enclosure([found, *arguments], log=self.directory / f"{name}.log", env=env)
+        is_node = program == "slurmd"
+        self._daemons[name] = Enclosure(
+            [found, *arguments],
+            log=self.directory / f"{name}.log",
+            env=env,
+            files=self._files if is_node else None,
+            hostname=name if is_node and self._named else "",
+        )
 
     def _wait(self, what: str, ready: Callable[[], bool]) -> None:
         end = time.monotonic() + START_TIMEOUT_S

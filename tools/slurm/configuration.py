@@ -15,7 +15,21 @@ class Node(NamedTuple):
     gpus: int = 0
 
 
-def slurm_conf(directory: Path, nodes: list[Node], first_port: int, *, cgroups: bool = False, prefix: str = "n", extra: str = "") -> str:
+def node_address(index: int, *, named: bool) -> str:
+    """Where the daemon of a node listens: on an address of its own if nodes are found by name."""
+    return f"127.0.1.{10 + index}" if named else "127.0.0.1"
+
+
+def slurm_conf(
+    directory: Path,
+    nodes: list[Node],
+    first_port: int,
+    *,
+    cgroups: bool = False,
+    prefix: str = "n",
+    extra: str = "",
+    named: bool = False,
+) -> str:
     """The controller listens on `first_port`, the nodes on those after it.
 
     Everything is fast: scheduling within a second, a lost node within ten. Memory is limited by control groups, or checked by sampling
@@ -72,8 +86,9 @@ def slurm_conf(directory: Path, nodes: list[Node], first_port: int, *, cgroups: 
     ]
     for index, node in enumerate(nodes):
         gres = f" Gres=gpu:{node.gpus}" if node.gpus else ""
+        name, address = f"{prefix}{index}", node_address(index, named=named)
         lines.append(
-            f"NodeName={prefix}{index} NodeHostname={host} NodeAddr=127.0.0.1 Port={first_port + 1 + index} CPUs={node.cpus}"
+            f"NodeName={name} NodeHostname={name if named else host} NodeAddr={address} Port={first_port + 1 + index} CPUs={node.cpus}"
             f" RealMemory={node.memory_mb}{gres} State=UNKNOWN"
         )
     everything = f"Nodes={prefix}[0-{len(nodes) - 1}]"

@@ -36,13 +36,24 @@ def _path() -> str:
 
 
 class SshHosts:
-    """The hosts `names` while the `with` block runs; `ssh -F config NAME` gets there. Sessions see `env`."""
+    """The hosts `names` while the `with` block runs; `ssh -F config NAME` gets there.
 
-    def __init__(self, directory: Path, names: Sequence[str] = ("h0",), *, env: Mapping[str, str] | None = None) -> None:
+    Sessions see `env`, and `files` as an `Enclosure` does.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        names: Sequence[str] = ("h0",),
+        *,
+        env: Mapping[str, str] | None = None,
+        files: Mapping[str, Path] | None = None,
+    ) -> None:
         self.directory = directory.resolve()
         self.names = list(names)
         self.config = self.directory / "config"
         self._env = {"PATH": os.environ["PATH"], **(env or {})}
+        self._files = dict(files or {})
         self._ports: PortBlock | None = None
         self._hosts: dict[str, Enclosure] = {}
 
@@ -101,7 +112,7 @@ class SshHosts:
         assert program is not None
         log = self.directory / f"{name}.log"
         log.unlink(missing_ok=True)  # its words say below that it listens
-        self._hosts[name] = Enclosure([program, "-D", "-e", "-f", str(settings)], log=log)
+        self._hosts[name] = Enclosure([program, "-D", "-e", "-f", str(settings)], log=log, files=self._files)
         end = time.monotonic() + START_TIMEOUT_S
         while "Server listening on" not in self._hosts[name].last_words():
             if time.monotonic() > end:

@@ -30,7 +30,8 @@ _CLOSE_TIMEOUT_S = 5.0
 # For the last output of a killed command, whose pipes another process may hold open.
 _REST_TIMEOUT_S = 0.2
 # A connection to a host that is cut off ends after 15 s; a command that came later would wait for it.
-_LIVENESS = ("ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3")
+CONNECT_TIMEOUT_S = 10
+_LIVENESS = ("ServerAliveInterval=5", "ServerAliveCountMax=3")
 _DEADLINE: ContextVar[float | None] = ContextVar("monarch_job_commands_deadline", default=None)
 
 
@@ -72,13 +73,21 @@ class Result(NamedTuple):
 class Commands:
     """Runs commands on this machine, or through ssh on `login`, all over one connection whose socket has `socket` in its name.
 
-    `options` are further ones of ssh.
+    `options` are further ones of ssh, which has `connect_timeout` seconds for a connection.
     """
 
-    def __init__(self, title: str, login: str | None = None, socket: str = "new", options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        title: str,
+        login: str | None = None,
+        socket: str = "new",
+        options: Sequence[str] = (),
+        connect_timeout: int = CONNECT_TIMEOUT_S,
+    ) -> None:
         self.title = title
         self.login = login
         self._options = tuple(options)
+        self._connect_timeout = f"ConnectTimeout={connect_timeout}"
         self._control = control_path(socket) if login else ""
 
     def close(self) -> None:
@@ -109,7 +118,8 @@ class Commands:
     def ssh(self, *words: str) -> tuple[str, ...]:
         """An ssh command for the login node; `words` are options."""
         assert self.login is not None
-        options = ("BatchMode=yes", "ControlMaster=auto", f"ControlPath={self._control}", "ControlPersist=600", *_LIVENESS)
+        options = ("BatchMode=yes", "ControlMaster=auto", f"ControlPath={self._control}", "ControlPersist=600")
+        options += (self._connect_timeout, *_LIVENESS)
         named = tuple(word for option in options for word in ("-o", option))
         return ("ssh", *named, *self._options, *words, self.login)
 
