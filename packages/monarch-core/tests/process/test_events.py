@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from fresh import lines, run
 from recorded_actors import ACTORS, recorder
 
@@ -85,9 +87,12 @@ assert [f["kind"] for f in of(found, "actor.end")] == ["stopped"], of(found, "ac
 def test_a_full_ring_has_the_last_events_and_counts_the_others():
     done = run(
         ACTORS
+        + "from eventually import eventually"
         + """
 worker = this_host().spawn_procs().spawn("worker", Worker)
 worker.emit.call_one(1000).get()
+# Its answer comes before the event of its end, which is the last one.
+eventually("the end of the call", lambda: names(events.recordings()[1].reader().last(1)), lambda last: last == ["message.handled"])
 reader = events.recordings()[1].reader()
 found = reader.read()
 assert len(found) == reader.capacity == 256
@@ -325,6 +330,8 @@ events.emit("text", where=os, number=1)
 events.emit("cycle", found=cycle, number=2)
 events.emit("keys", found={(1, 2): 3})
 events.emit("mute", found=Mute(), number=4)
+events.emit("numbers", worst=float("nan"), best=[1.5, float("-inf")], number=5)
+events.emit("long", first="a" * 5000, second={"x": "b" * 9000}, third=7, **{f"n{n}": "\u00e4" * 300 for n in range(50)})
 with events.span("odd", found=Mute()):
     pass
 (recording,) = events.recordings()
@@ -337,6 +344,9 @@ for event in recording.reader().read():
     found = dict(line.split(" ", 1) for line in lines(done.stdout))
     assert '"number": 1' in found["text"] and "<module" in found["text"]
     assert found["cycle"] == '{"found": "[[...]]", "number": "2"}' and found["keys"] == '{"found": "{(1, 2): 3}"}'
+    assert json.loads(found["numbers"], parse_constant=int) == {"worst": "nan", "best": [1.5, "-inf"], "number": 5}
+    long = json.loads(found["long"])
+    assert long["first"].startswith("aaa") and "bbb" in long["second"] and long["third"] == 7 and long["..."] is True
     assert found["mute"] == '{"found": "<Mute>", "number": "4"}' and found["odd"] == '{"found": "<Mute>"}'
     assert done.stderr == ""
 
@@ -377,13 +387,18 @@ while sum(name == "actor.start" and "worker" in fields["actor"] for name, fields
     observation.look()
 worker.step.call(2).get()
 observation.look()
+# Who has lost some of that gets it again.
+before = len(seen)
+observation.introduce()
+while sum(name == "actor.start" and "worker" in fields["actor"] for name, fields in seen[before:]) < 2:
+    observation.look()
 observation.stop()
 meshes = {fields["mesh"]: fields for name, fields in seen if name == "mesh.made"}
 starts = {fields["id"]: fields for name, fields in seen if name == "proc.start" and fields["mesh"] != "client"}
 made = {fields["name"]: (fields["class"].rpartition(".")[2], fields["shape"], fields["age"] > 0) for fields in meshes.values()}
 print(made["early"], made["worker"], "gone" in made)
 print(meshes[next(m for m in meshes if meshes[m]["name"] == "worker")]["parent"] in starts)
-print(sorted(fields["rank"] for name, fields in seen if name == "proc.start" and fields["mesh"].startswith("early-")))
+print(sorted(fields["rank"] for name, fields in seen[:before] if name == "proc.start" and fields["mesh"].startswith("early-")))
 lines = [fields for name, fields in seen if name == "call.done" and fields["targets"] == 2]
 print(lines[-1]["failed"], lines[-1]["stream"])
 sys.stdout.flush()

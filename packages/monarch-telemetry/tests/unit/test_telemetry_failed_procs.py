@@ -85,3 +85,22 @@ def test_a_proc_that_dies_has_the_endpoint_that_was_running() -> None:
     assert {name: row["endpoint"] for name, row in failures(kept).items()} == {"p": "step", "a": "step", "b": None}
     messages.running.forget(WORKER)
     assert messages.running.endpoint(WORKER) is None
+
+
+def test_a_plain_exception_has_its_traceback_apart_from_its_message() -> None:
+    found, kept = facts()
+    trace = 'Traceback of where:\n  File "a.py", line 3, in step\nValueError: no such row'
+    raised = {"mesh": MESH, "kind": "raised", "detail": f"ValueError: no such row\n{trace}", "actor": "<root>.<A a>"}
+    found.ended({"actor.end": rows(raised)}, Running())
+    row = failures(kept)["a"]
+    assert (row["message"], row["traceback"], row["kind"]) == ("ValueError: no such row", trace, "user")
+    (statuses,) = kept.snapshot(["actor_status_events"])["actor_status_events"][-1:]
+    assert statuses.column("reason").to_pylist()[-1] == "ValueError: no such row"
+
+
+def test_an_end_that_was_only_found_is_no_failure() -> None:
+    found, kept = facts()
+    found.found_ended([{"us": 5, "peer": WORKER, "kind": "unknown", "number": 0, "detail": "overwritten"}], [], Running())
+    assert failures(kept) == {} and found.living_procs() == set()
+    (known,) = [row for batch in kept.snapshot(["procs"])["procs"] for row in batch.to_pylist()]
+    assert (known["exit_reason"], known["ended_us"]) == ("unknown: overwritten", 5)

@@ -13,6 +13,7 @@ from _thread import get_ident
 from monarch._core._native import ActorMailbox, begin_trace, set_thread_sender
 from monarch._core._native.events import actor_end
 from monarch._core._native.protocol import ERROR, EXPLICIT_PORT, FAILED, FAILURE, STOP, TRACED
+from monarch._core.actor.end_text import end_text
 from monarch._core.actor.events import EVENT_ABORT, EVENT_END, EVENT_FAILURE, EVENT_UNDELIVERABLE, aborted
 from monarch._core.call.actor import Actor, ActorClass, actor_class, is_coroutine_function
 from monarch._core.call.answer import pack_error
@@ -454,7 +455,7 @@ class LocalActor:
         self.ended = True
         self._fail_owed(wire)
         # While it is known the process does not end.
-        actor_end(self.info.uid, self.display, end.reason.kind, end.reason.detail or "")
+        actor_end(self.info.uid, self.display, end.reason.kind, end_text(end))
         event("actor.stop", actor=self.display, mesh=self.info.unique_name, rank=self.rank, kind=end.reason.kind)
         self.process.actors.pop(self.info.uid, None)
         self.process.supervision.actor_ended(self.info.uid)

@@ -132,7 +132,7 @@ class Observation:
         self._over: set[ProcId] = set()
         # Set for a look at once: to the end, or because `look` was called.
         self._wake = Signal()
-        self._is_over = False
+        self._is_over = self._introduce = False
         self._looks = Condition()
         self._asked = self._looked = 0
         self._has_ended = False
@@ -172,6 +172,15 @@ class Observation:
             self._wake.set()
             return self._looks.wait_for(lambda: self._looked >= mine or self._has_ended, timeout) and self._looked >= mine
 
+    def introduce(self) -> None:
+        """Has all processes of this host record again what they are, which meshes they have made, and which actors they have.
+
+        For an observer that has lost events, and with them some of these. It does not wait: the events come with one of the next looks.
+        """
+        self._introduce = True
+        self._due = 0.0
+        self._wake.set()
+
     def _run(self) -> None:
         try:
             while not self._is_over:
@@ -199,8 +208,8 @@ class Observation:
     def _drain(self, whole: bool) -> None:
         """`whole`: also of processes that have come since the last look at the host."""
         if whole or monotonic() >= self._due:
-            self._find()
             self._due = monotonic() + self._every
+            self._find()
         filled = 0.0
         for proc, reader in list(self._readers.items()):
             new, lost, told = 0, reader.lost, False
@@ -220,7 +229,8 @@ class Observation:
 
     def _find(self) -> None:
         """The processes of the host that are to be read, and those that have ended."""
-        found = {recording.proc: recording for recording in _ask(0) if self._job is None or recording.job == self._job}
+        again, self._introduce = self._introduce, False
+        found = {recording.proc: recording for recording in _ask(0, again) if self._job is None or recording.job == self._job}
         self._over &= found.keys()
         for proc, reader in self._readers.items():
             # The agent keeps the last ones that have ended; this process has all mapped that it reads.
@@ -262,12 +272,12 @@ def observe(observer: Observer | str, *, every: float = 0.2, job: JobId | None =
     return Observation(f"{observer!r} of {found.wheel}", found.value, every, job)
 
 
-def _ask(change: int) -> list[Recording]:
-    """Asks the agent; `change`: 1 for an observer that comes, -1 for one that goes."""
+def _ask(change: int, again: bool = False) -> list[Recording]:
+    """Asks the agent; `change`: 1 for an observer that comes, -1 for one that goes. `again`: processes introduce themselves again."""
     process = current_process()
-    body = marshal.dumps((change, ring_events()))
+    body = marshal.dumps((change, again, ring_events()))
     if process.is_client:
-        return _described(_answer(process, process.uid, change, ring_events()))
+        return _described(_answer(process, process.uid, change, again, ring_events()))
     call = process.native.cell(FIRST_ERROR, 1, [process.agent_uid])
     process.native.request(process.agent_uid, RECORDINGS, body, call.slot)
     call.wait()
@@ -296,15 +306,16 @@ _observers: dict[int, int] = {}
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
     """Answers a process of this host. On the housekeeping thread of its agent."""
-    change, events = marshal.loads(body)
-    process.native.reply(sender, slot, 0, OK, marshal.dumps(_answer(process, sender, change, events)))
+    change, again, events = marshal.loads(body)
+    process.native.reply(sender, slot, 0, OK, marshal.dumps(_answer(process, sender, change, again, events)))
 
 
-def _answer(process: LocalProcess, sender: int, change: int, events: int) -> list[_Row]:
-    if change:
+def _answer(process: LocalProcess, sender: int, change: int, again: bool, events: int) -> list[_Row]:
+    if change or again:
         with _lock:
             is_new = sender not in _observers
             _observers[sender] = _observers.get(sender, 0) + change
+            # Processes that record already introduce themselves with this.
             _settle(process, events)
         if is_new and change > 0 and sender != process.uid:
             # One that is killed releases nothing.

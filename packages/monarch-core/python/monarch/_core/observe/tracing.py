@@ -24,6 +24,8 @@ class _Span:
 
 
 _NOTHING = _Span()
+# Bytes that a record has for a text (`rust/events/src/text.rs`), and those of one field where all are longer; a character has 12 at most.
+_LONGEST, _SHORT = 4096, 1200
 
 
 class _RecordedSpan(_Span):
@@ -71,9 +73,40 @@ def _json(fields: Mapping[str, object]) -> str:
     import json
 
     try:
-        return json.dumps(fields, default=str)
-    except Exception:  # keys, cycles, numbers or classes that are no JSON, and have no text either: an event is no reason to fail
-        return json.dumps({_shown(name): _shown(value) for name, value in fields.items()})
+        try:
+            text = json.dumps(fields, default=str, allow_nan=False)
+        except ValueError:  # NaN and infinities are no JSON; a cycle is none either, and has no end
+            text = json.dumps(_finite(fields), default=str)
+    except Exception:  # keys, cycles or classes that are no JSON, and have no text either: an event is no reason to fail
+        text = json.dumps({_shown(name): _shown(value) for name, value in fields.items()})
+    return text if len(text) <= _LONGEST else _shortened(fields)
+
+
+def _finite(value: Any) -> Any:
+    """The same with numbers that JSON does not have as text."""
+    if isinstance(value, float):
+        # The text of a float that is finite is the number itself.
+        return value if value - value == 0.0 else str(value)
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}  # pyright: ignore[reportUnknownVariableType]
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value  # pyright: ignore[reportUnknownVariableType]
+
+
+def _shortened(fields: Mapping[str, object]) -> str:
+    """As JSON that a record has room for: a text that is cut would be none. Long values are short texts, and the last fields missing."""
+    import json
+
+    pieces: list[str] = []
+    left = _LONGEST - len('{"...": true}')
+    for name, value in fields.items():
+        piece = _json({name: value})[1:-1] if isinstance(value, int | float | bool | None) else ""
+        if not piece or len(piece) > _SHORT:
+            piece = f"{json.dumps(_shown(name)[: _SHORT // 12])}: {json.dumps(_shown(value)[: _SHORT // 12])}"
+        if len(piece) + 2 > left:
+            break
+        pieces.append(piece)
+        left -= len(piece) + 2
+    return "{" + ", ".join([*pieces, '"...": true']) + "}"
 
 
 def _shown(value: object) -> str:
@@ -115,10 +148,11 @@ def _unchanged(function: Any) -> Any:
 class _Instrument:
     __slots__ = ("_kind", "_meter", "name")
 
-    def __init__(self, meter: str, name: str, kind: str) -> None:
+    def __init__(self, meter: str, name: str, kind: str, unit: str) -> None:
         self.name = name
         self._meter = meter
-        self._kind = kind
+        # As the record has it: both are the same for all updates, and stored once.
+        self._kind = f"{kind} {unit}" if unit else kind
 
     def add(self, amount: float, attributes: Mapping[str, object] | None = None, context: Any = None) -> None:
         """Counts or measures: an event `metric.update`, if events are recorded."""
@@ -136,16 +170,16 @@ class _Meter:
         self.name = name
 
     def create_counter(self, name: str, unit: str = "", description: str = "") -> _Instrument:
-        return _Instrument(self.name, name, "counter")
+        return _Instrument(self.name, name, "counter", unit)
 
     def create_up_down_counter(self, name: str, unit: str = "", description: str = "") -> _Instrument:
-        return _Instrument(self.name, name, "up_down_counter")
+        return _Instrument(self.name, name, "up_down_counter", unit)
 
     def create_histogram(self, name: str, unit: str = "", description: str = "") -> _Instrument:
-        return _Instrument(self.name, name, "histogram")
+        return _Instrument(self.name, name, "histogram", unit)
 
     def create_gauge(self, name: str, unit: str = "", description: str = "") -> _Instrument:
-        return _Instrument(self.name, name, "gauge")
+        return _Instrument(self.name, name, "gauge", unit)
 
     def _observable(self, *_: Any, **__: Any) -> NoReturn:
         from monarch._core.config.wheel import missing_wheel

@@ -74,6 +74,8 @@ class Collector(Actor):
         while not self._stop.wait(self._schedule.wait(time.time(), _EVERY)):
             try:
                 self._keeping.ingest.flush()
+                if (observation := self._observation) is not None and self._keeping.ingest.gaps.due(time.monotonic()):
+                    observation.introduce()
                 if time.monotonic() - sampled >= self._sampling:
                     sampled = time.monotonic()
                     self._keeping.sample()

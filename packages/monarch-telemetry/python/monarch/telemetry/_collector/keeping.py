@@ -142,6 +142,7 @@ class Keeping:
             looked = error
         else:
             self.ingest.know_hosts(looked.get("hosts", ()))
+            self.ingest.compare(looked)
         own = self.store.entity("hosts", int(self._host)) or {}
         client = self.store.entity("procs", int(self._job)) or {}
         host = Host(int(self._host), self._hostname, str(own.get("address", "")), int(self._job), client.get("started_us"))

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from monarch.telemetry._arrow import pa, pc
+from monarch.telemetry._ingest.gaps import UNKNOWN
 from monarch.telemetry._ingest.ids import ACTOR_EVENT, FAILURE, LINK, U64, actor_id, mixed
 from monarch.telemetry._ingest.meshes import Meshes
 from monarch.telemetry._ingest.places import AGENT, Place, Places
@@ -22,7 +23,7 @@ from monarch.telemetry._tables.facts import FAILURES, SUPERVISION_EVENTS
 _DISPLAY = re.compile(r"<(?:(?P<type>\S+) )?(?P<name>[^<>{]*)(?P<point>\{[^{}]*\})?>$")
 _COORDINATE = re.compile(r": (\d+)/(\d+)")
 # Kinds of ends that are no failure, and what caused the others where it was not the program.
-_ORDERLY = frozenset({"stopped", "returned"})
+_ORDERLY = frozenset({"stopped", "returned", UNKNOWN})
 _CAUSES = {"not_started": "system", **dict.fromkeys(("signal", "oom", "host_lost", "link_lost"), "infrastructure")}
 # Ends that the host of the process cannot record.
 _UNRECORDED = frozenset({"host_lost", "link_lost"})
@@ -124,6 +125,21 @@ class Facts:
                 self._link(kind, row)
         self._write_statuses()
 
+    def living_procs(self) -> set[int]:
+        """Procs with a row that has no end."""
+        found: set[int] = set()
+        for batch in self._store.snapshot(["procs"])["procs"]:
+            found.update(batch.filter(pc.is_null(batch.column("ended_us"))).column("proc_id").to_pylist())
+        return found
+
+    def found_ended(self, procs: Iterable[Mapping[str, Any]], actors: Iterable[Mapping[str, Any]], running: Running) -> None:
+        """Ends of which the events are lost, as rows of `proc.end` and `actor.end`."""
+        for row in actors:
+            self._actor_end(row, None)
+        for row in procs:
+            self._proc_end(row, running)
+        self._write_statuses()
+
     # ---- beginnings
 
     def _proc(self, row: Mapping[str, Any]) -> None:
@@ -207,7 +223,9 @@ class Facts:
         proc, mesh, kind = row["proc"], row["mesh"], row["kind"] or ""
         orderly = kind in _ORDERLY
         living = self._actors.get(proc, {}).pop(mesh, None)
-        self._status(proc, mesh, row["number"], row["us"], "Stopped" if orderly else "Failed", row["detail"] or kind)
+        # What follows the first line is the traceback.
+        message, _, _ = (row["detail"] or kind).partition("\n")
+        self._status(proc, mesh, row["number"], row["us"], "Stopped" if orderly else "Failed", message)
         if not orderly:
             self.failed[proc] = self.failed.get(proc, 0) + 1
             at = self._places.actor_of(proc, mesh)
@@ -216,7 +234,6 @@ class Facts:
             cause = self._cause(None if living is None else living.display)
             self._failure(row, mesh, name, rank, place.pid or None, endpoint, kind, row["detail"] or kind, cause)
         if living is not None:
-            message, _, _ = (row["detail"] or kind).partition("\n")
             last = self._ended.setdefault(proc, OrderedDict())
             last[mesh] = Ended(living.display, living.created_us, row["us"], not orderly, kind, message)
             while len(last) > MOST_ENDED:
@@ -245,13 +262,13 @@ class Facts:
         if kind not in _ORDERLY:
             message = detail or {"exit_code": f"exit code {code}", "signal": f"signal {code}"}.get(kind, kind)
             mesh, rank = known["mesh_id"], known["rank"]
-            endpoint = running.endpoint(proc)
-            cause = self._failure(row, mesh, place.mesh_name or "", rank, place.pid, endpoint, kind, message, None)
+            endpoint, pid = running.endpoint(proc), place.pid or known["pid"]
+            cause = self._failure(row, mesh, place.mesh_name or self.names.get(mesh, ""), rank, pid, endpoint, kind, message, None)
             for its in actors:
                 at = self._places.actor_of(proc, its)
                 name, of = at if at is not None else (self.names.get(its, ""), rank)
                 endpoint = running.endpoint(proc, its)
-                self._failure(row, its, name, of, place.pid, endpoint, kind, f"its proc has ended: {message}", cause)
+                self._failure(row, its, name, of, pid, endpoint, kind, f"its proc has ended: {message}", cause)
         for its in actors:
             self._status(proc, its, mixed(proc, its), row["us"], "Stopped" if kind in _ORDERLY else "Failed", ended["exit_reason"])
             self._store.put("actors", actor_id(proc, its), {}, ended=True)

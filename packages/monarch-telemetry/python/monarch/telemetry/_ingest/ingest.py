@@ -6,7 +6,7 @@ Batches are taken as they come, and joined: one pass over the columns of many pr
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from monarch.extension.events import Batch
@@ -16,6 +16,7 @@ from monarch.telemetry._ingest.broadcasts import Broadcasts
 from monarch.telemetry._ingest.call_spans import CallSpans
 from monarch.telemetry._ingest.endpoints import EndpointStats
 from monarch.telemetry._ingest.entities import Ended, Facts, Living
+from monarch.telemetry._ingest.gaps import Gaps, LostEnds
 from monarch.telemetry._ingest.messages import Messages
 from monarch.telemetry._ingest.metrics import Metrics
 from monarch.telemetry._ingest.places import Places
@@ -94,6 +95,8 @@ class Ingest:
         self._events = 0
         self._lost: dict[int, int] = {}
         self._lost_before = 0
+        self.gaps = Gaps()
+        self._lost_ends = LostEnds()
 
     def begin(self, since_us: int) -> None:
         """Events before this time have no rows, but for those that introduce a process."""
@@ -121,6 +124,8 @@ class Ingest:
             self._waiting.extend(parts)
             self._waiting_rows += len(batch)
             self._events += len(batch)
+            if batch.lost > self._lost.get(batch.proc, 0):
+                self.gaps.found()
             self._lost[batch.proc] = batch.lost
             if batch.ended:
                 self._ended.append(int(batch.proc))
@@ -176,14 +181,15 @@ class Ingest:
         # Last of all: a failure has the last lines of its process.
         self._guarded("ended", lambda: self.facts.ended(rows, self._messages.running))
         if "actor.end" in rows:
-            self._guarded("actors", lambda: self._forget_actors(rows["actor.end"]))
+            ended = rows["actor.end"]
+            actors = set(zip(ended["proc"].to_pylist(), ended["mesh"].to_pylist(), strict=True))
+            self._guarded("actors", lambda: self._forget_actors(actors, pc.max(ended["us"]).as_py()))
 
-    def _forget_actors(self, ended: Rows) -> None:
-        """Actors have ended, and their rows are written: a job makes actors and ends them for ever."""
-        actors = set(zip(ended["proc"].to_pylist(), ended["mesh"].to_pylist(), strict=True))
+    def _forget_actors(self, actors: Collection[tuple[int, int]], us: int) -> None:
+        """Actors have ended, by process and mesh, and their rows are written: a job makes actors and ends them for ever."""
         for proc, mesh in actors:
             self._messages.forget(proc, mesh)
-        self._append_all(self._call_spans.end_actors(actors, pc.max(ended["us"]).as_py()))
+        self._append_all(self._call_spans.end_actors(actors, us))
 
     def held(self) -> dict[str, int]:
         """What is kept from one look to the next, by kind: states of what lives, and no more of them than their bound."""
@@ -224,6 +230,19 @@ class Ingest:
         """See `Facts.know_hosts`."""
         with self._writing_lock:
             self._guarded("links", lambda: self.facts.know_hosts(hosts))
+
+    def compare(self, looked: Mapping[str, Any]) -> None:
+        """What the agent of this host says of its processes: ends that no event has told of are written, when they are seen twice."""
+        with self._waiting_lock:
+            torn = {proc for proc, lost in self._lost.items() if lost}
+        with self._writing_lock:
+            self._guarded("lost ends", lambda: self._end_lost(looked, torn))
+
+    def _end_lost(self, looked: Mapping[str, Any], torn: set[int]) -> None:
+        living, _, _ = self.facts.known_actors()
+        procs, actors = self._lost_ends.look(looked, self.facts.living_procs(), living, torn, int(self._clock() * 1e6))
+        self.facts.found_ended(procs, actors, self._messages.running)
+        self._forget_actors({(row["proc"], row["mesh"]) for row in actors}, int(self._clock() * 1e6))
 
     def be_quiet_about(self, procs: Iterable[int]) -> None:
         """Messages to these processes, and the ends of calls of them, have no rows."""

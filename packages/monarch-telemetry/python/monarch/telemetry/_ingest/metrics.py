@@ -28,6 +28,7 @@ class Key(NamedTuple):
     meter: str
     name: str
     kind: str
+    unit: str
     attributes: str
 
 
@@ -60,7 +61,9 @@ class Metrics:
             if name is None or kind is None:
                 self.dropped += 1
                 continue
-            key = Key(proc, meter or "", name, kind, attributes or "{}")
+            # Behind the kind stands the unit, if there is one.
+            kind, _, unit = kind.partition(" ")
+            key = Key(proc, meter or "", name, kind, unit, attributes or "{}")
             series = self._series.get(key)
             if series is None:
                 if len(self._series) >= MOST_SERIES:
@@ -120,7 +123,7 @@ def _row(found: Mapping[str, list[dict[str, Any]]], key: Key, series: Series, pl
         "timestamp_us": series.us,
         "start_timestamp_us": series.start,
         "scope_name": key.meter,
-        "unit": "",
+        "unit": key.unit,
         "attributes_json": key.attributes,
         "resource_attributes_json": json.dumps({name: value for name, value in resource.items() if value is not None}),
     }

@@ -1,0 +1,27 @@
+"""What the event of an actor's end says: the first line of the reason, and below it the traceback, where something was raised."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch._core.errors.errors import MeshFailure
+
+# Bytes that a record has for a text (`rust/events/src/text.rs`), and those of them that the first line may have.
+_LONGEST, _FIRST = 4096, 1024
+_LEFT_OUT = "...\n"
+
+
+def end_text(end: MeshFailure) -> str:
+    """At most 4,096 bytes; of a longer traceback the last lines, which have the place and the exception."""
+    detail, trace = end.reason.detail or "", end._traceback  # pyright: ignore[reportPrivateUsage]
+    if not trace:
+        return detail
+    first = detail.partition("\n")[0].encode(errors="backslashreplace")[:_FIRST].decode(errors="ignore")
+    room = _LONGEST - len(first.encode()) - 1
+    kept = trace.encode(errors="backslashreplace")
+    if len(kept) <= room:
+        return f"{first}\n{kept.decode()}"
+    last = kept[len(_LEFT_OUT) - room :].decode(errors="ignore")
+    # From the begin of a line on; a line that is as long as all of it stays.
+    whole = last.partition("\n")[2] or last
+    return f"{first}\n{_LEFT_OUT}{whole}"
