@@ -19,6 +19,7 @@ from tools import standing
 from tools.k8s.build import KUBE
 from tools.k8s.cluster import END_TIMEOUT_S, KubeCluster, missing
 from tools.k8s.images import Image, write_host_images, write_root_image
+from tools.k8s.slot import remove_leftovers
 
 
 def main() -> int:
@@ -51,12 +52,18 @@ def _do(options: argparse.Namespace) -> int:
             return 1
         print(KUBE.folder / "bin")
     elif options.verb == "down":
-        return standing.down(options.directory, END_TIMEOUT_S)
+        code = standing.down(options.directory, END_TIMEOUT_S)
+        remove_leftovers()  # of one that was killed
+        return code
     elif options.verb == "up":
         if lacking := missing():
             print(lacking, file=sys.stderr)
             return 1
-        cluster = KubeCluster(options.directory, options.nodes, images=options.image)
+        try:
+            cluster = KubeCluster(options.directory, options.nodes, images=options.image)
+        except ValueError as error:
+            print(error, file=sys.stderr)
+            return 1
         path = f"{KUBE.folder / 'bin'}:$PATH"
         return standing.up(options.directory, cluster, f"export KUBECONFIG={cluster.kubeconfig}\nexport PATH={path}")
     elif options.root is None:

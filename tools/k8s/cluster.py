@@ -1,27 +1,28 @@
 """KubeCluster: a real Kubernetes cluster on this machine, of one control plane and nodes in namespaces of their own.
 
 The machine's own network gets one link and one route, to the control plane and to the pods, and no rule. Everything lives as long as the
-process that started it; control groups, which do not, are removed by the next cluster that gets the same slot.
+process that started it; control groups, which do not, are removed when the next cluster starts.
 Several clusters can run at once, each with its own folder, names and addresses (`slot.py`).
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
-from tools.k8s import cgroups
 from tools.k8s.administration import Administration
 from tools.k8s.api import Api
 from tools.k8s.build import KUBE
 from tools.k8s.control_plane import PATIENCE, ControlPlane, Patience
 from tools.k8s.images import write_host_images
 from tools.k8s.node import Node
-from tools.k8s.slot import Slot
+from tools.k8s.slot import Slot, remove_leftovers
 from tools.netns.namespace import unavailable
 
 # 15 s on a machine that is not busy.
@@ -69,6 +70,7 @@ class KubeCluster(Administration):
         self._images = [self.directory / "host.tar", *images]
         self._patience = patience
         self._slot: Slot | None = None
+        self._lock: IO[str] | None = None
         self._plane: ControlPlane | None = None
         self._lifeline: int | None = None
         self._programs = Path()
@@ -78,13 +80,13 @@ class KubeCluster(Administration):
         """Starts everything and waits until all nodes are Ready."""
         if lacking := missing():
             raise RuntimeError(lacking)
-        self._clear()
         (self.directory / "log").mkdir(parents=True, exist_ok=True)
+        self._reserve()
+        self._clear()
+        remove_leftovers()
         self._programs = KUBE.folder / "bin"
-        self._slot = Slot()
         try:
-            for group in cgroups.named(f"{self._slot.name}-"):
-                cgroups.remove(group)
+            self._slot = Slot()
             write_host_images(self.directory / "host.tar")
             end, self._lifeline = os.pipe()
             try:
@@ -126,7 +128,19 @@ class KubeCluster(Administration):
         if self._slot is not None:
             self._slot.close()
             self._slot = None
-        self._clear()
+            self._clear()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def _reserve(self) -> None:
+        lock = (self.directory / "lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise RuntimeError(f"{self.directory}: a cluster is up in this folder") from None
+        self._lock = lock
 
     def _clear(self) -> None:
         for name in _OWN:

@@ -7,6 +7,8 @@ import json
 import socket
 import subprocess
 
+from tools.k8s import cgroups
+
 SLOTS = 16
 SERVICES = "10.96.0.0/16"
 API_PORT = 6443
@@ -20,11 +22,8 @@ class Slot:
 
     def __init__(self) -> None:
         for number in range(SLOTS):
-            mark = socket.socket(socket.AF_UNIX)
-            try:
-                mark.bind(f"\0monarch-k8s-{number}")
-            except OSError:
-                mark.close()
+            mark = _reserve(number)
+            if mark is None:
                 continue
             self._mark = mark
             self.number = number
@@ -79,6 +78,15 @@ def _in_use(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
     return any(network.overlaps(route) for route in routes)
 
 
+def remove_leftovers() -> None:
+    """Removes the control groups of clusters that were killed, which nothing else ends."""
+    for number in range(SLOTS):
+        if (mark := _reserve(number)) is not None:
+            with mark:
+                for group in cgroups.named(f"{_network_name(number)}-"):
+                    cgroups.remove(group)
+
+
 def network_name(server: str) -> str:
     """The name of the cluster whose API server has this URL."""
     return _network_name(_number(server))
@@ -87,6 +95,16 @@ def network_name(server: str) -> str:
 def machine_address(server: str) -> str:
     """The address of this machine's own network in the cluster whose API server has this URL."""
     return _machine_address(_number(server))
+
+
+def _reserve(number: int) -> socket.socket | None:
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0monarch-k8s-{number}")
+    except OSError:
+        mark.close()
+        return None
+    return mark
 
 
 def _number(server: str) -> int:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import monarch.actor
+from tools.k8s.administration import Administration
 from tools.k8s.cluster import KubeCluster, missing
+from tools.k8s.images import Image, write_root_image
 from tools.netns.namespace import living
+from tools.project import ROOT
 
 Template = dict[str, Any]
 
@@ -67,6 +72,26 @@ def test_a_killed_node_is_seen_and_comes_back(cluster: KubeCluster) -> None:
     assert cluster.node_ready(2)
 
 
+def test_a_silent_kubelet_and_a_node_that_is_cut_off_come_back(cluster: KubeCluster) -> None:
+    cluster.kubelet_kill(1)
+    cluster.partition(2)
+    cluster.kubectl("wait", "--for=condition=Ready=Unknown", "node/node1", "node/node2", "--timeout=90s", timeout=120)
+    cluster.restore()
+    assert cluster.node_ready(1)
+    assert cluster.node_ready(2)
+
+
+def test_an_image_made_of_a_folder_runs(cluster: KubeCluster, namespace: str, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "bin").mkdir(parents=True)
+    shutil.copy("/bin/busybox", root / "bin" / "echo")
+    write_root_image(tmp_path / "made.tar", root, "localhost/made:1", Image(["/bin/echo", "made here"]))
+    cluster.import_image(tmp_path / "made.tar")
+    cluster.kubectl("run", "made", "--image=localhost/made:1", "--image-pull-policy=Never", "--restart=Never", "-n", namespace)
+    succeed(cluster, namespace, "made")
+    assert cluster.kubectl("logs", "made", "-n", namespace) == "made here\n"
+
+
 def test_the_api_server_is_started_again_with_what_it_has_stored(cluster: KubeCluster, namespace: str) -> None:
     cluster.api_server_kill()
     assert cluster.try_kubectl("get", "namespace", namespace).returncode
@@ -95,15 +120,27 @@ def traces(directory: Path) -> set[str]:
 
 def test_two_clusters_at_once_and_nothing_left_of_either(cluster: KubeCluster, tmp_path: Path, pod_template: Template) -> None:
     directory = tmp_path / "second"
+    command = [sys.executable, "-m", "tools.k8s"]
     before = traces(directory)
-    with KubeCluster(directory, 1) as second:
+    # It returns when nobody has its output open any more: the cluster does not.
+    argv = [*command, "up", str(directory), "--nodes", "1"]
+    up = subprocess.run(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert up.returncode == 0, up.stdout
+    try:
+        second = Administration(directory)
+        assert f"export KUBECONFIG={second.kubeconfig}\n" in up.stdout
         assert second.server != cluster.server
         second.kubectl("apply", "-f", "-", stdin=pod(pod_template, "sleeper", "import signal; signal.pause()", 1))
         second.kubectl("wait", "--for=condition=Ready", "pod/sleeper", "--timeout=60s", timeout=90)
         assert cluster.try_kubectl("get", "pod", "sleeper").returncode
         assert traces(directory) > before
+        with pytest.raises(RuntimeError, match="second: a cluster is up in this folder"):
+            KubeCluster(directory).up()
+        assert second.try_kubectl("get", "pod", "sleeper").returncode == 0
+    finally:
+        subprocess.run([*command, "down", str(directory)], cwd=ROOT, check=True)
     assert traces(directory) == before
-    assert [path.name for path in directory.iterdir()] == ["log"]
+    assert sorted(path.name for path in directory.iterdir()) == ["lock", "log", "owner", "owner.log"]
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
