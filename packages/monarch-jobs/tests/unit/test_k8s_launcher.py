@@ -12,7 +12,7 @@ from monarch.job import JobEndedError, JoinTimeoutError, SubmitError
 from monarch.job._job.launcher import JobStatus
 from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
 from monarch.job.kubernetes.arguments import KubernetesArguments, checked, checked_mesh
-from monarch.job.kubernetes.launcher import FAULT_S, SLOW_START_S, KubernetesLauncher, ending
+from monarch.job.kubernetes.launcher import FAULT_S, SLOW_START_S, STUCK_S, KubernetesLauncher, ending
 
 SECRET = bytes(range(32))
 IMAGE = {"image": "registry.example.com/monarch:1"}
@@ -326,6 +326,23 @@ def test_renewal_takes_what_controllers_have_replaced_and_no_more() -> None:
     made.cluster.pod("trainers", 0, name="trainers-11111111-0-bbbbb", uid="b0000000-1", created="2030-01-01T00:05:00Z")
     assert made.launcher.renew(made.ids) == [("trainers", 0)]
     assert ("delete", "v1/Pod", "trainers-11111111-0-aaaaa") not in made.cluster.requests
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_pod_that_no_node_ends_or_starts_is_removed_while_healing(is_new: bool) -> None:
+    made = _made().joined()
+    made.launcher.relaunch(made.ids, [("trainers", 0)])
+    name = "trainers-11111111-0-bbbbb"
+    pod = made.cluster.pod("trainers", 0, name=name, uid="b0000000-1", phase="Pending", conditions=[], containerStatuses=[])
+    if not is_new:
+        pod["metadata"]["deletionTimestamp"] = "2030-01-01T00:05:00Z"
+    made.poll()
+    made.clock.time += STUCK_S - 1
+    made.poll()
+    assert name in made.cluster.names("v1/Pod")
+    made.clock.time += 1
+    made.poll()
+    assert name not in made.cluster.names("v1/Pod")
 
 
 def test_lasting_fault_of_replacement_leaves_the_others() -> None:

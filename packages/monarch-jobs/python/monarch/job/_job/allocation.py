@@ -34,6 +34,8 @@ class Allocation:
         self.sizes = sizes
         self.logs = logs
         self.ending = ending
+        # The most seconds between two looks, while hosts are waited for: where a look is cheap, less.
+        self.longest_pause = 1.0
         # Set when it is killed.
         self.stopped = threading.Event()
         # What `poll` has found last.

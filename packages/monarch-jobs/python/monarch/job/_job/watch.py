@@ -53,7 +53,7 @@ def until_joined(allocation: Allocation, wanted: list[Host], timeout: float | No
         if line is not None:
             print(line, file=sys.stderr, flush=True)
         if missing:
-            allocation.stopped.wait(time_left(join.pause(now)))
+            allocation.stopped.wait(time_left(min(join.pause(now), allocation.longest_pause)))
 
 
 class Promise(NamedTuple):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import os
+import weakref
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from monarch import actor
 from monarch.job._files import credentials
+from monarch.job._job.allocation import Allocation
 from monarch.job._job.gateway import attach_gateway
 from monarch.job._job.launcher import Host, JobStatus, LogFile
 from monarch.job._job.launcher_job import LauncherJob
 from monarch.job._job.trait import keeper_of
 from monarch.job._job.watch import EndWatch, until_joined
-from monarch.job._machine.commands import listens
 from monarch.job.errors import CredentialsError, SubmitError
 from monarch.job.kubernetes.access.client import Cluster
 from monarch.job.kubernetes.access.config import KubeConfig
@@ -22,6 +23,7 @@ from monarch.job.kubernetes.launcher import KubernetesLauncher, ending
 from monarch.job.kubernetes.manifests import names
 from monarch.job.kubernetes.pods.output import copy_logs
 from monarch.job.kubernetes.pods.pod_view import place_of
+from monarch.job.kubernetes.route import has_route
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +37,8 @@ _SECRET_VARIABLE = "MONARCH_JOB_SECRET_FILE"
 _GIVEN = {"given": True}
 
 
+# Between two looks at pods that start. A list takes the API server milliseconds, and longer with the number of pods.
+_PAUSE_S, _PAUSE_OF_HOST_S = 0.1, 0.001
 # The keeper forwards a port to a pod, through which all hosts are reached.
 FORWARD = "forward"
 
@@ -77,6 +81,8 @@ class KubernetesJob(LauncherJob):
 
     kubeconfig_: KubeConfig | None = None
     cluster_: Cluster | None = None
+    # The local port of a forward of this process.
+    forward_: int | None = None
 
     def __init__(
         self,
@@ -163,7 +169,9 @@ class KubernetesJob(LauncherJob):
 
     def _cluster(self) -> Cluster:
         if self.cluster_ is None:
-            self.cluster_ = Cluster(self._kubeconfig().load(), self._args.namespace, self._title)
+            connection = self._kubeconfig().load()
+            self.cluster_ = Cluster(connection, self._args.namespace, self._title)
+            weakref.finalize(self, connection.close)
         self.cluster_.title = self._title
         return self.cluster_
 
@@ -223,12 +231,13 @@ class KubernetesJob(LauncherJob):
 
     def _state(self) -> JobState:
         if self._ids is not None:
-            self._reach(self._ids)
             launcher = self._launcher()
             if launcher.lost(self._ids):
                 # One process at a time, so that two do not have the same rank started.
                 with credentials.lock(self.apply_id):
                     self._replaced(launcher.renew(self._ids))
+            if self.connection_ is None or self.is_stale_:
+                self._reach(self._ids)
         return super()._state()
 
     def _reach(self, ids: dict[str, Any]) -> None:
@@ -241,12 +250,23 @@ class KubernetesJob(LauncherJob):
             attach_gateway(self._args.attach_to, self._trust(mesh), self._allocation(), self._join_timeout())
         elif self._kubeconfig().out_of_cluster:
             found = self._first_worker()
-            if ids["route"] == FORWARD or not listens(*found.place):
-                from monarch.job.kubernetes.access.kept_forward import forwarded
-
-                port = forwarded(keeper_of(self), self._args.kubeconfig, self._args.namespace, found.pod, found.place[1], self._title)
+            if ids["route"] == FORWARD or not has_route(*found.place):
                 ids["route"] = FORWARD
-                actor.attach(f"tcp://127.0.0.1:{port}", **self._trust(found.mesh))
+                actor.attach(f"tcp://127.0.0.1:{self._forward(found)}", **self._trust(found.mesh))
+
+    def _forward(self, worker: FirstWorker) -> int:
+        """The local port that is forwarded to this worker: by the keeper, or by this process where no other one has the credentials."""
+        if self._args.kubeconfig != _GIVEN:
+            from monarch.job.kubernetes.access.kept_forward import forwarded
+
+            return forwarded(keeper_of(self), self._args.kubeconfig, self._args.namespace, worker.pod, worker.place[1], self._title)
+        if self.forward_ is None:
+            from monarch.job.kubernetes.access.forward import Forward
+
+            made = Forward(self._cluster(), worker.pod, worker.place[1])
+            self.forward_ = made.start()
+            weakref.finalize(self, made.close)
+        return self.forward_
 
     def _first_worker(self) -> FirstWorker:
         """A worker that listens; waits for one."""
@@ -260,6 +280,11 @@ class KubernetesJob(LauncherJob):
 
     def _poll(self) -> JobStatus:
         return self._launcher().last_words(self._submitted(), super()._poll())
+
+    def _allocation(self) -> Allocation:
+        found = super()._allocation()
+        found.longest_pause = _PAUSE_S + _PAUSE_OF_HOST_S * sum(self._sizes().values())
+        return found
 
     def _ending(self, status: JobStatus) -> tuple[str, str]:
         return ending(status.detail)

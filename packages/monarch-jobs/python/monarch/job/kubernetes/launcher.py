@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 FAULT_S = 60.0
 # A pod whose containers do not start within that time may wait for a volume that is not there.
 SLOW_START_S = 10.0
+# For the kubelet to end a pod, or to take note of one that is given to its node: that takes it a second, and the grace of the pod.
+STUCK_S = GRACE_S + 5.0
 # Statuses name so many hosts with the last lines of their workers.
 _EXPLAINED = 8
 # Of answers that a server gives while it starts, or has too much to do.
@@ -63,6 +65,8 @@ class KubernetesLauncher:
         self._seen: list[Place] | None = None
         # By the uids of pods that start: when their events were last asked for, or the pods first seen, and the fault in the events.
         self._starts: dict[str, tuple[float, Fault | None]] = {}
+        # Since when pods, by their uids, have been waiting for their node to end or start them.
+        self._stuck: dict[str, float] = {}
         # Workers have been asked for again, and a caller waits for them.
         self._is_healing = False
 
@@ -101,6 +105,8 @@ class KubernetesLauncher:
             self._seen = None
             hosts = [self._recorded(ids, host) for host in self._hosts()]
             return JobStatus("unknown", f"the API server gives no answer: {str(error).splitlines()[0]}", hosts)
+        if self._is_healing:
+            self._remove_stuck(places)
         if self._is_over(places, found):
             ends = list(dict.fromkeys(workload.end for workload in found.values()))
             return JobStatus("ended", "; ".join(ends), [place.status("") for place in places])
@@ -271,6 +277,21 @@ class KubernetesLauncher:
             at, fault = now, mount_fault(pod, self._cluster().events(pod.name))
         self._starts[pod.uid] = at, fault
         return fault
+
+    def _remove_stuck(self, places: list[Place]) -> None:
+        """Takes pods away that no node ends or starts, so that their controllers make others: their node may be gone.
+
+        A cluster sees that after a minute, and until then gives pods to this node.
+        """
+        now = self._now()
+        for place in places:
+            pod = place.latest
+            if place.is_given or pod is None or not self._arguments.meshes[place.host.mesh].provisioned:
+                continue
+            is_unseen = pod.phase == "Pending" and bool(pod.node) and not pod.containers
+            if (pod.deleted_at or is_unseen) and now - self._stuck.setdefault(pod.uid, now) >= STUCK_S:
+                self._stuck[pod.uid] = now
+                self._cluster().delete("v1/Pod", pod.name, grace=0, uid=pod.uid)
 
     def _host(self, place: Place, workload: MeshWorkload | None) -> HostStatus:
         waiting = f"no pod has rank {place.host.rank}"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from monarch.job._machine.commands import time_left, time_limit
 from monarch.job.errors import JobError, SubmitError
 from monarch.job.kubernetes import manifests
+from monarch.job.kubernetes.access.failures import ApiError
 from monarch.job.kubernetes.manifests import names
 from monarch.job.kubernetes.pods.fields import part, text
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.arguments import KubernetesArguments
 
 AT_ONCE = 8
+FORBIDDEN = 403
 # Indexed Jobs are there for good from this release on.
 OLDEST_FOR_JOBS = (1, 24)
 # A failed submission is taken back within the time that its caller waits for it.
@@ -51,9 +53,15 @@ def name_of(obj: Object) -> str:
 def own_peer(cluster: Cluster) -> list[Object]:
     """The pod of this process as a peer of a NetworkPolicy, which would keep it away from the workers."""
     namespace = cluster.connection.namespace or cluster.namespace
-    found = type(cluster)(cluster.connection, namespace, cluster.title).get("v1/Pod", os.uname().nodename)
-    labels = part(found or {}, "metadata", "labels")
-    if not labels:
+    of_process = type(cluster)(cluster.connection, namespace, cluster.title)
+    try:
+        found, _ = of_process.list("v1/Pod", fields=f"metadata.name={os.uname().nodename}")
+    except ApiError as error:
+        if error.status != FORBIDDEN:
+            raise
+        return []  # the label of clients is another way in
+    labels = part(found[0] if found else {}, "metadata", "labels")
+    if not labels or names.CLIENT_LABEL in labels:
         return []
     of_namespace = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
     return [{"namespaceSelector": of_namespace, "podSelector": {"matchLabels": dict(labels)}}]

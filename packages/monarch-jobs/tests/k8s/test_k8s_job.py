@@ -1,0 +1,162 @@
+"""KubernetesJob on a real cluster: actors in pods, called by a client that is in no pod."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from kubernetes_jobs import PODS_S, Digits, Jobs, answers
+
+from monarch.job import JobEndedError, SubmitError, job_load
+from monarch.job.kubernetes import KubernetesJob
+from tools.k8s.cluster import KubeCluster
+
+
+@pytest.fixture
+def jobs(cluster: KubeCluster, namespace: str, pod_template: dict[str, Any]) -> Iterator[Jobs]:
+    made = Jobs(cluster, namespace, pod_template)
+    yield made
+    for job in made.made:
+        job.kill()
+
+
+@pytest.mark.parametrize("workload", ["job", "statefulset"])
+def test_actors_answer_in_pods_on_both_nodes(jobs: Jobs, workload: Literal["job", "statefulset"]) -> None:
+    jobs.template["spec"]["topologySpreadConstraints"] = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchLabels": {"monarch.pytorch.org/mesh-name": "workers"}},
+        }
+    ]
+    job = jobs(workload=workload, replicas=3)
+    state = jobs.joined(job)
+    assert answers(state) == [6, 6, 6]
+    places = list(state.workers.spawn_procs({"procs": 1}).spawn("digits", Digits).place.call().get(PODS_S).values())
+    prefix = places[0].removesuffix("-0")
+    assert places == [f"{prefix}-{rank}" for rank in range(3)]
+    assert {pod["spec"]["nodeName"] for pod in jobs.pods()} == {"node1", "node2"}
+    status = job.status()
+    assert status.phase == "running" and [host.phase for host in status.hosts] == ["joined"] * 3
+    job.kill()
+    assert jobs.objects() == []
+
+
+def test_meshes_of_one_job_reach_each_other_and_end_together(jobs: Jobs) -> None:
+    job = jobs(replicas=1)
+    job.add_mesh("judges", 1, pod_template=jobs.template, labels={"team": "red"}, annotations={"note": "n"})
+    state = jobs.joined(job)
+    assert (answers(state), answers(state, "judges")) == ([6], [6])
+    [judge] = [pod for pod in jobs.pods() if pod["metadata"]["labels"]["monarch.pytorch.org/mesh-name"] == "judges"]
+    assert judge["metadata"]["labels"]["team"] == "red" and judge["metadata"]["annotations"]["note"] == "n"
+    job.kill()
+    assert jobs.objects() == []
+
+
+def test_pods_that_are_there_already_are_attached_and_stay(jobs: Jobs) -> None:
+    owner = jobs()
+    jobs.joined(owner)
+    assert owner._ids is not None
+    secret = f"{owner._ids['anchor']}-join"
+    job = KubernetesJob(jobs.namespace, join_secret=secret)
+    job.add_mesh(
+        "workers", 2, label_selector=f"monarch.pytorch.org/job={owner.apply_id}", pod_rank_label="batch.kubernetes.io/job-completion-index"
+    )
+    assert answers(jobs.joined(job)) == [6, 6]
+    job.kill()
+    # Its end has ended their workers' job, and no pod.
+    assert [pod["status"]["phase"] for pod in jobs.pods()] == ["Running"] * 2
+
+
+def test_insecure_pods_are_attached_only_where_that_is_spelled_out(jobs: Jobs) -> None:
+    labels = {"app.kubernetes.io/name": "monarch-worker", "monarch.pytorch.org/mesh-name": "old"}
+    pod = jobs.changed(command=["monarch", "worker", "--listen", "tcp://*:26600", "--insecure"])
+    pod |= {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "old-0", "labels": labels}}
+    jobs.cluster.kubectl("apply", "-n", jobs.namespace, "-f", "-", stdin=json.dumps(pod))
+    refused = KubernetesJob(jobs.namespace)
+    refused.add_mesh("old", 1)
+    with pytest.raises(SubmitError, match="by which secret"):
+        refused.apply()
+    job = KubernetesJob(jobs.namespace, insecure=True)
+    job.add_mesh("old", 1)
+    with pytest.warns(UserWarning, match="without encryption"):
+        state = jobs.joined(job)
+    assert answers(state, "old") == [6]
+
+
+def test_suspended_job_is_pending_until_it_is_resumed(jobs: Jobs) -> None:
+    # As Kueue does with a job that waits in its queue.
+    job = jobs(replicas=1)
+    job.apply()
+    name = json.loads(jobs.cluster.kubectl("get", "jobs", "-n", jobs.namespace, "-o", "json"))["items"][0]["metadata"]["name"]
+    patch = ("patch", "job", name, "-n", jobs.namespace, "--type=merge", "-p")
+    jobs.cluster.kubectl(*patch, '{"spec":{"suspend":true}}')
+    status = jobs.until(job, "the suspension", lambda status: "suspended" in status.detail)
+    assert status.phase == "pending"
+    jobs.cluster.kubectl(*patch, '{"spec":{"suspend":false}}')
+    assert answers(jobs.joined(job)) == [6]
+
+
+def test_unschedulable_pods_wait_with_words_of_scheduler(jobs: Jobs) -> None:
+    job = jobs(template=jobs.changed(resources={"requests": {"cpu": "1000"}}))
+    job.apply()
+    status = jobs.until(job, "words of the scheduler", lambda status: "Insufficient cpu" in status.detail)
+    assert status.phase == "pending" and "Unschedulable" in status.detail
+    assert [host.phase for host in status.hosts] == ["waiting", "waiting"]
+
+
+def test_idle_workers_end_and_state_makes_them_again(jobs: Jobs) -> None:
+    job = jobs(replicas=1, idle_timeout=8.0)
+    job.apply()
+    before = job.apply_id
+    status = jobs.until(job, "the end of idle workers", lambda status: status.phase == "ended")
+    assert "all workers have ended with exit code 0" in status.detail
+    assert answers(jobs.joined(job)) == [6]
+    assert job.apply_id != before
+
+
+_CLIENT = """
+import sys
+from monarch.actor import Actor, endpoint
+from monarch.job import job_load
+
+class Digits(Actor):
+    @endpoint
+    def total(self, text: str) -> int:
+        return sum(int(digit) for digit in text)
+
+import monarch.job.kubernetes.job as module
+if sys.argv[1] == "forward":
+    module.has_route = lambda host, port: False  # as where pods have no route
+job = job_load("job.json")
+state = job.state("job.json")
+procs = state.workers.spawn_procs({"procs": 1})
+print(sum(procs.spawn("digits", Digits).total.call("123").get(90).values()), job._ids["route"] or "direct")
+"""
+
+
+@pytest.mark.parametrize("route", ["direct", "forward"])
+def test_fresh_process_attaches_again(jobs: Jobs, route: str, tmp_path: Path) -> None:
+    job = jobs()
+    job.apply()
+    job.dump("job.json")
+    jobs.until(job, "workers that listen", lambda status: all(host.address for host in status.hosts))
+    script = tmp_path / "client.py"
+    script.write_text(_CLIENT)
+    for _ in range(2):
+        result = subprocess.run([sys.executable, str(script), route], capture_output=True, text=True, timeout=150, check=False)
+        assert result.stdout == f"12 {route}\n", result.stderr
+    text = Path("job.json").read_text()
+    assert job._secret().hex() not in text
+    job_load("job.json").kill()
+    assert jobs.objects() == []
+    status = job.status()
+    assert status.phase == "ended"
+    with pytest.raises(JobEndedError):
+        job._reconnect()
