@@ -187,12 +187,12 @@ def test_no_ssh_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_workers_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     site = _site(monkeypatch, job=_job("RUNNING"))
     site.up()
-    site.nodes.workers = {0: Worker("joined", "c", "tcp://10.0.0.1:1"), 1: Worker("exit", "c-worker1", detail="137")}
+    site.nodes.workers = {0: Worker("joined", "c", "tcp://10.0.0.1:1"), 1: Worker("exit", "c-worker1", detail="with exit code 137")}
     status = site.poll()
     assert status.phase == "running" and status.hosts[1].phase == "lost"
     assert status.hosts[1].detail == "its worker ended with exit code 137"
     assert site.launcher.relaunch(site.ids, [("b", 0), ("a", 0)]) == [("b", 0)] and site.nodes.given == [([1], SECRET)]
-    site.nodes.workers = {rank: Worker("exit", "c", detail="1") for rank in (0, 1)}
+    site.nodes.workers = {rank: Worker("exit", "c", detail="with exit code 1") for rank in (0, 1)}
     assert site.poll() == JobStatus("ended", "all workers ended\nlast words\n", site.poll().hosts)
 
 
@@ -225,7 +225,8 @@ def test_what_nodes_say() -> None:
     published = '{"address": "tcp://10.0.0.1:22222", "uid": "4f"}'
     assert _parsed(f"0 joined {published}", "c") == (0, Worker("joined", "c", "worker<4f>@tcp://10.0.0.1:22222"))
     assert _parsed("1 joined {half", "c") == (1, Worker("waiting", "c"))
-    assert _parsed("2 exit 75", "c") == (2, Worker("exit", "c", detail="75"))
+    assert _parsed("2 exit 75", "c") == (2, Worker("exit", "c", detail="with exit code 75"))
+    assert _parsed("2 exit killed", "c") == (2, Worker("exit", "c", detail="with its task"))
     assert _parsed("motd of the day", "c") is None and _parsed("3 what", "c") is None and _parsed("", "c") is None
 
 

@@ -59,7 +59,6 @@ class SkyPilotLauncher:
         self._apply_id = apply_id or "new"
         self._nodes: Nodes | None = None
         self._seen: dict[int, Worker] | None = None
-        self._joined_before = False
         # The last look at the task, and when that was.
         self._job: dict[str, Any] | None = None
         self._asked_at: float | None = None
@@ -102,19 +101,20 @@ class SkyPilotLauncher:
                 line = " ".join(found["detail"].split())
                 return JobStatus("pending", line or "SkyPilot is launching the cluster", self._hosts({}))
             ids["job"] = found["job"]
-            ended = self._task_state(ids)
-            if ended is not None and ended.phase != "running":
-                return ended
+            state = self._task_state(ids)
+            if state.phase != "running":
+                return state
             self._learn_nodes(ids)
         workers = self._look(ids)
-        if self._is_whole(workers):
-            return JobStatus("running", "", self._hosts(workers))
-        state = self._task_state(ids)
-        if state is not None and state.phase != "running":
-            return state
         wanting = {rank: worker for rank, worker in workers.items() if worker.state == "wanting"}
         if wanting:
             self._nodes_of(ids).give(wanting, self._secret())
+        if len(workers) == self._total and all(worker.state != "exit" for worker in workers.values()):
+            # Nodes whose workers answer run the task.
+            return JobStatus("running", "", self._hosts(workers))
+        state = self._task_state(ids)
+        if state.phase != "running":
+            return state
         unreachable = self._nodes_of(ids).unreachable
         if len(unreachable) == len(ids["nodes"]):
             return JobStatus("unknown", "no node answers: " + next(iter(unreachable.values())), self._hosts(workers, ids))
@@ -207,11 +207,8 @@ class SkyPilotLauncher:
         self._seen = self._nodes_of(ids).look()
         return self._seen
 
-    def _is_whole(self, workers: dict[int, Worker]) -> bool:
-        return len(workers) == self._total and all(worker.state == "joined" for worker in workers.values())
-
-    def _task_state(self, ids: dict[str, Any]) -> JobStatus | None:
-        """The status where the task says more than the nodes do; None for one that cannot be told."""
+    def _task_state(self, ids: dict[str, Any]) -> JobStatus:
+        """The status by what SkyPilot says of the cluster and the task."""
         now = time.monotonic()
         if self._asked_at is None or now - self._asked_at >= JOB_PAUSE_S:
             try:
@@ -250,7 +247,7 @@ class SkyPilotLauncher:
             if worker is None:
                 hosts.append(HostStatus(mesh, index, "", "lost" if silent else "waiting", None, silent))
             elif worker.state == "exit":
-                hosts.append(HostStatus(mesh, index, worker.node, "lost", None, f"its worker ended with exit code {worker.detail}"))
+                hosts.append(HostStatus(mesh, index, worker.node, "lost", None, f"its worker ended {worker.detail}"))
             else:
                 hosts.append(HostStatus(mesh, index, worker.node, "waiting", worker.address, ""))
         return hosts

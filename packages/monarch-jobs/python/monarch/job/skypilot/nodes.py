@@ -15,18 +15,19 @@ from typing import Any, Literal, NamedTuple
 from monarch.job._job.worker_address import published_address
 from monarch.job._machine.commands import SSH_FAILED, Commands, Forwarding, Result, listens, time_limit
 
-# The first connection of a node on SLURM is a step of a job; a node that is up answers within seconds.
-LOOK_TIMEOUT_S = 60.0
+# A first connection to a node of SLURM starts a step of its job, seconds on a machine that is not busy. A cut one ends after 15 s.
+LOOK_TIMEOUT_S = 120.0
 AT_ONCE = 32
 
-# Argument: how the folder of the task ends. A line for each rank of this node.
+# Argument: how the folder of the task ends. A line for each rank of this node; nodes may share the folder, when they are one machine.
 _LOOK = """
 base=/tmp/monarch-skypilot-$(id -u)
 [ -d "$base" ] && [ ! -L "$base" ] && [ -O "$base" ] || exit 0
 for directory in "$base"/*$1/[0-9]*; do
-    [ -d "$directory" ] || continue
+    [ "$(cat "$directory/node" 2>/dev/null)" = "$(uname -n)" ] && [ -s "$directory/pid" ] || continue
     rank=${directory##*/}
-    if [ -s "$directory/secret" ] && [ ! -s "$directory/host.json" ]; then echo "$rank waiting"
+    if ! kill -0 "$(cat "$directory/pid")" 2>/dev/null; then echo "$rank exit killed"
+    elif [ -s "$directory/secret" ] && [ ! -s "$directory/host.json" ]; then echo "$rank waiting"
     elif [ -s "$directory/exit" ]; then echo "$rank exit $(cat "$directory/exit")"
     elif [ -s "$directory/host.json" ]; then
         rm -f "$directory/secret"
@@ -56,7 +57,7 @@ State = Literal["wanting", "waiting", "joined", "exit"]
 
 
 class Worker(NamedTuple):
-    """What was found of the worker of a rank; `node` is the name of its machine for ssh, `detail` the exit code."""
+    """What was found of the worker of a rank; `node` is the name of its machine for ssh, `detail` how it ended."""
 
     state: State
     node: str
@@ -155,7 +156,7 @@ def _parsed(line: str, node: str) -> tuple[int, Worker] | None:
         case "wanting" | "waiting":
             return int(rank), Worker(word, node)
         case "exit":
-            return int(rank), Worker("exit", node, detail=rest)
+            return int(rank), Worker("exit", node, detail=f"with exit code {rest}" if rest.isdecimal() else "with its task")
         case "joined" if (address := published_address(rest)) is not None:
             return int(rank), Worker("joined", node, address)
         case "joined":

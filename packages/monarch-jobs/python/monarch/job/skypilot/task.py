@@ -51,6 +51,8 @@ fi
 directory=$base/$SKYPILOT_TASK_ID/$SKYPILOT_NODE_RANK
 rm -rf "$directory"
 mkdir -p "$directory"
+uname -n >"$directory/node"
+echo $$ >"$directory/pid"
 worker=
 end() {
     [ -z "$worker" ] || kill -TERM "$worker" 2>/dev/null || true
