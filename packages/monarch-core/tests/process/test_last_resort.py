@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from fresh_script import run
+from fresh_script import Script, run
 
 BREAK = """
 import resource
@@ -106,7 +106,7 @@ dies(lambda: procs.spawn("late", Echo).echo.call_one(1).get(), "exited with non-
 
 
 def test_broken_housekeeping_of_the_client_ends_it():
-    done = run(
+    script = Script(
         BREAK
         + """
 breaker = this_host().spawn_procs().spawn("breaker", Breaker)
@@ -117,6 +117,9 @@ os.kill(pid, signal.SIGKILL)
 threading.Event().wait()
 """
     )
+    # It stops nothing: the kernel ends what it has started, in a moment of its own.
+    script.wait_for_all()
+    done = script.end()
     assert assert_ended(done, "housekeeping", "ModuleNotFoundError") == ""
     assert done.code == 1
 
