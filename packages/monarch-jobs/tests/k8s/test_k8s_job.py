@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from eventually import eventually
 from kubernetes_jobs import PODS_S, Digits, Jobs, answers
+from operator_process import OperatorProcess
 
 from monarch.job import JobEndedError, SubmitError, job_load
 from monarch.job.kubernetes import KubernetesJob
+from monarch.job.kubernetes.manifests import install
 from tools.k8s.cluster import KubeCluster
 
 
@@ -88,6 +91,22 @@ def test_insecure_pods_are_attached_only_where_that_is_spelled_out(jobs: Jobs) -
     with pytest.warns(UserWarning, match="without encryption"):
         state = jobs.joined(job)
     assert answers(state, "old") == [6]
+
+
+def test_monarch_meshes_are_made_by_operator(jobs: Jobs, tmp_path: Path) -> None:
+    crd = json.dumps(install.crd())
+    jobs.cluster.kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=monarch", "-f", "-", stdin=crd)
+    jobs.cluster.kubectl("wait", "--for=condition=Established", f"crd/{install.crd()['metadata']['name']}", "--timeout=60s")
+    with OperatorProcess(tmp_path / "operator.log", jobs.cluster.kubeconfig, "--namespace", jobs.namespace) as operator:
+        operator.await_ready()
+        job, other = jobs(provisioner="monarchmesh"), jobs(provisioner="monarchmesh")
+        assert answers(jobs.joined(job)) == [6, 6]
+        assert sorted(pod["metadata"]["name"] for pod in jobs.pods()) == ["workers-0", "workers-1"]
+        with pytest.raises(SubmitError, match=f"belongs to the job {job.apply_id}"):
+            other.apply()
+        assert job.status().phase == "running"
+        job.kill()
+        eventually("nothing left", jobs.objects, lambda left: left == [])
 
 
 def test_suspended_job_is_pending_until_it_is_resumed(jobs: Jobs) -> None:

@@ -314,6 +314,10 @@ def test_completed_index_gets_another_job() -> None:
     pod = made.cluster.pod("trainers", 0, name="trainers-11111111-r1-1-0-zzzzz", uid="c0000000-1", ip="10.0.0.9")
     pod["metadata"]["labels"]["monarch.pytorch.org/rank"] = "1"
     assert made.addresses()[1] == "worker<gcggggggg>@tcp://10.0.0.9:26600"
+    # Its own Job replaces it from now on.
+    pod["status"] |= {"phase": "Failed", "conditions": [], "containerStatuses": [ended(1)]}
+    made.launcher.relaunch(made.ids, [("trainers", 1)])
+    assert made.cluster.names(JOB_KIND) == ["trainers-11111111", "trainers-11111111-r1-1"]
 
 
 def test_renewal_takes_what_controllers_have_replaced_and_no_more() -> None:

@@ -165,7 +165,7 @@ class KubernetesLauncher:
             workload = found.get(place.host.mesh)
             if place.loss is None or (place.own is not None and place.own.is_unreachable and place.successor is None):
                 continue
-            if place.successor is None and workload is not None and place.host.rank in workload.completed:
+            if self._is_completed(place, workload):
                 self._supplement(ids, place.host)
             place.reopen()
             again.append(place.host)
@@ -231,9 +231,13 @@ class KubernetesLauncher:
             places.append(Place(host, record, pods.get(host, ()), self._arguments.meshes[host.mesh].port))
         return places
 
+    @property
+    def _has_indexes(self) -> bool:
+        """Are the pods those of Indexed Jobs?"""
+        return self._arguments.provisioner == "native" and self._arguments.workload != "statefulset"
+
     def _index_label(self) -> str:
-        of_jobs = self._arguments.provisioner == "native" and self._arguments.workload != "statefulset"
-        return names.COMPLETION_INDEX if of_jobs else names.POD_INDEX_LABEL
+        return names.COMPLETION_INDEX if self._has_indexes else names.POD_INDEX_LABEL
 
     def _missing_workloads(self, places: list[Place]) -> dict[str, MeshWorkload]:
         """Of meshes of ours that lack a pod."""
@@ -349,10 +353,18 @@ class KubernetesLauncher:
             # The end of a pod on a node that does not answer is never reported: only by force its place becomes free.
             grace = 0 if own.is_unreachable or own.disruption or own.deleted_at else GRACE_S
             self._cluster().delete("v1/Pod", own.name, grace=grace, uid=own.uid)
-        elif place.successor is None and workload is not None and place.host.rank in workload.completed:
+        elif self._is_completed(place, workload):
             self._supplement(ids, place.host)
         elif workload is not None and workload.end:
             raise SubmitError(f"no worker can be started again: {workload.end}", title=self._title, hint="kill the job and apply it anew")
+
+    def _is_completed(self, place: Place, workload: MeshWorkload | None) -> bool:
+        """Will no pod of this rank come, since its worker has ended with exit code 0?"""
+        if place.successor is not None or workload is None or not self._has_indexes:
+            return False
+        # The Job counts it a moment later.
+        has_succeeded = place.own is not None and place.own is place.latest and place.own.phase == "Succeeded"
+        return has_succeeded or place.host.rank in workload.completed
 
     def _supplement(self, ids: dict[str, Any], host: Host) -> None:
         ids["supplements"] += 1

@@ -78,14 +78,26 @@ def _mesh_workload(cluster: Cluster, mesh: str, obj: Object | None, all_jobs: li
     if part(obj, "spec").get("suspend"):
         queue = text(obj, "metadata", "labels", QUEUE_LABEL)
         return MeshWorkload(waiting=f"{title} is suspended" + (f", it waits in the queue '{queue}'" if queue else ""), is_suspended=True)
-    completed = frozenset(index for job in all_jobs for index in _indexes(text(job, "status", "completedIndexes")))
-    # Another Job may run for an index that has completed.
+    completed = _completed(all_jobs)
     if all(_end(job) for job in all_jobs):
         end = next((words for word in ("Failed", "Complete", "Completed") if (words := _condition(title, conditions, word))), "")
         if end:
             return MeshWorkload(end=end, completed=completed)
     events = cluster.events(name_of(obj), obj["kind"])
     return MeshWorkload(f"{title} has no pod yet", completed=completed, fault=refused(title, events))
+
+
+def _completed(jobs: list[Object]) -> frozenset[int]:
+    """The ranks for which no Job makes a pod any more: one that has completed in the Job of the mesh may have a Job of its own."""
+    done: set[int] = set()
+    served: set[int] = set()
+    for job in jobs:
+        rank = text(job, "spec", "template", "metadata", "labels", names.RANK_LABEL)
+        if not rank:
+            done.update(_indexes(text(job, "status", "completedIndexes")))
+        elif not _end(job):
+            served.add(int(rank))
+    return frozenset(done - served)
 
 
 def _end(job: Object) -> bool:

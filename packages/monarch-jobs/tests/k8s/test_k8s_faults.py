@@ -1,0 +1,184 @@
+"""What a client learns of pods that fail on a real cluster, and that `heal` brings the job back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eventually import eventually
+from kubernetes_jobs import PODS_S, Jobs, answers
+
+from monarch.actor import Actor, endpoint
+from monarch.job import JobEndedError
+from monarch.job.kubernetes import KubernetesJob, launcher
+from tools.k8s.cluster import KubeCluster
+
+
+class Victim(Actor):
+    """Ends the worker of its host, as a crash of it would."""
+
+    @endpoint
+    def end_worker(self) -> None:
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            # The first process is the shell around it, and cannot be killed from inside.
+            if pid != "1" and b"\0--listen\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(int(pid), signal.SIGKILL)
+
+
+@pytest.fixture
+def jobs(cluster: KubeCluster, namespace: str, pod_template: dict[str, Any]) -> Iterator[Jobs]:
+    made = Jobs(cluster, namespace, pod_template)
+    yield made
+    for job in made.made:
+        job.kill()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faults last for two seconds before they end a job."""
+    monkeypatch.setattr(launcher, "FAULT_S", 2.0)
+
+
+def _healed(jobs: Jobs, job: KubernetesJob, rank: int) -> None:
+    """Heals the host of this rank, which is lost, and all answer again."""
+    status = jobs.until(job, f"the loss of rank {rank}", lambda status: status.hosts[rank].phase == "lost")
+    assert status.phase != "ended", status
+    report = job.heal(timeout=PODS_S)
+    healed = [*report.restarted, *report.replaced]
+    assert [(host.mesh, host.rank) for host in healed] == [("workers", rank)], report
+    assert not report.missing and healed[0].phase == "joined"
+    assert answers(jobs.joined(job)) == [6, 6]
+
+
+def _ended(job: KubernetesJob) -> JobEndedError:
+    """The error of the first use of a job that cannot start."""
+    with pytest.raises(JobEndedError) as raised:
+        job.state(cached_path=None).workers.initialized.get(PODS_S)
+    return raised.value
+
+
+@pytest.mark.parametrize("how", ["deleted", "evicted", "crashed"])
+def test_lost_pod_is_healed(jobs: Jobs, how: str) -> None:
+    job = jobs()
+    state = jobs.joined(job)
+    name = job.status().hosts[1].name
+    if how == "deleted":
+        jobs.cluster.kubectl("delete", "pod", name, "-n", jobs.namespace, "--wait=false")
+    elif how == "evicted":
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": jobs.namespace}}
+        path = f"/api/v1/namespaces/{jobs.namespace}/pods/{name}/eviction"
+        jobs.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(eviction))
+    else:
+        procs = state.workers.slice(hosts=1).spawn_procs({"procs": 1})
+        procs.spawn("victim", Victim).end_worker.broadcast()
+    _healed(jobs, job, 1)
+    assert job.status().hosts[1].name != name
+
+
+def test_container_that_is_started_again_in_its_pod_is_healed(jobs: Jobs) -> None:
+    job = jobs(workload="statefulset")
+    state = jobs.joined(job)
+    name = job.status().hosts[0].name
+    state.workers.slice(hosts=0).spawn_procs({"procs": 1}).spawn("victim", Victim).end_worker.broadcast()
+    _healed(jobs, job, 0)
+    assert job.status().hosts[0].name == name
+
+
+def test_state_after_replacement_by_the_cluster_has_the_new_pod(jobs: Jobs) -> None:
+    job = jobs()
+    jobs.joined(job)
+    before = job.status().hosts[0].name
+    jobs.cluster.kubectl("delete", "pod", before, "-n", jobs.namespace, "--wait=false")
+    jobs.until(job, "the loss of the pod", lambda status: status.hosts[0].phase == "lost")
+    assert answers(jobs.joined(job)) == [6, 6]
+    assert job.status().hosts[0].name != before
+
+
+def test_worker_that_has_completed_its_index_is_started_again(jobs: Jobs) -> None:
+    job = jobs()
+    state = jobs.joined(job)
+    # As an idle one ends, with exit code 0.
+    state.workers.slice(hosts=1).shutdown().get(PODS_S)
+    jobs.until(job, "the end of the worker", lambda status: "exit code 0" in status.hosts[1].detail)
+    _healed(jobs, job, 1)
+    job.kill()
+    assert jobs.objects() == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_image_that_does_not_exist(jobs: Jobs) -> None:
+    job = jobs(template=jobs.changed(image="localhost/none:1", imagePullPolicy="IfNotPresent"), replicas=1)
+    error = _ended(job)
+    assert error.state == "failed" and error.reason in ("ErrImagePull", "ImagePullBackOff")
+    text = str(error)
+    assert "container worker" in text and "localhost/none:1" in text and "events:" in text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_crash_loop_has_last_lines_of_worker(jobs: Jobs) -> None:
+    command = ["sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10 11; do echo line $i; done; exit 3"]
+    error = _ended(jobs(template=jobs.changed(command=command), replicas=1))
+    text = str(error)
+    assert error.state == "failed" and "exit code 3" in text
+    assert "line 11" in text and "line 2\n" in text and "line 1\n" not in text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_worker_out_of_memory_is_named(jobs: Jobs) -> None:
+    template = jobs.changed(
+        command=["python", "-c", "x = bytearray(1 << 30); print(len(x))"],
+        resources={"limits": {"memory": "64Mi"}, "requests": {"memory": "16Mi"}},
+    )
+    error = _ended(jobs(template=template, replicas=1))
+    assert error.reason == "OOMKilled" and "OOMKilled, exit code 137" in str(error)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_configuration_that_is_missing_is_named(jobs: Jobs) -> None:
+    env = [*jobs.template["spec"]["containers"][0]["env"], {"name": "X", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "k"}}}]
+    error = _ended(jobs(template=jobs.changed(env=env), replicas=1))
+    assert error.reason == "CreateContainerConfigError" and 'configmap "none" not found' in str(error)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_quota_exceeded(jobs: Jobs) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"}, "spec": {"hard": {"pods": "1"}}}
+    jobs.cluster.kubectl("apply", "-n", jobs.namespace, "-f", "-", stdin=json.dumps(quota))
+    eventually(
+        "the quota", lambda: jobs.cluster.kubectl("get", "quota", "small", "-n", jobs.namespace, "-o", "jsonpath={.status.hard.pods}")
+    )
+    error = _ended(jobs())
+    assert error.reason == "exceeded quota" and "exceeded quota: small" in str(error)
+
+
+def test_restart_of_api_server_loses_nothing(jobs: Jobs) -> None:
+    job = jobs()
+    state = jobs.joined(job)
+    jobs.cluster.api_server_kill()
+    status = job.status()
+    assert status.phase == "unknown" and [host.phase for host in status.hosts] != ["lost", "lost"]
+    # Calls go to the pods, not through the API server.
+    assert answers(state) == [6, 6]
+    jobs.cluster.api_server_up()
+    jobs.until(job, "an answer of the API server", lambda status: status.phase == "running")
+    assert answers(jobs.joined(job)) == [6, 6]
+
+
+@pytest.mark.parametrize("workload", ["job", "statefulset"])
+def test_lost_node_is_left_by_heal(jobs: Jobs, workload: Any) -> None:
+    job = jobs(workload=workload, replicas=2)
+    jobs.joined(job)
+    nodes = {pod["metadata"]["name"]: pod["spec"]["nodeName"] for pod in jobs.pods()}
+    host = next((host for host in job.status().hosts if nodes[host.name] == "node2"), None)
+    if host is None:
+        pytest.skip("the scheduler has put both pods on one node")
+    jobs.cluster.node_kill(2)
+    jobs.until(job, "the loss of the node", lambda status: status.hosts[host.rank].phase == "lost")
+    eventually("the node without heartbeats", lambda: jobs.cluster.node_ready(2), lambda is_ready: not is_ready)
+    _healed(jobs, job, host.rank)
+    assert {pod["spec"]["nodeName"] for pod in jobs.pods() if not pod["metadata"].get("deletionTimestamp")} == {"node1"}
