@@ -77,7 +77,7 @@ def get(request):
 
 def launch(task, cluster_name, idle_minutes_to_autostop, down):
     if cluster_name == "hangs":
-        time.sleep(1000)
+        time.sleep(1000)  # sleeps: a server that does not answer
     if cluster_name == "dies":
         print("no memory left", file=sys.stderr, flush=True)
         os._exit(9)

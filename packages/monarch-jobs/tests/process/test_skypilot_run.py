@@ -32,7 +32,7 @@ part.write_text(json.dumps({{"address": options["--listen"], "uid": secret.hex()
 part.rename(published)
 end = here / "end"
 while not end.exists():
-    time.sleep(0.02)
+    time.sleep(0.02)  # sleeps: until the test writes the file
 code = int(end.read_text())
 end.unlink()
 sys.exit(code)
@@ -118,7 +118,7 @@ def test_a_task_that_is_cancelled(node: Node) -> None:
 
 
 def test_a_task_that_is_killed(node: Node) -> None:
-    """Nobody has removed its folder: what is in it is not believed."""
+    """Its folder is still there: its content is not believed."""
     with node.start() as run:
         assert node.nodes.give({1: node.until("wanting")}, SECRET) == [1]
         node.until("joined")

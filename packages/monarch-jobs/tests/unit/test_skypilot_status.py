@@ -1,4 +1,4 @@
-"""What SkyPilot and the nodes say, and what becomes of it: statuses, the secret, versions. SkyPilot and ssh are stand-ins here."""
+"""Answers of SkyPilot and of nodes, and the status that follows; the secret; versions. SkyPilot and ssh are stand-ins here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_SSH = {"config": "", "key": ""}
 
 
 class Sky:
-    """Answers as it is told; remembers what was asked."""
+    """Answers with `answers`; remembers the requests."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers: dict[str, Any] = {

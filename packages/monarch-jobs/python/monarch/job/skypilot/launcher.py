@@ -208,7 +208,7 @@ class SkyPilotLauncher:
         return self._seen
 
     def _task_state(self, ids: dict[str, Any]) -> JobStatus:
-        """The status by what SkyPilot says of the cluster and the task."""
+        """The status by the states that SkyPilot has of the cluster and the task."""
         now = time.monotonic()
         if self._asked_at is None or now - self._asked_at >= JOB_PAUSE_S:
             try:

@@ -1,6 +1,6 @@
 """The nodes of a cluster, over the provider's ssh: where workers listen, and the secret, which goes over standard input.
 
-A node says which ranks it has: SkyPilot's own numbers of nodes are no promise about ranks.
+Each node reports its own ranks: SkyPilot's numbers of nodes are no promise about ranks.
 """
 
 from __future__ import annotations
