@@ -38,6 +38,8 @@ from monarch.job import ProcessJob
 RETENTION, BUDGET, SNAPSHOTS = 120.0, 8 << 20, 10.0
 # Meshes and ended entities that a collector keeps of each table, and some more; and statements of which the plans are known.
 ENDED, AT_ONCE, STATEMENTS = 10_500, 100, 300
+# Killed procs, some more on each host than a host keeps rings of.
+DEAD = 40
 # Medians of which the slope is that of the line through them.
 PARTS = 20
 # Student's t for 95 % with 18 degrees of freedom.
@@ -100,7 +102,7 @@ class Passing(Actor):
 
 
 class Sample(NamedTuple):
-    """Of one process at one time; memory in KiB. `objects` is 0 where it is not known: those of Python that its collector of garbage has."""
+    """Of one process at one time; memory in KiB. `objects` are those that Python's garbage collector has, 0 where they are not known."""
 
     rss: int
     pss: int
@@ -155,11 +157,10 @@ class Job:
     @property
     def objects(self) -> dict[str, int]:
         """Objects of Python of the processes that can be asked."""
-        found = [number for busy in self._busy for number in busy.objects.call().get().values()]
-        return {
-            "client": len(gc.get_objects()),
-            **dict(zip(("proc local 0", "proc local 1", "proc remote 0", "proc remote 1"), found, strict=True)),
-        }
+        found = {"client": len(gc.get_objects())}
+        for host, busy in zip(("local", "remote"), self._busy, strict=True):
+            found.update({f"proc {host} {n}": number for n, number in enumerate(busy.objects.call().get().values())})
+        return found
 
     def _victim(self) -> None:
         self._short = self._hosts[self._turn % 2].spawn_procs({"procs": 1}, name="short").spawn("busy", Busy)
@@ -188,6 +189,9 @@ class Job:
         """Reaches the bounds that are numbers of things, not times."""
         for _ in range(ENDED // AT_ONCE):
             self.passing(AT_ONCE, on_each=False)
+        for _ in range(DEAD):
+            self.kill()
+            self._turn += 1
         for number in range(STATEMENTS):
             self.ask(f"SELECT count(*) AS n FROM logs WHERE rank = {number}", over_http=False)
 

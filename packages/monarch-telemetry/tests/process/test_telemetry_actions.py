@@ -279,6 +279,33 @@ except ActorError as error:
     ]
 
 
+def test_query_of_a_client_that_leaves_is_cancelled():
+    assert shown(
+        SERVED,
+        """
+import socket
+from urllib.parse import urlsplit
+[host] = running.asking.hosts
+def queries():
+    return json.loads(client.get("/v1/queries", 20.0))["queries"]
+os.kill(host.pid, signal.SIGSTOP)
+body = json.dumps({"sql": "SELECT count(*) FROM hosts WHERE name <> 'left'", "timeout_s": 10.0}).encode()
+url = urlsplit(running.url)
+leaving = socket.create_connection((url.hostname, url.port))
+lines = ["POST /v1/query HTTP/1.1", f"Host: {url.netloc}", f"Authorization: Bearer {running.token}", f"Content-Length: {len(body)}"]
+head = "\\r\\n".join([*lines, "", ""])
+leaving.sendall(head.encode() + body)
+while not queries():  # polls: the server reads
+    continue
+leaving.close()
+while queries():  # polls: the server learns of it
+    continue
+os.kill(host.pid, signal.SIGCONT)
+print("=", until(engine, "SELECT detail FROM audit WHERE action = 'POST /v1/query' AND target LIKE '%left%'"))
+""",
+    ) == ["[('the client has gone',)]"]
+
+
 def test_terminal_ui_and_agents_act_on_a_real_job():
     assert shown(
         JOB,

@@ -16,6 +16,7 @@ from monarch.telemetry._collector.keeping import Keeping
 from monarch.telemetry._collector.options import Options
 from monarch.telemetry._export.otlp import ExportStatus, OtlpExporter
 from monarch.telemetry._export.otlp_sender import Status
+from monarch.telemetry._sql.context import Session
 from monarch.telemetry._tables.catalog import TABLES
 from monarch.telemetry.errors import TelemetryError
 
@@ -98,6 +99,37 @@ def test_new_rows_go_to_the_exporter_after_the_entities_that_name_them() -> None
     exporting.rest()
     kept.store.append("logs", batch("logs", line="after the rest"))
     assert exporter.closed == len(exporter.bases) == 1 and exporter.tables[-1] != "logs"
+
+
+def test_a_host_on_which_nothing_happens_asks_few_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = Session.frame
+
+    def frame(self: Session, sql: str) -> Any:
+        asked.append(sql)
+        return real(self, sql)
+
+    monkeypatch.setattr(Session, "frame", frame)
+    clock = Clock()
+    kept = keeping(clock)
+    exporting = Exporting(kept, JobId(255), "node", clock=clock)
+    exporting.follow(Options())
+    for _ in range(3):
+        clock.now += 20
+        asked.clear()
+        exporting.step()
+    # Hosts and the state of the tables: all other tables are empty.
+    assert len(asked) == 2
+    idle = {row["name"]: row["value_f64"] for row in totals(kept)}
+    kept.store.append("sent_messages", batch("sent_messages", timestamp_us=int((clock.now + 10) * 1e6)))
+    kept.store.put("links", 1, {"from_host": "a", "to_host": "b", "state": "up", "rtt_us": 3, "reconnects": 0, "bytes_out": 5})
+    clock.now += 20
+    asked.clear()
+    exporting.step()
+    assert len(asked) == 4
+    busy = {row["name"]: row["value_u64"] or row["value_f64"] or row["value_i64"] for row in totals(kept)}
+    assert busy["actor.messages_sent"] == 1 and busy["channel.connections"] == 1
+    assert idle.keys() == busy.keys() - {name for name in busy if name.startswith("channel.")}
 
 
 def test_nothing_is_exported_at_level_off() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
 from monarch.telemetry._sql.coverage import Coverage
@@ -13,6 +17,42 @@ class Answer(NamedTuple):
 
     table: Any
     coverage: Coverage
+
+
+class Asker:
+    """Who waits for answers, and may leave. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked: dict[object, Callable[[], object]] = {}
+        self.has_left = False
+
+    def leave(self) -> None:
+        """No client waits any more: what is being answered is cancelled, and what is asked after this, at once."""
+        with self._lock:
+            self.has_left = True
+            cancels, self._asked = list(self._asked.values()), {}
+        for cancel in cancels:
+            cancel()
+
+    @contextmanager
+    def asks(self, cancel: Callable[[], object]) -> Generator[None]:
+        """`cancel` is called where the asker leaves meanwhile, or has left."""
+        mine = object()
+        with self._lock:
+            if not self.has_left:
+                self._asked[mine] = cancel
+        if self.has_left:
+            cancel()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._asked.pop(mine, None)
+
+
+# Who asks, in this thread.
+ASKER: ContextVar[Asker] = ContextVar("asker")
 
 
 class Asking(Protocol):

@@ -42,6 +42,14 @@ _TIMED = {
     **dict.fromkeys(("messages", "sent_messages", "actor_status_events", "resources", "failures", "rdma_ops", "fs_events"), "timestamp_us"),
 }
 
+# The table of which a source needs a row, where it has not the name of the source: without one the answer is always the same.
+_NEEDED = {
+    "undeliverable": "message_status_events",
+    "sent": "sent_messages",
+    "queues": "snapshots",
+    "actor_failures": "actor_status_events",
+}
+
 Start = Callable[..., "OtlpExporter | None"]
 
 
@@ -66,6 +74,8 @@ class Exporting:
         self._handing = threading.Lock()
         self._since_us = self._started_us = self._late_us()
         self._due = self._memory_due = clock()
+        # Answers of sources without rows: a host on which nothing happens asks few statements.
+        self._idle: dict[str, Any] = {}
         mine = mentioned(" ".join(source.sql for source in SOURCES), schemas())
         self._measured = [name for name in mine if "(" not in name]
 
@@ -160,11 +170,19 @@ class Exporting:
         self._since_us = until_us
         resource = {"host.name": self._host}
         found = self._keeping.tables(self._measured)
-        session = Session(_near(found, window))
+        near = _near(found, window)
+        session = Session(near)
         answers: dict[str, Any] = {}
         for source in SOURCES:
-            asked = window._replace(until_us=until_us + source.lag_us) if last else window
-            answers[source.name] = session.frame(source.statement(asked)).to_arrow_table()
+            _, rows = near[_NEEDED.get(source.name, source.name)]
+            is_idle = not any(batch.num_rows for batch in rows)
+            answer = self._idle.get(source.name) if is_idle else None
+            if answer is None:
+                asked = window._replace(until_us=until_us + source.lag_us) if last else window
+                answer = session.frame(source.statement(asked)).to_arrow_table()
+                if is_idle:
+                    self._idle[source.name] = answer
+            answers[source.name] = answer
         self._write(computed(answers, window, resource).items())
         if self._clock() >= self._memory_due:
             self._memory_due = self._clock() + options.memory_interval_secs

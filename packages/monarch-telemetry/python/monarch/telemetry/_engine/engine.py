@@ -16,7 +16,7 @@ from typing import Any
 
 from monarch.actor import ActorError, HostMesh, SupervisionError, this_host
 from monarch.extension import ServiceError, member
-from monarch.telemetry._asking import Answer
+from monarch.telemetry._asking import ASKER, Answer, Asker
 from monarch.telemetry._collector.allocator import ANSWERS
 from monarch.telemetry._collector.keeping import schemas
 from monarch.telemetry._collector.options import Options
@@ -32,6 +32,8 @@ from monarch.telemetry._sql.plan import Plan, PlanMismatch
 from monarch.telemetry._stacks.merged import StackReport
 from monarch.telemetry.errors import PartialAnswer, QueryTimeout, TelemetryError
 
+# An asker that never leaves.
+_STAYS = Asker()
 # The part of the time of a question that hosts have.
 _SHARE = 0.8
 
@@ -124,7 +126,8 @@ class Engine:
         with self._turns.turn(seconds) as left:
             query = self.running.begin(sql)
             try:
-                answer = self._answer(query, left, require_all, limits, cut=True)
+                with ASKER.get(_STAYS).asks(query.cancel):
+                    answer = self._answer(query, left, require_all, limits, cut=True)
             except QueryTimeout:
                 query.check()
                 raise

@@ -22,6 +22,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route as StarletteRoute
 from starlette.types import Message, Receive, Scope, Send
 
+from monarch.telemetry._asking import ASKER, Asker
 from monarch.telemetry._collector.allocator import ANSWERS, LONG
 from monarch.telemetry._export.masking import Masking
 from monarch.telemetry._http import actions, admin, dag, dashboard_api, pages, query, snapshots, stacks, summary
@@ -36,6 +37,7 @@ from monarch.telemetry._http.problems import Problem, problem_of
 from monarch.telemetry._http.routes import ARROW, EVENTS, JSON, ROUTES, Route
 from monarch.telemetry._http.schema import checked, fields, parsed
 from monarch.telemetry._sql.limits import DEFAULT
+from monarch.telemetry.errors import TelemetryError
 
 HANDLERS: Mapping[str, Handler] = {
     **admin.HANDLERS,
@@ -212,8 +214,11 @@ class App:
     async def _run(self, route: Route, call: Call, request: Request) -> Response:
         """Runs the handler; what it gives is made JSON in the same thread."""
         handler = HANDLERS[route.operation]
+        asker = Asker()
 
         def work() -> Reply:
+            # Each has a thread of its own.
+            ASKER.set(asker)
             found = handler(call)
             made = found if isinstance(found, Reply) else Reply(encode(found))
             if isinstance(made.content, bytes):
@@ -224,15 +229,35 @@ class App:
             return _response(work())
         turns = self._turns[call.caller.scope] if route.turns else None
         if turns is None:
-            return await self._sent(await self._threads.run(work, route.seconds))
+            return await self._sent(await self._worked(work, route, route.seconds, asker, request))
         remaining = call.remaining
         # Waiting is a part of the time of a query.
         call = call._replace(deadline=min(call.deadline, time.monotonic() + _seconds(route, call.body)))
         await self._turn(turns, call, request)
         try:
-            return await self._sent(await self._threads.run(work, remaining))
+            return await self._sent(await self._worked(work, route, remaining, asker, request))
         finally:
             turns.release()
+
+    async def _worked(self, work: Callable[[], Reply], route: Route, seconds: float, asker: Asker, request: Request) -> Reply:
+        """The result of `work`, whose questions are cancelled where its client leaves or its time is over; but not those of an action."""
+        if not (route.turns or route.method == "GET"):
+            return await self._threads.run(work, seconds)
+
+        async def watch() -> None:
+            await _until_gone(request)
+            asker.leave()
+
+        watching = asyncio.ensure_future(watch())
+        try:
+            return await self._threads.run(work, seconds)
+        except (TelemetryError, Problem):
+            if watching.done():
+                raise ClientDisconnect from None
+            raise
+        finally:
+            asker.leave()
+            watching.cancel()
 
     async def _turn(self, turns: asyncio.Semaphore, call: Call, request: Request) -> None:
         """Takes a turn. `Problem` 504 at the deadline, 503 where too many wait; `ClientDisconnect` where no client waits any more."""

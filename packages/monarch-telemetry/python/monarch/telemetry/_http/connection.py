@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+import socket
+from typing import Any, cast
 
+import h11
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
@@ -14,6 +16,10 @@ from uvicorn.server import ServerState
 # has to read something.
 HEAD_SECONDS, READ_SECONDS = 10.0, 30.0
 IDLE_SECONDS = 15
+# Between looks whether a client that has ended its side is still there.
+_LOOK_SECONDS = 0.2
+# In which a client that is refused may send the rest of its request, which is not read, and how much of it.
+_REST_SECONDS, _REST_BYTES = 2.0, 64 << 20
 # Beyond this, requests are answered with 503.
 CONNECTIONS = 512
 _log = logging.getLogger("monarch.telemetry.http")
@@ -27,10 +33,44 @@ class Times:
     head, read = HEAD_SECONDS, READ_SECONDS
 
 
+class Ending:
+    """A transport that ends its own side first, and then waits for the end of the other one.
+
+    A socket that is closed while something is unread resets the connection: a client would lose the answer that has the reason.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._left = _REST_BYTES
+        self.is_ending = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        return self.is_ending or self._transport.is_closing()
+
+    def close(self) -> None:
+        if self.is_closing() or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        self.is_ending = True
+        self._transport.write_eof()
+        self._transport.resume_reading()
+        self._loop.call_later(_REST_SECONDS, self._transport.close)
+
+    def rest(self, size: int) -> None:
+        """So many bytes came that are not read."""
+        self._left -= size
+        if self._left < 0:
+            self._transport.abort()
+
+
 class Connection(H11Protocol):
     """One connection; used by its event loop."""
 
     times: type[Times] = Times
+    transport: Any
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
@@ -39,6 +79,7 @@ class Connection(H11Protocol):
         self.access_log = False
         self._head: asyncio.TimerHandle | None = None
         self._read: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -48,10 +89,13 @@ class Connection(H11Protocol):
         return cycle is not None and not cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", Ending(transport, self.loop)))
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
+        if self.transport.is_ending:
+            self.transport.rest(len(data))
+            return
         super().data_received(data)
         if self.is_busy:
             self._head = _cancelled(self._head)
@@ -67,11 +111,23 @@ class Connection(H11Protocol):
             self.transport.abort()
 
     def eof_received(self) -> bool | None:  # pyright: ignore[reportIncompatibleMethodOverride] asyncio takes a bool
-        """A client may end its side and still wait for the answer. TLS cannot end one side only."""
+        """A client may end its side and still wait for the answer, or has left. TLS cannot end one side only."""
         if self.is_busy and self.scheme == "http":
             self.cycle.keep_alive = False
+            self._look = self.loop.call_later(_LOOK_SECONDS, self._look_at_client, True)
             return True
         return None
+
+    def _look_at_client(self, is_first: bool = False) -> None:
+        if not self.is_busy or self.transport.is_closing():
+            return
+        if is_first and not self.cycle.response_started and self.scope["http_version"] == "1.1":
+            # The system of a client that has left answers what is sent with a reset; one that waits skips this.
+            self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[], reason="Continue")))
+        if self.transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+            return
+        self._look = self.loop.call_later(_LOOK_SECONDS, self._look_at_client)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -83,7 +139,7 @@ class Connection(H11Protocol):
         self._read = _cancelled(self._read)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head, self._read = _cancelled(self._head), _cancelled(self._read)
+        self._head, self._read, self._look = _cancelled(self._head), _cancelled(self._read), _cancelled(self._look)
         super().connection_lost(exc)
 
 

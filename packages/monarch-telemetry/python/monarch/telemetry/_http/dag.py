@@ -46,16 +46,17 @@ def dag(call: Call) -> Reply:
     hide = call.parameters.get("hide_system", False)
     shown = f" WHERE NOT class {RUNTIME}" if hide else ""
     hidden = " WHERE NOT is_system" if hide else ""
-    meshes = call.table(f"SELECT id, class, given_name, parent_mesh_id, parent_view_json FROM meshes{shown} ORDER BY timestamp_us, id")
-    actors = call.table(
+    meshes, actors, hosts, procs, pairs, looked = call.at_once(
+        f"SELECT id, class, given_name, parent_mesh_id, parent_view_json FROM meshes{shown} ORDER BY timestamp_us, id",
         "SELECT id, mesh_id, rank, full_name, display_name, latest_status, is_system, mesh_class"
-        f" FROM ({ACTORS}){hidden} ORDER BY mesh_id, rank LIMIT {MOST_NODES + 1}"
-    )
-    hosts = call.table("SELECT host_id, name, address, state FROM hosts ORDER BY name, host_id")
-    procs = call.table("SELECT proc_id, host_id, mesh_id, rank, pid, ended_us, exit_reason FROM procs ORDER BY mesh_id, rank, proc_id")
-    pairs = call.table(
+        f" FROM ({ACTORS}){hidden} ORDER BY mesh_id, rank LIMIT {MOST_NODES + 1}",
+        "SELECT host_id, name, address, state FROM hosts ORDER BY name, host_id",
+        "SELECT proc_id, host_id, mesh_id, rank, pid, ended_us, exit_reason FROM procs ORDER BY mesh_id, rank, proc_id",
         "SELECT from_actor_id, to_actor_id, count(*) AS messages FROM messages GROUP BY from_actor_id, to_actor_id"
-        f" ORDER BY messages DESC, from_actor_id, to_actor_id LIMIT {MOST_EDGES + 1}"
+        f" ORDER BY messages DESC, from_actor_id, to_actor_id LIMIT {MOST_EDGES + 1}",
+        # Snapshots, and nodes of the last one that could not be read.
+        "SELECT (SELECT count(*) FROM snapshots) AS snapshots,"
+        f" (SELECT count(*) FROM resolution_errors r WHERE {in_last_snapshot('r')}) AS errors",
     )
     found = _Rows(
         _single(meshes, "id"),
@@ -65,20 +66,11 @@ def dag(call: Call) -> Reply:
         pairs.slice(0, MOST_EDGES),
     )
     nodes, edges = (_of_meshes if by_mesh else _of_actors)(found)
-    snapshots, errors = _snapshot(call)
+    snapshots, errors = (int(looked.column(name)[0].as_py()) for name in ("snapshots", "errors"))
     node_count, edge_count = (sum(part.count for part in parts) for parts in (nodes, edges))
     is_cut = max(actors.num_rows, node_count) > MOST_NODES or max(pairs.num_rows, edge_count) > MOST_EDGES
     rest = {"snapshot_pending": not snapshots, "snapshot_partial": errors > 0 or is_cut, "resolution_error_count": errors}
     return reply(document({"nodes": _first(nodes, MOST_NODES), "edges": _first(edges, MOST_EDGES)}, rest))
-
-
-def _snapshot(call: Call) -> tuple[int, int]:
-    """Snapshots, and nodes of the last one that could not be read."""
-    found = call.rows(
-        "SELECT (SELECT count(*) FROM snapshots) AS snapshots,"
-        f" (SELECT count(*) FROM resolution_errors r WHERE {in_last_snapshot('r')}) AS errors"
-    )[0]
-    return int(found["snapshots"]), int(found["errors"])
 
 
 def _first(parts: Iterable[_Part], most: int) -> Iterator[list[Any]]:

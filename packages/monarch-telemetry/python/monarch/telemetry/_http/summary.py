@@ -15,6 +15,8 @@ _HEALTH = {"idle": 100, "processing": 80, "client": 50, "unknown": 50, "stopped"
 _TRANSITIONAL = 30
 _NAMED, _PAIRS, _ENDPOINTS = 100, 100, 1_000
 BUCKETS, MOST_BUCKETS = 60, 1_000
+_BY_ENDPOINT = f"SELECT endpoint, count(*) AS total FROM messages GROUP BY endpoint ORDER BY total DESC, endpoint LIMIT {_ENDPOINTS}"
+_ENDS = ("failed", "stopped")
 
 
 def health_score(by_status: Mapping[str, int]) -> float:
@@ -25,13 +27,15 @@ def health_score(by_status: Mapping[str, int]) -> float:
     return round(sum(_HEALTH.get(status.lower(), _TRANSITIONAL) * count for status, count in by_status.items()) / total, 2)
 
 
-def _lifecycle(call: Call) -> tuple[models.Lifecycle, int]:
-    """Messages by their last status, and all of them.
+_EVENTS = "SELECT status, count(*) AS events FROM message_status_events GROUP BY status"
+
+
+def _lifecycle(rows: list[dict[str, Any]]) -> tuple[models.Lifecycle, int]:
+    """Messages by their last status, and all of them, of the rows of `_EVENTS`.
 
     Each message has one event for each status that it had, so that differences of counts are the messages that stayed in one. Older events
     may be gone, and a difference is at least 0 then.
     """
-    rows = call.rows("SELECT status, count(*) AS events FROM message_status_events GROUP BY status")
     events = {str(row["status"]).lower(): int(row["events"]) for row in rows}
     queued, active = events.get("queued", 0), events.get("active", 0)
     complete, failed = events.get("complete", 0), events.get("failed", 0)
@@ -46,23 +50,24 @@ def _lifecycle(call: Call) -> tuple[models.Lifecycle, int]:
 
 def summary(call: Call) -> models.SummaryAnswer:
     """`GET /api/summary`."""
-    kinds = call.rows(
-        "SELECT count(*) AS total, sum(CASE WHEN class = 'Host' THEN 1 ELSE 0 END) AS hosts,"
-        " sum(CASE WHEN class = 'Proc' THEN 1 ELSE 0 END) AS procs,"
-        f" sum(CASE WHEN class = '{CLIENT}' THEN 1 ELSE 0 END) AS clients FROM meshes"
-    )[0]
-    hosts, procs, clients, total = (int(kinds[name] or 0) for name in ("hosts", "procs", "clients", "total"))
-    actors = call.rows(f"SELECT latest_status, count(*) AS actors FROM ({ACTORS}) GROUP BY latest_status ORDER BY latest_status")
-    by_status = {str(row["latest_status"]): int(row["actors"]) for row in actors}
-    lifecycle, message_events = _lifecycle(call)
-    endpoints = call.rows(
-        f"SELECT endpoint, count(*) AS total FROM messages GROUP BY endpoint ORDER BY total DESC, endpoint LIMIT {_ENDPOINTS}"
+    meshes, actors, statuses, endpoints, actor_events, received_ones = (
+        table.to_pylist()
+        for table in call.at_once(
+            "SELECT count(*) AS total, sum(CASE WHEN class = 'Host' THEN 1 ELSE 0 END) AS hosts,"
+            " sum(CASE WHEN class = 'Proc' THEN 1 ELSE 0 END) AS procs,"
+            f" sum(CASE WHEN class = '{CLIENT}' THEN 1 ELSE 0 END) AS clients FROM meshes",
+            f"SELECT latest_status, count(*) AS actors FROM ({ACTORS}) GROUP BY latest_status ORDER BY latest_status",
+            _EVENTS,
+            _BY_ENDPOINT,
+            "SELECT count(*) AS events, min(timestamp_us) AS first, max(timestamp_us) AS last,"
+            " min(CASE WHEN new_status = 'Failed' THEN timestamp_us END) AS onset FROM actor_status_events",
+            "SELECT count(*) AS messages, min(timestamp_us) AS first, max(timestamp_us) AS last FROM messages",
+        )
     )
-    times = call.rows(
-        "SELECT count(*) AS events, min(timestamp_us) AS first, max(timestamp_us) AS last,"
-        " min(CASE WHEN new_status = 'Failed' THEN timestamp_us END) AS onset FROM actor_status_events"
-    )[0]
-    received = call.rows("SELECT count(*) AS messages, min(timestamp_us) AS first, max(timestamp_us) AS last FROM messages")[0]
+    (kinds,), (times,), (received,) = meshes, actor_events, received_ones
+    hosts, procs, clients, total = (int(kinds[name] or 0) for name in ("hosts", "procs", "clients", "total"))
+    by_status = {str(row["latest_status"]): int(row["actors"]) for row in actors}
+    lifecycle, message_events = _lifecycle(statuses)
     ended = _ended(call) if any(status.lower() in ("failed", "stopped") for status in by_status) else {}
     starts = [one["first"] for one in (times, received) if one["first"] is not None]
     ends = [one["last"] for one in (times, received) if one["last"] is not None]
@@ -107,11 +112,14 @@ def _counts(lifecycle: models.Lifecycle) -> dict[str, int]:
 def _ended(call: Call) -> dict[str, list[models.FailedActor]]:
     """The actors that failed, and those that stopped, the latest first."""
     found: dict[str, list[models.FailedActor]] = {}
-    for status in ("failed", "stopped"):
-        rows = call.rows(
+    tables = call.at_once(
+        *(
             "SELECT id, full_name, display_name, mesh_id, status_timestamp_us, status_reason"
             f" FROM ({ACTORS}) WHERE lower(latest_status) = '{status}' ORDER BY status_timestamp_us DESC NULLS LAST, id LIMIT {_NAMED}"
+            for status in _ENDS
         )
+    )
+    for status, table in zip(_ENDS, tables, strict=True):
         found[status] = [
             {
                 "actor_id": str(row["id"]),
@@ -121,19 +129,25 @@ def _ended(call: Call) -> dict[str, list[models.FailedActor]]:
                 "timestamp_us": row["status_timestamp_us"],
                 "reason": row["status_reason"],
             }
-            for row in rows
+            for row in table.to_pylist()
         ]
     return found
 
 
 def message_stats(call: Call) -> models.MessageStatsAnswer:
     """`GET /api/message-stats`. Endpoints are counted by their statistics where there are any: these are exact, and messages a sample."""
-    lifecycle, _ = _lifecycle(call)
-    rows = call.rows(f"SELECT endpoint, count(*) AS total FROM messages GROUP BY endpoint ORDER BY total DESC, endpoint LIMIT {_ENDPOINTS}")
-    totals: dict[str | None, list[int]] = {row["endpoint"]: [int(row["total"]), 0] for row in rows}
-    exact = call.rows(
-        "SELECT endpoint, sum(count) AS calls, sum(errors) AS errors FROM endpoint_stats WHERE side = 'server' GROUP BY endpoint"
+    events, rows, exact, pairs = (
+        table.to_pylist()
+        for table in call.at_once(
+            _EVENTS,
+            _BY_ENDPOINT,
+            "SELECT endpoint, sum(count) AS calls, sum(errors) AS errors FROM endpoint_stats WHERE side = 'server' GROUP BY endpoint",
+            "SELECT from_actor_id, to_actor_id, count(*) AS total FROM messages GROUP BY from_actor_id, to_actor_id"
+            f" ORDER BY total DESC, from_actor_id, to_actor_id LIMIT {_PAIRS}",
+        )
     )
+    lifecycle, _ = _lifecycle(events)
+    totals: dict[str | None, list[int]] = {row["endpoint"]: [int(row["total"]), 0] for row in rows}
     for row in exact:
         # A call is counted when it has ended.
         known = totals.setdefault(row["endpoint"], [0, 0])
@@ -144,10 +158,6 @@ def message_stats(call: Call) -> models.MessageStatsAnswer:
             " WHERE e.status = 'complete' GROUP BY m.endpoint"
         ):
             totals.setdefault(row["endpoint"], [int(row["completed"]), 0])[1] = int(row["completed"])
-    pairs = call.rows(
-        "SELECT from_actor_id, to_actor_id, count(*) AS total FROM messages GROUP BY from_actor_id, to_actor_id"
-        f" ORDER BY total DESC, from_actor_id, to_actor_id LIMIT {_PAIRS}"
-    )
     return {
         "lifecycle": lifecycle,
         "endpoints": [

@@ -345,7 +345,7 @@ class Facts:
         }
         self._delivered[mesh, rank, owner] = found
         if len(self._delivered) > _MOST_OPEN:
-            # What nobody has handled so far will hardly be: it is history.
+            # What no owner has handled so far will hardly be: it is history.
             self._store.append("supervision_events", _supervision([self._delivered.pop(next(iter(self._delivered)))]))
 
     def _handled(self, row: Mapping[str, Any]) -> None:
