@@ -8,71 +8,13 @@ from typing import Any
 
 import pytest
 import yaml
+from planned_jobs import CASES, IMAGE, arguments_of
 
-from monarch.job.kubernetes.arguments import ImageSpec, KubernetesArguments, checked, checked_mesh
+from monarch.job.kubernetes.arguments import checked
 from monarch.job.kubernetes.manifests import job_objects, names, owned, plan_text, secret_object
 
 PLANS = Path(__file__).parent / "plans"
 Object = dict[str, Any]
-
-IMAGE = ImageSpec("registry.example.com/monarch:1")
-GPUS = ImageSpec("registry.example.com/monarch:1-cuda", {"cpu": 16, "memory": "64Gi", "nvidia.com/gpu": 8}, shared_memory_size="32Gi")
-MOUNTS = ImageSpec("registry.example.com/monarch:1", enable_fuse=True)
-DEVICE = ImageSpec("registry.example.com/monarch:1", {"smarter-devices/fuse": 1}, enable_fuse=True)
-QUEUE = {"kueue.x-k8s.io/queue-name": "research"}
-TEMPLATE: Object = {
-    "metadata": {"labels": {"team": "a"}, "annotations": {"k8s.v1.cni.cncf.io/networks": "rdma"}},
-    "spec": {
-        "hostNetwork": True,
-        "nodeSelector": {"gpu": "h100"},
-        "securityContext": {"runAsUser": 2000},
-        "initContainers": [{"name": "before", "image": "busybox:1"}],
-        "containers": [
-            {"name": "beside", "image": "logs:1"},
-            {
-                "name": "worker",
-                "image": "mine:1",
-                "command": ["python", "-m", "my_worker"],
-                "args": ["--fast"],
-                "env": [{"name": "OWN", "value": "$(MONARCH_PORT)"}],
-                "ports": [{"name": "http", "containerPort": 8080}],
-                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-            },
-        ],
-        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
-    },
-}
-
-
-def _arguments(*meshes: Object, **arguments: Any) -> KubernetesArguments:
-    found = {mesh["name"]: checked_mesh(mesh).model_dump() for mesh in meshes}
-    return checked({"namespace": "research", **arguments, "meshes": found})
-
-
-CASES: dict[str, KubernetesArguments] = {
-    "kubernetes_least": _arguments({"name": "workers", "num_replicas": 2, "image_spec": IMAGE}),
-    "kubernetes_template": _arguments({"name": "workers", "num_replicas": 2, "pod_template": TEMPLATE, "labels": QUEUE, "port": 31000}),
-    "kubernetes_meshes": _arguments(
-        {"name": "trainers", "num_replicas": 4, "image_spec": GPUS},
-        {"name": "mounts", "num_replicas": 1, "image_spec": MOUNTS, "port": 26601},
-        {"name": "devices", "num_replicas": 1, "image_spec": DEVICE},
-        {"name": "there", "num_replicas": 2, "label_selector": "app=mine", "pod_rank_label": "rank"},
-        attach_to="tcp://gateway.example.com:443",
-        idle_timeout=600.0,
-    ),
-    "kubernetes_statefulset": _arguments({"name": "workers", "num_replicas": 2, "image_spec": IMAGE}, workload="statefulset"),
-    "kubernetes_jobset": _arguments(
-        {"name": "trainers", "num_replicas": 4, "image_spec": IMAGE, "labels": QUEUE, "annotations": {"note": "a"}},
-        {"name": "rollout", "num_replicas": 2, "image_spec": IMAGE, "labels": QUEUE},
-        workload="jobset",
-    ),
-    "kubernetes_monarchmesh": _arguments(
-        {"name": "workers", "num_replicas": 2, "image_spec": IMAGE, "labels": QUEUE}, provisioner="monarchmesh"
-    ),
-    "kubernetes_insecure": _arguments(
-        {"name": "workers", "num_replicas": 1, "image_spec": IMAGE}, insecure=True, network_policy=False, workload="statefulset"
-    ),
-}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -118,7 +60,7 @@ def test_two_jobs_share_no_name() -> None:
 def test_long_mesh_names_stay_apart_and_short() -> None:
     meshes = [{"name": "a" * 62 + last, "num_replicas": 1, "image_spec": IMAGE} for last in "bc"]
     for workload in ("job", "statefulset", "jobset"):
-        objects = job_objects(_arguments(*meshes, workload=workload), "12345678-1234")
+        objects = job_objects(arguments_of(*meshes, workload=workload), "12345678-1234")
         found = [item["metadata"]["name"] for item in objects]
         assert len({(item["kind"], name) for item, name in zip(objects, found, strict=True)}) == len(objects)
         # 63 characters for the host name of a pod, with an index of five digits, or with the hash of a StatefulSet's revision.
@@ -128,7 +70,7 @@ def test_long_mesh_names_stay_apart_and_short() -> None:
 
 
 def test_attached_meshes_make_nothing() -> None:
-    arguments = _arguments({"name": "there", "num_replicas": 2})
+    arguments = arguments_of({"name": "there", "num_replicas": 2})
     assert job_objects(arguments, "12345678-1234") == []
     assert plan_text(arguments).startswith("# Mesh 'there' is attached: 2 pods with app.kubernetes.io/name=monarch-worker,")
 
@@ -141,7 +83,7 @@ def test_secret_has_the_bytes_and_the_plan_not() -> None:
 
 
 def test_secret_of_the_user_is_mounted() -> None:
-    arguments = _arguments({"name": "workers", "num_replicas": 1, "image_spec": IMAGE}, join_secret="mine")
+    arguments = arguments_of({"name": "workers", "num_replicas": 1, "image_spec": IMAGE}, join_secret="mine")
     objects = job_objects(arguments, "12345678-1234")
     assert "Secret" not in [item["kind"] for item in objects]
     volumes = objects[-1]["spec"]["template"]["spec"]["volumes"]

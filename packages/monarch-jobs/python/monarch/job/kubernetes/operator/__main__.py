@@ -100,7 +100,7 @@ def _serve(health_at: Place, metrics_at: Place, metrics: Metrics, is_ready: Call
         "/readyz": lambda: (True, "ok") if is_ready() else (False, "the meshes are not listed yet"),
     }
     numbers: dict[str, endpoints.Answer] = {"/metrics": lambda: (True, metrics.text())}
-    if metrics_at is not None and metrics_at == health_at:
+    if metrics_at is not None and metrics_at == health_at and metrics_at[1]:
         health, metrics_at = health | numbers, None
     for what, place, answers in (("health", health_at, health), ("metrics", metrics_at, numbers)):
         if place is not None:
