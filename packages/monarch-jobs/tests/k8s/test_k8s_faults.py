@@ -23,11 +23,11 @@ class Victim(Actor):
     """Ends the worker of its host, as a crash of it would."""
 
     @endpoint
-    def end_worker(self) -> None:
+    def end_worker(self, number: int = signal.SIGKILL) -> None:
         for pid in filter(str.isdigit, os.listdir("/proc")):
             # The first process is the shell around it, and cannot be killed from inside.
             if pid != "1" and b"\0--listen\0" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(int(pid), number)
 
 
 @pytest.fixture
@@ -103,7 +103,8 @@ def test_worker_that_has_completed_its_index_is_started_again(jobs: Jobs) -> Non
     job = jobs()
     state = jobs.joined(job)
     # As an idle one ends, with exit code 0.
-    state.workers.slice(hosts=1).shutdown().get(PODS_S)
+    procs = state.workers.slice(hosts=1).spawn_procs({"procs": 1})
+    procs.spawn("victim", Victim).end_worker.broadcast(signal.SIGTERM)
     jobs.until(job, "the end of the worker", lambda status: "exit code 0" in status.hosts[1].detail)
     _healed(jobs, job, 1)
     job.kill()

@@ -1,0 +1,134 @@
+"""KubernetesJob as data: what it takes, what a state file has of it, what it can run. No request leaves this process."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from memory_cluster import MemoryCluster
+
+from monarch.job import BackendMissingError, CredentialsError, SubmitError, job_loads
+from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
+from monarch.job.kubernetes.access.client import Cluster
+
+IMAGE = ImageSpec("registry.example.com/monarch:1", {"cpu": 2})
+
+
+def _job(**arguments: Any) -> KubernetesJob:
+    job = KubernetesJob("research", **arguments)
+    job.add_mesh("trainers", 2, image_spec=IMAGE)
+    return job
+
+
+def test_missing_extra_names_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    import monarch.job.kubernetes as module
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BackendMissingError, match=r"pip install 'monarch-jobs\[kubernetes\]'"):
+        module.__getattr__("KubernetesJob")
+
+
+def test_official_client_is_not_imported() -> None:
+    code = "import sys; from monarch.job.kubernetes import KubernetesJob; KubernetesJob('a').status(); print('kubernetes' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: KubernetesJob("No Namespace"), ValueError, "No Namespace"),
+        (lambda: KubernetesJob("a", timeout=0), ValueError, "timeout"),
+        (lambda: KubernetesJob("a", kubeconfig="path"), TypeError, "kubeconfig is a KubeConfig"),  # pyright: ignore[reportArgumentType]
+        (lambda: KubernetesJob("a", workload="pod"), ValueError, "workload"),  # pyright: ignore[reportArgumentType]
+        (lambda: KubernetesJob("a", idle_timeout=-1), ValueError, "idle_timeout"),
+        (lambda: KubernetesJob("a").add_mesh("A-b", 1), ValueError, "A-b"),
+        (lambda: KubernetesJob("a").add_mesh("a", 0), ValueError, "a"),
+        (lambda: _job().add_mesh("trainers", 1), ValueError, "a mesh 'trainers' already"),
+        (lambda: KubernetesJob("a").add_mesh("b", 1, image_spec=IMAGE, pod_template={"spec": {}}), ValueError, "exclude each other"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(make: Callable[[], object], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        make()
+
+
+def test_job_without_a_mesh_is_refused() -> None:
+    with pytest.raises(ValueError, match="without a mesh"):
+        KubernetesJob("a").plan()
+
+
+def test_saved_job_is_equal_and_can_run_the_same() -> None:
+    job = _job(idle_timeout=60, timeout=5)
+    copy = job_loads(job.dumps())
+    assert isinstance(copy, KubernetesJob) and copy.plan() == job.plan() and copy.dumps() == job.dumps()
+    assert copy.can_run(_job(idle_timeout=60))
+    other = _job()
+    other.add_mesh("judges", 1, image_spec=IMAGE)
+    assert not copy.can_run(other)
+    assert not copy.can_run(KubernetesJob("else"))
+
+
+def test_submitted_job_takes_no_further_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = _job()
+    monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(MemoryCluster()))
+    job.apply()
+    with pytest.raises(RuntimeError, match="is submitted"):
+        job.add_mesh("judges", 1, image_spec=IMAGE)
+    job.kill()
+
+
+def _in_memory(cluster: MemoryCluster) -> Callable[[KubernetesJob], Cluster]:
+    return lambda job: cluster
+
+
+def test_failed_submission_leaves_no_credentials(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    cluster = MemoryCluster()
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if kind == "batch/v1/Job" and verb == "apply":
+            raise SubmitError("no", title=cluster.title)
+
+    cluster.refuse = refuse
+    monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(cluster))
+    job = _job()
+    with pytest.raises(SubmitError, match="no"):
+        job.apply()
+    assert not job.active and cluster.objects == {}
+    assert list((folder.parent / "home").glob("jobs/*")) == []
+
+
+def test_attached_pods_need_a_secret_before_anything_is_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MONARCH_JOB_SECRET_FILE", raising=False)
+    cluster = MemoryCluster()
+    monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(cluster))
+    job = KubernetesJob("research")
+    job.add_mesh("old", 1)
+    with pytest.raises(SubmitError, match="by which secret the pods of mesh 'old' are joined"):
+        job.apply()
+    assert not any(verb == "apply" for verb, _, _ in cluster.requests)
+
+
+def test_join_secret_that_is_missing_or_has_no_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = MemoryCluster()
+    monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(cluster))
+    job = _job(join_secret="shared")
+    with pytest.raises(CredentialsError, match="Secret research/shared: is missing"):
+        job._trust("trainers")
+    cluster.objects["v1/Secret", "shared"] = {"metadata": {"name": "shared"}, "data": {"other": "eA=="}}
+    with pytest.raises(CredentialsError, match="has no key 'secret'"):
+        job._trust("trainers")
+    cluster.objects["v1/Secret", "shared"]["data"]["secret"] = "MDEyMzQ1Njc4OWFiY2RlZgo="
+    assert job._trust("trainers") == {"secret": b"0123456789abcdef"}
+
+
+def test_given_configuration_is_in_no_file() -> None:
+    class Configuration:
+        host = "https://secret.example.com"
+
+    job = _job(kubeconfig=KubeConfig.from_config(Configuration()))  # pyright: ignore[reportArgumentType]
+    assert b"secret.example.com" not in job.dumps() and b'"given": true' in job.dumps()
