@@ -45,6 +45,19 @@ def test_columns_come_from_the_allocator_of_the_system() -> None:
     assert (pa.default_memory_pool().backend_name, asked) == ("system", [(-8, 2), (0,)])
 
 
+def test_what_the_pool_of_columns_keeps_is_given_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Pool:
+        def release_unused(self) -> None:
+            asked.append("release_unused")
+
+    monkeypatch.setattr(pa, "default_memory_pool", Pool)
+    monkeypatch.setattr(ctypes, "CDLL", _gives(object()))
+    allocator.give_back()
+    assert asked == ["release_unused"]
+
+
 @pytest.mark.usefixtures("pool")
 def test_a_library_without_these_functions_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", _gives(object()))

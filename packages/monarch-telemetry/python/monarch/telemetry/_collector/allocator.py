@@ -35,6 +35,8 @@ def prepare() -> None:
 
 def give_back() -> None:
     """What is free. Other threads go on."""
+    # Of a client this is a pool of its own, which keeps what threads had that have ended.
+    pa.default_memory_pool().release_unused()
     _function("malloc_trim")(0)
 
 
