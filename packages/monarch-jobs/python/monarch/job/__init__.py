@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from monarch.job._job.worker_address import SERVICE_PROC_RANK_ENV as SERVICE_PROC_RANK_ENV
     from monarch.job._job.worker_address import deserialize_service_proc_ids as deserialize_service_proc_ids
     from monarch.job._job.worker_address import new_service_proc_id as new_service_proc_id
+    from monarch.job._job.worker_address import published_address as published_address
     from monarch.job._job.worker_address import ranked_service_proc_id_from_env as ranked_service_proc_id_from_env
     from monarch.job._job.worker_address import serialize_service_proc_ids as serialize_service_proc_ids
     from monarch.job._job.worker_address import service_proc_addr as service_proc_addr
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from monarch.job._lookup import hosts_from_config as hosts_from_config
     from monarch.job._lookup import job_load as job_load
     from monarch.job._lookup import job_loads as job_loads
+    from monarch.job._lookup import job_of_kind as job_of_kind
     from monarch.job._lookup import load_current_job as load_current_job
     from monarch.job._lookup import set_current_job as set_current_job
     from monarch.job.attach import AttachJob as AttachJob
@@ -79,12 +81,13 @@ _HOMES = {
         "SERVICE_PROC_RANK_ENV",
         "deserialize_service_proc_ids",
         "new_service_proc_id",
+        "published_address",
         "ranked_service_proc_id_from_env",
         "serialize_service_proc_ids",
         "service_proc_addr",
         "service_proc_addrs",
     ),
-    "_lookup": ("attach_current_job", "hosts_from_config", "job_load", "job_loads", "load_current_job", "set_current_job"),
+    "_lookup": ("attach_current_job", "hosts_from_config", "job_load", "job_loads", "job_of_kind", "load_current_job", "set_current_job"),
     "attach": ("AttachJob",),
     "errors": (
         "BackendMissingError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import importlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from monarch.job._files import contexts, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
@@ -28,6 +28,18 @@ def job_load(filename: str = DEFAULT_JOB_PATH) -> JobTrait:
 def job_loads(data: bytes) -> JobTrait:
     """The job of what `dumps` gave."""
     return saved.decode(bytes(data), JobTrait)
+
+
+def job_of_kind(kind: str, /, **arguments: Any) -> JobTrait:
+    """A new job of a backend by its name: `slurm` and the like, or the name of an entry point of the group `monarch.launcher`.
+
+    The arguments are those of the JobTrait subclass. Where the entry point is a factory of launchers, they are the factory's, plain JSON,
+    and `meshes` has the number of hosts of each mesh. `BackendMissingError` where no wheel has that backend; `TypeError` and `ValueError` name
+    wrong arguments.
+
+        job = job_of_kind("process", meshes={"trainers": 2})
+    """
+    return saved.make(kind, arguments, JobTrait)
 
 
 def set_current_job(module_path: str) -> None:

@@ -11,7 +11,7 @@ from monarch import actor
 from monarch.job._files import credentials
 from monarch.job._job.allocation import Allocation
 from monarch.job._job.heal import heal
-from monarch.job._job.job_state import JobState
+from monarch.job._job.job_state import JobState, check_count, check_mesh_names
 from monarch.job._job.launcher import HealReport, Host, HostStatus, JobStatus, Launcher, Plan
 from monarch.job._job.saved import launcher_factory, write
 from monarch.job._job.trait import JobTrait, refresh
@@ -238,6 +238,13 @@ class AdaptedJob(LauncherJob):
     def __init__(self, kind: str, arguments: Mapping[str, Any]) -> None:
         super().__init__()
         self.kind = kind
+        given = arguments.get("meshes")
+        if not isinstance(given, dict) or not given:
+            raise TypeError(f"{kind}: meshes is a dict with the number of hosts of each mesh, not {given!r}")
+        meshes: dict[str, Any] = given  # pyright: ignore[reportUnknownVariableType]
+        check_mesh_names(meshes)
+        for name, count in meshes.items():
+            check_count(name, count)
         self._given = dict(arguments)
 
     @classmethod

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
@@ -91,6 +91,13 @@ def resolve(kind: str, base: type[J]) -> Callable[[], J]:
     if callable(found):  # pyright: ignore[reportUnknownArgumentType]
         return lambda: _named(_ADAPTED).of_kind(kind)
     raise JobError(f"'{kind}' is neither a JobTrait subclass nor a factory of launchers")
+
+
+def make(kind: str, arguments: Mapping[str, Any], base: type[J]) -> J:
+    """A new job of that kind: the arguments are the constructor's, or those of a factory of launchers."""
+    found = _found(kind, base)
+    made: J = found(**arguments) if isinstance(found, type) and issubclass(found, base) else _named(_ADAPTED)(kind, arguments)
+    return made
 
 
 def _found(kind: str, base: type[J]) -> Any:

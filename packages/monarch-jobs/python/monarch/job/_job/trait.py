@@ -310,11 +310,11 @@ def _submit(job: JobTrait, client_script: str | None) -> None:
     try:
         with audit.recorded("apply", _audit_name(job), script=client_script):
             job._create(client_script)
+        life.active = True
+        life.history.add(job, "submitted", detail=job._where())
     except BaseException:
         _take_back(job)
         raise
-    life.active = True
-    life.history.add(job, "submitted", detail=job._where())
 
 
 def _take_back(job: JobTrait) -> None:

@@ -63,7 +63,10 @@ def ranked_service_proc_id_from_env(rank_env: str = SERVICE_PROC_RANK_ENV) -> Pr
 
 
 def published_address(content: str, pid: int | None = None) -> str | None:
-    """The address in the JSON that a worker has published; None where there is none, or where another process than `pid` wrote it."""
+    """The address in the JSON that `monarch worker --publish FILE` has written, with the worker's identity.
+
+    None where there is none yet, or where another process than `pid` wrote it.
+    """
     try:
         published: Any = json.loads(content)
     except ValueError:
