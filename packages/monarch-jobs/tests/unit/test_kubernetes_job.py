@@ -70,7 +70,9 @@ def test_saved_job_is_equal_and_can_run_the_same() -> None:
     other = _job()
     other.add_mesh("judges", 1, image_spec=IMAGE)
     assert not copy.can_run(other)
-    assert not copy.can_run(KubernetesJob("else"))
+    elsewhere = KubernetesJob("else")
+    elsewhere.add_mesh("trainers", 2, image_spec=IMAGE)
+    assert not copy.can_run(elsewhere)
 
 
 def test_submitted_job_takes_no_further_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
