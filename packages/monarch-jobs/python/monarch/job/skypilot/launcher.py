@@ -59,6 +59,9 @@ class SkyPilotLauncher:
         self._apply_id = apply_id or "new"
         self._nodes: Nodes | None = None
         self._seen: dict[int, Worker] | None = None
+        # The last status of a launch that goes on, and when that was: each look is work for the API server, which launches.
+        self._going: JobStatus | None = None
+        self._going_at = 0.0
         # The last look at the task, and when that was.
         self._job: dict[str, Any] | None = None
         self._asked_at: float | None = None
@@ -94,12 +97,17 @@ class SkyPilotLauncher:
 
     def poll(self, ids: dict[str, Any]) -> JobStatus:
         if not ids["nodes"]:
+            now = time.monotonic()
+            if self._going is not None and now - self._going_at < JOB_PAUSE_S:
+                return self._going
             found = self._sky().ask("request", title=self._title, request=ids["request"], cluster=ids["cluster"])
             if found["state"] == "failed":
                 return JobStatus("ended", f"the launch failed\n{found['detail']}", [])
             if found["state"] == "going":
                 line = " ".join(found["detail"].split())
-                return JobStatus("pending", line or "SkyPilot is launching the cluster", self._hosts({}))
+                self._going_at = time.monotonic()
+                self._going = JobStatus("pending", line or "SkyPilot is launching the cluster", self._hosts({}))
+                return self._going
             ids["job"] = found["job"]
             state = self._task_state(ids)
             if state.phase != "running":
