@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from eventually import eventually
-from planned_jobs import CASES
+from planned_jobs import CASES, arguments_of
 
 from monarch.job.kubernetes.access.client import Cluster
 from monarch.job.kubernetes.access.config import KubeConfig
@@ -107,6 +107,38 @@ def test_server_accepts_objects_of_a_mesh(cluster: KubeCluster, api: Cluster) ->
     stored = api.get(names.MESH_KIND, "workers")
     assert stored is not None
     _try(cluster, api.namespace, mesh_objects(stored))
+
+
+USERS: dict[str, Object] = {
+    "group": {"runAsUser": 1000, "runAsNonRoot": True, "fsGroup": 1000},
+    "nogroup": {"runAsUser": 1000, "runAsGroup": 1000},
+    "root": {"runAsUser": 0},
+    "unknown": {},
+}
+
+
+def test_every_user_can_read_the_secret(api: Cluster, pod_template: Object) -> None:
+    """Real workers, which listen only where they have read it."""
+    meshes: list[Object] = []
+    for user, context in USERS.items():
+        template = copy.deepcopy(pod_template)
+        template["spec"]["securityContext"] = context
+        meshes.append({"name": user, "num_replicas": 1, "pod_template": template})
+    arguments = arguments_of(*meshes, namespace=api.namespace)
+    for item in job_objects(arguments, JOB):
+        api.apply(secret_object(arguments, JOB, b"x" * 32) if item["kind"] == "Secret" else item)
+
+    def ready() -> dict[str, str]:
+        pods, _ = api.list("v1/Pod", f"{names.JOB_LABEL}={JOB}")
+        conditions = {
+            pod["metadata"]["labels"][names.MESH_LABEL]: one["status"]
+            for pod in pods
+            for one in pod.get("status", {}).get("conditions", [])
+            if one["type"] == "Ready"
+        }
+        return conditions
+
+    eventually("all workers listen", ready, lambda found: found == dict.fromkeys(USERS, "True"), 120)
 
 
 def _mesh(namespace: str, name: str = "workers", **spec: Any) -> Object:
