@@ -34,8 +34,8 @@ def job_of_kind(kind: str, /, **arguments: Any) -> JobTrait:
     """A new job of a backend by its name: `slurm` and the like, or the name of an entry point of the group `monarch.launcher`.
 
     The arguments are those of the JobTrait subclass. Where the entry point is a factory of launchers, they are the factory's, plain JSON,
-    and `meshes` has the number of hosts of each mesh. `BackendMissingError` where no wheel has that backend; `TypeError` and `ValueError` name
-    wrong arguments.
+    and `meshes` has the number of hosts of each mesh. `BackendMissingError` where no wheel has that backend; `TypeError` and `ValueError`
+    name wrong arguments.
 
         job = job_of_kind("process", meshes={"trainers": 2})
     """
