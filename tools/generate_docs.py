@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tools import lazy_names, sizes
+from tools import gen_kubernetes, lazy_names, sizes
 from tools.project import CORE, FS, JOBS, RDMA, ROOT, TELEMETRY
 
 PAGES = {
@@ -73,6 +73,10 @@ REGIONS = (
     _names(RDMA, "monarch.rdma", "monarch.rdma"),
     _names(FS, "monarch.fs", "monarch.fs"),
     _names(TELEMETRY, "monarch.telemetry", "monarch.telemetry"),
+    *(
+        Region("docs/kubernetes.md", f"<!-- Generated: {words}. -->", f"<!-- End: {words}. -->", make)
+        for words, make in gen_kubernetes.MANIFESTS.items()
+    ),
 )
 
 

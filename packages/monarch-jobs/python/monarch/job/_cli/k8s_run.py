@@ -248,7 +248,7 @@ def _exit_code(found: Object) -> int | None:
 
 
 def _remove(cluster: Cluster, run: str) -> None:
-    """Everything of this run, the jobs of its pods included; says what it could not."""
+    """Everything of this run, the jobs of its pods included; reports what it could not."""
     with time_limit(_CLEAN_UP_SECONDS):
         try:
             workers, _ = cluster.list("v1/Pod", f"{RUN_LABEL}={run},{names.JOB_LABEL}")

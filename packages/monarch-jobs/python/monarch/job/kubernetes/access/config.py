@@ -55,7 +55,7 @@ class KubeConfig:
 
     @property
     def out_of_cluster(self) -> bool:
-        """Is this no service account of a pod? Pods have no route from here, as far as anyone can tell."""
+        """Is this no service account of a pod? Pods have no route from here, as a rule."""
         return self._path is not None or self._given is not None or self._context is not None or not _in_cluster()
 
     def saved(self) -> dict[str, Any] | None:

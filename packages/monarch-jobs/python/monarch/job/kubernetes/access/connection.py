@@ -129,6 +129,11 @@ class ApiConnection:
     def __repr__(self) -> str:
         return f"<ApiConnection to {self.server}, from {self.source}>"
 
+    def __del__(self) -> None:
+        # Jobs are dropped, and not closed.
+        for one in self.__dict__.get("_idle", ()):
+            one.close()
+
     def close(self) -> None:
         """Closes the sockets that no request uses; the connection can be used again."""
         with self._lock:

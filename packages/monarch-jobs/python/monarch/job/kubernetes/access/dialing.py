@@ -28,7 +28,7 @@ class Address(NamedTuple):
 
 
 def proxy_of_environment(scheme: str, host: str) -> str | None:
-    """What `HTTPS_PROXY` and `NO_PROXY` say, as kubectl heeds them."""
+    """The proxy that `HTTPS_PROXY` and `NO_PROXY` name, as kubectl heeds them."""
     if not any(name.lower().endswith("_proxy") for name in os.environ):
         return None
     from urllib.request import getproxies, proxy_bypass

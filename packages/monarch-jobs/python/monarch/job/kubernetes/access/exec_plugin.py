@@ -41,7 +41,7 @@ def masked(text: str) -> str:
 
 
 class ExecPlugin:
-    """The `exec` of a user; `source` is the file that has it, `folder` its folder, `cluster` what the plugin is told of the cluster."""
+    """The `exec` of a user; `source` is the file that has it, `folder` its folder, `cluster` what the plugin gets to know of it."""
 
     def __init__(self, given: Mapping[str, Any], source: str, folder: str, cluster: Mapping[str, Any]) -> None:
         self._source = source

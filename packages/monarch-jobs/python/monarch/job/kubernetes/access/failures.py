@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, cast
 from monarch.job.errors import CredentialsError, JobError, SubmitError
 
 JOB_LABEL = "monarch.pytorch.org/job"
-# How the server words a missing right. Quotas and admission have the reason Forbidden as well.
-_NO_RIGHT = re.compile(r"\bcannot \S+ resource\b|\bcannot impersonate\b|attempting to grant RBAC permissions")
+# How the server words a missing right; for a websocket it has no words. Quotas and admission have the reason Forbidden as well.
+_NO_RIGHT = re.compile(r"is forbidden:\s*$|\bcannot \S+ resource\b|\bcannot impersonate\b|attempting to grant RBAC permissions")
+_DENIED = re.compile(r'cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"')
 _MANAGER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
 
 
@@ -71,6 +72,11 @@ def refused(title: str, request: Request, code: int, data: bytes, *, owner: str 
     causes = cast("Sequence[dict[str, Any]]", details.get("causes") or ())
     what, hint, cause = f"the cluster refused to {request}", None, message
     if code == 403 and _NO_RIGHT.search(message):
+        # Applying needs the right to patch, and for a new object that to create: the server names the one that is missing.
+        if denied := _DENIED.search(message):
+            base, slash, sub = denied["resource"].partition("/")
+            resource = (f"{base}.{denied['group']}" if denied["group"] else base) + slash + sub
+            request = request._replace(verb=denied["verb"], resource=resource)
         what = f"no right to {request.verb} {request.resource}{request.where()}"
         hint = f"`monarch k8s rbac{f' --namespace {request.namespace}' if request.namespace else ''}` grants what a client needs"
     elif code == 409 and reason == "Conflict" and causes:
@@ -90,6 +96,8 @@ def refused(title: str, request: Request, code: int, data: bytes, *, owner: str 
     elif code == 404 and details.get("kind") == "namespaces":
         what = f"there is no namespace '{details.get('name')}'"
         hint = f"`kubectl create namespace {details.get('name')}`"
+    elif code == 404:
+        what = f"there is no {request.resource.partition('/')[0]} '{details['name']}'{request.where()}"
     elif code in (400, 422):
         what = f"{_object(request)} is not valid"
         cause = "\n".join(f"{one.get('field')}: {one.get('message')}" for one in causes) or message
@@ -101,7 +109,7 @@ def _object(request: Request) -> str:
 
 
 def not_accepted(source: str, server: str, data: bytes, expiry: str) -> CredentialsError:
-    """The API server does not know who asks (401); `expiry` says that a credential has ended, where it has."""
+    """The API server does not know who asks (401); `expiry` names a credential that has ended."""
     what = f"the API server {server} does not accept the credentials"
     message = str(status_object(data).get("message") or "")
     return CredentialsError(what, path=source, cause="\n".join(filter(None, (expiry, message))), hint="log in again, then run this again")

@@ -149,7 +149,7 @@ class Forward:
             finally:
                 remote.abort()
         except (OSError, JobError) as e:
-            self._fail(str(e).partition("\n")[0])
+            self._fail("; ".join(line.strip() for line in str(e).splitlines() if not line.startswith("hint:")))
         finally:
             if not is_proper:
                 # The program sees a reset, and no end that it might take for the whole.

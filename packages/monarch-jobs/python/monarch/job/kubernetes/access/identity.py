@@ -140,7 +140,7 @@ class Hooked(Identity):
 
 
 def of_user(user: Entry, source: str, cluster: Mapping[str, Any]) -> Identity:
-    """The identity of a user of a kubeconfig; `cluster` is what a plugin is told. `CredentialsError`."""
+    """The identity of a user of a kubeconfig; `cluster` is for a plugin. `CredentialsError`."""
     certificate = _certificate(user)
     if user.value.get("exec"):
         plugin = ExecPlugin(user.value["exec"], user.path, source, cluster)

@@ -1,4 +1,4 @@
-"""`kubectl port-forward`, for servers that take no websocket: kubectl speaks the older protocol (SPDY) as well.
+"""`kubectl port-forward`, for servers that take no websocket: kubectl has the older protocol (SPDY) as well.
 
 A shell holds kubectl and reads a pipe of this process: when this process ends, however that happens, kubectl ends too.
 """

@@ -1,0 +1,80 @@
+"""The manifests of docs/kubernetes.md: what the commands and the jobs that the page shows would apply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Object = dict[str, Any]
+
+NAMESPACE = "team"
+IMAGE = "registry.example/monarch:0.1.0"
+
+
+def _block(text: str) -> str:
+    return f"```yaml\n{text.rstrip()}\n```\n"
+
+
+def _objects(objects: Sequence[Object]) -> str:
+    from monarch.job.kubernetes.manifests.yaml_text import documents
+
+    return _block(documents(objects))
+
+
+def rights() -> str:
+    """`monarch k8s rbac --user ada --namespace team --print`."""
+    from monarch.job._cli.k8s_install import grant
+    from monarch.job.kubernetes.manifests import rbac
+
+    return _objects(grant(NAMESPACE, rbac.rules("native", forward=True), user="ada"))
+
+
+def attach_rights() -> str:
+    """`monarch k8s rbac --mode attach --join-secret --namespace team --print`, without the binding."""
+    from monarch.job._cli.k8s_install import grant
+    from monarch.job.kubernetes.manifests import rbac
+
+    found = grant(NAMESPACE, rbac.rules("attach", join_secret=True))
+    return _objects([one for one in found if one["kind"] == "Role"])
+
+
+def plan() -> str:
+    """The workload of the first job of the page."""
+    from monarch.job.kubernetes import ImageSpec, KubernetesJob
+
+    job = KubernetesJob(NAMESPACE)
+    job.add_mesh("trainers", 2, image_spec=ImageSpec(IMAGE, {"cpu": 4}))
+    return _of_plan(job.plan().text, "Job")
+
+
+def mesh() -> str:
+    """The MonarchMesh of the page."""
+    from monarch.job.kubernetes import ImageSpec, KubernetesJob
+
+    job = KubernetesJob(NAMESPACE, provisioner="monarchmesh")
+    job.add_mesh("trainers", 2, image_spec=ImageSpec(IMAGE))
+    return _of_plan(job.plan().text, "MonarchMesh")
+
+
+def _of_plan(text: str, kind: str) -> str:
+    """The object of this kind, its pods shortened: their command is a script that the page does not explain."""
+    import yaml
+
+    from monarch.job.kubernetes.manifests.yaml_text import document
+
+    found: Object = next(one for one in yaml.safe_load_all(text) if one["kind"] == kind)
+    spec: Object = found["spec"]
+    template: Object = spec["template"] if kind == "Job" else spec["podTemplate"]
+    container: Object = template["spec"]["containers"][0]
+    shown = {key: container[key] for key in ("name", "image", "resources", "readinessProbe") if key in container}
+    template["spec"] = {"containers": [shown]}
+    return _block(document(found))
+
+
+# By the words that mark them in the page.
+MANIFESTS: dict[str, Callable[[], str]] = {
+    "the rights of a user": rights,
+    "the rights of a client that attaches": attach_rights,
+    "the workload of a mesh": plan,
+    "a MonarchMesh": mesh,
+}
