@@ -323,6 +323,11 @@ def test_links_count_their_connections() -> None:
     found.ended({"link.broken": rows({"host": 55, "end": "reset", "sent": 10, "received": 20, "round_trip": 0}, proc=HOST)}, Running())
     found.ended({"link.resumed": rows({**up, "received": 4}, proc=HOST)}, Running())
     assert ask(kept, "SELECT state, rtt_us, bytes_out, bytes_in, reconnects, last_error FROM links") == [("up", 9, 10, 20, 1, "reset")]
+    # Both in one look, as where a session goes on at once.
+    broken = {"host": 55, "end": "failed", "sent": 1, "received": 2, "round_trip": 7000}
+    later = rows({**up, "received": 5, "round_trip": 8000}, proc=HOST, us=3_000_001)
+    found.ended({"link.resumed": later, "link.broken": rows(broken, proc=HOST, us=3_000_000)}, Running())
+    assert ask(kept, "SELECT state, rtt_us, bytes_out, bytes_in, reconnects, last_error FROM links") == [("up", 8, 11, 22, 2, "failed")]
 
 
 def test_lines_have_the_place_of_the_process_and_its_only_actor() -> None:

@@ -120,9 +120,10 @@ class Facts:
             self._actor_end(row, failing.get((row["proc"], row["mesh"])) or running.endpoint(row["proc"], row["mesh"]))
         for row in _each(rows, "proc.end"):
             self._proc_end(row, running)
-        for kind in ("link.resumed", "link.broken"):
-            for row in _each(rows, kind):
-                self._link(kind, row)
+        # In the order of time: a session that goes on at once has lost a connection and got another one since the last look.
+        links = [(row["us"], row["number"], kind, row) for kind in ("link.resumed", "link.broken") for row in _each(rows, kind)]
+        for _, _, kind, row in sorted(links, key=lambda link: link[:2]):
+            self._link(kind, row)
         self._write_statuses()
 
     def living_procs(self) -> set[int]:
