@@ -1,7 +1,8 @@
-"""A real job with eight faults at once, served for `monarch mcp`: `python faulty_job.py`. It prints its URL, and waits.
+"""A real job with nine faults at once, served for `monarch mcp`: `python faulty_job.py`. It prints its URL, and waits.
 
 Each fault has a mesh of its own: `trainer` rank 2 is slow, `left` and `right` call each other and wait, `reader` never ends its `read`
-while its queue grows, `dead` loses a proc, `crasher` fails at each start, `chatty` writes 1,500 lines, and a host is killed.
+while its queue grows, `leaking` keeps a mebibyte more of memory again and again, `dead` loses a proc, `crasher` fails at each start,
+`chatty` writes 1,500 lines, and a host is killed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from monarch.actor.testing import local_hosts
 
 monarch.actor.unhandled_fault_hook = lambda failure: None
 _PUSHES, _LINES = 20, 1500
+# Mebibytes that are lost in the end, so that a job that nobody ends harms no machine.
+_LEAK = 1024
 
 
 class Trainer(Actor):
@@ -56,6 +59,16 @@ class Reader(Actor):
     @endpoint
     def push(self) -> None:
         pass
+
+
+class Leaking(Actor):
+    def __init__(self) -> None:
+        self.kept: list[bytes] = []
+
+    @endpoint
+    def use(self) -> None:
+        if len(self.kept) < _LEAK:
+            self.kept.append(b"x" * (1 << 20))
 
 
 class Fragile(Actor):
@@ -113,6 +126,7 @@ async def main(answers: int) -> None:
         for _ in range(4):
             failed(one.spawn("crasher", Fragile).crash.call_one())
         failed(this_host().spawn_procs({"gpus": 2}, name="dying").spawn("dead", Fragile).slice(gpus=1).die.call_one())
+        leaking = this_host().spawn_procs(name="leaking").spawn("cache", Leaking)
         away = hosts.spawn_procs(name="away")
         await away.initialized
         (pid,) = rows("SELECT pid FROM live_procs('away')")[0]
@@ -127,6 +141,7 @@ async def main(answers: int) -> None:
             for _ in range(_PUSHES):
                 reader.push.broadcast()
             await trainer.step.call(2)
+            await leaking.use.call_one()
         os._exit(0)
 
 
