@@ -154,3 +154,22 @@ def test_wait_for_what_is_left_is_for_services_of_another_keeper(tmp_path: Path,
     with pytest.raises(JobError, match="^it is on$"):
         found.check_end("counter", "b", {"left": "it is on"}, dict, 20.0)
     assert waits == [20.0, 0.0]
+
+
+class Bridge(Counter):
+    needs_hosts = False
+
+
+def test_service_by_which_hosts_are_reached_is_started_without_them(tmp_path: Path) -> None:
+    def unreachable() -> Mapping[str, Any]:
+        raise AssertionError("the hosts are looked at")
+
+    first = KeptServices(lambda name: Bridge(), str(tmp_path))
+    assert not first.needs_hosts("bridge")
+    assert first.serve("bridge", "a", {}, unreachable) == first.serve("bridge", "a", {}, unreachable) == {}
+    first.renew(unreachable)
+    first.check_end("bridge", "a", {}, unreachable, 0.0)
+    second = KeptServices(lambda name: Bridge(), str(tmp_path))
+    second.restore(unreachable)
+    assert second.serve("bridge", "a", {}, unreachable) == {}
+    assert [(one["state"], one["detail"]["calls"]) for one in second.status()] == [("running", ["start", "start"])]
