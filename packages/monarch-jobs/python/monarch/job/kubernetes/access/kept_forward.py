@@ -56,8 +56,9 @@ class KeptForward(KeptService):
         kubeconfig = KubeConfig.restored(config["kubeconfig"])
         namespace, pod, port = str(config["namespace"]), str(config["pod"]), int(config["port"])
         cluster = Cluster(kubeconfig.load(), namespace, str(config["title"]))
-        # A keeper that follows one that was killed listens at the same port: clients that are connected go on.
-        local = _FIRST_PORT + zlib.crc32(f"{cluster.connection.server}/{namespace}/{pod}:{port}".encode()) % _PORTS
+        # A keeper that follows one that was killed listens at the same port: clients that are connected go on. So does the forward to the
+        # next pod of the job: a process has one address of a gateway for good.
+        local = _FIRST_PORT + zlib.crc32(f"{cluster.connection.server}/{namespace}/{config['title']}:{port}".encode()) % _PORTS
         made: Forward | KubectlForward = Forward(cluster, pod, port, local=local, report=_report)
         try:
             self._port = made.start()
