@@ -154,3 +154,16 @@ def test_host_that_was_silent_is_served_again(place: Place, tmp_path: Path) -> N
     # The keeper that follows shows the view of all hosts again.
     place.read(SHOWN_AGAIN)
     assert {row["state"] for row in json.loads(place.verb("mounts", "--json"))} == {"running"}
+
+
+def test_outputs_of_a_command_are_in_the_view(place: Place) -> None:
+    place.script(workers=2)
+    argv = [sys.executable, "-P", "-c", MAIN, "exec", "--all", "--", "sh", "-c", "echo from $MONARCH_RANK_HOSTS"]
+    done = subprocess.run(argv, cwd=place.work, env=place.environment, capture_output=True, text=True, timeout=28, check=False)
+    assert done.returncode == 0, done.stderr
+    where, _, run = done.stderr.splitlines()[-1].removeprefix("monarch: output by rank: ").rpartition("/")
+    assert where == f"{place.local}/*/exec_outputs"
+    assert sorted(done.stdout.splitlines()) == ["[0] from 0", "[1] from 1"]
+    for rank in (0, 1):
+        path = f"t + '/hosts_{rank}/exec_outputs/{run}/hosts_{rank}/stdout.txt'"
+        assert place.read(f"until(lambda: os.path.exists({path}))\nprint(open({path}).read(), end='')") == f"from {rank}"

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, NoReturn
 
 import click
 
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
     from monarch.job._client.execution import Target
     from monarch.job._job.job_state import JobState
+    from monarch.job._job.trait import JobTrait
 
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
+# In a directory that the job gathers from its hosts.
+_OUTPUTS = "exec_outputs"
 
 
 @verb("exec", short_help="Runs a command on the hosts of the current job.", context_settings={"allow_interspersed_args": False})
@@ -88,7 +91,7 @@ def command(
     job, state = job_and_hosts()
     try:
         chosen = _chosen(state, everywhere, mesh, point, per_host)
-        targets = _targets(chosen, words, environment, workdir, timeout, attached, output_dir)
+        targets = _targets(chosen, words, environment, workdir, timeout, attached, output_dir, _gathered(job, chosen))
     except ValueError as e:
         raise click.UsageError(str(e)) from e
     try:
@@ -130,6 +133,27 @@ def _chosen(
     return [name], state, dict.fromkeys(hosts.sizes, 0), per
 
 
+class _Gathered(NamedTuple):
+    """A directory of the hosts, and where the job shows it on this machine, with `*` for each host."""
+
+    remote: str
+    local: str
+
+
+def _gathered(job: JobTrait, chosen: tuple[list[str], JobState, dict[str, int] | None, dict[str, int]]) -> _Gathered | None:
+    """The first gather mount of the job that has all meshes of the command."""
+    names, state, _, per_host = chosen
+    for one in job._current._life.features:
+        if one.name != "gather_mount":
+            continue
+        remote, local, meshes = (one.configured.get(key) for key in ("remote", "local", "meshes"))
+        # The name of a host's directory is another one for the ranks of a host.
+        if not remote or not local or ("$SUBDIR" in remote and per_host) or not set(names) <= set(meshes or state):
+            continue
+        return _Gathered(remote, os.path.join(local, *(["*"] if len(state) > 1 else []), *(["*"] if state[names[0]].sizes else [])))
+    return None
+
+
 def _targets(
     chosen: tuple[list[str], JobState, dict[str, int] | None, dict[str, int]],
     words: tuple[str | None, ...],
@@ -138,6 +162,7 @@ def _targets(
     timeout: float | None,
     script: tuple[str, bytes] | None,
     output_dir: str | None,
+    gathered: _Gathered | None,
 ) -> list[Target]:
     from monarch.job._client.exec import make_target
     from monarch.job._host.command import PREFIX, SUBDIR, TEMPORARY
@@ -161,13 +186,18 @@ def _targets(
     ]
     if output_dir is not None or sum(target.ranks for target in targets) == 1:
         return targets
-    folder = f"{PREFIX}{secrets.token_hex(4)}"
-    # The same place on all hosts that have the same temporary folder as this one, as most do.
-    click.echo(f"monarch: output by rank on the hosts: {tempfile.gettempdir()}/{folder}", err=True)
+    run = secrets.token_hex(4)
+    if gathered is None:
+        # The same place on all hosts that have the same temporary folder as this one, as most do.
+        click.echo(f"monarch: output by rank on the hosts: {tempfile.gettempdir()}/{PREFIX}{run}", err=True)
+        base = (TEMPORARY, f"{PREFIX}{run}")
+    else:
+        click.echo(f"monarch: output by rank: {gathered.local}/{_OUTPUTS}/{run}", err=True)
+        base = (gathered.remote, _OUTPUTS, run)
     return [
         dataclasses.replace(
             target,
-            order=dataclasses.replace(target.order, folder="/".join((TEMPORARY, folder, *([name] if len(names) > 1 else []), SUBDIR))),
+            order=dataclasses.replace(target.order, folder="/".join((*base, *([name] if len(names) > 1 else []), SUBDIR))),
         )
         for target, name in zip(targets, names, strict=True)
     ]
