@@ -36,7 +36,7 @@ class _Rows(NamedTuple):
 class _Part(NamedTuple):
     """Nodes or edges: how many, and lists of them."""
 
-    count: int
+    size: int
     of: Iterator[list[Any]]
 
 
@@ -67,7 +67,7 @@ def dag(call: Call) -> Reply:
     )
     nodes, edges = (_of_meshes if by_mesh else _of_actors)(found)
     snapshots, errors = (int(looked.column(name)[0].as_py()) for name in ("snapshots", "errors"))
-    node_count, edge_count = (sum(part.count for part in parts) for parts in (nodes, edges))
+    node_count, edge_count = (sum(part.size for part in parts) for parts in (nodes, edges))
     is_cut = max(actors.num_rows, node_count) > MOST_NODES or max(pairs.num_rows, edge_count) > MOST_EDGES
     rest = {"snapshot_pending": not snapshots, "snapshot_partial": errors > 0 or is_cut, "resolution_error_count": errors}
     return reply(document({"nodes": _first(nodes, MOST_NODES), "edges": _first(edges, MOST_EDGES)}, rest))
