@@ -49,7 +49,7 @@ STEPS = (
     ),
     Step("cargo", "rust", ("cargo", "test", "--quiet", "--locked", "--release", *_PROFILE, *_TESTED), _RUST_FOLDER),
     # Tests on a cluster are left out, and say why, where it cannot be built.
-    Step("build_k8s", "rust", (PY, "-m", "tools.k8s", "build"), needs="go", beside=True, optional=True),
+    Step("build_k8s", "rust", (PY, "-m", "tools.k8s", "build"), beside=True, optional=True),
     Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels")),
     Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels")),
     # What cannot be installed is missed by single tests, which say so.

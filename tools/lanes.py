@@ -180,11 +180,13 @@ class Lanes:
         try:
             if kind is None:
                 # Waits in short pieces: a signal's handler runs between them.
-                told = False
+                told = 0.0
                 while not self._join(0.5):
                     if self.failed and not told:
+                        told = time.monotonic()
                         self._signal(signal.SIGINT, optional_only=True)
-                        told = True
+                    elif told and time.monotonic() > told + _GRACE_S:
+                        self._signal(signal.SIGKILL, optional_only=True)
                 return
         except BaseException:
             self._end()

@@ -59,6 +59,8 @@ class Kept(NamedTuple):
 
     def build(self) -> Path:
         """The folder of the programs, built where it is missing or damaged. Who comes second waits for who builds."""
+        if found := self.bin():
+            return found
         with _only_one():
             if found := self.bin():
                 return found
