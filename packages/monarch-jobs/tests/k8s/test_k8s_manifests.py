@@ -39,7 +39,7 @@ def _define(client: Cluster, definition: Object) -> None:
     name = definition["metadata"]["name"]
 
     def established() -> bool:
-        conditions = (client.get(DEFINITION, name) or {}).get("status", {}).get("conditions", [])
+        conditions = (client.get(DEFINITION, name) or {}).get("status", {}).get("conditions") or []
         return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
     eventually(f"{name} is known", established)

@@ -35,7 +35,7 @@ def api(cluster: KubeCluster, namespace: str) -> Iterator[Cluster]:
 
 def _is_known(client: Cluster) -> bool:
     definition = client.get("apiextensions.k8s.io/v1/CustomResourceDefinition", "monarchmeshes.monarch.pytorch.org")
-    conditions = (definition or {}).get("status", {}).get("conditions", [])
+    conditions = (definition or {}).get("status", {}).get("conditions") or []
     return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
 
