@@ -6,6 +6,7 @@ import ipaddress
 import json
 import socket
 import subprocess
+from pathlib import Path
 
 from tools.k8s import cgroups
 
@@ -43,7 +44,7 @@ class Slot:
     @property
     def link(self) -> str:
         """The machine's own link to the cluster; the kernel allows 15 characters."""
-        return f"mk8s{self.number}"
+        return _link(self.number)
 
     @property
     def _hosts(self) -> str:
@@ -79,12 +80,15 @@ def _in_use(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> bool:
 
 
 def remove_leftovers() -> None:
-    """Removes the control groups of clusters that were killed, which nothing else ends."""
+    """Removes the control groups of clusters that were killed, which nothing else ends, and links that live on: connections that wait for
+    an answer keep a network alive for minutes after its last process."""
     for number in range(SLOTS):
         if (mark := _reserve(number)) is not None:
             with mark:
                 for group in cgroups.named(f"{_network_name(number)}-"):
                     cgroups.remove(group)
+                if Path("/sys/class/net", link := _link(number)).exists():
+                    subprocess.run(["ip", "link", "delete", link], capture_output=True)
 
 
 def network_name(server: str) -> str:
@@ -109,6 +113,10 @@ def _reserve(number: int) -> socket.socket | None:
 
 def _number(server: str) -> int:
     return int(server.split(".")[2])
+
+
+def _link(number: int) -> str:
+    return f"mk8s{number}"
 
 
 def _network_name(number: int) -> str:
