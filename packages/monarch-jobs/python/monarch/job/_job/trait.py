@@ -20,6 +20,7 @@ from monarch.extension import install_hint, needs_wheel
 from monarch.job._client.keeper import Keeper, Launch
 from monarch.job._files import audit, credentials, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
+from monarch.job._files.submission_lock import submission_lock
 from monarch.job._job import features, saved
 from monarch.job._job.feature import FeatureHosts, JobControl, TelemetryFeature
 from monarch.job._job.job_state import JobState
@@ -361,18 +362,25 @@ def _find_hosts(job: JobTrait, cached_path: str | None) -> JobState:
         _submit(wanted, None)
         return _connect(wanted)
     cached_path = os.fspath(cached_path)
+    with submission_lock(cached_path):
+        found = _kept_or_submitted(job, wanted, cached_path)
+    return _connect(found)
+
+
+def _kept_or_submitted(job: JobTrait, wanted: JobTrait, cached_path: str) -> JobTrait:
+    """The job of the file that can run what is wanted, else the wanted one, submitted and written to the file."""
     kept = saved.load_if_there(cached_path, JobTrait)
     if kept is not None:
         if is_alive(kept):
             if kept.can_run(wanted):
                 job._life.stand_in = kept
-                return _connect(kept)
+                return kept
             notice(f"monarch: the job in {cached_path} cannot run what is asked for now, it is killed: {kept._title}, {kept._where()}")
         _kill(kept)
     _submit(wanted, None)
     # Before connecting: a user who interrupts that finds the allocation again.
     _write(cached_path, wanted)
-    return _connect(wanted)
+    return wanted
 
 
 def _connect(job: JobTrait) -> JobState:
@@ -414,7 +422,7 @@ def _write(path: str, job: JobTrait) -> None:
     except StateFileError:
         raise
     except JobError as e:
-        warnings.warn(f"{path} is not written, so this job is not found again: {e}", RuntimeWarning, stacklevel=5)
+        warnings.warn(f"{path} is not written, so this job is not found again: {e}", RuntimeWarning, stacklevel=6)
 
 
 def _surrounding(job: JobTrait, cached_path: str | None) -> JobState:
