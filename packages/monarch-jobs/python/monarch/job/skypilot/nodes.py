@@ -72,7 +72,10 @@ class Nodes:
         self.names = list(names)
         self._task = task
         options = ("-F", config, *(("-o", f"IdentityFile={key}") if key else ()), "-o", "LogLevel=ERROR")
-        self._commands = {name: Commands(title, name, socket, options, int(LOOK_TIMEOUT_S)) for name in names}
+        # A socket for each node: on SLURM all of them have the address of the login node, by which ssh would tell the sockets apart.
+        self._commands = {
+            name: Commands(title, name, f"{socket}-{number}", options, int(LOOK_TIMEOUT_S)) for number, name in enumerate(names)
+        }
         # Whether this machine reaches the private addresses.
         self._is_direct: bool | None = None
         # Nodes that did not answer the last look, with why.
