@@ -23,7 +23,7 @@ Template = dict[str, Any]
 
 
 class Digits(Actor):
-    """Sums digits where it is told to, as any program of a user would."""
+    """Sums digits on its host, as a program of a user could."""
 
     @endpoint
     def total(self, text: str) -> int:
