@@ -1,4 +1,4 @@
-"""A ring goes round while its collector does not read: what the lost events said of processes, meshes, actors and ends is there again."""
+"""A ring goes round while its collector does not read: processes, meshes, actors and ends of the lost events have their rows again."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_what_is_asked_for_a_request_whose_time_is_over_is_cancelled() -> None:
     async def run() -> int:
         one = App(parts(engine=working), TOKENS, Names(), routes=routes)
         found = await send(one, "GET", "/api/meshes", token=TOKENS.read)
-        while one.running:
+        while one.running:  # polls: the end of a task of the server has no event
             await asyncio.sleep(0)
         return found.status
 

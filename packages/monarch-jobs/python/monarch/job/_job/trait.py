@@ -1,7 +1,7 @@
 """The base of every job: its life cycle, which users call, and the hooks that a backend implements.
 
-A backend implements `_create`, `_state`, `can_run` and `_kill`; `plan`, `_poll`, `_heal`, `_sizes`, `_logs`, `_dump` and `_load` have
-defaults. Built-in backends whose machines come from a scheduler derive from `LauncherJob` instead, which needs a `Launcher` only.
+A backend implements `_create`, `_state`, `can_run` and `_kill`; the other hooks have defaults. Built-in backends whose machines come
+from a scheduler derive from `LauncherJob` instead, which needs a `Launcher` only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BATCH = "MONARCH_BATCH_JOB"
 # The state file of the surrounding allocation; without the variable, the path that the script asks for.
 BATCH_FILE = "MONARCH_BATCH_JOB_FILE"
-# Local reproduction: `process` puts processes of this machine in the place of the hosts, so that a failing program runs here without edits.
+# Local reproduction: `process` puts processes of this machine in the place of the hosts.
 REPLACE = "MONARCH_JOB"
 SHRINK = "MONARCH_JOB_SHRINK"
 # How long an interrupted or failed submission waits for the scheduler to take it back.
@@ -593,8 +593,7 @@ def _start_features(job: JobTrait, found: JobState) -> None:
     path = current._life.path
     if path is not None and (carried or current is not job):
         with credentials.lock(current._life.apply_id):
-            # What another process needs to go on with them.
-            _write(path, current)
+            _write(path, current)  # what another process needs to go on with them
 
 
 def _absent(method: str, wheel: str) -> NoReturn:

@@ -1,7 +1,7 @@
 """What is done about events that were overwritten before they were read: a burst makes the ring of a process go round between two looks.
 
-With messages, of which a lost one is a number, events may be lost that say what a process is, which meshes it has made, which actors it
-has, and what has ended. Rows would be missing, or say for ever that something lives. So processes are asked to introduce themselves again,
+With messages, of which a lost one is a number, events may be lost that describe a process, the meshes that it has made, its actors, and
+what has ended. Rows would be missing, or show for ever that something lives. So processes are asked to introduce themselves again,
 and what the agent of the host does not know any more has ended. No threads, no clock.
 """
 
@@ -43,7 +43,7 @@ class Gaps:
 
 
 class LostEnds:
-    """Ends without an event: what two looks at the processes of the host, one after the other, do not have, and rows still say lives.
+    """Ends without an event: what two looks at the processes of the host, one after the other, do not have, and what lives by the rows.
 
     After one look the event may be on its way.
     """

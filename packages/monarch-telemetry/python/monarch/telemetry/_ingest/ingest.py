@@ -232,7 +232,7 @@ class Ingest:
             self._guarded("links", lambda: self.facts.know_hosts(hosts))
 
     def compare(self, looked: Mapping[str, Any]) -> None:
-        """What the agent of this host says of its processes: ends that no event has told of are written, when they are seen twice."""
+        """Compares the rows with the agent's table of processes: ends without an event are written when they are seen twice."""
         with self._waiting_lock:
             torn = {proc for proc, lost in self._lost.items() if lost}
         with self._writing_lock:

@@ -199,7 +199,7 @@ RDMA_OPS = Table(
         Column("path", "text", "how the bytes went, such as local or cuda-ipc"),
         Column("bytes", "u64", "bytes that were moved"),
         Column("latency_us", "u64", "how long it took, in microseconds"),
-        Column("retries", "u64", "0: an operation that fails is not tried again, and what a device repeats is not told"),
+        Column("retries", "u64", "0: an operation that fails is not tried again, and retries of the device are not reported"),
         Column("error", "text", "the text of the error, where it failed", True),
     ),
     "Each operation on the memory of another process (monarch-rdma)",
