@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from monarch.job.kubernetes.access.client import Cluster, Object
+from monarch.job.kubernetes.access.connection import ApiConnection, Endpoint
+from monarch.job.kubernetes.access.identity import Identity
 
 JOB = "11111111-2222-3333-4444-555555555555"
 
@@ -16,6 +18,8 @@ class MemoryCluster(Cluster):
     """Keeps what is applied; a test plays controllers and nodes. `refuse` raises what a request is refused with."""
 
     def __init__(self, namespace: str = "research") -> None:
+        # Nothing is sent there.
+        self.connection = ApiConnection(Endpoint("https://memory.example", "memory", proxy=""), Identity())
         self.namespace = namespace
         self.title = "kubernetes job 11111111"
         self.objects: dict[tuple[str, str], Object] = {}

@@ -5,16 +5,19 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from api_stand_in import Answer, ApiStandIn, Asked
 from memory_cluster import MemoryCluster
 
 from monarch.job import BackendMissingError, CredentialsError, SubmitError, job_loads
 from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 from monarch.job.kubernetes.access.client import Cluster
+from monarch.job.kubernetes.access.connection import ApiConnection, Endpoint
+from monarch.job.kubernetes.access.identity import Identity
 
 IMAGE = ImageSpec("registry.example.com/monarch:1", {"cpu": 2})
 
@@ -126,6 +129,71 @@ def test_join_secret_that_is_missing_or_has_no_key_is_named(monkeypatch: pytest.
         job._trust("trainers")
     cluster.objects["v1/Secret", "shared"]["data"]["secret"] = "MDEyMzQ1Njc4OWFiY2RlZgo="
     assert job._trust("trainers") == {"secret": b"0123456789abcdef"}
+
+
+@pytest.fixture
+def two_clusters(tmp_path: Path) -> Iterator[tuple[ApiStandIn, ApiStandIn]]:
+    """Servers that take everything and have nothing."""
+
+    def answer(asked: Asked) -> Answer:
+        version = {"major": "1", "minor": "36"} if asked.path == "/version" else {}
+        return Answer(200, {"kind": "List", "apiVersion": "v1", "metadata": {"uid": "u", "name": "x"}, "items": [], **version})
+
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    with ApiStandIn(tmp_path / "a", answer) as a, ApiStandIn(tmp_path / "b", answer) as b:
+        yield a, b
+
+
+def test_job_of_another_cluster_than_that_of_the_context_is_refused(
+    two_clusters: tuple[ApiStandIn, ApiStandIn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = two_clusters
+    # As `kubectl config use-context` does: the same file, another cluster.
+    config = a.kubeconfig(tmp_path / "config", {"token": "t"})
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    job = _job()
+    job.apply()
+    text = job.dumps()
+    b.kubeconfig(config, {"token": "t"})
+    for verb in ("status", "heal", "kill", "state"):
+        other = job_loads(text)
+        with pytest.raises(CredentialsError) as raised:
+            getattr(other, verb)()
+        assert a.url in str(raised.value) and b.url in str(raised.value) and str(config) in str(raised.value), verb
+        assert other.active
+    # The process that has submitted it stays with its cluster, and so does one that comes back to it.
+    assert job.status().phase != "none"
+    a.kubeconfig(config, {"token": "t"})
+    job_loads(text).kill()
+    assert b.requests == []
+
+
+def test_refused_kill_leaves_the_credentials(
+    two_clusters: tuple[ApiStandIn, ApiStandIn], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = two_clusters
+    config = a.kubeconfig(tmp_path / "config", {"token": "t"})
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    job = _job()
+    job.apply()
+    secret, text = job._secret(), job.dumps()
+    b.kubeconfig(config, {"token": "t"})
+    with pytest.raises(CredentialsError, match="was submitted to"):
+        job_loads(text).kill()
+    config.unlink()
+    with pytest.raises(CredentialsError, match="cannot be read"):
+        job_loads(text).kill()
+    assert job._secret() == secret
+    a.kubeconfig(config, {"token": "t"})
+    job_loads(text).kill()
+    with pytest.raises(CredentialsError):
+        job._secret()
+
+
+def test_password_in_the_url_of_a_server_is_saved_nowhere() -> None:
+    connection = ApiConnection(Endpoint("https://ada:s3cret@api.example:6443/path/", "file"), Identity())
+    assert connection.server == "https://api.example:6443/path" and "s3cret" not in repr(connection)
 
 
 def test_given_configuration_is_in_no_file() -> None:

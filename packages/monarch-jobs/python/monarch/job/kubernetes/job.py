@@ -167,9 +167,18 @@ class KubernetesJob(LauncherJob):
         ours, theirs = self._args, spec._args
         return (ours.namespace, ours.insecure, ours.join_secret) == (theirs.namespace, theirs.insecure, theirs.join_secret)
 
+    def kill(self) -> None:
+        current = self._current
+        if isinstance(current, KubernetesJob) and current._ids is not None:
+            # A kubeconfig that is of another cluster, or none, is refused before the keeper and the credentials are gone.
+            current._cluster()
+        super().kill()
+
     def _cluster(self) -> Cluster:
         if self.cluster_ is None:
-            connection = self._kubeconfig().load()
+            kubeconfig = self._kubeconfig()
+            connection = kubeconfig.load()
+            kubeconfig.check_server(connection, (self._ids or {}).get("server"), self._title)
             self.cluster_ = Cluster(connection, self._args.namespace, self._title)
             weakref.finalize(self, connection.close)
         self.cluster_.title = self._title
@@ -208,6 +217,8 @@ class KubernetesJob(LauncherJob):
                 hint=f"join_secret= names their Secret, {_SECRET_VARIABLE} a file; insecure=True is for pods without encryption",
             )
         super()._create(client_script)
+        assert self._ids is not None
+        self._ids["server"] = self._cluster().connection.server
 
     def _trust(self, mesh: str) -> dict[str, Any]:
         if self._args.insecure:
@@ -259,7 +270,8 @@ class KubernetesJob(LauncherJob):
         if self._args.kubeconfig != _GIVEN:
             from monarch.job.kubernetes.access.kept_forward import forwarded
 
-            return forwarded(keeper_of(self), self._args.kubeconfig, self._args.namespace, worker.pod, worker.place[1], self._title)
+            server = self._cluster().connection.server
+            return forwarded(keeper_of(self), self._args.kubeconfig, server, self._args.namespace, worker.pod, worker.place[1], self._title)
         if self.forward_ is None:
             from monarch.job.kubernetes.access.forward import Forward
 

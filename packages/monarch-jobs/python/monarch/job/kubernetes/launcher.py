@@ -1,8 +1,9 @@
 """KubernetesLauncher: makes the objects of a job, looks at its pods, has lost workers replaced, removes everything.
 
-`ids` of an allocation: `namespace`, `anchor` and `anchor_uid` (the ConfigMap that owns the other objects; empty where all pods were there
-before), `submitted` (Unix time), `joined` (all workers have been there at the same time), `supplements` (how many Jobs replace completed
-indexes), `route` ("forward" where the keeper forwards a port), `places` (by mesh and rank, the records of `pods.place`).
+`ids` of an allocation: `namespace`, `server` (the URL of the API server; the job adds it), `anchor` and `anchor_uid` (the ConfigMap that
+owns the other objects; empty where all pods were there before), `submitted` (Unix time), `joined` (all workers have been there at the same
+time), `supplements` (how many Jobs replace completed indexes), `route` ("forward" where the keeper forwards a port), `places` (by mesh and
+rank, the records of `pods.place`).
 
 One look is one list of pods, out of the API server's own memory. Pods that are missing cost a second request: for their workloads.
 """

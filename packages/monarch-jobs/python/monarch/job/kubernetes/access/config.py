@@ -107,6 +107,20 @@ class KubeConfig:
             return _of_pod()
         return _of_files(self._paths(), self._context)
 
+    def check_server(self, connection: ApiConnection, server: str | None, title: str) -> None:
+        """Refuses a connection to another API server than the one that a job was submitted to: a current context can change meanwhile.
+
+        None is the server of a job that is not submitted. `CredentialsError` names both.
+        """
+        if server is None or connection.server == server:
+            return
+        raise CredentialsError(
+            f"the API server is {connection.server}, and {title} was submitted to {server}",
+            path=connection.source,
+            hint="choose the context of that cluster (`kubectl config use-context`, KUBECONFIG); KubeConfig.from_path(..., context=...) "
+            "makes a job independent of the current one",
+        )
+
     def _paths(self) -> list[str]:
         return [self._path] if self._path is not None else default_paths()
 

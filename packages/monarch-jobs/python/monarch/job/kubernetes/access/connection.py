@@ -16,7 +16,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from monarch.job._machine.commands import time_left
 from monarch.job.errors import CredentialsError
@@ -105,8 +105,12 @@ class ApiConnection:
     def __init__(
         self, endpoint: Endpoint, identity: Identity, *, namespace: str | None = None, headers: Sequence[tuple[str, str]] = ()
     ) -> None:
-        parts = urlsplit(endpoint.server)
-        self.server = endpoint.server.rstrip("/")
+        try:
+            parts = urlsplit(endpoint.server)
+        except ValueError as e:
+            raise CredentialsError(f"the server '{endpoint.server}' is no URL", path=endpoint.source, cause=str(e)) from None
+        # Messages and state files have it, so what stands before the host is left out: it may be a password.
+        self.server = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
         self.source = endpoint.source
         self.namespace = namespace
         self.base = parts.path.rstrip("/")

@@ -21,13 +21,14 @@ SERVICE = "kubernetes-forward"
 _FIRST_PORT, _PORTS = 20000, 10000
 
 
-def forwarded(keeper: Keeper, kubeconfig: Mapping[str, Any] | None, namespace: str, pod: str, port: int, title: str) -> int:
+def forwarded(keeper: Keeper, kubeconfig: Mapping[str, Any] | None, server: str, namespace: str, pod: str, port: int, title: str) -> int:
     """The port of this machine that reaches `port` of the pod, held by the keeper; another pod replaces the one before.
 
-    `kubeconfig` is `KubeConfig.saved()`. `KeeperError` with what has failed.
+    `kubeconfig` is `KubeConfig.saved()`, which has to lead the keeper to `server` as well. `KeeperError` with what has failed.
     """
     config = {
         "kubeconfig": None if kubeconfig is None else dict(kubeconfig),
+        "server": server,
         "namespace": namespace,
         "pod": pod,
         "port": port,
@@ -56,6 +57,7 @@ class KeptForward(KeptService):
         kubeconfig = KubeConfig.restored(config["kubeconfig"])
         namespace, pod, port = str(config["namespace"]), str(config["pod"]), int(config["port"])
         cluster = Cluster(kubeconfig.load(), namespace, str(config["title"]))
+        kubeconfig.check_server(cluster.connection, config.get("server"), cluster.title)
         # A keeper that follows one that was killed listens at the same port: clients that are connected go on. So does the forward to the
         # next pod of the job: a process has one address of a gateway for good.
         local = _FIRST_PORT + zlib.crc32(f"{cluster.connection.server}/{namespace}/{config['title']}:{port}".encode()) % _PORTS
