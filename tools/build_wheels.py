@@ -1,4 +1,4 @@
-"""Builds the wheel of every package into dist/, which is emptied first.
+"""Builds the wheel of every package into dist/, from which older ones are removed first.
 
 The native one through maturin itself, which gives it the lowest manylinux tag that its symbols allow; the others through their
 build backend, by pip.
@@ -6,9 +6,11 @@ build backend, by pip.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 from tools.project import DIST, PACKAGES
 
@@ -17,19 +19,29 @@ def main() -> int:
     DIST.mkdir(exist_ok=True)
     for old in DIST.glob("*.whl"):
         old.unlink()
-    for project in sorted(PACKAGES.glob("*/pyproject.toml")):
-        backend = tomllib.loads(project.read_text(encoding="utf-8"))["build-system"]["build-backend"]
-        if backend == "maturin":
-            argv = ["maturin", "build", "--release", "--locked", "--quiet", "--out", str(DIST)]
-        else:
-            argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(DIST), "."]
-        done = subprocess.run(argv, cwd=project.parent, check=False)
-        if done.returncode:
-            print(f"{project.parent.name}: {' '.join(argv)} failed with exit code {done.returncode}")
-            return 1
+    try:
+        build(DIST)
+    except RuntimeError as error:
+        print(error)
+        return 1
     for wheel in sorted(DIST.glob("*.whl")):
         print(wheel.name)
     return 0
+
+
+def build(folder: Path) -> None:
+    """Builds them into this folder; RuntimeError names the package whose build fails, and how."""
+    # The interpreter's own programs come first: another Python on PATH would have the native module compiled anew.
+    env = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])}
+    for project in sorted(PACKAGES.glob("*/pyproject.toml")):
+        backend = tomllib.loads(project.read_text(encoding="utf-8"))["build-system"]["build-backend"]
+        if backend == "maturin":
+            argv = ["maturin", "build", "--release", "--locked", "--quiet", "--out", str(folder)]
+        else:
+            argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), "."]
+        done = subprocess.run(argv, cwd=project.parent, env=env, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{project.parent.name}: {' '.join(argv)} failed with exit code {done.returncode}")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ k8s   | busybox | busybox-static
 k8s   | ip      | iproute2
 k8s   | nsenter | util-linux
 k8s   | openssl | openssl
+k8s   | debootstrap | debootstrap
 vm    | qemu-system-x86_64 | qemu-system-x86 seabios
 vm    | busybox | busybox-static
 vm    | cpio    | cpio

@@ -4,6 +4,7 @@
     python -m tools.k8s up DIR [--nodes N] [--image ARCHIVE]...
     python -m tools.k8s down DIR
     python -m tools.k8s image ARCHIVE [ROOT NAME]   of this machine's busybox, or of the root file system ROOT
+    python -m tools.k8s build-image DOCKERFILE NAME ARCHIVE    its image with the wheels of this checkout, without an engine
     python -m tools.k8s bin                         where the programs are
 
 `up` returns when all nodes are Ready and prints what a client must have in its environment.
@@ -16,6 +17,7 @@ import sys
 from pathlib import Path
 
 from tools import standing
+from tools.k8s import image_build
 from tools.k8s.build import KUBE
 from tools.k8s.cluster import END_TIMEOUT_S, KubeCluster, missing
 from tools.k8s.images import Image, write_host_images, write_root_image
@@ -33,6 +35,10 @@ def main() -> int:
     up.add_argument("--image", type=Path, action="append", default=[], metavar="ARCHIVE", help="an image archive for all nodes")
     down = verbs.add_parser("down", help="end it, with its pods")
     down.add_argument("directory", type=Path, metavar="DIR")
+    built = verbs.add_parser("build-image", help="write the archive of the image that a Dockerfile makes")
+    built.add_argument("dockerfile", type=Path, metavar="DOCKERFILE")
+    built.add_argument("name", metavar="NAME")
+    built.add_argument("archive", type=Path, metavar="ARCHIVE")
     image = verbs.add_parser("image", help="write an image archive")
     image.add_argument("archive", type=Path, metavar="ARCHIVE")
     image.add_argument("root", type=Path, nargs="?", metavar="ROOT")
@@ -66,6 +72,15 @@ def _do(options: argparse.Namespace) -> int:
             return 1
         path = f"{KUBE.folder / 'bin'}:$PATH"
         return standing.up(options.directory, cluster, f"export KUBECONFIG={cluster.kubeconfig}\nexport PATH={path}")
+    elif options.verb == "build-image":
+        if lacking := image_build.missing():
+            print(lacking, file=sys.stderr)
+            return 1
+        try:
+            image_build.build_archive(options.dockerfile, options.archive.resolve(), options.name)
+        except (OSError, ValueError, RuntimeError) as error:
+            print(error, file=sys.stderr)
+            return 1
     elif options.root is None:
         write_host_images(options.archive)
     else:

@@ -35,6 +35,7 @@ class Image(NamedTuple):
     env: Sequence[str] = (_PATH,)
     user: str = ""
     workdir: str = "/"
+    entrypoint: Sequence[str] = ()
 
 
 def write_host_images(archive: Path) -> None:
@@ -73,10 +74,13 @@ def write_archive(archive: Path, layer: Path, images: Mapping[str, Image]) -> No
     with tarfile.open(archive, "w") as out:
         out.add(layer, f"{digest}/layer.tar")
         for name, image in images.items():
+            run = {"Cmd": [*image.command], "Env": [*image.env], "User": image.user, "WorkingDir": image.workdir}
+            if image.entrypoint:
+                run["Entrypoint"] = [*image.entrypoint]
             config = {
                 "architecture": "amd64",
                 "os": "linux",
-                "config": {"Cmd": [*image.command], "Env": [*image.env], "User": image.user, "WorkingDir": image.workdir},
+                "config": run,
                 "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
             }
             text = json.dumps(config).encode()

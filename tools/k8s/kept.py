@@ -1,7 +1,8 @@
 """Programs that take long to build: built once, kept in the user's cache folder, checked by a hash whenever they are used.
 
 A program's folder is named by the hash of its recipe, so that a changed recipe is another program. It gets its name only when all of it
-is there: what a build that was cut off has left never counts, and the next build removes it.
+is there: what a build that was cut off has left never counts, and the next build removes it. What other recipes of the same name have
+made goes once it has not been used for two weeks.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 _SUMS = "sums.json"
+_NAME = "name"
+_UNUSED_S = 14 * 24 * 3600.0
 
 
 def cache_folder() -> Path:
@@ -55,7 +59,10 @@ class Kept(NamedTuple):
 
     def bin(self) -> Path | None:
         """The folder of the programs; None where there is none that is whole."""
-        return None if self.damage() else self.folder / "bin"
+        if self.damage():
+            return None
+        os.utime(self.folder / _SUMS)  # used
+        return self.folder / "bin"
 
     def build(self) -> Path:
         """The folder of the programs, built where it is missing or damaged. Who comes second waits for who builds."""
@@ -75,7 +82,9 @@ class Kept(NamedTuple):
                 (work / "bin").rename(done / "bin")
                 sums = {path.name: _sum(path) for path in sorted((done / "bin").iterdir()) if not path.is_symlink()}
                 (done / _SUMS).write_text(json.dumps(sums, indent=1))
+                (done / _NAME).write_text(self.name)
                 done.rename(self.folder)
+                _remove_unused(self.name)
             finally:
                 _remove(work)
             return self.folder / "bin"
@@ -88,6 +97,13 @@ def _only_one() -> Generator[None]:
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def _remove_unused(name: str) -> None:
+    for sums in cache_folder().glob(f"*/{_SUMS}"):
+        owner = sums.parent / _NAME
+        if owner.exists() and owner.read_text() == name and sums.stat().st_mtime < time.time() - _UNUSED_S:
+            _remove(sums.parent)
 
 
 def _remove(folder: Path) -> None:

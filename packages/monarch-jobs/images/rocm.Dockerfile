@@ -1,5 +1,5 @@
 # monarch:VERSION-rocm: the Python and PyTorch of an image with ROCm, a user without rights, FUSE, RDMA.
-ARG BASE=rocm/pytorch:latest
+ARG BASE=rocm/pytorch:rocm7.0_ubuntu24.04_py3.12_pytorch_release_2.7.1
 FROM ${BASE}
 
 USER root

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -39,6 +40,18 @@ def test_a_program_is_built_once_and_what_it_was_built_with_is_removed(cache: Pa
     assert make.count == 1
     assert sorted(path.name for path in kept.build().iterdir()) == ["link", "tool"]
     assert {path.name for path in cache.iterdir()} == {kept.folder.name, "lock"}
+
+
+def test_what_other_recipes_have_made_goes_when_it_is_not_used_any_more() -> None:
+    old, used, other = Kept("tool", "1", Builds()), Kept("tool", "2", Builds()), Kept("another", "1", Builds())
+    for kept in (old, used, other):
+        kept.build()
+        for file in kept.folder.iterdir():
+            os.utime(file, (0, 0))
+    assert used.bin() is not None
+    Kept("tool", "3", Builds()).build()
+    assert (old.bin(), other.bin() is None) == (None, False)
+    assert used.bin() is not None
 
 
 @pytest.mark.parametrize("hurt", ["change", "remove", "sums"])
