@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def _do(options: argparse.Namespace) -> int:
             print(lacking, file=sys.stderr)
             return 1
         try:
-            image_build.build_archive(options.dockerfile, options.archive.resolve(), options.name)
+            shutil.copyfile(image_build.built(options.dockerfile, options.name), options.archive)
         except (OSError, ValueError, RuntimeError) as error:
             print(error, file=sys.stderr)
             return 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.k8s.build import KUBE
@@ -59,9 +60,11 @@ class Administration:
 
     def import_image(self, archive: Path) -> None:
         """Makes the images of an archive (as of `docker save`) known to all nodes; pods name them with `imagePullPolicy: Never`."""
-        for name, space in sorted(living()[network_name(self.server)].items()):
-            if name.startswith("node"):
-                import_image(space, name, archive)
+        spaces = {name: space for name, space in living()[network_name(self.server)].items() if name.startswith("node")}
+        with ThreadPoolExecutor() as pool:
+            # Most of it is hashing.
+            for done in [pool.submit(import_image, space, name, archive) for name, space in spaces.items()]:
+                done.result()
 
 
 def import_image(space: Namespace, node: str, archive: Path) -> None:

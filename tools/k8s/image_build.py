@@ -3,7 +3,7 @@
 The base of these files, `python:VERSION-slim-RELEASE`, is stood in for by debootstrap: the same release of Debian from the archive that apt
 has here, with its own Python as `python`, its pip and nothing that compiles. So the minor version of Python is Debian's.
 
-The base, the steps that take nothing from the checkout, and the wheels are kept in the user's cache folder (kept.py).
+The base, the steps that take nothing from the checkout, the wheels and the images are kept in the user's cache folder (kept.py).
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tools import build_wheels
 from tools.k8s.dockerfile import Dockerfile, Step, read
-from tools.k8s.images import Image, write_root_image
+from tools.k8s.images import write_root_image
 from tools.k8s.kept import Kept
 from tools.project import DIST, ROOT, files
 
@@ -32,6 +31,9 @@ _BASE = re.compile(r"python:3\.\d+-slim-(?P<release>[a-z]+)")
 _STEP_TIMEOUT_S = 900.0
 _LAST = 2000
 _ARCHIVE = "root.tar"
+_IMAGE = "image.tar"
+# An image of other sources is of use to nobody but who is using it now.
+_KEPT_S = 3600.0
 _BASE_STEP = Step(
     "set -e; ln -s ../../bin/python3 /usr/local/bin/python; rm -f /usr/lib/python3*/EXTERNALLY-MANAGED;"
     " rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* /usr/share/doc/* /usr/share/man/*",
@@ -119,25 +121,27 @@ def wheels() -> Kept:
     return Kept("wheels", digest.hexdigest(), make)
 
 
-def build_root(file: Dockerfile, root: Path, context: Mapping[str, Path]) -> Image:
-    """Makes the folder `root` as the file says, and gives the image that it is the only layer of.
+def built(path: Path, name: str) -> Path:
+    """The archive of the image of this Dockerfile, with the wheels of this checkout; `name` is REPOSITORY:TAG.
 
-    `context` has the folders that its steps take from the checkout. RuntimeError has the last words of a step that fails.
+    RuntimeError has the last words of a step that fails.
     """
-    base(file).build()
-    _unpack(prepared(file).build() / _ARCHIVE, root)
-    for step in file.steps[len(_first_steps(file)) :]:
-        run_step(root, step, context, _env(file))
-    return file.image._replace(env=_env(file))
-
-
-def build_archive(path: Path, archive: Path, name: str) -> None:
-    """Writes the archive of the image of this Dockerfile, with the wheels of this checkout; `name` is REPOSITORY:TAG."""
     file = read(path)
-    with tempfile.TemporaryDirectory(dir=archive.parent, prefix="root-") as folder:
-        root = Path(folder) / "root"
-        image = build_root(file, root, {DIST.name: wheels().build()})
-        write_root_image(archive, root, name, image)
+    first, packages = _first_steps(file), wheels()
+    base(file).build()
+    before, context = prepared(file).build(), {DIST.name: packages.build()}
+    last = file.steps[len(first) :]
+    image = file.image._replace(env=_env(file))
+
+    def make(work: Path) -> None:
+        root = work / "root"
+        _unpack(before / _ARCHIVE, root)
+        for step in last:
+            run_step(root, step, context, image.env)
+        write_root_image(work / "bin" / _IMAGE, root, name, image)
+
+    recipe = "\n".join([name, str(before), packages.recipe, repr(last), repr(image)])
+    return Kept(f"image-{path.stem}", recipe, make, _KEPT_S).build() / _IMAGE
 
 
 def run_step(root: Path, step: Step, context: Mapping[str, Path], env: Sequence[str]) -> None:

@@ -2,7 +2,7 @@
 
 A program's folder is named by the hash of its recipe, so that a changed recipe is another program. It gets its name only when all of it
 is there: what a build that was cut off has left never counts, and the next build removes it. What other recipes of the same name have
-made goes once it has not been used for two weeks.
+made goes once it has not been used for a while.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ def cache_folder() -> Path:
 class Kept(NamedTuple):
     """A kept program: `recipe` is all that decides what it is, `make(folder)` puts its files below `folder/bin`.
 
-    `make` may use `folder` for whatever else it needs meanwhile; only `bin` stays.
+    `make` may use `folder` for whatever else it needs meanwhile; only `bin` stays. `unused` is how long, in seconds, another recipe's files
+    stay after their last use.
     """
 
     name: str
     recipe: str
     make: Callable[[Path], None]
+    unused: float = _UNUSED_S
 
     @property
     def folder(self) -> Path:
@@ -84,7 +86,7 @@ class Kept(NamedTuple):
                 (done / _SUMS).write_text(json.dumps(sums, indent=1))
                 (done / _NAME).write_text(self.name)
                 done.rename(self.folder)
-                _remove_unused(self.name)
+                _remove_unused(self.name, self.unused)
             finally:
                 _remove(work)
             return self.folder / "bin"
@@ -99,10 +101,10 @@ def _only_one() -> Generator[None]:
         yield
 
 
-def _remove_unused(name: str) -> None:
+def _remove_unused(name: str, unused: float) -> None:
     for sums in cache_folder().glob(f"*/{_SUMS}"):
         owner = sums.parent / _NAME
-        if owner.exists() and owner.read_text() == name and sums.stat().st_mtime < time.time() - _UNUSED_S:
+        if owner.exists() and owner.read_text() == name and sums.stat().st_mtime < time.time() - unused:
             _remove(sums.parent)
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,11 +54,8 @@ def operator(started_cluster: KubeCluster) -> str:
 def _known_to_nodes(cluster: KubeCluster, dockerfile: str, name: str) -> str:
     if lacking := image_build.missing():
         pytest.skip(lacking)
-    with tempfile.TemporaryDirectory(prefix="image-") as folder:
-        archive = Path(folder) / "image.tar"
-        image_build.build_archive(DOCKERFILES / dockerfile, archive, name)
-        # Not that of KubeCluster, which imports it on every node that comes back in a later test.
-        Administration.import_image(cluster, archive)
+    # Not that of KubeCluster, which imports it on every node that comes back in a later test.
+    Administration.import_image(cluster, image_build.built(DOCKERFILES / dockerfile, name))
     return name
 
 
