@@ -404,6 +404,7 @@ def test_addresses_are_parsed() -> None:
     assert str(Address("::1", 5)) == "[::1]:5"
 
 
+@pytest.mark.timeout(100)
 def test_missing_extra_is_named(tmp_path: Path) -> None:
     script = f"""
 import sys
@@ -417,10 +418,11 @@ try:
 except TelemetryError as e:
     print(e)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=25, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "monarch-telemetry[http]" in done.stdout, done.stderr
 
 
+@pytest.mark.timeout(100)
 def test_process_ends_while_a_server_and_a_handler_run() -> None:
     script = f"""
 import sys, threading
@@ -441,7 +443,8 @@ connection.request("GET", "/metrics", headers={{"Authorization": "Bearer " + TOK
 entered.wait()
 print("ends")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=25, check=False)
+    # The limit is that of the test: what the process imports takes a busy machine twenty seconds.
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "ends", "")
 
 

@@ -48,6 +48,7 @@ class _Collector:
         self.part, self.gather, self.cancel = _Endpoint(self._part), _Endpoint(self._gather), _Endpoint(lambda *_: _Future())
 
     def _part(self, plan: str, limits: tuple[Any, ...], *_: Any) -> _Future:
+        self.host.asked += 1
         if self.is_ended:
             return _Future(error=SupervisionError("the collector has ended"))
         if self.host.is_stopped:
@@ -78,7 +79,9 @@ class StandIn:
 
     def __init__(self, name: str, schemas: Mapping[str, Any], rows: Mapping[str, Sequence[Any]]) -> None:
         self.name, self.schemas, self.rows = name, schemas, rows
-        self.is_stopped = self.is_lost = False
+        self.is_stopped = self.is_lost = self._was_silent = False
+        # How often its part was asked for.
+        self.asked = 0
         self._collector = self._known = _Collector(self)
 
     def kill(self) -> None:
@@ -101,6 +104,13 @@ class StandIn:
                 raise ServiceError(f"{self.name} is lost")
             self._known = self._collector
         return self._known
+
+    def was_silent(self, handle: _Collector) -> None:
+        self._was_silent = handle is self._collector
+
+    def is_silent(self, timeout: float) -> bool:
+        self._was_silent = self._was_silent and self.is_stopped
+        return self._was_silent
 
     def ended(self, handle: _Collector) -> bool:
         is_news = self._known is handle

@@ -240,7 +240,7 @@ def test_a_file_that_came_in_the_meantime_stays(tmp_path: Path) -> None:
 
 
 def test_a_file_system_without_hard_links_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_link(*_paths: str) -> None:
+    def no_link(*_paths: str, **_more: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", no_link)

@@ -98,3 +98,27 @@ def test_a_collector_that_ended_is_asked_again_and_stated(patch: pytest.MonkeyPa
     assert answer.table.to_pylist() == [{"n": 0}] and answer.coverage.missing == ()
     events = engine.own.tables(["events"])["events"][1]
     assert [row["name"] for batch in events for row in batch.to_pylist()] == ["telemetry.collector_ended"]
+
+
+@pytest.mark.parametrize("group", [2, 16])
+def test_a_host_that_was_silent_is_not_asked_before_it_gives_word(patch: pytest.MonkeyPatch, group: int) -> None:
+    engine = made(patch, SCHEMAS, group)
+    hosts = [StandIn(f"host{n}", SCHEMAS, {}) for n in range(4)]
+    engine.hosts.extend(hosts)
+
+    def reasons() -> dict[str, str]:
+        return {one.host: one.reason for one in engine.ask("select count(*) n from t", timeout=ANSWER_TIMEOUT).coverage.missing}
+
+    hosts[1].is_stopped = True
+    assert reasons() == {"host1": "no answer in time"}
+    asked = hosts[1].asked
+    for _ in range(3):
+        assert reasons() == {"host1": "no answer in time to an earlier question, and none since"}
+    assert hosts[1].asked == asked
+    hosts[1].is_stopped = False
+    assert reasons() == {} and hosts[1].asked == asked + 1
+    # One that ends meanwhile is started again.
+    hosts[2].is_stopped = True
+    assert list(reasons()) == ["host2"]
+    hosts[2].kill()
+    assert reasons() == {}

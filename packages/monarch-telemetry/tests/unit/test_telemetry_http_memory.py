@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 import tracemalloc
 from collections.abc import Iterable
@@ -12,10 +13,13 @@ from typing import Any
 import pytest
 from support.asgi_call import send
 from support.http_parts import TOKENS, app, parts
+from support.stand_in_hosts import made
 
+from monarch.telemetry import QueryError
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._collector import allocator
-from monarch.telemetry._collector.allocator import LONG, Answers
+from monarch.telemetry._collector.allocator import LONG, QUESTION, Answers
+from monarch.telemetry._engine import engine as engines
 from monarch.telemetry._engine.one_host import OneHost
 from monarch.telemetry._export.masking import Masking
 from monarch.telemetry._http import app as app_module
@@ -111,17 +115,47 @@ def test_what_long_answers_had_goes_back_but_not_for_each(monkeypatch: pytest.Mo
     answers = Answers(clock=lambda: now[0], every=60.0)
     answers.had(LONG - 1)
     assert given == []
+    assert answers._waits is None  # pyright: ignore[reportPrivateUsage]
+
+    def later() -> Any:
+        """What gives back, in a thread of its own."""
+        waits: Any = answers._waits  # pyright: ignore[reportPrivateUsage]
+        waits.cancel()
+        assert given == before and waits is not threading.current_thread()
+        return waits
+
+    before = list(given)
     answers.had(1)
+    waits = later()
+    assert waits.interval < 1
+    waits.function()
+    assert given == [100.0]
     now[0] += 1
-    assert given == [100.0]
+    before = list(given)
     answers.had(LONG)
-    assert given == [100.0]
-    waits: Any = answers._waits  # pyright: ignore[reportPrivateUsage]
-    waits.cancel()
+    waits = later()
     assert waits.interval == 59.0
+    answers.had(LONG)
+    assert later() is waits
     now[0] += 59
     waits.function()
     assert given == [100.0, 160.0]
+
+
+def test_small_questions_and_stacks_give_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    had: list[int] = []
+
+    class Recorded:
+        def had(self, size: int) -> None:
+            had.append(size)
+
+    monkeypatch.setattr(engines, "ANSWERS", Recorded())
+    asking = made(monkeypatch, {}, 16)
+    asking.ask("SELECT 1 AS x")
+    with pytest.raises(QueryError):
+        asking.ask("SELECT nothing FROM nowhere")
+    assert had.count(QUESTION) == 2
+    assert asking.stacks(None).to_json() and had[-1] == LONG
 
 
 def test_a_server_gives_back_after_an_answer_in_parts(engine: OneHost, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,7 @@ def test_no_limit_leaves_nothing_out() -> None:
     assert sum(batch.num_rows for batch in found["messages"]) == 50_000
 
 
+@pytest.mark.timeout(100)
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3 * WINDOW_US), st.integers(0, 10**9), st.integers(0, 1)), min_size=1, max_size=30))
 def test_counts_of_endpoints_are_exact(events: list[tuple[int, int, int]]) -> None:
@@ -142,14 +143,12 @@ def test_counts_of_endpoints_are_exact(events: list[tuple[int, int, int]]) -> No
     closed = stats.closed(2 * WINDOW_US + 1_000_000, {MESH: "trainers"})
     later = stats.current({MESH: "trainers"})
     for batches in ([open_ones], [one for one in (closed, later) if one is not None]):
-        table = (
-            OneHost({"endpoint_stats": batches})
-            .ask("SELECT sum(count) AS n, sum(errors) AS e, sum(latency_sum_us) AS s, max(latency_max_us) AS m FROM endpoint_stats")
-            .table
-        )
+        # Not asked by SQL: two hundred plans, each within the time of a query, are too much for a busy machine.
+        found = [row for batch in batches for row in batch.to_pylist()]
+        sums = {key: sum(row[name] for row in found) for key, name in (("n", "count"), ("e", "errors"), ("s", "latency_sum_us"))}
         durations = [duration // 1000 for _, duration, _ in events]
         wanted = {"n": len(events), "e": sum(failed for *_, failed in events), "s": sum(durations), "m": max(durations)}
-        assert table.to_pylist() == [wanted]
+        assert {**sums, "m": max(row["latency_max_us"] for row in found)} == wanted
     buckets = [pair for text in open_ones.column("latency_buckets_json").to_pylist() for pair in json.loads(text)]
     assert sum(count for _, count in buckets) == len(events)
 

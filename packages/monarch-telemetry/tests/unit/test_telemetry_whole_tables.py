@@ -8,7 +8,7 @@ import pytest
 from support import made_up_job as job
 from support.engine import Engine
 
-from monarch.telemetry._asking import Answer
+from monarch.telemetry._asking import NO_SERVER, Answer
 from monarch.telemetry._engine.one_host import OneHost
 from monarch.telemetry._export.whole_tables import LARGE, Tables, now_us, stored
 from monarch.telemetry._sql.coverage import Missing
@@ -51,6 +51,23 @@ def test_table_beyond_a_limit_is_whole(name: str) -> None:
     assert not answer.coverage.truncated and len(engine.asked) > 3
     within = Tables(engine, large=LARGE._replace(rows=7)).ask(name, "1 = 0")
     assert within.table.num_rows == 0 and within.table.schema.names == answer.table.schema.names
+
+
+@pytest.mark.parametrize("answers_later", [True, False])
+def test_a_server_that_does_not_answer_is_asked_for_the_time_before_more_tables(answers_later: bool) -> None:
+    class Stopped(Passing):
+        def fail(self, sql: str, limits: Limits) -> None:
+            if "FROM logs" in sql or ("now()" in sql and not answers_later):
+                raise QueryTimeout("http://127.0.0.1:9 did not answer within 30 s", stage=NO_SERVER)
+
+    engine, notes = Stopped(OneHost(job.rows())), list[str]()
+    if answers_later:
+        found = dict(stored(engine, since_us=None, note=notes.append))
+        assert {*STORED} - {*found} == {"logs"} and notes == ["table logs is left out: http://127.0.0.1:9 did not answer within 30 s"]
+        return
+    with pytest.raises(QueryTimeout, match="did not answer"):
+        list(stored(engine, since_us=None, note=notes.append))
+    assert "now()" in engine.asked[-1] and "FROM logs" in engine.asked[-2]
 
 
 def test_rows_without_a_time_are_cut_and_stated() -> None:

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple, Protocol
 from monarch.telemetry._sql.coverage import Coverage
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 
+# The stage of a `QueryTimeout` where the process that serves does not answer at all.
+NO_SERVER = "HTTP"
+
 
 class Answer(NamedTuple):
     """`table` is a `pyarrow.Table`, with the coverage in the metadata of its schema too."""

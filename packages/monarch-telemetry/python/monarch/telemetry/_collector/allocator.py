@@ -1,6 +1,6 @@
 """Where the memory of a collector comes from: what a flood of events needed goes back to the system when the flood is over.
 
-A client gives back what large answers needed: each of its threads that makes one leaves free memory in an arena of its own.
+A client gives back what answers, plans and stacks needed: each of its threads that makes one leaves free memory in an arena of its own.
 
 The default pool of pyarrow keeps for each thread what that thread has freed, a third of the memory of a collector after a flood. glibc's
 allocator is as fast here, and gives back the free pages between columns that are kept when it is asked to, which takes some milliseconds.
@@ -20,6 +20,10 @@ from monarch.telemetry._arrow import pa
 _ARENA_MAX, _ARENAS = -8, 2
 # Bytes that answers have to have had before memory is given back, and seconds between two times: it takes the arenas from other threads.
 LONG, _EVERY = 4 << 20, 10.0
+# Bytes that a question takes beside its rows: its plan, and what it is made of. Most of it is had again by the next one.
+QUESTION = 256 << 10
+# Seconds after an answer: who asked has what it needs of it, and does not wait for the arenas.
+_SOON = 0.5
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -57,13 +61,10 @@ class Answers:
             left = self._given + self._every - self._clock()
             if self._bytes < LONG or self._waits is not None:
                 return
-            if left > 0:
-                # Answers that follow each other are one: what the last one leaves goes back as well.
-                self._waits = threading.Timer(left, self._give)
-                self._waits.name, self._waits.daemon = "monarch telemetry memory", True
-                self._waits.start()
-                return
-        self._give()
+            # Answers that follow each other are one: what the last one leaves goes back as well.
+            self._waits = threading.Timer(max(left, _SOON), self._give)
+            self._waits.name, self._waits.daemon = "monarch telemetry memory", True
+            self._waits.start()
 
     def _give(self) -> None:
         with self._lock:

@@ -17,7 +17,7 @@ from typing import Any
 from monarch.actor import ActorError, HostMesh, SupervisionError, this_host
 from monarch.extension import ServiceError, member
 from monarch.telemetry._asking import ASKER, Answer, Asker
-from monarch.telemetry._collector.allocator import ANSWERS
+from monarch.telemetry._collector.allocator import ANSWERS, LONG, QUESTION
 from monarch.telemetry._collector.keeping import schemas
 from monarch.telemetry._collector.options import Options
 from monarch.telemetry._engine.host import Host, reason
@@ -104,7 +104,11 @@ class Engine:
                 found.append(StackReport.of_missing_host(host.name, "no answer in time"))
             except Exception as error:
                 found.append(StackReport.of_missing_host(host.name, reason(error)))
-        return StackReport.merge(found)
+        try:
+            return StackReport.merge(found)
+        finally:
+            # Frames are many small objects.
+            ANSWERS.had(LONG)
 
     def rest(self, timeout: float | None = None) -> None:
         """The collectors observe no more, and keep what they have. One whose host was lost has ended already."""
@@ -133,6 +137,8 @@ class Engine:
                 raise
             finally:
                 self.running.end(query)
+                # Also where it has failed: it is planned then, and may have its rows.
+                ANSWERS.had(QUESTION)
         ANSWERS.had(2 * answer.table.nbytes)
         return answer
 
@@ -154,6 +160,7 @@ class Engine:
             reasons = "; ".join(f"{one.host}: {one.reason}" for one in missing)
             raise QueryTimeout(f"no host has answered in {seconds:g} s ({reasons})", stage="parts", missing=[one.host for one in missing])
         of_hosts = [one.batches for one in parts.values()]
+        ANSWERS.had(sum(batch.nbytes for part in (*of_hosts, own) for batch in part))
         table = planning.finish(plan, [*of_hosts, own], limits=limits, deadline=began + seconds, clock=query.clock)
         ended = time.monotonic()
         rows = sum(batch.num_rows for one in parts.values() for batch in one.batches)

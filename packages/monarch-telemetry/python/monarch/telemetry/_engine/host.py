@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from monarch.actor import HostMesh
@@ -13,6 +14,8 @@ from monarch.telemetry._sql.context import version
 from monarch.telemetry.errors import TelemetryError
 
 SERVICE = "telemetry"
+# Seconds for which all questions together wait for word of a collector that was silent: later ones look only whether it has come.
+_PATIENCE = 5.0
 
 
 class Host:
@@ -26,6 +29,9 @@ class Host:
         self._began = time.monotonic()
         self._handle: Any = None
         self._lock = threading.Lock()
+        # The answer to a short question that was asked when one was not answered in time; None while all are.
+        self._word: Any = None
+        self._patience = 0.0
         # The collector as a process of the job and of its host, and that host; 0 until it has started.
         self.proc = self.pid = self.host = 0
         # What the job calls that host: news of its end have this name.
@@ -49,6 +55,31 @@ class Host:
                 self.running = Options(*configured.get(timeout=timeout))
                 self._handle = handle
             return self._handle
+
+    def was_silent(self, handle: Any) -> None:
+        """A question was not answered in time. A short one is asked once, whose answer means that the collector is there again."""
+        with self._lock:
+            if self._word is None:
+                self._patience = _PATIENCE
+                with suppress(Exception):
+                    self._word = handle.about.call_one()
+
+    def is_silent(self, timeout: float) -> bool:
+        """No word since a question that was not answered in time; awaited for `timeout` seconds at most."""
+        word = self._word
+        if word is None:
+            return False
+        began = time.monotonic()
+        try:
+            word.get(timeout=max(0.0, min(timeout, self._patience)))
+        except TimeoutError:
+            self._patience -= time.monotonic() - began
+            return True
+        except Exception:
+            # It has ended, which the next question finds too.
+            pass
+        self._word = None
+        return False
 
     def ended(self, handle: Any) -> bool:
         """The collector has ended; the next `start` gives the one that the agent has started since. False if that is known already."""

@@ -21,6 +21,9 @@ from monarch.telemetry.errors import QueryError, QueryTimeout
 RESTART = 5.0
 # Hosts whose parts are merged at a time, and the parts of the time that a leader and its members have.
 GROUP, _LEADERS, _MEMBERS = 16, 0.6, 0.5
+# How long a question waits for word of hosts that have not answered the one before in time, seconds: else each question to a host that is
+# stopped would take all of its time, and a capture, which asks for fifty tables, half an hour.
+_WORD = 0.5
 
 
 class Part(NamedTuple):
@@ -45,6 +48,7 @@ class Questions:
         self.missing: dict[str, str] = {}
         # Those that work on the question.
         self._asked: list[Any] = []
+        self._word_until: float | None = None
         query.on_cancel(self._cancel)
 
     def _cancel(self) -> None:
@@ -61,12 +65,21 @@ class Questions:
         return max(0.0, self._deadline - time.monotonic())
 
     def _started(self, host: Host) -> Any:
-        """The handle of a host, None where its collector does not start."""
+        """The handle of a host, None where its collector does not start, or has not answered since an earlier question."""
+        if self._is_silent(host):
+            self.missing[host.name] = "no answer in time to an earlier question, and none since"
+            return None
         try:
             return host.start(max(0.1, min(RESTART, self._left())))
         except Exception as error:
             self.missing[host.name] = reason(error)
             return None
+
+    def _is_silent(self, host: Host) -> bool:
+        """The wait is one for all hosts."""
+        if self._word_until is None:
+            self._word_until = time.monotonic() + min(_WORD, self._left())
+        return host.is_silent(max(0.0, self._word_until - time.monotonic()))
 
     def each(self, hosts: Sequence[Host]) -> None:
         """Asks these hosts, all at the same time."""
@@ -74,7 +87,7 @@ class Questions:
         again: list[Host] = []
         for host, handle, future in asked:
             try:
-                self._take(host, future)
+                self._take(host, handle, future)
             except SupervisionError as error:
                 if host.ended(handle):
                     self._ended(host, error)
@@ -84,17 +97,18 @@ class Questions:
             handle = self._started(host)
             if handle is not None:
                 try:
-                    self._take(host, self._part(handle))
+                    self._take(host, handle, self._part(handle))
                 except SupervisionError as error:
                     self.missing[host.name] = reason(error)
 
-    def _take(self, host: Host, future: Any) -> None:
+    def _take(self, host: Host, handle: Any, future: Any) -> None:
         """Waits for a part. `QueryError` where the question is wrong, `SupervisionError` where the collector has ended."""
         try:
             data, scanned = self._query.wait(future, self._left())
             self.found[host.name] = Part(wire.decode(data, self._limits.memory), scanned)
         except TimeoutError:
             self.missing[host.name] = "no answer in time"
+            host.was_silent(handle)
         except SupervisionError:
             raise
         except QueryError:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tempfile
 import time
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from monarch.telemetry._export import manifest as manifests
 from monarch.telemetry._export import time_range
 from monarch.telemetry._export.manifest import Manifest, Meta, TableEntry
 from monarch.telemetry._export.masking import Masking
+from monarch.telemetry._export.whole_file import whole_file
 from monarch.telemetry._sql.coverage import Coverage
 from monarch.telemetry._tables.catalog import TABLES
 from monarch.telemetry._tables.table import Table
@@ -91,24 +91,13 @@ def write(
         raise TelemetryError(f"{path} is a directory", hint="give the name of a file in it")
     if not force and os.path.lexists(path):
         raise _exists(path)
-    folder = os.path.dirname(path) or "."
     try:
-        number, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", suffix=".part", dir=folder)
+        with whole_file(path, force=force) as file:
+            return _write(file, pairs, meta, masking)
+    except FileExistsError:
+        raise _exists(path) from None
     except OSError as error:
         raise _unwritten(path, error) from None
-    try:
-        with open(number, "wb") as file:
-            manifest = _write(file, pairs, meta, masking)
-            file.flush()
-            os.fsync(file.fileno())
-        _place(temporary, path, force=force)
-    except OSError as error:
-        raise _unwritten(path, error) from None
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-    _sync_folder(folder)
-    return manifest
 
 
 def _exists(path: str) -> TelemetryError:
@@ -117,31 +106,6 @@ def _exists(path: str) -> TelemetryError:
 
 def _unwritten(path: str, error: OSError) -> TelemetryError:
     return TelemetryError(f"{path} was not written: {(error.strerror or str(error)).lower()}")
-
-
-def _place(temporary: str, path: str, *, force: bool) -> None:
-    """Gives the written file its name. A file that has come there in the meantime stays without `force`."""
-    if not force:
-        try:
-            os.link(temporary, path)
-            return
-        except FileExistsError:
-            raise _exists(path) from None
-        except OSError:
-            # A file system without hard links.
-            if os.path.lexists(path):
-                raise _exists(path) from None
-    os.replace(temporary, path)
-
-
-def _sync_folder(folder: str) -> None:
-    # The file has its name already: a file system that cannot sync a folder makes that no failure.
-    with suppress(OSError):
-        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
 
 
 class _Member:

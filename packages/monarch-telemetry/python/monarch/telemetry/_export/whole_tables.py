@@ -11,18 +11,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from monarch.telemetry._arrow import pa
-from monarch.telemetry._asking import Answer, Asking
+from monarch.telemetry._asking import NO_SERVER, Answer, Asking
 from monarch.telemetry._sql.coverage import Coverage, Missing
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 from monarch.telemetry._tables.catalog import TABLES
 from monarch.telemetry._tables.table import Table
-from monarch.telemetry.errors import QueryError, QueryLimit, TelemetryError
+from monarch.telemetry.errors import QueryError, QueryLimit, QueryTimeout, TelemetryError
 
 # Of one question: what a host ships in some seconds, and a fraction of the memory of a process that trains a model.
 LARGE = Limits(seconds=30.0, rows=1_000_000, bytes=256 << 20, memory=1 << 30)
 # Columns that separate the rows of a table of history by time. Numbers of snapshots grow with time.
 _TIMES = ("timestamp_us", "window_us", "snapshot_ts")
 _SNAPSHOT = "snapshot_id"
+# Seconds in which a server that has not answered has to state the time, so that it is asked for more tables.
+_ALIVE = 5.0
 _NOW = """SELECT CAST(arrow_cast(now(), 'Timestamp(Microsecond, Some("+00:00"))') AS BIGINT) AS now"""
 
 
@@ -125,7 +127,8 @@ def stored(engine: Asking, *, since_us: int | None, note: Callable[[str], None])
     """All tables of a job by name, each asked for when it is taken; with `since_us`, of history only the rows from then on.
 
     Entities are there whenever they began: rows of history refer to them. A table that cannot be had is left out, with a sentence to
-    `note`; `TelemetryError` where the engine cannot be reached, and the last `QueryError` where it has no table at all.
+    `note`. `TelemetryError` where the engine cannot be reached, `QueryTimeout` where its process does not answer at all, and the last
+    `QueryError` where it has no table at all.
     """
     tables = Tables(engine)
     first = None if since_us is None else _first_snapshot(tables, since_us)
@@ -137,6 +140,8 @@ def stored(engine: Asking, *, since_us: int | None, note: Callable[[str], None])
         try:
             answer = tables.ask(name, *_from(table, since_us, first))
         except QueryError as raised:
+            if isinstance(raised, QueryTimeout) and raised.stage == NO_SERVER:
+                now_us(engine, timeout=_ALIVE)
             error = raised
             note(f"table {name} is left out: {str(raised).partition(chr(10))[0]}")
             continue

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from monarch.telemetry._asking import Answer, Asking
 from monarch.telemetry._export import perfetto
 from monarch.telemetry._export.perfetto_packets import Packets
+from monarch.telemetry._export.whole_file import whole_file
 from monarch.telemetry._export.whole_tables import Tables
 from monarch.telemetry.errors import QueryLimit, QueryTimeout, TelemetryError
 
@@ -131,17 +130,9 @@ def write_rows(
 
 
 def _written(path: str, write: Callable[[Any], None]) -> None:
-    target = Path(path)
-    _check_target(target)
-    temporary = None
+    _check_target(Path(path))
     try:
-        number, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-        with open(number, "wb") as file:
+        with whole_file(path, force=True) as file:
             write(file)
-        os.replace(temporary, path)
     except OSError as error:
         raise TelemetryError(f"{path} was not written: {(error.strerror or str(error)).lower()}") from None
-    finally:
-        if temporary is not None:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from monarch.telemetry._asking import NO_SERVER
 from monarch.telemetry._http.auth import FILE, LOOPBACK, read_access
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryRejected, QueryTimeout, TelemetryError
 
@@ -60,7 +61,7 @@ class HttpClient:
             answer = connection.getresponse()
             data = _read(answer, time.monotonic() + seconds)
         except TimeoutError:
-            raise QueryTimeout(f"{self.url} did not answer within {seconds:g} s", stage="HTTP") from None
+            raise QueryTimeout(f"{self.url} did not answer within {seconds:g} s", stage=NO_SERVER) from None
         except (OSError, http.client.HTTPException) as error:
             raise TelemetryError(f"{self.url} cannot be reached: {error}", hint="is the job running, and its telemetry enabled?") from None
         finally:
