@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +13,8 @@ from memory_cluster import JOB, MemoryCluster, ended, ready, running, waiting
 
 from monarch.job import JobEndedError, JoinTimeoutError, SubmitError
 from monarch.job._job.launcher import JobStatus
+from monarch.job.kubernetes import submission
+from monarch.job.kubernetes.access.client import Object
 from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
 from monarch.job.kubernetes.arguments import KubernetesArguments, checked, checked_mesh
 from monarch.job.kubernetes.launcher import FAULT_S, SLOW_START_S, STUCK_S, KubernetesLauncher, ending
@@ -41,6 +46,17 @@ class Made:
         self.clock = Clock()
         self.launcher = KubernetesLauncher(arguments, cluster=lambda: self.cluster, apply_id=JOB, title=self.cluster.title, now=self.clock)
         self.ids: dict[str, Any] = {}
+
+    def another(self, directory: Path) -> KubernetesLauncher:
+        """Of another process."""
+        return KubernetesLauncher(
+            self.launcher._arguments,
+            cluster=lambda: self.cluster,
+            apply_id=JOB,
+            title=self.cluster.title,
+            directory=str(directory),
+            now=self.clock,
+        )
 
     def submit(self) -> Made:
         self.ids = self.launcher.submit(self.launcher.plan(), SECRET)
@@ -347,6 +363,42 @@ def test_pod_that_no_node_ends_or_starts_is_removed_while_healing(is_new: bool) 
     made.clock.time += 1
     made.poll()
     assert name not in made.cluster.names("v1/Pod")
+
+
+def test_loss_after_the_time_limit_removes_no_job_that_another_process_has_joined(tmp_path: Path) -> None:
+    made = Made(_arguments(timeout=30)).submit()
+    in_file = copy.deepcopy(made.ids)  # a state file is written before the workers are there
+    made.launcher = made.another(tmp_path)
+    made.joined()
+    made.clock.time += 31
+    del made.cluster.objects["v1/Pod", "trainers-11111111-1-aaaaa"]
+    made.ids, made.launcher = in_file, made.another(tmp_path)
+    assert made.poll().phase == "pending"
+    assert made.cluster.names(JOB_KIND) != []
+
+
+def test_ready_pod_has_no_words_about_its_start() -> None:
+    made = Made(_arguments()).submit()
+    for rank in range(2):
+        made.cluster.pod("trainers", rank)
+    assert [host.detail for host in made.poll().hosts] == ["", ""]
+
+
+def test_cancel_waits_while_pods_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Made(_arguments()).submit()
+    left = [made.cluster.pod("trainers", rank) for rank in range(6)]
+    now = [0.0]
+
+    def listed(kind: str, selector: str = "", *, fields: str = "") -> tuple[list[Object], str]:
+        now[0] += submission.PODS_S - 1
+        if kind == "v1/Pod" and left:
+            left.pop()
+        return list(left) if kind == "v1/Pod" else [], "1"
+
+    monkeypatch.setattr(made.cluster, "list", listed)
+    monkeypatch.setattr(submission, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=now.append))
+    made.launcher.cancel(made.ids)
+    assert left == []
 
 
 def test_lasting_fault_of_replacement_leaves_the_others() -> None:

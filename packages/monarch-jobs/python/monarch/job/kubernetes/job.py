@@ -194,7 +194,14 @@ class KubernetesJob(LauncherJob):
 
     def _launcher(self) -> KubernetesLauncher:
         is_in_cluster = not self._kubeconfig().out_of_cluster
-        return KubernetesLauncher(self._args, cluster=self._cluster, apply_id=self.apply_id, title=self._title, is_in_cluster=is_in_cluster)
+        return KubernetesLauncher(
+            self._args,
+            cluster=self._cluster,
+            apply_id=self.apply_id,
+            title=self._title,
+            is_in_cluster=is_in_cluster,
+            directory=None if self.apply_id is None else self._directory,
+        )
 
     def _sizes(self) -> dict[str, int]:
         return {name: mesh.num_replicas for name, mesh in self._args.meshes.items()}

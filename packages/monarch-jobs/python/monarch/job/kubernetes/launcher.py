@@ -10,6 +10,8 @@ One look is one list of pods, out of the API server's own memory. Pods that are 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -38,12 +40,18 @@ SLOW_START_S = 10.0
 STUCK_S = GRACE_S + 5.0
 # Statuses name so many hosts with the last lines of their workers.
 _EXPLAINED = 8
+# The note that all workers have been there.
+_JOINED = "joined"
 # Of answers that a server gives while it starts, or has too much to do.
 _BUSY = (0, 429, 500, 502, 503, 504)
 
 
 class KubernetesLauncher:
-    """A `Launcher`; `cluster` is asked for when something is to be requested, `now` is a clock in Unix time."""
+    """A `Launcher`; `cluster` is asked for when something is to be requested, `now` is a clock in Unix time.
+
+    In `directory`, which is there as long as the job is, it notes that all workers have been there: a state file that was written before
+    that would have another process take a worker that is lost later for a start that has failed.
+    """
 
     kind = "kubernetes"
 
@@ -55,6 +63,7 @@ class KubernetesLauncher:
         apply_id: str | None,
         title: str,
         is_in_cluster: bool = False,
+        directory: str | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._arguments = arguments
@@ -62,6 +71,7 @@ class KubernetesLauncher:
         self._apply_id = apply_id
         self._title = title
         self._is_in_cluster = is_in_cluster
+        self._note = None if directory is None else os.path.join(directory, _JOINED)
         self._now = now
         self._seen: list[Place] | None = None
         # By the uids of pods that start: when their events were last asked for, or the pods first seen, and the fault in the events.
@@ -112,7 +122,7 @@ class KubernetesLauncher:
             ends = list(dict.fromkeys(workload.end for workload in found.values()))
             return JobStatus("ended", "; ".join(ends), [place.status("") for place in places])
         lasting = self._lasting(places, found)
-        if lasting is not None and not ids["joined"]:
+        if lasting is not None and not self._has_joined(ids):
             return JobStatus("ended", f"failed ({lasting.reason}): {evidence(self._cluster(), lasting)}", [p.status("") for p in places])
         if lasting is not None and self._is_healing:
             raise JobEndedError(lasting.text, title=self._title, state="failed", reason=lasting.reason)
@@ -132,7 +142,7 @@ class KubernetesLauncher:
         for place in places:
             found[place.host.mesh].append(place.settle())
         if all(address is not None for of_mesh in found.values() for address in of_mesh):
-            ids["joined"] = True
+            self._note_joined(ids)
         return found
 
     def relaunch(self, ids: dict[str, Any], lost: list[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -194,6 +204,18 @@ class KubernetesLauncher:
                 host = host._replace(detail="\n".join(filter(None, (host.detail, lines))))
             hosts.append(host)
         return status._replace(hosts=hosts)
+
+    def _note_joined(self, ids: dict[str, Any]) -> None:
+        if self._has_joined(ids):
+            return
+        ids["joined"] = True
+        if self._note is not None:
+            with contextlib.suppress(OSError):  # the job is being killed, or the disk is full
+                open(self._note, "x").close()
+
+    def _has_joined(self, ids: dict[str, Any]) -> bool:
+        ids["joined"] = ids["joined"] or (self._note is not None and os.path.exists(self._note))
+        return bool(ids["joined"])
 
     # What is looked at.
 
@@ -318,16 +340,13 @@ class KubernetesLauncher:
         starting = [host for place, host in zip(places, hosts, strict=True) if place.is_starting and host.phase == "waiting"]
         if not starting:
             return "running", ""
-        words = next((f"{Host(host.mesh, host.rank)}: {host.detail}" for host in starting if host.detail), "")
-        return (
-            "pending",
-            f"{len(starting)} of {len(hosts)} pods do not run; {words}" if words else f"{len(starting)} of {len(hosts)} pods do not run",
-        )
+        words = next((f"; {Host(host.mesh, host.rank)}: {host.detail}" for host in starting if host.detail), "")
+        return "pending", f"{len(starting)} of {len(hosts)} pods do not run{words}"
 
     def _check_timeout(self, ids: dict[str, Any], places: list[Place], hosts: list[HostStatus]) -> None:
         """The user's own bound for the start of the job."""
         limit = self._arguments.timeout
-        if limit is None or ids["joined"] or self._now() - ids["submitted"] < limit:
+        if limit is None or self._now() - ids["submitted"] < limit or self._has_joined(ids):
             return
         missing = {
             str(place.host): host.detail or host.name or "no pod"

@@ -217,7 +217,7 @@ class ApiConnection:
 
         `UnreachableError` also for what goes wrong while it is read.
         """
-        seconds = time_left(seconds)
+        seconds, begin = time_left(seconds), time.monotonic()
         target = self.base + path + (f"?{urlencode(query)}" if query else "")
         used: _Http | None = None
         try:
@@ -241,7 +241,8 @@ class ApiConnection:
         except (OSError, http.client.HTTPException) as e:
             if isinstance(e, CredentialsError | UnreachableError):
                 raise
-            raise self._unreachable(e, seconds) from e
+            # A connection that is not made takes less time than an answer may.
+            raise self._unreachable(e, time.monotonic() - begin) from e
         finally:
             if used is not None:
                 used.close()

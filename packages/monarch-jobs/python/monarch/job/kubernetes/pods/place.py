@@ -124,8 +124,10 @@ def restarted(pod: PodView) -> str:
 
 
 def progress(pod: PodView) -> str:
-    """How far a pod without a fault is."""
+    """How far a pod without a fault is; "" for one that is ready."""
     where = f" on {pod.node}" if pod.node else ""
+    if pod.is_ready:
+        return ""
     if pod.is_running:
         return f"pod {pod.name}{where} runs, its worker does not listen yet"
     waiting = next((c for c in pod.containers if c.state == "waiting" and c.reason), None)
