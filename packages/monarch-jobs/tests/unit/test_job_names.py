@@ -19,9 +19,19 @@ def test_every_name_is_where_the_table_says() -> None:
         _ = monarch.job.nothing
 
 
-@pytest.mark.parametrize("name", ["kubernetes", "skypilot", "spmd", "torchx"])
-def test_backends_to_come(name: str) -> None:
-    with pytest.raises(BackendMissingError, match="this version of monarch-jobs has no .* backend") as found:
-        import_module(f"monarch.job.{name}")
+def test_backend_to_come() -> None:
+    with pytest.raises(BackendMissingError, match="this version of monarch-jobs has no SPMD backend") as found:
+        import_module("monarch.job.spmd")
     assert isinstance(found.value, ImportError)
     assert found.value.hint == "it comes with a later release"
+
+
+def test_backend_whose_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("monarch.job.kubernetes")
+    monkeypatch.delattr(module, "KubernetesJob", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BackendMissingError, match="needs the Python package yaml") as found:
+        _ = module.KubernetesJob
+    assert found.value.hint == "pip install 'monarch-jobs[kubernetes]'"
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = module.nothing
