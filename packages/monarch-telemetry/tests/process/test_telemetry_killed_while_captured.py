@@ -55,12 +55,13 @@ marker = hosts.spawn_procs(name="there").spawn("marker", Marker)
 for _ in range(7):
     marker.mark.call(ROWS // 7).get()
 # What another process records is there soon.
-while running.engine.query("SELECT count(*) AS n FROM events WHERE name = 'mark'").column("n").to_pylist() != [3 * ROWS]:
+MARKS = "SELECT count(*) AS n FROM events WHERE name = 'mark'"
+while running.engine.query(MARKS).column("n").to_pylist() != [3 * ROWS]:  # polls: rows come with a look
     continue
 collector = next(host.pid for host in running.asking.hosts if host.name == "hosts[1]")
 command = [sys.executable, "-W", "error", "-c", VERB, "-o", "job.capture", "-a", running.url]
 capture = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-while capture.poll() is None and not writes(capture):
+while capture.poll() is None and not writes(capture):  # polls: another process opens it
     continue
 DO
 said = capture.communicate()[1]
