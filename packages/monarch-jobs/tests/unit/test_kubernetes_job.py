@@ -48,6 +48,8 @@ def test_official_client_is_not_imported() -> None:
         (lambda: KubernetesJob("a", timeout=0), ValueError, "timeout"),
         (lambda: KubernetesJob("a", kubeconfig="path"), TypeError, "kubeconfig is a KubeConfig"),  # pyright: ignore[reportArgumentType]
         (lambda: KubernetesJob("a", workload="pod"), ValueError, "workload"),  # pyright: ignore[reportArgumentType]
+        (lambda: KubernetesJob("a", attach_to="nonsense"), ValueError, "attach_to: .*nonsense"),
+        (lambda: KubernetesJob("a", attach_to=""), ValueError, "attach_to"),
         (lambda: KubernetesJob("a", idle_timeout=-1), ValueError, "idle_timeout"),
         (lambda: KubernetesJob("a").add_mesh("A-b", 1), ValueError, "A-b"),
         (lambda: KubernetesJob("a").add_mesh("a", 0), ValueError, "a"),

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
 
+from monarch.actor import ChannelAddr
 from monarch.job._job.job_state import check_count, check_mesh_names
 from monarch.job.kubernetes import pod_template as templates
 from monarch.job.kubernetes import rules
@@ -172,8 +173,13 @@ class KubernetesArguments(BaseModel):
             raise ValueError(
                 f"idle_timeout frees nothing with {workload}, which starts workers again that end: take workload='job' or 'jobset'"
             )
-        if self.attach_to is not None and not self.attach_to.strip():
-            raise ValueError("attach_to is empty")
+        if self.attach_to is not None:
+            if not self.attach_to.strip():
+                raise ValueError("attach_to is empty")
+            try:
+                ChannelAddr(self.attach_to)
+            except ValueError as error:
+                raise ValueError(f"attach_to: {error}") from None
         for name, mesh in self.meshes.items():
             self._check_mesh(name, mesh)
         if self.workload == "jobset":
