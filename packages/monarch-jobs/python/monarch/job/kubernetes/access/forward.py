@@ -55,7 +55,6 @@ class Forward:
         self.cluster, self.pod, self.port = cluster, pod, port
         self._local = local
         self._report: Callable[[str], object] = report or (lambda line: None)
-        self._loop = asyncio.new_event_loop()
         self._executor = ThreadPoolExecutor(_DIALERS, "monarch-forward-dial")
         self._thread: threading.Thread | None = None
         self._listener: socket.socket | None = None
@@ -68,6 +67,7 @@ class Forward:
 
         `UpgradeMissingError` where the server takes no websocket; `ApiError` for a missing right or pod; `UnreachableError`.
         """
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"monarch-forward {self.pod}", daemon=True)
         self._thread.start()
         try:
@@ -88,12 +88,11 @@ class Forward:
         if thread is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             thread.join()
+            self._loop.close()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
         self._executor.shutdown(wait=False, cancel_futures=True)
-        if not self._loop.is_closed():
-            self._loop.close()
 
     def status(self) -> dict[str, Any]:
         """For people: how many connections there are, were, and failed."""
