@@ -13,7 +13,7 @@ from tools.wheel_contents import WHEELS
 
 _COMMAND = re.compile(r"pip3? install([^`\n]*)")
 # Extras of wheels that are installed already.
-_EXTRAS = "verbs|http|mcp|otel|perfetto|stacks|tui"
+_EXTRAS = "kubernetes|skypilot|torchx|verbs|http|mcp|otel|perfetto|stacks|tui"
 _NAME = re.compile(rf"""(?:^|[\s'"(])(monarch(?:[-_][a-z]+)?)(?:\[(?!(?:{_EXTRAS})\])[^\]]*\])?(?=$|[\s'"\])>=<~.,;:*]|-\*)""")
 _KINDS = (".md", ".py", ".rs", ".toml", ".sh", ".rst", ".txt")
 

@@ -146,7 +146,8 @@ def _setup(arguments: SkyPilotArguments) -> str:
     core = wanted.split()[1]
     python = shlex.quote(arguments.python_exe)
     # A checkout that was not installed has no version that could be had from an index.
-    install = ":" if core == "-" else f"{python} -m pip install --quiet {shlex.quote(f'monarch-jobs=={_jobs_version()}')}"
+    release = shlex.quote(f"monarch-jobs=={_jobs_version()}")
+    install = ":" if core == "-" else f"{python} -m pip install --quiet {release}"
     values = {"WANTED": shlex.quote(wanted), "PYTHON": python, "VERSIONS": VERSIONS, "INSTALL": install}
     own = "" if arguments.setup_commands is None else arguments.setup_commands.rstrip("\n") + "\n"
     return own + _filled(_SETUP, values)
