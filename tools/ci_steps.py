@@ -56,11 +56,12 @@ STEPS = (
     Step("packages", "packages", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh k8s vm || true")),
     Step("pytest", "tests", (*_PYTEST, "not unit and not k8s")),
     Step("unit", "tests", (*_PYTEST, "unit"), beside=True),
-    Step("k8s", "tests", (*_PYTEST, "k8s"), beside=True),
+    # Beside the shorter steps only: clusters take what processors there are, and tests with processes have time limits.
+    Step("k8s", "clusters", (*_PYTEST, "k8s"), beside=True),
     # The quick ones: an emulated machine is slow. All: `-m verbs packages/monarch-rdma`.
     Step(
         "verbs",
-        "tests",
+        "clusters",
         (
             PY,
             "-m",
@@ -78,8 +79,8 @@ STEPS = (
         ),
         needs="qemu-system-x86_64",
     ),
-    Step("chaos", "tests", (PY, "bench/chaos.py", "--seed", "1", "--seconds", "60", "--procs", "8", "--keep", "bench/.chaos")),
-    Step("docs", "tests", (PY, "-m", "tools.check_docs")),
+    Step("chaos", "clusters", (PY, "bench/chaos.py", "--seed", "1", "--seconds", "60", "--procs", "8", "--keep", "bench/.chaos")),
+    Step("docs", "clusters", (PY, "-m", "tools.check_docs")),
 )
 ALIASES = {"wheels": ("build_wheels", "check_wheels"), "tests": ("pytest", "unit", "k8s")}
 
