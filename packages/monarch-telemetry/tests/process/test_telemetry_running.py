@@ -258,7 +258,7 @@ asyncio.run(main())
         "[('client', 'call', 1), ('client', 'call_one', 1), ('server', 'call', 5)]",
         "3 3 []",
         "2 (Missing(host='hosts[1]', reason='no answer in time'),)",
-        "{'hosts[1]': 'no answer in time'} 1",
+        "{'hosts[1]': 'no answer in time to an earlier question, and none since'} 1",
         "['hosts[1]']",
         "[(0,), (1,), (2,), (3,)]",
     ]
