@@ -57,7 +57,8 @@ STEPS = (
     Step("pytest", "tests", (*_PYTEST, "not unit and not k8s")),
     Step("unit", "tests", (*_PYTEST, "unit"), beside=True),
     # Beside the shorter steps only: clusters take what processors there are, and tests with processes have time limits.
-    Step("k8s", "clusters", (*_PYTEST, "k8s"), beside=True),
+    # Optional until the whole category has passed in one run.
+    Step("k8s", "clusters", (*_PYTEST, "k8s"), beside=True, optional=True),
     # The quick ones: an emulated machine is slow. All: `-m verbs packages/monarch-rdma`.
     Step(
         "verbs",

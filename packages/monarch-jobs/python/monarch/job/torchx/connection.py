@@ -42,6 +42,11 @@ class Connection:
             argv = [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), scheduler]
             self.session: Session = sessions.start(argv, sessions.inherited(), mark, log, log, [theirs.fileno()], directory)
 
+    def __del__(self) -> None:
+        # Interrupted before anybody had it: the process ends with the socket.
+        if "_socket" in self.__dict__:
+            self._socket.close()
+
     def request(self, what: str, timeout: float = REQUEST_TIMEOUT_S, **arguments: Any) -> Any:
         """The answer; `SubmitError` with TorchX's words where it refuses, `JobError` where it gives none within `timeout` seconds."""
         self.send(what, **arguments)
