@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from memory_cluster import JOB, MemoryCluster, ended, ready, running, waiting
 
-from monarch.job import JobEndedError, JoinTimeoutError, SubmitError
+from monarch.job import JobEndedError, JobError, JoinTimeoutError, SubmitError
 from monarch.job._job.launcher import JobStatus
 from monarch.job.kubernetes import submission
 from monarch.job.kubernetes.access.client import Object
@@ -399,6 +399,26 @@ def test_cancel_waits_while_pods_go_one_by_one(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(submission, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=now.append))
     made.launcher.cancel(made.ids)
     assert left == []
+
+
+@pytest.mark.parametrize(("phase", "is_left"), [("Succeeded", False), ("Failed", False), ("Running", True)])
+def test_cancel_does_not_wait_for_the_controller_to_count_ended_pods(monkeypatch: pytest.MonkeyPatch, phase: str, is_left: bool) -> None:
+    made = Made(_arguments()).submit()
+    pod = made.cluster.pod("trainers", 0, phase=phase)
+    pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["batch.kubernetes.io/job-tracking"]}
+    now = [0.0]
+
+    def pause(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(made.cluster, "list", lambda kind, selector="", *, fields="": ([pod] if kind == "v1/Pod" else [], "1"))
+    monkeypatch.setattr(submission, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pause))
+    if is_left:
+        with pytest.raises(JobError, match="pods are left"):
+            made.launcher.cancel(made.ids)
+    else:
+        made.launcher.cancel(made.ids)
+        assert submission.COUNTED_S <= now[0] < submission.COUNTED_S + 1
 
 
 def test_lasting_fault_of_replacement_leaves_the_others() -> None:

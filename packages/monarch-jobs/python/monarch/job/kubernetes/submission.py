@@ -36,6 +36,8 @@ GRACE_S = 5
 # From the deletion of pods to their end, before they are removed by force: their node may be gone.
 PODS_S = 20.0
 FORCED_S = 10.0
+# Pods that have ended stay until the Job controller has counted them. After an API server was away that takes it half a minute.
+COUNTED_S = 5.0
 _PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
 
 WORKLOADS = ("batch/v1/Job", "apps/v1/StatefulSet", names.JOB_SET_KIND, names.MESH_KIND)
@@ -48,6 +50,11 @@ def kind_of(obj: Object) -> str:
 
 def name_of(obj: Object) -> str:
     return str(obj["metadata"]["name"])
+
+
+def _has_ended(pod: Object) -> bool:
+    """Nothing of it runs any more, and its record is being deleted."""
+    return bool(text(pod, "metadata", "deletionTimestamp")) and text(pod, "status", "phase") in ("Succeeded", "Failed")
 
 
 def own_peer(cluster: Cluster) -> list[Object]:
@@ -196,14 +203,20 @@ class Submission:
         self._of_all(others, lambda obj: self._cluster.delete(kind_of(obj), name_of(obj)))
 
     def _until_gone(self, selector: str, seconds: float) -> list[Object]:
-        """The pods that are left when none has gone for so long: thousands of them take an API server minutes."""
+        """The pods that are left when none has gone for so long: thousands of them take an API server minutes.
+
+        Those of which only the record is left do not count after a while.
+        """
         end = time.monotonic() + time_left(seconds)
-        pause, fewest = _PAUSE_S, None
+        pause, fewest, ended = _PAUSE_S, None, None
         while True:
             pods, _ = self._cluster.list("v1/Pod", selector)
             now = time.monotonic()
             if fewest is None or len(pods) < fewest:
                 fewest, end = len(pods), now + time_left(seconds)
+            ended = (now if ended is None else ended) if all(map(_has_ended, pods)) else None
+            if ended is not None and now >= ended + COUNTED_S:
+                return []
             if not pods or now >= end:
                 return pods
             time.sleep(pause)
