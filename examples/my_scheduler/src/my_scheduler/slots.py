@@ -1,7 +1,7 @@
 """The scheduler itself, without Monarch: a queue of tasks, of which so many run at once as there are slots.
 
 There is no daemon. Every task has a process that waits for the lock of a slot, and then runs the command. A second lock is held as long as
-that process lives: whoever asks for the state of a task tries to take it.
+that process lives: a process that asks for the state of a task tries to take it.
 """
 
 from __future__ import annotations

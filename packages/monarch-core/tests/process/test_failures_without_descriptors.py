@@ -1,4 +1,4 @@
-"""A process without a free descriptor hears of failures, and tells of them, as any other: nothing has to be read from a file for that."""
+"""A process without a free descriptor reports failures and receives reports as any other: no file has to be read for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of an actor's end fits into a record, and has what tells most."""
+"""The text of an actor's end fits into a record, and has its most important lines."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ def test_operator_needs_no_other_rights(api: Cluster, cluster: KubeCluster, star
 
 
 def test_missing_rights_are_named(api: Cluster, cluster: KubeCluster, start: Start, tmp_path: Path) -> None:
-    kubeconfig = cluster.user_kubeconfig(tmp_path / "kubeconfig", "nobody")
+    kubeconfig = cluster.user_kubeconfig(tmp_path / "kubeconfig", "stranger")
     operator = start(kubeconfig=kubeconfig)
     operator.await_log(f"no right to list monarchmeshes.monarch.pytorch.org in namespace '{api.namespace}'")
     operator.await_log(f"no right to list statefulsets.apps in namespace '{api.namespace}'")

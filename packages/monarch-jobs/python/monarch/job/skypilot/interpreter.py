@@ -124,7 +124,7 @@ class SkyProcess:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._end()
-        # What is set for this interpreter is not meant for the other one; secrets of a job are for nobody else.
+        # What is set for this interpreter is not meant for the other one; no other program receives the secrets of a job.
         env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MONARCH_", "PYTEST_"))}
         self._errors = tempfile.TemporaryFile()
         argv = [self._python, "-u", sky_process.__file__]

@@ -81,7 +81,7 @@ while :; do
     code=0
     wait "$worker" || code=$?
     worker=
-    # A client has shut it down, or nobody has used it.
+    # A client has shut it down, or no client has used it.
     [ "$code" != 0 ] || exit 0
     rm -f "$directory/secret"
     echo "$code" >"$directory/exit"
