@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from eventually import eventually
+from forward_client import connected, read
 
 from monarch.job.kubernetes.access import forward as forward_module
 from monarch.job.kubernetes.access import kept_forward
@@ -64,22 +65,6 @@ def forward(api: Cluster, pod: str) -> Iterator[Forward]:
     made.start()
     yield made
     made.close()
-
-
-def connected(forward: Forward) -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", forward.status()["local"]), 10)
-    made.settimeout(60)
-    return made
-
-
-def read(sock: socket.socket, size: int) -> bytes:
-    parts: list[bytes] = []
-    while size:
-        part = sock.recv(min(size, 1 << 20))
-        assert part, "the connection has ended"
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
 
 
 def test_large_transfer_goes_both_ways(forward: Forward) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from api_stand_in import Answer, ApiStandIn, status
 from eventually import eventually
+from forward_client import connected, read
 
 from monarch.job import JobError
 from monarch.job.kubernetes.access import forward as forward_module
@@ -83,22 +84,6 @@ def forward(cluster: Cluster) -> Iterator[Forward]:
     made.start()
     yield made
     made.close()
-
-
-def connected(forward: Forward) -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", forward.status()["local"]), 10)
-    made.settimeout(20)
-    return made
-
-
-def read(sock: socket.socket, size: int) -> bytes:
-    parts: list[bytes] = []
-    while size:
-        part = sock.recv(min(size, 1 << 20))
-        assert part, "the connection has ended"
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
 
 
 def test_large_transfers_go_both_ways_at_once(forward: Forward, server: ApiStandIn) -> None:

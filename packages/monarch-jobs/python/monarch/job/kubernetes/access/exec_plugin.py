@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 
 from monarch.job._machine.commands import time_left
 from monarch.job.errors import CredentialsError
+from monarch.job.kubernetes.access.child_process import end_group
 
 TIMEOUT_S = 60.0
 _VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -82,24 +82,14 @@ class ExecPlugin:
         try:
             out, err = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
-            self._end(process)
+            end_group(process)
             self._fail(f"the exec plugin '{self._command}' gave no answer within {limit:.0f} s")
         except BaseException:
-            self._end(process)
+            end_group(process)
             raise
         if process.returncode:
             self._fail(f"the exec plugin '{self._command}' failed with {_how(process.returncode)}", masked(err.decode(errors="replace")))
         return self._read(out)
-
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            if pipe is not None:
-                pipe.close()
 
     def _read(self, out: bytes) -> Answer:
         # JSON is YAML too, but not all of it; the quick reader first.

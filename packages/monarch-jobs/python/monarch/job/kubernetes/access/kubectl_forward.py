@@ -5,16 +5,15 @@ A shell holds kubectl and reads a pipe of this process: when this process ends, 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from monarch.job.errors import BackendMissingError, JobError
+from monarch.job.kubernetes.access.child_process import end_group
 from monarch.job.kubernetes.access.exec_plugin import masked
 
 _SHELL = 'kubectl "$@" </dev/null & child=$!; exec >/dev/null 2>&1; read line; kill $child; wait $child'
@@ -53,7 +52,7 @@ class KubectlForward:
         self._ended.set()
         process = self._process
         if process is not None:
-            _end(process)
+            end_group(process)
 
     def status(self) -> dict[str, Any]:
         """For people."""
@@ -79,7 +78,7 @@ class KubectlForward:
             )
             self._words = []
             if self._ended.is_set():
-                _end(self._process)
+                end_group(self._process)
             assert self._process.stdout is not None
             for line in self._process.stdout:
                 found = _READY.search(line)
@@ -89,19 +88,8 @@ class KubectlForward:
                 elif not line.startswith("Handling connection"):
                     self._words.append(line.rstrip())
                     self._report(f"kubectl: {masked(line)}")
-            _end(self._process)
+            end_group(self._process)
             if not self._ready.is_set():
                 self._ready.set()  # failed at once: `start` shows its words
                 return
             self._ended.wait(_PAUSES_S[min(self._restarts, len(_PAUSES_S) - 1)])
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            pipe.close()
