@@ -7,7 +7,6 @@ not mix with others. Where nobody asked, an event costs a comparison.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from _thread import RLock
 
@@ -132,11 +131,13 @@ def event(name: str, level: int = INFO, said: bool = False, **fields: object) ->
 def _record(name: str, level: int, fields: dict[str, object]) -> None:
     given = {key: value for key, value in fields.items() if value is not None}
     text = ""
-    # Recording may have begun after this process had run out of descriptors: the event is worth more than its fields.
-    with contextlib.suppress(ImportError, OSError):
-        from json import dumps
+    try:
+        if given:
+            from json import dumps
 
-        text = dumps(given, default=str) if given else ""
+            text = dumps(given, default=str)
+    except (ImportError, OSError):
+        pass  # recording began after this process had run out of descriptors: the event is worth more than its fields
     log_line(name, level, text)
 
 
