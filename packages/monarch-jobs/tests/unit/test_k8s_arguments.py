@@ -35,6 +35,8 @@ BAD_MESHES: dict[str, tuple[Object, type[Exception], str]] = {
     "name of no text": (_mesh(name=3), TypeError, "name"),
     "negative": (_mesh(num_replicas=-1), ValueError, "mesh 'workers' needs at least one host, not -1"),
     "count of text": (_mesh(num_replicas="2"), TypeError, "num_replicas"),
+    "image of another kind": (_mesh(image_spec="img"), TypeError, "^mesh .*: image_spec: Input should be an ImageSpec, not .img.$"),
+    "empty image": (_mesh(image_spec={"image": ""}), ValueError, "^mesh .workers.: image_spec: '' is no reference"),
     "both": (_mesh(image_spec=IMAGE, pod_template=_template()), ValueError, "image_spec and pod_template exclude each other"),
     "selector and image": (_mesh(image_spec=IMAGE, label_selector="a=b"), ValueError, "label_selector .* image_spec"),
     "rank label and image": (_mesh(image_spec=IMAGE, pod_rank_label="rank"), ValueError, "pod_rank_label"),

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from monarch.actor import ChannelAddr
 from monarch.job._job.job_state import check_count, check_mesh_names
@@ -93,7 +94,11 @@ class MeshArguments(BaseModel):
     @field_validator("image_spec", mode="before")
     @classmethod
     def _fields(cls, value: Any) -> Any:
-        return asdict(value) if isinstance(value, ImageSpec) else value
+        if isinstance(value, ImageSpec):
+            return asdict(value)
+        if value is None or type(value) is dict:
+            return cast("Any", value)
+        raise PydanticCustomError("image_spec", "Input should be an ImageSpec")
 
     @field_validator("image_spec")
     @classmethod
@@ -235,7 +240,9 @@ def validated(model: type[_Model], arguments: dict[str, Any], title: str) -> _Mo
         where = ".".join(str(part) for part in first["loc"])
         what = first["msg"].removeprefix("Value error, ")
         kind = ValueError if first["type"] in _VALUES else TypeError
-        text = f"{title}: {where}: {what}" if where else what if what.startswith(title) else f"{title}: {what}"
+        if where and not what.startswith(f"{where}: "):
+            what = f"{where}: {what}"
+        text = what if what.startswith(title) else f"{title}: {what}"
         raise kind(text if first["type"] == "value_error" else f"{text}, not {first['input']!r}") from None
 
 
