@@ -183,16 +183,21 @@ def test_workspace_that_cannot_be_made_is_named(folder: Path) -> None:
         job.apply()
 
 
-def test_interrupted_submission_leaves_nothing(folder: Path) -> None:
+@pytest.mark.parametrize("started", [0, 2])
+def test_interrupted_submission_leaves_nothing(folder: Path, started: int) -> None:
     script = """
-import sys
+import glob, signal, sys
 from torchx.specs import AppDef, Role
 from monarch.job.torchx import TorchXJob
 from monarch.job.torchx.connection import Connection
 sent = Connection.send
-def send(self, *arguments, **more):
-    sent(self, *arguments, **more)
+def send(self, what, **more):
+    sent(self, what, **more)
+    while len(glob.glob(".monarch/torchx/monarch-*.out")) < int(sys.argv[1]):  # polls: workers start
+        continue
     print("submitting", flush=True)
+    if what == "submit":
+        signal.pause()
 Connection.send = send
 if __name__ == "__main__":
     job = TorchXJob(AppDef("app", [Role("a", image="", entrypoint="x", num_replicas=2)]))
@@ -202,11 +207,11 @@ if __name__ == "__main__":
         print("interrupted", job.active)
 """
     (folder / "client.py").write_text(script)
-    with subprocess.Popen([sys.executable, "client.py"], stdout=subprocess.PIPE, text=True) as client:
+    with subprocess.Popen([sys.executable, "client.py", str(started)], stdout=subprocess.PIPE, text=True) as client:
         assert client.stdout is not None
         assert client.stdout.readline() == "submitting\n"
         client.send_signal(signal.SIGINT)
-        assert client.stdout.readline() == "interrupted False\n"
+        assert client.stdout.read().splitlines()[-1] == "interrupted False"
     here = str(folder).encode()
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if here in _read(path)]
     assert left == []

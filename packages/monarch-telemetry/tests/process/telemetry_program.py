@@ -15,8 +15,8 @@ os._exit(0)
 """
 
 
-def shown(text: str) -> list[str]:
-    """The marked lines of a program that ends with exit code 0 and without warnings."""
+def shown(text: str, within: float = _MOST) -> list[str]:
+    """The marked lines of a program that ends with exit code 0, within so many seconds and without warnings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.py"
         path.write_text(text + _LEAVE, encoding="utf-8")
@@ -26,7 +26,7 @@ def shown(text: str) -> list[str]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=_MOST,
+            timeout=within,
             cwd=folder,
             check=False,
         )

@@ -7,6 +7,7 @@ the process that holds the application, for schedulers that know it only as long
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 from collections.abc import Callable
@@ -83,12 +84,15 @@ class TorchXLauncher:
             return self._run(Connection(self._arguments.scheduler, self._title, self._apply_id, directory, f"{folder}/torchx.log"), folder)
         except BaseException:
             self._directory(folder).remove()
+            # No job has the workers that had started before it failed: nobody would find what they have printed.
+            for path in glob.glob(f"{glob.escape(self._base)}/monarch-{self._apply_id}.*"):
+                os.unlink(path)
             raise
 
     def _run(self, connection: Connection, folder: str) -> dict[str, Any]:
         app = with_workers(self._arguments.app, f"{folder}/worker.sh")
-        connection.send("submit", app=app, cfg=self._arguments.scheduler_cfg, folder=folder)
         try:
+            connection.send("submit", app=app, cfg=self._arguments.scheduler_cfg, folder=folder)
             found = connection.answer("submit", SUBMIT_TIMEOUT_S)
         except SubmitError:
             connection.end()
