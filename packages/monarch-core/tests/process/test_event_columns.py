@@ -323,3 +323,41 @@ assert {pid: found.count(pid) for pid in pids} == dict.fromkeys(pids, 4), found
 """
     )
     assert done.stderr == ""
+
+
+def test_a_process_of_an_instant_is_known_before_the_agent_tells_of_its_end():
+    done = run(
+        ACTORS
+        + """
+known, early = set(), []
+looking, killed, ended = threading.Event(), threading.Event(), threading.Event()
+def observer(batch):
+    if batch.pid == os.getpid():
+        # A look takes its time.
+        looking.set()
+        killed.wait()
+    for event in batch.events:
+        if event.name == "proc.start":
+            known.add(batch.proc)
+        elif event.name in ("proc.end", "output.line") and event.fields["proc"] not in known:
+            early.append(event)
+        if event.name == "proc.end":
+            ended.set()
+class Short(Actor):
+    @endpoint
+    def end(self):
+        print("x", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+recording = events.observe(observer)
+events.emit("begin")
+looking.wait()
+this_host().spawn_procs().spawn("short", Short).end.broadcast()
+while not any(found.ended for found in events.recordings()):  # polls: the agent notices it
+    continue
+killed.set()
+ended.wait()
+assert recording.stop() and recording.error is None, recording.error
+assert early == [], early
+"""
+    )
+    assert done.stderr == ""

@@ -28,7 +28,7 @@ from monarch._core.process.process import RECORDINGS
 from monarch._core.process.recorder import ring_events
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from monarch._core._native.events import Event
     from monarch._core.process.process import LocalProcess
@@ -129,6 +129,7 @@ class Observation:
         # When the agent is asked next for the processes of the host.
         self._due = 0.0
         self._readers: dict[ProcId, Reader] = {}
+        self._agent = ProcId(current_process().agent_uid)
         self._over: set[ProcId] = set()
         # Set for a look at once: to the end, or because `look` was called.
         self._wake = Signal()
@@ -206,26 +207,41 @@ class Observation:
             _release()
 
     def _drain(self, whole: bool) -> None:
-        """`whole`: also of processes that have come since the last look at the host."""
-        if whole or monotonic() >= self._due:
+        """`whole`: also of processes that have come since the last look at the host.
+
+        The agent records what processes have printed, and how they have ended. Its ring is read first, and given last: then the
+        observer has got what a process had recorded before, and knows it, also one that lives for an instant.
+        """
+        filled: list[float] = []
+        if self._agent not in self._readers:
+            self._find()
+        agent = self._readers.get(self._agent)
+        held = list(self._batches(agent, filled)) if agent is not None else []
+        # How these have ended is in what is held, or was given before.
+        over = [proc for proc, reader in self._readers.items() if reader.ended]
+        if whole or held or monotonic() >= self._due:
             self._due = monotonic() + self._every
             self._find()
-        filled = 0.0
-        for proc, reader in list(self._readers.items()):
-            new, lost, told = 0, reader.lost, False
-            # A process that records faster than the observer takes holds back neither the others nor the end.
-            while new < reader.capacity and (batch := reader.drain()):
-                new += len(batch)
-                self._observer(batch)
-                told = batch.ended
-            filled = max(filled, (new + reader.lost - lost) / reader.capacity)
-            if reader.ended:
-                if not told:
-                    # Its last event was taken before its end was known.
-                    self._observer(reader.drain())
-                self._over.add(proc)
-                del self._readers[proc]
-        self._pace.looked(filled)
+        for reader in list(self._readers.values()):
+            if reader is not agent:
+                for batch in self._batches(reader, filled):
+                    self._observer(batch)
+        for batch in held:
+            self._observer(batch)
+        for proc in over:
+            self._over.add(proc)
+            self._observer(self._readers.pop(proc).drain())
+        self._pace.looked(max(filled, default=0.0))
+
+    def _batches(self, reader: Reader, filled: list[float]) -> Iterator[Batch]:
+        """What is new; a process that records faster than the observer takes holds back neither the others nor the end."""
+        new, lost = 0, reader.lost
+        while new < reader.capacity and (batch := reader.drain()):
+            new += len(batch)
+            # The last batch of a process is still to come.
+            batch.ended = False
+            yield batch
+        filled.append((new + reader.lost - lost) / reader.capacity)
 
     def _find(self) -> None:
         """The processes of the host that are to be read, and those that have ended."""
