@@ -26,7 +26,7 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
     report = yield
     # pytest-timeout shows the threads of this process only. What they wait for is in another one, which lives until the teardown.
     if call.excinfo is not None and str(call.excinfo.value).startswith("Timeout (>"):
-        command = [sys.executable, "-c", "from monarch._core.cli import main; main()", "stack", "--all"]
+        command = [sys.executable, "-c", "from monarch._core.cli import main; main()", "stack", "--all", "--here"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
             report.sections.append(("stacks of all processes", done.stdout + done.stderr))

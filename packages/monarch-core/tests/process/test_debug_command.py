@@ -354,6 +354,19 @@ def test_where_only_a_worker_of_the_job_is_the_clients_machine_is_told() -> None
     assert "ssh -L" in told[-1]
 
 
+def test_debuggers_on_hosts_of_the_current_job_are_told() -> None:
+    told = nothing_here(lambda: ["workers[1], process 7 at 127.0.0.1 port 27000: python train.py"]).splitlines()
+    assert told[1] == "  on workers[1], process 7 at 127.0.0.1 port 27000: python train.py" and "monarch shell" in told[2]
+
+
+def test_debuggers_of_this_machine_are_listed(start: Start) -> None:
+    script, port = start(TWO + "result.get()")
+    listed = debug("--here").stdout
+    assert f" port {port}: " in listed, listed
+    assert debug("--port", str(port), lines="c\n").returncode == 0
+    assert script.end().code == 0
+
+
 # ---- hooks
 
 

@@ -17,8 +17,11 @@ from tools.k8s.cluster import KubeCluster, missing
 from tools.k8s.images import HOST
 from tools.project import ROOT
 
-# Of which starting the cluster, before the first test, is most on a busy machine.
-LIMIT_S = 180
+# Of which starting the cluster, before the first test, is most on a busy machine, and after some tests the end of the namespace.
+LIMIT_S = 300
+# Controllers that were without the API server ask it again after up to 30 s (client-go's reflectors), one after another here: pods, then
+# what the garbage collector and the namespace controller watch.
+NAMESPACE_END_S = 150
 HERE = Path(__file__).parent
 
 
@@ -84,7 +87,7 @@ def namespace(cluster: KubeCluster) -> Iterator[str]:
     cluster.restore()  # a node that is gone would keep its pods
     cluster.kubectl("delete", "namespace", name, "--wait=false")
     cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "-n", name)
-    cluster.kubectl("wait", "--for=delete", f"namespace/{name}", "--timeout=60s", timeout=90)
+    cluster.kubectl("wait", "--for=delete", f"namespace/{name}", f"--timeout={NAMESPACE_END_S}s", timeout=NAMESPACE_END_S + 30)
 
 
 @pytest.fixture

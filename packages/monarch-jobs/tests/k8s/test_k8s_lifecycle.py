@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import ARGV
 from eventually import eventually
 from kubernetes_jobs import PODS_S, Jobs, answers
 
 from monarch.job import JobTrait, SubmitError, job_load
+from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job.kubernetes import KubeConfig, KubernetesJob
 from monarch.job.testing import conformance
 from tools.k8s.cluster import KubeCluster
@@ -155,3 +158,17 @@ def test_given_configuration_is_written_nowhere_and_needed_again(jobs: Jobs) -> 
     assert again.status().phase in ("pending", "running")
     again.kill()
     eventually("nothing left", jobs.objects, lambda left: left == [])
+
+
+def test_verbs_of_core_reach_pods(jobs: Jobs) -> None:
+    job = jobs()
+    job.apply()
+    # Without a client that would tell of its pods.
+    job.dump(DEFAULT_JOB_PATH)
+    jobs.until(job, "pods that have joined", lambda status: all(host.phase == "joined" for host in status.hosts))
+    for verb in ("ps", "stack"):
+        done = subprocess.run([*ARGV, verb], capture_output=True, text=True, timeout=PODS_S)
+        assert done.stderr == "", done
+        for host in job.status().hosts:
+            _, _, section = done.stdout.partition(f"=== {host.mesh}[{host.rank}]\n")
+            assert re.match(rf"agent \d+ on \S+-{host.rank}: ", section), done

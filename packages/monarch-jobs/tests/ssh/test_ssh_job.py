@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -170,3 +171,27 @@ def test_frozen_host_costs_no_more_than_the_limits(hosts: SshHosts, monkeypatch:
     assert [host.name for host in report.missing] == ["h1"] and not report.restarted
     hosts.thaw_host("h1")
     job.kill()
+
+
+def _monarch(*words: str) -> subprocess.CompletedProcess[str]:
+    main = "from monarch.extension.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", main, *words], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.timeout(90)  # five verbs in processes of their own, one of which waits for a host that is gone
+def test_verbs_of_core_reach_the_hosts_of_the_current_job(hosts: SshHosts) -> None:
+    assert "===" not in _monarch("ps").stdout
+    job = _job(hosts)
+    state = job.state()
+    state.workers.spawn_procs(name="busy").spawn("echo", Echo).parent.call().get(20)
+    # This client is here, and has told of its hosts.
+    assert "===" not in _monarch("ps").stdout
+    assert not any("on" in one for one in json.loads(_monarch("stack", "--json").stdout))
+    subjects = [(one.get("on", ""), one["subject"]) for one in json.loads(_monarch("doctor", "--json").stdout)]
+    assert {"", "workers[0]", "workers[1]"} == {on for on, _ in subjects}
+    # One that is gone is named, and costs the others nothing.
+    hosts.kill_host("h1")
+    done = _monarch("ps")
+    assert done.returncode == 1 and "monarch: workers[1]: " in done.stderr, done
+    with pytest.raises(JobError, match="workers may go on"):
+        job.kill()

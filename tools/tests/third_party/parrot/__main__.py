@@ -408,6 +408,9 @@ def commands() -> None:
 
     assert monarch("parrot", "hello") == "hello hello\n"
     assert "parrot" in monarch("--help")
+    assert '=== cage[0]\n[{"words": "ps --here --without {client}' in monarch("ps") and "cage" not in monarch("ps", "--here")
+    first, second = json.loads(monarch("doctor", "--json"))[-2:]
+    assert (first, second) == ({"on": "cage[0]", "words": "doctor --here --json"}, {"on": "cage[1]", "error": "cage[1]: it is locked"})
     doctor = monarch("doctor")
     assert "can speak" in doctor and "parrot 1.2.3" in doctor and "parrot.no_such_module" in doctor, doctor
     assert "LookupError: the cage is lost" in doctor and "TimeLimit: contribute: not done within 0.2 s" in doctor, doctor

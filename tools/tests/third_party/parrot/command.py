@@ -1,10 +1,13 @@
-"""A verb of the `monarch` command, and a line of `monarch doctor`."""
+"""A verb of the `monarch` command, a line of `monarch doctor`, and what core's verbs get of another machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 
 import click
+
+from monarch.extension.cli import Elsewhere
 
 
 @click.command()
@@ -16,3 +19,9 @@ def command(word: str) -> None:
 
 def lines() -> Iterator[tuple[str, str, str]]:
     yield ("parrot", "can speak", "")
+
+
+def elsewhere(arguments: Sequence[str]) -> list[Elsewhere]:
+    """Runs nothing: a cage has no machine."""
+    said = json.dumps([{"words": " ".join(arguments)}])
+    return [Elsewhere("cage[0]", 0, said), Elsewhere("cage[1]", 1, "", "cage[1]: it is locked")]

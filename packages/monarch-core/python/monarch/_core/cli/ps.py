@@ -7,25 +7,30 @@ from typing import Any
 
 import click
 
+from monarch._core.cli import reach
 from monarch._core.observe import inspection
 
 
-def report(pids: tuple[int, ...], as_json: bool, everything: bool = False) -> int:
+def report(pids: tuple[int, ...], as_json: bool, everything: bool = False, here: bool = False, without: tuple[str, ...] = ()) -> int:
     """Prints all jobs with their hosts, then the agents that serve none of these; or what is asked for by `pids`. Gives the exit code.
 
-    With `everything` also hosts that are lost, and agents that are listed with a job already.
+    With `everything` also hosts that are lost, and agents that are listed with a job already. Then other machines of the current job,
+    unless jobs are asked for by pids, or `here`. Agents whose numbers are in `without` are left out.
     """
-    found = wanted(inspection.look(inspection.STATE), pids)
+    found = [one for one in wanted(inspection.look(inspection.STATE), pids) if f"{one.agent:016x}" not in without]
+    every = [part for one in found for part in inspection.parts(one)]
+    code = 1 if any(answer is None or any(p["silent"] for p in answer["procs"]) for answer in every) else 0
+    if not as_json:
+        sections = ("\n".join(_section(one, everything)) for one in shown(found, bool(pids) or everything))
+        if found or not without:
+            click.echo("\n\n".join(sections) or "no job of this user runs on this machine")
+    there = [] if here or pids else reach.elsewhere("ps", *reach.without(found), as_json=as_json, everything=everything)
     if as_json:
         import json
 
-        click.echo(json.dumps([one._asdict() for one in found], indent=2))
-    elif not found:
-        click.echo("no job of this user runs on this machine")
-    else:
-        click.echo("\n\n".join("\n".join(_section(one, everything)) for one in shown(found, bool(pids) or everything)))
-    every = [part for one in found for part in inspection.parts(one)]
-    return 1 if any(answer is None or any(p["silent"] for p in answer["procs"]) for answer in every) else 0
+        click.echo(json.dumps([one._asdict() for one in found] + reach.rows(there), indent=2))
+        return max(code, reach.code(there))
+    return max(code, reach.show(there))
 
 
 def shown(found: list[inspection.Look], everything: bool) -> list[inspection.Look]:

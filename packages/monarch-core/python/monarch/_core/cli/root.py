@@ -94,8 +94,9 @@ def version(as_json: bool) -> None:
 @click.argument("pid", type=int, nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="As a list of objects.")
 @click.option("--crash", is_flag=True, help="What processes that were killed, or that failed, did last, from their flight recorders.")
-def doctor(pid: tuple[int, ...], as_json: bool, crash: bool) -> int:
-    """Checks this machine; ends each finding with what to do.
+@click.option("--here", is_flag=True, help="Only this machine, not the other hosts of the current job.")
+def doctor(pid: tuple[int, ...], as_json: bool, crash: bool, here: bool) -> int:
+    """Checks this machine and the hosts of the current job; ends each finding with what to do.
 
     Exits with 0 if there are no findings, with 1 if there are. With --crash it prints the last events of processes that have failed, of all
     jobs of this user on this machine or of those whose client is PID, and exits with 1 if there are none.
@@ -113,51 +114,66 @@ def doctor(pid: tuple[int, ...], as_json: bool, crash: bool) -> int:
         lines.append(line)
         if not as_json:
             click.echo(examination.as_text(line))
+    from monarch._core.cli import reach
+
+    code = 1 if any(line.todo for line in lines) else 0
+    there = [] if here else reach.elsewhere("doctor", as_json=as_json)
     if as_json:
-        _print_json(examination.as_json(lines))
-    return 1 if any(line.todo for line in lines) else 0
+        _print_json(examination.as_json(lines) + reach.rows(there))
+        return max(code, reach.code(there))
+    return max(code, reach.show(there))
 
 
 @root.command()
 @click.argument("pid", type=int, nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="All that is known, as a list of objects.")
 @click.option("--all", "everything", is_flag=True, help="Also hosts that are lost, and all agents of hosts.")
-def ps(pid: tuple[int, ...], as_json: bool, everything: bool) -> int:
+@click.option("--here", is_flag=True, help="Only this machine, not the other hosts of the current job.")
+@click.option("--without", multiple=True, metavar="ID", hidden=True)
+def ps(pid: tuple[int, ...], as_json: bool, everything: bool, here: bool, without: tuple[str, ...]) -> int:
     """Lists jobs with their hosts, procs and actors, what runs and since when.
 
-    All jobs of this user on this machine, or those whose client is PID; and agents of hosts that work for none of these. Exits with 1 if
-    a proc is unresponsive.
+    All jobs of this user on this machine, or those whose client is PID; and agents of hosts that work for none of these. Then the same
+    of the other machines of the current job. Exits with 1 if a proc is unresponsive.
     """
     from monarch._core.cli.ps import report
 
-    return report(pid, as_json, everything)
+    return report(pid, as_json, everything, here, without)
 
 
 @root.command()
 @click.argument("pid", type=int, nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="All threads, as a list of objects.")
 @click.option("--all", "everything", is_flag=True, help="Also threads that wait for work.")
-def stack(pid: tuple[int, ...], as_json: bool, everything: bool) -> int:
+@click.option("--here", is_flag=True, help="Only this machine, not the other hosts of the current job.")
+@click.option("--without", multiple=True, metavar="ID", hidden=True)
+def stack(pid: tuple[int, ...], as_json: bool, everything: bool, here: bool, without: tuple[str, ...]) -> int:
     """Prints the Python stacks of all procs, equal ones once.
 
-    Also of a proc in which something holds the GIL. Exits with 1 if a proc does not answer.
+    Also of a proc in which something holds the GIL, and of the other machines of the current job. Exits with 1 if a proc does not
+    answer.
     """
     from monarch._core.cli.stack import report
 
-    return report(pid, as_json, everything)
+    return report(pid, as_json, everything, here, without)
 
 
 @root.command()
 @click.option("--host", help="Where the job's debugger listens; found by itself for jobs on this machine.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Its port; a breakpoint says it where it matters.")
-def debug(host: str | None, port: int | None) -> int:
+@click.option("--here", is_flag=True, help="Only lists the debuggers of this machine: process, address, port.")
+def debug(host: str | None, port: int | None, here: bool) -> int:
     """Attaches to breakpoints in the actors of a job.
 
-    Exits with 1 if there is no job to attach to, or if it, or another client, ended the connection.
+    A debugger is in the process of its client: one on a host of the current job is named. Exits with 1 if there is no job to attach to,
+    or if it, or another client, ended the connection.
     """
-    from monarch._core.debug.client import run
+    from monarch._core.cli import reach
+    from monarch._core.debug.client import list_servers, run
 
-    return run(host, port)
+    if here:
+        return list_servers()
+    return run(host, port, lambda: [f"{one.hosts}, {line}" for one in reach.elsewhere("debug") for line in one.output.splitlines()])
 
 
 @root.command()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from monarch._core.cli import reach
 from monarch._core.cli.ps import duration, heading, host_heading, listed_hosts, shown, wanted
 from monarch._core.observe import inspection
 from monarch._core.process import stacks
@@ -25,18 +26,28 @@ class Stack(NamedTuple):
     note: str
 
 
-def report(pids: tuple[int, ...], as_json: bool, everything: bool) -> int:
-    """Prints the stacks of all jobs, or of those whose client is one of `pids`; gives the exit code."""
-    found = wanted(inspection.look(inspection.STACKS), pids)
+def report(pids: tuple[int, ...], as_json: bool, everything: bool, here: bool = False, without: tuple[str, ...] = ()) -> int:
+    """Prints the stacks of all jobs, or of those whose client is one of `pids`; gives the exit code.
+
+    Then those of other machines of the current job, unless jobs are asked for by pids, or `here`.
+    """
+    found = [one for one in wanted(inspection.look(inspection.STACKS), pids) if f"{one.agent:016x}" not in without]
+    if not as_json and (found or not without):
+        _print(found, bool(pids) or everything, everything)
+    there = [] if here or pids else reach.elsewhere("stack", *reach.without(found), as_json=as_json, everything=everything)
     if as_json:
         import json
 
-        click.echo(json.dumps([one._asdict() for one in found], indent=2))
-        return _code(found)
+        click.echo(json.dumps([one._asdict() for one in found] + reach.rows(there), indent=2))
+        return max(_code(found), reach.code(there))
+    return max(_code(found), reach.show(there))
+
+
+def _print(found: list[inspection.Look], all_agents: bool, everything: bool) -> None:
     names = {one.agent: one.answer for one in inspection.look(inspection.STATE)}
     if not found:
         click.echo("no job of this user runs on this machine")
-    for index, one in enumerate(shown(found, bool(pids) or everything)):
+    for index, one in enumerate(shown(found, all_agents)):
         if index:
             click.echo()
         if one.answer is None:
@@ -54,7 +65,6 @@ def report(pids: tuple[int, ...], as_json: bool, everything: bool) -> int:
             if other.answer is not None:
                 for line in _lines(other.answer, states.get((other.host, other.answer["agent_pid"])), everything):
                     click.echo(line)
-    return _code(found)
 
 
 def _code(found: list[inspection.Look]) -> int:

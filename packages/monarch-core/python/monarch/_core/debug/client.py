@@ -20,7 +20,10 @@ from monarch._core.debug import address as debug_address
 from monarch._core.debug.mark import BEGIN, END, HELLO, INTERRUPT, INTERRUPTED, PROMPT, MarkReader
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
+
+    Elsewhere = Callable[[], list[str]]
 
 # To connect, seconds.
 _PATIENCE = 10.0
@@ -29,10 +32,10 @@ _INTERRUPTED_CODE = 130
 _CLEAR = "\r\x1b[K"
 
 
-def run(host: str | None, port: int | None) -> int:
-    """Connects and serves the user; gives the exit code."""
+def run(host: str | None, port: int | None, elsewhere: Elsewhere = list) -> int:
+    """Connects and serves the user; gives the exit code. `elsewhere` names debuggers on other machines, where there is none here."""
     try:
-        connection = _connect(host, port)
+        connection = _connect(host, port, elsewhere)
     except (OSError, ValueError) as e:
         print(f"monarch debug: {e}", file=sys.stderr)
         return 1
@@ -40,9 +43,16 @@ def run(host: str | None, port: int | None) -> int:
         return DebugClient(connection).run()
 
 
-def _connect(host: str | None, port: int | None) -> socket.socket:
+def list_servers() -> int:
+    """Prints the debug servers of this user on this machine."""
+    for server in debug_address.find_servers():
+        print(f"process {server.pid} at {server.host} port {server.port}: {_command_line(server.pid)}")
+    return 0
+
+
+def _connect(host: str | None, port: int | None, elsewhere: Elsewhere) -> socket.socket:
     if host is None and port is None and not os.environ.get(debug_address.PORT_VARIABLE):
-        server = _only_server()
+        server = _only_server(elsewhere)
         connection = _dial(server.host, server.port)
         # The greeting: until the server has accepted the connection, no process has its other end.
         connection.recv(1, socket.MSG_PEEK)
@@ -63,23 +73,26 @@ def _dial(host: str, port: int) -> socket.socket:
     return connection
 
 
-def _only_server() -> debug_address.DebugServerAddress:
+def _only_server(elsewhere: Elsewhere) -> debug_address.DebugServerAddress:
     found = debug_address.find_servers()
     if not found:
-        raise OSError(nothing_here())
+        raise OSError(nothing_here(elsewhere))
     if len(found) > 1:
         jobs = "".join(f"\n  --port {s.port}  process {s.pid}: {_command_line(s.pid)}" for s in found)
         raise OSError(f"several jobs of yours are being debugged; choose one:{jobs}")
     return found[0]
 
 
-def nothing_here() -> str:
+def nothing_here(elsewhere: Elsewhere = list) -> str:
     """What else there is to try: procs of a job may be here whose client, and with it the debugger, is not."""
     from monarch._core.observe import inspection
 
+    nothing = "no job of yours on this machine is at a breakpoint"
+    if there := elsewhere():
+        listed = "".join(f"\n  on {line}" for line in there)
+        return f"{nothing}; debuggers on hosts of the current job:{listed}\n`monarch debug` finds them there: see `monarch shell`"
     found = inspection.look(inspection.STATE)
     clients = sorted({client for one in found if one.answer is not None for client in one.answer.get("clients", ())})
-    nothing = "no job of yours on this machine is at a breakpoint"
     if not clients:
         return f"{nothing}; for others, give --host and --port"
     where = "".join(f"\n  on {host}, process {pid}" for host, _, pid, *_ in (client.split() for client in clients))

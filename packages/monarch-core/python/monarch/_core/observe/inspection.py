@@ -108,6 +108,12 @@ def others(answer: dict[str, Any]) -> list[OtherHost]:
     return [OtherHost(one["host"], one["state"], one["answer"], one["error"]) for one in answer.get("hosts", [])]
 
 
+def listed(found: list[Look]) -> set[str]:
+    """The numbers of the agents that have answered, or that a client has told of."""
+    of_jobs = (one["id"] for look in found if look.answer is not None for one in look.answer.get("hosts", []) if one["answer"] is not None)
+    return {f"{one.agent:016x}" for one in found if one.answer is not None} | set(of_jobs)
+
+
 def parts(one: Look) -> list[dict[str, Any] | None]:
     """What each host of a job said. Its owner has been told of those that are lost."""
     return [None] if one.answer is None else [one.answer, *(other.answer for other in others(one.answer) if other.state == "joined")]

@@ -1,0 +1,79 @@
+"""The hosts of the current job, for the verbs that look at this machine: `monarch doctor`, `ps`, `stack` and `debug`.
+
+Core knows no current job. A wheel that does has an entry point of the group `monarch.reach`: a function that runs a verb on its hosts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import click
+
+from monarch._core.config.entry_points import BrokenEntry, load_entries
+from monarch._core.observe import inspection
+
+GROUP = "monarch.reach"
+# Has a verb look at its own machine only, as it is on a host.
+HERE = "--here"
+# Has a verb leave out agents of hosts, by their numbers: those that are listed already.
+WITHOUT = "--without"
+# Stands for the number of this process as a client, which it becomes when it asks the hosts.
+CLIENT = "{client}"
+
+
+class Elsewhere(NamedTuple):
+    """What a verb has printed on another machine. `hosts` are its names in the job; `error` is why it has not run, else empty."""
+
+    hosts: str
+    code: int
+    output: str
+    error: str = ""
+
+
+# Runs `monarch ARGUMENTS` on each machine of the current job's hosts but this one, with this process's number, sixteen hexadecimal digits,
+# for each `{client}`; nothing without a current job.
+Reach = Callable[[Sequence[str]], Iterable[Elsewhere]]
+
+
+def elsewhere(verb: str, *options: str, as_json: bool = False, everything: bool = False) -> list[Elsewhere]:
+    """What the verb says on the other machines of the current job."""
+    arguments = [verb, HERE, *options, *(["--json"] if as_json else []), *(["--all"] if everything else [])]
+    found: list[Elsewhere] = []
+    for entry in load_entries(GROUP):
+        if not isinstance(entry, BrokenEntry):  # `monarch doctor` names it
+            found += entry.value(arguments)
+    return found
+
+
+def without(found: list[inspection.Look]) -> list[str]:
+    """The options by which a verb elsewhere leaves out what is listed here, as a client tells of all hosts of its job; and this command."""
+    return [word for number in (CLIENT, *sorted(inspection.listed(found))) for word in (WITHOUT, number)]
+
+
+def show(found: list[Elsewhere]) -> int:
+    """Prints the machines that have said something, each under its names; gives the largest exit code."""
+    for one in found:
+        if not (one.error or one.output):
+            continue
+        click.echo(f"\n=== {one.hosts}")
+        click.echo(one.error or one.output.rstrip("\n"), err=bool(one.error))
+    return code(found)
+
+
+def code(found: list[Elsewhere]) -> int:
+    """The largest exit code; 1 where a machine has not answered."""
+    return max((1 if one.error else one.code for one in found), default=0)
+
+
+def rows(found: list[Elsewhere]) -> list[dict[str, Any]]:
+    """The objects that a verb has printed there as JSON, each with `on`, the names of the hosts; one with `error` for no answer."""
+    listed: list[dict[str, Any]] = []
+    for one in found:
+        try:
+            answers: list[dict[str, Any]] = [{"error": one.error}] if one.error else json.loads(one.output)
+        except ValueError:
+            answers = [{"error": one.output}]
+        listed += [{"on": one.hosts, **answer} for answer in answers]
+    return listed

@@ -1,0 +1,93 @@
+"""`monarch doctor`, `ps`, `stack` and `debug` on the hosts of the current job: what core's verbs ask for by the group `monarch.reach`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monarch.extension.cli import Elsewhere
+
+if TYPE_CHECKING:
+    from monarch.job._job.job_state import JobState
+
+# Seconds for a host to start a process there, and for the verb itself, which gives an agent that does not answer six.
+_HOST_S, _VERB_S = 10.0, 30.0
+
+
+class _Host(NamedTuple):
+    """A host, with the calls to it that are under way."""
+
+    name: str
+    command: Any
+    machine: Any
+
+
+def on_hosts(arguments: Sequence[str]) -> Iterator[Elsewhere]:
+    """Runs `monarch ARGUMENTS` on each machine of the current job's hosts, without this one, at the same time.
+
+    `{client}` among the arguments stands for the number of this process.
+    """
+    import monarch.actor
+    from monarch.actor import MonarchError
+    from monarch.extension import member
+    from monarch.job._cli.verb import current_job, job_and_hosts
+    from monarch.job.errors import NO_JOB
+
+    try:
+        if not current_job().active:
+            return
+        # A host that is lost is an answer here.
+        monarch.actor.unhandled_fault_hook = _ignore
+        _, state = job_and_hosts()
+    except MonarchError as e:
+        if e.code != NO_JOB:
+            yield Elsewhere("hosts of the current job", 1, "", f"monarch: {e}")
+        return
+    me = f"{int(member().proc):016x}"
+    yield from _ask(state, [me if word == "{client}" else word for word in arguments])
+
+
+def _ask(state: JobState, arguments: list[str]) -> Iterator[Elsewhere]:
+    from monarch.actor import MonarchError
+    from monarch.job._client.exec import chosen
+    from monarch.job._host.monarch_command import MonarchCommand, machine
+
+    hosts: list[_Host] = []
+    for name in state:
+        mesh = state[name]
+        # It shows up in what it lists, by a name that says what it is.
+        commands = mesh.spawn_procs(name=f"monarch-{arguments[0]}").spawn("command", MonarchCommand)
+        for rank in range(len(mesh)):
+            point = chosen(mesh.sizes, rank, None)
+            command = commands.slice(**point) if point else commands
+            hosts.append(_Host(f"{name}[{rank}]", command, command.machine.call_one()))
+    seen, end = {machine(): ""}, time.monotonic() + _HOST_S
+    running: dict[str, tuple[list[str], Any]] = {}
+    lost: list[Elsewhere] = []
+    for host in hosts:
+        try:
+            where = host.machine.get(max(end - time.monotonic(), 0.001))
+        except (MonarchError, TimeoutError) as e:
+            lost.append(Elsewhere(host.name, 1, "", f"monarch: {host.name}: {_words(e, _HOST_S)}"))
+            continue
+        if where in running:
+            running[where][0].append(host.name)
+        elif where not in seen:
+            running[where] = ([host.name], host.command.run.call_one(arguments, _VERB_S))
+    for names, answer in running.values():
+        try:
+            said = answer.get(_VERB_S + _HOST_S)
+        except (MonarchError, TimeoutError) as e:
+            yield Elsewhere(", ".join(names), 1, "", f"monarch: {names[0]}: {_words(e, _VERB_S)}")
+        else:
+            yield Elsewhere(", ".join(names), said.code, said.output)
+    yield from lost
+
+
+def _ignore(failure: object) -> None:
+    """The call to a lost host fails by itself."""
+
+
+def _words(error: Exception, seconds: float) -> str:
+    return f"no answer within {seconds:g} s" if isinstance(error, TimeoutError) else str(error)

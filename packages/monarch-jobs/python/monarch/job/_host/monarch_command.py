@@ -1,0 +1,51 @@
+"""The command `monarch` on a host of a job, for what a person wants to see of all of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import NamedTuple
+
+from monarch.actor import Actor, endpoint
+
+_MAIN = "from monarch.extension.cli import main; main()"
+
+
+class Said(NamedTuple):
+    """How the command has ended, and what it has printed; `machine` is where."""
+
+    machine: str
+    code: int
+    output: str
+
+
+def machine() -> str:
+    """Equal for processes of one user that look at the same processes: a container is a machine of its own."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as f:
+        return f"{f.read().strip()} {os.stat('/proc/self/ns/net').st_ino} {os.stat('/proc/self/ns/pid').st_ino} {os.getuid()}"
+
+
+class MonarchCommand(Actor):
+    """Runs it in a process of its own, which ends with this one's `timeout`."""
+
+    @endpoint
+    def machine(self) -> str:
+        return machine()
+
+    @endpoint
+    def run(self, arguments: list[str], timeout: float) -> Said:
+        """`TimeoutExpired` after so many seconds."""
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(
+            [sys.executable, "-c", _MAIN, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            check=False,
+            env=environment,
+        )
+        return Said(machine(), done.returncode, done.stdout)
