@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from kubernetes_jobs import host_template
 
 import monarch.actor
 from tools.k8s.administration import Administration
 from tools.k8s.cluster import KubeCluster, missing
-from tools.k8s.images import HOST
-from tools.project import ROOT
 
 # Of which starting the cluster, before the first test, is most on a busy machine, and after some tests the end of the namespace.
 LIMIT_S = 300
@@ -94,25 +92,3 @@ def namespace(cluster: KubeCluster) -> Iterator[str]:
 def pod_template() -> dict[str, Any]:
     """A template whose container `worker` has this checkout and its Python, as `python` on PATH, and no command yet."""
     return host_template()
-
-
-def host_template() -> dict[str, Any]:
-    """The node's programs, the interpreter and the checkout at the paths that they have here, read-only."""
-    folders: list[Path] = []
-    for folder in sorted({Path("/usr"), Path(sys.base_prefix), Path(sys.prefix), ROOT}):
-        if not any(folder.is_relative_to(other) for other in folders):
-            folders.append(folder)
-    names = [f"host{number}" for number in range(len(folders))]
-    path = f"{Path(sys.prefix) / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    env = {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
-    if "PYTHONPATH" in os.environ:
-        env["PYTHONPATH"] = os.environ["PYTHONPATH"]
-    container = {
-        "name": "worker",
-        "image": HOST,
-        "imagePullPolicy": "Never",
-        "env": [{"name": name, "value": value} for name, value in env.items()],
-        "volumeMounts": [{"name": name, "mountPath": str(folder), "readOnly": True} for name, folder in zip(names, folders, strict=True)],
-    }
-    volumes = [{"name": name, "hostPath": {"path": str(folder)}} for name, folder in zip(names, folders, strict=True)]
-    return {"spec": {"terminationGracePeriodSeconds": 1, "containers": [container], "volumes": volumes}}

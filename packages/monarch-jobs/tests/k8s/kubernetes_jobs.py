@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from eventually import eventually
@@ -15,6 +17,8 @@ from monarch.job import JobStatus
 from monarch.job._job.job_state import JobState
 from monarch.job.kubernetes import KubernetesJob
 from tools.k8s.cluster import KubeCluster
+from tools.k8s.images import HOST
+from tools.project import ROOT
 
 # For pods on a busy machine.
 PODS_S = 90.0
@@ -75,6 +79,28 @@ class Jobs:
     def pods(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = json.loads(self.cluster.kubectl("get", "pods", "-n", self.namespace, "-o", "json"))["items"]
         return found
+
+
+def host_template() -> dict[str, Any]:
+    """The node's programs, the interpreter and the checkout at the paths that they have here, read-only."""
+    folders: list[Path] = []
+    for folder in sorted({Path("/usr"), Path(sys.base_prefix), Path(sys.prefix), ROOT}):
+        if not any(folder.is_relative_to(other) for other in folders):
+            folders.append(folder)
+    names = [f"host{number}" for number in range(len(folders))]
+    path = f"{Path(sys.prefix) / 'bin'}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    env = {"PATH": path, "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
+    if "PYTHONPATH" in os.environ:
+        env["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    container = {
+        "name": "worker",
+        "image": HOST,
+        "imagePullPolicy": "Never",
+        "env": [{"name": name, "value": value} for name, value in env.items()],
+        "volumeMounts": [{"name": name, "mountPath": str(folder), "readOnly": True} for name, folder in zip(names, folders, strict=True)],
+    }
+    volumes = [{"name": name, "hostPath": {"path": str(folder)}} for name, folder in zip(names, folders, strict=True)]
+    return {"spec": {"terminationGracePeriodSeconds": 1, "containers": [container], "volumes": volumes}}
 
 
 def answers(state: JobState, mesh: str = "workers") -> list[int]:
