@@ -5,9 +5,8 @@
 #
 # Categories: build (the native module), fuse (mounts, and what pyfuse3 is built with), test (a terminal, hosts in network
 # namespaces, Prometheus), browser (of the dashboard's tests), slurm (a scheduler), ssh (a server), k8s (what runs pods), vm (an
-# emulated machine with RDMA devices), skypilot (what it runs on nodes), bench (profiles). A line of the table is "category | what must be
-# there | packages", which is
-# a program on PATH, or a path. Nothing is done where nothing is missing.
+# emulated machine with RDMA devices), skypilot (what it runs on nodes), bench (profiles). A line of the table is "category | what must
+# be there | packages", which is a program on PATH, or a path. Nothing is done where nothing is missing.
 # Without root or apt it only says what is missing, and leaves it to the step that needs it to fail, or to be left out with a word.
 set -euo pipefail
 

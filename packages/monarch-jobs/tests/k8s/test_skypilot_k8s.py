@@ -30,6 +30,8 @@ JOINED_S = 1200.0
 RESOURCES = {"infra": "kubernetes", "cpus": 1, "memory": "1+", "image_id": f"docker:{HOST}"}
 # What SkyPilot runs on nodes, and would install there.
 PROGRAMS = ("sudo", "rsync", "curl", "wget", "nc", "gcc", "patch", "lspci", "sshd", "socat")
+# Where the user of a pod, root, has programs.
+_PROGRAMS = Path("/", "root", ".local", "bin")
 # Beside what the pods of other tests mount: SkyPilot sets up an sshd, so `/etc` and what programs write is the pod's own.
 _COPY = "cd /node/etc && /busybox cp -a . /own/etc/ && /busybox rm -f /own/etc/ssh/ssh_host*; /busybox mkdir -p /own/etc/apt"
 
@@ -68,7 +70,7 @@ def _pod_config(uv: Path) -> dict[str, Any]:
     mounts += [
         {"name": "etc", "mountPath": "/etc"},
         {"name": "dpkg", "mountPath": "/var/lib/dpkg", "readOnly": True},
-        {"name": "uv", "mountPath": "/root/.local/bin"},
+        {"name": "uv", "mountPath": str(_PROGRAMS)},
         {"name": "uv-cache", "mountPath": str(uv_cache())},
     ]
     volumes += [
@@ -101,7 +103,7 @@ def sky(cluster: KubeCluster, tmp_path: Path) -> Iterator[SkyPilotServer]:
     (server.home / ".sky").mkdir(parents=True)
     (server.home / ".sky" / "config.yaml").write_text(json.dumps(settings))
     with ConnectProxy(cluster.machine_address) as proxy:
-        write_uv(uv / "uv", Path("/root/.local/bin/uv.real"), os.path.realpath(sys.executable), HTTPS_PROXY=proxy.url)
+        write_uv(uv / "uv", _PROGRAMS / "uv.real", os.path.realpath(sys.executable), HTTPS_PROXY=proxy.url)
         with server:
             yield server
 
