@@ -137,7 +137,7 @@ def measure(folder: Path, kubectl: list[str], template: dict[str, Any]) -> dict[
 
 
 def main() -> None:
-    from conftest import host_template
+    from kubernetes_jobs import host_template
 
     standing = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     with tempfile.TemporaryDirectory(prefix="mb-") as made:
