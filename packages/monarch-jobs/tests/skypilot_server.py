@@ -20,7 +20,7 @@ from tools import side_venv
 from tools.enclosure import Enclosure
 from tools.ports import PortBlock
 
-USER_HASH = "00c0ffee"  # how SkyPilot tells its users apart; a part of the names of clusters
+USER_HASH = "00c0ffee"  # SkyPilot's identifier of a user; a part of the names of clusters
 # SkyPilot leaves these in the temporary folder, of its server and of nodes, whose paths are fixed.
 _LEFT = ("sky-tmp*", "sky_app_*", "sky_setup_*", "sky_ssh_*", f"*-{USER_HASH}")
 START_TIMEOUT_S = 240.0  # 8 s on a machine that is not busy, a minute on one that compiles

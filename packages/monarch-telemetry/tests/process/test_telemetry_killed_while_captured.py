@@ -56,7 +56,7 @@ marker = hosts.spawn_procs(name="there").spawn("marker", Marker)
 MARKS = "SELECT count(*) AS n FROM events WHERE name = 'mark'"
 for n in range(1, PARTS + 1):
     marker.mark.call(ROWS // PARTS).get()
-    # A ring holds one part for sure: more, which nobody has read yet, would be overwritten.
+    # A ring has room for one part. Events of more parts that the collector has not read would be overwritten.
     while running.engine.query(MARKS).column("n").to_pylist() != [3 * ROWS // PARTS * n]:  # polls: rows come with a look
         continue
 collector = next(host.pid for host in running.asking.hosts if host.name == "hosts[1]")

@@ -42,13 +42,17 @@ def elsewhere(verb: str, *options: str, as_json: bool = False, everything: bool 
     arguments = [verb, HERE, *options, *(["--json"] if as_json else []), *(["--all"] if everything else [])]
     found: list[Elsewhere] = []
     for entry in load_entries(GROUP):
-        if not isinstance(entry, BrokenEntry):  # `monarch doctor` names it
+        if isinstance(entry, BrokenEntry):  # `monarch doctor` names it
+            continue
+        try:
             found += entry.value(arguments)
+        except Exception as e:  # of another wheel: what is known of this machine is shown all the same
+            found.append(Elsewhere(f"hosts that {entry.wheel} knows", 1, "", f"monarch: {entry.wheel}: {type(e).__name__}: {e}"))
     return found
 
 
 def without(found: list[inspection.Look]) -> list[str]:
-    """The options by which a verb elsewhere leaves out what is listed here, as a client tells of all hosts of its job; and this command."""
+    """The options by which a verb elsewhere leaves out this command, and agents that are listed here: a client reports all its hosts."""
     return [word for number in (CLIENT, *sorted(inspection.listed(found))) for word in (WITHOUT, number)]
 
 

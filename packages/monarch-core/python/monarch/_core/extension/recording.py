@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 GROUP = "monarch.observer"
 # Events of one batch at most, so that an observer that is behind gets several.
 _BATCH = 10_000
+# Events that the agent records about other processes.
+_OF_PROCS = ("proc.end", "output.line")
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,7 @@ class Observation:
         held = list(self._batches(agent, filled)) if agent is not None else []
         # How these have ended is in what is held, or was given before.
         over = [proc for proc, reader in self._readers.items() if reader.ended]
-        if whole or held or monotonic() >= self._due:
+        if whole or monotonic() >= self._due or self._names_unknown(held):
             self._due = monotonic() + self._every
             self._find()
         for reader in list(self._readers.values()):
@@ -232,6 +234,12 @@ class Observation:
             self._over.add(proc)
             self._observer(self._readers.pop(proc).drain())
         self._pace.looked(max(filled, default=0.0))
+
+    def _names_unknown(self, held: list[Batch]) -> bool:
+        """Whether the agent's events name a process that has not been found."""
+        known = self._readers.keys() | self._over
+        columns = [batch.columns[kind]["proc"] for batch in held for kind in _OF_PROCS if kind in batch.columns]
+        return any(proc not in known for column in columns for proc in set(column))
 
     def _batches(self, reader: Reader, filled: list[float]) -> Iterator[Batch]:
         """What is new; a process that records faster than the observer takes holds back neither the others nor the end."""

@@ -109,7 +109,7 @@ def others(answer: dict[str, Any]) -> list[OtherHost]:
 
 
 def listed(found: list[Look]) -> set[str]:
-    """The numbers of the agents that have answered, or that a client has told of."""
+    """The numbers of the agents that have answered, or that a client has reported."""
     of_jobs = (one["id"] for look in found if look.answer is not None for one in look.answer.get("hosts", []) if one["answer"] is not None)
     return {f"{one.agent:016x}" for one in found if one.answer is not None} | set(of_jobs)
 

@@ -62,7 +62,7 @@ def _ask(state: JobState, arguments: list[str]) -> Iterator[Elsewhere]:
             point = chosen(mesh.sizes, rank, None)
             command = commands.slice(**point) if point else commands
             hosts.append(_Host(f"{name}[{rank}]", command, command.machine.call_one()))
-    seen, end = {machine(): ""}, time.monotonic() + _HOST_S
+    here, end = machine(), time.monotonic() + _HOST_S
     running: dict[str, tuple[list[str], Any]] = {}
     lost: list[Elsewhere] = []
     for host in hosts:
@@ -73,7 +73,7 @@ def _ask(state: JobState, arguments: list[str]) -> Iterator[Elsewhere]:
             continue
         if where in running:
             running[where][0].append(host.name)
-        elif where not in seen:
+        elif where != here:
             running[where] = ([host.name], host.command.run.call_one(arguments, _VERB_S))
     for names, answer in running.values():
         try:

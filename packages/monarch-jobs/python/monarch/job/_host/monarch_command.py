@@ -13,9 +13,8 @@ _MAIN = "from monarch.extension.cli import main; main()"
 
 
 class Said(NamedTuple):
-    """How the command has ended, and what it has printed; `machine` is where."""
+    """How the command has ended, and what it has printed."""
 
-    machine: str
     code: int
     output: str
 
@@ -27,7 +26,7 @@ def machine() -> str:
 
 
 class MonarchCommand(Actor):
-    """Runs it in a process of its own, which ends with this one's `timeout`."""
+    """Runs it in a process of its own, for a limited time."""
 
     @endpoint
     def machine(self) -> str:
@@ -40,12 +39,11 @@ class MonarchCommand(Actor):
         done = subprocess.run(
             [sys.executable, "-c", _MAIN, *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
             errors="replace",
             timeout=timeout,
             check=False,
             env=environment,
         )
-        return Said(machine(), done.returncode, done.stdout)
+        return Said(done.returncode, done.stdout or done.stderr)

@@ -84,7 +84,7 @@ class TorchXLauncher:
             return self._run(Connection(self._arguments.scheduler, self._title, self._apply_id, directory, f"{folder}/torchx.log"), folder)
         except BaseException:
             self._directory(folder).remove()
-            # No job has the workers that had started before it failed: nobody would find what they have printed.
+            # Workers may have started before the failure. Their logs belong to no job, and no command lists them.
             for path in glob.glob(f"{glob.escape(self._base)}/monarch-{self._apply_id}.*"):
                 os.unlink(path)
             raise
