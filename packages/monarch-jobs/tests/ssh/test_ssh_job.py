@@ -186,8 +186,9 @@ def test_verbs_of_core_reach_the_hosts_of_the_current_job(hosts: SshHosts) -> No
     # This client is here, and reports its hosts; hosts with sshds of this machine see other jobs of it too.
     listed = json.loads(_monarch("stack", "--json").stdout)
     (mine,) = [one for one in listed if one["pid"] == os.getpid() and "on" not in one]
-    known = [int(host["id"], 16) for host in mine["answer"]["hosts"]]
-    assert len(known) == 2 and not [one for one in listed if "on" in one and one["agent"] in (mine["agent"], *known)]
+    # Hosts of earlier tests of this process are among them, as lost ones.
+    known = [int(host["id"], 16) for host in mine["answer"]["hosts"] if host["answer"] is not None]
+    assert len(known) >= 2 and not [one for one in listed if "on" in one and one["agent"] in (mine["agent"], *known)]
     subjects = [(one.get("on", ""), one["subject"]) for one in json.loads(_monarch("doctor", "--json").stdout)]
     assert {"", "workers[0]", "workers[1]"} == {on for on, _ in subjects}
     # One that is gone is named, and costs the others nothing.

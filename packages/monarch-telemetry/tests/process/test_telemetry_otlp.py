@@ -138,43 +138,45 @@ def batch(table: str, *rows: dict[str, Any]) -> Any:
     return pa.RecordBatch.from_pylist(filled, schema=one.schema())
 
 
-SERIES = {
-    "name": "tokens",
-    "scope_name": "app",
-    "timestamp_us": time.time_ns() // 1000,
-    "attributes_json": "{}",
-    "resource_attributes_json": '{"monarch.rank": 3}',
-}
-ROWS = {
-    "hosts": [batch("hosts", {"host_id": 9, "name": "node-2"})],
-    "meshes": [batch("meshes", {"id": 4, "given_name": "trainers"})],
-    "procs": [batch("procs", {"proc_id": 1, "host_id": 9, "mesh_id": 4, "rank": 3, "pid": 1234})],
-    "spans": [batch("spans", {"process_id": 1, "id": 1, "name": "step", "timestamp_us": 100, "fields_json": "{}"})],
-    "span_context": [batch("span_context", {"process_id": 1, "span_id": 1, "trace_id": TRACE, "sampled": True})],
-    "span_events": [
-        batch("span_events", *({"process_id": 1, "id": 1, "timestamp_us": 300, "event_type": what} for what in ("exit", "close")))
-    ],
-    "logs": [batch("logs", {"line": "loaded", "trace_id": TRACE, "span_id": 1, "host": "node-2", "pid": 1234, "stream": "logging"})],
-    "metric_gauges": [batch("metric_gauges", {**SERIES, "value_f64": 2.5})],
-    "metric_sums": [
-        batch("metric_sums", *({**SERIES, "name": "n", "temporality": "delta", "is_monotonic": True, "sum_u64": 4} for _ in "ab"))
-    ],
-    "metric_histograms": [
-        batch(
-            "metric_histograms",
-            {
-                **SERIES,
-                "name": "h",
-                "temporality": "delta",
-                "count": 3,
-                "sum_f64": 1.0,
-                "bounds_json": "[1]",
-                "bucket_counts_json": "[1, 2]",
-            },
-        )
-    ],
-    "links": [batch("links", {"link_id": 1})],
-}
+def rows() -> dict[str, list[Any]]:
+    """Rows of every table that is exported, as they are now: a series that has not changed for an hour is not exported."""
+    series = {
+        "name": "tokens",
+        "scope_name": "app",
+        "timestamp_us": time.time_ns() // 1000,
+        "attributes_json": "{}",
+        "resource_attributes_json": '{"monarch.rank": 3}',
+    }
+    return {
+        "hosts": [batch("hosts", {"host_id": 9, "name": "node-2"})],
+        "meshes": [batch("meshes", {"id": 4, "given_name": "trainers"})],
+        "procs": [batch("procs", {"proc_id": 1, "host_id": 9, "mesh_id": 4, "rank": 3, "pid": 1234})],
+        "spans": [batch("spans", {"process_id": 1, "id": 1, "name": "step", "timestamp_us": 100, "fields_json": "{}"})],
+        "span_context": [batch("span_context", {"process_id": 1, "span_id": 1, "trace_id": TRACE, "sampled": True})],
+        "span_events": [
+            batch("span_events", *({"process_id": 1, "id": 1, "timestamp_us": 300, "event_type": what} for what in ("exit", "close")))
+        ],
+        "logs": [batch("logs", {"line": "loaded", "trace_id": TRACE, "span_id": 1, "host": "node-2", "pid": 1234, "stream": "logging"})],
+        "metric_gauges": [batch("metric_gauges", {**series, "value_f64": 2.5})],
+        "metric_sums": [
+            batch("metric_sums", *({**series, "name": "n", "temporality": "delta", "is_monotonic": True, "sum_u64": 4} for _ in "ab"))
+        ],
+        "metric_histograms": [
+            batch(
+                "metric_histograms",
+                {
+                    **series,
+                    "name": "h",
+                    "temporality": "delta",
+                    "count": 3,
+                    "sum_f64": 1.0,
+                    "bounds_json": "[1]",
+                    "bucket_counts_json": "[1, 2]",
+                },
+            )
+        ],
+        "links": [batch("links", {"link_id": 1})],
+    }
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
@@ -184,7 +186,7 @@ def test_all_signals_arrive(receivers: Callable[..., Receiver], compression: str
     variables |= {"OTEL_EXPORTER_OTLP_HEADERS": "api-key=secret", "OTEL_SERVICE_NAME": "pretraining"}
     exporter = otlp.start({"host.name": "node-1", "monarch.job": "train"}, environment=variables)
     assert exporter is not None
-    exporter.add(ROWS)
+    exporter.add(rows())
     assert exporter.close(LONG)
     (traces,), (logs,), (metrics,) = (receiver.decoded(path) for path in ("/v1/traces", "/v1/logs", "/v1/metrics"))
     span = traces.resource_spans[0].scope_spans[0].spans[0]
@@ -210,7 +212,7 @@ def test_rows_go_out_by_themselves_when_they_are_due(receivers: Callable[..., Re
     assert exporter is not None
     for _ in range(3):
         before = len(receiver.requests)
-        exporter.add(ROWS)
+        exporter.add(rows())
         receiver.wait_for(before + 1)
     assert receiver.connections == 1
     assert exporter.close(LONG) and {path for path, _, _ in receiver.requests} == {"/v1/logs"}
@@ -251,7 +253,7 @@ def test_deltas_stay_deltas_where_they_are_preferred(receivers: Callable[..., Re
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
     exporter = otlp.start({}, environment=variables)
     assert exporter is not None
-    exporter.add(ROWS)
+    exporter.add(rows())
     assert exporter.close(LONG)
     found = {one.name: one for one in receiver.decoded("/v1/metrics")[0].resource_metrics[0].scope_metrics[0].metrics}
     assert found["n"].sum.aggregation_temporality == 1 and [point.as_int for point in found["n"].sum.data_points] == [4, 4]
