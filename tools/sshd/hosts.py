@@ -38,7 +38,7 @@ def _path() -> str:
 class SshHosts:
     """The hosts `names` while the `with` block runs; `ssh -F config NAME` gets there.
 
-    Sessions see `env`, and `files` as an `Enclosure` does.
+    Sessions see `env`, and `files` as an `Enclosure` does. Their home is an empty folder of the hosts.
     """
 
     def __init__(
@@ -52,7 +52,8 @@ class SshHosts:
         self.directory = directory.resolve()
         self.names = list(names)
         self.config = self.directory / "config"
-        self._env = {"PATH": os.environ["PATH"], **(env or {})}
+        # The shell's own files in this user's home may do anything, and wait for locks that a killed host left there.
+        self._env = {"PATH": os.environ["PATH"], "HOME": str(self.directory / "home"), **(env or {})}
         self._files = dict(files or {})
         self._ports: PortBlock | None = None
         self._hosts: dict[str, Enclosure] = {}
@@ -65,6 +66,7 @@ class SshHosts:
     def up(self) -> None:
         """Starts one sshd a host and waits until each listens."""
         self.directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        (self.directory / "home").mkdir(mode=0o700, exist_ok=True)
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where sshd separates its privileges
         for key in ("host", "user"):
             if not (self.directory / key).exists():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from fresh_script import run
 from worker_processes import Workers
 
 from monarch.actor import (
@@ -84,6 +85,22 @@ def test_error_of_an_address_reaches_its_users(pending: Pending, use: str) -> No
     with pytest.raises(NoAddress, match=r"\Athe job has ended\Z") as caught:
         uses[use]()
     assert use != "call" or isinstance(caught.value.__cause__, SupervisionError)
+
+
+def test_exit_does_not_wait_for_hosts_that_have_not_joined() -> None:
+    """They have no procs that could stop."""
+    done = run("""
+        from monarch.actor import Channel, attach_to_workers, shutdown_context
+        from monarch.config import configure
+
+        configure(stop_actor_timeout="1h")
+        port, receiver = Channel[str].open(once=True)
+        procs = attach_to_workers(workers=[receiver.recv()], name="a", secret=b"x" * 32).spawn_procs()
+        shutdown_context(3600.0).get()
+        print("over")
+    """)
+    done.assert_clean()
+    assert done.out == "over\n"
 
 
 def test_spawn_on_a_lost_host_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

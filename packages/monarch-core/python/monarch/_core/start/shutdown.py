@@ -8,6 +8,7 @@ import sys
 from monarch._core._native import begin_exit, begin_leaving, run_at_exit, set_runtime_thread, was_interrupted
 from monarch._core._native.protocol import GATHER
 from monarch._core.call.future import Future
+from monarch._core.call.runs import each_of
 from monarch._core.config import config
 from monarch._core.process import stacks
 from monarch._core.process.current import known_process, mark_exited, simulated_process
@@ -142,17 +143,24 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
     cleanup = config.seconds("cleanup_timeout") or 0.0
     stopping: list[Any] = []
     procs: set[int] = set()
+    # A host that has not joined has nothing that could stop, and no answer.
+    away: set[int] = set()
+    for attached in process.attachments:
+        away.update(host for host, joined in zip(attached.ids, attached.cell.results(), strict=True) if joined is None)
+    absent: set[int] = set()
     for mesh in list(process.owned.values()):
         if mesh.owner.actor is not None:
             continue
         if not mesh.is_actors:
             procs.update(mesh.info.procs)
+            if away:
+                absent.update(proc for proc, agent in zip(mesh.info.procs, each_of(mesh.info.agents), strict=True) if agent in away)
         elif process.uid in mesh.info.procs:
             stopping.append(mesh.stop(CLIENT_EXITS, (each, whole)))
         mesh.info.stopped = mesh.info.stopped or CLIENT_EXITS
     text = stop_reason(CLIENT_EXITS, each, whole)
     end = time.monotonic() + whole + cleanup + _STOP_TIMEOUT
-    left = [uid for uid in procs if uid not in process.ended]
+    left = [uid for uid in procs - absent if uid not in process.ended]
     elsewhere = native.cell(GATHER, len(left), left) if process.hosts is not None and left else None
     for uid in procs:
         native.stop_proc(uid, whole + _KILL_DELAY, text)

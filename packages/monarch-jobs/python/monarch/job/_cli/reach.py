@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monarch.extension.cli import Elsewhere
 
 if TYPE_CHECKING:
+    from monarch.actor import HostMesh
     from monarch.job._job.job_state import JobState
+    from monarch.job._job.launcher import JobStatus
 
 # Seconds for a host to start a process there, and for the verb itself, which gives an agent that does not answer six.
 _HOST_S, _VERB_S = 10.0, 30.0
@@ -39,32 +41,43 @@ def on_hosts(arguments: Sequence[str]) -> Iterator[Elsewhere]:
             return
         # A host that is lost is an answer here.
         monarch.actor.unhandled_fault_hook = _ignore
-        _, state = job_and_hosts()
+        job, state = job_and_hosts()
+        status = job.status()
     except MonarchError as e:
         if e.code != NO_JOB:
             yield Elsewhere("hosts of the current job", 1, "", f"monarch: {e}")
         return
     me = f"{int(member().proc):016x}"
-    yield from _ask(state, [me if word == "{client}" else word for word in arguments])
+    yield from _ask(state, status, [me if word == "{client}" else word for word in arguments])
 
 
-def _ask(state: JobState, arguments: list[str]) -> Iterator[Elsewhere]:
+def _ask(state: JobState, status: JobStatus, arguments: list[str]) -> Iterator[Elsewhere]:
     from monarch.actor import MonarchError
     from monarch.job._client.exec import chosen
-    from monarch.job._host.monarch_command import MonarchCommand, machine
+    from monarch.job._host.monarch_command import machine
 
+    # The scheduler knows which hosts cannot answer, and why: nobody waits for those.
+    absent = {(host.mesh, host.rank): host for host in status.hosts if host.phase != "joined"}
     hosts: list[_Host] = []
+    lost: list[Elsewhere] = []
     for name in state:
         mesh = state[name]
-        # It shows up in what it lists, by a name that says what it is.
-        commands = mesh.spawn_procs(name=f"monarch-{arguments[0]}").spawn("command", MonarchCommand)
+        whole = None
+        if not any(away == name for away, _ in absent):
+            whole = _commands(mesh, arguments[0])
         for rank in range(len(mesh)):
+            if (away := absent.get((name, rank))) is not None:
+                what = f"the host is {away.phase}{f': {away.detail}' if away.detail else ''}"
+                lost.append(Elsewhere(f"{name}[{rank}]", 1, "", f"monarch: {name}[{rank}]: {what}"))
+                continue
             point = chosen(mesh.sizes, rank, None)
-            command = commands.slice(**point) if point else commands
+            if whole is None:
+                command = _commands(mesh.slice(**point) if point else mesh, arguments[0])
+            else:
+                command = whole.slice(**point) if point else whole
             hosts.append(_Host(f"{name}[{rank}]", command, command.machine.call_one()))
     here, end = machine(), time.monotonic() + _HOST_S
     running: dict[str, tuple[list[str], Any]] = {}
-    lost: list[Elsewhere] = []
     for host in hosts:
         try:
             where = host.machine.get(max(end - time.monotonic(), 0.001))
@@ -83,6 +96,14 @@ def _ask(state: JobState, arguments: list[str]) -> Iterator[Elsewhere]:
         else:
             yield Elsewhere(", ".join(names), said.code, said.output)
     yield from lost
+
+
+def _commands(mesh: HostMesh, verb: str) -> Any:
+    """An actor on each host of the mesh."""
+    from monarch.job._host.monarch_command import MonarchCommand
+
+    # It shows up in what it lists, by a name that says what it is.
+    return mesh.spawn_procs(name=f"monarch-{verb}").spawn("command", MonarchCommand)
 
 
 def _ignore(failure: object) -> None:
