@@ -21,7 +21,8 @@ from tools.project import CORE, RDMA, ROOT, RUST
 PY = sys.executable
 RUST_TESTED = ("monarch-events", "monarch-files", "monarch-wire", "monarch-net", "monarch-runtime", "monarch-bulk")
 _RUST_FOLDER = str(RUST.relative_to(ROOT))
-_PYTHON_FOLDER = str(CORE.relative_to(ROOT) / "python")
+_CORE_FOLDER = str(CORE.relative_to(ROOT))
+_PYTHON_FOLDER = f"{_CORE_FOLDER}/python"
 _TESTED = tuple(word for crate in RUST_TESTED for word in ("-p", crate))
 # The profile of the wheel with two changes: link-time optimisation of every test binary takes seconds each and tests nothing, and
 # assertions and overflow checks belong into tests.
@@ -54,7 +55,9 @@ STEPS = (
     Step("check_wheels", "check wheels", (PY, "-m", "tools.check_wheels")),
     # What cannot be installed is missed by single tests, which say so.
     Step("packages", "packages", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh k8s vm || true")),
-    Step("pytest", "tests", (*_PYTEST, "not unit and not k8s")),
+    # Tests with processes wait most of their time: two of them at a time cost little.
+    Step("pytest_core", "tests", (*_PYTEST, "not unit", _CORE_FOLDER), apart=True),
+    Step("pytest_others", "tests", (*_PYTEST, "not unit and not k8s", f"--ignore={_CORE_FOLDER}"), beside=True, apart=True),
     Step("unit", "tests", (*_PYTEST, "unit"), beside=True),
     # Beside the shorter steps only: clusters take what processors there are, and tests with processes have time limits.
     # Optional until the whole category has passed in one run.
@@ -83,7 +86,11 @@ STEPS = (
     Step("chaos", "clusters", (PY, "bench/chaos.py", "--seed", "1", "--seconds", "60", "--procs", "8", "--keep", "bench/.chaos")),
     Step("docs", "clusters", (PY, "-m", "tools.check_docs")),
 )
-ALIASES = {"wheels": ("build_wheels", "check_wheels"), "tests": ("pytest", "unit", "k8s")}
+ALIASES = {
+    "wheels": ("build_wheels", "check_wheels"),
+    "pytest": ("pytest_core", "pytest_others"),
+    "tests": ("pytest_core", "pytest_others", "unit", "k8s"),
+}
 
 
 def chosen(names: list[str]) -> list[Step]:

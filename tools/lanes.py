@@ -8,6 +8,7 @@ wrong is seen, but for what is optional.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -33,7 +34,10 @@ _GRACE_S = 10.0
 
 
 class Step(NamedTuple):
-    """A command of a stage; `needs` is a program without which it is skipped. Whether an `optional` one fails does not matter."""
+    """A command of a stage; `needs` is a program without which it is skipped. Whether an `optional` one fails does not matter.
+
+    One that is `apart` has a /dev/shm of its own, where the machine lets it: tests look at what others have left there.
+    """
 
     name: str
     stage: str
@@ -42,6 +46,7 @@ class Step(NamedTuple):
     needs: str = ""
     beside: bool = False
     optional: bool = False
+    apart: bool = False
 
 
 class Outcome(NamedTuple):
@@ -140,7 +145,7 @@ class Lanes:
             if self._ending:
                 raise SystemExit
             process = subprocess.Popen(
-                step.argv,
+                (*_apart(), *step.argv) if step.apart else step.argv,
                 cwd=ROOT / step.folder,
                 env={**os.environ, "PATH": PATH},
                 stdin=subprocess.DEVNULL,
@@ -208,6 +213,17 @@ class Lanes:
     def _alive(self) -> bool:
         with self._lock:
             return any(process.poll() is None for _, process in self._running.values())
+
+
+@functools.cache
+def _apart() -> tuple[str, ...]:
+    """The beginning of a command line that runs with a /dev/shm of its own; empty where there can be none."""
+    argv = ("unshare", "--mount", "--ipc", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
+    try:
+        tried = subprocess.run([*argv, "true"], stdin=subprocess.DEVNULL, capture_output=True)
+    except OSError:
+        return ()
+    return argv if tried.returncode == 0 else ()
 
 
 def _exit(_number: int, _frame: FrameType | None) -> None:

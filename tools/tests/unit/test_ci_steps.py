@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,13 @@ def step(name: str, stage: str, code: str) -> Step:
 
 def test_steps_are_chosen_in_the_order_of_the_table() -> None:
     assert chosen([]) == list(ci_steps.STEPS)
-    assert [one.name for one in chosen(["pytest", "ruff", "wheels"])] == ["ruff", "build_wheels", "check_wheels", "pytest"]
+    assert [one.name for one in chosen(["pytest", "ruff", "wheels"])] == [
+        "ruff",
+        "build_wheels",
+        "check_wheels",
+        "pytest_core",
+        "pytest_others",
+    ]
     with pytest.raises(SystemExit, match="no step 'nothing'"):
         chosen(["nothing"])
 
@@ -43,6 +50,15 @@ def test_programs_beside_the_interpreter_are_found(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(lanes, "PATH", str(tmp_path))
     with Lanes() as two:
         two.run([Step("tool", "one", ("tool",), needs="tool")])
+    assert [outcome.code for outcome in two.outcomes] == [0]
+
+
+def test_a_step_that_is_apart_sees_no_shared_memory_of_others() -> None:
+    if os.getuid() != 0:
+        pytest.skip("a /dev/shm of its own needs root")
+    code = "import os, sys; sys.exit(len(os.listdir('/dev/shm')))"
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="other-"), Lanes() as two:
+        two.run([step("apart", "one", code)._replace(apart=True)])
     assert [outcome.code for outcome in two.outcomes] == [0]
 
 
