@@ -9,6 +9,7 @@ allocator is as fast here, and gives back the free pages between columns that ar
 from __future__ import annotations
 
 import ctypes
+import mmap
 import threading
 import time
 from collections.abc import Callable
@@ -22,13 +23,21 @@ _ARENA_MAX, _ARENAS = -8, 2
 LONG, _EVERY = 4 << 20, 10.0
 # Bytes that a question takes beside its rows: its plan, and what it is made of. Most of it is had again by the next one.
 QUESTION = 256 << 10
+# Threads that give back the ends of arenas, and what each of them takes of an end: blocks of so many bytes. Answers had in use what two or
+# three statements of a page need, each a few MiB.
+_ENDS, _BLOCKS, _BLOCK = 4, 16, 1 << 20
 # Seconds after an answer: who asked has what it needs of it, and does not wait for the arenas.
 _SOON = 0.5
 
 
-def _function(name: str) -> Callable[..., Any]:
+def _function(name: str, result: Any = ctypes.c_int, *arguments: Any) -> Callable[..., Any]:
     """Of the C library; elsewhere than on glibc one that does nothing."""
-    return getattr(ctypes.CDLL(None), name, lambda *_: 0)
+    found = getattr(ctypes.CDLL(None), name, None)
+    if found is None:
+        return lambda *_: 0
+    if arguments:
+        found.argtypes, found.restype = arguments, result
+    return found
 
 
 def prepare() -> None:
@@ -42,6 +51,49 @@ def give_back() -> None:
     # Of a client this is a pool of its own, which keeps what threads had that have ended.
     pa.default_memory_pool().release_unused()
     _function("malloc_trim")(0)
+
+
+def give_back_ends() -> None:
+    """What is free at the ends of the arenas of threads that have ended.
+
+    `malloc_trim` gives back whole pages between blocks, and the end of the first arena only; the end of another one shrinks when it has
+    twice the size of the largest block that was ever freed, up to 64 MiB (mallopt(3), M_TRIM_THRESHOLD; glibc, malloc/arena.c). An arena
+    without a thread goes to the next thread that starts. So threads that are there at the same time take these arenas, and of each the end
+    in blocks, whose pages they give back before they free them.
+    """
+    here = threading.Barrier(_ENDS)
+    threads = [threading.Thread(target=_give_back_end, args=(here,), name="monarch telemetry memory", daemon=True) for _ in range(_ENDS)]
+    started: list[threading.Thread] = []
+    try:
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+    except RuntimeError:  # no thread is to be had: those that there are wait for no others
+        here.abort()
+    for thread in started:
+        thread.join()
+
+
+def _give_back_end(here: threading.Barrier) -> None:
+    allocate = _function("malloc", ctypes.c_void_p, ctypes.c_size_t)
+    free = _function("free", None, ctypes.c_void_p)
+    advise = _function("madvise", ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    try:
+        here.wait()
+    except threading.BrokenBarrierError:
+        return
+    blocks: list[int] = []
+    while len(blocks) < _BLOCKS and (at := allocate(_BLOCK)):
+        blocks.append(at)
+        first, end = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE, (at + _BLOCK) // mmap.PAGESIZE * mmap.PAGESIZE
+        advise(first, end - first, mmap.MADV_DONTNEED)
+    for at in reversed(blocks):
+        free(at)
+    # Until all have taken theirs: an arena that is free again would go to another of these threads.
+    try:
+        here.wait()
+    except threading.BrokenBarrierError:
+        return
 
 
 class Answers:
@@ -69,6 +121,7 @@ class Answers:
     def _give(self) -> None:
         with self._lock:
             self._bytes, self._given, self._waits = 0, self._clock(), None
+        give_back_ends()
         give_back()
 
 
