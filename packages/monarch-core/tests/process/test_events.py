@@ -450,3 +450,26 @@ os._exit(0)
         # From the first message on, as the proc was spawned below an observer.
         "received ['__init__', 'talk']",
     ]
+
+
+def test_what_was_recorded_before_stop_is_given_where_the_observer_was_busy():
+    run(
+        """
+import threading
+from monarch.extension import events, member
+member()
+got, busy, free = [], threading.Event(), threading.Event()
+def observer(batch):
+    for event in batch.events:
+        got.append(event.fields.get("name"))
+        if got[-1] == "one":
+            busy.set()
+            free.wait()
+observation = events.observe(observer, every=0.01)
+while not busy.wait(0.05):
+    events.emit("one")
+events.emit("two")
+threading.Timer(0.3, free.set).start()
+assert observation.stop() and "two" in got, got
+"""
+    )

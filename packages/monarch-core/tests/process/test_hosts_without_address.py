@@ -103,6 +103,39 @@ def test_exit_does_not_wait_for_hosts_that_have_not_joined() -> None:
     assert done.out == "over\n"
 
 
+def test_exit_waits_for_hosts_that_are_attached_again() -> None:
+    """With one that has not joined: what is cleaned up on the others is part of the exit."""
+    with Workers(1) as workers:
+        done = run(f"""
+            from monarch.actor import Channel, attach_to_workers, shutdown_context
+
+            class Model(Echo):
+                def __cleanup__(self, exc):
+                    time.sleep(0.5)  # sleeps: an exit that does not wait is over meanwhile
+                    raise ValueError("the checkpoint failed")
+
+            first = attach_to_workers(workers={workers.addresses!r})
+            assert first.spawn_procs().spawn("model", Model).echo.call_one(1).get() == 1
+            port, receiver = Channel[str].open(once=True)
+            again = attach_to_workers(workers=[*{workers.addresses!r}, receiver.recv()], name="b")
+        """)
+    assert done.code == 1 and "the checkpoint failed" in done.err
+
+
+def test_a_mesh_without_the_hosts_that_failed_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monarch.actor.unhandled_fault_hook", lambda failure: None)
+    with Workers(1) as workers:
+        port, receiver = Channel[str].open(once=True)
+        hosts = attach_to_workers(workers=[*workers.addresses, receiver.recv()], name="a")
+        port.exception(RuntimeError("no machine"))
+        with pytest.raises(AttachError):
+            hosts.initialized.get(20)
+        assert hosts.slice(hosts=0).spawn_procs().spawn("echo", Echo).echo.call_one(1).get(20) == 1
+        for mesh in (hosts, hosts.slice(hosts=1)):
+            with pytest.raises(AttachError, match="no machine"):
+                mesh.spawn_procs()
+
+
 def test_spawn_on_a_lost_host_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[MeshFailure] = []
     monkeypatch.setattr("monarch.actor.unhandled_fault_hook", told.append)

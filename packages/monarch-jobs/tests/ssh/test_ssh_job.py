@@ -187,7 +187,7 @@ def test_verbs_of_core_reach_the_hosts_of_the_current_job(hosts: SshHosts) -> No
     listed = json.loads(_monarch("stack", "--json").stdout)
     (mine,) = [one for one in listed if one["pid"] == os.getpid() and "on" not in one]
     # Hosts of earlier tests of this process are among them, as lost ones.
-    known = [int(host["id"], 16) for host in mine["answer"]["hosts"] if host["answer"] is not None]
+    known = [int(host["answer"]["procs"][0]["uid"], 16) for host in mine["answer"]["hosts"] if host["answer"] is not None]
     assert len(known) >= 2 and not [one for one in listed if "on" in one and one["agent"] in (mine["agent"], *known)]
     subjects = [(one.get("on", ""), one["subject"]) for one in json.loads(_monarch("doctor", "--json").stdout)]
     assert {"", "workers[0]", "workers[1]"} == {on for on, _ in subjects}

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from chart_text import rendered
 
+from monarch.job._cli import k8s_install
 from monarch.job.kubernetes.manifests import install, rbac, yaml_text
 
 Object = dict[str, Any]
@@ -130,3 +131,18 @@ def test_unknown_mode_is_refused() -> None:
         rbac.rules("admin")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="no workload 'pod'"):
         rbac.rules("native", workload="pod")
+
+
+def test_each_subject_has_rights_of_its_own() -> None:
+    """One that is granted later takes nothing from another one, whatever its mode."""
+    subjects: list[dict[str, str]] = [{"user": "ada"}, {"user": "bob"}, {"group": "ada"}, {"user": "a/b%"}, {"user": "x" * 500}, {}]
+    subjects += [{"service_account": "trainer"}]
+    found: list[tuple[str, str]] = []
+    for subject in subjects:
+        for mode, workload in (("native", "job"), ("native", "statefulset"), ("attach", "job"), ("monarchmesh", "job")):
+            objects = k8s_install.grant("team", rbac.rules(mode), mode=mode, workload=workload, **subject)  # type: ignore[arg-type]
+            role, binding = objects[-2:]
+            assert role["metadata"] == binding["metadata"] and binding["roleRef"]["name"] == role["metadata"]["name"]
+            found.append((role["kind"], role["metadata"]["name"]))
+    assert len(set(found)) == len(found) and all("/" not in name and "%" not in name and len(name) < 253 for _, name in found)
+    assert ("Role", "monarch-client-user-ada") in found and ("Role", "monarch-client") in found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,9 @@ from monarch.job.kubernetes.access.client import Object
 from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
 from monarch.job.kubernetes.arguments import KubernetesArguments, checked, checked_mesh
 from monarch.job.kubernetes.launcher import FAULT_S, SLOW_START_S, STUCK_S, KubernetesLauncher, ending
+from monarch.job.kubernetes.manifests import names
+from monarch.job.kubernetes.manifests.names import JOB_LABEL, MESH_LABEL, RANK_LABEL
+from monarch.job.kubernetes.pods.output import copy_logs
 
 SECRET = bytes(range(32))
 IMAGE = {"image": "registry.example.com/monarch:1"}
@@ -334,6 +338,72 @@ def test_completed_index_gets_another_job() -> None:
     pod["status"] |= {"phase": "Failed", "conditions": [], "containerStatuses": [ended(1)]}
     made.launcher.relaunch(made.ids, [("trainers", 1)])
     assert made.cluster.names(JOB_KIND) == ["trainers-11111111", "trainers-11111111-r1-1"]
+
+
+def test_completed_index_of_a_job_set_gets_a_job() -> None:
+    """Its controller makes no pod for an index that has completed."""
+    meshes = {"trainers": {"num_replicas": 2, "image_spec": IMAGE}, "data": {"num_replicas": 1, "image_spec": IMAGE}}
+    made = Made(_arguments(meshes, workload="jobset")).submit()
+    for mesh, count in (("trainers", 2), ("data", 1)):
+        child = {
+            "metadata": {"name": f"monarch-11111111-{mesh}-0", "uid": mesh, "labels": {MESH_LABEL: mesh, JOB_LABEL: JOB}},
+            "status": {},
+        }
+        made.cluster.objects[JOB_KIND, f"monarch-11111111-{mesh}-0"] = child
+        for rank in range(count):
+            made.cluster.pod(mesh, rank)
+    assert None not in made.addresses()
+    made.cluster.pod("data", 0, phase="Succeeded", conditions=[], containerStatuses=[ended(0, "Completed")])
+    assert made.launcher.relaunch(made.ids, [("data", 0)]) == [("data", 0)]
+    extra = made.cluster.objects[JOB_KIND, "data-11111111-r0-1"]
+    assert extra["metadata"]["labels"][MESH_LABEL] == "data" and extra["metadata"]["namespace"] == "research"
+    assert extra["metadata"]["ownerReferences"][0]["uid"] == made.ids["anchor_uid"]
+    assert extra["spec"]["completions"] == 1 and extra["spec"]["ttlSecondsAfterFinished"] == 600
+    assert extra["spec"]["template"]["metadata"]["labels"][RANK_LABEL] == "0"
+    template = made.cluster.objects[names.JOB_SET_KIND, "monarch-11111111"]["spec"]["replicatedJobs"][1]["template"]
+    assert extra["spec"]["template"]["spec"] == template["spec"]["template"]["spec"]
+    assert RANK_LABEL not in template["spec"]["template"]["metadata"]["labels"]
+
+
+def test_logs_are_those_of_the_pods_that_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = _made()
+    made.cluster.pod("trainers", 0)
+    # One that has never been Ready, and whose container has another name.
+    crashed = {"name": "main", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+    made.cluster.pod("trainers", 1, phase="Failed", conditions=[], containerStatuses=[crashed])
+    made.cluster.logs = {("trainers-11111111-0-aaaaa", False): "zero\n", ("trainers-11111111-1-aaaaa", False): "no module\n"}
+
+    def logs() -> dict[str, str]:
+        """Of a process that has not looked at the job before."""
+        printing = made.another(tmp_path).printing(copy.deepcopy(made.ids))
+        found = copy_logs(made.cluster, printing, str(tmp_path / "logs"))
+        return {f"{log.mesh}[{log.rank}] {Path(log.path).name}": Path(log.path).read_text() for log in found if os.path.exists(log.path)}
+
+    first = {"trainers[0] trainers-11111111-0-aaaaa.log": "zero\n", "trainers[1] trainers-11111111-1-aaaaa.log": "no module\n"}
+    assert logs() == first
+    made.cluster.pod("trainers", 1, name="trainers-11111111-1-bbbbb", uid="b0000000-1", created="2030-01-01T00:05:00Z")
+    made.cluster.logs["trainers-11111111-1-bbbbb", False] = "one\n"
+    second = {"trainers[0] trainers-11111111-0-aaaaa.log": "zero\n", "trainers[1] trainers-11111111-1-bbbbb.log": "one\n"}
+    assert logs() == second
+    made.addresses()
+    # The pod that clients were given is gone: what it has printed up to the last look is there.
+    del made.cluster.objects["v1/Pod", "trainers-11111111-1-bbbbb"]
+    del made.cluster.logs["trainers-11111111-1-bbbbb", False]
+    assert logs() == {**first, **second}
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        raise UnreachableError("no route", server="https://memory.example")
+
+    made.cluster.refuse = refuse
+    assert logs() == second
+    assert capsys.readouterr().err == ""
+
+
+def test_logs_leave_out_pods_that_have_not_begun(tmp_path: Path) -> None:
+    made = _made()
+    made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting("ContainerCreating")])
+    made.cluster.pod("trainers", 1, phase="Pending", conditions=[], containerStatuses=[])
+    assert copy_logs(made.cluster, made.launcher.printing(made.ids), str(tmp_path)) == []
 
 
 def test_renewal_takes_what_controllers_have_replaced_and_no_more() -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ def _everything() -> SkyPilotJob:
 @pytest.mark.parametrize(("name", "job"), [("everything", _everything()), ("least", SkyPilotJob({"hosts": 2}))])
 def test_the_plan(name: str, job: SkyPilotJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monarch.job.skypilot.task.version", lambda: "3.11 0.1.0")
-    monkeypatch.setattr("monarch.job.skypilot.task._jobs_version", lambda: "0.1.0")
+    monkeypatch.setattr("monarch.job.skypilot.task._wheels", lambda: ["monarch-core==0.1.0", "monarch-jobs==0.1.0"])
     path = PLANS / f"skypilot_{name}.yaml"
     if os.environ.get("MONARCH_WRITE_PLANS"):
         path.write_text(str(job.plan()))
@@ -131,3 +132,13 @@ def test_nodes_get_the_version_of_the_client() -> None:
 def test_what_is_refused(meshes: Any, arguments: dict[str, Any], kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text):
         SkyPilotJob(meshes, **arguments)
+
+
+def test_nodes_get_the_wheels_that_the_client_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mounts and telemetry have processes on the hosts."""
+
+    def having(name: str) -> list[SimpleNamespace]:
+        return [SimpleNamespace(version=found)] if (found := {"monarch-core": "0.2.0", "monarch-fs": "0.1.4"}.get(name)) else []
+
+    monkeypatch.setattr("monarch.job.skypilot.task.distributions", having)
+    assert "python -m pip install --quiet monarch-core==0.2.0 monarch-fs==0.1.4 monarch-jobs==0.2.0" in str(SkyPilotJob({"a": 1}).plan())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import click
 
@@ -56,6 +56,17 @@ def without(found: list[inspection.Look]) -> list[str]:
     return [word for number in (CLIENT, *sorted(inspection.listed(found))) for word in (WITHOUT, number)]
 
 
+def debuggers() -> list[str]:
+    """Debuggers on the other machines of the current job, a line each; hosts that have not answered stand on stderr."""
+    lines: list[str] = []
+    for one in elsewhere("debug"):
+        if one.error:
+            click.echo(one.error, err=True)
+        else:
+            lines += [f"{one.hosts}, {line}" for line in one.output.splitlines()]
+    return lines
+
+
 def show(found: list[Elsewhere]) -> int:
     """Prints the machines that have said something, each under its names; gives the largest exit code."""
     for one in found:
@@ -75,9 +86,15 @@ def rows(found: list[Elsewhere]) -> list[dict[str, Any]]:
     """The objects that a verb has printed there as JSON, each with `on`, the names of the hosts; one with `error` for no answer."""
     listed: list[dict[str, Any]] = []
     for one in found:
-        try:
-            answers: list[dict[str, Any]] = [{"error": one.error}] if one.error else json.loads(one.output)
-        except ValueError:
-            answers = [{"error": one.output}]
-        listed += [{"on": one.hosts, **answer} for answer in answers]
+        listed += [{"on": one.hosts, **answer} for answer in ([{"error": one.error}] if one.error else _objects(one.output))]
     return listed
+
+
+def _objects(output: str) -> list[dict[str, Any]]:
+    try:
+        answers: Any = json.loads(output)
+    except ValueError:
+        answers = None
+    if isinstance(answers, list) and all(isinstance(answer, dict) for answer in cast("list[Any]", answers)):
+        return cast("list[dict[str, Any]]", answers)
+    return [{"error": output}]

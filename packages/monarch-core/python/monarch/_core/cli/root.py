@@ -173,7 +173,7 @@ def debug(host: str | None, port: int | None, here: bool) -> int:
 
     if here:
         return list_servers()
-    return run(host, port, lambda: [f"{one.hosts}, {line}" for one in reach.elsewhere("debug") for line in one.output.splitlines()])
+    return run(host, port, reach.debuggers)
 
 
 @root.command()

@@ -88,10 +88,11 @@ def nothing_here(elsewhere: Elsewhere = list) -> str:
     from monarch._core.observe import inspection
 
     nothing = "no job of yours on this machine is at a breakpoint"
+    # Before this process is a client of the current job itself.
+    found = inspection.look(inspection.STATE)
     if there := elsewhere():
         listed = "".join(f"\n  on {line}" for line in there)
         return f"{nothing}; debuggers on hosts of the current job:{listed}\n`monarch debug` finds them there: see `monarch shell`"
-    found = inspection.look(inspection.STATE)
     clients = sorted({client for one in found if one.answer is not None for client in one.answer.get("clients", ())})
     if not clients:
         return f"{nothing}; for others, give --host and --port"

@@ -131,7 +131,8 @@ class Observation:
         # When the agent is asked next for the processes of the host.
         self._due = 0.0
         self._readers: dict[ProcId, Reader] = {}
-        self._agent = ProcId(current_process().agent_uid)
+        # The agent of this host, whose own number is not the one that a job has for the host; None until it is found.
+        self._agent: ProcId | None = None
         self._over: set[ProcId] = set()
         # Set for a look at once: to the end, or because `look` was called.
         self._wake = Signal()
@@ -186,11 +187,13 @@ class Observation:
 
     def _run(self) -> None:
         try:
-            while not self._is_over:
+            over = False
+            while not over:
                 self._wake.wait(self._pace.pause)
                 self._wake.clear()
-                asked = self._asked
-                self._drain(self._is_over or asked > self._looked)
+                # What was recorded before `stop` was called is in this drain, also where the observer was busy then.
+                over, asked = self._is_over, self._asked
+                self._drain(over or asked > self._looked)
                 with self._looks:
                     self._looked = asked
                     self._looks.notify_all()
@@ -215,9 +218,9 @@ class Observation:
         observer has got what a process had recorded before, and knows it, also one that lives for an instant.
         """
         filled: list[float] = []
-        if self._agent not in self._readers:
+        if self._agent is None:
             self._find()
-        agent = self._readers.get(self._agent)
+        agent = self._readers.get(self._agent) if self._agent is not None else None
         held = list(self._batches(agent, filled)) if agent is not None else []
         # How these have ended is in what is held, or was given before.
         over = [proc for proc, reader in self._readers.items() if reader.ended]
@@ -254,7 +257,10 @@ class Observation:
     def _find(self) -> None:
         """The processes of the host that are to be read, and those that have ended."""
         again, self._introduce = self._introduce, False
-        found = {recording.proc: recording for recording in _ask(0, again) if self._job is None or recording.job == self._job}
+        rows = _ask(0, again)
+        # The files are descriptors of the agent.
+        self._agent = next((row.proc for row in rows if row.file.startswith(f"/proc/{row.pid}/")), None)
+        found = {row.proc: row for row in rows if self._job is None or row.job == self._job}
         self._over &= found.keys()
         for proc, reader in self._readers.items():
             # The agent keeps the last ones that have ended; this process has all mapped that it reads.

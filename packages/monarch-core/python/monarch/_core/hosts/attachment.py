@@ -18,7 +18,7 @@ from monarch._core.process.process import LocalProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
     from monarch._core._native import CallCell
@@ -161,26 +161,32 @@ class Attachment:
         if self.failure is None:
             self.failure = failure_of(cell, self.addresses)
         if self.failure is not None:
-            self._mark_procs_seen(cell)
+            self._mark_procs_seen()
             raise self.failure
 
-    def _mark_procs_seen(self, cell: CallCell) -> None:
+    def _mark_procs_seen(self) -> None:
         """The same error is the end of the procs that were to be on these hosts."""
         from monarch._core.process.root_fault import proc_failure_seen
 
-        failed = {self.ids[r] for r, result in enumerate(cell.results()) if result is not None and result.status == ERROR}
+        failed = self._failed()
         for mesh in list(self.process.owned.values()):
             if not mesh.is_actors:
                 for proc, agent in zip(mesh.info.procs, each_of(mesh.info.agents), strict=True):
                     if agent in failed:
                         proc_failure_seen(self.process, proc)
 
-    def check(self) -> None:
-        """Raises if it is known that hosts have not joined."""
+    def check(self, hosts: Iterable[int]) -> None:
+        """Raises if it is known that one of these has not joined: a mesh without those that have failed can be used."""
         if self.failure is None and self.cell.done():
-            self._result(self.cell)
-        if self.failure is not None:
+            try:
+                self._result(self.cell)
+            except MonarchError:
+                pass  # it is kept
+        if self.failure is not None and not self._failed().isdisjoint(hosts):
             raise self.failure
+
+    def _failed(self) -> set[int]:
+        return {self.ids[rank] for rank, result in enumerate(self.cell.results()) if result is not None and result.status == ERROR}
 
     def described(self) -> list[dict[str, Any] | None]:
         """What each host said of itself: `agent`, `host`, `pid`, `release`; None of those that have not joined."""

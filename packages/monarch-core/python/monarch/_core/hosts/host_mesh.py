@@ -71,7 +71,7 @@ class HostMesh(MeshTrait):
     def _check_usable(self) -> None:
         self._check_not_shut_down()
         if self._attachment is not None:
-            self._attachment.check()
+            self._attachment.check(self._agent_ids())
 
     def _explain_loss(self, explain: Callable[[], MonarchError | None]) -> None:
         """Calls that fail because attached hosts are lost raise what `explain` gives, if it gives something."""

@@ -109,9 +109,18 @@ def others(answer: dict[str, Any]) -> list[OtherHost]:
 
 
 def listed(found: list[Look]) -> set[str]:
-    """The numbers of the agents that have answered, or that a client has reported."""
-    of_jobs = (one["id"] for look in found if look.answer is not None for one in look.answer.get("hosts", []) if one["answer"] is not None)
-    return {f"{one.agent:016x}" for one in found if one.answer is not None} | set(of_jobs)
+    """The numbers of the agents that have answered, or that a client has reported.
+
+    They are the agents' own ones, which those that a job has for its hosts are not.
+    """
+    answers = [one.answer for one in found if one.answer is not None]
+    of_jobs = [other.answer for answer in answers for other in others(answer) if other.answer is not None]
+    return {f"{one.agent:016x}" for one in found if one.answer is not None} | {number for one in of_jobs if (number := agent_of(one))}
+
+
+def agent_of(answer: dict[str, Any]) -> str:
+    """The number of the agent that has answered; "" where it says none."""
+    return str(answer["procs"][0]["uid"]) if answer["procs"] else ""
 
 
 def parts(one: Look) -> list[dict[str, Any] | None]:

@@ -145,8 +145,12 @@ def _stop_everything(process: LocalProcess, each: float, whole: float) -> None:
     procs: set[int] = set()
     # A host that has not joined has nothing that could stop, and no answer.
     away: set[int] = set()
+    joined: set[int] = set()
     for attached in process.attachments:
-        away.update(host for host, joined in zip(attached.ids, attached.cell.results(), strict=True) if joined is None)
+        for host, answer in zip(attached.ids, attached.cell.results(), strict=True):
+            (away if answer is None else joined).add(host)
+    # One that is attached again may have joined before.
+    away -= joined
     absent: set[int] = set()
     for mesh in list(process.owned.values()):
         if mesh.owner.actor is not None:

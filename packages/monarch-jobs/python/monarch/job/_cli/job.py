@@ -13,7 +13,6 @@ import click
 from monarch.job._cli.verb import ENDED, FAILED, current_job, loaded, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import BinaryIO
 
     from monarch.job._client.keeper import KeeperStatus
@@ -141,28 +140,36 @@ def logs(follow: bool, mesh: str | None, rank: int | None, system: bool, keeper:
     if system and keeper:
         raise click.UsageError("--system and --keeper exclude each other")
     job = current_job()
-    if keeper:
-        files = [_keeper_log(job)]
-        mesh = rank = None
-    else:
-        files = [log for log in job._current._fetch_logs() if (log.stream == "system") == system]
+
+    def find() -> list[LogFile]:
+        if keeper:
+            return [_keeper_log(job)]
+        return [log for log in job._current._fetch_logs() if (log.stream == "system") == system]
+
+    files = find()
     known = list(dict.fromkeys(log.mesh for log in files))
-    if mesh is not None and mesh not in known and not system:
+    if mesh is not None and mesh not in known and not system and not keeper:
         raise click.UsageError(f"no mesh '{mesh}', there is: {', '.join(known) or 'none with logs'}")
-    files = [log for log in files if mesh in (None, log.mesh) and rank in (None, log.rank)]
-    tails = [_Tail(log, len(files) > 2) for log in files]
+    tails: dict[LogFile, _Tail] = {}
+
+    def show() -> None:
+        wanted = [log for log in files if keeper or (mesh in (None, log.mesh) and rank in (None, log.rank))]
+        for log in wanted:
+            tails.setdefault(log, _Tail(log, len(wanted) > 2))
+        for one in tails.values():
+            one.copy()
+
     try:
-        _show_logs(tails)
-        if follow:
-            is_running = True
-            while is_running:
-                threading.Event().wait(_LOGS_INTERVAL_S)
-                # Looked at before the files: all that was printed up to the end is shown.
-                is_running = job.status().phase not in ("none", "ended")
-                job._current._fetch_logs()
-                _show_logs(tails)
+        show()
+        is_running = follow
+        while is_running:
+            threading.Event().wait(_LOGS_INTERVAL_S)
+            # Looked at before the files: all that was printed up to the end is shown. A host that is replaced has another file.
+            is_running = job.status().phase not in ("none", "ended")
+            files = find()
+            show()
     finally:
-        for one in tails:
+        for one in tails.values():
             one.close()
     return 0
 
@@ -176,11 +183,6 @@ def _keeper_log(job: JobTrait) -> LogFile:
     if path is None or not os.path.exists(path):
         raise click.ClickException("this job has no keeper")
     return LogFile("keeper", 0, "system", path)
-
-
-def _show_logs(tails: Iterable[_Tail]) -> None:
-    for one in tails:
-        one.copy()
 
 
 class _Tail:

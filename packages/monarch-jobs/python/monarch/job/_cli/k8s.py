@@ -134,7 +134,7 @@ def rbac(
     place = _namespace(config, namespace)
     is_forwarding = forward if forward is not None else bool(user or group)
     found = rights.rules(mode, forward=is_forwarding, workload=workload, join_secret=join_secret)
-    objects = k8s_install.grant(place, found, service_account=service_account, user=user, group=group)
+    objects = k8s_install.grant(place, found, service_account=service_account, user=user, group=group, mode=mode, workload=workload)
     if is_printed:
         _show(objects)
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 SERVICE_ACCOUNT = "monarch-client"
+_LONGEST_SUBJECT = 200
 _ESTABLISHED_SECONDS = 30.0
 _CRD = "apiextensions.k8s.io/v1/CustomResourceDefinition"
 
@@ -35,17 +37,35 @@ def objects(*, operator: bool, namespace: str | None = None, image: str | None =
 
 
 def grant(
-    namespace: str, rules: list[Object], *, service_account: str | None = None, user: str | None = None, group: str | None = None
+    namespace: str,
+    rules: list[Object],
+    *,
+    service_account: str | None = None,
+    user: str | None = None,
+    group: str | None = None,
+    mode: str = "native",
+    workload: str = "job",
 ) -> list[Object]:
-    """Role and binding, with the service account where the subject is one."""
+    """Role and binding, with the service account where the subject is one.
+
+    Each subject has its own, and each mode and workload: what is granted takes nothing from whom it was granted before.
+    """
+    kinds = [mode] if mode != "native" else [workload] if workload != "job" else []
     if user is not None or group is not None:
-        kind, who = ("User", user) if user is not None else ("Group", group)
+        kind, who = ("User", user) if user is not None else ("Group", group or "")
         subject: Object = {"kind": kind, "name": who, "apiGroup": "rbac.authorization.k8s.io"}
-        return rbac.role_objects(SERVICE_ACCOUNT, namespace, subject, rules)
+        return rbac.role_objects("-".join([SERVICE_ACCOUNT, *kinds, kind.lower(), _path_segment(who)]), namespace, subject, rules)
     name = service_account or SERVICE_ACCOUNT
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": namespace}
-    return [account, *rbac.role_objects(name, namespace, subject, rules)]
+    return [account, *rbac.role_objects("-".join([name, *kinds]), namespace, subject, rules)]
+
+
+def _path_segment(who: str) -> str:
+    """Part of the name of a Role. Names of users have any characters, those of Roles no slash and no percent sign."""
+    if len(who) <= _LONGEST_SUBJECT and not set(who) & {"/", "%"} and who.isprintable():
+        return who
+    return hashlib.sha256(who.encode()).hexdigest()[:16]
 
 
 def apply(cluster: Cluster, found: list[Object]) -> None:

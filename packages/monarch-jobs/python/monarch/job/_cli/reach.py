@@ -56,50 +56,56 @@ def _ask(state: JobState, status: JobStatus, arguments: list[str]) -> Iterator[E
     from monarch.job._client.exec import chosen
     from monarch.job._host.monarch_command import machine
 
-    # The scheduler knows which hosts cannot answer, and why: nobody waits for those.
-    absent = {(host.mesh, host.rank): host for host in status.hosts if host.phase != "joined"}
+    # The scheduler knows which hosts cannot answer, and why: nobody waits for those. Jobs without one know only addresses.
+    absent = {
+        (host.mesh, host.rank): host for host in status.hosts if host.phase == "lost" or (host.phase == "waiting" and not host.address)
+    }
     hosts: list[_Host] = []
     lost: list[Elsewhere] = []
     for name in state:
         mesh = state[name]
-        whole = None
-        if not any(away == name for away, _ in absent):
-            whole = _commands(mesh, arguments[0])
         for rank in range(len(mesh)):
+            host = f"{name}[{rank}]"
             if (away := absent.get((name, rank))) is not None:
-                what = f"the host is {away.phase}{f': {away.detail}' if away.detail else ''}"
-                lost.append(Elsewhere(f"{name}[{rank}]", 1, "", f"monarch: {name}[{rank}]: {what}"))
+                lost.append(_lost(host, f"the host is {away.phase}{f': {away.detail}' if away.detail else ''}"))
                 continue
             point = chosen(mesh.sizes, rank, None)
-            if whole is None:
+            try:
+                # Each by itself: one that cannot be attached hides no other one.
                 command = _commands(mesh.slice(**point) if point else mesh, arguments[0])
-            else:
-                command = whole.slice(**point) if point else whole
-            hosts.append(_Host(f"{name}[{rank}]", command, command.machine.call_one()))
+                hosts.append(_Host(host, command, command.machine.call_one()))
+            except MonarchError as e:
+                lost.append(_lost(host, str(e)))
     here, end = machine(), time.monotonic() + _HOST_S
     running: dict[str, tuple[list[str], Any]] = {}
     for host in hosts:
         try:
             where = host.machine.get(max(end - time.monotonic(), 0.001))
         except (MonarchError, TimeoutError) as e:
-            lost.append(Elsewhere(host.name, 1, "", f"monarch: {host.name}: {_words(e, _HOST_S)}"))
+            lost.append(_lost(host.name, _words(e, _HOST_S)))
             continue
         if where in running:
             running[where][0].append(host.name)
         elif where != here:
             running[where] = ([host.name], host.command.run.call_one(arguments, _VERB_S))
+    end = time.monotonic() + _VERB_S + _HOST_S
     for names, answer in running.values():
         try:
-            said = answer.get(_VERB_S + _HOST_S)
+            said = answer.get(max(end - time.monotonic(), 0.001))
         except (MonarchError, TimeoutError) as e:
-            yield Elsewhere(", ".join(names), 1, "", f"monarch: {names[0]}: {_words(e, _VERB_S)}")
+            yield _lost(", ".join(names), _words(e, _VERB_S + _HOST_S))
         else:
-            yield Elsewhere(", ".join(names), said.code, said.output)
+            error = f"monarch: {names[0]}: {said.error}" if said.error else ""
+            yield Elsewhere(", ".join(names), said.code, said.output, error)
     yield from lost
 
 
+def _lost(names: str, why: str) -> Elsewhere:
+    return Elsewhere(names, 1, "", f"monarch: {names}: {why}")
+
+
 def _commands(mesh: HostMesh, verb: str) -> Any:
-    """An actor on each host of the mesh."""
+    """An actor on the host of the mesh."""
     from monarch.job._host.monarch_command import MonarchCommand
 
     # It shows up in what it lists, by a name that says what it is.

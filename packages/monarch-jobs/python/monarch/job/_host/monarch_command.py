@@ -13,10 +13,11 @@ _MAIN = "from monarch.extension.cli import main; main()"
 
 
 class Said(NamedTuple):
-    """How the command has ended, and what it has printed."""
+    """How the command has ended, and what it has printed; `error` is why that is no answer, else empty."""
 
     code: int
     output: str
+    error: str
 
 
 def machine() -> str:
@@ -46,4 +47,8 @@ class MonarchCommand(Actor):
             check=False,
             env=environment,
         )
-        return Said(done.returncode, done.stdout or done.stderr)
+        # A verb exits with 0, or with 1 where it has found something.
+        if done.returncode in (0, 1) and (done.stdout or not done.stderr):
+            return Said(done.returncode, done.stdout, "")
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        return Said(1, done.stdout, f"`monarch {arguments[0]}` ended with {how} there{': ' * bool(done.stderr)}{done.stderr.strip()}")

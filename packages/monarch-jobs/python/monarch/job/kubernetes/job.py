@@ -319,4 +319,4 @@ class KubernetesJob(LauncherJob):
     def _fetch_logs(self) -> list[LogFile]:
         if self._ids is None or self.apply_id is None:
             return []
-        return copy_logs(self._cluster(), self._ids, os.path.join(self._directory, "logs"))
+        return copy_logs(self._cluster(), self._launcher().printing(self._ids), os.path.join(self._directory, "logs"))

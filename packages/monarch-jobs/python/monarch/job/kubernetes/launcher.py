@@ -24,6 +24,7 @@ from monarch.job.kubernetes.manifests import names, plan_text
 from monarch.job.kubernetes.pods import pod_view
 from monarch.job.kubernetes.pods.diagnosis import Fault, mount_fault
 from monarch.job.kubernetes.pods.evidence import evidence
+from monarch.job.kubernetes.pods.output import Printing
 from monarch.job.kubernetes.pods.place import Place, new_record
 from monarch.job.kubernetes.submission import GRACE_S, Submission, own_peer
 
@@ -204,6 +205,30 @@ class KubernetesLauncher:
                 host = host._replace(detail="\n".join(filter(None, (host.detail, lines))))
             hosts.append(host)
         return status._replace(hosts=hosts)
+
+    def printing(self, ids: dict[str, Any]) -> list[Printing]:
+        """Containers that have begun: of each rank in the pod that clients were given, and in the one that has the rank.
+
+        Those that are known where the API server does not answer.
+        """
+        try:
+            places = self._places(ids)
+        except (UnreachableError, ApiError) as error:
+            if isinstance(error, ApiError) and error.status not in _BUSY:
+                raise
+            return [
+                Printing(host, record["name"], names.CONTAINER)
+                for host in self._hosts()
+                if (record := ids["places"][host.mesh][host.rank])["name"]
+            ]
+        found: list[Printing] = []
+        for place in places:
+            if place.record["name"] and place.own is None:
+                found.append(Printing(place.host, place.record["name"], names.CONTAINER))
+            for pod in dict.fromkeys(filter(None, (place.own, place.latest))):
+                if (container := pod.main) is not None and container.has_run:
+                    found.append(Printing(place.host, pod.name, container.name))
+        return list(dict.fromkeys(found))
 
     def _note_joined(self, ids: dict[str, Any]) -> None:
         if self._has_joined(ids):

@@ -19,7 +19,7 @@ from monarch.job.errors import JobError, SubmitError
 from monarch.job.kubernetes import manifests
 from monarch.job.kubernetes.access.failures import ApiError
 from monarch.job.kubernetes.manifests import names
-from monarch.job.kubernetes.pods.fields import part, text
+from monarch.job.kubernetes.pods.fields import part, rows, text
 
 if TYPE_CHECKING:
     from monarch.job.kubernetes.access.client import Cluster, Object
@@ -148,15 +148,25 @@ class Submission:
     def supplement(self, anchor_uid: str, mesh: str, rank: int, number: int) -> None:
         """One more Job, for a rank whose index of the mesh's Job has completed: a completed index is never run again."""
         workload = names.workload_name(mesh, self._apply_id)
-        found = next(
-            obj for obj in manifests.owned(self.objects, anchor_uid) if kind_of(obj) == "batch/v1/Job" and name_of(obj) == workload
-        )
-        made = copy.deepcopy(found)
+        made = copy.deepcopy(self._job_of(mesh, anchor_uid))
         made["metadata"]["name"] = f"{workload}-r{rank}-{number}"
         made["spec"] |= {"completions": 1, "parallelism": 1}
         template: Any = made["spec"]["template"]
         template.setdefault("metadata", {}).setdefault("labels", {})[names.RANK_LABEL] = str(rank)
         self._cluster.apply(made)
+
+    def _job_of(self, mesh: str, anchor_uid: str) -> Object:
+        """The Job of a mesh as it is applied; of a JobSet the one that its controller makes, but for the owner."""
+        for obj in manifests.owned(self.objects, anchor_uid):
+            if kind_of(obj) == "batch/v1/Job" and text(obj, "metadata", "labels", names.MESH_LABEL) == mesh:
+                return obj
+            for job in rows(obj, "spec", "replicatedJobs"):
+                template = part(job, "template")
+                if text(template, "metadata", "labels", names.MESH_LABEL) == mesh:
+                    place = {key: obj["metadata"][key] for key in ("namespace", "ownerReferences")}
+                    spec = {**template["spec"], "ttlSecondsAfterFinished": obj["spec"]["ttlSecondsAfterFinished"]}
+                    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {**template["metadata"], **place}, "spec": spec}
+        raise LookupError(f"mesh '{mesh}' has no Job")
 
     def remove(self) -> None:
         """Deletes everything and waits until it is gone; `JobError` names what stays."""

@@ -90,6 +90,9 @@ done
 """
 
 
+_WHEELS = tuple(f"monarch-{name}" for name in ("core", "fs", "jobs", "rdma", "spmd", "telemetry", "tensor"))
+
+
 def version() -> str:
     """What nodes must have: Python and monarch-core of this client."""
     core = next((found.version for found in distributions(name="monarch-core")), "-")
@@ -146,15 +149,17 @@ def _setup(arguments: SkyPilotArguments) -> str:
     core = wanted.split()[1]
     python = shlex.quote(arguments.python_exe)
     # A checkout that was not installed has no version that could be had from an index.
-    release = shlex.quote(f"monarch-jobs=={_jobs_version()}")
-    install = ":" if core == "-" else f"{python} -m pip install --quiet {release}"
+    install = ":" if core == "-" else f"{python} -m pip install --quiet {' '.join(map(shlex.quote, _wheels()))}"
     values = {"WANTED": shlex.quote(wanted), "PYTHON": python, "VERSIONS": VERSIONS, "INSTALL": install}
     own = "" if arguments.setup_commands is None else arguments.setup_commands.rstrip("\n") + "\n"
     return own + _filled(_SETUP, values)
 
 
-def _jobs_version() -> str:
-    return next((found.version for found in distributions(name="monarch-jobs")), version().split()[1])
+def _wheels() -> list[str]:
+    """The client's wheels and their versions: mounts, telemetry and others have processes on the hosts."""
+    found = {wheel: next((one.version for one in distributions(name=wheel)), "") for wheel in _WHEELS}
+    found["monarch-jobs"] = found["monarch-jobs"] or version().split()[1]
+    return [f"{wheel}=={release}" for wheel, release in found.items() if release]
 
 
 def _run(arguments: SkyPilotArguments) -> str:

@@ -31,7 +31,7 @@ _SERVICES: _Rights = {("", "services"): _MADE}
 _WORKLOADS: dict[str, _Rights] = {
     "job": {("batch", "jobs"): (*_MADE, "list")},
     "statefulset": {("apps", "statefulsets"): (*_MADE, "list")},
-    "jobset": {("jobset.x-k8s.io", "jobsets"): (*_MADE, "get"), ("batch", "jobs"): ("delete", "list")},
+    "jobset": {("jobset.x-k8s.io", "jobsets"): (*_MADE, "get"), ("batch", "jobs"): (*_MADE, "list")},
 }
 _MESHES: _Rights = {(names.GROUP, "monarchmeshes"): (*_MADE, "get")}
 _OPERATOR: _Rights = {

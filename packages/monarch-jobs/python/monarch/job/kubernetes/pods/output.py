@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from monarch.job._job.launcher import Host, LogFile
 from monarch.job.errors import JobError
-from monarch.job.kubernetes.manifests import names
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from monarch.job.kubernetes.access.client import Cluster
 
 # Of each pod in one look.
@@ -19,23 +20,27 @@ _LINES = 10_000
 _named: set[str] = set()
 
 
-def copy_logs(cluster: Cluster, ids: dict[str, Any], folder: str) -> list[LogFile]:
-    """Copies below `folder`, one for each pod that clients were given; a line on stderr names a pod that gives nothing."""
+class Printing(NamedTuple):
+    """A container of a pod of a host."""
+
+    host: Host
+    pod: str
+    container: str
+
+
+def copy_logs(cluster: Cluster, printing: Iterable[Printing], folder: str) -> list[LogFile]:
+    """Copies below `folder`, one for each pod; a line on stderr names a pod that gives nothing and of which there is no copy."""
     os.makedirs(folder, 0o700, exist_ok=True)
     found: list[LogFile] = []
-    for mesh, records in ids["places"].items():
-        for rank, record in enumerate(records):
-            name: str = record["name"]
-            if not name:
-                continue
-            path = os.path.join(folder, f"{name}.log")
-            found.append(LogFile(mesh, rank, "out", path))
-            try:
-                _copy(path, cluster.pod_log(name, names.CONTAINER, _LINES).encode())
-            except JobError as error:
-                if name not in _named:
-                    _named.add(name)
-                    print(f"monarch: no output of {Host(mesh, rank)}: {error}", file=sys.stderr)
+    for host, pod, container in printing:
+        path = os.path.join(folder, f"{pod}.log")
+        found.append(LogFile(host.mesh, host.rank, "out", path))
+        try:
+            _copy(path, cluster.pod_log(pod, container, _LINES).encode())
+        except JobError as error:
+            if pod not in _named and not os.path.exists(path):
+                _named.add(pod)
+                print(f"monarch: no output of {host}: {error}", file=sys.stderr)
     return found
 
 

@@ -29,6 +29,11 @@ class ContainerView(NamedTuple):
     last_exit_code: int | None
     is_init: bool
 
+    @property
+    def has_run(self) -> bool:
+        """Has it begun, now or before it was started again?"""
+        return self.state in ("running", "terminated") or self.restarts > 0
+
 
 class PodView(NamedTuple):
     """`created` is the server's text (ISO 8601, UTC), so that pods compare by age; `rank` is None where nothing gives one."""
@@ -69,6 +74,12 @@ class PodView(NamedTuple):
     def is_running(self) -> bool:
         """Do its containers run?"""
         return self.phase == "Running" and any(container.state == "running" for container in self.containers if not container.is_init)
+
+    @property
+    def main(self) -> ContainerView | None:
+        """The container of the worker: the one with its name, else the first; None where the kubelet has reported none yet."""
+        found = [container for container in self.containers if not container.is_init]
+        return next((container for container in found if container.name == names.CONTAINER), found[0] if found else None)
 
     def address(self, port: int) -> str:
         """Where its worker listens: with its identity where the worker was given one, so that the next pod at this IP is another host."""
