@@ -211,9 +211,10 @@ def test_a_client_that_holds_the_gil_is_looked_into() -> None:
     """)
     script.until("holds")
     try:
-        text = monarch("stack", str(script.process.pid))
+        # It says so an instant before it does it.
+        held = "x a thread without a name in client (the GIL is held)"
+        text = eventually("the GIL is held", lambda: monarch("stack", str(script.process.pid)), lambda text: held in text)
         assert text.splitlines()[0].startswith(f"job {script.process.pid} on ")
-        assert "x a thread without a name in client (the GIL is held)" in text
         assert "in stuck_here" in text
         assert monarch("ps", str(script.process.pid), code=None).count("<root>.<") == 1
     finally:
