@@ -45,8 +45,7 @@ class ConnectionProxy:
     """Forwards to `address` until the block is left. Commands take effect when they return; connections may be made at any time."""
 
     def __init__(self, address: str) -> None:
-        host, _, port = address.removeprefix("tcp://").rpartition(":")
-        self._to = (host, int(port))
+        self.lead_to(address)
         self._pairs: list[Pair] = []
         self._paused = False
         self._holds = False
@@ -72,6 +71,11 @@ class ConnectionProxy:
     @property
     def address(self) -> str:
         return f"tcp://127.0.0.1:{self.port}"
+
+    def lead_to(self, address: str) -> None:
+        """New connections are forwarded to this address."""
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        self._to = (host, int(port))
 
     # ---- commands
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +99,25 @@ def test_workers_of_slim_image_answer(jobs: Jobs, slim: str) -> None:
     assert {pod["spec"]["containers"][0]["imagePullPolicy"] for pod in jobs.pods()} == {"IfNotPresent"}
     job.kill()
     assert jobs.objects() == []
+
+
+def test_one_command_runs_a_script_and_its_mesh_of_the_image(cluster: KubeCluster, namespace: str, slim: str, tmp_path: Path) -> None:
+    script = tmp_path / "hello.py"
+    script.write_text("""
+import os
+from monarch.actor import Actor, endpoint
+from monarch_job import job
+
+class Hello(Actor):
+    @endpoint
+    def user(self):
+        return os.getuid()
+
+print(job.state(cached_path=None).workers.spawn_procs().spawn("hello", Hello).user.call().get(timeout=100).values())
+""")
+    argv = [*ARGV, "k8s", "run", str(script), "--image", slim, "-n", namespace, "--mesh", "workers=2"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=170)
+    assert (done.returncode, done.stdout) == (0, "[1000, 1000]\n"), done.stdout + done.stderr
 
 
 def test_command_of_slim_image_is_a_worker(cluster: KubeCluster, namespace: str, slim: str) -> None:

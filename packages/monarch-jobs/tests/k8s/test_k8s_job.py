@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from connection_proxy import ConnectionProxy
 from eventually import eventually
 from kubernetes_jobs import PODS_S, Digits, Jobs, answers
 from operator_process import OperatorProcess
@@ -141,6 +142,7 @@ def test_idle_workers_end_and_state_makes_them_again(jobs: Jobs) -> None:
 
 
 _CLIENT = """
+import os
 import sys
 from monarch.actor import Actor, endpoint
 from monarch.job import job_load
@@ -156,16 +158,31 @@ if sys.argv[1] == "forward":
 job = job_load("job.json")
 state = job.state("job.json")
 procs = state.workers.spawn_procs({"procs": 1})
-print(sum(procs.spawn("digits", Digits).total.call("123").get(90).values()), job._ids["route"] or "direct")
+found = sum(procs.spawn("digits", Digits).total.call("123").get(90).values())
+with open("/proc/self/net/tcp") as table:
+    own = {os.readlink(fd.path) for fd in os.scandir("/proc/self/fd") if os.path.islink(fd.path)}
+    fields = [line.split() for line in table.readlines()[1:]]
+# Of workers: their port is the same in each pod.
+dialled = [f[2] for f in fields if f"socket:[{f[9]}]" in own and f[2].endswith(":67E8")]
+print(found, job._ids["route"] or ("direct" if dialled else "gateway"))
 """
 
 
-@pytest.mark.parametrize("route", ["direct", "forward"])
-def test_fresh_process_attaches_again(jobs: Jobs, route: str, tmp_path: Path) -> None:
-    job = jobs()
+@pytest.fixture
+def proxy() -> Iterator[ConnectionProxy]:
+    """It leads nowhere yet."""
+    with ConnectionProxy("tcp://127.0.0.1:9") as found:
+        yield found
+
+
+@pytest.mark.parametrize("route", ["direct", "forward", "gateway"])
+def test_fresh_process_attaches_again(jobs: Jobs, route: str, tmp_path: Path, proxy: ConnectionProxy) -> None:
+    job = jobs(attach_to=proxy.address) if route == "gateway" else jobs()
     job.apply()
     job.dump("job.json")
-    jobs.until(job, "workers that listen", lambda status: all(host.address for host in status.hosts))
+    status = jobs.until(job, "workers that listen", lambda status: all(host.address for host in status.hosts))
+    # As a port that the user forwards to the first pod.
+    proxy.lead_to((status.hosts[0].address or "").partition("@")[2])
     script = tmp_path / "client.py"
     script.write_text(_CLIENT)
     for _ in range(2):

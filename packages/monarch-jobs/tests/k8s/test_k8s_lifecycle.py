@@ -172,3 +172,6 @@ def test_verbs_of_core_reach_pods(jobs: Jobs) -> None:
         for host in job.status().hosts:
             _, _, section = done.stdout.partition(f"=== {host.mesh}[{host.rank}]\n")
             assert re.match(rf"agent \d+ on \S+-{host.rank}: ", section), done
+    # A process that has not looked at the job before has their output too.
+    done = subprocess.run([*ARGV, "logs"], capture_output=True, text=True, timeout=PODS_S)
+    assert done.stdout.count("listening at ") == len(job.status().hosts) and done.stderr == "", done
