@@ -57,8 +57,8 @@ STEPS = (
     Step("packages", "packages", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh k8s vm || true")),
     # Tests with processes wait most of their time: two of them at a time cost little.
     Step("pytest_core", "tests", (*_PYTEST, "not unit", _CORE_FOLDER), apart=True),
+    Step("unit", "tests", (*_PYTEST, "unit")),
     Step("pytest_others", "tests", (*_PYTEST, "not unit and not k8s", f"--ignore={_CORE_FOLDER}"), beside=True, apart=True),
-    Step("unit", "tests", (*_PYTEST, "unit"), beside=True),
     # Beside the shorter steps only: clusters take what processors there are, and tests with processes have time limits.
     # Optional until the whole category has passed in one run.
     Step("k8s", "clusters", (*_PYTEST, "k8s"), beside=True, optional=True),
