@@ -24,7 +24,7 @@ CLIENT = "{client}"
 
 
 class Elsewhere(NamedTuple):
-    """What a verb has printed on another machine. `hosts` are its names in the job; `error` is why it has not run, else empty."""
+    """What a verb has printed on another machine. `hosts` are its names in the job; `error` is why there is no answer, else empty."""
 
     hosts: str
     code: int
@@ -70,10 +70,10 @@ def debuggers() -> list[str]:
 def show(found: list[Elsewhere]) -> int:
     """Prints the machines that have said something, each under its names; gives the largest exit code."""
     for one in found:
-        if not (one.error or one.output):
-            continue
-        click.echo(f"\n=== {one.hosts}")
-        click.echo(one.error or one.output.rstrip("\n"), err=bool(one.error))
+        if one.error:  # it names the host
+            click.echo(one.error, err=True)
+        elif one.output:
+            click.echo(f"\n=== {one.hosts}\n{one.output.rstrip()}")
     return code(found)
 
 
