@@ -9,6 +9,7 @@ from typing import Any
 
 from monarch.job.kubernetes.access.client import Cluster, Object
 from monarch.job.kubernetes.access.connection import ApiConnection, Endpoint
+from monarch.job.kubernetes.access.failures import ApiError
 from monarch.job.kubernetes.access.identity import Identity
 
 JOB = "11111111-2222-3333-4444-555555555555"
@@ -42,6 +43,11 @@ class MemoryCluster(Cluster):
             kept["metadata"].setdefault("uid", f"uid-{len(self.requests)}")
             self.objects[kind, name] = kept
         return copy.deepcopy(kept)
+
+    def create(self, obj: Object) -> Object:
+        if (f"{obj['apiVersion']}/{obj['kind']}", obj["metadata"]["name"]) in self.objects:
+            raise ApiError("exists", status=409)
+        return self.apply(obj)
 
     def get(self, kind: str, name: str) -> Object | None:
         self._request("get", kind, name)

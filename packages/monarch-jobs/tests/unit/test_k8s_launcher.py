@@ -18,7 +18,7 @@ from monarch.job.kubernetes import submission
 from monarch.job.kubernetes.access.client import Object
 from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
 from monarch.job.kubernetes.arguments import KubernetesArguments, checked, checked_mesh
-from monarch.job.kubernetes.launcher import FAULT_S, SLOW_START_S, STUCK_S, KubernetesLauncher, ending
+from monarch.job.kubernetes.launcher import FAULT_S, REFUSED_S, SLOW_START_S, STUCK_S, KubernetesLauncher, ending
 from monarch.job.kubernetes.manifests import names
 from monarch.job.kubernetes.manifests.names import JOB_LABEL, MESH_LABEL, RANK_LABEL
 from monarch.job.kubernetes.pods.output import copy_logs
@@ -587,3 +587,139 @@ def test_cancel_names_pods_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(JobError, match="pods are left\n  trainers-11111111-0-aaaaa on node1"):
         made.launcher.cancel(made.ids)
     assert grace[-1] == 0
+
+
+def _starting(made: Made, events: list[dict[str, str]]) -> None:
+    pod = made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting("ContainerCreating")])
+    made.cluster.pod("trainers", 1)
+    made.cluster.events_of[pod["metadata"]["name"]] = [{"type": "Warning", "message": "not initialized", **event} for event in events]
+
+
+@pytest.mark.parametrize(("after", "phase"), [([], "ended"), ([{"reason": "Pulling"}], "pending"), ([{"reason": "Pulling"}, {}], "ended")])
+def test_fault_of_a_sandbox_that_has_passed_is_none(after: list[dict[str, str]], phase: str) -> None:
+    """A fresh node has no network at first, and then takes minutes for an image."""
+    made = _made()
+    failed = {"reason": "FailedCreatePodSandBox"}
+    _starting(made, [failed, *({**failed, **event} for event in after)])
+    made.poll()
+    for seconds in (SLOW_START_S, FAULT_S):
+        made.clock.time += seconds
+        made.poll()
+    made.clock.time += 1
+    assert made.poll().phase == phase
+
+
+def test_container_beside_the_worker_may_be_started_again() -> None:
+    made = _made(workload="statefulset")
+
+    def pods(of_worker: int, beside: int) -> None:
+        for rank in range(2):
+            statuses = [{**running(restarts=beside), "name": "beside"}, running(restarts=of_worker)]
+            pod = made.cluster.pod("trainers", rank, name=f"trainers-11111111-{rank}", containerStatuses=statuses)
+            pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] = str(rank)
+            pod["spec"]["restartPolicy"] = "Always"
+
+    pods(0, 0)
+    assert None not in made.addresses()
+    pods(0, 3)
+    assert made.launcher.lost(made.ids) == [] and {host.phase for host in made.poll().hosts} == {"waiting"}
+    pods(1, 3)
+    assert len(made.launcher.lost(made.ids)) == 2 and "container worker, was started again" in made.poll().hosts[0].detail
+
+
+def test_completed_ranks_are_known_when_their_job_is_gone() -> None:
+    """A complete Job is removed after its time to live; the Jobs of ranks that were made again go on."""
+    made = _made().joined()
+    made.cluster.pod("trainers", 0, phase="Succeeded", conditions=[], containerStatuses=[ended(0, "Completed")])
+    made.set_job(status={"completedIndexes": "0"})
+    made.launcher.relaunch(made.ids, [("trainers", 0)])
+    pod = made.cluster.pod("trainers", 0, name="trainers-11111111-r0-1-0-zzzzz", uid="c0000000-1", created="2030-01-02T00:00:00Z")
+    pod["metadata"]["labels"][RANK_LABEL] = "0"
+    assert None not in made.addresses()
+    for name in ("trainers-11111111-0-aaaaa", "trainers-11111111-1-aaaaa"):
+        del made.cluster.objects["v1/Pod", name]
+    del made.cluster.objects[JOB_KIND, "trainers-11111111"]
+    assert made.launcher.lost(made.ids) == [("trainers", 1)]
+    assert made.launcher.renew(made.ids) == [("trainers", 1)]
+    assert made.cluster.names(JOB_KIND) == ["trainers-11111111-r0-1", "trainers-11111111-r1-2"]
+
+
+@pytest.mark.parametrize("error", [UnreachableError("no answer", server="https://x"), ApiError("busy", status=503)])
+def test_server_that_is_away_is_an_error_nowhere(error: Exception) -> None:
+    made = _made().joined()
+    known = made.addresses()
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        raise error
+
+    made.cluster.refuse = refuse
+    status = made.poll()
+    assert status.phase == "unknown"
+    lost = status._replace(hosts=[host._replace(phase="lost") for host in status.hosts])
+    assert made.launcher.last_words(made.ids, lost) == lost
+    assert made.launcher.lost(made.ids) == []
+    assert made.launcher.addresses(made.ids) == {"trainers": known}
+
+
+def test_events_that_a_busy_server_does_not_give_are_asked_for_again() -> None:
+    made = _made()
+    _starting(made, [{"reason": "FailedMount"}])
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if verb == "events":
+            raise ApiError("busy", status=503)
+
+    made.poll()
+    made.clock.time += SLOW_START_S
+    made.cluster.refuse = refuse
+    assert made.poll().phase == "unknown"
+    made.cluster.refuse = lambda verb, kind, name: None
+    assert made.poll().phase == "pending"
+
+
+def test_right_that_is_missing_for_a_moment_is_waited_for() -> None:
+    """A server that starts knows no roles; a right that was never there is an error at once."""
+    made = _made().joined()
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        raise ApiError("no right to list pods", status=403)
+
+    made.cluster.refuse = refuse
+    assert made.poll().phase == "unknown"
+    made.clock.time += REFUSED_S / 2
+    assert made.poll().phase == "unknown"
+    made.clock.time += REFUSED_S / 2
+    with pytest.raises(ApiError):
+        made.poll()
+    fresh = _made()
+    fresh.cluster.refuse = refuse
+    with pytest.raises(ApiError):
+        fresh.poll()
+
+
+def test_second_interrupt_of_a_submission_names_what_may_be_left() -> None:
+    made = Made(_arguments())
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if verb == "delete" or kind == JOB_KIND:
+            raise KeyboardInterrupt
+
+    made.cluster.refuse = refuse
+    with pytest.raises(KeyboardInterrupt) as caught:
+        made.submit()
+    assert "ConfigMap monarch-11111111 in namespace research, which owns the job, may be left" in caught.value.__notes__[0]
+
+
+def test_mesh_that_another_client_makes_at_the_same_moment_stays_its_own() -> None:
+    made = Made(_arguments(provisioner="monarchmesh"))
+    others = {"metadata": {"name": "trainers", "uid": "u", "labels": {JOB_LABEL: "of-another"}}}
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        # It comes after the look at the names, and before the mesh.
+        if kind == "v1/Secret":
+            made.cluster.objects[names.MESH_KIND, "trainers"] = copy.deepcopy(others)
+
+    made.cluster.refuse = refuse
+    with pytest.raises(SubmitError, match="MonarchMesh 'trainers' in namespace 'research' belongs to the job of-another"):
+        made.submit()
+    assert made.cluster.objects == {(names.MESH_KIND, "trainers"): others}

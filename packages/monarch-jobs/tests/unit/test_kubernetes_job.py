@@ -11,13 +11,15 @@ from typing import Any
 
 import pytest
 from api_stand_in import Answer, ApiStandIn, Asked
-from memory_cluster import MemoryCluster
+from memory_cluster import MemoryCluster, running
 
 from monarch.job import BackendMissingError, CredentialsError, SubmitError, job_loads
+from monarch.job._job.launcher import Host
 from monarch.job.kubernetes import ImageSpec, KubeConfig, KubernetesJob
 from monarch.job.kubernetes.access.client import Cluster
 from monarch.job.kubernetes.access.connection import ApiConnection, Endpoint
 from monarch.job.kubernetes.access.identity import Identity
+from monarch.job.kubernetes.job import FirstWorker
 
 IMAGE = ImageSpec("registry.example.com/monarch:1", {"cpu": 2})
 
@@ -204,3 +206,70 @@ def test_given_configuration_is_in_no_file() -> None:
 
     job = _job(kubeconfig=KubeConfig.from_config(Configuration()))  # pyright: ignore[reportArgumentType]
     assert b"secret.example.com" not in job.dumps() and b'"given": true' in job.dumps()
+
+
+def test_job_of_another_cluster_cannot_run_what_is_wanted_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script whose kubeconfig was changed gets no hosts of the cluster that it had before."""
+    first, second = MemoryCluster(), MemoryCluster()
+    second.connection = ApiConnection(Endpoint("https://other.example", "other", proxy=""), Identity())
+    job = _job()
+    monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(first))
+    job.apply()
+    assert job.can_run(_job())
+    monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(second))
+    assert not job.can_run(_job())
+    monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(first))
+    job.kill()
+
+
+def test_worker_that_another_process_has_found_again_at_the_same_address_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a StatefulSet starts it: the pod, its address and its name stay."""
+    cluster = MemoryCluster()
+    monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(cluster))
+    job = _job(workload="statefulset")
+    job.apply()
+
+    def pods(restarts: int) -> None:
+        for rank in range(2):
+            pod = cluster.pod("trainers", rank, name=f"trainers-{rank}", containerStatuses=[running(restarts=restarts if rank else 0)])
+            pod["metadata"]["labels"] |= {"apps.kubernetes.io/pod-index": str(rank), "monarch.pytorch.org/job": job.apply_id}
+            pod["spec"]["restartPolicy"] = "Always"
+
+    pods(0)
+    job.status()
+    assert job._ids is not None
+    job.attached_ = {Host(host.mesh, host.rank): host.address or "" for host in job.status().hosts}
+    other = job_loads(job.dumps())
+    assert isinstance(other, KubernetesJob) and other._ids is not None
+    pods(1)
+    other._launcher().renew(other._ids)
+    other.status()
+    job._adopt(other)
+    assert job.is_stale_ and [address != "" for address in job.attached_.values()] == [True, False]
+    job.attached_ = None
+    job.kill()
+
+
+def test_forward_of_this_process_follows_the_worker_and_ends_with_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    class Recorded:
+        def __init__(self, cluster: Cluster, pod: str, port: int) -> None:
+            self.pod = pod
+
+        def start(self) -> int:
+            made.append(f"start {self.pod}")
+            return 7000 + len(made)
+
+        def close(self) -> None:
+            made.append(f"close {self.pod}")
+
+    monkeypatch.setattr("monarch.job.kubernetes.access.forward.Forward", Recorded)
+    monkeypatch.setattr(KubernetesJob, "_cluster", _in_memory(MemoryCluster()))
+    job = _job()
+    job._args = job._args.model_copy(update={"kubeconfig": {"given": True}})
+    first, second = FirstWorker("trainers", "a", ("10.0.0.1", 26600)), FirstWorker("trainers", "b", ("10.0.0.1", 26600))
+    assert job._forward(first) == job._forward(first) == 7001
+    assert job._forward(second) == 7003
+    job._kill()
+    assert made == ["start a", "close a", "start b", "close b"]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from monarch.job._job.job_state import JobState
     from monarch.job._job.trait import JobTrait
     from monarch.job.errors import JobError
+    from monarch.job.kubernetes.access.forward import Forward
 
 # Where a process finds the secret of workers that were started by other means.
 _SECRET_VARIABLE = "MONARCH_JOB_SECRET_FILE"
@@ -81,8 +82,9 @@ class KubernetesJob(LauncherJob):
 
     kubeconfig_: KubeConfig | None = None
     cluster_: Cluster | None = None
-    # The local port of a forward of this process.
-    forward_: int | None = None
+    # A forward of this process, to which worker it leads, and its local port.
+    forward_: Forward | None = None
+    forwarded_: tuple[FirstWorker, int] | None = None
 
     def __init__(
         self,
@@ -165,6 +167,9 @@ class KubernetesJob(LauncherJob):
         if not isinstance(spec, KubernetesJob) or not super().can_run(spec):
             return False
         ours, theirs = self._args, spec._args
+        server = (self._ids or {}).get("server")
+        if server is not None and spec._cluster().connection.server != server:
+            return False
         return (ours.namespace, ours.insecure, ours.join_secret) == (theirs.namespace, theirs.insecure, theirs.join_secret)
 
     def kill(self) -> None:
@@ -279,13 +284,35 @@ class KubernetesJob(LauncherJob):
 
             server = self._cluster().connection.server
             return forwarded(keeper_of(self), self._args.kubeconfig, server, self._args.namespace, worker.pod, worker.place[1], self._title)
-        if self.forward_ is None:
+        if self.forwarded_ is None or self.forwarded_[0] != worker:
             from monarch.job.kubernetes.access.forward import Forward
 
+            self._close_forward()
             made = Forward(self._cluster(), worker.pod, worker.place[1])
-            self.forward_ = made.start()
+            self.forward_, self.forwarded_ = made, (worker, made.start())
             weakref.finalize(self, made.close)
-        return self.forward_
+        return self.forwarded_[1]
+
+    def _close_forward(self) -> None:
+        made, self.forward_, self.forwarded_ = self.forward_, None, None
+        if made is not None:
+            made.close()
+
+    def _kill(self) -> None:
+        try:
+            super()._kill()
+        finally:
+            self._close_forward()
+
+    def _adopt(self, other: JobTrait) -> None:
+        """Another process may have found a worker again that listens where the one did that this process has attached."""
+        before = self._workers()
+        super()._adopt(other)
+        self._replaced(host for host, worker in self._workers().items() if before.get(host) not in (None, worker))
+
+    def _workers(self) -> dict[Host, str | None]:
+        places: dict[str, list[dict[str, Any]]] = (self._ids or {}).get("places", {})
+        return {Host(mesh, rank): record["worker"] for mesh, records in places.items() for rank, record in enumerate(records)}
 
     def _first_worker(self) -> FirstWorker:
         """A worker that listens; waits for one."""

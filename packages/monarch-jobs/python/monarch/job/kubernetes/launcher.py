@@ -26,7 +26,7 @@ from monarch.job.kubernetes.pods.diagnosis import Fault, mount_fault
 from monarch.job.kubernetes.pods.evidence import evidence
 from monarch.job.kubernetes.pods.output import Printing
 from monarch.job.kubernetes.pods.place import Place, new_record
-from monarch.job.kubernetes.submission import GRACE_S, Submission, own_peer
+from monarch.job.kubernetes.submission import FORBIDDEN, GRACE_S, Submission, own_peer
 
 if TYPE_CHECKING:
     from monarch.job.kubernetes.access.client import Cluster
@@ -43,6 +43,8 @@ STUCK_S = GRACE_S + 5.0
 _EXPLAINED = 8
 # The note that all workers have been there.
 _JOINED = "joined"
+# A server that starts knows no roles at first. Its answer is taken for true when it has lasted so long.
+REFUSED_S = 20.0
 # Of answers that a server gives while it starts, or has too much to do.
 _BUSY = (0, 429, 500, 502, 503, 504)
 
@@ -79,6 +81,9 @@ class KubernetesLauncher:
         self._starts: dict[str, tuple[float, Fault | None]] = {}
         # Since when pods, by their uids, have been waiting for their node to end or start them.
         self._stuck: dict[str, float] = {}
+        # The server has answered once; since when it refuses what it has answered.
+        self._has_answered = False
+        self._refused_at: float | None = None
         # Workers have been asked for again, and a caller waits for them.
         self._is_healing = False
 
@@ -109,14 +114,29 @@ class KubernetesLauncher:
 
     def poll(self, ids: dict[str, Any]) -> JobStatus:
         try:
-            places = self._seen = self._places(ids)
-            found = self._missing_workloads(places)
+            status = self._look(ids)
         except (UnreachableError, ApiError) as error:
-            if isinstance(error, ApiError) and error.status not in _BUSY:
+            if not self._passes(error):
                 raise
             self._seen = None
             hosts = [self._recorded(ids, host) for host in self._hosts()]
             return JobStatus("unknown", f"the API server gives no answer: {str(error).splitlines()[0]}", hosts)
+        self._has_answered, self._refused_at = True, None
+        return status
+
+    def _passes(self, error: UnreachableError | ApiError) -> bool:
+        """Is it an answer of a server that starts, or has too much to do? One that starts may refuse what it has allowed before."""
+        if isinstance(error, UnreachableError) or error.status in _BUSY:
+            return True
+        if error.status != FORBIDDEN or not self._has_answered:
+            return False
+        now = self._now()
+        self._refused_at = now if self._refused_at is None else self._refused_at
+        return now - self._refused_at < REFUSED_S
+
+    def _look(self, ids: dict[str, Any]) -> JobStatus:
+        places = self._seen = self._places(ids)
+        found = self._missing_workloads(places)
         if self._is_healing:
             self._remove_stuck(places)
         if self._is_over(places, found):
@@ -138,7 +158,9 @@ class KubernetesLauncher:
         if places is None:
             try:
                 places = self._places(ids)
-            except UnreachableError:
+            except (UnreachableError, ApiError) as error:
+                if not self._passes(error):
+                    raise
                 return {name: [record["address"] for record in records] for name, records in ids["places"].items()}
         for place in places:
             found[place.host.mesh].append(place.settle())
@@ -188,14 +210,28 @@ class KubernetesLauncher:
             self._submission().remove()
 
     def lost(self, ids: dict[str, Any]) -> list[Host]:
-        """The places whose workers are over, as far as the cluster knows."""
-        return [place.host for place in self._places(ids) if place.loss is not None]
+        """The places whose workers are over, as far as the cluster knows; none while it gives no answer."""
+        try:
+            return [place.host for place in self._places(ids) if place.loss is not None]
+        except (UnreachableError, ApiError) as error:
+            if not self._passes(error):
+                raise
+            return []
 
     def last_words(self, ids: dict[str, Any], status: JobStatus) -> JobStatus:
         """The status, and for hosts that are lost the last lines of their workers and the events of their pods."""
         lost = [host for host in status.hosts if host.phase == "lost"][:_EXPLAINED]
         if not lost:
             return status
+        try:
+            hosts = self._explained(ids, status, lost)
+        except (UnreachableError, ApiError) as error:
+            if not self._passes(error):
+                raise
+            return status
+        return status._replace(hosts=hosts)
+
+    def _explained(self, ids: dict[str, Any], status: JobStatus, lost: list[HostStatus]) -> list[HostStatus]:
         places = {place.host: place for place in self._places(ids)}
         hosts: list[HostStatus] = []
         for host in status.hosts:
@@ -204,7 +240,7 @@ class KubernetesLauncher:
                 lines = evidence(self._cluster(), found).partition("\n")[2]
                 host = host._replace(detail="\n".join(filter(None, (host.detail, lines))))
             hosts.append(host)
-        return status._replace(hosts=hosts)
+        return hosts
 
     def printing(self, ids: dict[str, Any]) -> list[Printing]:
         """Containers that have begun: of each rank in the pod that clients were given, and in the one that has the rank.
@@ -214,7 +250,7 @@ class KubernetesLauncher:
         try:
             places = self._places(ids)
         except (UnreachableError, ApiError) as error:
-            if isinstance(error, ApiError) and error.status not in _BUSY:
+            if not self._passes(error):
                 raise
             return [
                 Printing(host, record["name"], names.CONTAINER)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from monarch.job.kubernetes.arguments import KubernetesArguments
 
 AT_ONCE = 8
-FORBIDDEN = 403
+FORBIDDEN, CONFLICT = 403, 409
 # Indexed Jobs are there for good from this release on.
 OLDEST_FOR_JOBS = (1, 24)
 # A failed submission is taken back within the time that its caller waits for it.
@@ -96,9 +96,13 @@ class Submission:
             try:
                 with time_limit(TAKE_BACK_S):
                     self._delete_objects()
-            except Exception as second:
+            except BaseException as second:
                 anchor = f"ConfigMap {name_of(self.objects[0])} in namespace {self._cluster.namespace}"
-                error.add_note(f"{anchor}, which owns the job, may be left: {second}")
+                note = f"{anchor}, which owns the job, may be left: {str(second) or type(second).__name__}"
+                if not isinstance(second, Exception):  # a second Ctrl-C
+                    second.add_note(note)
+                    raise
+                error.add_note(note)
             raise
 
     def _submit(self, secret: bytes) -> Object:
@@ -114,8 +118,20 @@ class Submission:
         before = [obj for (kind, _), obj in by_name.items() if kind not in WORKLOADS]
         self._of_all(before, self._cluster.apply)
         # Their pods need what has been made before.
-        self._of_all([obj for (kind, _), obj in by_name.items() if kind in WORKLOADS], self._cluster.apply)
+        self._of_all([obj for (kind, _), obj in by_name.items() if kind in WORKLOADS], self._make_workload)
         return anchor
+
+    def _make_workload(self, obj: Object) -> None:
+        if kind_of(obj) != names.MESH_KIND:
+            self._cluster.apply(obj)
+            return
+        try:
+            # Two clients may have seen no mesh of this name: to apply it would give the one the other's pods.
+            self._cluster.create(obj)
+        except ApiError as error:
+            if error.status != CONFLICT:
+                raise
+            self._check_names()
 
     def _check_server(self) -> None:
         if self._arguments.provisioner == "native" and self._arguments.workload == "job":

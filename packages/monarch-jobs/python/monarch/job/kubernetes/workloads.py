@@ -55,7 +55,8 @@ def look(arguments: KubernetesArguments, cluster: Cluster, apply_id: str, missin
             obj = next((one for one in listed.values() if _is_of(one, mesh)), None)
         if is_gang and gang is not None and (obj is None or part(gang, "spec").get("suspend")):
             obj = {**gang, **_of_kind(names.JOB_SET_KIND)}
-        found[mesh] = _mesh_workload(cluster, mesh, obj, [one for one in listed.values() if _is_of(one, mesh)])
+        jobs = [one for one in listed.values() if _is_of(one, mesh)]
+        found[mesh] = _mesh_workload(cluster, mesh, obj, jobs, arguments.meshes[mesh].num_replicas)
     return found
 
 
@@ -68,7 +69,7 @@ def _of_kind(kind: str) -> Object:
     return {"apiVersion": version, "kind": word}
 
 
-def _mesh_workload(cluster: Cluster, mesh: str, obj: Object | None, all_jobs: list[Object]) -> MeshWorkload:
+def _mesh_workload(cluster: Cluster, mesh: str, obj: Object | None, all_jobs: list[Object], replicas: int) -> MeshWorkload:
     if obj is None:
         return MeshWorkload(end=f"the workload of mesh '{mesh}' is gone from namespace '{cluster.namespace}'")
     title = f"{obj['kind']} {name_of(obj)}"
@@ -78,7 +79,7 @@ def _mesh_workload(cluster: Cluster, mesh: str, obj: Object | None, all_jobs: li
     if part(obj, "spec").get("suspend"):
         queue = text(obj, "metadata", "labels", QUEUE_LABEL)
         return MeshWorkload(waiting=f"{title} is suspended" + (f", it waits in the queue '{queue}'" if queue else ""), is_suspended=True)
-    completed = _completed(all_jobs)
+    completed = _completed(all_jobs, replicas)
     if all(_end(job) for job in all_jobs):
         end = next((words for word in ("Failed", "Complete", "Completed") if (words := _condition(title, conditions, word))), "")
         if end:
@@ -87,9 +88,11 @@ def _mesh_workload(cluster: Cluster, mesh: str, obj: Object | None, all_jobs: li
     return MeshWorkload(f"{title} has no pod yet", completed=completed, fault=refused(title, events))
 
 
-def _completed(jobs: list[Object]) -> frozenset[int]:
+def _completed(jobs: list[Object], replicas: int) -> frozenset[int]:
     """The ranks for which no Job makes a pod any more: one that has completed in the Job of the mesh may have a Job of its own."""
-    done: set[int] = set()
+    # A Job that is complete is removed after a while, and others go on.
+    has_main = any(not text(job, "spec", "template", "metadata", "labels", names.RANK_LABEL) for job in jobs)
+    done = set[int]() if has_main or not jobs else set(range(replicas))
     served: set[int] = set()
     for job in jobs:
         rank = text(job, "spec", "template", "metadata", "labels", names.RANK_LABEL)

@@ -33,7 +33,7 @@ _WORKLOADS: dict[str, _Rights] = {
     "statefulset": {("apps", "statefulsets"): (*_MADE, "list")},
     "jobset": {("jobset.x-k8s.io", "jobsets"): (*_MADE, "get"), ("batch", "jobs"): (*_MADE, "list")},
 }
-_MESHES: _Rights = {(names.GROUP, "monarchmeshes"): (*_MADE, "get")}
+_MESHES: _Rights = {(names.GROUP, "monarchmeshes"): ("create", "delete", "get")}
 _OPERATOR: _Rights = {
     (names.GROUP, "monarchmeshes"): ("get", "list", "watch"),
     (names.GROUP, "monarchmeshes/status"): ("patch",),

@@ -31,6 +31,8 @@ STUCK = frozenset(
 )
 # Events of kubelets that name a fault of the pod's own specification, before any container waits for a reason.
 _STUCK_EVENTS = frozenset({"FailedMount", "FailedCreatePodSandBox"})
+# Events of a pod whose volumes and sandbox are there: what failed before has passed.
+_PROGRESS_EVENTS = frozenset({"Pulling", "Pulled", "Created", "Started"})
 _EVENTS_SHOWN = 5
 # In the words of the API server for a pod that a quota refuses.
 QUOTA = "exceeded quota"
@@ -131,10 +133,15 @@ def event_lines(events: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def mount_fault(pod: PodView, events: Iterable[Mapping[str, Any]]) -> Fault | None:
-    """A pod that has been scheduled and has no container yet, since a volume or its sandbox cannot be made."""
+    """A pod that has been scheduled and has no container yet, since a volume or its sandbox cannot be made. `events`: oldest first."""
     if pod.containers and any(container.state != "waiting" or container.reason in STUCK for container in pod.containers):
         return None
-    failed = [event for event in events if event.get("reason") in _STUCK_EVENTS]
+    failed: list[Mapping[str, Any]] = []
+    for event in events:
+        if event.get("reason") in _PROGRESS_EVENTS:
+            failed.clear()
+        elif event.get("reason") in _STUCK_EVENTS:
+            failed.append(event)
     if not failed:
         return None
     reason = str(failed[-1]["reason"])

@@ -116,8 +116,8 @@ class Place:
 
 def restarted(pod: PodView) -> str:
     """Of a pod whose container was started again."""
-    found = next((c for c in pod.containers if c.restarts and not c.is_init), None)
-    if found is None:
+    found = pod.main
+    if found is None or not found.restarts:
         return f"pod {pod.name} was started again"
     ended = ended_words(found.last_reason, found.last_exit_code)
     return f"pod {pod.name}, container {found.name}, was started again{f' after {ended}' if ended else ''}"

@@ -67,8 +67,11 @@ class PodView(NamedTuple):
 
     @property
     def worker(self) -> str:
-        """Distinguishes the workers of a rank: those of different pods, and those of one pod whose container was started again."""
-        return f"{self.uid}/{sum(container.restarts for container in self.containers if not container.is_init)}"
+        """Distinguishes the workers of a rank: those of different pods, and those of one pod whose container was started again.
+
+        Containers beside the worker's may be started again without it.
+        """
+        return f"{self.uid}/{self.main.restarts if self.main is not None else 0}"
 
     @property
     def is_running(self) -> bool:
