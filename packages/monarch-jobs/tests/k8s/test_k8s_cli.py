@@ -130,6 +130,60 @@ def test_interrupted_run_leaves_nothing(cluster: KubeCluster, namespace: str, te
     eventually("nothing is left", lambda: left(cluster, namespace) == [])
 
 
+WAITING = """
+import signal
+from monarch_job import job
+
+job.apply()
+print("applied")
+signal.pause()
+"""
+
+
+def test_interrupted_run_leaves_no_workers_that_have_no_pods(cluster: KubeCluster, namespace: str, template: str, tmp_path: Path) -> None:
+    # That of the script.
+    cluster.kubectl("create", "quota", "small", "--hard=pods=1", "-n", namespace)
+    eventually("the quota", lambda: cluster.kubectl("get", "quota", "small", "-n", namespace, "-o", "jsonpath={.status.hard.pods}"))
+    argv = [*COMMAND, "run", script(tmp_path, WAITING), "--pod-template", template, "-n", namespace, "--mesh", "workers=2"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "applied\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    eventually("nothing is left", lambda: left(cluster, namespace) == [])
+
+
+def test_deleted_pod_ends_a_run(cluster: KubeCluster, namespace: str, template: str, tmp_path: Path) -> None:
+    path = script(tmp_path, "import signal\nprint('started')\nsignal.pause()")
+    argv = [*COMMAND, "run", path, "--pod-template", template, "-n", namespace]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "started\n"
+        cluster.kubectl("delete", "pods", "--all", "-n", namespace, "--wait=false")
+        _, err = process.communicate(timeout=60)
+    # Either the end of its container is seen, or that it is gone.
+    assert (process.returncode, "was removed while the script ran" in err) == (143, True) or (
+        process.returncode == 4 and "the pod of the script is gone" in err
+    ), err
+    eventually("nothing is left", lambda: left(cluster, namespace) == [])
+
+
+def test_run_outlives_restarts_of_kubelet_and_api_server(cluster: KubeCluster, namespace: str, template: str, tmp_path: Path) -> None:
+    path = script(tmp_path, "import signal\nprint('started')\nsignal.pause()")
+    argv = [*COMMAND, "run", path, "--pod-template", template, "-n", namespace]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == "started\n"
+        node = json.loads(cluster.kubectl("get", "pods", "-n", namespace, "-o", "json"))["items"][0]["spec"]["nodeName"]
+        cluster.kubelet_kill(int(node.removeprefix("node")))
+        assert any(line.endswith("; asking again\n") for line in process.stderr)
+        cluster.kubelet_up(int(node.removeprefix("node")))
+        cluster.api_server_restart()
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stdout.read() == ""
+    eventually("nothing is left", lambda: left(cluster, namespace) == [])
+
+
 def test_image_that_does_not_exist_is_an_error_with_its_reason(
     cluster: KubeCluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,18 +7,23 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from api_stand_in import Answer, ApiStandIn, Asked, status
 
 from monarch.job import SubmitError
 from monarch.job._machine.commands import time_limit
+from monarch.job.kubernetes.access import client as client_module
 from monarch.job.kubernetes.access import connection as connection_module
 from monarch.job.kubernetes.access import watch as watch_module
 from monarch.job.kubernetes.access.client import Cluster
 from monarch.job.kubernetes.access.config import KubeConfig
+from monarch.job.kubernetes.access.connection import ApiConnection, Endpoint
 from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
+from monarch.job.kubernetes.access.identity import Identity
 from monarch.job.kubernetes.access.kinds import parse
 
 TITLE = "kubernetes job j"
@@ -88,6 +93,16 @@ def test_kind_that_is_none_is_refused(kind: str) -> None:
         parse(kind)
 
 
+@pytest.mark.parametrize("name", ["monarch-client-group-Platform Team", "ada?x", "m\u00fcller#1", "system:node", "a/b%"])
+def test_names_of_any_characters_are_one_part_of_the_path(cluster: Cluster, server: ApiStandIn, name: str) -> None:
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": name, "namespace": "team"}}
+    server.answer = lambda asked: Answer(200, role)
+    assert cluster.apply(role) == role
+    path = server.requests[0].path
+    assert path.count("/") == 7 and unquote(path) == f"/apis/rbac.authorization.k8s.io/v1/namespaces/team/roles/{name}"
+    assert server.requests[0].query["fieldManager"] == "monarch"
+
+
 def test_missing_right_names_verb_resource_and_the_remedy(cluster: Cluster, server: ApiStandIn) -> None:
     words = 'jobs.batch "p" is forbidden: User "u" cannot patch resource "jobs" in API group "batch" in the namespace "there"'
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "p"}}
@@ -111,6 +126,20 @@ def test_conflict_names_manager_fields_and_job(cluster: Cluster, server: ApiStan
     server.answer = lambda asked: answer if asked.method == "PATCH" else Answer(200, owned)
     with pytest.raises(ApiError, match=r"pods 'p' in namespace 'there' is managed by 'kubectl' for the job job-7\n  .spec.replicas\n"):
         cluster.apply(POD)
+
+
+def test_definition_of_a_kind_is_never_to_be_deleted(cluster: Cluster, server: ApiStandIn) -> None:
+    causes = [
+        {"reason": "FieldManagerConflict", "message": 'conflict with "helm" using apiextensions.k8s.io/v1', "field": ".spec.versions"}
+    ]
+    definition = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "m.example"}}
+    error = refusal(cluster, server, status(409, "Conflict", "1 conflict", causes=causes), lambda: cluster.apply(definition))
+    assert str(error) == (
+        f"{TITLE}: customresourcedefinitions.apiextensions.k8s.io 'm.example' is managed by 'helm'\n  .spec.versions\n"
+        "hint: leave it with 'helm' (`helm upgrade` for a chart), or take it over: "
+        "`monarch k8s install --print | kubectl apply --server-side --force-conflicts --field-manager=monarch -f -`"
+    )
+    assert "deletion" in str(refusal(cluster, server, status(409, "Conflict", "1 conflict", causes=causes), lambda: cluster.apply(POD)))
 
 
 def test_wrong_fields_are_listed(cluster: Cluster, server: ApiStandIn) -> None:
@@ -189,6 +218,40 @@ def test_time_limit_bounds_requests(cluster: Cluster, server: ApiStandIn) -> Non
         ended.set()
 
 
+class SlowLogin(Identity):
+    """Credentials that take longer than a request may; `clock` is that of the requests, and goes on with nothing else."""
+
+    def __init__(self) -> None:
+        self.now, self.logins, self.is_valid = 1000.0, 0, False
+
+    def headers(self) -> dict[str, str]:
+        if not self.is_valid:
+            self.now += 2 * connection_module.REQUEST_SECONDS
+            self.logins += 1
+            self.is_valid = True
+        return {"Authorization": f"Bearer {self.logins}"}
+
+    def refresh(self) -> bool:
+        self.is_valid = False
+        return True
+
+
+def test_time_of_a_login_is_not_that_of_the_request(server: ApiStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    login = SlowLogin()
+    monkeypatch.setattr(connection_module, "time", SimpleNamespace(monotonic=lambda: login.now, sleep=lambda seconds: None))
+    authority = server.authority.certificate("ca").read_bytes()
+    with contextlib.closing(ApiConnection(Endpoint(server.url, "file", authority=authority, proxy=""), login)) as connection:
+        assert connection.request("GET", "/version").status == 200
+        # The server has forgotten the first login, and is busy after the second.
+        server.answer = in_turn(status(401, "Unauthorized", "Unauthorized"), Answer(503, b""), Answer(200, POD))
+        assert connection.request("GET", "/version").status == 200
+        login.refresh()
+        server.answer = lambda asked: Answer(200, [b"one\n"])
+        with connection.stream("GET", "/log") as incoming:
+            assert incoming.answer.read() == b"one\n"
+    assert login.logins == 3
+
+
 def test_connections_are_used_again(cluster: Cluster, server: ApiStandIn) -> None:
     for _ in range(5):
         cluster.get("v1/Pod", "p")
@@ -265,7 +328,30 @@ def test_log_of_a_container_that_has_not_started_is_empty(cluster: Cluster, serv
     assert cluster.pod_log("p", "worker") == ""
     server.answer = lambda asked: Answer(200, b"one\ntwo\n")
     assert cluster.pod_log("p", "worker", 2, previous=True) == "one\ntwo\n"
-    assert server.requests[-1].query == {"container": "worker", "tailLines": "2", "limitBytes": "1048576", "previous": "true"}
+    assert server.requests[-1].query == {"container": "worker", "tailLines": "2", "previous": "true"}
+
+
+def test_end_of_a_long_log_is_kept(cluster: Cluster, server: ApiStandIn) -> None:
+    # More than 1 MiB, of which the traceback is the end.
+    text = "".join(f"{number:06d} {'x' * 200}\n" for number in range(10_000)) + "ValueError: mine\n"
+    server.answer = lambda asked: Answer(200, text.encode())
+    assert cluster.pod_log("p", "worker", 10_001) == text
+    assert "limitBytes" not in server.requests[-1].query
+
+
+def test_endless_log_is_kept_from_a_begin_of_a_line(cluster: Cluster, server: ApiStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_MOST_LOG", 25)
+    server.answer = lambda asked: Answer(200, [f"line {number:04d}\n".encode() for number in range(1000)])
+    assert cluster.pod_log("p") == "line 0998\nline 0999\n"
+    server.answer = lambda asked: Answer(200, [b"x" * 40])
+    assert cluster.pod_log("p") == "x" * 25
+
+
+def test_half_a_character_at_the_end_of_a_log_comes_later(cluster: Cluster, server: ApiStandIn) -> None:
+    server.answer = lambda asked: Answer(200, b"caf\xc3")
+    assert cluster.pod_log("p") == "caf"
+    server.answer = lambda asked: Answer(200, b"caf\xc3\xa9 \xff\n")
+    assert cluster.pod_log("p") == "caf\u00e9 \ufffd\n"
 
 
 def test_log_is_followed_to_its_end(cluster: Cluster, server: ApiStandIn) -> None:

@@ -3,92 +3,26 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from memory_cluster import JOB, MemoryCluster, ended, ready, running, waiting
+from memory_cluster import JOB, ended, ready, running, waiting
+from memory_job import IMAGE, JOB_KIND, SECRET, Made, arguments_of, submitted
 
 from monarch.job import JobEndedError, JobError, JoinTimeoutError, SubmitError
-from monarch.job._job.launcher import JobStatus
 from monarch.job.kubernetes import submission
 from monarch.job.kubernetes.access.client import Object
 from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
-from monarch.job.kubernetes.arguments import KubernetesArguments, checked, checked_mesh
-from monarch.job.kubernetes.launcher import FAULT_S, REFUSED_S, SLOW_START_S, STUCK_S, KubernetesLauncher, ending
+from monarch.job.kubernetes.launcher import FAULT_S, SLOW_START_S, STUCK_S, KubernetesLauncher, ending
 from monarch.job.kubernetes.manifests import names
 from monarch.job.kubernetes.manifests.names import JOB_LABEL, MESH_LABEL, RANK_LABEL
-from monarch.job.kubernetes.pods.output import copy_logs
-
-SECRET = bytes(range(32))
-IMAGE = {"image": "registry.example.com/monarch:1"}
-JOB_KIND = "batch/v1/Job"
-
-
-def _arguments(meshes: dict[str, dict[str, Any]] | None = None, **arguments: Any) -> KubernetesArguments:
-    meshes = meshes or {"trainers": {"num_replicas": 2, "image_spec": IMAGE}}
-    checked_meshes = {name: checked_mesh({"name": name, **mesh}).model_dump() for name, mesh in meshes.items()}
-    return checked({"namespace": "research", "meshes": checked_meshes, **arguments})
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def __call__(self) -> float:
-        return self.time
-
-
-class Made:
-    """A launcher, its cluster and its clock; `ids` once it is submitted."""
-
-    def __init__(self, arguments: KubernetesArguments) -> None:
-        self.cluster = MemoryCluster()
-        self.clock = Clock()
-        self.launcher = KubernetesLauncher(arguments, cluster=lambda: self.cluster, apply_id=JOB, title=self.cluster.title, now=self.clock)
-        self.ids: dict[str, Any] = {}
-
-    def another(self, directory: Path) -> KubernetesLauncher:
-        """Of another process."""
-        return KubernetesLauncher(
-            self.launcher._arguments,
-            cluster=lambda: self.cluster,
-            apply_id=JOB,
-            title=self.cluster.title,
-            directory=str(directory),
-            now=self.clock,
-        )
-
-    def submit(self) -> Made:
-        self.ids = self.launcher.submit(self.launcher.plan(), SECRET)
-        return self
-
-    def poll(self) -> JobStatus:
-        return self.launcher.poll(self.ids)
-
-    def addresses(self) -> list[str | None]:
-        self.poll()
-        return [address for found in self.launcher.addresses(self.ids).values() for address in found]
-
-    def joined(self) -> Made:
-        for rank in range(2):
-            self.cluster.pod("trainers", rank)
-        assert None not in self.addresses()
-        return self
-
-    def set_job(self, **fields: Any) -> None:
-        self.cluster.objects[JOB_KIND, "trainers-11111111"] |= fields
-
-
-def _made(**arguments: Any) -> Made:
-    return Made(_arguments(**arguments)).submit()
 
 
 def test_submission_makes_owned_objects_with_anchor_first() -> None:
-    made = _made()
+    made = submitted()
     applied = [(kind, name) for verb, kind, name in made.cluster.requests if verb == "apply"]
     assert applied[0] == ("v1/ConfigMap", "monarch-11111111")
     assert applied[-1] == (JOB_KIND, "trainers-11111111")
@@ -103,7 +37,7 @@ def test_secret_is_in_secret_object_and_nowhere_else() -> None:
     import base64
     import json
 
-    made = _made()
+    made = submitted()
     text = base64.b64encode(SECRET).decode()
     having = [kind for (kind, _), obj in made.cluster.objects.items() if text in json.dumps(obj)]
     assert having == ["v1/Secret"]
@@ -113,7 +47,7 @@ def test_secret_is_in_secret_object_and_nowhere_else() -> None:
 @pytest.mark.parametrize("kind", ["v1/ConfigMap", "v1/Service", JOB_KIND])
 @pytest.mark.parametrize("error", [SubmitError("no"), KeyboardInterrupt()])
 def test_failed_submission_leaves_nothing(kind: str, error: BaseException) -> None:
-    made = Made(_arguments())
+    made = Made(arguments_of())
 
     def refuse(verb: str, of: str, name: str) -> None:
         if verb == "apply" and of == kind:
@@ -126,7 +60,7 @@ def test_failed_submission_leaves_nothing(kind: str, error: BaseException) -> No
 
 
 def test_what_cannot_be_taken_back_is_named() -> None:
-    made = Made(_arguments())
+    made = Made(arguments_of())
 
     def refuse(verb: str, kind: str, name: str) -> None:
         if verb == "delete" or kind == JOB_KIND:
@@ -139,7 +73,7 @@ def test_what_cannot_be_taken_back_is_named() -> None:
 
 
 def test_old_server_is_refused_before_anything_is_made() -> None:
-    made = Made(_arguments())
+    made = Made(arguments_of())
     made.cluster.version = (1, 23)
     with pytest.raises(SubmitError, match=r"1\.24.*\n.*statefulset"):
         made.submit()
@@ -147,7 +81,7 @@ def test_old_server_is_refused_before_anything_is_made() -> None:
 
 
 def test_monarch_mesh_of_another_job_is_an_error_that_names_it() -> None:
-    made = Made(_arguments(provisioner="monarchmesh"))
+    made = Made(arguments_of(provisioner="monarchmesh"))
     other: dict[str, Any] = {"metadata": {"name": "trainers", "labels": {"monarch.pytorch.org/job": "other-job"}}}
     made.cluster.objects["monarch.pytorch.org/v1alpha1/MonarchMesh", "trainers"] = other
     with pytest.raises(SubmitError, match="belongs to the job other-job"):
@@ -156,7 +90,7 @@ def test_monarch_mesh_of_another_job_is_an_error_that_names_it() -> None:
 
 
 def test_addresses_come_with_ready_pods() -> None:
-    made = _made()
+    made = submitted()
     assert made.addresses() == [None, None]
     made.cluster.pod("trainers", 1, phase="Pending", conditions=[], containerStatuses=[])
     first = made.cluster.pod("trainers", 0, uid="a1000000-0")
@@ -170,14 +104,14 @@ def test_addresses_come_with_ready_pods() -> None:
 
 
 def test_one_look_is_one_request_while_no_pod_is_missing() -> None:
-    made = _made().joined()
+    made = submitted().joined()
     made.cluster.requests.clear()
     made.addresses()
     assert made.cluster.requests == [("list", "v1/Pod", "")]
 
 
 def test_pods_that_do_not_run_are_pending_with_words_of_scheduler() -> None:
-    made = _made(timeout=None)
+    made = submitted(timeout=None)
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
     for rank in range(2):
         made.cluster.pod("trainers", rank, phase="Pending", conditions=[condition], containerStatuses=[])
@@ -188,7 +122,7 @@ def test_pods_that_do_not_run_are_pending_with_words_of_scheduler() -> None:
 
 
 def test_suspended_job_is_pending_without_a_clock() -> None:
-    made = _made()
+    made = submitted()
     made.set_job(spec={"suspend": True})
     made.cluster.objects[JOB_KIND, "trainers-11111111"]["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "gpus"
     made.clock.time += 7 * 24 * 3600
@@ -197,7 +131,7 @@ def test_suspended_job_is_pending_without_a_clock() -> None:
 
 
 def test_running_pods_that_do_not_listen_are_running() -> None:
-    made = _made()
+    made = submitted()
     for rank in range(2):
         made.cluster.pod("trainers", rank, conditions=[ready("False")], containerStatuses=[running(is_ready=False)])
     status = made.poll()
@@ -205,7 +139,7 @@ def test_running_pods_that_do_not_listen_are_running() -> None:
 
 
 def test_own_time_limit_ends_job_and_names_pods() -> None:
-    made = _made(timeout=30)
+    made = submitted(timeout=30)
     made.cluster.pod("trainers", 0)
     made.addresses()
     made.clock.time += 29
@@ -219,7 +153,7 @@ def test_own_time_limit_ends_job_and_names_pods() -> None:
 
 @pytest.mark.parametrize("reason", ["ImagePullBackOff", "CreateContainerConfigError"])
 def test_lasting_fault_ends_a_job_that_has_never_joined(reason: str) -> None:
-    made = _made()
+    made = submitted()
     name = made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting(reason, "why")])["metadata"]["name"]
     made.cluster.events_of[name] = [{"type": "Warning", "reason": "Failed", "message": "not found"}]
     made.cluster.pod("trainers", 1)
@@ -233,7 +167,7 @@ def test_lasting_fault_ends_a_job_that_has_never_joined(reason: str) -> None:
 
 
 def test_fault_that_passes_ends_nothing() -> None:
-    made = _made()
+    made = submitted()
     made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting("ErrImagePull")])
     made.poll()
     made.clock.time += FAULT_S - 1
@@ -245,7 +179,7 @@ def test_fault_that_passes_ends_nothing() -> None:
 
 
 def test_crash_loop_ends_with_last_lines() -> None:
-    made = _made()
+    made = submitted()
     for number in range(2):
         made.cluster.pod(
             "trainers", 0, name=f"w-0-aaaa{number}", created=f"2030-01-01T00:0{number}:00Z", phase="Failed", containerStatuses=[ended(3)]
@@ -259,7 +193,7 @@ def test_crash_loop_ends_with_last_lines() -> None:
 
 
 def test_quota_ends_job_with_words_of_api_server() -> None:
-    made = _made()
+    made = submitted()
     words = 'pods "trainers-0" is forbidden: exceeded quota: small, requested: pods=1'
     made.cluster.events_of["trainers-11111111"] = [{"type": "Warning", "reason": "FailedCreate", "message": words}]
     status = made.poll()
@@ -270,7 +204,7 @@ def test_quota_ends_job_with_words_of_api_server() -> None:
 
 
 def test_volume_that_is_not_there_is_found_in_events() -> None:
-    made = _made()
+    made = submitted()
     name = made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting("ContainerCreating")])["metadata"][
         "name"
     ]
@@ -284,7 +218,7 @@ def test_volume_that_is_not_there_is_found_in_events() -> None:
 
 
 def test_job_whose_workers_have_all_ended_is_over() -> None:
-    made = _made().joined()
+    made = submitted().joined()
     for rank in range(2):
         made.cluster.pod("trainers", rank, phase="Succeeded", conditions=[ready("False")], containerStatuses=[ended(0, "Completed")])
     made.set_job(status={"completedIndexes": "0,1", "conditions": [{"type": "Complete", "status": "True"}]})
@@ -294,14 +228,14 @@ def test_job_whose_workers_have_all_ended_is_over() -> None:
 
 
 def test_job_that_was_deleted_is_over() -> None:
-    made = _made().joined()
+    made = submitted().joined()
     made.cluster.objects.clear()
     status = made.poll()
     assert status.phase == "ended" and "is gone from namespace 'research'" in status.detail
 
 
 def test_lost_pod_is_lost_until_it_is_healed() -> None:
-    made = _made().joined()
+    made = submitted().joined()
     made.cluster.pod("trainers", 1, phase="Failed", conditions=[], containerStatuses=[ended(137, "OOMKilled")])
     lost = made.poll().hosts[1]
     assert lost.phase == "lost" and "OOMKilled, exit code 137" in lost.detail
@@ -317,14 +251,14 @@ def test_lost_pod_is_lost_until_it_is_healed() -> None:
 
 
 def test_pod_that_only_the_runtime_has_lost_is_deleted() -> None:
-    made = _made().joined()
+    made = submitted().joined()
     made.launcher.relaunch(made.ids, [("trainers", 0)])
     assert made.cluster.names("v1/Pod") == ["trainers-11111111-1-aaaaa"]
     assert made.addresses() == [None, "worker<gggggggg1>@tcp://10.0.0.2:26600"]
 
 
 def test_completed_index_gets_another_job() -> None:
-    made = _made().joined()
+    made = submitted().joined()
     made.cluster.pod("trainers", 1, phase="Succeeded", conditions=[], containerStatuses=[ended(0, "Completed")])
     made.set_job(status={"completedIndexes": "1"})
     assert made.launcher.relaunch(made.ids, [("trainers", 1)]) == [("trainers", 1)]
@@ -343,7 +277,7 @@ def test_completed_index_gets_another_job() -> None:
 def test_completed_index_of_a_job_set_gets_a_job() -> None:
     """Its controller makes no pod for an index that has completed."""
     meshes = {"trainers": {"num_replicas": 2, "image_spec": IMAGE}, "data": {"num_replicas": 1, "image_spec": IMAGE}}
-    made = Made(_arguments(meshes, workload="jobset")).submit()
+    made = Made(arguments_of(meshes, workload="jobset")).submit()
     for mesh, count in (("trainers", 2), ("data", 1)):
         child = {
             "metadata": {"name": f"monarch-11111111-{mesh}-0", "uid": mesh, "labels": {MESH_LABEL: mesh, JOB_LABEL: JOB}},
@@ -365,49 +299,8 @@ def test_completed_index_of_a_job_set_gets_a_job() -> None:
     assert RANK_LABEL not in template["spec"]["template"]["metadata"]["labels"]
 
 
-def test_logs_are_those_of_the_pods_that_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = _made()
-    made.cluster.pod("trainers", 0)
-    # One that has never been Ready, and whose container has another name.
-    crashed = {"name": "main", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
-    made.cluster.pod("trainers", 1, phase="Failed", conditions=[], containerStatuses=[crashed])
-    made.cluster.logs = {("trainers-11111111-0-aaaaa", False): "zero\n", ("trainers-11111111-1-aaaaa", False): "no module\n"}
-
-    def logs() -> dict[str, str]:
-        """Of a process that has not looked at the job before."""
-        printing = made.another(tmp_path).printing(copy.deepcopy(made.ids))
-        found = copy_logs(made.cluster, printing, str(tmp_path / "logs"))
-        return {f"{log.mesh}[{log.rank}] {Path(log.path).name}": Path(log.path).read_text() for log in found if os.path.exists(log.path)}
-
-    first = {"trainers[0] trainers-11111111-0-aaaaa.log": "zero\n", "trainers[1] trainers-11111111-1-aaaaa.log": "no module\n"}
-    assert logs() == first
-    made.cluster.pod("trainers", 1, name="trainers-11111111-1-bbbbb", uid="b0000000-1", created="2030-01-01T00:05:00Z")
-    made.cluster.logs["trainers-11111111-1-bbbbb", False] = "one\n"
-    second = {"trainers[0] trainers-11111111-0-aaaaa.log": "zero\n", "trainers[1] trainers-11111111-1-bbbbb.log": "one\n"}
-    assert logs() == second
-    made.addresses()
-    # The pod that clients were given is gone: what it has printed up to the last look is there.
-    del made.cluster.objects["v1/Pod", "trainers-11111111-1-bbbbb"]
-    del made.cluster.logs["trainers-11111111-1-bbbbb", False]
-    assert logs() == {**first, **second}
-
-    def refuse(verb: str, kind: str, name: str) -> None:
-        raise UnreachableError("no route", server="https://memory.example")
-
-    made.cluster.refuse = refuse
-    assert logs() == second
-    assert capsys.readouterr().err == ""
-
-
-def test_logs_leave_out_pods_that_have_not_begun(tmp_path: Path) -> None:
-    made = _made()
-    made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting("ContainerCreating")])
-    made.cluster.pod("trainers", 1, phase="Pending", conditions=[], containerStatuses=[])
-    assert copy_logs(made.cluster, made.launcher.printing(made.ids), str(tmp_path)) == []
-
-
 def test_renewal_takes_what_controllers_have_replaced_and_no_more() -> None:
-    made = _made().joined()
+    made = submitted().joined()
     assert made.launcher.renew(made.ids) == []
     made.cluster.pod("trainers", 0, conditions=[ready("False")])
     assert made.poll().hosts[0].phase == "lost"
@@ -420,7 +313,7 @@ def test_renewal_takes_what_controllers_have_replaced_and_no_more() -> None:
 
 @pytest.mark.parametrize("is_new", [False, True])
 def test_pod_that_no_node_ends_or_starts_is_removed_while_healing(is_new: bool) -> None:
-    made = _made().joined()
+    made = submitted().joined()
     made.launcher.relaunch(made.ids, [("trainers", 0)])
     name = "trainers-11111111-0-bbbbb"
     pod = made.cluster.pod("trainers", 0, name=name, uid="b0000000-1", phase="Pending", conditions=[], containerStatuses=[])
@@ -436,7 +329,7 @@ def test_pod_that_no_node_ends_or_starts_is_removed_while_healing(is_new: bool) 
 
 
 def test_loss_after_the_time_limit_removes_no_job_that_another_process_has_joined(tmp_path: Path) -> None:
-    made = Made(_arguments(timeout=30)).submit()
+    made = Made(arguments_of(timeout=30)).submit()
     in_file = copy.deepcopy(made.ids)  # a state file is written before the workers are there
     made.launcher = made.another(tmp_path)
     made.joined()
@@ -448,14 +341,14 @@ def test_loss_after_the_time_limit_removes_no_job_that_another_process_has_joine
 
 
 def test_ready_pod_has_no_words_about_its_start() -> None:
-    made = Made(_arguments()).submit()
+    made = Made(arguments_of()).submit()
     for rank in range(2):
         made.cluster.pod("trainers", rank)
     assert [host.detail for host in made.poll().hosts] == ["", ""]
 
 
 def test_cancel_waits_while_pods_go_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Made(_arguments()).submit()
+    made = Made(arguments_of()).submit()
     left = [made.cluster.pod("trainers", rank) for rank in range(6)]
     now = [0.0]
 
@@ -473,7 +366,7 @@ def test_cancel_waits_while_pods_go_one_by_one(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("phase", "is_left"), [("Succeeded", False), ("Failed", False), ("Running", True)])
 def test_cancel_does_not_wait_for_the_controller_to_count_ended_pods(monkeypatch: pytest.MonkeyPatch, phase: str, is_left: bool) -> None:
-    made = Made(_arguments()).submit()
+    made = Made(arguments_of()).submit()
     pod = made.cluster.pod("trainers", 0, phase=phase)
     pod["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["batch.kubernetes.io/job-tracking"]}
     now = [0.0]
@@ -492,7 +385,7 @@ def test_cancel_does_not_wait_for_the_controller_to_count_ended_pods(monkeypatch
 
 
 def test_lasting_fault_of_replacement_leaves_the_others() -> None:
-    made = _made().joined()
+    made = submitted().joined()
     del made.cluster.objects["v1/Pod", "trainers-11111111-0-aaaaa"]
     made.launcher.relaunch(made.ids, [("trainers", 0)])
     made.cluster.pod("trainers", 0, name="w-0-bbbbb", phase="Pending", conditions=[], containerStatuses=[waiting("ErrImagePull")])
@@ -501,7 +394,7 @@ def test_lasting_fault_of_replacement_leaves_the_others() -> None:
     # The wait of `heal` ends; the job goes on without this host.
     with pytest.raises(JobEndedError, match="ErrImagePull"):
         made.poll()
-    other = KubernetesLauncher(_arguments(), cluster=lambda: made.cluster, apply_id=JOB, title="", now=made.clock)
+    other = KubernetesLauncher(arguments_of(), cluster=lambda: made.cluster, apply_id=JOB, title="", now=made.clock)
     status = other.poll(made.ids)
     assert [host.phase for host in status.hosts] == ["lost", "waiting"] and "ErrImagePull" in status.hosts[0].detail
     assert status.phase != "ended"
@@ -509,7 +402,7 @@ def test_lasting_fault_of_replacement_leaves_the_others() -> None:
 
 @pytest.mark.parametrize("error", [UnreachableError("no answer", server="https://x"), ApiError("busy", status=503)])
 def test_server_that_gives_no_answer_is_unknown_and_hosts_stay(error: Exception) -> None:
-    made = _made().joined()
+    made = submitted().joined()
     before = made.addresses()
 
     def refuse(verb: str, kind: str, name: str) -> None:
@@ -521,7 +414,7 @@ def test_server_that_gives_no_answer_is_unknown_and_hosts_stay(error: Exception)
 
 
 def test_missing_right_is_an_error() -> None:
-    made = _made()
+    made = submitted()
 
     def refuse(verb: str, kind: str, name: str) -> None:
         raise ApiError("no right to list pods", status=403)
@@ -533,7 +426,7 @@ def test_missing_right_is_an_error() -> None:
 
 def test_attached_pods_are_found_by_selector_and_stay() -> None:
     mesh = {"num_replicas": 2, "label_selector": "app=theirs", "pod_rank_label": "rank", "port": 7}
-    made = Made(_arguments({"workers": mesh}, join_secret="s")).submit()
+    made = Made(arguments_of({"workers": mesh}, join_secret="s")).submit()
     assert made.cluster.objects == {}
     for rank in range(2):
         pod = made.cluster.pod("other", rank)
@@ -545,7 +438,7 @@ def test_attached_pods_are_found_by_selector_and_stay() -> None:
 
 
 def test_attached_pod_that_is_gone_is_missing_until_another_has_its_rank() -> None:
-    made = Made(_arguments({"workers": {"num_replicas": 1, "label_selector": "app=theirs"}}, join_secret="s")).submit()
+    made = Made(arguments_of({"workers": {"num_replicas": 1, "label_selector": "app=theirs"}}, join_secret="s")).submit()
     pod = made.cluster.pod("other", 0)
     pod["metadata"]["labels"] = {"app": "theirs"}
     made.addresses()
@@ -558,7 +451,7 @@ def test_attached_pod_that_is_gone_is_missing_until_another_has_its_rank() -> No
 
 
 def test_cancel_removes_all_and_waits_for_pods() -> None:
-    made = _made().joined()
+    made = submitted().joined()
     made.launcher.cancel(made.ids)
     assert made.cluster.objects == {}
     verbs = [(verb, kind) for verb, kind, _ in made.cluster.requests]
@@ -573,7 +466,7 @@ def test_cancel_names_pods_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in ("PODS_S", "FORCED_S"):
         monkeypatch.setattr(submission, name, 0.05)
-    made = _made().joined()
+    made = submitted().joined()
     delete: Callable[..., bool] = made.cluster.delete
     grace: list[int | None] = []
 
@@ -587,139 +480,3 @@ def test_cancel_names_pods_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(JobError, match="pods are left\n  trainers-11111111-0-aaaaa on node1"):
         made.launcher.cancel(made.ids)
     assert grace[-1] == 0
-
-
-def _starting(made: Made, events: list[dict[str, str]]) -> None:
-    pod = made.cluster.pod("trainers", 0, phase="Pending", conditions=[], containerStatuses=[waiting("ContainerCreating")])
-    made.cluster.pod("trainers", 1)
-    made.cluster.events_of[pod["metadata"]["name"]] = [{"type": "Warning", "message": "not initialized", **event} for event in events]
-
-
-@pytest.mark.parametrize(("after", "phase"), [([], "ended"), ([{"reason": "Pulling"}], "pending"), ([{"reason": "Pulling"}, {}], "ended")])
-def test_fault_of_a_sandbox_that_has_passed_is_none(after: list[dict[str, str]], phase: str) -> None:
-    """A fresh node has no network at first, and then takes minutes for an image."""
-    made = _made()
-    failed = {"reason": "FailedCreatePodSandBox"}
-    _starting(made, [failed, *({**failed, **event} for event in after)])
-    made.poll()
-    for seconds in (SLOW_START_S, FAULT_S):
-        made.clock.time += seconds
-        made.poll()
-    made.clock.time += 1
-    assert made.poll().phase == phase
-
-
-def test_container_beside_the_worker_may_be_started_again() -> None:
-    made = _made(workload="statefulset")
-
-    def pods(of_worker: int, beside: int) -> None:
-        for rank in range(2):
-            statuses = [{**running(restarts=beside), "name": "beside"}, running(restarts=of_worker)]
-            pod = made.cluster.pod("trainers", rank, name=f"trainers-11111111-{rank}", containerStatuses=statuses)
-            pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] = str(rank)
-            pod["spec"]["restartPolicy"] = "Always"
-
-    pods(0, 0)
-    assert None not in made.addresses()
-    pods(0, 3)
-    assert made.launcher.lost(made.ids) == [] and {host.phase for host in made.poll().hosts} == {"waiting"}
-    pods(1, 3)
-    assert len(made.launcher.lost(made.ids)) == 2 and "container worker, was started again" in made.poll().hosts[0].detail
-
-
-def test_completed_ranks_are_known_when_their_job_is_gone() -> None:
-    """A complete Job is removed after its time to live; the Jobs of ranks that were made again go on."""
-    made = _made().joined()
-    made.cluster.pod("trainers", 0, phase="Succeeded", conditions=[], containerStatuses=[ended(0, "Completed")])
-    made.set_job(status={"completedIndexes": "0"})
-    made.launcher.relaunch(made.ids, [("trainers", 0)])
-    pod = made.cluster.pod("trainers", 0, name="trainers-11111111-r0-1-0-zzzzz", uid="c0000000-1", created="2030-01-02T00:00:00Z")
-    pod["metadata"]["labels"][RANK_LABEL] = "0"
-    assert None not in made.addresses()
-    for name in ("trainers-11111111-0-aaaaa", "trainers-11111111-1-aaaaa"):
-        del made.cluster.objects["v1/Pod", name]
-    del made.cluster.objects[JOB_KIND, "trainers-11111111"]
-    assert made.launcher.lost(made.ids) == [("trainers", 1)]
-    assert made.launcher.renew(made.ids) == [("trainers", 1)]
-    assert made.cluster.names(JOB_KIND) == ["trainers-11111111-r0-1", "trainers-11111111-r1-2"]
-
-
-@pytest.mark.parametrize("error", [UnreachableError("no answer", server="https://x"), ApiError("busy", status=503)])
-def test_server_that_is_away_is_an_error_nowhere(error: Exception) -> None:
-    made = _made().joined()
-    known = made.addresses()
-
-    def refuse(verb: str, kind: str, name: str) -> None:
-        raise error
-
-    made.cluster.refuse = refuse
-    status = made.poll()
-    assert status.phase == "unknown"
-    lost = status._replace(hosts=[host._replace(phase="lost") for host in status.hosts])
-    assert made.launcher.last_words(made.ids, lost) == lost
-    assert made.launcher.lost(made.ids) == []
-    assert made.launcher.addresses(made.ids) == {"trainers": known}
-
-
-def test_events_that_a_busy_server_does_not_give_are_asked_for_again() -> None:
-    made = _made()
-    _starting(made, [{"reason": "FailedMount"}])
-
-    def refuse(verb: str, kind: str, name: str) -> None:
-        if verb == "events":
-            raise ApiError("busy", status=503)
-
-    made.poll()
-    made.clock.time += SLOW_START_S
-    made.cluster.refuse = refuse
-    assert made.poll().phase == "unknown"
-    made.cluster.refuse = lambda verb, kind, name: None
-    assert made.poll().phase == "pending"
-
-
-def test_right_that_is_missing_for_a_moment_is_waited_for() -> None:
-    """A server that starts knows no roles; a right that was never there is an error at once."""
-    made = _made().joined()
-
-    def refuse(verb: str, kind: str, name: str) -> None:
-        raise ApiError("no right to list pods", status=403)
-
-    made.cluster.refuse = refuse
-    assert made.poll().phase == "unknown"
-    made.clock.time += REFUSED_S / 2
-    assert made.poll().phase == "unknown"
-    made.clock.time += REFUSED_S / 2
-    with pytest.raises(ApiError):
-        made.poll()
-    fresh = _made()
-    fresh.cluster.refuse = refuse
-    with pytest.raises(ApiError):
-        fresh.poll()
-
-
-def test_second_interrupt_of_a_submission_names_what_may_be_left() -> None:
-    made = Made(_arguments())
-
-    def refuse(verb: str, kind: str, name: str) -> None:
-        if verb == "delete" or kind == JOB_KIND:
-            raise KeyboardInterrupt
-
-    made.cluster.refuse = refuse
-    with pytest.raises(KeyboardInterrupt) as caught:
-        made.submit()
-    assert "ConfigMap monarch-11111111 in namespace research, which owns the job, may be left" in caught.value.__notes__[0]
-
-
-def test_mesh_that_another_client_makes_at_the_same_moment_stays_its_own() -> None:
-    made = Made(_arguments(provisioner="monarchmesh"))
-    others = {"metadata": {"name": "trainers", "uid": "u", "labels": {JOB_LABEL: "of-another"}}}
-
-    def refuse(verb: str, kind: str, name: str) -> None:
-        # It comes after the look at the names, and before the mesh.
-        if kind == "v1/Secret":
-            made.cluster.objects[names.MESH_KIND, "trainers"] = copy.deepcopy(others)
-
-    made.cluster.refuse = refuse
-    with pytest.raises(SubmitError, match="MonarchMesh 'trainers' in namespace 'research' belongs to the job of-another"):
-        made.submit()
-    assert made.cluster.objects == {(names.MESH_KIND, "trainers"): others}

@@ -188,6 +188,15 @@ def test_failed_exec_plugin_is_named_without_its_output(server: ApiStandIn, tmp_
     assert SECRET not in text
 
 
+def test_silent_exec_plugin_ends_with_the_time_limit(server: ApiStandIn, tmp_path: Path) -> None:
+    from monarch.job._machine.commands import time_limit
+
+    path = server.kubeconfig(tmp_path / "config", exec_user(plugin(tmp_path, "import signal\nsignal.pause()")))
+    with time_limit(0.2), pytest.raises(CredentialsError, match=r"plugin' gave no answer within 0 s"):
+        who(KubeConfig.from_path(str(path)))
+    assert not server.requests
+
+
 def test_plugins_that_cannot_work_are_refused_before_they_run(server: ApiStandIn, tmp_path: Path) -> None:
     def error(user: dict[str, Any]) -> str:
         with pytest.raises(CredentialsError) as raised:
@@ -272,6 +281,16 @@ def test_certificate_of_another_authority_is_refused(server: ApiStandIn, tmp_pat
     assert not server.requests
 
 
+@pytest.mark.parametrize("is_inline", [True, False])
+def test_authority_with_line_breaks_and_any_comments_is_read(server: ApiStandIn, tmp_path: Path, is_inline: bool) -> None:
+    authority = "# F\u0151tan\u00fas\u00edtv\u00e1ny\n".encode() + server.authority.certificate("ca").read_bytes()
+    (tmp_path / "ca.pem").write_bytes(authority)
+    # 76 characters a line, as `base64` prints them.
+    changes = {"certificate_authority_data": base64.encodebytes(authority).decode().replace("\n", "\r\n") if is_inline else None}
+    path = server.kubeconfig(tmp_path / "config", {"token": "t"}, **changes, certificate_authority=None if is_inline else "ca.pem")
+    assert who(KubeConfig.from_path(str(path)))["authorization"] == "Bearer t"
+
+
 def test_server_name_of_the_kubeconfig_is_checked(server: ApiStandIn, tmp_path: Path) -> None:
     path = server.kubeconfig(tmp_path / "config", {"token": "t"}, tls_server_name="api.example")
     assert who(KubeConfig.from_path(str(path)))["authorization"] == "Bearer t"
@@ -295,6 +314,7 @@ def test_half_a_key_pair_and_a_broken_one_are_named(server: ApiStandIn, tmp_path
     for user, words in (
         ({"client-certificate-data": certificate}, "has no client-key"),
         ({"client-certificate-data": "%", "client-key-data": "%"}, "is not base64"),
+        ({"client-certificate-data": "\u00fc", "client-key-data": "\u00fc"}, "is not base64"),
         ({"client-certificate-data": certificate, "client-key-data": encoded(server.authority.key("ca"))}, "its key cannot be used"),
         ({"client-certificate": "missing", "client-key": "missing"}, "client-certificate of 'someone' in .* cannot be read"),
         ({"token": "a\nb c\u00e9"}, "has characters that no header can have"),
@@ -380,16 +400,27 @@ def test_proxy_that_refuses_is_named_without_its_password(server: ApiStandIn, pr
     assert SECRET not in str(refused.value)
 
 
-def test_proxy_of_the_environment_is_used(server: ApiStandIn, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{proxy.port}")
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_proxy_of_the_environment_is_used(
+    server: ApiStandIn, proxy: Proxy, tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", f"{scheme}127.0.0.1:{proxy.port}")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    path = server.kubeconfig(tmp_path / "config", {"token": "t"}, server="https://api.example:7443")
+    assert who(KubeConfig.from_path(str(path)))["authorization"] == "Bearer t"
+    assert len(proxy.asked) == 1
+    monkeypatch.setenv("NO_PROXY", ".example")
+    assert KubeConfig.from_path(str(path)).load().address.proxy is None
+
+
+def test_server_of_this_machine_needs_no_proxy(server: ApiStandIn, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     path = server.kubeconfig(tmp_path / "config", {"token": "t"})
     assert who(KubeConfig.from_path(str(path)))["authorization"] == "Bearer t"
-    assert len(proxy.asked) == 1
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert who(KubeConfig.from_path(str(path)))["authorization"] == "Bearer t"
-    assert len(proxy.asked) == 1
+    assert not proxy.asked
 
 
 def test_service_account_of_a_pod_is_used(server: ApiStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

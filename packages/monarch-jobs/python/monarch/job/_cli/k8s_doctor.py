@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from monarch.job.errors import JobError
 from monarch.job.kubernetes.access.client import Cluster
+from monarch.job.kubernetes.access.kinds import parse
 from monarch.job.kubernetes.manifests import rbac
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def checks(config: KubeConfig, namespace: str | None, mode: rbac.Mode, workload:
         lambda: _rights(cluster, mode, workload, forward=config.out_of_cluster),
         lambda: _kinds(cluster, mode, workload),
         lambda: _network(cluster),
-        lambda: _quota(cluster),
+        lambda: _quota(cluster, mode, workload),
     )
     for part in parts:
         try:
@@ -112,7 +113,7 @@ def _user(cluster: Cluster) -> Iterator[Check]:
 
 
 def _place(cluster: Cluster) -> Iterator[Check]:
-    status, _ = cluster.get_path(f"/api/v1/namespaces/{cluster.namespace}")
+    status, _ = cluster.get_path(parse("v1/Namespace").path("", cluster.namespace))
     if status == 404:
         yield Check(FAILED, "namespace", f"there is no namespace '{cluster.namespace}': `kubectl create namespace {cluster.namespace}`")
     elif status == 200:
@@ -161,16 +162,41 @@ def _network(cluster: Cluster) -> Iterator[Check]:
         yield Check(INFO, "network plug-in", "not recognised: NetworkPolicies may not be enforced")
 
 
-def _quota(cluster: Cluster) -> Iterator[Check]:
-    status, data = cluster.get_path(f"/api/v1/namespaces/{cluster.namespace}/resourcequotas")
+def _quota(cluster: Cluster, mode: rbac.Mode, workload: str) -> Iterator[Check]:
+    status, data = cluster.get_path(parse("v1/ResourceQuota").path(cluster.namespace))
     if status != 200:
         yield Check(INFO, "quota", "not known: this client may not list the quotas of the namespace")
         return
     found = json.loads(data).get("items", ())
+    made = _made(mode, workload)
     for quota in found:
         hard, used = quota.get("status", {}).get("hard", {}), quota.get("status", {}).get("used", {})
-        full = [name for name in hard if used.get(name) == hard[name]]
+        full = [name for name in hard if used.get(name) == hard[name] and _is_used(name, made)]
         words = ", ".join(f"{name} {used.get(name, '?')}/{hard[name]}" for name in hard)
         yield Check(FAILED if full else OK, f"quota {quota['metadata']['name']}", words + (f"; used up: {', '.join(full)}" if full else ""))
     if not found:
         yield Check(OK, "quota", "none")
+
+
+def _made(mode: rbac.Mode, workload: str) -> set[str]:
+    """What a job, or the operator for it, makes in its namespace: as quotas name it."""
+    rules = rbac.rules(mode, workload=workload) + (rbac.rules("operator") if mode == "monarchmesh" else [])
+    found = {
+        ".".join(filter(None, (resource, one["apiGroups"][0])))
+        for one in rules
+        if "create" in one["verbs"]
+        for resource in one["resources"]
+    }
+    # Controllers make the pods.
+    return {"pods", *found}
+
+
+def _is_used(name: str, made: set[str]) -> bool:
+    """Can a job be refused because of this entry of a quota? Load balancers, volumes and the like are not for jobs."""
+    if name.removeprefix("count/") in made:
+        return True
+    resource = name.removeprefix("requests.").removeprefix("limits.")
+    # Of devices only GPUs: a job that requests others is the exception.
+    return resource in ("cpu", "memory") or (
+        name.startswith("requests.") and "/" in resource and ("gpu" in resource or "/mig-" in resource)
+    )

@@ -1,7 +1,10 @@
 """`monarch k8s run`: a script in a pod, with the rights to make its workers, from its start to the removal of all of it.
 
 One ConfigMap has the script and owns everything else, so that its deletion removes the rest. The job of `--mesh` is ended by the program
-around the script; where that was killed, its pods are found by a label, and the owner of their job is removed from here.
+around the script. Where that was killed, the pods and workloads of the job are found by a label, and the owner of the job is removed from
+here.
+
+A script may run for days. API servers and kubelets restart meanwhile, so requests that fail for a while do not end the run.
 """
 
 from __future__ import annotations
@@ -13,23 +16,25 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import click
 
 from monarch.job._cli import k8s_install
 from monarch.job._machine.commands import time_limit
 from monarch.job.errors import JobEndedError, JobError, SubmitError
-from monarch.job.kubernetes.access.failures import UnreachableError
+from monarch.job.kubernetes.access.failures import ApiError, UnreachableError
 from monarch.job.kubernetes.arguments import ImageSpec
 from monarch.job.kubernetes.manifests import names, pod, rbac
 from monarch.job.kubernetes.pods import diagnosis, pod_view
+from monarch.job.kubernetes.pods.fields import part, rows, text
+from monarch.job.kubernetes.submission import FORBIDDEN, GRACE_S
 
 if TYPE_CHECKING:
     from monarch.job.kubernetes.access.client import Cluster
 
 Object = dict[str, Any]
+_Failure: TypeAlias = ApiError | UnreachableError
 
 RUN_LABEL = "monarch-run"
 _FOLDER = "/run/monarch/client"
@@ -37,8 +42,21 @@ _WORK = "/run/monarch/work"
 _CONTAINER = "client"
 # A fault that lasts so long does not heal by itself.
 _FAULT_SECONDS = 60.0
+# An API server that is back may deny what it will allow, until it has loaded its rules.
+_DENIAL_SECONDS = 20.0
+# For the last output of a script that has ended, from a kubelet that restarts.
+_OUTPUT_SECONDS = 20.0
 _CLEAN_UP_SECONDS = 20.0
-_PAUSE_S = 0.5
+# Of these, for the end of the script: its grace period, the kubelet's report, and the requests.
+_END_SECONDS = 12.0
+_REPORT_SECONDS = GRACE_S + 3.0
+_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 5.0
+# A server or kubelet that has too much to do, or, from 500 on, that starts.
+_OVERLOADED, _SERVER_ERRORS = 429, 500
+_NOT_STARTED, _NOT_FOUND = 400, 404
+_JOB, _STATEFUL_SET = "batch/v1/Job", "apps/v1/StatefulSet"
+# What can have the labels of a run and of its job. Pods alone do not suffice: a job that waits in a queue has none.
+_LABELLED = (_JOB, "v1/Pod", _STATEFUL_SET)
 _MOST_SCRIPT = 900_000
 _MESH = re.compile(r"(?P<name>[a-z][a-z0-9]{0,62})=(?P<replicas>[1-9][0-9]*)")
 
@@ -58,8 +76,16 @@ for _name, _replicas in _given["meshes"].items():
 """
 _PROGRAM = """\
 import runpy
+import signal
 import sys
 
+
+def _end(number, frame):
+    raise SystemExit(128 + number)
+
+
+# A container's process 1 gets no signal that it does not handle: its end would take the whole grace period, and no `finally` would run.
+signal.signal(signal.SIGTERM, _end)
 sys.path.insert(0, sys.path.pop(0))
 path = sys.argv[1]
 sys.argv = sys.argv[1:]
@@ -183,77 +209,274 @@ def run(cluster: Cluster, asked: RunRequest, *, keep: bool = False) -> int:
 
 
 def _followed(cluster: Cluster, run: str) -> int:
-    shown, faulty_since, reported = 0, 0.0, ""
+    follower, outage = _Follower(cluster, run), _Outage(cluster.title)
     while True:
-        found = _pod_of(cluster, run)
-        view = None if found is None else pod_view.view(found, names.COMPLETION_INDEX)
-        if found is not None and view is not None and (view.is_running or view.has_ended):
-            with contextlib.suppress(UnreachableError):
-                shown += _copy_log(cluster, view.name, shown)
-            if (code := _exit_code(_pod_of(cluster, run) or found)) is not None:
-                return code
-            if view.has_ended:
-                fault = diagnosis.fault(view)
-                raise JobEndedError("the pod of the script has ended", title=cluster.title, cause=fault.text if fault else view.phase)
-        fault = _fault(cluster, run, view)
-        if fault is not None and fault.text != reported:
-            reported = fault.text
-            click.echo(f"monarch: {fault.text}", err=True)
-        is_lasting = fault is not None and fault.is_lasting
-        faulty_since = (faulty_since or time.monotonic()) if is_lasting else 0.0
-        if fault is not None and is_lasting and time.monotonic() - faulty_since > _FAULT_SECONDS:
-            events = "\n".join(diagnosis.event_lines(cluster.events(fault.pod))) if fault.pod else ""
-            raise SubmitError("the script does not start", title=cluster.title, cause="\n".join(filter(None, (fault.text, events))))
-        time.sleep(_PAUSE_S)
+        pause = _PAUSE_S
+        try:
+            code = follower.look()
+            outage.end()
+        except (ApiError, UnreachableError) as e:
+            code, pause = None, outage.pause(e, has_run=follower.has_run)
+        if code is not None:
+            return code
+        time.sleep(pause)
 
 
-def _fault(cluster: Cluster, run: str, view: pod_view.PodView | None) -> diagnosis.Fault | None:
-    return diagnosis.refused(f"job {run}", cluster.events(run, "Job")) if view is None else diagnosis.fault(view)
+class _Outage:
+    """Requests that fail for a while: a server or kubelet restarts, is overloaded, or cannot be reached."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._has_answered = False
+        self._pause = _PAUSE_S
+        self._since: float | None = None
+        self._denied_since: float | None = None
+
+    def end(self) -> None:
+        """Nothing fails any more."""
+        self._has_answered = True
+        self._pause = _PAUSE_S
+        self._since = self._denied_since = None
+
+    def pause(self, error: _Failure, *, has_run: bool) -> float:
+        """Reports the first failure, and gives the seconds until the next try. Raises what does not pass.
+
+        The end of a run removes its script. So a script that has run is asked for without a limit.
+        """
+        now = time.monotonic()
+        is_denied = isinstance(error, ApiError) and error.status == FORBIDDEN
+        self._denied_since = (now if self._denied_since is None else self._denied_since) if is_denied else None
+        if self._denied_since is not None:
+            is_over = not self._has_answered or now - self._denied_since >= _DENIAL_SECONDS
+        elif isinstance(error, ApiError) and error.status != _OVERLOADED and error.status < _SERVER_ERRORS:
+            is_over = True
+        else:
+            is_over = not has_run and self._since is not None and now - self._since >= _FAULT_SECONDS
+        if is_over:
+            raise error
+        if self._since is None:
+            self._since = now
+            click.echo(f"monarch: {_line(error, self._title)}; asking again", err=True)
+        pause, self._pause = self._pause, min(self._pause * 2, _LONGEST_PAUSE_S)
+        return pause
+
+
+def _line(error: _Failure, title: str) -> str:
+    """What has failed, and its cause, which is the second line of the text."""
+    return ": ".join(line.strip() for line in str(error).removeprefix(f"{title}: ").splitlines()[:2])
+
+
+class _Log:
+    """The output of the script: each byte is shown once, also where the log is cut and requested again from its start.
+
+    `is_open`: the last request has got a part of it.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._pod, self._shown = "", 0
+        self.is_open = False
+
+    def copy(self, view: pod_view.PodView) -> _Failure | None:
+        """Shows what is new, until the log ends; the failure that cut it."""
+        if view.uid != self._pod:
+            self._pod, self._shown = view.uid, 0
+        skipped, self.is_open = self._shown, False
+        try:
+            for chunk in self._cluster.follow_log(view.name, _CONTAINER):
+                self.is_open = True
+                rest = chunk[skipped:]
+                skipped = max(0, skipped - len(chunk))
+                self._shown += len(rest)
+                if rest:
+                    sys.stdout.buffer.write(rest)
+                    sys.stdout.buffer.flush()
+        except UnreachableError as e:
+            return e
+        except ApiError as e:
+            # The container has not started, or the pod has gone.
+            return None if e.status in (_NOT_STARTED, _NOT_FOUND) else e
+        return None
+
+
+class _Follower:
+    """Looks at the pod of a script, and shows its output and what is wrong with it."""
+
+    def __init__(self, cluster: Cluster, run: str) -> None:
+        self._cluster, self._run = cluster, run
+        self._log = _Log(cluster)
+        self.has_run = False
+        self._reported = ""
+        self._faulty_since: float | None = None
+        self._ended_since: float | None = None
+
+    def look(self) -> int | None:
+        """The exit code of the script; None while it has not ended. `JobEndedError` and `SubmitError` where there will be none."""
+        found = _pod_of(self._cluster, self._run)
+        if found is None:
+            return self._without_pod()
+        view = _view(found)
+        if not (view.is_running or view.has_ended or _exit_code(found) is not None):
+            self._check_start(diagnosis.fault(view))
+            return None
+        self.has_run = True
+        cut = self._log.copy(view)
+        found = _pod_of(self._cluster, self._run) or found
+        view, code = _view(found), _exit_code(found)
+        if code is None and not view.has_ended:
+            fault = diagnosis.fault(view)
+            if fault is not None:
+                self._report(fault.text)
+            # Proxies cut a log that is silent for a while: that alone is no failure.
+            if cut is not None and not self._log.is_open:
+                raise cut
+            return None
+        if cut is not None and not self._is_output_over(cut):
+            return None
+        if code is None:
+            fault = diagnosis.fault(view)
+            raise JobEndedError("the pod of the script has ended", title=self._cluster.title, cause=fault.text if fault else view.phase)
+        if view.disruption or view.deleted_at:
+            self._report(f"pod {view.name} was removed while the script ran{f': {view.disruption}' if view.disruption else ''}")
+        return code
+
+    def _without_pod(self) -> int | None:
+        end = _end_of_job(self._cluster, self._run)
+        if end is None:
+            self._check_start(diagnosis.refused(f"job {self._run}", self._cluster.events(self._run, "Job")))
+            return None
+        if _pod_of(self._cluster, self._run) is not None:
+            return None  # it came between the two requests
+        if end.state == "complete":
+            return 0
+        raise JobEndedError("the pod of the script is gone", title=self._cluster.title, cause=end.text, state=end.state, reason=end.reason)
+
+    def _check_start(self, fault: diagnosis.Fault | None) -> None:
+        """`SubmitError` where the script does not start, and waiting has not helped."""
+        if fault is not None:
+            self._report(fault.text)
+        if fault is None or not fault.is_lasting:
+            self._faulty_since = None
+            return
+        now = time.monotonic()
+        if self._faulty_since is None:
+            self._faulty_since = now
+        if now - self._faulty_since > _FAULT_SECONDS:
+            events = "\n".join(diagnosis.event_lines(self._cluster.events(fault.pod))) if fault.pod else ""
+            cause = "\n".join(filter(None, (fault.text, events)))
+            raise SubmitError("the script does not start", title=self._cluster.title, cause=cause)
+
+    def _is_output_over(self, cut: _Failure) -> bool:
+        """Has a script that has ended been asked for its last output for too long?"""
+        now = time.monotonic()
+        if self._ended_since is None:
+            self._ended_since = now
+        if now - self._ended_since < _OUTPUT_SECONDS:
+            return False
+        self._report(f"the end of the script's output cannot be read: {_line(cut, self._cluster.title)}")
+        return True
+
+    def _report(self, what: str) -> None:
+        if what != self._reported:
+            self._reported = what
+            click.echo(f"monarch: {what}", err=True)
+
+
+class _End(NamedTuple):
+    """How a Job has ended: `state` is failed, complete or gone, `reason` is Kubernetes' word."""
+
+    state: str
+    reason: str
+    text: str
+
+
+def _end_of_job(cluster: Cluster, run: str) -> _End | None:
+    """None while it may make a pod."""
+    # `list`, because clients have no right to `get` a Job.
+    found, _ = cluster.list(_JOB, _of_script(run))
+    if not found:
+        return _End("gone", "", f"job {run} is gone from namespace '{cluster.namespace}'")
+    if text(found[0], "metadata", "deletionTimestamp"):
+        return _End("gone", "", f"job {run} is being deleted")
+    for condition in rows(found[0], "status", "conditions"):
+        kind, reason = text(condition, "type"), text(condition, "reason")
+        if condition.get("status") == "True" and kind in ("Failed", "Complete"):
+            words = ": ".join(filter(None, (reason, text(condition, "message"))))
+            state = "failed" if kind == "Failed" else "complete"
+            return _End(state, reason, f"job {run} {'has failed' if kind == 'Failed' else 'is complete'}{f': {words}' if words else ''}")
+    return None
+
+
+def _of_script(run: str) -> str:
+    """The label selector of the script's own pod and Job."""
+    return f"{RUN_LABEL}={run},{names.APP_LABEL}=monarch-client"
 
 
 def _pod_of(cluster: Cluster, run: str) -> Object | None:
-    found, _ = cluster.list("v1/Pod", f"{RUN_LABEL}={run},{names.APP_LABEL}=monarch-client")
+    found, _ = cluster.list("v1/Pod", _of_script(run))
     return max(found, key=lambda one: str(one["metadata"].get("creationTimestamp")), default=None)
 
 
-def _copy_log(cluster: Cluster, name: str, shown: int) -> int:
-    """Shows the log from its byte `shown` on, until it ends; the bytes that are new."""
-    new, skipped = 0, shown
-    for part in _parts(cluster, name):
-        rest = part[skipped:]
-        skipped = max(0, skipped - len(part))
-        if rest:
-            sys.stdout.buffer.write(rest)
-            sys.stdout.buffer.flush()
-            new += len(rest)
-    return new
-
-
-def _parts(cluster: Cluster, name: str) -> Iterator[bytes]:
-    try:
-        yield from cluster.follow_log(name, _CONTAINER)
-    except SubmitError as e:
-        if getattr(e, "status", 0) not in (400, 404):
-            raise
-        # The container has not started, or the pod has gone.
+def _view(found: Object) -> pod_view.PodView:
+    return pod_view.view(found, names.COMPLETION_INDEX)
 
 
 def _exit_code(found: Object) -> int | None:
-    statuses: list[Object] = found.get("status", {}).get("containerStatuses") or []
-    for status in statuses:
-        state: Object = status.get("state") or {}
+    for status in rows(found, "status", "containerStatuses"):
+        state = part(status, "state")
         if status.get("name") == _CONTAINER and "terminated" in state:
-            return int(state["terminated"].get("exitCode", 1))
+            return int(part(state, "terminated").get("exitCode", 1))
     return None
 
 
 def _remove(cluster: Cluster, run: str) -> None:
-    """Everything of this run, the jobs of its pods included; reports what it could not."""
-    with time_limit(_CLEAN_UP_SECONDS):
+    """Everything of this run, the jobs of its script included; reports what it could not."""
+    try:
+        with time_limit(_CLEAN_UP_SECONDS), contextlib.ExitStack() as later:
+            # The script has its rights until it has ended. A failure of one step, or a second Ctrl-C, does not leave out the next one.
+            later.callback(cluster.delete, "v1/ConfigMap", run)
+            later.callback(_remove_jobs, cluster, run)
+            _end_script(cluster, run)
+    except JobError as e:
+        click.echo(f"monarch: {run} may not be removed: {e}\nmonarch: `kubectl -n {cluster.namespace} delete configmap {run}`", err=True)
+
+
+def _end_script(cluster: Cluster, run: str) -> None:
+    """Ends the pod of the script, and waits for it: as long as the script runs, it may make more."""
+    with time_limit(_END_SECONDS):
+        # First, so that its controller makes no other pod.
+        cluster.delete(_JOB, run)
+        end = time.monotonic() + _REPORT_SECONDS
+        asked: set[str] = set()
+        while True:
+            found, _ = cluster.list("v1/Pod", _of_script(run))
+            running = [view for one in found if not (view := _view(one)).has_ended and _exit_code(one) is None]
+            if not running:
+                return
+            is_last = time.monotonic() >= end
+            for view in running:
+                if is_last:
+                    # Its node may be gone. The credentials of the script are void with the pod's record.
+                    cluster.delete("v1/Pod", view.name, grace=0, uid=view.uid)
+                elif view.uid not in asked:
+                    cluster.delete("v1/Pod", view.name, grace=GRACE_S, uid=view.uid)
+                    asked.add(view.uid)
+            if is_last:
+                return
+            time.sleep(_PAUSE_S)
+
+
+def _remove_jobs(cluster: Cluster, run: str) -> None:
+    """The jobs of the script, by the anchors that own what they are made of."""
+    removed: set[str] = set()
+    for kind in _LABELLED:
         try:
-            workers, _ = cluster.list("v1/Pod", f"{RUN_LABEL}={run},{names.JOB_LABEL}")
-            for apply_id in {one["metadata"]["labels"][names.JOB_LABEL] for one in workers}:
-                cluster.delete("v1/ConfigMap", names.anchor_name(apply_id))
-            cluster.delete("v1/ConfigMap", run)
-        except JobError as e:
-            click.echo(f"monarch: {run} is not removed: {e}\nmonarch: `kubectl -n {cluster.namespace} delete configmap {run}`", err=True)
+            found, _ = cluster.list(kind, f"{RUN_LABEL}={run},{names.JOB_LABEL}")
+        except ApiError as e:
+            # A user without a right to see StatefulSets cannot grant the script one to make them.
+            if kind == _STATEFUL_SET and e.status == FORBIDDEN:
+                continue
+            raise
+        for apply_id in sorted({text(one, "metadata", "labels", names.JOB_LABEL) for one in found} - removed):
+            cluster.delete("v1/ConfigMap", names.anchor_name(apply_id))
+            removed.add(apply_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ MANAGER = "monarch"
 _APPLY, _MERGE = "application/apply-patch+yaml", "application/merge-patch+json"
 _PAGE = "500"
 _READ = 1 << 16
+# A container prints lines of any length: so much of the end of a log is kept in memory.
+_MOST_LOG = 16 << 20
+_UTF8 = codecs.getincrementaldecoder("utf-8")
 _NUMBER = re.compile(r"\d+")
 
 
@@ -130,16 +134,19 @@ class Cluster:
         return True
 
     def pod_log(self, name: str, container: str | None = None, lines: int = 10, *, previous: bool = False) -> str:
-        """The last lines; "" where there are none yet, or no pod."""
-        query = _log_query(container) | {"tailLines": str(lines), "limitBytes": str(1 << 20)} | ({"previous": "true"} if previous else {})
+        """The last lines, of 16 MiB at most; "" where there are none yet, or no pod."""
+        # The server's own limit of bytes (`limitBytes`) would keep the first ones of these lines.
+        query = _log_query(container) | {"tailLines": str(lines)} | ({"previous": "true"} if previous else {})
         known, namespace = self._known("v1/Pod")
-        response = self._send("GET", known.path(namespace, name, "log"), query)
+        response = self._send("GET", known.path(namespace, name, "log"), query, newest=_MOST_LOG)
         if response.status in (400, 404):
             # The container has not started, or its log is gone.
             return ""
         if response.status >= 300:
             raise self._refused(Request("get", "pods/log", name, namespace), response)
-        return response.data.decode(errors="replace")
+        begin = response.data.find(b"\n") + 1 if len(response.data) == _MOST_LOG else 0
+        # Half a character at the end comes with the next look.
+        return _UTF8("replace").decode(response.data[begin:])
 
     def follow_log(self, name: str, container: str | None = None, *, since: str | None = None) -> Iterator[bytes]:
         """The output as it comes, to its end; from its start, or from the time `since` (RFC 3339)."""
@@ -212,10 +219,11 @@ class Cluster:
         *,
         content_type: str = "application/json",
         is_repeatable: bool = True,
+        newest: int | None = None,
     ) -> Response:
         data = None if body is None else json.dumps(body).encode()
         return self.connection.request(
-            method, path, query, data, content_type=content_type, seconds=REQUEST_SECONDS, is_repeatable=is_repeatable
+            method, path, query, data, content_type=content_type, seconds=REQUEST_SECONDS, is_repeatable=is_repeatable, newest=newest
         )
 
     def _object(self, response: Response, request: Request, kind: Kind) -> Object:

@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +24,7 @@ from monarch.job.errors import CredentialsError
 from monarch.job.kubernetes.access import dialing, tls
 from monarch.job.kubernetes.access.dialing import Address
 from monarch.job.kubernetes.access.failures import UnreachableError, not_accepted
+from monarch.job.kubernetes.access.proxy_variables import proxy_of_environment
 
 if TYPE_CHECKING:
     from monarch.job.kubernetes.access.identity import Certificate, Identity
@@ -57,17 +59,39 @@ class Response(NamedTuple):
     data: bytes
 
 
+class _Clock:
+    """The time of a request. It stops for credentials: an exec plugin has a limit of its own. A surrounding `time_limit` does not stop."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._begin = seconds, time.monotonic()
+
+    def spent(self) -> float:
+        return time.monotonic() - self._begin
+
+    def left(self) -> float:
+        return time_left(self._seconds - self.spent())
+
+    @contextlib.contextmanager
+    def stopped(self) -> Generator[None]:
+        spent = self.spent()
+        try:
+            yield
+        finally:
+            self._begin = time.monotonic() - spent
+
+
 class Incoming(NamedTuple):
     """An answer that is being read, and the socket that it comes from."""
 
     answer: http.client.HTTPResponse
     sock: socket.socket
 
-    def read(self, end: float) -> bytes:
-        """All of it. `TimeoutError` at the monotonic time `end`."""
-        parts: list[bytes] = []
+    def read(self, clock: _Clock, newest: int | None) -> bytes:
+        """All of it, or its last `newest` bytes. `TimeoutError` at the end of the clock."""
+        parts: deque[bytes] = deque()
+        size = 0
         while True:
-            left = end - time.monotonic()
+            left = clock.left()
             if left <= 0:
                 raise TimeoutError
             self.sock.settimeout(left)
@@ -76,8 +100,12 @@ class Incoming(NamedTuple):
                 if self.answer.length:
                     raise http.client.IncompleteRead(b"", self.answer.length)
                 self.answer.read()  # marks it as read, so that its connection is kept
-                return b"".join(parts)
+                found = b"".join(parts)
+                return found if newest is None else found[-newest:]
             parts.append(part)
+            size += len(part)
+            while newest is not None and size - len(parts[0]) >= newest:
+                size -= len(parts.popleft())
 
 
 class _Http(http.client.HTTPConnection):
@@ -117,9 +145,10 @@ class ApiConnection:
         self._endpoint, self._identity, self._headers = endpoint, identity, tuple(headers)
         self._is_tls = parts.scheme == "https"
         host = parts.hostname or ""
-        proxy = dialing.proxy_of_environment(parts.scheme, host) if endpoint.proxy is None else endpoint.proxy or None
         try:
-            self.address = Address(host, parts.port or (443 if self._is_tls else 80), proxy)
+            port = parts.port or (443 if self._is_tls else 80)
+            proxy = proxy_of_environment(parts.scheme, host, port) if endpoint.proxy is None else endpoint.proxy or None
+            self.address = Address(host, port, proxy)
             if proxy:
                 dialing.check_proxy(proxy)
         except ValueError as e:
@@ -181,17 +210,20 @@ class ApiConnection:
         content_type: str = "application/json",
         seconds: float = REQUEST_SECONDS,
         is_repeatable: bool = True,
+        newest: int | None = None,
     ) -> Response:
-        """The answer, whatever its code, 401 excepted, which is `CredentialsError`. `UnreachableError` where there is none in time."""
-        end = time.monotonic() + time_left(seconds)
-        give_up = time.monotonic() + RESTART_SECONDS
+        """The answer, whatever its code, 401 excepted, which is `CredentialsError`. `UnreachableError` where there is none in time.
+
+        `newest` is the most bytes of the answer that are kept, those at its end. The time of an exec plugin does not count in `seconds`.
+        """
+        clock = _Clock(seconds)
         attempt = 0
         while True:
             pause = _PAUSES_S[min(attempt, len(_PAUSES_S) - 1)]
-            is_last = not is_repeatable or time.monotonic() + pause >= min(end, give_up)
+            is_last = not is_repeatable or pause >= min(clock.left(), RESTART_SECONDS - clock.spent())
             try:
-                with self.stream(method, path, query, body, content_type=content_type, seconds=end - time.monotonic()) as incoming:
-                    response = Response(incoming.answer.status, incoming.read(end))
+                with self._exchanged(method, path, query, body, content_type, clock) as incoming:
+                    response = Response(incoming.answer.status, incoming.read(clock, newest))
             except UnreachableError as e:
                 if is_last or not self._has_answered or isinstance(e.__cause__, ssl.SSLError):
                     raise
@@ -215,25 +247,31 @@ class ApiConnection:
     ) -> Generator[Incoming]:
         """An answer to be read in the block: its head has arrived after `seconds`, and no read waits longer than `silence`.
 
-        `UnreachableError` also for what goes wrong while it is read.
+        `UnreachableError` also for what goes wrong while it is read. The time of an exec plugin does not count in `seconds`.
         """
-        seconds, begin = time_left(seconds), time.monotonic()
+        with self._exchanged(method, path, query, body, content_type, _Clock(seconds)) as incoming:
+            if silence is not None:
+                incoming.sock.settimeout(silence)
+            yield incoming
+
+    @contextlib.contextmanager
+    def _exchanged(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: bytes | None, content_type: str, clock: _Clock
+    ) -> Generator[Incoming]:
         target = self.base + path + (f"?{urlencode(query)}" if query else "")
         used: _Http | None = None
         try:
-            used, answer = self._sent(method, target, body, content_type, seconds)
+            used, answer = self._sent(method, target, body, content_type, clock)
             if answer.status == 401:
                 data = answer.read(_READ)
                 used.close()
                 if not self._identity.refresh():
                     raise not_accepted(self.source, self.server, data, self._identity.expiry())
                 self.close()
-                used, answer = self._sent(method, target, body, content_type, seconds)
+                used, answer = self._sent(method, target, body, content_type, clock)
                 if answer.status == 401:
                     raise not_accepted(self.source, self.server, answer.read(_READ), self._identity.expiry())
             self._has_answered = True
-            if silence is not None:
-                used.open.settimeout(silence)
             yield Incoming(answer, used.open)
             if answer.isclosed() and not answer.will_close:
                 self._keep(used)
@@ -242,25 +280,26 @@ class ApiConnection:
             if isinstance(e, CredentialsError | UnreachableError):
                 raise
             # A connection that is not made takes less time than an answer may.
-            raise self._unreachable(e, time.monotonic() - begin) from e
+            raise self._unreachable(e, clock.spent()) from e
         finally:
             if used is not None:
                 used.close()
 
     def _sent(
-        self, method: str, target: str, body: bytes | None, content_type: str, seconds: float
+        self, method: str, target: str, body: bytes | None, content_type: str, clock: _Clock
     ) -> tuple[_Http, http.client.HTTPResponse]:
-        if seconds <= 0:
+        if clock.left() <= 0:
             raise TimeoutError
-        end = time.monotonic() + seconds
-        kept = self._kept()
-        used = kept or _Http(self.address, self.tls_context(), self.server_name, min(seconds, CONNECT_SECONDS))
+        with clock.stopped():
+            headers, kept = self.headers(), self._kept()
+            context = self.tls_context() if kept is None else None
+        used = kept or _Http(self.address, context, self.server_name, max(min(clock.left(), CONNECT_SECONDS), 0.001))
         try:
             if kept is None:
                 used.connect()
-            used.open.settimeout(max(end - time.monotonic(), 0.001))
+            used.open.settimeout(max(clock.left(), 0.001))
             used.putrequest(method, target, skip_accept_encoding=True)
-            for name, value in [("Accept", "application/json, */*"), ("User-Agent", "monarch"), *self.headers()]:
+            for name, value in [("Accept", "application/json, */*"), ("User-Agent", "monarch"), *headers]:
                 used.putheader(name, value)
             if body is not None:
                 used.putheader("Content-Type", content_type)

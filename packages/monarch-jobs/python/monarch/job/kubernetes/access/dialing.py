@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import socket
 import time
 from typing import NamedTuple
@@ -25,15 +24,6 @@ class Address(NamedTuple):
     host: str
     port: int
     proxy: str | None
-
-
-def proxy_of_environment(scheme: str, host: str) -> str | None:
-    """The proxy that `HTTPS_PROXY` and `NO_PROXY` name, as kubectl heeds them."""
-    if not any(name.lower().endswith("_proxy") for name in os.environ):
-        return None
-    from urllib.request import getproxies, proxy_bypass
-
-    return None if proxy_bypass(host) else getproxies().get(scheme)
 
 
 def check_proxy(url: str) -> None:

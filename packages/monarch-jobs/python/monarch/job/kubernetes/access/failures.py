@@ -17,6 +17,7 @@ JOB_LABEL = "monarch.pytorch.org/job"
 _NO_RIGHT = re.compile(r"is forbidden:\s*$|\bcannot \S+ resource\b|\bcannot impersonate\b|attempting to grant RBAC permissions")
 _DENIED = re.compile(r'cannot (?P<verb>\S+) resource "(?P<resource>[^"]+)" in API group "(?P<group>[^"]*)"')
 _MANAGER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
+_TAKE_OVER = "monarch k8s install --print | kubectl apply --server-side --force-conflicts --field-manager=monarch -f -"
 
 
 class ApiError(SubmitError):
@@ -85,6 +86,9 @@ def refused(title: str, request: Request, code: int, data: bytes, *, owner: str 
         what = f"{_object(request)} is managed by {named}{f' for the job {owner}' if owner else ''}"
         cause = "\n".join(str(one.get("field") or one.get("message")) for one in causes)
         hint = "another name, or its deletion, makes room for this job"
+        if request.resource.startswith("customresourcedefinitions."):
+            # Its deletion would remove every object of the kind.
+            hint = f"leave it with {named} (`helm upgrade` for a chart), or take it over: `{_TAKE_OVER}`"
     elif code == 409 and reason == "AlreadyExists":
         what = f"{_object(request)} exists{f' for the job {owner}' if owner else ''}"
     elif code == 404 and not details.get("name"):

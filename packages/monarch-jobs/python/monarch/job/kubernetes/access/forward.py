@@ -23,6 +23,7 @@ from monarch.job.errors import JobError
 from monarch.job.kubernetes.access import websocket
 from monarch.job.kubernetes.access.connection import RESTART_SECONDS
 from monarch.job.kubernetes.access.failures import Request, UnreachableError, refused, status_object
+from monarch.job.kubernetes.access.kinds import parse
 from monarch.job.kubernetes.access.websocket import UpgradeRefusedError, WebSocket
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Forward:
 
         `UpgradeMissingError` where the server takes no websocket; `ApiError` for a missing right or pod; `UnreachableError`.
         """
+        # An exec plugin has a limit of its own: its time is not that of the first connection.
+        self.cluster.connection.headers()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"monarch-forward {self.pod}", daemon=True)
         self._thread.start()
@@ -200,7 +203,7 @@ class Forward:
     async def _open(self) -> WebSocket:
         """A websocket to the port. An API server that restarts is waited for."""
         cluster = self.cluster
-        path = f"/api/v1/namespaces/{cluster.namespace}/pods/{self.pod}/portforward?ports={self.port}"
+        path = f"{parse('v1/Pod').path(cluster.namespace, self.pod, 'portforward')}?ports={self.port}"
         request = Request("create", "pods/portforward", self.pod, cluster.namespace)
         end = time.monotonic() + RESTART_SECONDS
         has_refreshed = False

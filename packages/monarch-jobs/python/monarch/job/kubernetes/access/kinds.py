@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from urllib.parse import quote
 
 # Those that are in no namespace, of what this wheel and its tests touch.
 _CLUSTER_WIDE = frozenset(
@@ -39,10 +40,10 @@ class Kind(NamedTuple):
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str, name: str = "", subresource: str = "") -> str:
-        """The path below the server's URL; without a name that of the list."""
+        """The path below the server's URL; without a name that of the list. Names of roles have any characters, so they are quoted."""
         parts = [f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"]
-        parts += [f"namespaces/{namespace}"] if self.is_namespaced and namespace else []
-        return "/".join(part for part in (*parts, self.plural, name, subresource) if part)
+        parts += [f"namespaces/{quote(namespace, safe='')}"] if self.is_namespaced and namespace else []
+        return "/".join(part for part in (*parts, self.plural, quote(name, safe=""), subresource) if part)
 
 
 def parse(text: str) -> Kind:

@@ -7,7 +7,6 @@ folder. https://kubernetes.io/docs/concepts/configuration/organize-cluster-acces
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, cast
@@ -38,8 +37,9 @@ class Entry(NamedTuple):
         inline = self.text(f"{key}-data")
         if inline:
             try:
-                return base64.b64decode(inline, validate=True)
-            except binascii.Error:
+                # Tools break it into lines.
+                return base64.b64decode("".join(inline.split()), validate=True)
+            except ValueError:
                 raise CredentialsError(f"{key}-data of '{self.name}' is not base64", path=self.path) from None
         path = self.file(key)
         return read_file(path, f"{key} of '{self.name}' in {self.path}") if path else None

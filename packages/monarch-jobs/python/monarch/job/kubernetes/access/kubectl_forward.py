@@ -33,6 +33,8 @@ class KubectlForward:
         self._process: subprocess.Popen[str] | None = None
         self._ended = threading.Event()
         self._ready = threading.Event()
+        # A local port that is given has not shown that kubectl listens there.
+        self._has_listened = False
         self._words: list[str] = []
         self._restarts = -1
 
@@ -42,7 +44,7 @@ class KubectlForward:
             hint = "install kubectl, or reach the API server by a route that takes websockets"
             raise BackendMissingError("there is no command 'kubectl', and the API server takes no websocket", hint=hint)
         threading.Thread(target=self._run, name=f"monarch-kubectl {self.pod}", daemon=True).start()
-        if not self._ready.wait(_START_SECONDS) or not self._local:
+        if not self._ready.wait(_START_SECONDS) or not self._has_listened:
             self.close()
             raise JobError(f"kubectl port-forward to {self.pod} failed", cause=masked("\n".join(self._words)))
         return self._local
@@ -83,13 +85,13 @@ class KubectlForward:
             for line in self._process.stdout:
                 found = _READY.search(line)
                 if found:
-                    self._local = int(found[1])
+                    self._local, self._has_listened = int(found[1]), True
                     self._ready.set()
                 elif not line.startswith("Handling connection"):
                     self._words.append(line.rstrip())
                     self._report(f"kubectl: {masked(line)}")
             end_group(self._process)
-            if not self._ready.is_set():
+            if not self._has_listened:
                 self._ready.set()  # failed at once: `start` shows its words
                 return
             self._ended.wait(_PAUSES_S[min(self._restarts, len(_PAUSES_S) - 1)])

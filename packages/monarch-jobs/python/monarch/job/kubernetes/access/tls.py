@@ -17,7 +17,8 @@ def context(
     *, authority: bytes | None, is_verified: bool, certificate: bytes | None, key: bytes | None, server_name_checked: bool = True
 ) -> ssl.SSLContext:
     """`authority` are the certificates that vouch for the server (PEM; None: those of the machine). `ValueError` for what is no PEM."""
-    made = ssl.create_default_context(cadata=authority.decode("ascii", errors="replace") if authority is not None else None)
+    # Comments have any characters, `cadata` has ASCII. None are dropped: an empty text is that of the machine's certificates.
+    made = ssl.create_default_context(cadata=authority.decode("ascii", errors="backslashreplace") if authority is not None else None)
     if hasattr(ssl, "VERIFY_X509_STRICT"):
         # Python 3.13 asks for key usages that the authorities of many clusters lack.
         made.verify_flags &= ~ssl.VERIFY_X509_STRICT
