@@ -201,7 +201,9 @@ def use(api: Cluster, resource: str, verb: str) -> None:
         Forward(api, "none", 1).start()
     elif verb in ("create", "patch"):
         version, _, name = kind.rpartition("/")
-        api.apply({"apiVersion": version, "kind": name, "metadata": {"name": "one"}, **_SPECS.get(base, {})})
+        # A mesh has a name of the user's, so clients make it only where there is none.
+        make = api.create if base == "monarchmeshes" else api.apply
+        make({"apiVersion": version, "kind": name, "metadata": {"name": "one"}, **_SPECS.get(base, {})})
     elif verb == "delete":
         api.delete(kind, "one")
     elif verb == "list":
