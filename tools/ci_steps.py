@@ -16,10 +16,11 @@ import sys
 import time
 
 from tools.lanes import Lanes, Outcome, Step
-from tools.project import CORE, RDMA, ROOT, RUST
+from tools.project import CORE, PACKAGES, RDMA, ROOT, RUST
 
 PY = sys.executable
 RUST_TESTED = ("monarch-events", "monarch-files", "monarch-wire", "monarch-net", "monarch-runtime", "monarch-bulk")
+_SOURCES = ("tools", *(str(folder.relative_to(ROOT)) for part in ("python", "tests") for folder in sorted(PACKAGES.glob(f"*/{part}"))))
 _RUST_FOLDER = str(RUST.relative_to(ROOT))
 _CORE_FOLDER = str(CORE.relative_to(ROOT))
 _PYTHON_FOLDER = f"{_CORE_FOLDER}/python"
@@ -36,6 +37,8 @@ STEPS = (
     Step("style", "cheap", (PY, "-m", "tools.check_style")),
     Step("imports", "cheap", ("lint-imports", "--no-cache", "--no-logo")),
     Step("rustfmt", "cheap", ("cargo", "fmt", "--all", "--check"), _RUST_FOLDER, "rustfmt"),
+    # Tests start thousands of interpreters. Where the environment forbids writing bytecode, each would compile all of it again.
+    Step("bytecode", "build", (PY, "-m", "compileall", "-q", *_SOURCES)),
     Step("build", "build", (PY, "-m", "tools.build_native")),
     # Mounts need a module that is built here, and Debian's packages for it.
     Step("pyfuse3", "build", ("bash", "tools/pyfuse3.sh", PY)),
