@@ -141,4 +141,5 @@ def test_nodes_get_the_wheels_that_the_client_has(monkeypatch: pytest.MonkeyPatc
         return [SimpleNamespace(version=found)] if (found := {"monarch-core": "0.2.0", "monarch-fs": "0.1.4"}.get(name)) else []
 
     monkeypatch.setattr("monarch.job.skypilot.task.distributions", having)
-    assert "python -m pip install --quiet monarch-core==0.2.0 monarch-fs==0.1.4 monarch-jobs==0.2.0" in str(SkyPilotJob({"a": 1}).plan())
+    wheels = "monarch-core==0.2.0 monarch-fs==0.1.4 monarch-jobs==0.2.0"
+    assert f" --quiet {wheels}\n" in str(SkyPilotJob({"a": 1}).plan())
