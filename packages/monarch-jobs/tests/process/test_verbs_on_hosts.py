@@ -27,7 +27,7 @@ def current(folder: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers
 def test_hosts_without_scheduler_are_asked_and_a_bad_one_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monarch.job._host.monarch_command.machine", lambda: "another machine")
     good, bad = on_hosts(["ps", "--here"])
-    # Its code tells of all jobs of this machine.
+    # The exit code covers all jobs of this machine.
     assert (good.hosts, good.error) == ("a[0]", "") and re.search(r"\bagent\b", good.output)
     assert (bad.hosts, bad.code, bad.output) == ("a[1]", 1, "") and bad.error.startswith("monarch: a[1]: "), bad
 

@@ -193,3 +193,23 @@ def test_mesh_that_another_client_makes_at_the_same_moment_stays_its_own() -> No
     with pytest.raises(SubmitError, match="MonarchMesh 'trainers' in namespace 'research' belongs to the job of-another"):
         made.submit()
     assert made.cluster.objects == {(names.MESH_KIND, "trainers"): others}
+
+
+def test_mesh_that_has_gone_after_the_conflict_is_an_error() -> None:
+    """Without a mesh no pod would ever come."""
+    made = Made(arguments_of(provisioner="monarchmesh"))
+    other = {"metadata": {"name": "trainers", "uid": "u", "labels": {JOB_LABEL: "of-another"}}}
+    looks: list[str] = []
+
+    def refuse(verb: str, kind: str, name: str) -> None:
+        if (verb, kind) == ("apply", "v1/Secret"):
+            made.cluster.objects[names.MESH_KIND, "trainers"] = copy.deepcopy(other)
+        if kind == names.MESH_KIND and verb == "get":
+            looks.append(name)
+            if len(looks) > 1:
+                made.cluster.objects.pop((names.MESH_KIND, "trainers"), None)
+
+    made.cluster.refuse = refuse
+    with pytest.raises(ApiError, match="exists"):
+        made.submit()
+    assert made.cluster.objects == {}

@@ -56,7 +56,7 @@ def _ask(state: JobState, status: JobStatus, arguments: list[str]) -> Iterator[E
     from monarch.job._client.exec import chosen
     from monarch.job._host.monarch_command import machine
 
-    # The scheduler knows which hosts cannot answer, and why: nobody waits for those. Jobs without one know only addresses.
+    # A host that the scheduler reports as lost, or that has no address yet, gets no request. A job without a scheduler has addresses only.
     absent = {
         (host.mesh, host.rank): host for host in status.hosts if host.phase == "lost" or (host.phase == "waiting" and not host.address)
     }

@@ -132,6 +132,8 @@ class Submission:
             if error.status != CONFLICT:
                 raise
             self._check_names()
+            if self._cluster.get(names.MESH_KIND, name_of(obj)) is None:  # it has gone since
+                raise
 
     def _check_server(self) -> None:
         if self._arguments.provisioner == "native" and self._arguments.workload == "job":
