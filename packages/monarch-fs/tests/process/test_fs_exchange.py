@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -264,6 +265,33 @@ def test_tree_that_was_not_joined_is_refused(four: Procs, tmp_path: Path) -> Non
     assert exchange.fetch("another", ids).get().failed[ids[0]].reason == "source left"
     exchange.close()
     store.close()
+
+
+def test_host_that_joins_after_it_was_asked_spares_the_client(four: Procs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The order of a push reaches a child before its parent. A machine that stands still for a moment changes nothing here.
+    monkeypatch.setattr("monarch.fs._relay.relay.KEEPALIVE", 20.0)
+    monkeypatch.setattr("monarch.fs._relay.relay.SILENCE", 30.0)
+    source = noise(3, 5000)
+    four.origin.serve(TREE, source.read)
+    ids = list(source.contents)
+    stores = [Store(tmp_path / name, 1 << 20) for name in ("parent", "child")]
+    parent, child = (Exchange(store) for store in stores)
+    child.join(TREE, [parent.peer(), four.origin.peer()])
+    fetch = child.fetch(TREE, ids)
+    while child.counters()["requests"] < 1:
+        time.sleep(0.002)  # sleeps: between two looks
+    with pytest.raises(TimeoutError):
+        fetch.get(timeout=0.2)
+    parent.join(TREE, [four.origin.peer()])
+    assert fetch.get(timeout=20).failed == {}
+    assert (child.counters()["bytes_from_client"], four.origin.bytes_sent(TREE)) == (0, 15_000)
+    # The tree that it has left is refused at once: the limit above would end the test.
+    parent.leave(TREE)
+    child.join(TREE, [parent.peer()])
+    assert list(child.fetch(TREE, [b"?" * 32]).get(timeout=15).failed) == [b"?" * 32]
+    for exchange, store in zip((parent, child), stores, strict=True):
+        exchange.close()
+        store.close()
 
 
 def test_full_store_passes_contents_on(tmp_path: Path) -> None:

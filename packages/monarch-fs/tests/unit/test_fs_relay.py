@@ -12,7 +12,7 @@ import pytest
 
 from monarch.fs._relay.failure import FetchFailure
 from monarch.fs._relay.host_tree import CLIENT, chain_of, upstreams_of
-from monarch.fs._relay.relay import SILENCE, Ask, Done, Relay, Serving
+from monarch.fs._relay.relay import KEEPALIVE, SILENCE, Ask, Done, Relay, Serving
 
 TREE = "t"
 LATENCY = 0.001
@@ -352,6 +352,32 @@ def test_unjoined_upstream_is_asked_later() -> None:
         assert asks_of(relay, strike * 10.0 + 0.5) == []
     [done] = relay.finished()
     assert done.failure is not None
+
+
+def test_request_before_the_tree_waits_for_it() -> None:
+    serving = Serving()
+    assert [serving.early(key, TREE, at) for key, at in (("a", 0.0), ("b", 0.5))] == [True, True]
+    assert serving.early("c", "other", 0.6)
+    assert (serving.unjoined(KEEPALIVE - 0.01), serving.deadline()) == ([], KEEPALIVE)
+    # The oldest has waited long enough: its sender asks elsewhere.
+    assert serving.unjoined(KEEPALIVE) == ["a"]
+    assert serving.joined(TREE) == ["b"] and serving.joined(TREE) == []
+    assert serving.deadline() == 0.6 + KEEPALIVE
+
+
+def test_tree_that_was_left_is_refused_until_it_is_joined_again() -> None:
+    serving = Serving()
+    serving.left(TREE)
+    assert not serving.early("a", TREE, 0.0)
+    assert serving.joined(TREE) == []
+    assert serving.early("a", TREE, 0.0)
+
+
+def test_flood_of_requests_for_unknown_trees_is_refused() -> None:
+    serving = Serving()
+    kept = sum(serving.early(number, f"tree {number}", 0.0) for number in range(20_000))
+    assert 0 < kept < 20_000
+    assert len(serving.unjoined(KEEPALIVE)) == kept and serving.early("again", TREE, 1.0)
 
 
 def test_leaving_fails_what_is_wanted() -> None:

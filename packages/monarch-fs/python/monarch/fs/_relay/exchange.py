@@ -139,14 +139,24 @@ class Exchange:
             self._joined.add(tree)
             if ordered:
                 self._clients[tree] = ordered[-1]
-        self._events.put(lambda: self._relay.join(tree, ordered, chained))
+        self._events.put(lambda: self._join(tree, ordered, chained))
+
+    def _join(self, tree: str, upstreams: Sequence[Peer], chain: Sequence[Peer]) -> None:
+        self._relay.join(tree, upstreams, chain)
+        for key in self._serving.joined(tree):
+            if isinstance(key, _Served):
+                self._begin_serving(key)
 
     def leave(self, tree: str) -> None:
         """Fetches of the tree fail, requests for it are refused."""
         with self._lock:
             self._joined.discard(tree)
             self._clients.pop(tree, None)
-        self._events.put(lambda: self._relay.leave(tree))
+        self._events.put(lambda: self._leave(tree))
+
+    def _leave(self, tree: str) -> None:
+        self._relay.leave(tree)
+        self._serving.left(tree)
 
     def fetch(self, tree: str, ids: Sequence[bytes], *, urgent: bool = False, bulk: bool = False) -> Future[Fetched]:
         """Brings chunks into the store; done when each is there, has failed, or was passed on. Urgent ones overtake others.
@@ -241,6 +251,9 @@ class Exchange:
             self._relay.unwait(tree, ids, key)
             if isinstance(key, _Served):
                 self._reply(key)
+        for key in self._serving.unjoined(now):
+            if isinstance(key, _Served):
+                _refuse(key)
 
     def _finish(self, outcomes: Iterable[Done]) -> None:
         replies: dict[_Served, None] = {}
@@ -416,12 +429,24 @@ class Exchange:
         except ValueError as e:
             request.fail(str(e).encode())
             return
+        served = _Served(request, asked)
         with self._lock:
             joined = asked.tree in self._joined
         if joined:
-            self._workers.run(lambda: self._serve(_Served(request, asked), wait=True), urgent=asked.urgent)
+            self._begin_serving(served)
         else:
-            request.answer(encode_answer(ChunkAnswer({}, {}, known=False)))
+            self._events.put(lambda: self._asked_early(served))
+
+    def _asked_early(self, served: _Served) -> None:
+        """A request of a tree that this host may join yet."""
+        tree = served.asked.tree
+        if self._relay.has_tree(tree):
+            self._begin_serving(served)
+        elif not self._serving.early(served, tree, time.monotonic()):
+            _refuse(served)
+
+    def _begin_serving(self, served: _Served) -> None:
+        self._workers.run(lambda: self._serve(served, wait=True), urgent=served.asked.urgent)
 
     def _reply(self, served: _Served) -> None:
         self._workers.run(lambda: self._serve(served, wait=False), urgent=served.asked.urgent)
@@ -478,7 +503,7 @@ class Exchange:
         tree = served.asked.tree
         if not self._relay.has_tree(tree):
             if waits:
-                served.request.answer(encode_answer(ChunkAnswer({}, {}, known=False)))
+                self._asked_early(served)
             return
         # An answer that was taken meanwhile has brought some.
         still = self._store.missing(missing)
@@ -489,6 +514,11 @@ class Exchange:
             self._reply(served)
         elif waits:
             self._serving.asked(served, tree, missing, time.monotonic())
+
+
+def _refuse(served: _Served) -> None:
+    """The answer of a host that is not in the tree."""
+    served.request.answer(encode_answer(ChunkAnswer({}, {}, known=False)))
 
 
 def _unwritten(error: OSError, ids: Iterable[bytes]) -> dict[bytes, FetchFailure]:

@@ -7,7 +7,8 @@ as make about a MiB by the mean size of the tree's chunks so far.
 
 An upstream is left in four cases:
 - It has ended, or has sent a content that does not hash to its id: it is removed from all lists.
-- It has not joined the tree: others are asked for a second, and after three times it is removed from the list of this tree.
+- It has not joined the tree within `KEEPALIVE` seconds: others are asked for a second, and after three times it is removed from the list
+  of this tree.
 - It has been silent for `SILENCE` seconds with a request outstanding: what it was asked for goes to the next one, and it is asked no more
   until it has answered. Its late answers count. Where no other is left, the host waits for it.
 - It has failed for this chunk: the next one is asked for this chunk alone, unless the failure is final, of the client itself.
@@ -19,8 +20,9 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple
 
 from monarch.fs._relay.failure import FetchFailure
@@ -33,6 +35,10 @@ _STRIKES = 3
 _TARGET_BYTES = 1 << 20
 _URGENT_IDS = 8
 _MOST_IDS = 512
+# Requests that wait for a tree: as many as a child has in flight, for each of some hundred that ask the same host.
+_MOST_EARLY = 8192
+# Trees that this host has left, newest last.
+_MOST_LEFT = 256
 
 
 class Ask(NamedTuple):
@@ -393,10 +399,16 @@ class Relay:
 
 
 class Serving:
-    """The requests of other hosts for chunks that this host lacks itself: which can be answered now."""
+    """The requests of other hosts that this host cannot answer yet: for chunks that it lacks itself, or of a tree that it has not joined.
+
+    Hosts of a tree join at their own times, so a child may ask before its parent has joined: it would ask the client then. The parent keeps
+    such a request until it joins, at most `KEEPALIVE` seconds. A tree that it has left is refused at once.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[Hashable, tuple[str, Collection[bytes], float]] = {}
+        self._early: dict[Hashable, tuple[str, float]] = {}
+        self._left: deque[str] = deque(maxlen=_MOST_LEFT)
 
     def asked(self, key: Hashable, tree: str, ids: Collection[bytes], now: float) -> None:
         self._waiting[key] = tree, ids, now + KEEPALIVE
@@ -412,5 +424,33 @@ class Serving:
             del self._waiting[key]
         return due
 
+    def early(self, key: Hashable, tree: str, now: float) -> bool:
+        """A request of a tree that was not joined waits; False: it is to be refused."""
+        if tree in self._left or len(self._early) >= _MOST_EARLY:
+            return False
+        self._early[key] = tree, now + KEEPALIVE
+        return True
+
+    def joined(self, tree: str) -> list[Hashable]:
+        """The requests that waited for it."""
+        if tree in self._left:
+            self._left.remove(tree)
+        return self._take_early(lambda name, _: name == tree)
+
+    def left(self, tree: str) -> None:
+        self._left.append(tree)
+
+    def unjoined(self, now: float) -> list[Hashable]:
+        """The requests that have waited so long for a tree that they are to be refused."""
+        return self._take_early(lambda _, at: at <= now)
+
+    def _take_early(self, chosen: Callable[[str, float], bool]) -> list[Hashable]:
+        keys = [key for key, (tree, at) in self._early.items() if chosen(tree, at)]
+        for key in keys:
+            del self._early[key]
+        return keys
+
     def deadline(self) -> float | None:
-        return next((at for _, _, at in self._waiting.values()), None)
+        # The first one of each has waited longest.
+        found = [at for _, _, at in islice(self._waiting.values(), 1)] + [at for _, at in islice(self._early.values(), 1)]
+        return min(found, default=None)
