@@ -157,6 +157,42 @@ assert len(after) == 4 and after == before, (before, after)
     assert done.stderr == ""
 
 
+def test_an_observer_asks_the_agent_when_the_processes_of_the_host_have_changed():
+    done = run(
+        ACTORS
+        + """
+from monarch._core.extension import recording
+# Without that the agent is asked now and then all the same.
+recording._ASK_SECONDS = 1000.0
+asked, looks, real = [], [], recording._ask
+recording._ask = lambda *change: asked.append(change) or real(*change)
+workers = this_host().spawn_procs(per_host={"gpus": 2}).spawn("worker", Worker)
+pids = {pid for _, pid in workers.pid.call().get().items()}
+got = set()
+watching = events.observe(lambda batch: got.add((batch.pid, batch.ended)), every=0.01)
+drain = watching._drain
+watching._drain = lambda whole: looks.append(whole) or drain(whole)
+def until(holds):
+    while not holds():
+        workers.step.call(1).get()
+until(lambda: pids <= {pid for pid, _ in got})
+# At rest.
+before, start = len(asked), len(looks)
+until(lambda: len(looks) > start + 20)
+assert len(asked) == before
+# A process comes, and ends.
+late = this_host().spawn_procs()
+pid = late.spawn("late", Worker).pid.call_one().get()
+until(lambda: (pid, False) in got)
+late.stop().get()
+until(lambda: (pid, True) in got)
+assert before < len(asked) < before + 10, len(asked)
+watching.stop()
+"""
+    )
+    assert done.stderr == ""
+
+
 def test_a_broken_observer_is_named_and_left_out():
     done = run(
         ACTORS

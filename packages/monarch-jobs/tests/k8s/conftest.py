@@ -74,18 +74,33 @@ def cluster(started_cluster: KubeCluster, monkeypatch: pytest.MonkeyPatch, tmp_p
     started_cluster.restore()
 
 
+@pytest.fixture(scope="session")
+def ended(started_cluster: KubeCluster) -> Iterator[dict[str, str]]:
+    """The namespaces of tests that are over, and the tests: none of them is there in the end. No test waits for that of another one."""
+    names: dict[str, str] = {}
+    yield names
+    for name, test in names.items():
+        try:
+            wait = ("wait", "--for=delete", f"namespace/{name}", f"--timeout={NAMESPACE_END_S}s")
+            started_cluster.kubectl(*wait, timeout=NAMESPACE_END_S + 30)
+        except BaseException as error:
+            error.add_note(f"namespace {name} is that of {test}")
+            raise
+
+
 @pytest.fixture
-def namespace(cluster: KubeCluster) -> Iterator[str]:
-    """The name of an empty namespace; it and all in it are gone after the test."""
+def namespace(cluster: KubeCluster, ended: dict[str, str], request: pytest.FixtureRequest) -> Iterator[str]:
+    """The name of an empty namespace; it and all in it are removed after the test."""
     name = f"t-{secrets.token_hex(4)}"
     cluster.kubectl("create", "namespace", name)
     # Pods are made when it is there.
     cluster.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=60s")
     yield name
     cluster.restore()  # a node that is gone would keep its pods
+    ended[name] = request.node.nodeid
     cluster.kubectl("delete", "namespace", name, "--wait=false")
-    cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "-n", name)
-    cluster.kubectl("wait", "--for=delete", f"namespace/{name}", f"--timeout={NAMESPACE_END_S}s", timeout=NAMESPACE_END_S + 30)
+    # Controllers that were without the API server take their finalizers off pods late.
+    cluster.kubectl("delete", "pods", "--all", "--force", "--grace-period=0", "--wait=false", "-n", name)
 
 
 @pytest.fixture

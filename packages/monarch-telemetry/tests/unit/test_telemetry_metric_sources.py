@@ -12,10 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from monarch.telemetry._collector.keeping import schemas
 from monarch.telemetry._engine.one_host import OneHost
 from monarch.telemetry._export import metric_names
 from monarch.telemetry._export.metric_names import BY_NAME, METRICS
-from monarch.telemetry._export.metric_sources import LATENCY_BOUNDS_US, SOURCES, Window, computed, measure, merged, process_memory
+from monarch.telemetry._export.metric_sources import LATENCY_BOUNDS_US, SOURCES, Source, Window, computed, measure, merged, process_memory
 from monarch.telemetry._export.metric_totals import Totals, value_of
 from monarch.telemetry._ingest.metrics import Metrics
 from monarch.telemetry._ingest.places import Places
@@ -131,6 +132,18 @@ def points(found: Mapping[str, Any]) -> Points:
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
     return measured(ROWS)
+
+
+@pytest.mark.parametrize("source", [source for source in SOURCES if source.selects is not None], ids=lambda source: source.name)
+def test_a_selection_is_the_answer_of_its_statement(source: Source) -> None:
+    batches = [batch(source.name, row) for row in ROWS[source.name]]
+    engine = OneHost({source.name: batches})
+    for window in (WINDOW, Window(0, 1), Window(0, 1 << 62)):
+        expected = engine.ask(source.statement(window)).table
+        selected = source.selected(schemas()[source.name], batches, window)
+        assert selected.column_names == expected.column_names
+        assert sorted(selected.to_pylist(), key=str) == sorted(expected.to_pylist(), key=str)
+    assert all(source.selected(schemas()["links"], [], WINDOW) is None for source in SOURCES if source.selects is None)
 
 
 def test_names_of_torchmonarch_are_kept() -> None:

@@ -176,6 +176,11 @@ impl Ring {
     }
 
     #[getter]
+    fn changes(&self) -> u64 {
+        self.reader().changes()
+    }
+
+    #[getter]
     fn lost(&self) -> u64 {
         self.reader().lost()
     }

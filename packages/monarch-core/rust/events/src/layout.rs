@@ -31,6 +31,8 @@ pub const H_EPOCH: usize = 4;
 pub const H_HEAD: usize = 16;
 pub const H_TEXT: usize = 32;
 pub const H_NAMES: usize = 48;
+/// In the ring of an agent: how often the set of rings of its host has changed.
+pub const H_CHANGES: usize = 64;
 
 /// The flight recorder of a proc keeps so many events.
 pub const DEFAULT_CAPACITY: usize = 1 << 14;

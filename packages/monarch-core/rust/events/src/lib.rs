@@ -34,7 +34,7 @@ pub use columns::{Column, Columns};
 pub use introductions::{actor_begins, actor_is_gone, introduce, mesh_begins, mesh_is_gone, proc_begins};
 pub use layout::{DEFAULT_CAPACITY, capacity};
 pub use reader::{Reader, Record, Value};
-pub use recorder::{is_on, now, now_if_on, start, stop};
+pub use recorder::{change, is_on, now, now_if_on, start, stop};
 pub use ring::Ring;
 pub use table::*;
 pub use trace::{in_trace, set_trace, trace};

@@ -8,7 +8,7 @@ use std::sync::atomic::fence;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
-use crate::layout::{H_CAPACITY, H_EPOCH, H_HEAD, H_MAGIC, H_PID, H_PROC, MAGIC, SEQ, SLOT, capacity, size, slots_at};
+use crate::layout::{H_CAPACITY, H_CHANGES, H_EPOCH, H_HEAD, H_MAGIC, H_PID, H_PROC, MAGIC, SEQ, SLOT, capacity, size, slots_at};
 use crate::memory::Memory;
 use crate::recorder::now;
 
@@ -85,6 +85,11 @@ impl Reader {
     /// Events that were begun so far.
     pub fn written(&self) -> u64 {
         self.header(H_HEAD)
+    }
+
+    /// How often `change` was called by the process.
+    pub fn changes(&self) -> u64 {
+        self.header(H_CHANGES)
     }
 
     /// Events that this reader did not get: overwritten, or never finished.

@@ -69,6 +69,13 @@ pub fn stop() {
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);
 }
 
+/// Of an agent, also while it does not record: the set of rings that it keeps has changed. Readers of its own ring see it.
+pub fn change() {
+    if let (false, Some(ring)) = (IS_CHILD.load(Ordering::Relaxed), *MADE.lock().unwrap_or_else(PoisonError::into_inner)) {
+        ring.change();
+    }
+}
+
 extern "C" fn become_child() {
     IS_CHILD.store(true, Ordering::Relaxed);
     stop();

@@ -7,7 +7,7 @@ use std::sync::atomic::fence;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::layout::{
-    FIELDS, H_CAPACITY, H_EPOCH, H_HEAD, H_MAGIC, H_PID, H_PROC, KIND, MAGIC, SEQ, SLOT, TIME, TRACE, Words, capacity, size, slots_at,
+    FIELDS, H_CAPACITY, H_CHANGES, H_EPOCH, H_HEAD, H_MAGIC, H_PID, H_PROC, KIND, MAGIC, SEQ, SLOT, TIME, TRACE, Words, capacity, size, slots_at,
 };
 use crate::memory::Memory;
 use crate::recorder::now;
@@ -51,6 +51,11 @@ impl Ring {
         }
         words[H_MAGIC].store(MAGIC, Release);
         Ok((Ring { memory, mask: capacity as u64 - 1 }, fd))
+    }
+
+    /// Tells readers that there are other rings beside this one than before.
+    pub fn change(&self) {
+        self.memory.words()[H_CHANGES].fetch_add(1, Release);
     }
 
     pub fn name(&self, bytes: &[u8]) -> u64 {

@@ -2,19 +2,24 @@
 
 use std::os::fd::AsRawFd;
 
-use events::{Reader, Value, is_on, now_if_on, queue_depth, start, stop, user_event};
+use events::{Reader, Value, change, is_on, now_if_on, queue_depth, start, stop, user_event};
 
 // One test: there is one recorder in a process.
 #[test]
 fn a_process_records_while_it_is_on_and_a_child_never() {
     assert!(!is_on() && now_if_on() == 0);
     queue_depth(1, 1);
+    change();
     let fd = start(5, 256).unwrap().unwrap();
     let mut reader = Reader::open(fd.as_raw_fd()).unwrap();
     assert!(is_on() && now_if_on() > 0);
     queue_depth(1, 2);
+    change();
     stop();
     queue_depth(1, 3);
+    // The rings that an agent keeps change whether it records or not.
+    change();
+    assert_eq!(reader.changes(), 2);
     // The same ring again.
     assert!(start(5, 1024).unwrap().is_none());
     user_event(b"step", b"{}");
@@ -22,6 +27,7 @@ fn a_process_records_while_it_is_on_and_a_child_never() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         queue_depth(1, 4);
+        change();
         let refused = start(5, 256).is_err();
         // SAFETY: ends the child.
         unsafe { libc::_exit(i32::from(is_on() || !refused)) };
@@ -31,6 +37,7 @@ fn a_process_records_while_it_is_on_and_a_child_never() {
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     queue_depth(1, 5);
+    assert_eq!(reader.changes(), 2);
     let fields: Vec<_> = reader.read(10, false).into_iter().map(|r| r.fields).collect();
     let depth = |n| vec![Value::Number(1), Value::Number(n)];
     assert_eq!(fields, [depth(2), vec![Value::Text("step".into()), Value::Text("{}".into())], depth(5)]);

@@ -82,7 +82,10 @@ class Event:
 
 @final
 class Ring:
-    """The ring of a process of this host, to read. `lost` counts events that this reader did not get."""
+    """The ring of a process of this host, to read. `lost` counts events that this reader did not get.
+
+    `changes`: in the ring of an agent, how often the set of rings of its host has changed.
+    """
 
     def __new__(cls, path: str) -> Ring: ...
     @property
@@ -93,6 +96,8 @@ class Ring:
     def capacity(self) -> int: ...
     @property
     def written(self) -> int: ...
+    @property
+    def changes(self) -> int: ...
     @property
     def lost(self) -> int: ...
     def skip_to_last(self, events: int) -> None: ...

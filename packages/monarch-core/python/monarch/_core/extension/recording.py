@@ -41,6 +41,9 @@ GROUP = "monarch.observer"
 _BATCH = 10_000
 # Events that the agent records about other processes.
 _OF_PROCS = ("proc.end", "output.line")
+# The ring of an agent counts how often the set of rings of its host changes, so it is asked when there is news. Seconds after which it is
+# asked all the same: the job of a process may become known later than its ring.
+_ASK_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +131,9 @@ class Observation:
         self._every = every
         self._job = job
         self._pace = Pace(every)
-        # When the agent is asked next for the processes of the host.
+        # When the agent is asked at the latest for the processes of the host, and the count of changes when it was asked last.
         self._due = 0.0
+        self._changes = -1
         self._readers: dict[ProcId, Reader] = {}
         # The agent of this host, whose own number is not the one that a job has for the host; None until it is found.
         self._agent: ProcId | None = None
@@ -224,8 +228,10 @@ class Observation:
         held = list(self._batches(agent, filled)) if agent is not None else []
         # How these have ended is in what is held, or was given before.
         over = [proc for proc, reader in self._readers.items() if reader.ended]
-        if whole or monotonic() >= self._due or self._names_unknown(held):
-            self._due = monotonic() + self._every
+        changes = -1 if agent is None else agent._ring.changes
+        if whole or changes != self._changes or agent is None or monotonic() >= self._due or self._names_unknown(held):
+            self._changes = changes
+            self._due = monotonic() + max(self._every, _ASK_SECONDS)
             self._find()
         for reader in list(self._readers.values()):
             if reader is not agent:

@@ -71,6 +71,7 @@ struct Rings {
 impl Recordings {
     pub fn add(&self, proc: ProcUid, fd: OwnedFd) {
         lock(&self.rings).live.insert(proc, fd);
+        events::change();
     }
 
     /// The last events of a proc that has ended otherwise than it should, in bytes for `decode`; empty if it did not record.
@@ -86,6 +87,8 @@ impl Recordings {
         if rings.ended.len() > KEPT {
             rings.ended.pop_front();
         }
+        drop(rings);
+        events::change();
         recent
     }
 

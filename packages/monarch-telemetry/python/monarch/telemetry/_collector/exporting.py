@@ -74,8 +74,8 @@ class Exporting:
         self._handing = threading.Lock()
         self._since_us = self._started_us = self._late_us()
         self._due = self._memory_due = clock()
-        # Answers of sources without rows: a host on which nothing happens asks few statements.
-        self._idle: dict[str, Any] = {}
+        # The last answers of sources, with the rows that they depend on: a host on which nothing happens asks few statements.
+        self._answered: dict[str, tuple[list[Any] | None, Any]] = {}
         mine = mentioned(" ".join(source.sql for source in SOURCES), schemas())
         self._measured = [name for name in mine if "(" not in name]
 
@@ -171,19 +171,28 @@ class Exporting:
         resource = {"host.name": self._host}
         found = self._keeping.tables(self._measured)
         near = _near(found, window)
-        session = Session(near)
         answers: dict[str, Any] = {}
+        left: dict[str, tuple[str, list[Any] | None]] = {}
         for source in SOURCES:
-            _, rows = near[_NEEDED.get(source.name, source.name)]
-            is_idle = not any(batch.num_rows for batch in rows)
-            answer = self._idle.get(source.name) if is_idle else None
-            if answer is None:
-                asked = window._replace(until_us=until_us + source.lag_us) if last else window
-                answer = session.frame(source.statement(asked)).to_arrow_table()
-                if is_idle:
-                    self._idle[source.name] = answer
-            answers[source.name] = answer
-        self._write(computed(answers, window, resource).items())
+            schema, rows = near[_NEEDED.get(source.name, source.name)]
+            asked = window._replace(until_us=until_us + source.lag_us) if last else window
+            selected = source.selected(schema, rows, asked)
+            if selected is not None:
+                answers[source.name] = selected
+                continue
+            # What the answer depends on: nothing where there is no row, the rows where time does not matter, else it is not known.
+            given = [] if not any(batch.num_rows for batch in rows) else rows if "{since}" not in source.sql else None
+            before, answer = self._answered.get(source.name, (None, None))
+            if given is not None and before is not None and _are_same(given, before):
+                answers[source.name] = answer
+                continue
+            left[source.name] = source.statement(asked), given
+        if left:
+            session = Session(mentioned(" ".join(sql for sql, _ in left.values()), near))
+            for name, (sql, given) in left.items():
+                answers[name] = session.frame(sql).to_arrow_table()
+                self._answered[name] = given, answers[name]
+        self._write(computed({source.name: answers[source.name] for source in SOURCES}, window, resource).items())
         if self._clock() >= self._memory_due:
             self._memory_due = self._clock() + options.memory_interval_secs
             living = {place.name: place.pid for place in self._keeping.ingest.places.living().values() if place.name and place.pid}
@@ -229,6 +238,10 @@ class Exporting:
             "thread_name": thread.name,
         }
         self._store.append("events", pa.RecordBatch.from_pylist([row], schema=EVENTS.schema()))
+
+
+def _are_same(some: list[Any], others: list[Any]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 
 def _near(tables: dict[str, tuple[Any, list[Any]]], window: Window) -> dict[str, tuple[Any, list[Any]]]:

@@ -110,6 +110,13 @@ class Points:
         }
 
 
+class Selection(NamedTuple):
+    """Columns of a table, all if none are named, of the rows whose `time` is in the window, or of all rows."""
+
+    columns: tuple[str, ...] = ()
+    time: str = ""
+
+
 class Source(NamedTuple):
     """A statement with places for `since` and `until`, and what makes points of the rows of its answer."""
 
@@ -118,10 +125,25 @@ class Source(NamedTuple):
     points: Callable[[Points, Sequence[dict[str, Any]]], None]
     # How much earlier the window of the statement is: rows come so late.
     lag_us: int = 0
+    # Of a statement that only selects rows of one table: its columns (none: all), and the column of time that is in the window.
+    selects: Selection | None = None
 
     def statement(self, window: Window) -> str:
         """The statement for a window; times are numbers, so that nothing has to be quoted."""
         return self.sql.format(since=int(window.since_us) - self.lag_us, until=int(window.until_us) - self.lag_us)
+
+    def selected(self, schema: Any, batches: Sequence[Any], window: Window) -> Any:
+        """The answer of the statement where it only selects, without a plan, in the order of the batches; None for another one."""
+        if self.selects is None:
+            return None
+        from monarch.telemetry._arrow import pa, pc
+
+        table = pa.Table.from_batches(batches, schema=schema)
+        if self.selects.time:
+            times = table.column(self.selects.time)
+            since, until = (pa.scalar(int(us) - self.lag_us, pa.int64()) for us in (window.since_us, window.until_us))
+            table = table.filter(pc.and_(pc.greater_equal(times, since), pc.less(times, until)))
+        return table.select(self.selects.columns) if self.selects.columns else table
 
 
 def measure(ask: Callable[[str], Any], window: Window, resource: Mapping[str, Any]) -> dict[str, Any]:
@@ -333,7 +355,9 @@ def _status(points: Points, rows: Sequence[dict[str, Any]]) -> None:
 
 
 SOURCES: tuple[Source, ...] = (
-    Source("endpoint_stats", f"SELECT * FROM endpoint_stats WHERE {_in('window_us')}", _endpoints, _LAG_US),
+    Source(
+        "endpoint_stats", f"SELECT * FROM endpoint_stats WHERE {_in('window_us')}", _endpoints, _LAG_US, selects=Selection(time="window_us")
+    ),
     Source(
         "messages",
         "SELECT count(*) AS posts, (SELECT max(sample_weight) FROM telemetry_status WHERE table_name = 'messages') AS weight"
@@ -372,7 +396,13 @@ SOURCES: tuple[Source, ...] = (
         f"SELECT count(*) AS failed FROM actor_status_events WHERE new_status = 'Failed' AND {_in('timestamp_us')}",
         _one("proc_mesh.actor_failures", "failed"),
     ),
-    Source("resources", f"SELECT * FROM resources WHERE {_in('timestamp_us')} ORDER BY timestamp_us", _resources),
+    # They come in the order of time.
+    Source(
+        "resources",
+        f"SELECT * FROM resources WHERE {_in('timestamp_us')} ORDER BY timestamp_us",
+        _resources,
+        selects=Selection(time="timestamp_us"),
+    ),
     Source(
         "rdma_ops",
         "SELECT op, path, count(*) AS ops, count(error) AS errors, sum(retries) AS retries, sum(bytes) AS bytes,"
@@ -400,6 +430,11 @@ SOURCES: tuple[Source, ...] = (
         f"SELECT kind, count(*) AS failures FROM failures WHERE first_cause AND {_in('timestamp_us')} GROUP BY kind",
         _failures,
     ),
-    Source("telemetry_status", "SELECT host, table_name, rows, dropped FROM telemetry_status", _status),
+    Source(
+        "telemetry_status",
+        "SELECT host, table_name, rows, dropped FROM telemetry_status",
+        _status,
+        selects=Selection(("host", "table_name", "rows", "dropped")),
+    ),
 )
 BY_SOURCE = {one.name: one for one in SOURCES}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -40,6 +41,8 @@ Tables = Mapping[str, tuple[Any, Sequence[Any]]]
 PARTITIONS = 2
 # Rows of a batch while a plan runs; longer ones are cut, so that a step over one has little memory.
 _BATCH_ROWS = 32_768
+# Schemas whose empty batch is kept: to make it costs as much as a table in a session. There are some 60 tables and functions.
+_MOST_SCHEMAS = 256
 # Functions in FROM that datafusion brings along: nothing but our tables is there.
 _TABLE_FUNCTIONS = ("range", "generate_series")
 # Functions of which one value may be larger than all memory: no limit is looked at while a value is made.
@@ -51,6 +54,7 @@ _UNBOUNDED = (
 LONGEST_SQL = 16 << 10
 
 
+@lru_cache(maxsize=_MOST_SCHEMAS)
 def nullable(schema: Any) -> Any:
     """The schema as sessions have it: every field may be null, and no metadata."""
     return pa.schema([pa.field(field.name, field.type) for field in schema])
@@ -144,5 +148,6 @@ def _partitions(schema: Any, batches: Sequence[Any], partitions: int = PARTITION
     return [share or [_empty(schema)] for share in shares]
 
 
+@lru_cache(maxsize=_MOST_SCHEMAS)
 def _empty(schema: Any) -> Any:
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
