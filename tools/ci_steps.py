@@ -63,8 +63,7 @@ STEPS = (
     Step("unit", "tests", (*_PYTEST, "unit")),
     Step("pytest_others", "tests", (*_PYTEST, "not unit and not k8s", f"--ignore={_CORE_FOLDER}"), beside=True, apart=True),
     # Beside the shorter steps only: clusters take what processors there are, and tests with processes have time limits.
-    # Optional until the whole category has passed in one run.
-    Step("k8s", "clusters", (*_PYTEST, "k8s"), beside=True, optional=True),
+    Step("k8s", "clusters", (*_PYTEST, "k8s"), beside=True),
     # The quick ones: an emulated machine is slow. All: `-m verbs packages/monarch-rdma`.
     Step(
         "verbs",
