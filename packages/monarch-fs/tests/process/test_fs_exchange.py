@@ -278,8 +278,8 @@ def test_host_that_joins_after_it_was_asked_spares_the_client(four: Procs, tmp_p
     parent, child = (Exchange(store) for store in stores)
     child.join(TREE, [parent.peer(), four.origin.peer()])
     fetch = child.fetch(TREE, ids)
-    while child.counters()["requests"] < 1:
-        time.sleep(0.002)  # sleeps: between two looks
+    while child.counters()["requests"] < 1:  # polls: a request that was sent has no event
+        time.sleep(0.002)
     with pytest.raises(TimeoutError):
         fetch.get(timeout=0.2)
     parent.join(TREE, [four.origin.peer()])

@@ -7,7 +7,8 @@ use std::sync::atomic::fence;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::layout::{
-    FIELDS, H_CAPACITY, H_CHANGES, H_EPOCH, H_HEAD, H_MAGIC, H_PID, H_PROC, KIND, MAGIC, SEQ, SLOT, TIME, TRACE, Words, capacity, size, slots_at,
+    FIELDS, H_CAPACITY, H_CHANGES, H_EPOCH, H_HEAD, H_MAGIC, H_PID, H_PROC, KIND, MAGIC, SEQ, SLOT, TIME, TRACE, Words, capacity, size,
+    slots_at,
 };
 use crate::memory::Memory;
 use crate::recorder::now;
