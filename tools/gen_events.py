@@ -56,6 +56,7 @@ The ring of a process is a memory file without a name (`memfd`). The process has
 |---|---|
 | made | by the process, when it begins to record; the descriptor goes to the agent over the link |
 | read | by any process of the host and the user, from `/proc/<agent>/fd/<number>`; the agent sends the number |
+| found | the ring of the agent counts how often the set of rings of its host has changed: an observer asks the agent when it has |
 | kept | by the agent: as long as the process lives, and of the last 16 that have ended |
 | gone | when the agent has ended, in whatever way: the kernel frees the file with its last descriptor, and nothing is left to remove |
 

@@ -279,7 +279,7 @@ def test_host_that_joins_after_it_was_asked_spares_the_client(four: Procs, tmp_p
     child.join(TREE, [parent.peer(), four.origin.peer()])
     fetch = child.fetch(TREE, ids)
     while child.counters()["requests"] < 1:  # polls: a request that was sent has no event
-        time.sleep(0.002)
+        time.sleep(0.002)  # sleeps: between two looks
     with pytest.raises(TimeoutError):
         fetch.get(timeout=0.2)
     parent.join(TREE, [four.origin.peer()])
