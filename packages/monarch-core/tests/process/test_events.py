@@ -193,6 +193,48 @@ watching.stop()
     assert done.stderr == ""
 
 
+def test_processes_go_on_recording_for_a_while_when_their_observer_was_killed():
+    done = run(
+        ACTORS
+        + """
+import signal
+import monarch.actor
+from monarch._core.extension import recording
+monarch.actor.unhandled_fault_hook = lambda failure: None
+graces = []
+timer = threading.Timer
+def later(seconds, end, args):
+    graces.append((end, args))
+    return timer(1000.0, lambda: None)
+threading.Timer = later
+class Watcher(Actor):
+    @endpoint
+    def watch(self):
+        self.watching = events.observe(lambda batch: None)
+        return os.getpid()
+worker = this_host().spawn_procs().spawn("worker", Worker)
+watcher = this_host().spawn_procs().spawn("watcher", Watcher)
+pid, victim = worker.pid.call_one().get(), watcher.watch.call_one().get()
+def written():
+    worker.pid.call_one().get()
+    return sum(r.reader()._ring.written for r in events.recordings() if r.pid == pid)
+while not written():  # polls: the process gets the request
+    pass
+os.kill(victim, signal.SIGKILL)
+while not graces:  # polls: the agent notices the end
+    worker.pid.call_one().get()
+before = written()
+assert written() > before
+# The time is over.
+for end, args in graces:
+    end(*args)
+while (before := written()) != written():  # polls: the process gets the request
+    pass
+"""
+    )
+    assert done.stderr == ""
+
+
 def test_a_broken_observer_is_named_and_left_out():
     done = run(
         ACTORS

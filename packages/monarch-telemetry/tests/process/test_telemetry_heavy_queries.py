@@ -172,3 +172,23 @@ threading.Event().wait()
             assert ended(pidfd)
         finally:
             os.close(pidfd)
+
+
+def test_program_that_ends_while_a_thread_asks_says_nothing() -> None:
+    program = f"""
+import atexit, sys, threading, time
+# Runs after the worker has been ended: the thread could say so.
+atexit.register(time.sleep, 0.5)
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_telemetry_heavy_queries as heavy
+
+def ask():
+    heavy.asked(heavy.PRODUCT)
+
+threading.Thread(target=ask, daemon=True).start()
+while not heavy.WORKERS._busy:  # polls: the worker starts
+    pass
+sys.exit(3)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=25, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")

@@ -50,6 +50,17 @@ def test_client_gets_all_pages() -> None:
         assert len(many["rows"]) == 25_000
 
 
+def test_time_of_the_client_is_that_of_its_queries() -> None:
+    with served() as url:
+        # Much less than a query needs: an answer would be one of the usual time.
+        client = QueryEngineClient(url, timeout=1e-6, token=TOKENS.read)
+        for _ in range(5):
+            with pytest.raises(QueryTimeout) as error:
+                client.query("SELECT count(*) AS n FROM logs a, logs b")
+            assert error.value.stage == "server"
+        assert client.query("SELECT 1 AS x", timeout=10)["rows"] == [{"x": 1}]
+
+
 def test_client_ignores_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -104,9 +115,21 @@ def test_client_finds_the_token_of_its_url(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "url", ["", "localhost:1729", "ftp://localhost", "http://", "http://user:secret@localhost:1", "http://localhost/#x"]
+    "url",
+    [
+        "",
+        "localhost:1729",
+        "ftp://localhost",
+        "http://",
+        "http://user:secret@localhost:1",
+        "http://localhost/#x",
+        "http://h:x",
+        5,
+        None,
+        b"h",
+    ],
 )
-def test_client_refuses_what_is_no_url(url: str) -> None:
+def test_client_refuses_what_is_no_url(url: Any) -> None:
     with pytest.raises(ValueError) as refused:
         QueryEngineClient(url, token="x")
     assert "secret" not in str(refused.value)

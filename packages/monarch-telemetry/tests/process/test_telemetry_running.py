@@ -211,6 +211,40 @@ print("=", rows("SELECT count(*) FROM actors a JOIN meshes m ON a.mesh_id = m.id
 """) == ["answers again", "[('warn', 1)]", "[(2,)]"]
 
 
+def test_what_happens_after_a_collector_was_killed_is_collected_before_somebody_asks():
+    assert shown("""
+import time
+other = this_host().spawn_procs(name="other").spawn("other", Worker)
+worker.step.call(1).get()
+other.step.call(1).get()
+until("SELECT count(*) FROM messages WHERE endpoint = 'step'", [(3,)])
+victim = rows("SELECT pid FROM procs p JOIN meshes m ON p.mesh_id = m.id WHERE m.given_name = 'other'")[0][0]
+collector = running.asking.hosts[0].pid
+os.kill(collector, signal.SIGKILL)
+os.kill(victim, signal.SIGKILL)
+for _ in range(20):
+    worker.step.call(2).get()
+while running.asking.hosts[0].pid == collector:  # polls: nobody asks
+    time.sleep(0.01)  # sleeps: between two looks
+print("=", rows("SELECT count(*) FROM messages WHERE endpoint = 'step'"))
+print("=", rows("SELECT count(*) FROM failures WHERE mesh_name = 'other' AND first_cause"))
+print("=", rows(f"SELECT count(*) FROM procs WHERE pid = {victim} AND ended_us IS NOT NULL"))
+print("=", rows("SELECT count(*) FROM events WHERE name = 'telemetry.collector_ended'"))
+""") == ["[(43,)]", "[(1,)]", "[(1,)]", "[(1,)]"]
+
+
+def test_actors_of_a_process_that_is_stopped_are_there_and_unknown():
+    assert shown("""
+pid = worker.slice(gpus=1).pid.call_one().get()
+until("SELECT rank, actor_status FROM live_actors('worker') ORDER BY rank", [(0, "Idle"), (1, "Idle")])
+stop(pid)
+print("=", rows("SELECT rank, actor_status FROM live_actors('worker') ORDER BY rank"))
+print("=", rows(f"SELECT count(*) > 0 FROM stacks() WHERE pid = {pid}"))
+os.kill(pid, signal.SIGCONT)
+print("=", until("SELECT rank, actor_status FROM live_actors('worker') ORDER BY rank", [(0, "Idle"), (1, "Idle")]))
+""") == ["[(0, 'Idle'), (1, 'Unknown')]", "[(True,)]", "[(0, 'Idle'), (1, 'Idle')]"]
+
+
 def test_rows_of_two_hosts_and_a_host_that_does_not_answer():
     assert shown("""
 running.stop().get()

@@ -82,6 +82,8 @@ class StandIn:
         self.is_stopped = self.is_lost = self._was_silent = False
         # How often its part was asked for.
         self.asked = 0
+        # Called with each collector that has ended.
+        self.lost: Callable[[StandIn, str], None] | None = None
         self._collector = self._known = _Collector(self)
 
     def kill(self) -> None:
@@ -112,11 +114,11 @@ class StandIn:
         self._was_silent = self._was_silent and self.is_stopped
         return self._was_silent
 
-    def ended(self, handle: _Collector) -> bool:
-        is_news = self._known is handle
-        if is_news:
+    def ended(self, handle: _Collector, of: str) -> None:
+        if self._known is handle:
             self._known = None
-        return is_news
+            if self.lost is not None:
+                self.lost(self, of)
 
 
 def made(patch: pytest.MonkeyPatch, schemas: Mapping[str, Any], group: int) -> Any:

@@ -92,6 +92,7 @@ def test_answers_are_right_about_the_hosts_that_they_have(
 def test_a_collector_that_ended_is_asked_again_and_stated(patch: pytest.MonkeyPatch) -> None:
     engine = made(patch, SCHEMAS, 16)
     host = StandIn("host0", SCHEMAS, {})
+    host.lost = engine._lost
     engine.hosts.append(host)
     host.kill()
     answer = engine.ask("select count(*) n from t", timeout=ANSWER_TIMEOUT)

@@ -31,6 +31,16 @@ def test_tokens_are_made_once_for_their_user_alone(tmp_path: Path) -> None:
     assert os.listdir(folder) == [FILE]
 
 
+def test_each_folder_that_is_made_is_for_its_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        tokens_in(tmp_path / "home" / "jobs" / "one")
+    finally:
+        os.umask(before)
+    made = [tmp_path / "home", tmp_path / "home" / "jobs", tmp_path / "home" / "jobs" / "one"]
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in made] == [0o700] * 3
+
+
 def test_published_urls_are_in_the_file(tmp_path: Path) -> None:
     tokens = tokens_in(tmp_path)
     publish(tmp_path, tokens, ["http://127.0.0.1:1"])

@@ -102,6 +102,9 @@ def test_time_reaches_the_engine(verb: Verb) -> None:
     assert verb.given == [("http://h:1", "t", None), (None, None, "c.zip")]
     code, _, err = verb("SELECT 1", "--timeout", "soon")
     assert code == 2 and "'soon' is no length of time" in err
+    assert verb("SELECT 1", "--timeout", "10m")[0] == 0
+    code, _, err = verb("SELECT 1", "--timeout", "11m")
+    assert code == 2 and "a query takes at most 600s" in err
 
 
 def test_failed_query_is_one(verb: Verb) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from monarch.telemetry._sql.limits import DEFAULT, Limits
 
 # The stage of a `QueryTimeout` where the process that serves does not answer at all.
 NO_SERVER = "HTTP"
+# What a query may be given at most, seconds; without a time of its own it has that of `DEFAULT`.
+MOST_SECONDS = 600.0
 
 
 class Answer(NamedTuple):
@@ -20,6 +23,21 @@ class Answer(NamedTuple):
 
     table: Any
     coverage: Coverage
+
+
+def checked_timeout(timeout: object, call: str) -> float:
+    """The seconds that were given to `call`. `TypeError` for what is no number, `ValueError` for one that is no time of a query."""
+    if isinstance(timeout, bool) or not isinstance(timeout, numbers.Real):
+        raise TypeError(f"{call}(timeout={timeout!r}): expected seconds, a number, not {type(timeout).__name__}")
+    seconds = float(timeout)
+    if not 0 < seconds <= MOST_SECONDS:
+        raise ValueError(f"{call}(timeout={timeout!r}): expected seconds greater than 0, and at most {MOST_SECONDS:g}")
+    return seconds
+
+
+def in_words(seconds: float) -> str:
+    """A time in an error, with the digits that a reader needs: `2.4 s`, `600 s`, `0.034 s`."""
+    return f"{round(seconds, 1 if seconds >= 10 else 2):g} s" if seconds >= 0.1 else f"{seconds:.2g} s"
 
 
 class Asker:

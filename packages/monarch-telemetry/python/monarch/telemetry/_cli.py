@@ -111,6 +111,15 @@ def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -
         raise click.BadParameter(str(e)) from None
 
 
+def _query_time(context: click.Context, parameter: click.Parameter, text: str) -> float:
+    from monarch.telemetry._asking import MOST_SECONDS
+
+    found = _duration(context, parameter, text)
+    if found > MOST_SECONDS:
+        raise click.BadParameter(f"a query takes at most {MOST_SECONDS:g}s")
+    return found
+
+
 @_verb("query", "Answers SQL over what a job does.")
 @click.argument("sql", required=False)
 @click.option("--file", "-f", metavar="FILE", help="Read the statement from FILE.")
@@ -119,7 +128,7 @@ def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -
 @click.option("--catalog", "as_catalog", is_flag=True, help="List tables and columns, each with its meaning.")
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="table", show_default=True, help="How rows are written.")
 @click.option(
-    "--timeout", default="10s", show_default=True, callback=_duration, metavar="TIME", help="When hosts are not waited for any more."
+    "--timeout", default="10s", show_default=True, callback=_query_time, metavar="TIME", help="When a query is ended, 10m at most."
 )
 @click.option("--all", "require_all", is_flag=True, help="Fail with 4 where a host is missing.")
 @_where

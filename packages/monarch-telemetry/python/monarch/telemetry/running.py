@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from monarch.extension.events import emit
@@ -13,54 +14,63 @@ from monarch.telemetry.errors import TelemetryError
 if TYPE_CHECKING:
     from monarch.actor import ActorMesh, Future, HostMesh, ProcMesh
     from monarch.job import JobControl
+    from monarch.telemetry._collector.options import Options
     from monarch.telemetry._engine.engine import Engine
     from monarch.telemetry._engine.query_engine import QueryEngine
     from monarch.telemetry._serving.serving import Served
+    from monarch.telemetry._serving.uses import Use, Uses
     from monarch.telemetry._stacks.merged import StackReport
 
-_lock = threading.Lock()
-_current: Telemetry | None = None
+_uses: Uses | None = None
+_making = threading.Lock()
+# Options of which the one that runs may be more than what a start asks for.
+_WIDENED = ("retention_secs", "snapshot_interval_secs", "level", "budget_bytes", "metric_interval_secs", "memory_interval_secs")
+_CONTROL = ("title", "apply_id", "heal", "kill")
 
 
 class Telemetry:
     """Telemetry that runs. `engine` answers SQL.
 
     `url` is the base URL of the HTTP API, None where nothing is served; `dashboard_url` that of the dashboard, with the token behind `#`.
-    `token` is empty where nothing is served.
+    `token` is empty where nothing is served. What several handles share, engine or server, ends with the last of them.
     """
 
     __module__ = "monarch.telemetry"
 
     def __init__(self, asking: Engine, served: Served | None = None) -> None:
         from monarch.telemetry._engine.query_engine import QueryEngine
+        from monarch.telemetry._serving.uses import Use
 
         self.asking = asking
-        self._served = served
+        self._pid = os.getpid()
         self.engine: QueryEngine = QueryEngine(asking)
+        self._use = Use(asking, self.engine, [] if served is None else [served])
         self.url: str | None = None if served is None else served.url
         self.dashboard_url: str | None = None if served is None else served.dashboard_url
         self.token: str = "" if served is None else served.token
 
     def stop_serving(self) -> None:
-        """Ends the HTTP API, where there is one, within a second; the engine goes on."""
-        served, self._served = self._served, None
-        if served is not None:
-            served.stop()
+        """Ends the HTTP API, where there is one that no other handle has, within a second; the engine goes on."""
+        self.url, self.dashboard_url, self.token = None, None, ""
+        if os.getpid() == self._pid:
+            with all_uses().changing:
+                all_uses().stop_serving(self._use)
 
     def stop(self) -> Future[None]:
-        """The collectors observe no more, and keep what they have until the job ends. Done when they have stopped."""
+        """The collectors observe no more, and keep what they have until the job ends. Done when they have stopped.
+
+        Those that another telemetry of this process asks go on.
+        """
         from monarch.extension import Promise, promise
 
-        global _current
-        with _lock:
-            if _current is self:
-                _current = None
+        all_uses().remove(self._use)
         stopped: Promise[None] = promise("the stop of telemetry")
 
         def stop() -> None:
             try:
                 self.stop_serving()
-                self.asking.rest(timeout=10.0)
+                with all_uses().changing:
+                    all_uses().rest(self.asking)
             except BaseException as error:  # the waiter has to know
                 stopped.set_exception(error)
             else:
@@ -83,52 +93,173 @@ def start(
     """Collects what the processes of the job do, from now on, on these hosts and that of this process.
 
     `config` is a `monarch.job.TelemetryConfig`, or anything with some of its attributes; `changes` are single ones by name: `level`,
-    `retention_secs`, `snapshot_interval_secs`, `budget_bytes` of each host. Telemetry that runs already goes on, with what is more of both
-    sets of options. `hosts` left out is the host of this process.
+    `retention_secs`, `snapshot_interval_secs`, `budget_bytes` of each host. `hosts` left out is the host of this process. Telemetry that
+    runs already, and asks all of these hosts, goes on, with what is more of both sets of options. `monarch.telemetry.query` asks the
+    newest telemetry that was not stopped.
 
     `serve` offers the HTTP API at `admin_addr`, by default the setting `mesh_admin_addr`, for `monarch query` and other programs of this
-    user; it needs the extra `http`. `include_dashboard` serves the dashboard too. `job` is the apply_id of a job, and `control`
-    what its actions `heal_job` and `kill_job` ask. `TelemetryError` for a wrong option, and where no host can collect.
+    user; it needs the extra `http`. What is served at that address already, or anywhere where none is given, goes on.
+    `include_dashboard` serves the dashboard too. `job` is the apply_id of a job, and `control` what its actions `heal_job` and `kill_job`
+    ask. `TypeError` for an argument of another type, `TelemetryError` for a wrong option or address, and where no host can collect.
     """
-    global _current
-    from monarch.telemetry._collector.options import Options
-
-    if config is not None and not any(hasattr(config, name) for name in Options._fields):
+    if config is not None and not _option_names(config):
         raise TypeError(f"start(config={config!r}): expected a TelemetryConfig, not {type(config).__name__}")
-    options = Options.of(config, **changes).with_client(os.environ, job)
-    from monarch.actor import HostMesh, this_host
+    _check(serve, admin_addr, job, control)
+    options = checked_options(config, changes).with_client(os.environ, job)
+    meshes = _meshes(hosts)
+    from monarch.actor import this_host
+    from monarch.extension import member
     from monarch.telemetry._engine.engine import Engine
 
-    if hosts is None:
-        hosts = this_host()
-    named, kind = cast("object", hosts), type(cast("object", hosts)).__name__
-    by_name = cast("Mapping[object, object]", named) if isinstance(named, Mapping) else {"hosts": named}
-    if not all(isinstance(one, HostMesh) for one in by_name.values()):
-        raise TypeError(f"start(hosts={named!r}): expected a mesh of hosts, or such meshes by name, not {kind}")
-    meshes: Mapping[str, HostMesh] = {"hosts": hosts} if isinstance(hosts, HostMesh) else hosts
-    asking = Engine(meshes, options)
-    asking.start()
-    served = None
-    if serve or options.include_dashboard:
-        from monarch.telemetry._serving import serving
+    member()  # `RuntimeError` in a fork, where no thread is there that would answer
+    wanted = frozenset([this_host(), *_each_host(meshes.values())])
+    with all_uses().changing:
+        # A job names its hosts, and has no others in its answers.
+        running = all_uses().covering(wanted, exactly=job is not None)
+        if running is None:
+            asking = Engine(meshes, options)
+            try:
+                asking.start()
+            except BaseException:
+                all_uses().rest(asking)
+                raise
+        else:
+            asking = running.asking
+            wider = asking.options.widened(options)
+            if text := _difference(options, wider, {*changes, *_option_names(config)}):
+                warnings.warn(f"telemetry that runs already goes on with {text}", UserWarning, stacklevel=2)
+            if wider != asking.options:
+                _widen(asking, wider)
+        served = None
+        if serve or options.include_dashboard:
+            from monarch.telemetry._serving import serving
 
-        port = options.dashboard_port if options.include_dashboard else None
-        try:
-            served = serving.start(asking, admin_addr, job=job, control=control, dashboard_port=port)
-        except BaseException:
-            # Collectors that no telemetry of this process asks would observe for ever.
-            if _current is None:
-                asking.rest(timeout=10.0)
-            raise
-    found = Telemetry(asking, served)
-    with _lock:
-        _current = found
+            port = options.dashboard_port if options.include_dashboard else None
+            try:
+                served = serving.start(asking, admin_addr, job=job, control=control, dashboard_port=port)
+            except BaseException:
+                # Collectors that no telemetry of this process asks would observe for ever.
+                all_uses().rest(asking)
+                raise
+        found = Telemetry(asking, served)
+        use = found._use  # pyright: ignore[reportPrivateUsage]
+        use.hosts = wanted
+        if running is not None:
+            use.hosts, use.engine = running.hosts, running.engine
+            found.engine = running.engine
+        all_uses().add(use, found)
     return found
 
 
+def checked_options(config: object, changes: Mapping[str, Any]) -> Options:
+    """`Options.of`, which takes None as what was left out. `TelemetryError` names what is wrong."""
+    from monarch.telemetry._collector.options import Options
+
+    options = Options.of(config, **{name: _Nothing() if value is None else value for name, value in changes.items()})
+    if not isinstance(options.include_dashboard, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TelemetryError(f"include_dashboard={options.include_dashboard!r}: expected True or False")
+    return options
+
+
+class _Nothing:
+    """None that was given, which no option may be."""
+
+    def __repr__(self) -> str:
+        return "None"
+
+
+def _check(serve: object, admin_addr: object, job: object, control: object) -> None:
+    if not isinstance(serve, bool):
+        raise TypeError(f"start(serve={serve!r}): expected True or False, not {type(serve).__name__}")
+    if admin_addr is not None and not isinstance(admin_addr, str):
+        raise TypeError(f"start(admin_addr={admin_addr!r}): expected an address such as '127.0.0.1:1729', not {type(admin_addr).__name__}")
+    if job is not None and not isinstance(job, str):
+        raise TypeError(f"start(job={job!r}): expected the apply_id of a job, a str, not {type(job).__name__}")
+    if job is not None and (not job or "/" in job or job.startswith(".")):
+        # It is the name of a folder.
+        raise TelemetryError(f"job={job!r}: expected the apply_id of a job")
+    if control is not None and not all(hasattr(control, name) for name in _CONTROL):
+        raise TypeError(f"start(control={control!r}): expected a monarch.job.JobControl, not {type(control).__name__}")
+
+
+def _meshes(hosts: object) -> Mapping[str, HostMesh]:
+    from monarch.actor import HostMesh, this_host
+
+    if hosts is None:
+        hosts = this_host()
+    of = type(hosts).__name__
+    by_name = cast("Mapping[object, object]", hosts) if isinstance(hosts, Mapping) else {"hosts": hosts}
+    if not all(isinstance(name, str) and isinstance(one, HostMesh) for name, one in by_name.items()):
+        raise TypeError(f"start(hosts={cast('object', hosts)!r}): expected a mesh of hosts, or such meshes by name, not {of}")
+    if not by_name:
+        raise TelemetryError("hosts={}: expected at least one mesh of hosts; left out, it is the host of this process")
+    return cast("Mapping[str, HostMesh]", by_name)
+
+
+def _each_host(meshes: Iterable[HostMesh]) -> Iterable[HostMesh]:
+    """Each host as a mesh of its own: those of one host are equal."""
+    from itertools import product
+
+    for mesh in meshes:
+        labels = mesh.extent.labels
+        for point in product(*(range(size) for size in mesh.extent.sizes)):
+            yield mesh.slice(**dict(zip(labels, point, strict=True))) if labels else mesh
+
+
+def _option_names(config: object) -> set[str]:
+    from monarch.telemetry._collector.options import Options
+
+    return {name for name in Options._fields if config is not None and hasattr(config, name)}
+
+
+def _difference(asked: Options, running: Options, given: set[str]) -> str:
+    """The options that were given and do not hold, as what runs has more."""
+    differing = [name for name in _WIDENED if name in given and getattr(asked, name) != getattr(running, name)]
+    return "; ".join(f"{name}={getattr(running, name)!r}, not {getattr(asked, name)!r}" for name in differing)
+
+
+def _widen(asking: Engine, options: Options) -> None:
+    """Gives the collectors of an engine more options. One that does not answer gets them when it does, or is started again."""
+    from contextlib import suppress
+
+    from monarch.actor import MonarchError
+    from monarch.telemetry._engine.questions import RESTART
+
+    asking.options = options
+    quiet = [host.proc for host in asking.hosts if host.proc]
+    waiting: list[Any] = []
+    for host in asking.hosts:
+        host._options = options  # pyright: ignore[reportPrivateUsage]
+        with suppress(MonarchError, TimeoutError):
+            waiting.append(host.start(RESTART).configure.call_one(tuple(options), quiet, 0.0))
+    for future in waiting:
+        with suppress(MonarchError, TimeoutError):
+            future.get(timeout=RESTART)
+
+
+def all_uses() -> Uses:
+    """The telemetry of this process that was not stopped."""
+    global _uses
+    if _uses is None:
+        from monarch.telemetry._serving.uses import Uses
+
+        with _making:
+            _uses = _uses or Uses()
+    return _uses
+
+
 def current() -> Telemetry:
-    """What runs in this process. `TelemetryError` where nothing does, `RuntimeError` in a fork."""
-    found = _current
+    """The newest telemetry that runs in this process. `TelemetryError` where none does, `RuntimeError` in a fork."""
+    use = _newest()
+    found = cast("Telemetry | None", use.handle())
+    if found is None:
+        found = Telemetry(use.asking, next(iter(use.servers), None))
+        found.engine, found._use = use.engine, use  # pyright: ignore[reportPrivateUsage]
+    return found
+
+
+def _newest() -> Use:
+    found = None if _uses is None else _uses.newest
     if found is not None:
         # In a fork no thread is there that would answer.
         from monarch.extension import member
@@ -143,8 +274,8 @@ def current() -> Telemetry:
 
 
 def query(sql: str, *, timeout: float | None = None) -> Any:
-    """`QueryEngine.query` of the telemetry that runs in this process; `TelemetryError` where none does."""
-    return current().engine.query(sql, timeout=timeout)
+    """`QueryEngine.query` of the newest telemetry that runs in this process; `TelemetryError` where none does."""
+    return _newest().engine.query(sql, timeout=timeout)
 
 
 def record(name: str, **fields: float | str | bool) -> None:
@@ -163,7 +294,7 @@ def stacks(mesh: HostMesh | ProcMesh | ActorMesh | None = None, *, native: bool 
 
     if mesh is not None and not isinstance(mesh, HostMesh | ProcMesh | ActorMesh):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"stacks({mesh!r}): expected a mesh of hosts, procs or actors, not {type(mesh).__name__}")
-    asking = current().asking
+    asking = _newest().asking
     if isinstance(mesh, ProcMesh | ActorMesh):
         from monarch.extension.mesh import mesh_view
 

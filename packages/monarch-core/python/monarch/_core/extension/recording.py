@@ -338,6 +338,10 @@ def _described(rows: list[_Row]) -> list[Recording]:
 _lock = allocate_lock()
 # Of an agent: how many observers each process has.
 _observers: dict[int, int] = {}
+# Of an agent: processes go on recording for so many seconds after an observer was killed. The one that is started in its place, in a second
+# or several on a busy machine, finds in the rings what happened meanwhile.
+_GRACE_SECONDS = 30.0
+_graces = 0
 
 
 def handle_request(process: LocalProcess, sender: int, slot: int, body: bytes) -> None:
@@ -360,9 +364,24 @@ def _answer(process: LocalProcess, sender: int, change: int, again: bool, events
 
 
 def _forget(process: LocalProcess, sender: int) -> None:
-    """A process that had observers has ended."""
+    """A process that had observers has ended without letting go of them."""
+    global _graces
+    from threading import Timer
+
     with _lock:
-        if _observers.pop(sender, 0):
+        if not _observers.pop(sender, 0):
+            return
+        _graces += 1
+    timer = Timer(_GRACE_SECONDS, _end_grace, (process,))
+    timer.name, timer.daemon = "monarch-observer-grace", True
+    timer.start()
+
+
+def _end_grace(process: LocalProcess) -> None:
+    global _graces
+    with _lock:
+        _graces -= 1
+        if not is_ending():
             _settle(process, ring_events())
 
 
@@ -370,4 +389,4 @@ def _settle(process: LocalProcess, events: int) -> None:
     """The processes of this host record while there is an observer."""
     for observer in [uid for uid, count in _observers.items() if count <= 0]:
         del _observers[observer]
-    process.native.record_host(events if _observers else 0)
+    process.native.record_host(events if _observers or _graces else 0)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from monarch.extension import JobId, setting
 from monarch.extension.inspection import host_stacks, host_state
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._collector.host_facts import process_memory
-from monarch.telemetry._ingest.entities import rank_of
+from monarch.telemetry._ingest.entities import Living, rank_of
 from monarch.telemetry._ingest.ids import actor_id
 from monarch.telemetry._ingest.ingest import Ingest
 from monarch.telemetry._sql.functions import parsed
@@ -27,6 +27,8 @@ from monarch.telemetry.errors import TelemetryError
 _PATIENCE = 4.0
 # How the classes of the runtime's own actors begin.
 SYSTEM = "monarch."
+# Of an actor whose process is stopped, or does not get to answer.
+UNKNOWN = "Unknown"
 _STATUS = {None: "Idle", "__init__": "Initializing", "__cleanup__": "Stopping"}
 
 
@@ -48,8 +50,8 @@ class Live:
         for call in calls:
             function, mesh = parsed(call)
             if function == "stacks":
-                looked = self._ours(_looked(host_stacks))
-                found[call] = (STACKS.schema(), [stack_rows(procs_of_look(looked), self._host, mesh)])
+                looked = procs_of_look(self._ours(_looked(host_stacks)))
+                found[call] = (STACKS.schema(), [stack_rows(complete(looked, _read), self._host, mesh)])
                 continue
             if state is None:
                 state = self.state()
@@ -70,7 +72,7 @@ class Live:
         mine = [one for one in looked if procs is None or one.proc_id in procs]
 
         def read(pid: int) -> Result:
-            return dump(pid, native=native, locals=locals, pyspy_bin=str(setting("pyspy_bin") or ""))
+            return _read(pid, native=native, locals=locals)
 
         return StackReport.of(complete(mine, read, every=native or locals))
 
@@ -112,8 +114,13 @@ class Live:
     def _actors(self, state: dict[str, Any]) -> list[dict[str, Any]]:
         now = time.time()
         found: list[dict[str, Any]] = []
+        known: Mapping[int, Mapping[int, Living]] = {}
+        if any(proc["answer"] is None for proc in state["procs"]):
+            known = self._ingest.known().living
         for proc in state["procs"]:
             uid = int(proc["uid"], 16)
+            if proc["answer"] is None:
+                found.extend(self._unknown(uid, mesh, living) for mesh, living in known.get(uid, {}).items())
             for actor in _actors_of(proc):
                 kind, name, point = split_display(actor["display"])
                 doing = actor["doing"]
@@ -135,6 +142,26 @@ class Live:
                     }
                 )
         return found
+
+    def _unknown(self, proc: int, mesh: int, living: Living) -> dict[str, Any]:
+        """An actor whose process does not answer, by what has been recorded of it."""
+        kind, name, point = split_display(living.display)
+        work = self._ingest.work_of(proc, mesh)
+        return {
+            "actor_id": actor_id(proc, mesh),
+            "proc_id": proc,
+            "host": self._host,
+            "mesh_name": name,
+            "rank": rank_of(point),
+            "actor_type": kind,
+            "actor_status": UNKNOWN,
+            "endpoint": None,
+            "endpoint_since_us": None,
+            "queue_depth": 0,
+            "messages_processed": work.handled,
+            "total_processing_time_us": work.us,
+            "is_system": kind.startswith(SYSTEM),
+        }
 
     def _queues(self, state: dict[str, Any]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -181,6 +208,10 @@ def status_of(doing: str | None) -> str:
 
 def _actors_of(proc: dict[str, Any]) -> list[dict[str, Any]]:
     return proc["answer"]["actors"] if proc["answer"] else []
+
+
+def _read(pid: int, *, native: bool = False, locals: bool = False) -> Result:
+    return dump(pid, native=native, locals=locals, pyspy_bin=str(setting("pyspy_bin") or ""))
 
 
 def _looked(look: Callable[[float], dict[str, Any]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from monarch.actor import ActorError, HostMesh, SupervisionError, this_host
 from monarch.extension import ServiceError, member
-from monarch.telemetry._asking import ASKER, Answer, Asker
+from monarch.telemetry._asking import ASKER, Answer, Asker, in_words
 from monarch.telemetry._collector.allocator import ANSWERS, LONG, QUESTION
 from monarch.telemetry._collector.keeping import schemas
 from monarch.telemetry._collector.options import Options
@@ -34,6 +34,8 @@ from monarch.telemetry.errors import PartialAnswer, QueryTimeout, TelemetryError
 
 # An asker that never leaves.
 _STAYS = Asker()
+# Options that no collector does differently by.
+_OF_CLIENT = frozenset({"job", "include_dashboard", "dashboard_port"})
 # The part of the time of a question that hosts have.
 _SHARE = 0.8
 
@@ -49,12 +51,14 @@ class Engine:
         self.running = RunningQueries(lambda: secrets.randbits(63))
         self.own = OwnRows(float(options.retention_secs))
         arguments, quiet = {"job": int(member().job)}, set[int]()
-        self._hosts = [Host(one, name, arguments, options, quiet) for mesh, hosts in meshes.items() for name, one in _singles(mesh, hosts)]
+        self._hosts = [
+            Host(one, name, arguments, options, quiet, self._lost) for mesh, hosts in meshes.items() for name, one in _singles(mesh, hosts)
+        ]
         for name, hosts in meshes.items():
             self.own.know_mesh(arguments["job"], name, hosts.extent)
         # What this process records is on its own host, which may be none of the job's.
         if not alone:
-            self._hosts.append(Host(this_host(), "client", arguments, options, quiet))
+            self._hosts.append(Host(this_host(), "client", arguments, options, quiet, self._lost))
 
     @property
     def hosts(self) -> list[Host]:
@@ -74,14 +78,19 @@ class Engine:
         if len(errors) == len(self._hosts):
             raise TelemetryError(f"no collector has started: {errors[0]}") from errors[0]
         # Several meshes may have the same hosts, and this process may be on one of them.
-        self._hosts = list({host.proc or host: host for host in reversed(self._hosts)}.values())[::-1]
+        asked = self._hosts
+        self._hosts = list({host.proc or host: host for host in reversed(asked)}.values())[::-1]
+        for host in asked:
+            if host not in self._hosts:
+                host.rest()
         # Only now all collectors are known, to each of them.
         quiet = [host.proc for host in self._hosts if host.proc]
         for future in [host.start().configure.call_one(tuple(self.options), quiet, 0.0) for host in self._hosts if host.proc]:
             future.get(timeout=RESTART)
-        other = next((host for host in self._hosts if host.proc and host.running != self.options), None)
+        others = ((host, differing(host.running, self.options)) for host in self._hosts if host.proc)
+        other = next(((host, options) for host, options in others if options), None)
         if other is not None:
-            text = f"telemetry of {other.name} goes on with {other.running}, which has more than {self.options}"
+            text = f"telemetry of {other[0].name} goes on with {other[1]}"
             warnings.warn(text, UserWarning, stacklevel=3)
         names = {host.host: host.name_in_job for host in self._hosts if host.proc}
         self.own.know_hosts(self.ask("SELECT * FROM hosts").table.to_pylist(), names)
@@ -113,6 +122,8 @@ class Engine:
     def rest(self, timeout: float | None = None) -> None:
         """The collectors observe no more, and keep what they have. One whose host was lost has ended already."""
         self.own.stop()
+        for host in self._hosts:
+            host.rest()
         asked: list[Any] = []
         for host in self._hosts:
             if host.proc:
@@ -158,7 +169,9 @@ class Engine:
         came = time.monotonic()
         if missing and not parts and plan.way != "local":
             reasons = "; ".join(f"{one.host}: {one.reason}" for one in missing)
-            raise QueryTimeout(f"no host has answered in {seconds:g} s ({reasons})", stage="parts", missing=[one.host for one in missing])
+            raise QueryTimeout(
+                f"no host has answered in {in_words(came - began)} ({reasons})", stage="parts", missing=[one.host for one in missing]
+            )
         of_hosts = [one.batches for one in parts.values()]
         ANSWERS.had(sum(batch.nbytes for part in (*of_hosts, own) for batch in part))
         table = planning.finish(plan, [*of_hosts, own], limits=limits, deadline=began + seconds, clock=query.clock)
@@ -183,7 +196,7 @@ class Engine:
 
     def _parts(self, query: RunningQuery, plan: Plan, limits: Limits, deadline: float) -> tuple[dict[str, Part], tuple[Missing, ...]]:
         """What the hosts have answered by the deadline, and those that have not. Above `group` hosts, parts of several come as one."""
-        ask = Questions(query, plan.to_json(), limits, deadline, self._has_ended)
+        ask = Questions(query, plan.to_json(), limits, deadline)
         size = self._group
         if plan.way in {"states", "rows"} and len(self._hosts) > size:
             groups = [self._hosts[at : at + size] for at in range(0, len(self._hosts), size)]
@@ -193,8 +206,18 @@ class Engine:
         ask.each(left)
         return ask.found, tuple(Missing(host, reason) for host, reason in ask.missing.items())
 
-    def _has_ended(self, host: Host, error: BaseException) -> None:
-        self.own.note("telemetry.collector_ended", "warn", host=host.name, reason=reason(error), lost="its history")
+    def _lost(self, host: Host, of: str) -> None:
+        self.own.note("telemetry.collector_ended", "warn", host=host.name, reason=of, lost="its history")
+
+
+def differing(running: Options, asked: Options) -> str:
+    """The options that run and differ from what was asked for, as text. A client without variables asks for none of these."""
+    found: list[str] = []
+    for name, of, wanted in zip(Options._fields, running, asked, strict=True):
+        if of != wanted and name not in _OF_CLIENT and (wanted or name != "otel"):
+            # The values of variables may be secrets.
+            found.append("other variables OTEL_*" if name == "otel" else f"{name}={of!r}, not {wanted!r}")
+    return "; ".join(found)
 
 
 def _singles(mesh: str, hosts: HostMesh) -> list[tuple[str, HostMesh]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from monarch.actor import HostMesh
-from monarch.extension import service
+from monarch.actor import Future, HostMesh, MonarchError
+from monarch.extension import ProcEnd, ProcId, is_ending, service, watch, when_done
 from monarch.telemetry._collector.options import Options
 from monarch.telemetry._sql.context import version
 from monarch.telemetry.errors import TelemetryError
@@ -16,13 +17,30 @@ from monarch.telemetry.errors import TelemetryError
 SERVICE = "telemetry"
 # Seconds for which all questions together wait for word of a collector that was silent: later ones look only whether it has come.
 _PATIENCE = 5.0
+# Seconds that one try to find a collector again may take, as a question that comes meanwhile waits for it, and the pauses between
+# two tries.
+_TRY, _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 0.1, 30.0
 
 
 class Host:
-    """The collector of one host. `quiet` are the processes of all collectors, which this one gets with the options."""
+    """The collector of one host. `quiet` are the processes of all collectors, which this one gets with the options.
 
-    def __init__(self, hosts: HostMesh, name: str, arguments: dict[str, Any], options: Options, quiet: set[int]) -> None:
+    `lost` is called with each collector that has ended, once, on any thread. The next one gets its options as soon as the agent has started
+    it, whether a question comes or not: until then it collects nothing.
+    """
+
+    def __init__(
+        self,
+        hosts: HostMesh,
+        name: str,
+        arguments: dict[str, Any],
+        options: Options,
+        quiet: set[int],
+        lost: Callable[[Host, str], None] | None = None,
+    ) -> None:
         self.name = name
+        self._lost = lost
+        self._rests = threading.Event()
         self._hosts, self._arguments = hosts, arguments
         self._options, self._quiet = options, quiet
         # Events that are older are not asked for, also where a collector is started again.
@@ -54,7 +72,35 @@ class Host:
                 configured = handle.configure.call_one(tuple(self._options), list(self._quiet), age)
                 self.running = Options(*configured.get(timeout=timeout))
                 self._handle = handle
+                when_done(watch(ProcId(self.proc)), lambda end: self._has_ended(handle, end))
             return self._handle
+
+    def rest(self) -> None:
+        """A collector that ends from now on is not looked for."""
+        self._rests.set()
+
+    def _has_ended(self, handle: Any, end: Future[ProcEnd]) -> None:
+        """On the extension thread: the process of the collector has ended."""
+        if self._rests.is_set() or is_ending():
+            return
+        try:
+            why = end.get().reason
+            of = f"its process has ended: {why.kind}{'' if why.signal is None else f' {why.signal}'}"
+        except MonarchError as error:
+            of = reason(error)
+        self.ended(handle, of)
+        threading.Thread(target=self._find_next, args=(handle,), name="monarch-telemetry-restart", daemon=True).start()
+
+    def _find_next(self, ended: Any) -> None:
+        pause = _FIRST_PAUSE
+        while not self._rests.wait(pause) and not is_ending():
+            if self._handle is not None and self._handle is not ended:  # a question was first
+                return
+            # The host may be lost, or have no memory: whoever asks gets the reason.
+            with suppress(MonarchError, TimeoutError, RuntimeError, OSError):
+                self.start(_TRY)
+                return
+            pause = min(_LONGEST_PAUSE, 2 * pause)
 
     def was_silent(self, handle: Any) -> None:
         """A question was not answered in time. A short one is asked once, whose answer means that the collector is there again."""
@@ -81,13 +127,14 @@ class Host:
         self._word = None
         return False
 
-    def ended(self, handle: Any) -> bool:
-        """The collector has ended; the next `start` gives the one that the agent has started since. False if that is known already."""
+    def ended(self, handle: Any, of: str) -> None:
+        """The collector has ended; the next `start` gives the one that the agent has started since."""
         with self._lock:
             is_news = self._handle is handle
             if is_news:
                 self._handle = None
-            return is_news
+        if is_news and self._lost is not None:
+            self._lost(self, of)
 
 
 def reason(error: BaseException) -> str:

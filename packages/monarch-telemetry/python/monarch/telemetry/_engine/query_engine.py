@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from monarch.telemetry._arrow import pa
-from monarch.telemetry._asking import Asking
+from monarch.telemetry._asking import Asking, checked_timeout
 from monarch.telemetry._engine.turns import OF_USER, Turns
 from monarch.telemetry._sql.limits import DEFAULT, Limits
 
@@ -25,9 +25,9 @@ class QueryEngine:
     def query(self, sql: str, *, timeout: float | None = None) -> Any:
         """The answer as a `pyarrow.Table`; `table.schema.metadata[b"coverage"]` states as JSON which hosts have answered.
 
-        `timeout` is in seconds, 10 at most. `QueryError` for a statement that is wrong, `QueryRejected` for one that does anything but
-        read, `QueryLimit` for an answer of more than 100,000 rows or 64 MiB, `QueryTimeout` where no host has answered in time. Two
-        queries run at a time; others wait for them, within their time.
+        `timeout` is in seconds, 10 by default and 600 at most; hosts have four fifths of it. `QueryError` for a statement that is wrong,
+        `QueryRejected` for one that does anything but read, `QueryLimit` for an answer of more than 100,000 rows or 64 MiB,
+        `QueryTimeout` where no host has answered in time. Two queries run at a time; others wait for them, within their time.
         """
         return self._ask(sql, timeout, DEFAULT)
 
@@ -38,7 +38,9 @@ class QueryEngine:
 
     def _ask(self, sql: object, timeout: float | None, limits: Limits) -> Any:
         checked = _checked(sql)
-        seconds = limits.seconds if timeout is None else min(timeout, limits.seconds)
+        seconds = limits.seconds if timeout is None else checked_timeout(timeout, "query")
+        # The limit of the default is for who asks for no time.
+        limits = limits._replace(seconds=max(seconds, limits.seconds))
         with self._turns.turn(seconds) as left:
             return self._asking.ask(checked, timeout=left, limits=limits).table
 

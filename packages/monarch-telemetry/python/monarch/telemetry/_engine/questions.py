@@ -6,7 +6,7 @@ A leader answers for hosts that it could not reach with the reason. A leader tha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -35,15 +35,10 @@ class Part(NamedTuple):
 
 
 class Questions:
-    """`plan` of `query` is asked until `deadline`, a time of the monotonic clock, or until the query is cancelled.
+    """`plan` of `query` is asked until `deadline`, a time of the monotonic clock, or until the query is cancelled."""
 
-    `ended` is called with each collector that has ended.
-    """
-
-    def __init__(
-        self, query: RunningQuery, plan: str, limits: Limits, deadline: float, ended: Callable[[Host, BaseException], None]
-    ) -> None:
-        self._query, self._plan, self._limits, self._deadline, self._ended = query, plan, limits, deadline, ended
+    def __init__(self, query: RunningQuery, plan: str, limits: Limits, deadline: float) -> None:
+        self._query, self._plan, self._limits, self._deadline = query, plan, limits, deadline
         self.found: dict[str, Part] = {}
         self.missing: dict[str, str] = {}
         # Those that work on the question.
@@ -89,8 +84,7 @@ class Questions:
             try:
                 self._take(host, handle, future)
             except SupervisionError as error:
-                if host.ended(handle):
-                    self._ended(host, error)
+                host.ended(handle, reason(error))
                 again.append(host)
         for host in again:
             # The agent starts the collector again, with what the rings still have.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from monarch.telemetry._asking import in_words
 from monarch.telemetry.errors import QueryTimeout
 
 # Of one user, and of all users of an engine: the threads of a collector are as many.
@@ -26,7 +27,9 @@ class Turns:
         began = time.monotonic()
         if not self._free.acquire(timeout=max(0.0, seconds)):
             hint = "wait for their answers, or ask with a longer timeout"
-            raise QueryTimeout(f"{self._most} queries are running already, and none has ended in {seconds:g} s", stage="turn", hint=hint)
+            raise QueryTimeout(
+                f"{self._most} queries are running already, and none has ended in {in_words(seconds)}", stage="turn", hint=hint
+            )
         try:
             yield max(0.0, seconds - (time.monotonic() - began))
         finally:

@@ -7,6 +7,7 @@ A web page of another site can make a browser send requests to a server on loopb
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import json
 import os
@@ -67,7 +68,7 @@ def tokens_in(folder: Path) -> Tokens:
     except FileNotFoundError:
         pass
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_private(folder)
         _write(path, Access(new_tokens()), new=True)
     except FileExistsError:
         pass  # another process was faster, and its tokens are those of the folder
@@ -113,6 +114,15 @@ def read_access(path: Path) -> Access:
     except (ValueError, TypeError, KeyError):
         raise TelemetryError(f"{path} has no tokens", hint="remove the file: the next start makes new tokens") from None
     return Access(tokens, urls)
+
+
+def _make_private(folder: Path) -> None:
+    """Makes a folder, and those above it that are missing, for this user alone: a job refuses a folder of others above its secret."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
 
 def _write(path: Path, access: Access, *, new: bool) -> None:

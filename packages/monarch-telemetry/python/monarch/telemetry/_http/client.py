@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from typing import Any, cast
 
+from monarch.telemetry._asking import checked_timeout, in_words
 from monarch.telemetry._http.http_client import HttpClient, parsed
 from monarch.telemetry.errors import QueryTimeout
 
 
 class QueryEngineClient:
-    """Asks the HTTP API of a job. `timeout` is in seconds, of each request. Any thread.
+    """Asks the HTTP API of a job. Any thread.
 
+    `timeout` is in seconds, of each query, 600 at most; above 10 the token needs the scope admin. The server ends a query whose time is
+    over; one that does not answer at all is waited for a second longer.
     Without a token it is `MONARCH_TELEMETRY_TOKEN`, else that of the job of this user on this machine that has the URL.
     `ValueError` for a URL that is none.
     """
@@ -19,21 +22,18 @@ class QueryEngineClient:
     __module__ = "monarch.telemetry"
 
     def __init__(self, base_url: str, timeout: float = 10, *, token: str | None = None) -> None:
-        if timeout <= 0:
-            raise ValueError("timeout is greater than 0")
+        self._timeout = checked_timeout(timeout, "QueryEngineClient")
         self._client = HttpClient(base_url, token=token)
-        self._timeout = timeout
 
     def query(self, sql: str, timeout: float | None = None) -> dict[str, Any]:
         """`{"rows": [{column: value}], "coverage": {...}}`, all pages as one.
 
-        `timeout` is in seconds. `QueryError` and its kinds, `QueryTimeout`; `TelemetryError` where the API cannot be reached or refuses.
+        `timeout` is in seconds, in place of that of the client. `QueryError` and its kinds, `QueryTimeout`; `TelemetryError` where the API
+        cannot be reached or refuses.
         """
-        seconds = self._timeout if timeout is None else timeout
+        seconds = self._timeout if timeout is None else checked_timeout(timeout, "query")
         deadline = time.monotonic() + seconds
-        body: dict[str, Any] = {"sql": sql}
-        if timeout is not None:
-            body["timeout_s"] = timeout
+        body: dict[str, Any] = {"sql": sql, "timeout_s": seconds}
         rows: list[dict[str, Any]] = []
         while True:
             # The server's own time limit is an answer; this one is for a server that does not answer at all.
@@ -42,7 +42,7 @@ class QueryEngineClient:
             if "cursor" not in answer:
                 return {"rows": rows, "coverage": answer["coverage"]}
             if time.monotonic() >= deadline:
-                raise QueryTimeout(f"{self._client.url}: not all pages came within {seconds:g} s", stage="pages")
+                raise QueryTimeout(f"{self._client.url}: not all pages came within {in_words(seconds)}", stage="pages")
             body["cursor"] = answer["cursor"]
 
     def store_pyspy_dump(self, dump_id: str, proc_ref: str, pyspy_result_json: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
-from monarch.telemetry._asking import NO_SERVER
+from monarch.telemetry._asking import NO_SERVER, in_words
 from monarch.telemetry._http.auth import FILE, LOOPBACK, read_access
 from monarch.telemetry.errors import QueryError, QueryLimit, QueryRejected, QueryTimeout, TelemetryError
 
@@ -31,6 +31,8 @@ class HttpClient:
     """
 
     def __init__(self, base_url: str, *, token: str | None = None) -> None:
+        if not isinstance(base_url, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"base_url is a text such as http://host:port, not {base_url!r}")
         parts = urlsplit(base_url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None or parts.query or parts.fragment:
             raise ValueError("base_url is http://host:port or https://host:port, without user, query and fragment")
@@ -61,7 +63,7 @@ class HttpClient:
             answer = connection.getresponse()
             data = _read(answer, time.monotonic() + seconds)
         except TimeoutError:
-            raise QueryTimeout(f"{self.url} did not answer within {seconds:g} s", stage=NO_SERVER) from None
+            raise QueryTimeout(f"{self.url} did not answer within {in_words(seconds)}", stage=NO_SERVER) from None
         except (OSError, http.client.HTTPException) as error:
             raise TelemetryError(f"{self.url} cannot be reached: {error}", hint="is the job running, and its telemetry enabled?") from None
         finally:

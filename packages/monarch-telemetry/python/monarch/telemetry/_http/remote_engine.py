@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import glob
 import http.client
+import json
 import os
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from monarch.telemetry._arrow import pa
 from monarch.telemetry._asking import Answer
@@ -24,6 +26,10 @@ _GRACE = 2.0
 # How long a server may take to state that it is there, seconds.
 _ALIVE = 1.0
 VARIABLE = "MONARCH_ADMIN_URL"
+# The state file of the current job of a directory, `monarch.job.DEFAULT_JOB_PATH`: JSON whose `apply_id` names the folder of the job. It is
+# read here, as the wheel may be missing, and as its own way to read it loads the class of the job with the libraries of a scheduler.
+STATE = ".monarch/job_state.json"
+_MOST_STATE = 64 << 20
 
 
 class Found(NamedTuple):
@@ -64,7 +70,7 @@ def _sizes(limits: Limits) -> tuple[tuple[str, int, int], ...]:
 
 def known_tokens() -> set[str]:
     """The tokens of all servers that jobs of this user have published on this machine: secrets of what leaves the machine."""
-    return {token for access, _ in _published() for token in access.tokens}
+    return {token for _, access, _ in _published() for token in access.tokens}
 
 
 def find_engine(addr: str | None, token_file: str | None) -> RemoteEngine:
@@ -73,7 +79,7 @@ def find_engine(addr: str | None, token_file: str | None) -> RemoteEngine:
 
 
 def find(addr: str | None, token_file: str | None) -> Found:
-    """`addr`, else the variable MONARCH_ADMIN_URL, else the only job of this user on this machine that serves."""
+    """`addr`, else the variable MONARCH_ADMIN_URL, else the current job of this directory, else the only one of this user that serves."""
     url = addr or os.environ.get(VARIABLE)
     if url:
         if "://" in url and not url.startswith(("http://", "https://")):
@@ -85,6 +91,9 @@ def find(addr: str | None, token_file: str | None) -> Found:
             raise TelemetryError(f"{token_file} names no server", hint="give --addr")
         return Found(access.urls[0], access.tokens.admin)
     served = _served()
+    current = _current_job()
+    # Where the current job serves, no other one answers in its place.
+    served = [found for job, found in served if job == current] or [found for _, found in served]
     living = [found for found in served if _is_alive(found)]
     if not living and served:
         names = ", ".join(found.url for found in served)
@@ -101,18 +110,33 @@ def find(addr: str | None, token_file: str | None) -> Found:
     return living[0]
 
 
-def _served() -> list[Found]:
-    """The servers that jobs of this user have published, the last one first."""
-    found = [(changed, Found(url, access.tokens.admin)) for access, changed in _published() for url in access.urls[:1]]
-    return [one for _, one in sorted(found, key=lambda item: -item[0])]
+def _served() -> list[tuple[str, Found]]:
+    """The servers that jobs of this user have published, the last one first, each with the name of its folder."""
+    found = [(changed, job, Found(url, access.tokens.admin)) for job, access, changed in _published() for url in access.urls[:1]]
+    return [(job, one) for _, job, one in sorted(found, key=lambda item: -item[0])]
 
 
-def _published() -> Iterator[tuple[Access, float]]:
-    """The files of servers, and when each was written."""
+def _current_job() -> str | None:
+    """The `apply_id` of the current job of the working directory; None where there is none, or a file that its own wheel would refuse."""
+    try:
+        # A pipe is not waited for.
+        with open(STATE, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+            of = os.fstat(file.fileno())
+            if not stat.S_ISREG(of.st_mode) or of.st_uid != os.geteuid() or of.st_size > _MOST_STATE:
+                return None
+            found: Any = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return None
+    job: Any = cast("dict[str, Any]", found).get("apply_id") if isinstance(found, dict) else None
+    return job if isinstance(job, str) else None
+
+
+def _published() -> Iterator[tuple[str, Access, float]]:
+    """The files of servers, each with the name of its folder, and when it was written."""
     home = os.path.abspath(os.path.expanduser(os.environ.get("MONARCH_HOME") or "~/.monarch"))
     for path in glob.glob(os.path.join(glob.escape(home), "jobs", "*", FILE)):
         try:
-            found = read_access(Path(path)), os.stat(path).st_mtime
+            found = os.path.basename(os.path.dirname(path)), read_access(Path(path)), os.stat(path).st_mtime
         except (TelemetryError, OSError):
             continue  # of a job that is being made or removed
         yield found

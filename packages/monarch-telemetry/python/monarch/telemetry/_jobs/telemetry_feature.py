@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from monarch.job import FeatureHosts, JobFeature, Offer, TelemetryFeature
-from monarch.telemetry._collector.options import Options
 from monarch.telemetry.errors import TelemetryError
+from monarch.telemetry.running import checked_options
 
 if TYPE_CHECKING:
     from typing import Self
@@ -22,7 +22,7 @@ class Collected(TelemetryFeature):
     start_seconds = 30.0
 
     def __init__(self, config: object = None, *, mesh_admin_config: object = None, **changes: Any) -> None:
-        self._options = Options.of(config, **changes)
+        self._options = checked_options(config, changes)
         self._address: str | None = getattr(mesh_admin_config, "admin_addr", None)
         self._running: Telemetry | None = None
 
@@ -38,13 +38,16 @@ class Collected(TelemetryFeature):
     def start(self, hosts: FeatureHosts) -> Offer:
         from monarch.telemetry.running import start
 
-        if self._running is not None:
+        before = self._running
+        if before is not None:
             # Its port is free for the next one: the URL of a job stays.
-            self._running.stop_serving()
+            before.stop_serving()
         running = start(
             self._options, hosts=hosts.meshes, serve=_can_serve(), admin_addr=self._address, job=hosts.apply_id, control=hosts.control
         )
         self._running = running
+        if before is not None:
+            before.stop()
         offered: dict[str, Any] = {"query_engine": running.engine}
         if running.url is not None:
             from monarch.telemetry._http.client import QueryEngineClient
@@ -97,17 +100,16 @@ class Admin(JobFeature):
         return cls(admin_addr=saved["admin_addr"])
 
     def start(self, hosts: FeatureHosts) -> Offer:
-        from monarch.telemetry.running import current, start
+        from monarch.telemetry.running import all_uses, start
 
-        try:
-            serving = current()
-        except TelemetryError:
-            serving = None
-        if self._running is not None:
-            self._running.stop_serving()
-        elif serving is not None and serving.url is not None:
-            return Offer({"admin_url": serving.url})
+        before = self._running
+        if before is not None:
+            before.stop_serving()
+        elif (url := all_uses().url_of(hosts.apply_id)) is not None:
+            return Offer({"admin_url": url})
         self._running = start(hosts=hosts.meshes, serve=True, admin_addr=self._address, job=hosts.apply_id, control=hosts.control)
+        if before is not None:
+            before.stop()
         return Offer({"admin_url": self._running.url})
 
     def stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import sys
@@ -16,37 +17,77 @@ from monarch.telemetry._engine.running_queries import Row
 from monarch.telemetry._export.prometheus import exposition
 from monarch.telemetry._http.models import QueryRow
 from monarch.telemetry._http.parts import Parts
-from monarch.telemetry._http.serve import Serving, serve
+from monarch.telemetry._http.serve import Serving, address_of, is_served, serve
 from monarch.telemetry._http.sql_nodes import SqlNodes
 from monarch.telemetry._serving.actions import JobActions
 from monarch.telemetry._serving.procs import JobStacks, Procs
 from monarch.telemetry._serving.settings import JobSettings
-from monarch.telemetry.errors import TelemetryError
 
 if TYPE_CHECKING:
     from monarch.job import JobControl
+    from monarch.telemetry._http.server import Address
+
+_log = logging.getLogger("monarch.telemetry")
 
 
 class Served:
-    """What is served. `url` is the base URL of the API, `dashboard_url` has the token behind `#`, `token` is that of the scope admin."""
+    """What is served. `url` is the base URL of the API, `dashboard_url` has the token behind `#`, `token` is that of the scope admin.
 
-    def __init__(self, serving: Serving, folder: Path, has_dashboard: bool, own_folder: bool) -> None:
-        self._serving, self._folder, self._own_folder = serving, folder, own_folder
+    Several handles of telemetry may use it: `start` gives a server that runs already, where it is what was asked for.
+    """
+
+    def __init__(
+        self, asking: Engine, job: str | None, folder: Path, serving: Serving, address: Address, dashboard_port: int | None
+    ) -> None:
+        self._asking, self.job, self._folder = asking, job, folder
+        self._serving, self._address = serving, address
+        self._pid = os.getpid()
         self.url = serving.urls[0]
-        self.dashboard_url = serving.dashboard_url(len(serving.urls) - 1) if has_dashboard else None
+        self.dashboard_url: str | None = None
         self.token = serving.tokens.admin
-        if own_folder:
-            atexit.register(self._remove)
+        # What was asked for as port of the dashboard, and its place in the URLs.
+        self._dashboards: dict[int, int] = {}
+        if dashboard_port is not None:
+            self._dashboards[dashboard_port] = len(serving.urls) - 1
+            self.dashboard_url = serving.dashboard_url(len(serving.urls) - 1)
+        atexit.register(self._leave)
+
+    def is_for(self, asking: Engine, job: str | None, address: Address | None) -> bool:
+        """Whether it is what a start would serve: the answers of this engine, for this job if one is named, at this address if one is."""
+        if asking is not self._asking or (job is not None and job != self.job):
+            return False
+        return address is None or address == self._address or address == address_of(self.url.rpartition("/")[2])
+
+    def add_dashboard(self, port: int) -> None:
+        """Serves the dashboard at this port too; 0 is any, such as that where it is served already."""
+        if port == 0 and self._dashboards:
+            port = next(reversed(self._dashboards))
+        if port not in self._dashboards:
+            self._dashboards[port] = self._serving.add(self._address._replace(port=port))
+        self.dashboard_url = self._serving.dashboard_url(self._dashboards[port])
 
     def stop(self) -> None:
-        """Ends the server within a second."""
+        """Ends the server within a second. Nothing in a fork, whose parent serves."""
+        if os.getpid() != self._pid:
+            return
         self._serving.stop()
-        if self._own_folder:
-            atexit.unregister(self._remove)
-            self._remove()
+        if self in _running:
+            _running.remove(self)
+        atexit.unregister(self._leave)
+        self._leave()
 
-    def _remove(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+    def _leave(self) -> None:
+        # A fork has the handlers of its parent, whose tokens these are.
+        if os.getpid() != self._pid:
+            return
+        # The port may be that of another program from now on.
+        self._serving.withdraw()
+        if self.job is None and not is_served(self._folder):
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+# What this process serves, the newest first. A start and a stop have the lock `changing` of `Uses`.
+_running: list[Served] = []
 
 
 def start(
@@ -59,17 +100,24 @@ def start(
 ) -> Served:
     """Serves at an address, `host:port`, by default the setting `mesh_admin_addr`; the dashboard has a port of its own beside that.
 
-    `job` is the apply_id of a job, in whose folder the tokens are, and `control` what heals and kills it. `TelemetryError` for an address
-    that cannot be served, or a missing extra `http`.
+    What is served already at that address, or at any where none is named, goes on. `job` is the apply_id of a job, in whose folder the
+    tokens are, and `control` what heals and kills it. `TelemetryError` for an address that cannot be served, or a missing extra `http`.
     """
-    from monarch.telemetry._http.server import Address, parse_address
+    wanted = None if address is None else address_of(address)
+    if dashboard_port is not None and not files().is_built:
+        _log.warning("the dashboard is not built: its URL answers 404 (python -m tools.build_dashboard builds it)")
+    found = next((one for one in _running if one.is_for(engine, job, wanted)), None)
+    if found is None:
+        api = wanted or address_of(str(setting("mesh_admin_addr") or "127.0.0.1:1729"))
+        found = _start(engine, api, job, control, dashboard_port)
+        _running.insert(0, found)
+    elif dashboard_port is not None:
+        found.add_dashboard(dashboard_port)
+    return found
 
-    text = address or str(setting("mesh_admin_addr") or "127.0.0.1:1729")
-    try:
-        api = parse_address(text)
-    except ValueError as error:
-        raise TelemetryError(f"admin_addr: {error}") from None
-    addresses = [api] if dashboard_port is None else [api, Address(api.host, dashboard_port)]
+
+def _start(engine: Engine, api: Address, job: str | None, control: JobControl | None, dashboard_port: int | None) -> Served:
+    addresses = [api] if dashboard_port is None else [api, api._replace(port=dashboard_port)]
     _remove_left()
     folder = _folder(job)
     me = member()
@@ -95,7 +143,7 @@ def start(
         host=me.hostname,
     )
     serving = serve(parts, folder, addresses)
-    return Served(serving, folder, dashboard_port is not None, job is None)
+    return Served(engine, job, folder, serving, api, dashboard_port)
 
 
 def _listed(row: Row) -> QueryRow:

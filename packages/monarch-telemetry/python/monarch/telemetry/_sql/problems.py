@@ -13,7 +13,20 @@ from monarch.telemetry.errors import QueryError
 _TABLE = re.compile(r"table '(?:datafusion\.public\.)?([^']*)' not found")
 _COLUMN = re.compile(r"No field named (?:\"?\w+\"?\.)*\"?([^\s\".,]+)\"?[.\s]")
 _AT = re.compile(r" at Line: (\d+), Column: (\d+)")
-_PREFIX = re.compile(r"^(?:DataFusion error: |Error during planning: |Schema error: |SQL error: |This feature is not implemented: )+")
+# The passes of the planner that an error came through.
+_PASSES = re.compile(r"^(?:[^\n]*\ncaused by\n)+")
+_KINDS = "DataFusion|Schema|SQL|Arrow|Cast|Parser|Execution|Internal|Compute|Invalid argument"
+_PREFIX = re.compile(rf"^(?:(?:{_KINDS}) error: |Error during planning: |This feature is not implemented: )+")
+_BUG = re.compile(r"\.?\s*This issue was likely caused by a bug in DataFusion's code\.[^\n]*?/issues\.?")
+_NO_FUNCTION = re.compile(
+    r"^(.*?)\.? No function matches the given name and argument types '(.*?)'\..*?Candidate functions:(.*)$", re.DOTALL
+)
+_COERCION = re.compile(r"^Function '\w+' user-defined coercion failed with: ")
+_SPANS = re.compile(r"\s\w+ \{ .*span: Span\(.*$", re.DOTALL)
+_TIME = r"\b(?:Timestamp|Interval|Duration|Date32)\b"
+_MIXED_TIMES = re.compile(rf"\bInt64\b.*{_TIME}|{_TIME}.*\bInt64\b")
+# In the unit of these columns.
+_NOW_US = "CAST(to_unixtime(now()) AS BIGINT) * 1000000"
 _PARSER = re.compile(r'^(?:ParserError|TokenizerError)\("(.*)"\)$', re.DOTALL)
 _LONGEST = 2000
 _FEW = 12
@@ -27,7 +40,7 @@ def query_error(error: BaseException, sql: str, schemas: Mapping[str, Any], limi
         return limit
     hint = None
     place = _AT.search(text)
-    said = _PREFIX.sub("", text)
+    said = _PREFIX.sub("", _PASSES.sub("", text))
     inner = _PARSER.match(said)
     said = _AT.sub("", inner[1] if inner else said)
     if table := _TABLE.search(text):
@@ -39,11 +52,25 @@ def query_error(error: BaseException, sql: str, schemas: Mapping[str, Any], limi
         said, hint = f"there is no column {column[1]!r}", _nearest(column[1], _valid(text) or names, "columns")
         name = column[1]
     else:
-        name = ""
+        said, hint, name = _explained(said)
     where = f"line {place[1]}, column {place[2]}: " if place else _found(name, sql)
     if len(said) > _LONGEST:
         said = said[:_LONGEST] + "…"
     return QueryError(f"{where}{said}", hint=hint)
+
+
+def _explained(said: str) -> tuple[str, str | None, str]:
+    """What the library reports without its own parts, with a hint, and the name of the function that it is about."""
+    said = _SPANS.sub("", _BUG.sub("", said)).strip()
+    if wrong := _NO_FUNCTION.search(said):
+        why, call, candidates = wrong[1], wrong[2], [one.strip() for one in wrong[3].split("\n")]
+        takes = sorted({one for one in candidates if one and "UserDefined" not in one})
+        hint = f"there is {', '.join(takes[:_FEW])}; CAST(x AS type) has another type" if takes else None
+        why = "" if "failed to match any signature" in why else _PREFIX.sub("", _COERCION.sub("", why)).rstrip(".")
+        return f"no function takes these arguments: {call}{f' ({why})' if why else ''}", hint, call.partition("(")[0]
+    if _MIXED_TIMES.search(said):
+        return said, f"columns that end in _us are microseconds since the epoch, and now is {_NOW_US}", ""
+    return said, None, ""
 
 
 def unknown_table(error: BaseException) -> str | None:

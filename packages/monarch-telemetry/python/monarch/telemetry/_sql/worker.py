@@ -81,7 +81,7 @@ class _Worker:
         try:
             send(given, head, data)
             answer = receive(taken)
-        except OSError:
+        except (OSError, ValueError):  # a pipe that was closed at the end of the program too
             answer = None
         finally:
             done.set()
@@ -107,7 +107,7 @@ class Workers:
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
-        self._is_registered = False
+        self._is_registered = self._is_over = False
 
     def run(self, work: Work, limits: Limits, deadline: float, clock: Callable[[], float] = time.monotonic) -> list[Any]:
         """The batches of the answer. `QueryTimeout` at `deadline`, a time of `clock`; `QueryLimit` where it needs more memory; the errors
@@ -133,6 +133,8 @@ class Workers:
                 answer, came = worker.ask(head, data, lambda: clock() >= deadline)
             except _Ended as end:
                 self._drop(worker)
+                if self._is_over:
+                    _leave()
                 if clock() >= deadline:
                     raise QueryTimeout("the time of the query is over", stage="execution", hint=_HINT) from None
                 # The library ends the process where the kernel gives it no more.
@@ -161,7 +163,7 @@ class Workers:
                 worker.close()
             if not self._is_registered:
                 self._is_registered = True
-                atexit.register(self.close)
+                atexit.register(self._end)
         worker = _Worker()
         with self._lock:
             self._busy.add(worker)
@@ -187,9 +189,23 @@ class Workers:
         for worker in ended:
             worker.close()
 
+    def _end(self) -> None:
+        self._is_over = True
+        self.close()
+
     def forget(self) -> None:
         """In a fork: the workers are those of its parent."""
         self.__init__()
+
+
+def _leave() -> None:
+    """The program has ended, and with it the workers, which is no error of the query: the thread that asked ends with the process.
+
+    When functions of `atexit` run, of all threads only those that no one waits for are left, and the one that runs the functions.
+    """
+    if threading.current_thread().daemon:
+        threading.Event().wait()
+    raise QueryError("the program ends")
 
 
 WORKERS = Workers()

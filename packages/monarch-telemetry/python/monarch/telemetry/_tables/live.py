@@ -62,7 +62,7 @@ LIVE_ACTORS = Table(
         Column("mesh_name", "text", "its actor mesh"),
         Column("rank", "u64", "the rank in its mesh, from 0"),
         Column("actor_type", "text", "its class"),
-        Column("actor_status", "text", "its status, as in actor_status_events.new_status"),
+        Column("actor_status", "text", "its status, as in actor_status_events.new_status; Unknown where its process does not answer"),
         Column("endpoint", "text", "the oldest endpoint in progress", True),
         time("endpoint_since_us", "when that began", nullable=True),
         Column("queue_depth", "u64", "messages that wait for it"),
