@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from fresh import lines, run
 from recorded_actors import ACTORS, recorder
 
@@ -197,7 +198,10 @@ worker = this_host().spawn_procs().spawn("worker", Worker)
 watching = this_host().spawn_procs().spawn("watching", Watching)
 pid = watching.watch.call_one().get()
 from monarch._core._native.events import is_on
+from monarch._core.extension import recording
 assert is_on()
+# The time for another observer in its place.
+recording._GRACE_SECONDS = 0.3
 os.kill(pid, signal.SIGKILL)
 eventually("the recording to end", is_on, lambda on: not on)
 """
@@ -205,6 +209,7 @@ eventually("the recording to end", is_on, lambda on: not on)
     assert done.stderr == ""
 
 
+@pytest.mark.timeout(60)
 def test_another_host_records_no_more_when_its_observer_was_killed():
     done = run(
         ACTORS
@@ -235,8 +240,10 @@ with Workers(1) as workers, workers.attach() as hosts:
         watching.die.call_one().get()
     except Exception:
         pass
+    # After the time for another observer in its place.
     eventually("the recording to end", lambda: other.records.call_one().get(), lambda on: not on)
-"""
+""",
+        timeout=50,
     )
     assert done.stderr == ""
 

@@ -340,7 +340,7 @@ _lock = allocate_lock()
 _observers: dict[int, int] = {}
 # Of an agent: processes go on recording for so many seconds after an observer was killed. The one that is started in its place, in a second
 # or several on a busy machine, finds in the rings what happened meanwhile.
-_GRACE_SECONDS = 30.0
+_GRACE_SECONDS = 10.0
 _graces = 0
 
 
