@@ -19,7 +19,8 @@ def shown(text: str, within: float = _MOST) -> list[str]:
     """The marked lines of a program that ends with exit code 0, within so many seconds and without warnings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.py"
-        path.write_text(text + _LEAVE, encoding="utf-8")
+        # Processes of the job write to the same pipe: a marked line begins with the end of what may stand before it.
+        path.write_text(text.replace('print("=",', 'print("\\n=",') + _LEAVE, encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-W", "error", str(path)],
             stdin=subprocess.DEVNULL,
