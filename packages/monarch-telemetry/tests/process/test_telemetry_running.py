@@ -224,7 +224,7 @@ os.kill(collector, signal.SIGKILL)
 os.kill(victim, signal.SIGKILL)
 for _ in range(20):
     worker.step.call(2).get()
-while running.asking.hosts[0].pid == collector:  # polls: nobody asks
+while running.asking.hosts[0].pid == collector:  # polls: no question is asked
     time.sleep(0.01)  # sleeps: between two looks
 print("=", rows("SELECT count(*) FROM messages WHERE endpoint = 'step'"))
 print("=", rows("SELECT count(*) FROM failures WHERE mesh_name = 'other' AND first_cause"))

@@ -54,7 +54,7 @@ impl Ring {
         Ok((Ring { memory, mask: capacity as u64 - 1 }, fd))
     }
 
-    /// Tells readers that there are other rings beside this one than before.
+    /// Counts a change of the set of rings of the host; readers see the count.
     pub fn change(&self) {
         self.memory.words()[H_CHANGES].fetch_add(1, Release);
     }

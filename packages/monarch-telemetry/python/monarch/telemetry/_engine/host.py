@@ -85,10 +85,9 @@ class Host:
             return
         try:
             why = end.get().reason
-            of = f"its process has ended: {why.kind}{'' if why.signal is None else f' {why.signal}'}"
-        except MonarchError as error:
-            of = reason(error)
-        self.ended(handle, of)
+        except MonarchError:  # the end is not known: a question finds it
+            return
+        self.ended(handle, f"its process has ended: {why.kind}{'' if why.signal is None else f' {why.signal}'}")
         threading.Thread(target=self._find_next, args=(handle,), name="monarch-telemetry-restart", daemon=True).start()
 
     def _find_next(self, ended: Any) -> None:
@@ -96,7 +95,7 @@ class Host:
         while not self._rests.wait(pause) and not is_ending():
             if self._handle is not None and self._handle is not ended:  # a question was first
                 return
-            # The host may be lost, or have no memory: whoever asks gets the reason.
+            # The host may be lost, or have no memory: the next question gets the reason.
             with suppress(MonarchError, TimeoutError, RuntimeError, OSError):
                 self.start(_TRY)
                 return

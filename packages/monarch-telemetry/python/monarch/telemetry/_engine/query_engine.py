@@ -39,7 +39,7 @@ class QueryEngine:
     def _ask(self, sql: object, timeout: float | None, limits: Limits) -> Any:
         checked = _checked(sql)
         seconds = limits.seconds if timeout is None else checked_timeout(timeout, "query")
-        # The limit of the default is for who asks for no time.
+        # The limit of the default is for questions without a time of their own.
         limits = limits._replace(seconds=max(seconds, limits.seconds))
         with self._turns.turn(seconds) as left:
             return self._asking.ask(checked, timeout=left, limits=limits).table
