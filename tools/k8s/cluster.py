@@ -75,6 +75,8 @@ class KubeCluster(Administration):
         self._lifeline: int | None = None
         self._programs = Path()
         self._api: Api | None = None
+        # Whether the API server was away, and its clients still may wait before they ask it again.
+        self._are_waiting = False
 
     def up(self) -> None:
         """Starts everything and waits until all nodes are Ready."""
@@ -200,6 +202,7 @@ class KubeCluster(Administration):
 
     def api_server_kill(self) -> None:
         self.plane.stop_api_server()
+        self._are_waiting = True
 
     def api_server_up(self) -> None:
         """Starts the API server again and waits until it is ready."""
@@ -214,6 +217,8 @@ class KubeCluster(Administration):
         """Undoes what the methods above have done: all nodes are Ready again, and the API server."""
         if "kube-apiserver" not in self.plane.running():
             self.api_server_up()
+        if self._are_waiting:
+            self._end_waits()
         for node in self.nodes:
             if not node.up:
                 self.node_up(node.index)
@@ -226,6 +231,20 @@ class KubeCluster(Administration):
         """Makes the images of an archive known to all nodes, also to those that come back."""
         super().import_image(archive)
         self._images.append(archive)
+
+    def _end_waits(self) -> None:
+        """Starts the clients of an API server that was away: by their own waits, of up to a minute, they would be back late and one by one.
+
+        Controllers that see new pods and old heartbeats take a node for lost.
+        """
+        since = time.time()
+        nodes = [node for node in self.nodes if node.up and not node.cut_off]
+        for node in nodes:
+            node.restart_clients()
+        for node in nodes:
+            self._await_node(node, since)
+        self.plane.restart_controllers()
+        self._are_waiting = False
 
     def node_ready(self, index: int, since: float = 0) -> bool:
         """Whether a node is Ready, by what its kubelet has said after `since`, in seconds of the epoch."""

@@ -17,6 +17,7 @@ _ETCD = "http://127.0.0.1:2379"
 # The first address of the services' range is the API server's.
 _API_SERVICE = "10.96.0.1"
 _NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", f"kubernetes.default.svc.{DOMAIN}")
+_CONTROLLERS = ("kube-controller-manager", "kube-scheduler", "coredns")
 # Certificate: user, groups. The users are those that Kubernetes's own roles are bound to.
 _USERS: dict[str, tuple[str, list[str]]] = {
     "admin": ("admin", ["system:masters"]),
@@ -164,6 +165,12 @@ class ControlPlane:
     def stop_api_server(self) -> None:
         """Ends the API server at once; etcd and all others go on without it."""
         self._end("kube-apiserver")
+
+    def restart_controllers(self) -> None:
+        for name in _CONTROLLERS:
+            if name in self._processes:
+                self._end(name)
+        self.start_controllers()
 
     def _end(self, name: str) -> None:
         process = self._processes.pop(name)

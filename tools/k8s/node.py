@@ -117,18 +117,7 @@ class Node:
         for image in images:
             import_image(space, self.name, image)
         self.start_kubelet()
-        self._start(
-            "kube-proxy",
-            str(self._programs / "kube-proxy"),
-            f"--kubeconfig={self._plane.authority.folder / 'proxy.kubeconfig'}",
-            f"--hostname-override={self.name}",
-            "--proxy-mode=iptables",
-            f"--cluster-cidr={self._plane.slot.pods}",
-            # These are settings of the machine, not of a network.
-            "--conntrack-max-per-core=0",
-            "--conntrack-tcp-timeout-established=0",
-            "--conntrack-tcp-timeout-close-wait=0",
-        )
+        self._start_proxy()
 
     def kill(self) -> None:
         """Ends every process of the node at once, those of its pods too; the control plane learns of it by its own means."""
@@ -159,9 +148,34 @@ class Node:
             f"--node-ip={self.address}",
         )
 
+    def _start_proxy(self) -> None:
+        self._start(
+            "kube-proxy",
+            str(self._programs / "kube-proxy"),
+            f"--kubeconfig={self._plane.authority.folder / 'proxy.kubeconfig'}",
+            f"--hostname-override={self.name}",
+            "--proxy-mode=iptables",
+            f"--cluster-cidr={self._plane.slot.pods}",
+            # These are settings of the machine, not of a network.
+            "--conntrack-max-per-core=0",
+            "--conntrack-tcp-timeout-established=0",
+            "--conntrack-tcp-timeout-close-wait=0",
+        )
+
     def kill_kubelet(self) -> None:
         """Ends the kubelet only: the pods go on, and nobody says so."""
-        process = self._processes.pop("kubelet")
+        self._end("kubelet")
+
+    def restart_clients(self) -> None:
+        """Starts what asks the API server again; the pods go on."""
+        for name in ("kubelet", "kube-proxy"):
+            if name in self._processes:
+                self._end(name)
+        self.start_kubelet()
+        self._start_proxy()
+
+    def _end(self, name: str) -> None:
+        process = self._processes.pop(name)
         process.kill()
         process.wait()
 
