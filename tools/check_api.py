@@ -34,6 +34,7 @@ WHEELS = {
     "monarch-jobs": ("monarch.job",),
     "monarch-rdma": ("monarch.rdma",),
     "monarch-fs": ("monarch.fs", "monarch.gather_mount", "monarch.remotemount"),
+    "monarch-spmd": ("monarch.spmd",),
     "monarch-telemetry": ("monarch.telemetry", "monarch.distributed_telemetry"),
 }
 FOLDER = ROOT / "docs" / "api"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tools import gen_kubernetes, lazy_names, sizes
-from tools.project import CORE, FS, JOBS, RDMA, ROOT, TELEMETRY
+from tools.project import CORE, FS, JOBS, RDMA, ROOT, SPMD, TELEMETRY
 
 PAGES = {
     "docs/settings.md": "tools.gen_settings:text",
@@ -73,6 +73,7 @@ REGIONS = (
     _names(RDMA, "monarch.rdma", "monarch.rdma"),
     _names(FS, "monarch.fs", "monarch.fs"),
     _names(TELEMETRY, "monarch.telemetry", "monarch.telemetry"),
+    _names(SPMD, "monarch.spmd", "monarch.spmd"),
     *(
         Region("docs/kubernetes.md", f"<!-- Generated: {words}. -->", f"<!-- End: {words}. -->", make)
         for words, make in gen_kubernetes.MANIFESTS.items()

@@ -14,6 +14,7 @@ JOBS = PACKAGES / "monarch-jobs"
 RDMA = PACKAGES / "monarch-rdma"
 FS = PACKAGES / "monarch-fs"
 TELEMETRY = PACKAGES / "monarch-telemetry"
+SPMD = PACKAGES / "monarch-spmd"
 DIST = ROOT / "dist"
 
 # Folders that hold what a build or a run made; only consulted where git cannot say.

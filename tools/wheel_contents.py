@@ -27,6 +27,7 @@ WHEELS = {
     "monarch_rdma": Allowed(("monarch/rdma/",), MB, 2 * MB, "py3-none-any"),
     "monarch_fs": Allowed(("monarch/fs/", "monarch/gather_mount/", "monarch/remotemount/"), MB, 2 * MB, "py3-none-any"),
     "monarch_telemetry": Allowed(("monarch/telemetry/", "monarch/distributed_telemetry/"), MB, 2 * MB, "py3-none-any"),
+    "monarch_spmd": Allowed(("monarch/spmd/",), MB, MB, "py3-none-any"),
     "monarch_suite": Allowed((), MB // 10, MB // 10, "py3-none-any"),
 }
 

@@ -17,6 +17,8 @@ _ETCD = "http://127.0.0.1:2379"
 # The first address of the services' range is the API server's.
 _API_SERVICE = "10.96.0.1"
 _NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", f"kubernetes.default.svc.{DOMAIN}")
+# Locally administered; each cluster has a network of its own.
+_BRIDGE = "02:00:00:00:00:01"
 _CONTROLLERS = ("kube-controller-manager", "kube-scheduler", "coredns")
 # Certificate: user, groups. The users are those that Kubernetes's own roles are bound to.
 _USERS: dict[str, tuple[str, list[str]]] = {
@@ -83,7 +85,14 @@ class ControlPlane:
 
     def _make_switch(self) -> None:
         slot = self.slot
-        lines = ["link set lo up", "link add bridge type bridge", f"addr add {slot.control_plane}/24 dev bridge", "link set bridge up"]
+        # Without an address of its own a bridge has the lowest one of its ports, which changes when a node goes: the others would not reach
+        # the control plane for seconds.
+        lines = [
+            "link set lo up",
+            f"link add bridge address {_BRIDGE} type bridge",
+            f"addr add {slot.control_plane}/24 dev bridge",
+            "link set bridge up",
+        ]
         lines += [f"link add host type veth peer name {slot.link} netns {os.getpid()}", "link set host master bridge", "link set host up"]
         self.namespace.configure("ip", "-batch", "-", lines="\n".join(lines))
         # It routes between the pods of the nodes; a node is told no shorter way, which a partition could not cut.

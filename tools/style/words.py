@@ -58,7 +58,13 @@ _WHO = re.compile(r"(?:^[ ]*(?:[-*#]+[ ]+|\d+\.[ ]+)?|[.;:|][ ]+)(?P<who>Who)\b(
 # Pages that keep their words: records of what was, and pages that are made from tables in the source.
 KEPT = frozenset({"CHANGELOG.md", "bench/RESULTS.md", "docs/errors.md", "docs/settings.md"})
 # Folders whose docstrings (Python) or doc comments (Rust) are converted; a folder is added with the change that converts it.
-CONVERTED: tuple[str, ...] = ("packages/monarch-fs", "packages/monarch-jobs", "packages/monarch-rdma", "packages/monarch-telemetry")
+CONVERTED: tuple[str, ...] = (
+    "packages/monarch-fs",
+    "packages/monarch-jobs",
+    "packages/monarch-rdma",
+    "packages/monarch-spmd",
+    "packages/monarch-telemetry",
+)
 
 
 def page(path: Path, text: str) -> Iterator[Problem]:

@@ -50,7 +50,7 @@ def _healed(jobs: Jobs, job: KubernetesJob, *ranks: int) -> None:
     assert status.phase != "ended", status
     report = job.heal(timeout=PODS_S)
     healed = [*report.restarted, *report.replaced]
-    assert sorted((host.mesh, host.rank) for host in healed) == [("workers", rank) for rank in ranks], report
+    assert sorted((host.mesh, host.rank) for host in healed) == [("workers", rank) for rank in ranks], (status, report)
     assert not report.missing and {host.phase for host in healed} == {"joined"}
     assert answers(jobs.joined(job)) == [6, 6]
 

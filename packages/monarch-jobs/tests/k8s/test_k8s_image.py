@@ -23,7 +23,7 @@ from tools.project import JOBS
 
 VERSION = version("monarch-jobs")
 SLIM, OPERATOR = f"localhost/monarch:{VERSION}", f"localhost/monarch-operator:{VERSION}"
-WHEELS = ("monarch-core", "monarch-fs", "monarch-jobs", "monarch-rdma", "monarch-suite", "monarch-telemetry")
+WHEELS = ("monarch-core", "monarch-fs", "monarch-jobs", "monarch-rdma", "monarch-spmd", "monarch-suite", "monarch-telemetry")
 DOCKERFILES = JOBS / "images"
 # Debian's root is made once, in minutes; then it is kept.
 pytestmark = pytest.mark.timeout(900)

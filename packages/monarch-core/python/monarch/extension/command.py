@@ -2,6 +2,7 @@
 
 from monarch._core.extension.command_line import CommandLine
 from monarch._core.extension.command_output import LONGEST, Lines, OutputBuffer, OutputPipe, prefixed
+from monarch._core.extension.console import Console
 from monarch._core.extension.guarded_process import CannotStart, GuardedProcess, end_in_steps, exit_code
 from monarch._core.extension.run_command import TIMED_OUT, Finished, run_command
 from monarch._core.extension.terminal_process import HUNG_UP, TerminalProcess
@@ -12,6 +13,7 @@ __all__ = [
     "TIMED_OUT",
     "CannotStart",
     "CommandLine",
+    "Console",
     "Finished",
     "GuardedProcess",
     "Lines",

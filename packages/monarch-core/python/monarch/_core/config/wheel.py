@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 # What there is, by folder of `packages`.
-EXISTING = ("monarch-core", "monarch-jobs", "monarch-rdma", "monarch-fs", "monarch-telemetry", "monarch-suite")
+EXISTING = ("monarch-core", "monarch-jobs", "monarch-rdma", "monarch-fs", "monarch-telemetry", "monarch-spmd", "monarch-suite")
 # A package of another project that takes the name of the namespace.
 FOREIGN = "monarch"
 # Modules and verbs of the command, by the wheel that has them.
@@ -24,12 +24,14 @@ _MODULES = {
     "monarch.gather_mount": "monarch-fs",
     "monarch.remotemount": "monarch-fs",
     "monarch.telemetry": "monarch-telemetry",
+    "monarch.spmd": "monarch-spmd",
 }
 _VERBS = {
     "monarch-jobs": ("apply", "context", "cp", "exec", "heal", "kill", "logs", "port-forward", "shell", "status"),
     "monarch-rdma": ("rdma",),
     "monarch-fs": ("mount", "mounts", "push", "refresh", "umount"),
     "monarch-telemetry": ("capture", "dashboard", "mcp", "profile", "query", "tui"),
+    "monarch-spmd": ("run",),
 }
 # What the keys of its settings begin with.
 _SETTINGS = {"rdma_": "monarch-rdma", "fs_": "monarch-fs"}

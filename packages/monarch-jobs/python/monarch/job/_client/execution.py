@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import Actor, MeshFailure, MonarchError, Point, SupervisionError, concurrent_endpoint, context
-from monarch.extension.command import prefixed
-from monarch.job._client.console import Console
+from monarch.extension.command import Console, prefixed
 from monarch.job._host.command import GRACE, Command, Order, Refusal
 from monarch.job.errors import ExecError
 

@@ -1,0 +1,50 @@
+"""torchrun programs on a mesh of hosts: what reads RANK and WORLD_SIZE runs unchanged. Each name is loaded on first use."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from monarch.spmd.actor import SPMDActor as SPMDActor
+    from monarch.spmd.actor import setup_torch_elastic_env as setup_torch_elastic_env
+    from monarch.spmd.actor import setup_torch_elastic_env_async as setup_torch_elastic_env_async
+    from monarch.spmd.address import AddrType as AddrType
+    from monarch.spmd.attempts import RunResult as RunResult
+    from monarch.spmd.errors import LaunchArgumentError as LaunchArgumentError
+    from monarch.spmd.errors import RankFailure as RankFailure
+    from monarch.spmd.errors import SPMDError as SPMDError
+    from monarch.spmd.errors import SPMDFailure as SPMDFailure
+    from monarch.spmd.policy import RestartPolicy as RestartPolicy
+    from monarch.spmd.spmd_run import SPMDRun as SPMDRun
+    from monarch.spmd.spmd_run import run as run
+    from monarch.spmd.torchrun import LaunchSpec as LaunchSpec
+    from monarch.spmd.torchrun import parse_torchrun as parse_torchrun
+
+# Where each name is implemented: generated from the imports above by `python -m tools.generate_docs --write`.
+_HOMES = {
+    "actor": ("SPMDActor", "setup_torch_elastic_env", "setup_torch_elastic_env_async"),
+    "address": ("AddrType",),
+    "attempts": ("RunResult",),
+    "errors": ("LaunchArgumentError", "RankFailure", "SPMDError", "SPMDFailure"),
+    "policy": ("RestartPolicy",),
+    "spmd_run": ("SPMDRun", "run"),
+    "torchrun": ("LaunchSpec", "parse_torchrun"),
+}
+# End of the generated table.
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+if not TYPE_CHECKING:  # type checkers go by the imports above
+    __all__ = [*sorted(_HOME)]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'monarch.spmd' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"monarch.spmd.{home}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOME)

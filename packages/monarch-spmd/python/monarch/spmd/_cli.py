@@ -1,0 +1,100 @@
+"""`monarch run [OPTIONS] SCRIPT|-m MODULE ARGS...`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from monarch.spmd.torchrun import LaunchSpec
+
+INTERRUPTED = 130
+# A rank that was killed counts as 128 plus its signal.
+_OTHER = 1
+_HELP = """Runs a program on every rank, as torchrun would, on this machine.
+
+    Options are those of torchrun: --nproc-per-node, --nnodes, --max-restarts, -m, --no-python, --log-dir, -r, -t and so on. Rendezvous is
+    part of the run, so the options for it change nothing. Ranks print here, each line behind [rank].
+
+    The exit code is 0 where all ranks succeed, else that of the first rank that failed: 128 plus the number of a signal. 2 stands for an
+    option that is wrong, 130 for Ctrl-C, which ends the ranks.
+
+    \b
+    For agents:
+      monarch run --nproc-per-node=4 train.py --lr 0.1
+      A failure names the path of its record; the same launch again: monarch run --replay FILE
+    """
+
+
+@click.command(
+    "run",
+    short_help="Runs a torchrun program on every rank.",
+    help=_HELP,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.option("--replay", type=click.Path(path_type=Path), metavar="FILE", help="Run the launch of a failure.json again, on this machine.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TORCHRUN OPTIONS] SCRIPT|-m MODULE ARGS...")
+def run(replay: Path | None, words: tuple[str, ...]) -> int:
+    from monarch.actor import MonarchError
+    from monarch.spmd.errors import LaunchArgumentError, SPMDFailure
+
+    try:
+        if replay is not None:
+            if words:
+                raise click.UsageError(f"--replay takes its command from the file, and {' '.join(words)!r} is given as well")
+            return _replay(replay)
+        return _run(["torchrun", *words])
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except LaunchArgumentError as error:
+        raise click.UsageError(str(error)) from None
+    except SPMDFailure as error:
+        click.echo(f"monarch: {error}", err=True)
+        return _code(error.exitcode)
+    except MonarchError as error:
+        click.echo(f"monarch: {error}", err=True)
+        return _OTHER
+
+
+def _run(command: list[str]) -> int:
+    from monarch.spmd.launch import launch_of
+
+    spec = launch_of(command, os.environ)
+    _say_needless(spec)
+    return _here(command, spec, {}, os.getcwd())
+
+
+def _replay(path: Path) -> int:
+    from monarch.spmd.errors import SPMDError
+    from monarch.spmd.launch import launch_of, on_one_host
+    from monarch.spmd.record import read
+
+    found = read(path)
+    if found.workdir is not None and not os.path.isdir(found.workdir):
+        raise SPMDError(f"{path}: the directory of the launch, {found.workdir}, is not on this machine")
+    spec = on_one_host(launch_of(found.command), found.hosts * found.per_host)
+    return _here(found.command, spec, found.env, found.workdir)
+
+
+def _here(command: list[str], spec: LaunchSpec, env: dict[str, str], workdir: str | None) -> int:
+    from monarch.actor import this_host
+    from monarch.spmd.spmd_run import begin, wait
+
+    wait(begin(this_host(), command, spec, env=env, workdir=workdir))
+    return 0
+
+
+def _say_needless(spec: LaunchSpec) -> None:
+    import logging
+
+    if spec.needless:
+        logging.getLogger("monarch.spmd").info("needless here: %s", ", ".join(spec.needless))
+
+
+def _code(exitcode: int | None) -> int:
+    if exitcode is None or exitcode == 0:
+        return _OTHER
+    return 128 - exitcode if exitcode < 0 else exitcode

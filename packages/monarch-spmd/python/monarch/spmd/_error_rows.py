@@ -1,0 +1,12 @@
+"""The errors of this wheel, by its entry point of the group `monarch.errors`."""
+
+from __future__ import annotations
+
+from monarch.extension import ErrorRow
+from monarch.spmd.errors import LaunchArgumentError, SPMDError, SPMDFailure
+
+ROWS = (
+    ErrorRow("spmd_failed", SPMDError, "a mesh without ranks, a program that hosts lack; the base of what `monarch.spmd` raises", "{what}"),
+    ErrorRow("spmd_run_failed", SPMDFailure, "a rank of a run failed, and its policy allows no further attempt", "{what}"),
+    ErrorRow("launch_argument", LaunchArgumentError, "an option of a launch is unknown, or has a value that it does not allow", "{what}"),
+)

@@ -1,0 +1,112 @@
+"""What follows the failure of a rank: pure decisions, without clocks and processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, get_args
+
+FailureKind = Literal["exception", "exit", "signal", "oom", "host_lost", "hang"]
+Action = Literal["restart", "heal", "shrink", "stop"]
+
+_KINDS = get_args(FailureKind)
+_ACTIONS = get_args(Action)
+_DEFAULT: dict[FailureKind, Action] = {
+    "exception": "restart",
+    "exit": "restart",
+    "signal": "restart",
+    "oom": "restart",
+    "host_lost": "heal",
+    "hang": "restart",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """How often a run is repeated, and what is done before.
+
+    `backoff`: seconds before the first restart, which double from one to the next, and their upper bound. `min_hosts`: with how few hosts
+    `shrink` goes on. `hang_timeout`: seconds without output of any rank that count as a hang; None: no hang is looked for. `on`: the action
+    by kind of failure; kinds that are left out keep their default. ValueError and TypeError name the field.
+    """
+
+    max_restarts: int = 0
+    backoff: tuple[float, float] = (1.0, 30.0)
+    min_hosts: int | None = None
+    hang_timeout: float | None = None
+    on: Mapping[FailureKind, Action] = field(default_factory=lambda: dict(_DEFAULT))
+
+    def __post_init__(self) -> None:
+        _check_count("max_restarts", self.max_restarts, 0)
+        if self.min_hosts is not None:
+            _check_count("min_hosts", self.min_hosts, 1)
+        if len(self.backoff) != 2:
+            raise ValueError(f"backoff={self.backoff!r}: expected two numbers of seconds, the first delay and the longest one")
+        for seconds in self.backoff:
+            _check_seconds("backoff", seconds)
+        if self.backoff[0] > self.backoff[1]:
+            raise ValueError(f"backoff={self.backoff!r}: the first delay is longer than the longest one")
+        if self.hang_timeout is not None:
+            _check_seconds("hang_timeout", self.hang_timeout)
+            if self.hang_timeout == 0:
+                raise ValueError("hang_timeout=0: expected more than 0 seconds, or None")
+        for kind, action in self.on.items():
+            if kind not in _KINDS:
+                raise ValueError(f"on[{kind!r}]: no such kind of failure, there is: {', '.join(_KINDS)}")
+            if action not in _ACTIONS:
+                raise ValueError(f"on[{kind!r}]={action!r}: expected {', '.join(_ACTIONS)}")
+
+    def action(self, kind: FailureKind) -> Action:
+        """The action after a failure of this kind."""
+        return self.on.get(kind, _DEFAULT[kind])
+
+
+class Decision(NamedTuple):
+    """`action` is what happens, after `delay` seconds; for `stop`, `why` is the reason if it is not the policy's own."""
+
+    action: Action
+    delay: float = 0.0
+    why: str = ""
+
+
+class Restarts:
+    """The restarts of one run."""
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self.policy = policy
+        self.count = 0
+
+    def after(self, kind: FailureKind, *, can_heal: bool = False) -> Decision:
+        """The decision after a failure of this kind; counts the restart that it may be.
+
+        An action that the hosts of the run do not allow ends it: `heal` without a job to ask, `shrink` in this version.
+        """
+        action = self.policy.action(kind)
+        if action == "stop":
+            return Decision("stop")
+        if self.count >= self.policy.max_restarts:
+            return Decision("stop", why="" if not self.policy.max_restarts else f"all {self.policy.max_restarts} restarts are used up")
+        if action == "heal" and not can_heal:
+            return Decision("stop", why="the policy heals lost hosts, and this run knows no job that could replace them")
+        if action == "shrink":
+            return Decision("stop", why="the policy goes on with fewer hosts, which this version does not do")
+        first, most = self.policy.backoff
+        # The exponent is bounded: a float has no 2**1024.
+        delay = min(most, first * 2.0 ** min(self.count, 64))
+        self.count += 1
+        return Decision(action, delay)
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r}: expected a number, not {type(value).__name__}")
+    if value < least:
+        raise ValueError(f"{name}={value}: expected a number from {least} on")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r}: expected seconds, not {type(value).__name__}")
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name}={value}: expected a finite number of seconds from 0 on")

@@ -1,0 +1,62 @@
+"""A Python program in this process, as the interpreter would run it."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+
+from monarch.spmd.errors import SPMDError
+
+
+def run_program(words: Sequence[str]) -> None:
+    """Runs `[script.py, arguments...]` or `["-m", module, arguments...]` as `__main__`, with `sys.argv` and `sys.path` as it expects them.
+
+    Returns where the program ends or exits with 0; `SPMDError` for any other exit, `ValueError` where no program is named. What the program
+    raises goes on.
+    """
+    is_module = bool(words) and words[0] == "-m"
+    named = list(words[1:] if is_module else words)
+    if not named or not named[0]:
+        raise ValueError("a launch names a program: a script, or -m and a module")
+    argv, path = sys.argv, sys.path[:]
+    try:
+        sys.argv = named
+        if is_module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(named[0], run_name="__main__", alter_sys=True)
+        else:
+            if os.path.isfile(named[0]):
+                sys.path.insert(0, os.path.dirname(os.path.realpath(named[0])))
+            elif not os.path.exists(named[0]):
+                raise SPMDError(f"program {named[0]!r} is not on this host; the directory is {os.getcwd()}")
+            runpy.run_path(named[0], run_name="__main__")
+    except SystemExit as exit:
+        _check_exit(exit, named[0])
+    finally:
+        sys.argv, sys.path = argv, path
+
+
+def _check_exit(exit: SystemExit, program: str) -> None:
+    if exit.code is None or exit.code == 0:
+        return
+    if not isinstance(exit.code, int):
+        # As the interpreter: what is no number is said, and the code is 1.
+        print(exit.code, file=sys.stderr)
+    code = exit.code & 0xFF if isinstance(exit.code, int) else 1
+    if code:
+        raise ProgramExit(program, code) from None
+
+
+class ProgramExit(SPMDError):
+    """A program has left with an exit code that is not 0."""
+
+    __module__ = "monarch.spmd"
+
+    def __init__(self, program: str, exitcode: int) -> None:
+        self.program, self.exitcode = program, exitcode
+        super().__init__(f"{program} has exited with code {exitcode}")
+
+    def __reduce__(self) -> tuple[type[ProgramExit], tuple[str, int]]:
+        return ProgramExit, (self.program, self.exitcode)

@@ -1,0 +1,302 @@
+"""One rank of an attempt: the actor beside its program, which starts it, passes its output on and knows how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from monarch.actor import Actor, concurrent_endpoint, current_rank
+from monarch.extension.command import CannotStart, CommandLine, GuardedProcess, OutputBuffer, OutputPipe
+from monarch.spmd import start_program
+from monarch.spmd.actor import place_of
+from monarch.spmd.address import AddrType, ReservedPort, host_address
+from monarch.spmd.environment import Attempt, RankPlace, variables
+from monarch.spmd.errors import SPMDError
+from monarch.spmd.torchrun import LaunchSpec, Streams
+
+# From SIGTERM to SIGKILL, seconds.
+GRACE_S = 5.0
+_BUFFERED = 256 << 10
+# How long a process may take to write its stacks, seconds.
+_STACKS_S = 1.0
+_LONGEST_STACKS = 256 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the ranks of an attempt run. `log_dir` is the folder of the attempt on the hosts, with one folder a rank; None: no files."""
+
+    spec: LaunchSpec
+    attempt: Attempt
+    env: Mapping[str, str]
+    workdir: str | None
+    log_dir: str | None
+
+
+class Started(NamedTuple):
+    """The program of a rank runs, or could not be started: then `problem` is why. `at`: seconds of the epoch by the host's clock."""
+
+    host: str
+    pid: int
+    at: float
+    problem: str = ""
+
+
+class Ended(NamedTuple):
+    """How the program of a rank has ended. `code` is negative for a signal, `at` as in Started.
+
+    `was_ended`: a signal of the run came before. `message` and `traceback` are those of the exception, if the program left one.
+    """
+
+    code: int
+    at: float
+    was_ended: bool
+    was_out_of_memory: bool
+    message: str = ""
+    traceback: str = ""
+
+
+Chunk = tuple[int, bytes]
+
+
+class Rank(Actor):
+    """Reads are answered when there is output, so the reader decides how fast the program may print."""
+
+    _is_system_actor = True
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._place = place_of(current_rank())
+        self._reserved: ReservedPort | None = None
+        self._process: GuardedProcess | None = None
+        self._buffer = OutputBuffer(_BUFFERED)
+        self._pipes: list[OutputPipe] = []
+        self._news = asyncio.Event()
+        self._ended: Ended | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._folder: Path | None = None
+        self._kills = _out_of_memory_kills()
+
+    @concurrent_endpoint
+    async def reserve(self, is_alone: bool) -> tuple[str, int]:
+        """Where the ranks meet: an address of this host and a port, which stays bound until the program of this rank starts.
+
+        `is_alone`: all ranks are on this host.
+        """
+        self._close_port()
+        self._reserved = ReservedPort()
+        address = self._order.spec.local_addr or ("127.0.0.1" if is_alone else _reachable())
+        return address, self._reserved.number
+
+    @concurrent_endpoint
+    async def start(self, address: str, port: int) -> Started:
+        """Starts the program."""
+        order = self._order
+        host = socket.gethostname()
+        problem = _missing(order)
+        try:
+            if not problem:
+                self._folder = Path(tempfile.mkdtemp(prefix="monarch-rank-"))
+                argv = order.spec.argv(sys.executable, start_program.__file__)
+                self._close_port()
+                await self._start(CommandLine(argv, self._environment(self._place, address, port, self._folder), order.workdir))
+        except CannotStart as error:
+            problem = f"cannot start {error.word!r}: {os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"
+        except OSError as error:  # of the files
+            problem = f"{error.filename or order.log_dir}: {error.strerror}"
+        pid = 0 if self._process is None else self._process.pid
+        return Started(host, pid, time.time(), problem)
+
+    @concurrent_endpoint
+    async def read(self) -> tuple[list[Chunk], Ended | None]:
+        """What has been printed since; with it, when all of it is read, the end of the program."""
+        while self._buffer.size == 0 and (self._ended is None or any(pipe.is_open for pipe in self._pipes)):
+            self._news.clear()
+            await self._news.wait()
+        taken = self._buffer.take()
+        for pipe in self._pipes:
+            pipe.resume()
+        is_over = not self._buffer.size and not any(pipe.is_open for pipe in self._pipes)
+        return taken, self._ended if is_over else None
+
+    @concurrent_endpoint
+    async def end(self, grace: float) -> None:
+        """SIGTERM to the program's group, SIGKILL to all that descends from it `grace` seconds later; returns at once."""
+        if self._ending is None and self._process is not None:
+            self._ending = asyncio.get_running_loop().create_task(self._end(self._process, grace))
+
+    @concurrent_endpoint
+    async def stacks(self) -> str:
+        """The stacks of all threads of the program; empty where it is no Python program, or does not answer."""
+        path = None if self._folder is None else self._folder / "stacks"
+        if self._process is None or self._ended is not None or path is None or not path.exists():
+            return ""
+        before = path.stat().st_size
+        try:
+            os.kill(self._process.pid, start_program.STACKS)
+        except OSError:  # it has ended meanwhile
+            return ""
+        end = time.monotonic() + _STACKS_S
+        size = before
+        # polls: the file grows while the signal's handler writes.
+        while time.monotonic() < end:
+            await asyncio.sleep(0.02)
+            last, size = size, path.stat().st_size
+            if size > before and size == last:
+                break
+        with path.open("rb") as file:
+            file.seek(before)
+            return file.read(_LONGEST_STACKS).decode(errors="replace")
+
+    async def __cleanup__(self, exc: Exception | None) -> None:
+        process = self._process
+        if process is not None:
+            if process.pid and not process.ended.done():
+                process.signal(signal.SIGKILL)
+                await asyncio.wait((process.ended,), timeout=1.0)
+            for pipe in self._pipes:
+                pipe.close()
+            process.close()
+            await process.wait_closed()
+        self._close_port()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # ---- start
+
+    def _environment(self, place: RankPlace, address: str, port: int, folder: Path) -> dict[str, str]:
+        order = self._order
+        base = {**os.environ, **order.env}
+        own = variables(place, address, port, attempt=order.attempt, error_file=str(folder / "error.json"), environ=base)
+        return {**base, **own, start_program.STACKS_FILE: str(folder / "stacks")}
+
+    async def _start(self, line: CommandLine) -> None:
+        loop = asyncio.get_running_loop()
+        files = self._open_files()
+        try:
+            for stream in (1, 2):
+                self._pipes.append(OutputPipe(loop, stream, True, self._buffer, self._news.set))
+            for pipe in self._pipes:
+                if pipe.stream in files:
+                    pipe.copy_name, pipe.copy = files.pop(pipe.stream)
+            process = GuardedProcess()
+            farewell = ((int(signal.SIGTERM), GRACE_S),)
+            await process.start(line, (0, self._pipes[0].command_end, self._pipes[1].command_end), farewell=farewell)
+        except BaseException:
+            for pipe in self._pipes:
+                pipe.close()
+            raise
+        finally:
+            for pipe in self._pipes:
+                os.close(pipe.command_end)
+            for _, file in files.values():
+                file.close()
+        self._process = process
+        for pipe in self._pipes:
+            pipe.resume()
+        process.ended.add_done_callback(self._has_ended)
+
+    def _open_files(self) -> dict[int, tuple[str, Any]]:
+        """By stream, the file that its output is copied to, and its name."""
+        if self._order.log_dir is None:
+            return {}
+        folder = Path(self._order.workdir or "", self._order.log_dir, str(self._place.rank))
+        folder.mkdir(parents=True, exist_ok=True)
+        found: dict[int, tuple[str, IO[bytes]]] = {}
+        for stream, name in ((1, "stdout.log"), (2, "stderr.log")):
+            found[stream] = str(folder / name), (folder / name).open("wb", buffering=0)
+        return found
+
+    def _close_port(self) -> None:
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            reserved.close()
+
+    # ---- the end
+
+    async def _end(self, process: GuardedProcess, grace: float) -> None:
+        process.signal(signal.SIGTERM)
+        await asyncio.wait((process.ended,), timeout=grace)
+        process.signal(signal.SIGKILL)
+
+    def _has_ended(self, ended: asyncio.Future[int]) -> None:
+        assert self._process is not None
+        at = time.time()
+        code = os.waitstatus_to_exitcode(ended.result())
+        message, traceback = ("", "") if code == 0 or self._folder is None else _exception(self._folder / "error.json")
+        was_out_of_memory = code == -signal.SIGKILL and not self._process.was_signalled and _out_of_memory_kills() > self._kills
+        self._ended = Ended(code, at, self._process.was_signalled, was_out_of_memory, message, traceback)
+        for pipe in self._pipes:
+            pipe.drain()
+        self._news.set()
+
+
+def shown(spec: LaunchSpec, local_rank: int, stream: int) -> bool:
+    """Whether a stream of a rank is shown: not where it is redirected into files only, nor a rank that the filter leaves out."""
+    if spec.shown is not None and local_rank not in spec.shown:
+        return False
+    redirected = spec.redirects.get(local_rank, spec.redirects.get(None, Streams.NONE))
+    teed = spec.tees.get(local_rank, spec.tees.get(None, Streams.NONE))
+    return not redirected & stream or bool(teed & stream)
+
+
+def _reachable() -> str:
+    """An address of this host, IPv4 first: gloo and many programs take no other one."""
+    try:
+        return host_address(AddrType.IPv4)
+    except SPMDError:
+        return host_address(AddrType.IPv6)
+
+
+def _missing(order: Order) -> str:
+    """Why there is no program to start; empty where there is one, or where only the start itself can show it."""
+    spec = order.spec
+    folder = order.workdir or os.getcwd()
+    if not os.path.isdir(folder):
+        return f"the directory {folder!r} is not on this host"
+    if spec.kind in ("script", "path") and not os.path.exists(os.path.join(folder, spec.program)):
+        return f"program {spec.program!r} is not on this host; the directory is {folder}"
+    return ""
+
+
+def _exception(path: Path) -> tuple[str, str]:
+    """Text and traceback of what a program has left in its error file, in the format of torchelastic."""
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8", errors="replace"))["message"]
+        if isinstance(found, str):
+            return found, ""
+        return str(found["message"]), str(found.get("extraInfo", {}).get("py_callstack", ""))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or one of another format
+        return "", ""
+
+
+def _out_of_memory_kills() -> int:
+    """How many processes of this process's memory cgroup the kernel has killed for lack of memory; 0 where that is not known."""
+    try:
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return 0
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, name = ("/sys/fs/cgroup/memory", "memory.oom_control") if controllers else ("/sys/fs/cgroup", "memory.events")
+        for folder in (f"{root}{path}", root):
+            try:
+                lines = Path(folder, name).read_text().splitlines()
+            except OSError:
+                continue
+            return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    return 0

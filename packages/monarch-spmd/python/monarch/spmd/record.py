@@ -1,0 +1,122 @@
+"""`failure.json`: what is needed to run a failed launch again on one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from monarch.spmd.errors import RankFailure, SPMDError
+
+SCHEMA = 1
+MASKED = "***"
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|AUTH|COOKIE|SESSION", re.IGNORECASE)
+# A password in a URL.
+_IN_URL = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+(?=@)")
+_SEEDS = re.compile(r"SEED", re.IGNORECASE)
+_WHEELS = ("monarch-core", "monarch-spmd", "torch", "numpy")
+
+
+class Replay(NamedTuple):
+    """The launch that a `failure.json` describes."""
+
+    command: list[str]
+    env: dict[str, str]
+    workdir: str | None
+    hosts: int
+    per_host: int
+
+
+def masked(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables, with the values hidden that look like secrets: by their name, or a password in a URL."""
+    return {name: MASKED if _SECRET.search(name) else _IN_URL.sub(MASKED, value) for name, value in env.items()}
+
+
+def write(
+    folder: Path,
+    *,
+    command: list[str],
+    env: Mapping[str, str],
+    workdir: str | None,
+    hosts: int,
+    per_host: int,
+    run_id: str,
+    attempt: int,
+    failures: list[RankFailure],
+    stacks: str,
+) -> Path:
+    """Writes the record into `folder`, which only this user reads; its path. OSError where that is not possible."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "failure.json"
+    shown = masked(env)
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "run_id": run_id,
+        "attempt": attempt,
+        "command": command,
+        "workdir": workdir or os.getcwd(),
+        "env": shown,
+        "seeds": {name: value for name, value in shown.items() if _SEEDS.search(name)},
+        "versions": _versions(),
+        "world": {"hosts": hosts, "per_host": per_host, "size": hosts * per_host},
+        "rank": failures[0].rank,
+        "failures": [_plain(one) for one in failures],
+        "stacks": stacks,
+    }
+    draft = path.with_suffix(".draft")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump(found, file, indent=1)
+    os.replace(draft, path)
+    return path
+
+
+def read(path: Path) -> Replay:
+    """The launch of a record; `SPMDError` names the file and what is wrong with it."""
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SPMDError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise SPMDError(f"{path} is no record of a failure: {error}") from None
+    try:
+        if found["schema"] != SCHEMA:
+            raise SPMDError(f"{path} has schema {found['schema']!r}; this version reads schema {SCHEMA}")
+        command, env, world = found["command"], found["env"], found["world"]
+        if not (isinstance(command, list) and isinstance(env, dict)):
+            raise TypeError
+        words = [str(word) for word in cast("list[object]", command)]
+        return Replay(words, _texts(cast("dict[object, object]", env)), found["workdir"], int(world["hosts"]), int(world["per_host"]))
+    except (KeyError, TypeError, ValueError):
+        raise SPMDError(f"{path} is no record of a failure: a field is missing, or of another type") from None
+
+
+def _texts(env: Mapping[object, object]) -> dict[str, str]:
+    """Values that were hidden are left to the environment of the replay."""
+    return {str(name): str(value) for name, value in env.items() if MASKED not in str(value)}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for wheel in _WHEELS:
+        try:
+            found[wheel] = version(wheel)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _plain(failure: RankFailure) -> dict[str, Any]:
+    reason = failure.reason
+    return {
+        **{name: getattr(failure, name) for name in ("rank", "place", "host", "pid", "kind", "exitcode", "at", "message", "traceback")},
+        "reason": {"kind": reason.kind, "code": reason.code, "signal": reason.signal, "detail": reason.detail},
+        "output": list(failure.output),
+    }

@@ -1,0 +1,214 @@
+"""`run`: a launch of torchrun on a mesh of hosts, with fresh processes for each attempt."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from monarch.actor import Channel, Future, MonarchError, returns_future, this_proc
+from monarch.spmd.attempts import Attempts, Plan, RunResult, new_run_id
+from monarch.spmd.errors import SPMDError
+from monarch.spmd.launch import chosen_hosts, launch_of
+from monarch.spmd.policy import RestartPolicy
+from monarch.spmd.rank import GRACE_S
+
+if TYPE_CHECKING:
+    from monarch.actor import HostMesh, ProcMesh
+    from monarch.spmd.torchrun import LaunchSpec
+
+# Where records of failures go, in the directory of the client.
+RECORDS = ".monarch/runs"
+_RUN_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# The end of the client waits for that of its ranks, seconds.
+_EXIT_S = GRACE_S + 3.0
+
+
+def run(
+    hosts: HostMesh,
+    command: Sequence[str],
+    *,
+    policy: RestartPolicy | None = None,
+    env: Mapping[str, str] | None = None,
+    workdir: str | None = None,
+    log_dir: str | None = None,
+    run_id: str | None = None,
+) -> SPMDRun:
+    """Runs a program on every rank, as torchrun would; begins now and returns at once.
+
+        result = run(hosts, ["torchrun", "--nproc-per-node=4", "train.py", "--lr", "0.1"]).result.get()
+
+    `python script.py` and any other program have one rank a host. Each attempt has new processes, which are gone before `result` is there.
+    Output appears here, each line behind `[rank]`. `env` is added to the environment of the ranks, `workdir` is their directory on the
+    hosts. With `log_dir` each rank also writes `<log_dir>/<run_id>/attempt_<k>/<rank>/stdout.log` and `stderr.log` on its host. The record
+    of a failure is `failure.json` in `<log_dir>/<run_id>` here, by default in `.monarch/runs/<run_id>`.
+
+    `policy` counts restarts; without it those of `--max-restarts` count. TypeError, ValueError and `LaunchArgumentError` name the argument
+    or the option at fault, before anything starts. `result` raises `SPMDFailure` for a rank that fails, `SPMDError` for a program that
+    cannot be started.
+    """
+    return begin(
+        hosts,
+        command,
+        launch_of(command, os.environ),
+        policy=policy,
+        env=env,
+        workdir=workdir,
+        log_dir=log_dir,
+        run_id=run_id,
+    )
+
+
+def begin(
+    hosts: HostMesh,
+    command: Sequence[str],
+    spec: LaunchSpec,
+    *,
+    policy: RestartPolicy | None = None,
+    env: Mapping[str, str] | None = None,
+    workdir: str | None = None,
+    log_dir: str | None = None,
+    run_id: str | None = None,
+) -> SPMDRun:
+    """`run` of a launch that is parsed already; `command` is what its record has."""
+    if not hosts.extent.nelements:
+        raise SPMDError("the mesh has no ranks")
+    if policy is None:
+        policy = RestartPolicy(max_restarts=spec.max_restarts)
+    if run_id is None:
+        run_id = spec.run_id if spec.run_id is not None and _RUN_ID.fullmatch(spec.run_id) else new_run_id()
+    elif not _RUN_ID.fullmatch(run_id):
+        raise ValueError(f"run_id={run_id!r}: expected 1 to 64 letters, digits, dots, dashes and underscores")
+    log_dir = log_dir or spec.log_dir
+    plan = Plan(
+        command=tuple(command),
+        spec=spec,
+        policy=policy,
+        env=_checked(env),
+        workdir=workdir,
+        log_dir=log_dir,
+        record_dir=log_dir or RECORDS,
+        run_id=run_id,
+    )
+    return SPMDRun(chosen_hosts(hosts, spec), plan)
+
+
+class SPMDRun:
+    """A run that has begun. `result` is a `Future[RunResult]`."""
+
+    def __init__(self, hosts: HostMesh, plan: Plan) -> None:
+        self._plan = plan
+        self._attempts: Any = this_proc().spawn("attempts", Attempts, hosts, plan)
+        port, self._receiver = Channel[RunResult].open(once=True)
+        port.return_undeliverable = False
+        self.result: Future[RunResult] = self._receiver.recv()
+        self._ended: Future[None] = self._attempts.run.call_one(port)
+        _live[id(self)] = self
+        _end_with_client()
+
+    @property
+    def run_id(self) -> str:
+        """The name of the run in paths and in `TORCHELASTIC_RUN_ID`."""
+        return self._plan.run_id
+
+    @property
+    def attempt(self) -> int:
+        """The number of the current attempt, from 0; `SPMDError` once the run has ended."""
+        return self._ask("attempt").get()
+
+    def stop(self) -> Future[None]:
+        """Ends the ranks: SIGTERM, and SIGKILL 5 s later. The hosts stay; `result` raises `SPMDError` with code `stopped`."""
+        try:
+            self._attempts.stop_ranks.broadcast()
+        except MonarchError:  # it has ended
+            pass
+        return self._ended
+
+    def procs(self) -> ProcMesh:
+        """The procs of the current attempt, for actors beside the ranks; `SPMDError` where there are none."""
+        found = self._ask("procs").get()
+        if found is None:
+            raise SPMDError("the run has no procs between two attempts")
+        return found
+
+    def log(self, rank: int, tail: int = 100) -> Future[str]:
+        """The last lines that a rank of the current attempt has printed, at most 1,000; `SPMDError` for a rank that is not there."""
+        for name, value, least in (("rank", rank, 0), ("tail", tail, 1)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ValueError(f"{name}={value!r}: expected a number from {least} on")
+        asked = self._ask("log", rank, tail)
+
+        async def answer() -> str:
+            text, ranks = await asked
+            if text is None:
+                raise SPMDError(f"rank {rank} is not in this run, which has {ranks} ranks")
+            return text
+
+        return returns_future(answer)()
+
+    def _ask(self, name: str, *arguments: Any) -> Future[Any]:
+        if self._is_over():
+            raise SPMDError(f"the run {self.run_id} has ended")
+        return getattr(self._attempts, name).call_one(*arguments)
+
+    def _is_over(self) -> bool:
+        try:
+            self._ended.get(timeout=0)
+        except TimeoutError:
+            return False
+        except Exception:  # it has, in whatever way
+            return True
+        return True
+
+
+def wait(running: SPMDRun) -> RunResult:
+    """The result; Ctrl-C stops the run, keeps the hosts, and is raised when the ranks have ended."""
+    try:
+        return running.result.get()
+    except KeyboardInterrupt:
+        try:
+            running.stop().get(timeout=_EXIT_S)
+        except (MonarchError, TimeoutError):  # a host that does not answer
+            pass
+        raise
+
+
+def _checked(env: Mapping[str, str] | None) -> dict[str, str]:
+    found = dict(env or {})
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"env[{name!r}]={value!r}: expected texts")
+        if not name or "=" in name or "\0" in name or "\0" in value:
+            raise ValueError(f"env[{name!r}]={value!r}: that cannot be a variable of the environment")
+    return found
+
+
+# ---- the end of the client
+
+_live: dict[int, SPMDRun] = {}
+_exit_of = 0
+
+
+def _end_with_client() -> None:
+    # After the client's own exit handler, so that it runs before it, while there are procs.
+    global _exit_of
+    for key in [key for key, running in _live.items() if running._is_over()]:
+        del _live[key]
+    if _exit_of != os.getpid():
+        _exit_of = os.getpid()
+        atexit.register(_at_exit, _exit_of)
+
+
+def _at_exit(pid: int) -> None:
+    """Ends what still runs, and waits for that."""
+    if os.getpid() != pid:
+        return
+    running = [one for one in _live.values() if not one._is_over()]
+    ends = [one.stop() for one in running]
+    for end in ends:
+        try:
+            end.get(timeout=_EXIT_S)
+        except (Exception, KeyboardInterrupt):  # it has ended in some way, or it is left to the hosts
+            continue

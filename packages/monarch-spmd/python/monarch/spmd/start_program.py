@@ -1,0 +1,130 @@
+"""The first module of a rank's process: it runs the program as the interpreter would, and keeps the exception that ends it.
+
+    python -u start_program.py KIND PROGRAM [arguments]
+
+It imports nothing of Monarch, since every rank waits for it. The exception goes into the file that TORCHELASTIC_ERROR_FILE names, in the
+format of torchelastic. A program that writes this file itself, as one with `@record` does, keeps its own. The signal `STACKS` has the
+stacks of all threads written into the file that `MONARCH_SPMD_STACKS` names.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+# A real-time signal, which programs leave alone: they use SIGUSR1 and SIGUSR2 for checkpoints.
+STACKS = 45
+STACKS_FILE = "MONARCH_SPMD_STACKS"
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_LONGEST_TRACEBACK = 64 << 10
+
+
+def main() -> None:
+    kind, program = sys.argv[1:3]
+    del sys.argv[:2]
+    pid = os.getpid()
+    _answer_with_stacks()
+    try:
+        _run(kind, program)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        error.__traceback__ = _of_program(error.__traceback__)
+        if os.getpid() == pid:
+            _record(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(1)
+
+
+def _answer_with_stacks() -> None:
+    path = os.environ.pop(STACKS_FILE, None)
+    if path is None:
+        return
+    import faulthandler
+
+    # Open as long as the process lives.
+    faulthandler.register(STACKS, file=open(path, "wb", buffering=0))
+
+
+def _run(kind: str, program: str) -> None:
+    if kind == "module":
+        import runpy
+
+        _find_first(os.getcwd())
+        # What `python -m` calls: the module becomes `__main__` itself, so that what it pickles is found again.
+        runpy._run_module_as_main(program)  # pyright: ignore
+        return
+    if kind == "path" or os.path.isdir(program):
+        import runpy
+
+        runpy.run_path(program, run_name="__main__")
+        return
+    _find_first(os.path.dirname(os.path.realpath(program)))
+    with open(program, "rb") as file:
+        code = compile(file.read(), program, "exec")
+    import __main__
+
+    space = __main__.__dict__
+    builtins = space["__builtins__"]
+    space.clear()
+    space.update(__name__="__main__", __doc__=None, __package__=None, __spec__=None, __builtins__=builtins, __file__=program)
+    exec(code, space)
+
+
+def _find_first(folder: str) -> None:
+    if not sys.flags.safe_path:
+        sys.path.insert(0, folder)
+
+
+def _of_program(traceback: TracebackType | None) -> TracebackType | None:
+    """Without the frames before the program: those of this file and of `runpy`."""
+    first = traceback
+    while traceback is not None:
+        name = traceback.tb_frame.f_code.co_filename
+        if name != __file__ and not name.startswith("<frozen runpy") and not name.endswith("/runpy.py"):
+            return traceback
+        traceback = traceback.tb_next
+    return first
+
+
+def _record(error: BaseException) -> None:
+    path = os.environ.get(ERROR_FILE)
+    if not path or os.path.exists(path):
+        return
+    import json
+    import time
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    message = {
+        "message": _line(error),
+        "extraInfo": {"py_callstack": text[-_LONGEST_TRACEBACK:], "timestamp": str(int(time.time()))},
+    }
+    try:
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            json.dump({"message": message}, file)
+    except OSError:  # a full disk: the text is in the output as well
+        return
+
+
+def _line(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        text = "<its text cannot be shown>"
+    return f"{type(error).__qualname__}: {text}" if text else type(error).__qualname__
+
+
+if __name__ == "__main__":
+    # `__main__` becomes the program's namespace: what this file needs until its end is in a module, which the program does not see.
+    sys.path.insert(0, os.path.dirname(__file__))
+    import start_program  # pyright: ignore[reportMissingImports]
+
+    del sys.path[0], sys.modules["start_program"]
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    start_program.main()  # pyright: ignore[reportUnknownMemberType]

@@ -1,0 +1,302 @@
+"""Command lines of torchrun: what each option means here, and what it allows.
+
+    spec = parse_torchrun(["--nnodes=2", "--nproc-per-node=4", "train.py", "--lr", "0.1"])
+
+The options are those of `torch.distributed.run`, whose parser is the oracle in tests. Rendezvous and monitoring are those of the job, so
+the options for them are accepted and change nothing. As there, a name may be written with underscores, may be cut short as long as it is
+one option, and the variable `PET_<NAME>` stands for an option that is not given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import IntFlag
+from typing import Literal, NamedTuple
+
+from monarch.spmd.errors import LaunchArgumentError
+
+Kind = Literal["script", "module", "command", "path"]
+# How many ranks a host has: a number, or what is counted there.
+PerHost = int | Literal["gpu", "cpu", "auto"]
+
+
+class Streams(IntFlag):
+    """Output streams of a rank, by the numbers of torchrun."""
+
+    NONE = 0
+    OUT = 1
+    ERR = 2
+    BOTH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """A launch. `program` is the script, module or command, `arguments` what it gets.
+
+    `min_hosts` and `max_hosts` bound the number of hosts; `has_hosts`: they are given, and not only torchrun's default. `redirects` and
+    `tees` are by local rank, those of all others under None.
+    """
+
+    program: str
+    arguments: tuple[str, ...] = ()
+    kind: Kind = "script"
+    min_hosts: int = 1
+    max_hosts: int = 1
+    has_hosts: bool = False
+    per_host: PerHost = 1
+    max_restarts: int = 0
+    role: str = "default"
+    run_id: str | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+    local_addr: str | None = None
+    standalone: bool = False
+    log_dir: str | None = None
+    redirects: Mapping[int | None, Streams] = field(default_factory=dict[int | None, Streams])
+    tees: Mapping[int | None, Streams] = field(default_factory=dict[int | None, Streams])
+    # The local ranks whose output is shown; None: all of them.
+    shown: frozenset[int] | None = None
+    # Options that were given and change nothing here.
+    needless: tuple[str, ...] = ()
+
+    def argv(self, python: str, starter: str) -> list[str]:
+        """The command of a rank: this interpreter, with the file `start_program.py`, or the program alone where it is a command."""
+        if self.kind == "command":
+            return [self.program, *self.arguments]
+        return [python, "-u", starter, self.kind, self.program, *self.arguments]
+
+    def ranks_of(self, gpus: int, cpus: int, host: str) -> int:
+        """How many ranks a host with so many GPUs and processors has. `LaunchArgumentError` for `gpu` on one without."""
+        if isinstance(self.per_host, int):
+            return self.per_host
+        if self.per_host == "gpu" and not gpus:
+            raise LaunchArgumentError("--nproc-per-node=gpu", f"{host} has 0 GPUs", hint="--nproc-per-node=auto counts processors there")
+        return cpus if self.per_host == "cpu" or not gpus else gpus
+
+
+class _Option(NamedTuple):
+    name: str
+    letter: str = ""
+    is_flag: bool = False
+    is_needless: bool = False
+
+
+OPTIONS = (
+    _Option("nnodes"),
+    _Option("nproc-per-node"),
+    _Option("max-restarts"),
+    _Option("role"),
+    _Option("rdzv-id"),
+    _Option("master-addr"),
+    _Option("master-port"),
+    _Option("local-addr"),
+    _Option("standalone", is_flag=True),
+    _Option("module", "m", is_flag=True),
+    _Option("no-python", is_flag=True),
+    _Option("run-path", is_flag=True),
+    _Option("log-dir"),
+    _Option("redirects", "r"),
+    _Option("tee", "t"),
+    _Option("local-ranks-filter"),
+    _Option("rdzv-backend", is_needless=True),
+    _Option("rdzv-endpoint", is_needless=True),
+    _Option("rdzv-conf", is_needless=True),
+    _Option("node-rank", is_needless=True),
+    _Option("monitor-interval", is_needless=True),
+    _Option("start-method", is_needless=True),
+)
+_BY_NAME = {option.name: option for option in OPTIONS}
+_BY_LETTER = {option.letter: option for option in OPTIONS if option.letter}
+_START_METHODS = ("spawn", "fork", "forkserver")
+_MOST_PORT = 65535
+_STREAMS = re.compile(r"[0-3]")
+_STREAMS_OF_RANKS = re.compile(r"\d+:[0-3](?:,\d+:[0-3])*,?")
+_PER_HOST = ("gpu", "cpu", "auto")
+
+
+def parse_torchrun(args: Sequence[str], *, environ: Mapping[str, str] | None = None) -> LaunchSpec:
+    """What follows the word `torchrun` on a command line. `environ` has the variables that stand for options; None: none.
+
+    `LaunchArgumentError` names the option that is unknown, or whose value it does not allow.
+    """
+    given, rest = _given(args)
+    for name, value in (environ or {}).items():
+        option = _BY_NAME.get(name.removeprefix("PET_").lower().replace("_", "-")) if name.startswith("PET_") else None
+        if option is not None and option.name not in given:
+            given[option.name] = _Value(name, "" if option.is_flag and value in ("", "0") else value)
+    flags = {name for name, value in given.items() if _BY_NAME[name].is_flag and value.text}
+    if not rest:
+        raise LaunchArgumentError("", "a launch names a program: torchrun [options] SCRIPT [arguments]")
+    fewest, most = _hosts(given)
+    return LaunchSpec(
+        program=rest[0],
+        arguments=tuple(rest[1:]),
+        kind=_kind(flags),
+        min_hosts=fewest,
+        max_hosts=most,
+        has_hosts="nnodes" in given or "standalone" in flags,
+        per_host=_per_host(given),
+        max_restarts=_number(given, "max-restarts", 0),
+        role=_text(given, "role", "default"),
+        run_id=_text_or_none(given, "rdzv-id"),
+        master_addr=_text_or_none(given, "master-addr"),
+        master_port=_number(given, "master-port", -1, most=_MOST_PORT) if "master-port" in given else None,
+        local_addr=_text_or_none(given, "local-addr"),
+        standalone="standalone" in flags,
+        log_dir=_text_or_none(given, "log-dir"),
+        redirects=_streams(given, "redirects"),
+        tees=_streams(given, "tee"),
+        shown=_ranks(given, "local-ranks-filter"),
+        needless=_needless(given),
+    )
+
+
+class _Value(NamedTuple):
+    # The option as it was written, for errors.
+    written: str
+    text: str
+
+
+def _given(args: Sequence[str]) -> tuple[dict[str, _Value], list[str]]:
+    """The options by their names, and what comes after them: the program and its arguments."""
+    found: dict[str, _Value] = {}
+    left = list(args)
+    while left and left[0].startswith("-") and left[0] != "-":
+        word = left.pop(0)
+        if word == "--":
+            break
+        option, written, value = _long(word) if word.startswith("--") else _short(word)
+        if option.is_flag:
+            if value is not None:
+                raise LaunchArgumentError(written, f"takes no value, and has {value!r}")
+            found[option.name] = _Value(written, "1")
+            continue
+        if value is None:
+            if not left:
+                raise LaunchArgumentError(written, "a value is missing")
+            value = left.pop(0)
+        found[option.name] = _Value(written, value)
+    return found, left
+
+
+def _long(word: str) -> tuple[_Option, str, str | None]:
+    written, equals, value = word.partition("=")
+    name = written[2:].replace("_", "-")
+    if name in _BY_NAME:
+        return _BY_NAME[name], written, value if equals else None
+    starting = [option for option in OPTIONS if option.name.startswith(name)]
+    if len(starting) == 1:
+        return starting[0], written, value if equals else None
+    if starting:
+        raise LaunchArgumentError(written, f"may be {', '.join(f'--{option.name}' for option in starting)}")
+    raise _unknown(written, name)
+
+
+def _short(word: str) -> tuple[_Option, str, str | None]:
+    option = _BY_LETTER.get(word[1])
+    if option is None or (option.is_flag and len(word) > 2):
+        raise _unknown(word, word[1:].replace("_", "-"))
+    return option, word[:2], word[2:].removeprefix("=") or None
+
+
+def _unknown(written: str, name: str) -> LaunchArgumentError:
+    near = get_close_matches(name, _BY_NAME, n=1)
+    return LaunchArgumentError(written, "torchrun has no such option", hint=f"did you mean --{near[0]}?" if near else None)
+
+
+def _kind(flags: set[str]) -> Kind:
+    kinds: dict[str, Kind] = {"module": "module", "no-python": "command", "run-path": "path"}
+    asked = [name for name in kinds if name in flags]
+    if len(asked) > 1:
+        raise LaunchArgumentError(f"--{asked[0]}", f"does not go with --{asked[1]}: each says how the program is run")
+    return kinds[asked[0]] if asked else "script"
+
+
+def _text(given: Mapping[str, _Value], name: str, default: str) -> str:
+    return given[name].text if name in given else default
+
+
+def _text_or_none(given: Mapping[str, _Value], name: str) -> str | None:
+    return given[name].text if name in given and given[name].text else None
+
+
+def _number(given: Mapping[str, _Value], name: str, default: int, *, least: int = 0, most: int | None = None) -> int:
+    if name not in given:
+        return default
+    written, text = given[name]
+    number = _int(text)
+    if number is None or number < least or (most is not None and number > most):
+        allowed = f"a number from {least} on" if most is None else f"a number from {least} to {most}"
+        raise LaunchArgumentError(f"{written}={text}", f"expected {allowed}")
+    return number
+
+
+def _int(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text) else None
+
+
+def _hosts(given: Mapping[str, _Value]) -> tuple[int, int]:
+    if "nnodes" not in given:
+        return 1, 1
+    written, text = given["nnodes"]
+    low, colon, high = text.partition(":")
+    fewest, most = _int(low), _int(high if colon else low)
+    if fewest is None or most is None or not 1 <= fewest <= most:
+        raise LaunchArgumentError(f"{written}={text}", "expected N or MIN:MAX, numbers from 1 on with MIN no larger than MAX")
+    return fewest, most
+
+
+def _per_host(given: Mapping[str, _Value]) -> PerHost:
+    if "nproc-per-node" not in given:
+        return 1
+    written, text = given["nproc-per-node"]
+    number = _int(text)
+    if number is not None and number >= 1:
+        return number
+    for word in _PER_HOST:
+        if text == word:
+            return word
+    raise LaunchArgumentError(f"{written}={text}", "expected a number from 1 on, gpu, cpu or auto")
+
+
+def _streams(given: Mapping[str, _Value], name: str) -> dict[int | None, Streams]:
+    if name not in given:
+        return {}
+    written, text = given[name]
+    if _STREAMS.fullmatch(text):
+        return {None: Streams(int(text))} if text != "0" else {}
+    if not _STREAMS_OF_RANKS.fullmatch(text):
+        streams = "0 (none), 1 (stdout), 2 (stderr) or 3 (both)"
+        raise LaunchArgumentError(f"{written}={text}", f"expected {streams}, or these by local rank: 0:3,1:1")
+    pairs = (pair.split(":") for pair in text.split(",") if pair)
+    return {int(rank): Streams(int(streams)) for rank, streams in pairs}
+
+
+def _ranks(given: Mapping[str, _Value], name: str) -> frozenset[int] | None:
+    if name not in given or not given[name].text:
+        return None
+    written, text = given[name]
+    ranks = [_int(part) for part in text.split(",")]
+    if any(rank is None or rank < 0 for rank in ranks):
+        raise LaunchArgumentError(f"{written}={text}", "expected local ranks with commas between them: 0,1,2")
+    return frozenset(rank for rank in ranks if rank is not None)
+
+
+def _needless(given: Mapping[str, _Value]) -> tuple[str, ...]:
+    """The options that change nothing here; their values are checked all the same."""
+    _number(given, "node-rank", 0)
+    if "monitor-interval" in given:
+        written, text = given["monitor-interval"]
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = -1.0
+        if not seconds >= 0:
+            raise LaunchArgumentError(f"{written}={text}", "expected seconds")
+    if "start-method" in given and given["start-method"].text not in _START_METHODS:
+        written, text = given["start-method"]
+        raise LaunchArgumentError(f"{written}={text}", f"expected {', '.join(_START_METHODS)}")
+    return tuple(value.written for name, value in given.items() if _BY_NAME[name].is_needless)

@@ -1,0 +1,73 @@
+"""Records of failures: what they hide, and what is read back."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monarch.actor import ExitReason
+from monarch.spmd import RankFailure, SPMDError
+from monarch.spmd.record import masked, read, write
+
+FAILURE = RankFailure(1, "gpus=1", "host-7", 12, "exception", ExitReason("exit_code", code=1), 1, 5.0, "ValueError: x", "Traceback", ("a",))
+
+
+def written(folder: Path, env: dict[str, str]) -> Path:
+    return write(
+        folder,
+        command=["torchrun", "--nproc-per-node=2", "a.py"],
+        env=env,
+        workdir="/work",
+        hosts=3,
+        per_host=2,
+        run_id="r",
+        attempt=0,
+        failures=[FAILURE],
+        stacks="",
+    )
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "DB_PASSWORD", "auth_header", "SESSION_COOKIE"])
+def test_values_that_look_like_secrets_are_hidden(name: str) -> None:
+    assert masked({name: "hunter2", "LR": "0.1"}) == {name: "***", "LR": "0.1"}
+
+
+def test_passwords_in_urls_are_hidden() -> None:
+    assert masked({"PROXY": "http://me:hunter2@proxy:80/x"}) == {"PROXY": "http://***@proxy:80/x"}
+
+
+def test_what_is_written_is_read(folder: Path) -> None:
+    path = written(folder / "runs", {"LR": "0.1", "HF_TOKEN": "hunter2", "PL_GLOBAL_SEED": "7"})
+    assert os.stat(path).st_mode & 0o777 == 0o600
+    assert "hunter2" not in path.read_text()
+    found = json.loads(path.read_text())
+    assert found["seeds"] == {"PL_GLOBAL_SEED": "7"} and found["world"]["size"] == 6
+    assert found["failures"][0]["message"] == "ValueError: x" and found["versions"]["python"]
+    replay = read(path)
+    assert replay.command == ["torchrun", "--nproc-per-node=2", "a.py"]
+    # A value that was hidden comes from the environment of the replay.
+    assert replay.env == {"LR": "0.1", "PL_GLOBAL_SEED": "7"}
+    assert (replay.hosts, replay.per_host, replay.workdir) == (3, 2, "/work")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "No such file"),
+        ("{", "is no record of a failure"),
+        ("[]", "a field is missing"),
+        ('{"schema": 9}', "has schema 9; this version reads schema 1"),
+        ('{"schema": 1, "command": "a.py"}', "a field is missing, or of another type"),
+    ],
+)
+def test_files_that_are_no_records_are_named(folder: Path, text: Any, words: str) -> None:
+    path = folder / "failure.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(SPMDError, match=words) as raised:
+        read(path)
+    assert str(path) in str(raised.value)

@@ -1,0 +1,116 @@
+"""Command lines of torchrun: every option with values that it allows, and with others."""
+
+from __future__ import annotations
+
+import pytest
+
+from monarch.spmd.errors import LaunchArgumentError
+from monarch.spmd.torchrun import OPTIONS, LaunchSpec, Streams, parse_torchrun
+
+
+@pytest.mark.parametrize(
+    ("args", "fields"),
+    [
+        (["--nnodes=3"], {"min_hosts": 3, "max_hosts": 3, "has_hosts": True}),
+        (["--nnodes", "2:4"], {"min_hosts": 2, "max_hosts": 4, "has_hosts": True}),
+        (["--nproc-per-node=8"], {"per_host": 8}),
+        (["--nproc_per_node=gpu"], {"per_host": "gpu"}),
+        (["--nproc-per-node", "auto"], {"per_host": "auto"}),
+        (["--max-restarts=3"], {"max_restarts": 3}),
+        (["--role", "trainer"], {"role": "trainer"}),
+        (["--rdzv-id=run-7"], {"run_id": "run-7"}),
+        (["--master-addr=10.0.0.1", "--master_port=0"], {"master_addr": "10.0.0.1", "master_port": 0}),
+        (["--local-addr=::1"], {"local_addr": "::1"}),
+        (["--standalone"], {"standalone": True, "has_hosts": True}),
+        (["-m"], {"kind": "module"}),
+        (["--module"], {"kind": "module"}),
+        (["--no-python"], {"kind": "command"}),
+        (["--no_python"], {"kind": "command"}),
+        (["--run-path"], {"kind": "path"}),
+        (["--log-dir=/tmp/a b"], {"log_dir": "/tmp/a b"}),
+        (["-r", "3"], {"redirects": {None: Streams.BOTH}}),
+        (["-r3"], {"redirects": {None: Streams.BOTH}}),
+        (["--redirects=0:1,11:2"], {"redirects": {0: Streams.OUT, 11: Streams.ERR}}),
+        (["-t", "0"], {}),
+        (["--tee=1:3,"], {"tees": {1: Streams.BOTH}}),
+        (["--local-ranks-filter=0,2"], {"shown": frozenset({0, 2})}),
+        (["--rdzv-backend=c10d", "--rdzv_endpoint", "a:1"], {"needless": ("--rdzv-backend", "--rdzv_endpoint")}),
+        (["--rdzv-conf=timeout=3", "--node-rank=1"], {"needless": ("--rdzv-conf", "--node-rank")}),
+        (["--monitor-interval=.5", "--start-method=fork"], {"needless": ("--monitor-interval", "--start-method")}),
+        # The last one counts, and a name is cut short where it is one option.
+        (["--nnod=2", "--nnodes=5"], {"min_hosts": 5, "max_hosts": 5, "has_hosts": True}),
+    ],
+)
+def test_option(args: list[str], fields: dict[str, object]) -> None:
+    expected = LaunchSpec("train.py", ("--nnodes=9", "-x"), **fields)  # type: ignore[arg-type]
+    assert parse_torchrun([*args, "train.py", "--nnodes=9", "-x"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ([], "a launch names a program: torchrun [options] SCRIPT [arguments]"),
+        (["--standalone"], "a launch names a program"),
+        (["--nnodez=2", "a.py"], "--nnodez: torchrun has no such option\nhint: did you mean --nnodes?"),
+        (["-x", "a.py"], "-x: torchrun has no such option"),
+        (["--rdzv-e=1", "--rdzv=2", "a.py"], "--rdzv: may be --rdzv-id, --rdzv-backend, --rdzv-endpoint, --rdzv-conf"),
+        (["--nnodes"], "--nnodes: a value is missing"),
+        (["--standalone=yes", "a.py"], "--standalone: takes no value, and has 'yes'"),
+        (["--nnodes=0", "a.py"], "--nnodes=0: expected N or MIN:MAX"),
+        (["--nnodes=4:2", "a.py"], "--nnodes=4:2: expected N or MIN:MAX"),
+        (["--nnodes=a", "a.py"], "--nnodes=a: expected N or MIN:MAX"),
+        (["--nproc-per-node=0", "a.py"], "--nproc-per-node=0: expected a number from 1 on, gpu, cpu or auto"),
+        (["--nproc_per_node", "tpu", "a.py"], "--nproc_per_node=tpu: expected a number"),
+        (["--max-restarts=-1", "a.py"], "--max-restarts=-1: expected a number from 0 on"),
+        (["--master-port=65536", "a.py"], "--master-port=65536: expected a number from 0 to 65535"),
+        (["-r", "4", "a.py"], "-r=4: expected 0 (none), 1 (stdout), 2 (stderr) or 3 (both)"),
+        (["--tee=0:9", "a.py"], "--tee=0:9: expected 0 (none)"),
+        (["--local-ranks-filter=0;1", "a.py"], "--local-ranks-filter=0;1: expected local ranks"),
+        (["-m", "--run-path", "a.py"], "--module: does not go with --run-path"),
+        (["--monitor-interval=nan", "a.py"], "--monitor-interval=nan: expected seconds"),
+        (["--start-method=thread", "a.py"], "--start-method=thread: expected spawn, fork, forkserver"),
+        (["--node-rank=x", "a.py"], "--node-rank=x: expected a number from 0 on"),
+    ],
+)
+def test_what_an_option_does_not_allow(args: list[str], text: str) -> None:
+    with pytest.raises(LaunchArgumentError) as caught:
+        parse_torchrun(args)
+    assert str(caught.value).startswith(text)
+
+
+def test_variables_stand_for_options_that_are_not_given() -> None:
+    environ = {"PET_NNODES": "2", "PET_ROLE": "a", "PET_STANDALONE": "1", "PET_NO_PYTHON": "0", "PET_UNKNOWN": "1", "NNODES": "7"}
+    spec = parse_torchrun(["--role=b", "a.py"], environ=environ)
+    assert spec == LaunchSpec("a.py", min_hosts=2, max_hosts=2, has_hosts=True, role="b", standalone=True)
+    with pytest.raises(LaunchArgumentError, match="PET_NNODES=x: expected N"):
+        parse_torchrun(["a.py"], environ={"PET_NNODES": "x"})
+
+
+def test_words_after_the_program_are_its_own() -> None:
+    assert parse_torchrun(["--", "-odd.py", "--", "-m"]) == LaunchSpec("-odd.py", ("--", "-m"))
+    assert parse_torchrun(["-", "x"]).program == "-"
+
+
+def test_commands_of_ranks() -> None:
+    def argv(*words: str) -> list[str]:
+        return parse_torchrun(words).argv("/py", "/start.py")
+
+    assert argv("a.py", "--lr", "1") == ["/py", "-u", "/start.py", "script", "a.py", "--lr", "1"]
+    assert argv("-m", "pkg.train", "x") == ["/py", "-u", "/start.py", "module", "pkg.train", "x"]
+    assert argv("--run-path", "folder", "x") == ["/py", "-u", "/start.py", "path", "folder", "x"]
+    assert argv("--no-python", "/bin/echo", "x") == ["/bin/echo", "x"]
+
+
+@pytest.mark.parametrize(("per_host", "gpus", "ranks"), [("3", 0, 3), ("gpu", 2, 2), ("cpu", 2, 16), ("auto", 2, 2), ("auto", 0, 16)])
+def test_ranks_of_a_host(per_host: str, gpus: int, ranks: int) -> None:
+    assert parse_torchrun([f"--nproc-per-node={per_host}", "a.py"]).ranks_of(gpus, 16, "host-7") == ranks
+
+
+def test_host_without_gpus_is_named() -> None:
+    with pytest.raises(LaunchArgumentError, match="--nproc-per-node=gpu: host-7 has 0 GPUs"):
+        parse_torchrun(["--nproc-per-node=gpu", "a.py"]).ranks_of(0, 16, "host-7")
+
+
+def test_no_two_options_have_one_name() -> None:
+    names = [option.name for option in OPTIONS] + [option.letter for option in OPTIONS if option.letter]
+    assert len(set(names)) == len(names)
