@@ -10,7 +10,7 @@ from tools.check_style import check
 from tools.project import ROOT
 from tools.style.references import FAILURES
 
-PARTS = ("Root", "Host agent", "Proc", "Actor", "Link", "Memory", "File", "Job", "Extension", "Telemetry")
+PARTS = ("Root", "Host agent", "Proc", "Actor", "Link", "Memory", "File", "Job", "Extension", "Telemetry", "Runs of programs")
 
 
 def problems(root: Path, name: str) -> list[tuple[str, int]]:
