@@ -31,7 +31,7 @@ WHEELS = {
         "monarch.extension.mesh",
         "monarch.extension.trace",
     ),
-    "monarch-jobs": ("monarch.job",),
+    "monarch-jobs": ("monarch.job", "monarch.job.spmd"),
     "monarch-rdma": ("monarch.rdma",),
     "monarch-fs": ("monarch.fs", "monarch.gather_mount", "monarch.remotemount"),
     "monarch-spmd": ("monarch.spmd",),

@@ -53,7 +53,7 @@ def python_exe(tmp_path: Path) -> str:
 @pytest.fixture
 def sources(monkeypatch: pytest.MonkeyPatch) -> str:
     """Nodes import what this process does."""
-    folders = [str(ROOT / "packages" / name / "python") for name in ("monarch-core", "monarch-jobs")]
+    folders = [str(ROOT / "packages" / name / "python") for name in ("monarch-core", "monarch-jobs", "monarch-spmd")]
     path = ":".join([*folders, *filter(None, [os.environ.get("PYTHONPATH")])])
     monkeypatch.setenv("PYTHONPATH", path)
     return path

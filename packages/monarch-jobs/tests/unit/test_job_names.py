@@ -19,13 +19,6 @@ def test_every_name_is_where_the_table_says() -> None:
         _ = monarch.job.nothing
 
 
-def test_backend_to_come() -> None:
-    with pytest.raises(BackendMissingError, match="this version of monarch-jobs has no SPMD backend") as found:
-        import_module("monarch.job.spmd")
-    assert isinstance(found.value, ImportError)
-    assert found.value.hint == "it comes with a later release"
-
-
 def test_backend_whose_extra_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("monarch.job.kubernetes")
     monkeypatch.delattr(module, "KubernetesJob", raising=False)

@@ -39,7 +39,7 @@ def test_commands(command: list[str], spec: LaunchSpec) -> None:
         ([""], ValueError, "a launch names a program"),
         (["a\0.py"], ValueError, "null character"),
         (["torchrun", 4], TypeError, "expected a list of words"),
-        (["torchrun", "--nproc-per-nod", "2", "--bad=1"], LaunchArgumentError, "--bad: torchrun has no such option"),
+        (["torchrun", "--nproc-per-nod", "2", "--bad=1"], LaunchArgumentError, "--bad: no such option here"),
         (["python", "-m"], LaunchArgumentError, "-m: a module is missing"),
     ],
 )

@@ -51,8 +51,8 @@ def test_option(args: list[str], fields: dict[str, object]) -> None:
     [
         ([], "a launch names a program: torchrun [options] SCRIPT [arguments]"),
         (["--standalone"], "a launch names a program"),
-        (["--nnodez=2", "a.py"], "--nnodez: torchrun has no such option\nhint: did you mean --nnodes?"),
-        (["-x", "a.py"], "-x: torchrun has no such option"),
+        (["--nnodez=2", "a.py"], "--nnodez: no such option here\nhint: did you mean --nnodes?"),
+        (["-x", "a.py"], "-x: no such option here"),
         (["--rdzv-e=1", "--rdzv=2", "a.py"], "--rdzv: may be --rdzv-id, --rdzv-backend, --rdzv-endpoint, --rdzv-conf"),
         (["--nnodes"], "--nnodes: a value is missing"),
         (["--standalone=yes", "a.py"], "--standalone: takes no value, and has 'yes'"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 # A rank that was killed counts as 128 plus its signal.
 _OTHER = 1
-_HELP = """Runs a program on every rank, as torchrun would, on this machine.
+# Entry points of other wheels: functions that give hosts, with the name of what they belong to and a healer, or None.
+GROUP = "monarch.run"
+_HELP = """Runs a program on every rank, as torchrun would: on the hosts of the current job, without one on this machine.
 
     Options are those of torchrun: --nproc-per-node, --nnodes, --max-restarts, -m, --no-python, --log-dir, -r, -t and so on. Rendezvous is
     part of the run, so the options for it change nothing. Ranks print here, each line behind [rank].
@@ -25,6 +27,7 @@ _HELP = """Runs a program on every rank, as torchrun would, on this machine.
     \b
     For agents:
       monarch run --nproc-per-node=4 train.py --lr 0.1
+      Job reuse: `monarch apply MODULE.JOB` reserves the hosts once; run as often as you like, and `monarch kill` at the end.
       A failure names the path of its record; the same launch again: monarch run --replay FILE
     """
 
@@ -35,9 +38,11 @@ _HELP = """Runs a program on every rank, as torchrun would, on this machine.
     help=_HELP,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
+@click.option("--job", "where", flag_value="job", help="On the current job; an error where there is none.")
+@click.option("--local", "where", flag_value="local", help="On this machine, also where there is a current job.")
 @click.option("--replay", type=click.Path(path_type=Path), metavar="FILE", help="Run the launch of a failure.json again, on this machine.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[TORCHRUN OPTIONS] SCRIPT|-m MODULE ARGS...")
-def run(replay: Path | None, words: tuple[str, ...]) -> int:
+def run(where: str | None, replay: Path | None, words: tuple[str, ...]) -> int:
     from monarch.actor import MonarchError
     from monarch.spmd.errors import LaunchArgumentError, SPMDFailure
 
@@ -46,7 +51,7 @@ def run(replay: Path | None, words: tuple[str, ...]) -> int:
             if words:
                 raise click.UsageError(f"--replay takes its command from the file, and {' '.join(words)!r} is given as well")
             return _replay(replay)
-        return _run(["torchrun", *words])
+        return _run(["torchrun", *words], where)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except LaunchArgumentError as error:
@@ -59,12 +64,32 @@ def run(replay: Path | None, words: tuple[str, ...]) -> int:
         return _OTHER
 
 
-def _run(command: list[str]) -> int:
+def _run(command: list[str], where: str | None) -> int:
+    from monarch.spmd.errors import SPMDError
     from monarch.spmd.launch import launch_of
+    from monarch.spmd.spmd_run import begin, wait
 
     spec = launch_of(command, os.environ)
     _say_needless(spec)
-    return _here(command, spec, {}, os.getcwd())
+    found = None if where == "local" else _current_hosts()
+    if found is None:
+        if where == "job":
+            raise SPMDError("there is no current job", hint="`monarch apply MODULE.ATTRIBUTE` makes one")
+        return _here(command, spec, {}, os.getcwd())
+    click.echo(f"monarch: on {found.hosts.extent.nelements} hosts of the {found.title}", err=True)
+    wait(begin(found.hosts, command, spec, workdir=found.workdir, healer=found.healer))
+    return 0
+
+
+def _current_hosts() -> Any:
+    from monarch.extension import BrokenEntry, entry_names, load_entry
+
+    for name in entry_names(GROUP):
+        entry = load_entry(GROUP, name)
+        # `monarch doctor` names a broken one.
+        if entry is not None and not isinstance(entry, BrokenEntry) and (found := entry.value()) is not None:
+            return found
+    return None
 
 
 def _replay(path: Path) -> int:

@@ -52,6 +52,14 @@ def host_address(kind: AddrType | None = None) -> str:
     raise SPMDError(f"host {name} has no {what} that other hosts reach", hint="give master_addr and master_port")
 
 
+def reachable_address() -> str:
+    """An address of this host, IPv4 first: gloo and many programs take no other one."""
+    try:
+        return host_address(AddrType.IPv4)
+    except SPMDError:
+        return host_address(AddrType.IPv6)
+
+
 def _is_here(address: str, family: int) -> bool:
     """Whether an interface has it: the name of a host may lead elsewhere, as in a network namespace."""
     try:

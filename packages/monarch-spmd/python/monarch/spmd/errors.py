@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from monarch.actor import ExitReason, MonarchError
+
+FailureKind = Literal["exception", "exit", "signal", "oom", "host_lost", "hang"]
 
 
 class SPMDError(MonarchError, RuntimeError):
@@ -40,7 +42,7 @@ class RankFailure(NamedTuple):
     place: str
     host: str
     pid: int
-    kind: str
+    kind: FailureKind
     reason: ExitReason
     exitcode: int | None
     at: float

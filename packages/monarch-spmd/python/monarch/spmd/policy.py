@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
-FailureKind = Literal["exception", "exit", "signal", "oom", "host_lost", "hang"]
+from monarch.spmd.errors import FailureKind
+
 Action = Literal["restart", "heal", "shrink", "stop"]
 
 _KINDS = get_args(FailureKind)
@@ -27,8 +28,9 @@ class RestartPolicy:
     """How often a run is repeated, and what is done before.
 
     `backoff`: seconds before the first restart, which double from one to the next, and their upper bound. `min_hosts`: with how few hosts
-    `shrink` goes on. `hang_timeout`: seconds without output of any rank that count as a hang; None: no hang is looked for. `on`: the action
-    by kind of failure; kinds that are left out keep their default. ValueError and TypeError name the field.
+    a run goes on where others are lost; None: the MIN of `--nnodes MIN:MAX`, and with `shrink` as few as one. `hang_timeout`: seconds
+    without output of any rank that count as a hang; None: no hang is looked for. `on`: the action by kind of failure; kinds that are left
+    out keep their default. ValueError and TypeError name the field.
     """
 
     max_restarts: int = 0
@@ -41,6 +43,9 @@ class RestartPolicy:
         _check_count("max_restarts", self.max_restarts, 0)
         if self.min_hosts is not None:
             _check_count("min_hosts", self.min_hosts, 1)
+        for name, value, kind in (("backoff", self.backoff, (tuple, list)), ("on", self.on, Mapping)):
+            if not isinstance(value, kind):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"{name}={value!r}: not a {type(value).__name__}, see the documentation of RestartPolicy")
         if len(self.backoff) != 2:
             raise ValueError(f"backoff={self.backoff!r}: expected two numbers of seconds, the first delay and the longest one")
         for seconds in self.backoff:
@@ -71,16 +76,18 @@ class Decision(NamedTuple):
 
 
 class Restarts:
-    """The restarts of one run."""
+    """The restarts of one run. `least` is the MIN of `--nnodes MIN:MAX`, if that is given and smaller than MAX."""
 
-    def __init__(self, policy: RestartPolicy) -> None:
+    def __init__(self, policy: RestartPolicy, least: int | None = None) -> None:
         self.policy = policy
         self.count = 0
+        self._least = policy.min_hosts if policy.min_hosts is not None else least
 
-    def after(self, kind: FailureKind, *, can_heal: bool = False) -> Decision:
-        """The decision after a failure of this kind; counts the restart that it may be.
+    def after(self, kind: FailureKind, *, healthy: int = 1, can_heal: bool = False) -> Decision:
+        """The decision after a failure of this kind, with so many hosts that are not lost; counts the restart that it may be.
 
-        An action that the hosts of the run do not allow ends it: `heal` without a job to ask, `shrink` in this version.
+        `heal` without a job to ask becomes `shrink` where a least number of hosts is known and left. An action that the hosts do not allow
+        ends the run.
         """
         action = self.policy.action(kind)
         if action == "stop":
@@ -88,14 +95,23 @@ class Restarts:
         if self.count >= self.policy.max_restarts:
             return Decision("stop", why="" if not self.policy.max_restarts else f"all {self.policy.max_restarts} restarts are used up")
         if action == "heal" and not can_heal:
-            return Decision("stop", why="the policy heals lost hosts, and this run knows no job that could replace them")
-        if action == "shrink":
-            return Decision("stop", why="the policy goes on with fewer hosts, which this version does not do")
+            if self._least is None:
+                return Decision("stop", why="the policy heals lost hosts, and this run knows no job that could replace them")
+            action = "shrink"
+        if action == "shrink" and not self.is_enough(healthy):
+            return Decision("stop", why=self.too_few(healthy))
         first, most = self.policy.backoff
         # The exponent is bounded: a float has no 2**1024.
         delay = min(most, first * 2.0 ** min(self.count, 64))
         self.count += 1
         return Decision(action, delay)
+
+    def is_enough(self, healthy: int) -> bool:
+        """Whether the run may go on with so many hosts."""
+        return healthy >= (self._least or 1)
+
+    def too_few(self, healthy: int) -> str:
+        return f"{healthy} {'host is' if healthy == 1 else 'hosts are'} left, and the run needs {self._least or 1}"
 
 
 def _check_count(name: str, value: object, least: int) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import json
 import os
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,10 +19,8 @@ from typing import IO, Any, NamedTuple
 from monarch.actor import Actor, concurrent_endpoint, current_rank
 from monarch.extension.command import CannotStart, CommandLine, GuardedProcess, OutputBuffer, OutputPipe
 from monarch.spmd import start_program
-from monarch.spmd.actor import place_of
-from monarch.spmd.address import AddrType, ReservedPort, host_address
+from monarch.spmd.address import ReservedPort, reachable_address
 from monarch.spmd.environment import Attempt, RankPlace, variables
-from monarch.spmd.errors import SPMDError
 from monarch.spmd.torchrun import LaunchSpec, Streams
 
 # From SIGTERM to SIGKILL, seconds.
@@ -32,17 +29,26 @@ _BUFFERED = 256 << 10
 # How long a process may take to write its stacks, seconds.
 _STACKS_S = 1.0
 _LONGEST_STACKS = 256 << 10
+_LONGEST_ERROR = 4 << 20
+_LONGEST_MESSAGE, _LONGEST_TRACEBACK = 4 << 10, 64 << 10
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What the ranks of an attempt run. `log_dir` is the folder of the attempt on the hosts, with one folder a rank; None: no files."""
+    """What the ranks of a mesh run. `first` is the rank of the first of them, in a world of `world_size`, with `per_host` on each host.
+
+    `log_dir` is the folder of the attempt on the hosts, with one folder a rank; None: no files.
+    """
 
     spec: LaunchSpec
     attempt: Attempt
     env: Mapping[str, str]
     workdir: str | None
     log_dir: str | None
+    first: int
+    world_size: int
+    per_host: int
 
 
 class Started(NamedTuple):
@@ -66,6 +72,8 @@ class Ended(NamedTuple):
     was_out_of_memory: bool
     message: str = ""
     traceback: str = ""
+    # Another process has the port that this rank was to listen on.
+    has_lost_port: bool = False
 
 
 Chunk = tuple[int, bytes]
@@ -78,16 +86,23 @@ class Rank(Actor):
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._place = place_of(current_rank())
+        self._place = RankPlace(order.first + current_rank().rank, order.world_size, order.per_host)
         self._reserved: ReservedPort | None = None
+        # Of the ranks' rendezvous, where it is this rank's and was chosen here.
+        self._port: int | None = None
         self._process: GuardedProcess | None = None
         self._buffer = OutputBuffer(_BUFFERED)
         self._pipes: list[OutputPipe] = []
         self._news = asyncio.Event()
         self._ended: Ended | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._folder: Path | None = None
+        self._moved = time.monotonic()
         self._kills = _out_of_memory_kills()
+        # Files without a name, which are gone with this process, however it ends.
+        self._error = _Unnamed("error")
+        self._stack = _Unnamed("stacks")
+        # What leaves the session of the program, and outlives it, becomes a child of this process.
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     @concurrent_endpoint
     async def reserve(self, is_alone: bool) -> tuple[str, int]:
@@ -97,7 +112,9 @@ class Rank(Actor):
         """
         self._close_port()
         self._reserved = ReservedPort()
-        address = self._order.spec.local_addr or ("127.0.0.1" if is_alone else _reachable())
+        if self._order.spec.master_port in (None, 0):
+            self._port = self._reserved.number
+        address = self._order.spec.local_addr or ("127.0.0.1" if is_alone else reachable_address())
         return address, self._reserved.number
 
     @concurrent_endpoint
@@ -108,10 +125,9 @@ class Rank(Actor):
         problem = _missing(order)
         try:
             if not problem:
-                self._folder = Path(tempfile.mkdtemp(prefix="monarch-rank-"))
                 argv = order.spec.argv(sys.executable, start_program.__file__)
                 self._close_port()
-                await self._start(CommandLine(argv, self._environment(self._place, address, port, self._folder), order.workdir))
+                await self._start(CommandLine(argv, self._environment(address, port), order.workdir))
         except CannotStart as error:
             problem = f"cannot start {error.word!r}: {os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"
         except OSError as error:  # of the files
@@ -138,12 +154,17 @@ class Rank(Actor):
             self._ending = asyncio.get_running_loop().create_task(self._end(self._process, grace))
 
     @concurrent_endpoint
+    async def idle(self) -> float:
+        """For how many seconds the program has printed nothing, not even a part of a line."""
+        return time.monotonic() - self._moved
+
+    @concurrent_endpoint
     async def stacks(self) -> str:
         """The stacks of all threads of the program; empty where it is no Python program, or does not answer."""
-        path = None if self._folder is None else self._folder / "stacks"
-        if self._process is None or self._ended is not None or path is None or not path.exists():
+        before = self._stack.size()
+        # A process that has not registered the signal would end by it.
+        if self._process is None or self._ended is not None or not before:
             return ""
-        before = path.stat().st_size
         try:
             os.kill(self._process.pid, start_program.STACKS)
         except OSError:  # it has ended meanwhile
@@ -153,12 +174,10 @@ class Rank(Actor):
         # polls: the file grows while the signal's handler writes.
         while time.monotonic() < end:
             await asyncio.sleep(0.02)
-            last, size = size, path.stat().st_size
+            last, size = size, self._stack.size()
             if size > before and size == last:
                 break
-        with path.open("rb") as file:
-            file.seek(before)
-            return file.read(_LONGEST_STACKS).decode(errors="replace")
+        return self._stack.read(before, _LONGEST_STACKS).decode(errors="replace")
 
     async def __cleanup__(self, exc: Exception | None) -> None:
         process = self._process
@@ -170,24 +189,23 @@ class Rank(Actor):
                 pipe.close()
             process.close()
             await process.wait_closed()
+            _end_descendants()
         self._close_port()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     # ---- start
 
-    def _environment(self, place: RankPlace, address: str, port: int, folder: Path) -> dict[str, str]:
+    def _environment(self, address: str, port: int) -> dict[str, str]:
         order = self._order
         base = {**os.environ, **order.env}
-        own = variables(place, address, port, attempt=order.attempt, error_file=str(folder / "error.json"), environ=base)
-        return {**base, **own, start_program.STACKS_FILE: str(folder / "stacks")}
+        own = variables(self._place, address, port, attempt=order.attempt, error_file=self._error.path, environ=base)
+        return {**base, **own, start_program.STACKS_FILE: self._stack.path}
 
     async def _start(self, line: CommandLine) -> None:
         loop = asyncio.get_running_loop()
         files = self._open_files()
         try:
             for stream in (1, 2):
-                self._pipes.append(OutputPipe(loop, stream, True, self._buffer, self._news.set))
+                self._pipes.append(OutputPipe(loop, stream, True, self._buffer, self._note))
             for pipe in self._pipes:
                 if pipe.stream in files:
                     pipe.copy_name, pipe.copy = files.pop(pipe.stream)
@@ -219,6 +237,10 @@ class Rank(Actor):
             found[stream] = str(folder / name), (folder / name).open("wb", buffering=0)
         return found
 
+    def _note(self) -> None:
+        self._moved = time.monotonic()
+        self._news.set()
+
     def _close_port(self) -> None:
         reserved, self._reserved = self._reserved, None
         if reserved is not None:
@@ -235,9 +257,12 @@ class Rank(Actor):
         assert self._process is not None
         at = time.time()
         code = os.waitstatus_to_exitcode(ended.result())
-        message, traceback = ("", "") if code == 0 or self._folder is None else _exception(self._folder / "error.json")
-        was_out_of_memory = code == -signal.SIGKILL and not self._process.was_signalled and _out_of_memory_kills() > self._kills
-        self._ended = Ended(code, at, self._process.was_signalled, was_out_of_memory, message, traceback)
+        # A guard that was killed reports a signal as well, which is none of the run.
+        was_ended = self._ending is not None and self._process.was_signalled
+        message, traceback = ("", "") if code == 0 else _exception(self._error.read(0, _LONGEST_ERROR))
+        was_out_of_memory = code == -signal.SIGKILL and not was_ended and _out_of_memory_kills() > self._kills
+        has_lost_port = code != 0 and not was_ended and self._port is not None and _is_taken(self._port)
+        self._ended = Ended(code, at, was_ended, was_out_of_memory, message, traceback, has_lost_port)
         for pipe in self._pipes:
             pipe.drain()
         self._news.set()
@@ -252,14 +277,6 @@ def shown(spec: LaunchSpec, local_rank: int, stream: int) -> bool:
     return not redirected & stream or bool(teed & stream)
 
 
-def _reachable() -> str:
-    """An address of this host, IPv4 first: gloo and many programs take no other one."""
-    try:
-        return host_address(AddrType.IPv4)
-    except SPMDError:
-        return host_address(AddrType.IPv6)
-
-
 def _missing(order: Order) -> str:
     """Why there is no program to start; empty where there is one, or where only the start itself can show it."""
     spec = order.spec
@@ -271,14 +288,15 @@ def _missing(order: Order) -> str:
     return ""
 
 
-def _exception(path: Path) -> tuple[str, str]:
+def _exception(data: bytes) -> tuple[str, str]:
     """Text and traceback of what a program has left in its error file, in the format of torchelastic."""
     try:
-        found: Any = json.loads(path.read_text(encoding="utf-8", errors="replace"))["message"]
+        found: Any = json.loads(data.decode(errors="replace"))["message"]
         if isinstance(found, str):
-            return found, ""
-        return str(found["message"]), str(found.get("extraInfo", {}).get("py_callstack", ""))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # none, or one of another format
+            return found[:_LONGEST_MESSAGE], ""
+        text = str(found.get("extraInfo", {}).get("py_callstack", ""))
+        return str(found["message"])[:_LONGEST_MESSAGE], text[-_LONGEST_TRACEBACK:]
+    except (ValueError, KeyError, TypeError, AttributeError):  # none, or one of another format
         return "", ""
 
 
@@ -300,3 +318,69 @@ def _out_of_memory_kills() -> int:
                 continue
             return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
     return 0
+
+
+class _Unnamed:
+    """A file in memory; other processes of this user open it by its path as long as this process lives."""
+
+    def __init__(self, name: str) -> None:
+        self._fd = os.memfd_create(name)
+        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read(self, begin: int, most: int) -> bytes:
+        return os.pread(self._fd, most, begin)
+
+
+def _is_taken(port: int) -> bool:
+    """Whether a process of this host listens on the port."""
+    for family, address in ((socket.AF_INET, ""), (socket.AF_INET6, "")):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind((address, port))
+                probe.listen()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return True
+    return False
+
+
+def _end_descendants() -> None:
+    """Kills all processes below this one: programs may have left some in sessions of their own."""
+    for _ in range(_SWEEPS):
+        left = _descendants(os.getpid())
+        if not left:
+            return
+        for pid in left:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            except OSError:  # no child of this process, but of one that is about to be
+                continue
+
+
+# A process that is killed may have forked just before.
+_SWEEPS = 5
+
+
+def _descendants(root: int) -> list[int]:
+    parents: dict[int, int] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if fields[0] != b"Z" or int(fields[1]) == root:
+            parents[int(name)] = int(fields[1])
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found - {root})

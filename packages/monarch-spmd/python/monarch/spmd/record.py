@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -15,8 +15,13 @@ from typing import Any, NamedTuple, cast
 from monarch.spmd.errors import RankFailure, SPMDError
 
 SCHEMA = 1
+# Of the ranks that failed by themselves, the earliest.
+_KEPT_FAILURES = 64
 MASKED = "***"
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE|AUTH|COOKIE|SESSION", re.IGNORECASE)
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|KEY$|PRIVATE|AUTH|COOKIE|SESSION", re.IGNORECASE)
+_SECRET_OPTION = re.compile(r"--?[\w-]*(?:token|secret|passw|passphrase|credential|key|cookie)[\w-]*", re.IGNORECASE)
+# Shorter values would hide parts of other words.
+_SHORTEST = 6
 # A password in a URL.
 _IN_URL = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+(?=@)")
 _SEEDS = re.compile(r"SEED", re.IGNORECASE)
@@ -38,6 +43,31 @@ def masked(env: Mapping[str, str]) -> dict[str, str]:
     return {name: MASKED if _SECRET.search(name) else _IN_URL.sub(MASKED, value) for name, value in env.items()}
 
 
+class Mask:
+    """Hides what looks like a secret: values of variables by their names, options by theirs, passwords in URLs, wherever they stand."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        found = {value for name, value in {**os.environ, **env}.items() if _SECRET.search(name) and len(value) >= _SHORTEST}
+        self._values = sorted(found, key=len, reverse=True)
+
+    def text(self, text: str) -> str:
+        for value in self._values:
+            text = text.replace(value, MASKED)
+        return _IN_URL.sub(MASKED, text)
+
+    def words(self, words: Sequence[str]) -> list[str]:
+        """A command line: also the values of options such as `--token X` and `--api-key=X`."""
+        found: list[str] = []
+        for index, word in enumerate(words):
+            option, equals, _ = word.partition("=")
+            if equals and _SECRET_OPTION.fullmatch(option):
+                word = f"{option}={MASKED}"
+            elif index and _SECRET_OPTION.fullmatch(words[index - 1]) and not word.startswith("-"):
+                word = MASKED
+            found.append(self.text(word))
+        return found
+
+
 def write(
     folder: Path,
     *,
@@ -54,27 +84,31 @@ def write(
     """Writes the record into `folder`, which only this user reads; its path. OSError where that is not possible."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "failure.json"
-    shown = masked(env)
+    shown, mask = masked(env), Mask(env)
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "run_id": run_id,
         "attempt": attempt,
-        "command": command,
+        "command": mask.words(command),
         "workdir": workdir or os.getcwd(),
         "env": shown,
         "seeds": {name: value for name, value in shown.items() if _SEEDS.search(name)},
         "versions": _versions(),
         "world": {"hosts": hosts, "per_host": per_host, "size": hosts * per_host},
         "rank": failures[0].rank,
-        "failures": [_plain(one) for one in failures],
-        "stacks": stacks,
+        "failures": [_plain(one, mask) for one in failures[:_KEPT_FAILURES]],
+        "stacks": mask.text(stacks),
     }
     draft = path.with_suffix(".draft")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-        json.dump(found, file, indent=1)
-    os.replace(draft, path)
+    try:
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            json.dump(found, file, indent=1)
+        os.replace(draft, path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
     return path
 
 
@@ -84,7 +118,7 @@ def read(path: Path) -> Replay:
         found: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SPMDError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SPMDError(f"{path} is no record of a failure: {error}") from None
     try:
         if found["schema"] != SCHEMA:
@@ -93,7 +127,10 @@ def read(path: Path) -> Replay:
         if not (isinstance(command, list) and isinstance(env, dict)):
             raise TypeError
         words = [str(word) for word in cast("list[object]", command)]
-        return Replay(words, _texts(cast("dict[object, object]", env)), found["workdir"], int(world["hosts"]), int(world["per_host"]))
+        hosts, per_host = int(world["hosts"]), int(world["per_host"])
+        if not words or hosts < 1 or per_host < 1:
+            raise ValueError
+        return Replay(words, _texts(cast("dict[object, object]", env)), found["workdir"], hosts, per_host)
     except (KeyError, TypeError, ValueError):
         raise SPMDError(f"{path} is no record of a failure: a field is missing, or of another type") from None
 
@@ -113,10 +150,13 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _plain(failure: RankFailure) -> dict[str, Any]:
+def _plain(failure: RankFailure, mask: Mask) -> dict[str, Any]:
     reason = failure.reason
+    detail = None if reason.detail is None else mask.text(reason.detail)
     return {
-        **{name: getattr(failure, name) for name in ("rank", "place", "host", "pid", "kind", "exitcode", "at", "message", "traceback")},
-        "reason": {"kind": reason.kind, "code": reason.code, "signal": reason.signal, "detail": reason.detail},
-        "output": list(failure.output),
+        **{name: getattr(failure, name) for name in ("rank", "place", "host", "pid", "kind", "exitcode", "at")},
+        "message": mask.text(failure.message),
+        "traceback": mask.text(failure.traceback),
+        "reason": {"kind": reason.kind, "code": reason.code, "signal": reason.signal, "detail": detail},
+        "output": [mask.text(line) for line in failure.output],
     }

@@ -8,20 +8,21 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from monarch.actor import Channel, Future, MonarchError, returns_future, this_proc
-from monarch.spmd.attempts import Attempts, Plan, RunResult, new_run_id
+from monarch.actor import Channel, Future, HostMesh, MonarchError, returns_future, this_proc
+from monarch.spmd.attempt import Plan
+from monarch.spmd.attempts import Attempts, Healer, RunResult, healers, new_run_id
 from monarch.spmd.errors import SPMDError
 from monarch.spmd.launch import chosen_hosts, launch_of
 from monarch.spmd.policy import RestartPolicy
 from monarch.spmd.rank import GRACE_S
 
 if TYPE_CHECKING:
-    from monarch.actor import HostMesh, ProcMesh
+    from monarch.actor import ProcMesh
     from monarch.spmd.torchrun import LaunchSpec
 
 # Where records of failures go, in the directory of the client.
 RECORDS = ".monarch/runs"
-_RUN_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_RUN_ID = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,64}")
 # The end of the client waits for that of its ranks, seconds.
 _EXIT_S = GRACE_S + 3.0
 
@@ -71,8 +72,10 @@ def begin(
     workdir: str | None = None,
     log_dir: str | None = None,
     run_id: str | None = None,
+    healer: Healer | None = None,
 ) -> SPMDRun:
-    """`run` of a launch that is parsed already; `command` is what its record has."""
+    """`run` of a launch that is parsed already; `command` is what its record has, `healer` replaces lost hosts."""
+    _check_types(hosts, policy, workdir, run_id)
     if not hosts.extent.nelements:
         raise SPMDError("the mesh has no ranks")
     if policy is None:
@@ -81,6 +84,7 @@ def begin(
         run_id = spec.run_id if spec.run_id is not None and _RUN_ID.fullmatch(spec.run_id) else new_run_id()
     elif not _RUN_ID.fullmatch(run_id):
         raise ValueError(f"run_id={run_id!r}: expected 1 to 64 letters, digits, dots, dashes and underscores")
+    log_dir = None if log_dir is None else os.fspath(log_dir)
     log_dir = log_dir or spec.log_dir
     plan = Plan(
         command=tuple(command),
@@ -92,6 +96,8 @@ def begin(
         record_dir=log_dir or RECORDS,
         run_id=run_id,
     )
+    if healer is not None:
+        healers[run_id] = healer
     return SPMDRun(chosen_hosts(hosts, spec), plan)
 
 
@@ -128,10 +134,12 @@ class SPMDRun:
 
     def procs(self) -> ProcMesh:
         """The procs of the current attempt, for actors beside the ranks; `SPMDError` where there are none."""
-        found = self._ask("procs").get()
-        if found is None:
+        found: list[ProcMesh] = self._ask("procs").get()
+        if not found:
             raise SPMDError("the run has no procs between two attempts")
-        return found
+        if len(found) > 1:
+            raise SPMDError(f"the procs of the run are {len(found)} meshes: lost hosts lie between those that are left")
+        return found[0]
 
     def log(self, rank: int, tail: int = 100) -> Future[str]:
         """The last lines that a rank of the current attempt has printed, at most 1,000; `SPMDError` for a rank that is not there."""
@@ -175,7 +183,21 @@ def wait(running: SPMDRun) -> RunResult:
         raise
 
 
+def _check_types(hosts: object, policy: object, workdir: object, run_id: object) -> None:
+    if not isinstance(hosts, HostMesh):
+        raise TypeError(f"hosts={hosts!r}: expected a HostMesh, like this_host(), not {type(hosts).__name__}")
+    if policy is not None and not isinstance(policy, RestartPolicy):
+        raise TypeError(f"policy={policy!r}: expected a RestartPolicy, not {type(policy).__name__}")
+    for name, value in (("workdir", workdir), ("run_id", run_id)):
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name}={value!r}: expected a text, not {type(value).__name__}")
+    if workdir == "":
+        raise ValueError("workdir='': expected a directory of the hosts, or None for that of their workers")
+
+
 def _checked(env: Mapping[str, str] | None) -> dict[str, str]:
+    if env is not None and not isinstance(env, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"env={env!r}: expected a mapping of names to texts, not {type(env).__name__}")
     found = dict(env or {})
     for name, value in found.items():
         if not isinstance(name, str) or not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]

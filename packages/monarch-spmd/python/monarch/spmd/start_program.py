@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 STACKS = 45
 STACKS_FILE = "MONARCH_SPMD_STACKS"
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-_LONGEST_TRACEBACK = 64 << 10
+_LONGEST_TRACEBACK, _LONGEST_MESSAGE = 64 << 10, 4 << 10
 
 
 def main() -> None:
@@ -47,7 +47,10 @@ def _answer_with_stacks() -> None:
     import faulthandler
 
     # Open as long as the process lives.
-    faulthandler.register(STACKS, file=open(path, "wb", buffering=0))
+    file = open(path, "wb", buffering=0)
+    # From here on, the signal ends nothing: who sends it looks for this.
+    faulthandler.register(STACKS, file=file)
+    file.write(b"\n")
 
 
 def _run(kind: str, program: str) -> None:
@@ -58,21 +61,33 @@ def _run(kind: str, program: str) -> None:
         # What `python -m` calls: the module becomes `__main__` itself, so that what it pickles is found again.
         runpy._run_module_as_main(program)  # pyright: ignore
         return
-    if kind == "path" or os.path.isdir(program):
+    if kind == "path" or os.path.isdir(program) or _is_archive(program):
         import runpy
 
         runpy.run_path(program, run_name="__main__")
         return
+    from importlib.machinery import SourceFileLoader
+
     _find_first(os.path.dirname(os.path.realpath(program)))
+    # As the interpreter: where the program changes its directory, it is still found.
+    program = os.path.abspath(program)
     with open(program, "rb") as file:
         code = compile(file.read(), program, "exec")
-    import __main__
-
-    space = __main__.__dict__
-    builtins = space["__builtins__"]
-    space.clear()
-    space.update(__name__="__main__", __doc__=None, __package__=None, __spec__=None, __builtins__=builtins, __file__=program)
+    space = sys.modules["__main__"].__dict__
+    space.update(__loader__=SourceFileLoader("__main__", program), __file__=program, __cached__=None)
     exec(code, space)
+
+
+def _is_archive(program: str) -> bool:
+    if program.endswith(".py"):
+        return False
+    import zipimport
+
+    try:
+        zipimport.zipimporter(program)
+    except zipimport.ZipImportError:
+        return False
+    return True
 
 
 def _find_first(folder: str) -> None:
@@ -93,7 +108,7 @@ def _of_program(traceback: TracebackType | None) -> TracebackType | None:
 
 def _record(error: BaseException) -> None:
     path = os.environ.get(ERROR_FILE)
-    if not path or os.path.exists(path):
+    if not path or (os.path.exists(path) and os.path.getsize(path)):
         return
     import json
     import time
@@ -101,7 +116,7 @@ def _record(error: BaseException) -> None:
 
     text = "".join(traceback.format_exception(error))
     message = {
-        "message": _line(error),
+        "message": _line(error)[:_LONGEST_MESSAGE],
         "extraInfo": {"py_callstack": text[-_LONGEST_TRACEBACK:], "timestamp": str(int(time.time()))},
     }
     try:
@@ -127,4 +142,7 @@ if __name__ == "__main__":
     del sys.path[0], sys.modules["start_program"]
     if not sys.flags.safe_path:
         del sys.path[0]
+    # A new namespace, which has nothing of this file.
+    sys.modules["__main__"] = type(sys)("__main__")
+    sys.modules["__main__"].__dict__.update(__builtins__=__builtins__, __annotations__={})
     start_program.main()  # pyright: ignore[reportUnknownMemberType]

@@ -122,6 +122,8 @@ def parse_torchrun(args: Sequence[str], *, environ: Mapping[str, str] | None = N
 
     `LaunchArgumentError` names the option that is unknown, or whose value it does not allow.
     """
+    if isinstance(args, str):
+        raise TypeError(f"parse_torchrun({args!r}): expected a list of words")
     given, rest = _given(args)
     for name, value in (environ or {}).items():
         option = _BY_NAME.get(name.removeprefix("PET_").lower().replace("_", "-")) if name.startswith("PET_") else None
@@ -204,7 +206,7 @@ def _short(word: str) -> tuple[_Option, str, str | None]:
 
 def _unknown(written: str, name: str) -> LaunchArgumentError:
     near = get_close_matches(name, _BY_NAME, n=1)
-    return LaunchArgumentError(written, "torchrun has no such option", hint=f"did you mean --{near[0]}?" if near else None)
+    return LaunchArgumentError(written, "no such option here", hint=f"did you mean --{near[0]}?" if near else None)
 
 
 def _kind(flags: set[str]) -> Kind:

@@ -26,7 +26,9 @@ BUILT_IN = {
     "local": "monarch.job.local:LocalJob",
     "process": "monarch.job.process:ProcessJob",
     "slurm": "monarch.job.slurm:SlurmJob",
+    "spmd": "monarch.job.spmd:SPMDJob",
     "ssh": "monarch.job.ssh:SSHJob",
+    "store": "monarch.job.store:StoreJob",
     "torchx": "monarch.job.torchx:TorchXJob",
 }
 # The class for factories of launchers.

@@ -1,0 +1,378 @@
+"""One attempt of a run: new procs on the hosts that are left, their programs from start to end, and what failed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from monarch.actor import ExitReason, MonarchError, Point, SupervisionError
+from monarch.extension.command import Console, prefixed
+from monarch.spmd.environment import Attempt
+from monarch.spmd.errors import RankFailure, SPMDError, SPMDFailure
+from monarch.spmd.host_pool import HostPool
+from monarch.spmd.policy import FailureKind, RestartPolicy
+from monarch.spmd.rank import GRACE_S, Ended, Order, Rank, Started, shown
+from monarch.spmd.stacks import merged
+from monarch.spmd.torchrun import LaunchSpec
+
+if TYPE_CHECKING:
+    from monarch.actor import ProcMesh
+
+# Lines of each rank that `log` and failures have.
+KEPT_LINES = 1000
+_IN_FAILURE = 20
+_LONGEST_LINE = 2000
+# After SIGKILL, seconds that a host may take to report the ends of its ranks; then its procs are stopped all the same.
+_REPORT_S = 5.0
+_PORT_TAKEN = ("EADDRINUSE", "Address already in use", "address already in use")
+# Reasons of core for the end of a proc, as kinds of failures; all others are those of a host that is gone.
+_KINDS: dict[str, FailureKind] = {"signal": "signal", "oom": "oom", "exit_code": "exit", "returned": "exit"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A checked run. `command` is as it was given, `env` what it adds to the environment of the ranks."""
+
+    command: tuple[str, ...]
+    spec: LaunchSpec
+    policy: RestartPolicy
+    env: Mapping[str, str]
+    workdir: str | None
+    log_dir: str | None
+    record_dir: str
+    run_id: str
+
+
+@dataclass(slots=True)
+class LiveRank:
+    """A rank of an attempt. `host_number` is that of its host in the mesh of the run."""
+
+    actor: Any
+    number: int
+    place: str
+    local_rank: int
+    host_number: int
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    started: Started | None = None
+    # The host's clock less that of this process, seconds.
+    offset: float = 0.0
+    ended: Ended | None = None
+    lost: SupervisionError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended is not None or self.lost is not None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has failed by itself: what comes after a signal of the run is a consequence."""
+        return self.lost is not None or (self.ended is not None and self.ended.code != 0 and not self.ended.was_ended)
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        return tuple(line.rstrip("\r\n") for line in list(self.lines)[-_IN_FAILURE:])
+
+
+class RunningAttempt:
+    """Attempt `number` of a run, used once. `ranks` and `meshes` are there while it runs; `stop` ends it."""
+
+    def __init__(self, plan: Plan, pool: HostPool, number: int, per_host: int, console: Console, stop: asyncio.Event) -> None:
+        self._plan = plan
+        self._pool = pool
+        self._number = number
+        self._per_host = per_host
+        self._console = console
+        self._stop = stop
+        self._progress = 0.0
+        self._first_failure = asyncio.Event()
+        self._stacks = ""
+        self.meshes: list[ProcMesh] = []
+        self.ranks: list[LiveRank] = []
+
+    async def run(self) -> SPMDFailure | None:
+        """From new procs to their end; None where all ranks have succeeded, or where they were stopped. `SPMDError` for no program."""
+        try:
+            groups = self._spawn()
+            if await self._start(groups):
+                await self._follow_all()
+            return self._failure()
+        finally:
+            # Together: a host that is gone keeps nobody waiting for the others.
+            await asyncio.gather(*(_settled(mesh) for mesh in self.meshes))
+            self.meshes = []
+
+    @property
+    def has_lost_port(self) -> bool:
+        """Whether another program has taken the port of rank 0 before it could listen there."""
+        ended = self.ranks[0].ended if self.ranks else None
+        return ended is not None and ended.has_lost_port and any(word in ended.message + ended.traceback for word in _PORT_TAKEN)
+
+    def lost_hosts(self) -> set[int]:
+        """The numbers of the hosts that are gone."""
+        lost = {rank.host_number for rank in self.ranks if rank.lost is not None and _kind_of_loss(rank.lost) == "host_lost"}
+        return lost | {rank.host_number for rank in self.ranks if rank.started is not None and not rank.is_over and not self._stop.is_set()}
+
+    # ---- start
+
+    def _spawn(self) -> list[Any]:
+        """Procs with an actor for each rank; the actors of each mesh of procs."""
+        plan = self._plan
+        log_dir = None if plan.log_dir is None else str(Path(plan.log_dir, plan.run_id, f"attempt_{self._number}"))
+        attempt = Attempt(plan.run_id, self._number, plan.policy.max_restarts, plan.spec.role)
+        left = self._pool.left
+        world_size = len(left) * self._per_host
+        label = "gpus" if "gpus" not in self._pool.mesh.extent.labels else "ranks"
+        groups: list[Any] = []
+        for part in self._pool.parts():
+            first = part.first * self._per_host
+            order = Order(plan.spec, attempt, plan.env, plan.workdir, log_dir, first, world_size, self._per_host)
+            procs = part.hosts.spawn_procs(per_host={label: self._per_host}, name=f"run_{plan.run_id}")
+            self.meshes.append(procs)
+            actors: Any = procs.spawn("rank", Rank, order)
+            groups.append(actors)
+            for index in range(procs.extent.nelements):
+                number = first + index
+                host_number = left[number // self._per_host]
+                place = {**Point(host_number, self._pool.mesh.extent), label: number % self._per_host}
+                text = ", ".join(f"{name}={value}" for name, value in place.items())
+                actor = actors.slice(**Point(index, procs.extent))
+                self.ranks.append(LiveRank(actor, number, text, number % self._per_host, host_number))
+        return groups
+
+    async def _start(self, groups: list[Any]) -> bool:
+        """Starts the programs, except for those of ranks whose proc or host is gone: they are lost. False where none was started."""
+        try:
+            address, port = await self._meeting_point()
+        except SupervisionError as error:
+            self.ranks[0].lost = error
+            return False
+        asked = time.time()
+        ranks = iter(self.ranks)
+        of_group = [(actors, [next(ranks) for _ in range(actors.extent.nelements)]) for actors in groups]
+        calls = [actors.start.call(address, port) for actors, _ in of_group]
+        for call, (_, members) in zip(calls, of_group, strict=True):
+            try:
+                found: list[Started] = [value for _, value in await call]
+            except SupervisionError as error:
+                crashed = [] if error.failure is None else error.failure.crashed_ranks
+                for rank in [members[index] for index in crashed if index < len(members)] or members:
+                    rank.lost = error
+                self._first_failure.set()
+                continue
+            middle = (asked + time.time()) / 2
+            for rank, one in zip(members, found, strict=True):
+                rank.started, rank.offset = one, one.at - middle
+        refused = [rank for rank in self.ranks if rank.started is not None and rank.started.problem]
+        if refused:
+            raise _cannot_start(refused)
+        return True
+
+    async def _meeting_point(self) -> tuple[str, int]:
+        spec = self._plan.spec
+        address, port = await self.ranks[0].actor.reserve.call_one(len(self._pool.left) == 1)
+        return spec.master_addr or address, port if spec.master_port in (None, 0) else spec.master_port
+
+    # ---- the programs run
+
+    async def _follow_all(self) -> None:
+        self._progress = time.monotonic()
+        following = [asyncio.create_task(self._follow(rank)) for rank in self.ranks if not rank.is_over]
+        try:
+            if await self._is_hang(following):
+                found = await asyncio.gather(*(_stacks_of(rank) for rank in self.ranks))
+                self._stacks = merged({rank.number: text for rank, text in zip(self.ranks, found, strict=True) if not rank.is_over})
+            await self._end_all(following)
+        finally:
+            for task in following:
+                task.cancel()
+        for task in following:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _is_hang(self, following: list[asyncio.Task[None]]) -> bool:
+        """Waits until all ranks have ended, one has failed, or the client stops the run; true if nothing has moved for too long."""
+        limit = self._plan.policy.hang_timeout
+        waits = [asyncio.ensure_future(one.wait()) for one in (self._stop, self._first_failure)]
+        everything = asyncio.ensure_future(asyncio.wait(following))
+        try:
+            while True:
+                left = None if limit is None else max(0.0, self._progress + limit - time.monotonic())
+                done, _ = await asyncio.wait((*waits, everything), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if done:
+                    return False
+                if limit is not None and time.monotonic() - self._progress >= limit and not await self._has_moved(limit):
+                    return True
+        finally:
+            for task in (*waits, everything):
+                task.cancel()
+
+    async def _has_moved(self, limit: float) -> bool:
+        """Whether a rank has printed parts of lines, which do not come here, in that time."""
+        idle = await asyncio.gather(*(_idle(rank) for rank in self.ranks if not rank.is_over))
+        least = min(idle, default=limit)
+        self._progress = max(self._progress, time.monotonic() - least)
+        return least < limit
+
+    async def _follow(self, rank: LiveRank) -> None:
+        spec = self._plan.spec
+        prefix = f"[{rank.number}] ".encode()
+        visible = [stream for stream in (1, 2) if shown(spec, rank.local_rank, stream)]
+        try:
+            coming = rank.actor.read.call_one()
+            while rank.ended is None:
+                chunks, ended = await coming
+                if ended is None:
+                    # On its way while this is being written.
+                    coming = rank.actor.read.call_one()
+                if chunks:
+                    self._progress = time.monotonic()
+                for stream, data in chunks:
+                    rank.lines.extend(_kept(data))
+                    if stream in visible:
+                        await self._console.write(stream, prefixed(data, prefix))
+                rank.ended = ended
+        except SupervisionError as error:
+            rank.lost = error
+        if rank.has_failed:
+            self._first_failure.set()
+
+    async def _end_all(self, following: list[asyncio.Task[None]]) -> None:
+        left = [rank for rank in self.ranks if not rank.is_over]
+        if not left:
+            return
+        for rank in left:
+            _quietly(rank.actor.end.broadcast, GRACE_S)
+        await asyncio.wait(following, timeout=GRACE_S + _REPORT_S)
+
+    # ---- failures
+
+    def _failure(self) -> SPMDFailure | None:
+        failures = [_failure_of(rank) for rank in self.ranks if rank.has_failed]
+        failures.sort(key=lambda one: one.at)
+        consequences = sum(1 for rank in self.ranks if not rank.has_failed and (rank.ended is None or rank.ended.was_ended))
+        if not failures and self._stacks:
+            # Ranks that went on in the meantime, and succeeded, do not hang.
+            failures = [self._hang(rank) for rank in self.ranks if rank.ended is None or rank.ended.was_ended]
+            consequences = 0
+        if not failures and not self._stop.is_set():
+            failures = [_silent(rank) for rank in self.ranks if not rank.is_over]
+            consequences = 0
+        if not failures:
+            return None
+        plan = self._plan
+        logs = None if plan.log_dir is None else str(Path(plan.log_dir, plan.run_id, f"attempt_{self._number}", str(failures[0].rank)))
+        return SPMDFailure(
+            failures,
+            attempt=self._number,
+            attempts=plan.policy.max_restarts + 1,
+            consequences=consequences,
+            logs=logs,
+            stacks=self._stacks,
+        )
+
+    def _hang(self, rank: LiveRank) -> RankFailure:
+        text = f"printed nothing for {self._plan.policy.hang_timeout:g} s"
+        return _without_end(rank, "hang", ExitReason("stopped", detail=text), text)
+
+
+def _failure_of(rank: LiveRank) -> RankFailure:
+    if rank.lost is not None:
+        return _loss(rank, rank.lost)
+    ended = rank.ended
+    assert ended is not None
+    kind, reason = _kind(ended)
+    return RankFailure(
+        rank.number,
+        rank.place,
+        "" if rank.started is None else rank.started.host,
+        0 if rank.started is None else rank.started.pid,
+        kind,
+        reason,
+        ended.code,
+        ended.at - rank.offset,
+        ended.message,
+        ended.traceback,
+        rank.last_lines,
+    )
+
+
+def _loss(rank: LiveRank, error: SupervisionError) -> RankFailure:
+    """Of a rank whose proc or host is gone."""
+    failure = error.failure
+    reason = ExitReason("host_lost", detail=str(error)) if failure is None else failure.reason
+    text = str(error).split("\n")[0]
+    found = _without_end(rank, _kind_of_loss(error), reason, text)
+    return found if failure is None or failure.host is None or found.host else found._replace(host=failure.host)
+
+
+def _kind_of_loss(error: SupervisionError) -> FailureKind:
+    return "host_lost" if error.failure is None else _KINDS.get(error.failure.reason.kind, "host_lost")
+
+
+def _silent(rank: LiveRank) -> RankFailure:
+    text = "did not report its end"
+    return _without_end(rank, "host_lost", ExitReason("host_lost", detail=text), text)
+
+
+def _without_end(rank: LiveRank, kind: FailureKind, reason: ExitReason, text: str) -> RankFailure:
+    host, pid = ("", 0) if rank.started is None else (rank.started.host, rank.started.pid)
+    return RankFailure(rank.number, rank.place, host, pid, kind, reason, None, time.time(), text, "", rank.last_lines)
+
+
+def _kind(ended: Ended) -> tuple[FailureKind, ExitReason]:
+    if ended.was_out_of_memory:
+        return "oom", ExitReason("oom", signal=-ended.code)
+    if ended.code < 0:
+        return "signal", ExitReason("signal", signal=-ended.code)
+    kind: FailureKind = "exception" if ended.message else "exit"
+    return kind, ExitReason("exit_code", code=ended.code, detail=ended.message or None)
+
+
+def _cannot_start(refused: list[LiveRank]) -> SPMDError:
+    problems: dict[str, list[str]] = {}
+    for rank in refused:
+        assert rank.started is not None
+        problems.setdefault(rank.started.problem, []).append(rank.started.host)
+    text = "; ".join(f"{problem}: {', '.join(dict.fromkeys(hosts))}" for problem, hosts in problems.items())
+    return SPMDError(f"the program cannot be started on {len(refused)} {'rank' if len(refused) == 1 else 'ranks'}: {text}")
+
+
+async def _stacks_of(rank: LiveRank) -> str:
+    if rank.is_over:
+        return ""
+    try:
+        return await asyncio.wait_for(rank.actor.stacks.call_one(), _REPORT_S)
+    except (SupervisionError, TimeoutError):
+        return ""
+
+
+def _kept(data: bytes) -> list[str]:
+    """The lines as `log` and failures have them: a long one is cut."""
+    lines = data.decode(errors="replace").splitlines(keepends=True)
+    return [line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "...\n" for line in lines]
+
+
+async def _idle(rank: LiveRank) -> float:
+    try:
+        return await asyncio.wait_for(rank.actor.idle.call_one(), _REPORT_S)
+    except (SupervisionError, TimeoutError):
+        return float("inf")
+
+
+async def _settled(procs: Any) -> None:
+    try:
+        await asyncio.wait_for(procs.stop("the attempt has ended"), _REPORT_S)
+    except (MonarchError, TimeoutError):  # its procs are gone already, or their host is
+        return
+
+
+def _quietly(send: Any, *arguments: Any) -> None:
+    try:
+        send(*arguments)
+    except MonarchError:  # the rank is lost
+        return
