@@ -83,7 +83,8 @@ def _await_established(cluster: Cluster, definition: Object) -> None:
     name = definition["metadata"]["name"]
     for change in cluster.watch(_CRD, fields=f"metadata.name={name}", timeout=time_left(_ESTABLISHED_SECONDS)):
         for one in [*change.items, change.object]:
-            conditions = one.get("status", {}).get("conditions", ())
+            # A definition that is new has `conditions: null`.
+            conditions = (one.get("status") or {}).get("conditions") or ()
             if any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions):
                 return
     raise click.ClickException(f"{name} is not in use after {_ESTABLISHED_SECONDS:.0f} s: `kubectl describe crd {name}` says why")
