@@ -102,7 +102,7 @@ class RunningAttempt:
                 await self._follow_all()
             return self._failure()
         finally:
-            # Together: a host that is gone keeps nobody waiting for the others.
+            # Together: a lost host does not delay the stop of the procs on the others.
             await asyncio.gather(*(_settled(mesh) for mesh in self.meshes))
             self.meshes = []
 

@@ -141,6 +141,8 @@ class Attempts(Actor):
         hosts = await healer()
         if hosts is not None:
             self._pool.replace(hosts)
+        elif not self._restarts.has_least:
+            raise self._final(failure, "the job could not replace lost hosts")
         elif not self._restarts.is_enough(len(self._pool.left)):
             raise self._final(failure, f"the job could not replace lost hosts: {self._restarts.too_few(len(self._pool.left))}")
 

@@ -95,7 +95,7 @@ class Restarts:
         if self.count >= self.policy.max_restarts:
             return Decision("stop", why="" if not self.policy.max_restarts else f"all {self.policy.max_restarts} restarts are used up")
         if action == "heal" and not can_heal:
-            if self._least is None:
+            if not self.has_least:
                 return Decision("stop", why="the policy heals lost hosts, and this run knows no job that could replace them")
             action = "shrink"
         if action == "shrink" and not self.is_enough(healthy):
@@ -105,6 +105,11 @@ class Restarts:
         delay = min(most, first * 2.0 ** min(self.count, 64))
         self.count += 1
         return Decision(action, delay)
+
+    @property
+    def has_least(self) -> bool:
+        """Whether a least number of hosts is given, with which a run that heals may go on as well."""
+        return self._least is not None
 
     def is_enough(self, healthy: int) -> bool:
         """Whether the run may go on with so many hosts."""
