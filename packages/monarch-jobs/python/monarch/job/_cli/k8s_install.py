@@ -10,6 +10,7 @@ import click
 
 from monarch.job._machine.commands import time_left
 from monarch.job.kubernetes.manifests import install, rbac
+from monarch.job.kubernetes.pods.fields import rows, text
 
 if TYPE_CHECKING:
     from monarch.job.kubernetes.access.client import Cluster
@@ -83,8 +84,9 @@ def _await_established(cluster: Cluster, definition: Object) -> None:
     name = definition["metadata"]["name"]
     for change in cluster.watch(_CRD, fields=f"metadata.name={name}", timeout=time_left(_ESTABLISHED_SECONDS)):
         for one in [*change.items, change.object]:
-            # A definition that is new has `conditions: null`.
-            conditions = (one.get("status") or {}).get("conditions") or ()
-            if any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions):
+            if any(
+                text(condition, "type") == "Established" and text(condition, "status") == "True"
+                for condition in rows(one, "status", "conditions")
+            ):
                 return
     raise click.ClickException(f"{name} is not in use after {_ESTABLISHED_SECONDS:.0f} s: `kubectl describe crd {name}` says why")
