@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from monarch.spmd.errors import SPMDError as SPMDError
     from monarch.spmd.errors import SPMDFailure as SPMDFailure
     from monarch.spmd.policy import RestartPolicy as RestartPolicy
+    from monarch.spmd.snapshots import Snapshots as Snapshots
     from monarch.spmd.spmd_run import SPMDRun as SPMDRun
     from monarch.spmd.spmd_run import run as run
     from monarch.spmd.torchrun import LaunchSpec as LaunchSpec
@@ -26,6 +27,7 @@ _HOMES = {
     "attempts": ("RunResult",),
     "errors": ("LaunchArgumentError", "RankFailure", "SPMDError", "SPMDFailure"),
     "policy": ("RestartPolicy",),
+    "snapshots": ("Snapshots",),
     "spmd_run": ("SPMDRun", "run"),
     "torchrun": ("LaunchSpec", "parse_torchrun"),
 }

@@ -81,8 +81,11 @@ class LiveRank:
 class RunningAttempt:
     """Attempt `number` of a run, used once. `ranks` and `meshes` are there while it runs; `stop` ends it."""
 
-    def __init__(self, plan: Plan, pool: HostPool, number: int, per_host: int, console: Console, stop: asyncio.Event) -> None:
+    def __init__(
+        self, plan: Plan, pool: HostPool, number: int, per_host: int, console: Console, stop: asyncio.Event, control: object
+    ) -> None:
         self._plan = plan
+        self._control = control
         self._pool = pool
         self._number = number
         self._per_host = per_host
@@ -130,7 +133,7 @@ class RunningAttempt:
         groups: list[Any] = []
         for part in self._pool.parts():
             first = part.first * self._per_host
-            order = Order(plan.spec, attempt, plan.env, plan.workdir, log_dir, first, world_size, self._per_host)
+            order = Order(plan.spec, attempt, plan.env, plan.workdir, log_dir, first, world_size, self._per_host, self._control)
             procs = part.hosts.spawn_procs(per_host={label: self._per_host}, name=f"run_{plan.run_id}")
             self.meshes.append(procs)
             actors: Any = procs.spawn("rank", Rank, order)

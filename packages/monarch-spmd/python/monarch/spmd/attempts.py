@@ -17,10 +17,12 @@ from monarch.spmd.devices import Counter, Devices
 from monarch.spmd.errors import LaunchArgumentError, SPMDError, SPMDFailure
 from monarch.spmd.host_pool import HostPool
 from monarch.spmd.policy import Decision, FailureKind, Restarts
+from monarch.spmd.snapshot_hosts import Found, SnapshotHosts
 from monarch.spmd.torchrun import LaunchSpec
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh, Port, ProcMesh
+    from monarch.spmd.snapshot_choice import Held
 
 # Attempts that lose the port to another program between its choice and its use; they are no failures of the program.
 _PORT_ATTEMPTS = 3
@@ -55,16 +57,24 @@ class Attempts(Actor):
         self._current: RunningAttempt | None = None
         self._per_host = 1
         self._stop = asyncio.Event()
+        self._snapshots = SnapshotHosts(self._pool)
+        self._control: object = None
 
     def __supervise__(self, failure: MeshFailure) -> bool:
         # Reads fail as well, and the result has the failure.
         return True
 
     @concurrent_endpoint
-    async def run(self, result: Port[RunResult]) -> None:
-        """Sends the result, or the failure, into `result`."""
+    async def run(self, result: Port[RunResult], control: object) -> None:
+        """Sends the result, or the failure, into `result`. `control` is the handle of this actor, which ranks get."""
+        self._control = control
         try:
-            _answer(result, await self._run())
+            try:
+                found = await self._run()
+            finally:
+                # Procs of the run are gone before its result is there.
+                await self._snapshots.close()
+            _answer(result, found)
         except BaseException as error:
             _answer(result, error if isinstance(error, Exception) else SPMDError("the client ended before the run did"))
             if not isinstance(error, Exception):
@@ -95,13 +105,32 @@ class Attempts(Actor):
         lines = next((one.lines for one in ranks if one.number == rank), None)
         return None if lines is None else "".join(list(lines)[-tail:]), len(ranks)
 
+    # ---- for ranks
+
+    @concurrent_endpoint
+    async def keepers(self, group: int, copies: int) -> list[Any]:
+        """The keeper of the host with that number among those of the attempt, and those of the hosts that get its copies."""
+        return await self._snapshots.keepers(group, copies)
+
+    @concurrent_endpoint
+    async def saved(self, held: Held) -> None:
+        """A rank has saved its part of a snapshot."""
+        self._snapshots.saved(held)
+
+    @concurrent_endpoint
+    async def snapshot(self, rank: int, group: int) -> Found | None:
+        """What a rank restores."""
+        return await self._snapshots.found(self._restarts.count, len(self._pool.left) * self._per_host, rank, group)
+
     async def _run(self) -> RunResult:
         begin = time.monotonic()
         spec = self._plan.spec
         self._per_host = spec.per_host if isinstance(spec.per_host, int) else await self._count(spec)
         lost_ports = 0
         while True:
-            self._current = RunningAttempt(self._plan, self._pool, self._restarts.count, self._per_host, self._console, self._stop)
+            self._current = RunningAttempt(
+                self._plan, self._pool, self._restarts.count, self._per_host, self._console, self._stop, self._control
+            )
             failure = await self._current.run()
             if self._stop.is_set():
                 raise _stopped()
@@ -112,7 +141,9 @@ class Attempts(Actor):
                 lost_ports += 1
                 await self._console.write(2, b"monarch: another program has taken the port of rank 0; started again with another port\n")
                 continue
-            self._pool.lose(self._current.lost_hosts())
+            lost = self._current.lost_hosts()
+            self._pool.lose(lost)
+            self._snapshots.lose(lost)
             await self._recover(failure)
 
     async def _recover(self, failure: SPMDFailure) -> None:

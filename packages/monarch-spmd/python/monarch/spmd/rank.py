@@ -14,14 +14,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from monarch.actor import Actor, concurrent_endpoint, current_rank
 from monarch.extension.command import CannotStart, CommandLine, GuardedProcess, OutputBuffer, OutputPipe
 from monarch.spmd import start_program
 from monarch.spmd.address import ReservedPort, reachable_address
 from monarch.spmd.environment import Attempt, RankPlace, variables
+from monarch.spmd.snapshot_requests import VARIABLE, Request, Requests
 from monarch.spmd.torchrun import LaunchSpec, Streams
+
+if TYPE_CHECKING:
+    from monarch.spmd.snapshot_transfer import RankSnapshots
 
 # From SIGTERM to SIGKILL, seconds.
 GRACE_S = 5.0
@@ -38,7 +42,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Order:
     """What the ranks of a mesh run. `first` is the rank of the first of them, in a world of `world_size`, with `per_host` on each host.
 
-    `log_dir` is the folder of the attempt on the hosts, with one folder a rank; None: no files.
+    `log_dir` is the folder of the attempt on the hosts, with one folder a rank; None: no files. `control` is the actor of the run.
     """
 
     spec: LaunchSpec
@@ -49,6 +53,7 @@ class Order:
     first: int
     world_size: int
     per_host: int
+    control: Any
 
 
 class Started(NamedTuple):
@@ -98,6 +103,8 @@ class Rank(Actor):
         self._ending: asyncio.Task[None] | None = None
         self._moved = time.monotonic()
         self._kills = _out_of_memory_kills()
+        self._requests: Requests | None = None
+        self._snapshots: RankSnapshots | None = None
         # Files without a name, which are gone with this process, however it ends.
         self._error = _Unnamed("error")
         self._stack = _Unnamed("stacks")
@@ -191,6 +198,8 @@ class Rank(Actor):
             await process.wait_closed()
             _end_descendants()
         self._close_port()
+        if self._requests is not None:
+            self._requests.close()
 
     # ---- start
 
@@ -198,7 +207,16 @@ class Rank(Actor):
         order = self._order
         base = {**os.environ, **order.env}
         own = variables(self._place, address, port, attempt=order.attempt, error_file=self._error.path, environ=base)
-        return {**base, **own, start_program.STACKS_FILE: self._stack.path}
+        self._requests = Requests(self._about_snapshots)
+        return {**base, **own, start_program.STACKS_FILE: self._stack.path, VARIABLE: self._requests.path}
+
+    async def _about_snapshots(self, request: Request) -> dict[str, Any]:
+        if self._snapshots is None:
+            # Most programs have none.
+            from monarch.spmd.snapshot_transfer import RankSnapshots
+
+            self._snapshots = RankSnapshots(self._place, self._order.attempt.number, self._order.control)
+        return await self._snapshots.answer(request)
 
     async def _start(self, line: CommandLine) -> None:
         loop = asyncio.get_running_loop()

@@ -110,7 +110,7 @@ class SPMDRun:
         port, self._receiver = Channel[RunResult].open(once=True)
         port.return_undeliverable = False
         self.result: Future[RunResult] = self._receiver.recv()
-        self._ended: Future[None] = self._attempts.run.call_one(port)
+        self._ended: Future[None] = self._attempts.run.call_one(port, self._attempts)
         _live[id(self)] = self
         _end_with_client()
 

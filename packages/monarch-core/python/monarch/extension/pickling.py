@@ -1,0 +1,5 @@
+"""Values as messages carry them: a pickle, and apart from it the memory of arrays and tensors."""
+
+from monarch._core.pickle.pickling import dumps, loads
+
+__all__ = ["dumps", "loads"]

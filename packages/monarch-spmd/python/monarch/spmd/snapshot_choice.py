@@ -1,0 +1,84 @@
+"""Which snapshots stay and which one an attempt begins with: pure decisions.
+
+A snapshot is complete when every rank of its world has saved it. Its key is the attempt and the step: the steps of an attempt that has
+restored an older state are not those of the attempt before, even where they have the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+
+class Key(NamedTuple):
+    """One snapshot of all ranks; larger ones are newer."""
+
+    attempt: int
+    step: int
+
+
+class Held(NamedTuple):
+    """The part of a snapshot that one rank has saved, as a keeper holds it."""
+
+    key: Key
+    rank: int
+    world_size: int
+    nbytes: int
+    replicated: bool
+
+
+class Part(NamedTuple):
+    """What one rank restores: the part that `rank` has saved, which the keepers of these hosts have."""
+
+    rank: int
+    nbytes: int
+    hosts: Sequence[int]
+
+
+class Chosen(NamedTuple):
+    """The snapshot that an attempt begins with, and the part of each rank."""
+
+    key: Key
+    parts: Mapping[int, Part]
+
+
+def choose(held: Mapping[int, Iterable[Held]], world_size: int, before: int) -> Chosen | None:
+    """The newest snapshot of earlier attempts than `before` that fits a world of this size; `held` is by number of host.
+
+    It needs the parts of all ranks, and a world of the same size. Of one that is `replicated`, one part is enough for any world.
+    """
+    found: dict[Key, dict[int, Part]] = {}
+    kinds: dict[Key, Held] = {}
+    for host in sorted(held):
+        for one in held[host]:
+            if one.key.attempt < before:
+                parts = found.setdefault(one.key, {})
+                others = parts[one.rank].hosts if one.rank in parts else ()
+                parts[one.rank] = Part(one.rank, one.nbytes, (*others, host))
+                kinds[one.key] = one
+    for key in sorted(found, reverse=True):
+        parts = found[key]
+        if kinds[key].replicated:
+            any_part = parts[min(parts)]
+            return Chosen(key, {rank: parts.get(rank, any_part) for rank in range(world_size)})
+        if kinds[key].world_size == world_size and len(parts) == world_size:
+            return Chosen(key, parts)
+    return None
+
+
+def stale(held: Iterable[Key], complete: Iterable[Key], keep: int, most: int) -> list[Key]:
+    """What a keeper drops of one rank: all but the `keep` newest complete ones, and of those that are newer, all but the `most` newest.
+
+    Ranks that save different steps complete none; without a bound they would fill the memory.
+    """
+    finished = sorted(complete, reverse=True)[:keep]
+    newest = finished[0] if finished else None
+    newer = sorted(key for key in held if newest is None or key > newest)
+    kept = {*finished, *newer[max(0, len(newer) - most) :]}
+    return [key for key in held if key not in kept]
+
+
+def neighbours(host: int, hosts: Sequence[int], copies: int) -> list[int]:
+    """The hosts that get copies of the states of a host: the next ones, around the end."""
+    at = hosts.index(host)
+    return [hosts[(at + distance) % len(hosts)] for distance in range(1, min(copies, len(hosts) - 1) + 1)]

@@ -1,0 +1,127 @@
+"""The keepers of the hosts of a run, as the actor of the run knows them: started on first use, ended with the run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from monarch.actor import MonarchError, Point
+from monarch.spmd.host_pool import HostPool
+from monarch.spmd.snapshot_choice import Chosen, Held, Key, choose, neighbours
+
+if TYPE_CHECKING:
+    from monarch.actor import ProcMesh
+
+# How long a host may take to report what it holds; one that does not answer has nothing.
+_ANSWER_S = 10.0
+# Of those that are complete in all ranks, for late reports.
+_REMEMBERED = 64
+
+
+class Found(NamedTuple):
+    """What a rank restores: the part of `rank`, `own` the keeper of its host if that has it, and the others that have it."""
+
+    key: Key
+    rank: int
+    nbytes: int
+    own: Any
+    others: list[Any]
+
+
+class SnapshotHosts:
+    """Keepers by the numbers of their hosts."""
+
+    def __init__(self, pool: HostPool) -> None:
+        self._pool = pool
+        self._starting = asyncio.Lock()
+        self._meshes: list[ProcMesh] = []
+        self._keepers: dict[int, Any] = {}
+        # The ranks that have reported each key, until all have.
+        self._reports: dict[Key, set[int]] = {}
+        self._complete: list[Key] = []
+        self._choosing = asyncio.Lock()
+        self._chosen: dict[int, Chosen | None] = {}
+
+    async def keepers(self, group: int, copies: int) -> list[Any]:
+        """That of a host, the `group`-th of those that are left, and those of the hosts that get its copies."""
+        left = self._pool.left
+        async with self._starting:
+            await self._start(left)
+        host = left[group]
+        return [self._keepers[number] for number in (host, *neighbours(host, left, copies))]
+
+    def saved(self, held: Held) -> None:
+        """A rank has saved its part, and the copies are whole."""
+        if held.key in self._complete:
+            return
+        ranks = self._reports.setdefault(held.key, set())
+        ranks.add(held.rank)
+        if not held.replicated and len(ranks) < held.world_size:
+            return
+        # What is older and not complete will not be any more.
+        self._reports = {key: ranks for key, ranks in self._reports.items() if key > held.key}
+        self._complete = [*self._complete[-_REMEMBERED:], held.key]
+        for keeper in self._keepers.values():
+            try:
+                keeper.complete.broadcast(held.key)
+            except MonarchError:  # its host is lost
+                continue
+
+    def lose(self, numbers: set[int]) -> None:
+        """These hosts are gone, with what they held."""
+        for number in numbers:
+            self._keepers.pop(number, None)
+
+    async def found(self, attempt: int, world_size: int, rank: int, group: int) -> Found | None:
+        """What a rank of an attempt restores: all ranks of it the same step, however late they ask."""
+        async with self._choosing:
+            if attempt not in self._chosen:
+                numbers = list(self._keepers)
+                parts = await asyncio.gather(*(_held(self._keepers[number]) for number in numbers))
+                held = dict(zip(numbers, parts, strict=True))
+                self._chosen[attempt] = choose(held, world_size, attempt)
+        chosen = self._chosen[attempt]
+        if chosen is None:
+            return None
+        part = chosen.parts[rank]
+        host = self._pool.left[group]
+        # A keeper that was lost since is missing.
+        there = {number: self._keepers[number] for number in part.hosts if number in self._keepers}
+        others = [keeper for number, keeper in there.items() if number != host]
+        return Found(chosen.key, part.rank, part.nbytes, there.get(host), others)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(_stopped(mesh) for mesh in self._meshes))
+
+    async def _start(self, numbers: list[int]) -> None:
+        from monarch.spmd.snapshot_keeper import Keeper
+
+        missing = [number for number in numbers if number not in self._keepers]
+        if not missing:
+            return
+        mesh, extent = self._pool.mesh, self._pool.mesh.extent
+        if len(missing) == extent.nelements:
+            procs = mesh.spawn_procs(name="snapshots")
+            self._meshes.append(procs)
+            actors: Any = procs.spawn("keeper", Keeper)
+            self._keepers = {number: actors.slice(**Point(number, extent)) for number in missing}
+            return
+        # Hosts that have replaced others.
+        for number in missing:
+            procs = mesh.slice(**Point(number, extent)).spawn_procs(name="snapshots")
+            self._meshes.append(procs)
+            self._keepers[number] = procs.spawn("keeper", Keeper)
+
+
+async def _held(keeper: Any) -> list[Held]:
+    try:
+        return await asyncio.wait_for(keeper.held.call_one(), _ANSWER_S)
+    except (MonarchError, TimeoutError):
+        return []
+
+
+async def _stopped(procs: Any) -> None:
+    try:
+        await asyncio.wait_for(procs.stop("the run has ended"), _ANSWER_S)
+    except (MonarchError, TimeoutError):  # its procs are gone already, or their host is
+        return

@@ -1,0 +1,107 @@
+"""Snapshots of one rank, beside its program: a state goes to the keepers of its host and of the next ones, and comes back from them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from pickle import PickleBuffer
+from typing import Any
+
+from monarch.actor import MonarchError
+from monarch.spmd.environment import RankPlace
+from monarch.spmd.errors import SPMDError
+from monarch.spmd.snapshot_choice import Held, Key
+from monarch.spmd.snapshot_file import SnapshotFile
+from monarch.spmd.snapshot_hosts import Found
+from monarch.spmd.snapshot_keeper import PIECE, WINDOW
+from monarch.spmd.snapshot_requests import Request
+
+
+class RankSnapshots:
+    """Answers the requests of the rank's program. `control` is the actor of the run."""
+
+    def __init__(self, place: RankPlace, attempt: int, control: Any) -> None:
+        self._place = place
+        self._attempt = attempt
+        self._control = control
+        # One after the other, in the order of the program.
+        self._saving = asyncio.Lock()
+        self._keepers: dict[int, list[Any]] = {}
+        # Until the program has opened it.
+        self._restored: SnapshotFile | None = None
+
+    async def answer(self, request: Request) -> dict[str, Any]:
+        if request["do"] == "restore":
+            return await self._restore()
+        return await self._save(request)
+
+    async def _save(self, request: Request) -> dict[str, Any]:
+        # Now: the program may end before its turn comes.
+        file = SnapshotFile.at(request["path"])
+        key = Key(self._attempt, int(request["step"]))
+        held = Held(key, self._place.rank, self._place.world_size, file.nbytes, bool(request["replicated"]))
+        keep, copies = int(request["keep"]), int(request["copies"])
+        async with self._saving:
+            own, *others = await self._keepers_for(copies)
+            kept: list[int] = await own.hold.call_one(held, file.path, keep)
+            await asyncio.gather(*(_copy(keeper, held, file, keep) for keeper in others))
+            self._control.saved.broadcast(held)
+        return {"kept": kept}
+
+    async def _keepers_for(self, copies: int) -> list[Any]:
+        if copies not in self._keepers:
+            self._keepers[copies] = await self._control.keepers.call_one(self._place.group_rank, copies)
+        return self._keepers[copies]
+
+    async def _restore(self) -> dict[str, Any]:
+        found: Found | None = await self._control.snapshot.call_one(self._place.rank, self._place.group_rank)
+        if found is None:
+            return {"path": None}
+        if found.own is not None:
+            try:
+                return {"path": await found.own.path.call_one(found.rank, found.key), "step": found.key.step}
+            except MonarchError:  # another host may have it
+                pass
+        problems: list[str] = []
+        for keeper in found.others:
+            try:
+                self._restored = await _fetch(keeper, found)
+                return {"path": self._restored.path, "step": found.key.step}
+            except MonarchError as error:
+                problems.append(str(error).split("\n")[0])
+        raise SPMDError(
+            f"step {found.key.step} of rank {found.rank} cannot be had: {'; '.join(problems) or 'no host has it any more'}",
+            code="snapshot_failed",
+        )
+
+
+async def _copy(keeper: Any, held: Held, file: SnapshotFile, keep: int) -> None:
+    await keeper.begin.call_one(held)
+    view = file.view()
+    coming: deque[Any] = deque()
+    for offset in range(0, held.nbytes, PIECE):
+        if len(coming) == WINDOW:
+            await coming.popleft()
+        piece = PickleBuffer(view[offset : offset + PIECE])
+        coming.append(keeper.put.call_one(held.rank, held.key, offset, piece, keep))
+    for one in coming:
+        await one
+
+
+async def _fetch(keeper: Any, found: Found) -> SnapshotFile:
+    file = SnapshotFile()
+    file.resize(found.nbytes)
+    coming: deque[tuple[int, Any]] = deque()
+
+    async def take() -> None:
+        at, one = coming.popleft()
+        os.pwrite(file.fd, await one, at)
+
+    for offset in range(0, found.nbytes, PIECE):
+        if len(coming) == WINDOW:
+            await take()
+        coming.append((offset, keeper.get.call_one(found.rank, found.key, offset)))
+    while coming:
+        await take()
+    return file

@@ -1,0 +1,165 @@
+"""Snapshots: the state of each rank in the memory of its host and of the next ones, for the attempt after a failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from monarch.extension import promise
+from monarch.spmd.errors import SPMDError
+from monarch.spmd.snapshot_file import SnapshotFile, check_memory, pack
+from monarch.spmd.snapshot_requests import VARIABLE
+
+if TYPE_CHECKING:
+    from monarch.actor import Future
+
+# Saves that have not ended: one that is being copied, one that waits.
+_MOST_UNDER_WAY = 2
+
+
+class Snapshots:
+    """Keeps states of this rank where a failure does not reach them. For programs that `run` or `monarch run` has started.
+
+        snapshots = Snapshots()
+        step, state = snapshots.restore() or (0, None)
+        ...
+        snapshots.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+
+    Every rank saves its own state, for the same steps as all others. A snapshot is complete when all ranks have saved it; `keep` of these
+    are held, in memory of the rank's own host, and as copies on the next `copies` hosts of the mesh. A host so needs room for
+    `(keep + 2) * (1 + copies)` states of each of its ranks. They end with the run, and replace no checkpoints on disk.
+
+    `replicated`: the state of all ranks is the same, as with DDP. One part is enough then, also for a world of another size.
+    `SPMDError` in a process that is not part of a run.
+    """
+
+    def __init__(self, *, keep: int = 2, copies: int = 1, replicated: bool = False) -> None:
+        for name, value in (("keep", keep), ("copies", copies)):
+            if not isinstance(value, int) or isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise TypeError(f"{name}={value!r}: expected a number, not {type(value).__name__}")
+            if value < 1:
+                raise ValueError(f"{name}={value}: expected a number from 1 on")
+        path = os.environ.get(VARIABLE)
+        if path is None:
+            raise SPMDError("snapshots need a run: start this program with monarch.spmd.run or `monarch run`", code="snapshots_unavailable")
+        self._link = _Link(path)
+        self._settings = {"keep": keep, "copies": copies, "replicated": bool(replicated)}
+        self._lock = threading.Condition()
+        self._under_way: dict[int, SnapshotFile] = {}
+        self._held: dict[int, SnapshotFile] = {}
+        self._unused: list[SnapshotFile] = []
+
+    def save(self, step: int, state: Mapping[str, Any]) -> Future[None]:
+        """Copies the state and returns; the future is done when the copies on other hosts are whole.
+
+        The state may hold whatever messages may: tensors (those of a GPU are copied to the CPU), arrays, values that pickle. It waits while
+        two earlier saves are not done. `SPMDError` where memory does not suffice, here or, from the future, on the next host.
+        """
+        if not isinstance(step, int) or isinstance(step, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"step={step!r}: expected a number, not {type(step).__name__}")
+        if step < 0:
+            raise ValueError(f"step={step}: expected a number from 0 on")
+        if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"state={type(state).__name__}: expected a mapping of names to values")
+        self._link.check_process()
+        packed = pack(dict(state))
+        with self._lock:
+            self._lock.wait_for(lambda: len(self._under_way) < _MOST_UNDER_WAY and step not in self._under_way)
+            file = self._unused.pop() if self._unused else SnapshotFile()
+        more = packed.nbytes - file.nbytes
+        if more > 0:
+            check_memory(more, f"the snapshot of step {step}", "the memory of this host")
+        file.write(packed)
+        saved = promise(f"the snapshot of step {step}")
+        with self._lock:
+            self._under_way[step] = file
+
+        def ended(answer: Mapping[str, Any]) -> None:
+            error = answer.get("error")
+            with self._lock:
+                self._held[step] = self._under_way.pop(step)
+                if error is None:
+                    # The keeper has let go of the others, and their pages exist.
+                    kept = {*answer["kept"], *self._under_way}
+                    self._unused += [self._held.pop(old) for old in list(self._held) if old not in kept]
+                self._lock.notify_all()
+            if error is None:
+                saved.set_result(None)
+            else:
+                saved.set_exception(SPMDError(error, code="snapshot_failed"))
+
+        self._link.send({"do": "save", "step": step, "path": file.path, **self._settings}, ended)
+        return saved.future
+
+    def restore(self) -> tuple[int, dict[str, Any]] | None:
+        """The newest snapshot of the attempts before that all ranks have saved: its step and the state of this rank; None if there is none.
+
+        All ranks of an attempt get the same step. Tensors come back on the CPU. Without `replicated` the world must have as many ranks as
+        the one that saved. `SPMDError` where the hosts that have the state are lost meanwhile.
+        """
+        self._link.check_process()
+        answers: list[Mapping[str, Any]] = []
+        there = threading.Event()
+
+        def ended(answer: Mapping[str, Any]) -> None:
+            answers.append(answer)
+            there.set()
+
+        self._link.send({"do": "restore"}, ended)
+        there.wait()
+        answer = answers[0]
+        if "error" in answer:
+            raise SPMDError(answer["error"], code="snapshot_failed")
+        if answer["path"] is None:
+            return None
+        file = SnapshotFile.at(answer["path"])
+        return answer["step"], file.read()
+
+
+class _Link:
+    """The way to the actor beside this process. Answers are given to functions, on a thread of their own."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Callable[[Mapping[str, Any]], None]] = {}
+        self._count = 0
+        self._read = self._write = -1
+
+    def check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise SPMDError("these snapshots belong to the process that this one was forked from", code="snapshots_unavailable")
+
+    def send(self, request: dict[str, Any], ended: Callable[[Mapping[str, Any]], None]) -> None:
+        with self._lock:
+            if self._read < 0:
+                self._read, self._write = os.pipe2(os.O_CLOEXEC)
+                threading.Thread(target=self._listen, name="monarch-snapshots", daemon=True).start()
+            self._count += 1
+            number = self._count
+            self._waiting[number] = ended
+        line = json.dumps({**request, "id": number, "answers": f"/proc/{self._pid}/fd/{self._write}"}).encode() + b"\n"
+        try:
+            pipe = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(pipe, line)
+            finally:
+                os.close(pipe)
+        except OSError as error:
+            self._end(number, {"error": f"the run of this program does not answer: {error.strerror}"})
+
+    def _listen(self) -> None:
+        with open(self._read, "rb", closefd=False) as lines:
+            for line in lines:
+                answer: Any = json.loads(line)
+                self._end(answer["id"], answer)
+
+    def _end(self, number: int, answer: Mapping[str, Any]) -> None:
+        with self._lock:
+            ended = self._waiting.pop(number, None)
+        if ended is not None:
+            ended(answer)

@@ -1,0 +1,256 @@
+"""Snapshots of programs: what an attempt saves is what the next one restores."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from several_hosts import Hosts, several_hosts
+
+from monarch.spmd import RestartPolicy, SPMDFailure, SPMDRun, run
+
+Program = Callable[..., str]
+Start = Callable[..., SPMDRun]
+ONCE = RestartPolicy(max_restarts=1, backoff=(0.0, 0.0))
+HEAD = """
+import json, os, signal
+from monarch.spmd import Snapshots, SPMDError
+rank, count = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+
+def note(value):
+    with open(f"draft.{rank}", "w") as file:
+        json.dump(value, file)
+    os.rename(f"draft.{rank}", f"{count}.{rank}")
+
+def meet(name):
+    # The other rank is there as well.
+    for other in range(int(os.environ["WORLD_SIZE"])):
+        open(f"{name}.to{other}.from{rank}", "w").close()
+    import time
+    for other in range(int(os.environ["WORLD_SIZE"])):
+        while not os.path.exists(f"{name}.to{rank}.from{other}"):  # polls: programs of tests have no other way to meet
+            time.sleep(0.01)  # sleeps: between two looks
+"""
+
+
+def notes(folder: Path, attempt: int) -> list[Any]:
+    paths = sorted(folder.glob(f"{attempt}.?"), key=lambda path: int(path.name.split(".")[1]))
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def test_state_of_each_rank_comes_back(start: Start, program: Program, folder: Path) -> None:
+    script = program(
+        HEAD
+        + """
+snapshots = Snapshots()
+found = snapshots.restore()
+note(found and [found[0], found[1]["rank"], found[1]["data"][:2].decode(), len(found[1]["data"])])
+for step in range(3):
+    snapshots.save(step, {"rank": rank, "data": bytearray(b"%d%d" % (step, rank)) + bytearray(1_000_000)})
+snapshots.save(3, {"rank": rank, "data": bytearray(b"3%d" % rank)}).get()
+meet(f"saved{count}")
+if count == 0 and rank == 1:
+    raise ValueError("bad")
+if count == 0:
+    signal.pause()
+"""
+    )
+    assert start("--nproc-per-node=2", script, policy=ONCE).result.get().attempts == 2
+    assert notes(folder, 0) == [None, None]
+    assert notes(folder, 1) == [[3, 0, "30", 2], [3, 1, "31", 2]]
+
+
+def test_all_ranks_restore_the_step_that_all_have(start: Start, program: Program, folder: Path) -> None:
+    script = program(
+        HEAD
+        + """
+snapshots = Snapshots()
+found = snapshots.restore()
+note(found and [found[0], found[1]["step"]])
+if count == 1:
+    if rank == 0:
+        # A later save of one rank does not change what the other one gets.
+        snapshots.save(7, {"step": 7}).get()
+        open("saved", "w").close()
+    raise SystemExit
+for step in range(6 + rank):
+    snapshots.save(step, {"step": step}).get()
+meet("saved")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    )
+    assert start("--nproc-per-node=2", script, policy=ONCE).result.get().attempts == 2
+    assert notes(folder, 1) == [[5, 5], [5, 5]]
+
+
+def test_restored_state_is_the_ranks_own(start: Start, program: Program, folder: Path) -> None:
+    """It may be changed in place, and be restored again."""
+    script = program(
+        HEAD
+        + """
+snapshots = Snapshots(keep=1)
+if count == 0:
+    snapshots.save(0, {"data": bytearray(100_000)}).get()
+    raise ValueError("bad")
+step, state = snapshots.restore()
+state["data"][:3] = b"abc"
+again = snapshots.restore()[1]["data"]
+for step in range(5):
+    snapshots.save(step, state)
+snapshots.save(5, state).get()
+note([bytes(state["data"][:3]).hex(), bytes(again[:3]).hex(), len(again)])
+"""
+    )
+    start("--nproc-per-node=1", script, policy=ONCE).result.get()
+    assert notes(folder, 1) == [["616263", "000000", 100_000]]
+
+
+def test_memory_of_dropped_snapshots_is_used_again(start: Start, program: Program, folder: Path) -> None:
+    script = program(
+        HEAD
+        + """
+snapshots = Snapshots(keep=2)
+for step in range(20):
+    snapshots.save(step, {"data": bytearray(1_000_000)}).get()
+    meet(f"step{step}")
+files = set()
+for name in os.listdir("/proc/self/fd"):
+    path = f"/proc/self/fd/{name}"
+    if os.path.exists(path) and "monarch-snapshot" in os.readlink(path):
+        files.add(os.stat(path).st_ino)
+note(len(files))
+"""
+    )
+    start("--nproc-per-node=2", script).result.get()
+    # Reports that others are complete may be a few steps behind.
+    assert all(count <= 10 for count in notes(folder, 0))
+
+
+def test_futures_of_programs(start: Start, program: Program, folder: Path) -> None:
+    """They are awaited by any loop, and waited for with a limit."""
+    script = program(
+        HEAD
+        + """
+import asyncio
+async def main():
+    await asyncio.gather(*(snapshots.save(step, {}).as_asyncio() for step in range(3)))
+snapshots = Snapshots()
+asyncio.run(main())
+snapshots.save(9, {}).get(timeout=60)
+note("saved")
+"""
+    )
+    start("--nproc-per-node=1", script).result.get()
+    assert notes(folder, 0) == ["saved"]
+
+
+def test_wrong_arguments(start: Start, program: Program, folder: Path) -> None:
+    script = program(
+        HEAD
+        + """
+found = []
+def text(function, *arguments, **named):
+    try:
+        function(*arguments, **named)
+    except Exception as error:
+        found.append(f"{type(error).__name__}: {error}")
+snapshots = Snapshots()
+text(Snapshots, keep=0)
+text(Snapshots, copies=True)
+text(snapshots.save, -1, {})
+text(snapshots.save, "1", {})
+text(snapshots.save, 1, [])
+text(snapshots.save, 1, {"a": lambda: 0, "lock": __import__("_thread").allocate_lock()})
+pid = os.fork()
+if pid == 0:
+    text(snapshots.save, 1, {})
+    note(found)
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+    )
+    start("--nproc-per-node=1", script).result.get()
+    assert [text.partition("\n")[0] for text in notes(folder, 0)[0]] == [
+        "ValueError: keep=0: expected a number from 1 on",
+        "TypeError: copies=True: expected a number, not bool",
+        "ValueError: step=-1: expected a number from 0 on",
+        "TypeError: step='1': expected a number, not str",
+        "TypeError: state=list: expected a mapping of names to values",
+        "TypeError: cannot pickle '_thread.lock' object",
+        "SPMDError: these snapshots belong to the process that this one was forked from",
+    ]
+
+
+def test_program_that_no_run_has_started(folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from monarch.spmd import Snapshots; Snapshots()"], capture_output=True, text=True, check=False, cwd=folder
+    )
+    assert done.returncode == 1 and "snapshots need a run: start this program with" in done.stderr
+
+
+def test_nothing_is_left_of_a_run(start: Start, program: Program, folder: Path) -> None:
+    script = program(
+        HEAD
+        + """
+Snapshots().save(0, {"data": bytearray(1_000_000)}).get()
+keepers = []
+for name in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        if any("monarch-snapshot" in os.readlink(f"/proc/{name}/fd/{fd}") for fd in os.listdir(f"/proc/{name}/fd")):
+            keepers.append(int(name))
+    except OSError:
+        continue
+note(keepers)
+"""
+    )
+    start("--nproc-per-node=1", script).result.get()
+    [keepers] = notes(folder, 0)
+    assert keepers and not any(os.path.exists(f"/proc/{pid}") for pid in keepers)
+
+
+# ---- hosts that are lost
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    with several_hosts(3) as made:
+        yield made
+
+
+LOST = """
+snapshots = Snapshots(replicated={replicated})
+found = snapshots.restore()
+note([os.getppid(), found and [found[0], found[1]["rank"], len(found[1]["data"])]])
+if count == 0:
+    for step in range(4):
+        snapshots.save(step, {{"rank": rank, "data": bytearray(100_000_000 if rank == 1 else 10)}}).get()
+    meet("saved")
+    if rank == 1:
+        os.kill(int(os.environ["VICTIM"]), signal.SIGKILL)
+    signal.pause()
+"""
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("replicated", [False, True])
+def test_world_is_smaller_after_the_loss_of_a_host(hosts: Hosts, program: Program, folder: Path, replicated: bool) -> None:
+    """A part of a state is of no use in a smaller world; one that is the same in all ranks is."""
+    script = program(HEAD + LOST.format(replicated=replicated))
+    policy = RestartPolicy(max_restarts=1, backoff=(0.0, 0.0), on={"host_lost": "shrink"})
+    environment = {"VICTIM": str(hosts.workers[1].pid)}
+    running = run(hosts.mesh, ["torchrun", "--nproc-per-node=1", script], workdir=str(folder), policy=policy, env=environment)
+    assert running.result.get().world_size == 2
+    found = [one[1] for one in notes(folder, 1)]
+    assert found == ([[3, 0, 10], [3, 1, 100_000_000]] if replicated else [None, None])
+
+
+def test_failure_without_an_attempt_left_is_the_programs(start: Start, program: Program) -> None:
+    script = program(HEAD + "Snapshots().save(1, {}).get()\nraise ValueError('bad')\n")
+    with pytest.raises(SPMDFailure, match="ValueError: bad"):
+        start("--nproc-per-node=1", script).result.get()

@@ -1,0 +1,88 @@
+"""Which snapshot an attempt begins with, and which ones stay: for small worlds, all that may have been saved when they ended."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from monarch.spmd.snapshot_choice import Held, Key, choose, neighbours, stale
+
+
+def held(attempt: int, step: int, rank: int, world: int = 2, replicated: bool = False) -> Held:
+    return Held(Key(attempt, step), rank, world, 10, replicated)
+
+
+def test_newest_step_that_all_ranks_have() -> None:
+    found = choose({0: [held(0, 1, 0), held(0, 2, 0), held(0, 3, 0)], 1: [held(0, 1, 1), held(0, 2, 1)]}, 2, before=1)
+    assert found is not None and found.key == Key(0, 2)
+    assert {rank: (part.rank, part.hosts) for rank, part in found.parts.items()} == {0: (0, (0,)), 1: (1, (1,))}
+
+
+def test_copies_stand_in_for_a_lost_host() -> None:
+    found = choose({1: [held(0, 1, 1), held(0, 1, 0)]}, 2, before=1)
+    assert found is not None and [found.parts[rank].hosts for rank in (0, 1)] == [(1,), (1,)]
+
+
+def test_step_of_a_later_attempt_is_newer_than_a_larger_one_of_an_earlier_attempt() -> None:
+    parts = [held(attempt, step, rank) for rank in (0, 1) for attempt, step in ((0, 9), (1, 7))]
+    found = choose({0: parts}, 2, before=2)
+    assert found is not None and found.key == Key(1, 7)
+
+
+def test_what_the_attempt_itself_has_saved_does_not_count() -> None:
+    parts = [held(attempt, step, rank) for rank in (0, 1) for attempt, step in ((0, 1), (1, 2))]
+    found = choose({0: parts}, 2, before=1)
+    assert found is not None and found.key == Key(0, 1)
+    assert choose({0: parts}, 2, before=0) is None
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_world_of_another_size(world: int) -> None:
+    parts = [held(0, 1, rank) for rank in (0, 1)]
+    assert choose({0: parts}, world, before=1) is None
+    same = [held(0, 1, 1, replicated=True)]
+    found = choose({4: same}, world, before=1)
+    assert found is not None and [found.parts[rank].rank for rank in range(world)] == [1] * world
+
+
+def test_nothing_was_saved() -> None:
+    assert choose({}, 2, before=5) is None and choose({0: [], 1: [held(0, 1, 1)]}, 2, before=5) is None
+
+
+def test_neighbours_go_around_the_end() -> None:
+    assert neighbours(4, [0, 2, 4], 1) == [0]
+    assert neighbours(0, [0, 2, 4], 5) == [2, 4]
+    assert neighbours(3, [3], 1) == []
+
+
+@given(st.integers(1, 3), st.lists(st.integers(0, 1), min_size=1, max_size=24))
+def test_a_lost_host_leaves_a_complete_snapshot(keep: int, order: list[int]) -> None:
+    """Two ranks on two hosts save in any order, each its next step; the other host has copies. At every moment each host may be lost."""
+    next_step = [0, 0]
+    hosts: list[dict[int, set[Key]]] = [{0: set(), 1: set()}, {0: set(), 1: set()}]
+    complete: list[Key] = []
+    for rank in order:
+        # A rank is at most one step ahead: a training step needs all of them.
+        if next_step[rank] > next_step[1 - rank]:
+            continue
+        key = Key(0, next_step[rank])
+        next_step[rank] += 1
+        for host in hosts:
+            host[rank].add(key)
+        if next_step[0] == next_step[1]:
+            complete.append(key)
+        for host, one in itertools.product(hosts, (0, 1)):
+            host[one] -= set(stale(host[one], complete, keep, keep + 4))
+        for lost in (0, 1):
+            left = {1 - lost: [held(key.attempt, key.step, one) for one in (0, 1) for key in hosts[1 - lost][one]]}
+            found = choose(left, 2, before=1)
+            assert (found.key if found else None) == (complete[-1] if complete else None)
+        assert all(len(host[one]) <= keep + 1 for host in hosts for one in (0, 1))
+
+
+def test_ranks_that_never_save_the_same_step_do_not_fill_the_memory() -> None:
+    keys = [Key(0, step) for step in range(10)]
+    assert stale(keys, [], keep=2, most=4) == keys[:6]
