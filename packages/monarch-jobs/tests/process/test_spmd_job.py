@@ -131,6 +131,35 @@ if count == "0":
     assert {path.name for path in folder.glob("?.?")} == {"0.0", "0.1", "1.0", "1.1"}
 
 
+@pytest.mark.timeout(60)
+def test_state_of_a_lost_host_comes_from_its_neighbour(folder: Path, ended: Callable[[Any], SPMDJob]) -> None:
+    (folder / "train.py").write_text(
+        """
+import os, signal
+from monarch.spmd import Snapshots
+rank, snapshots = int(os.environ["RANK"]), Snapshots()
+found = snapshots.restore()
+if found is None:
+    for step in range(3):
+        snapshots.save(step, {"rank": rank, "data": bytes([rank]) * 70_000_000}).get()
+    open(f"saved.{rank}", "w").close()
+    if rank == 1:
+        while not all(os.path.exists(f"saved.{other}") for other in range(3)):  # polls: ranks have no other way to meet here
+            pass
+        os.kill(int(os.environ["VICTIM"]), signal.SIGKILL)
+    signal.pause()
+step, state = found
+with open("notes", "a") as file:
+    file.write(f"{rank}:{step}:{state['rank']}:{len(set(state['data']))}:{state['data'][0]}\\n")
+"""
+    )
+    job = ended(serve(["torchrun", "--nnodes=3", "--max-restarts=1", "train.py"]))
+    workers = [int(word) for word in job._where().replace(",", "").split() if word.isdigit()]
+    job.original_roles[0]["env"] = {"VICTIM": str(workers[1])}
+    job.run_spmd()
+    assert notes(folder) == ["0:2:0:1:0", "1:2:1:1:1", "2:2:2:1:2"]
+
+
 def test_application_of_torchx(folder: Path, ended: Callable[[Any], SPMDJob]) -> None:
     (folder / "train.py").write_text(NOTES)
     role = Role("trainers", image=str(folder), entrypoint="torchrun", args=["--nnodes=2", "--nproc-per-node=1", "train.py"], num_replicas=2)
