@@ -29,6 +29,7 @@ WHEELS = {
         "monarch.extension.events",
         "monarch.extension.gitignore",
         "monarch.extension.mesh",
+        "monarch.extension.pickling",
         "monarch.extension.trace",
     ),
     "monarch-jobs": ("monarch.job", "monarch.job.spmd"),

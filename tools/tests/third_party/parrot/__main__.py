@@ -46,6 +46,7 @@ from monarch.extension import (
 from monarch.extension.command import CannotStart, CommandLine, Finished, TerminalProcess, run_command
 from monarch.extension.inspection import proc_settings, set_log_level
 from monarch.extension.mesh import mesh_view, owned_meshes, stop_mesh
+from monarch.extension.pickling import dumps, loads
 from monarch.extension.trace import TraceContext, trace_context, use_trace
 from monarch.job import JobError, LocalJob, add_feature, job_loads
 from parrot import hooks, observer
@@ -101,6 +102,7 @@ def main() -> None:
         listeners,
         observers,
         traces,
+        values,
         collectors,
         looking,
         process_setup,
@@ -327,6 +329,12 @@ def traces() -> None:
     assert trace_id == 5 and span_id not in (0, 7)
     assert talker.traced.call_one().get() is None and trace_context() is None
     procs.stop().get()
+
+
+def values() -> None:
+    pickled, parts = dumps({"small": 1, "large": b"x" * 100_000})
+    assert len(pickled) < 1000 and sum(len(part) for part in parts) == 100_000
+    assert loads(pickled, parts) == {"small": 1, "large": b"x" * 100_000}
 
 
 def looking() -> None:
