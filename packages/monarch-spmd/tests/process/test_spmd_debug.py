@@ -111,7 +111,9 @@ def test_program_is_inspected_and_goes_on(program: Program, start: Start, debug:
     assert running.result.get().returns == {0: 0}
     output = capfd.readouterr()
     assert output.out == "[0] result 200\n"
-    assert re.fullmatch(rf"\[0\] monarch: breakpoint in rank 0 of one-run, step\(\) at {script}:6; attach with: monarch debug --port \d+\n", output.err)
+    assert re.fullmatch(
+        rf"\[0\] monarch: breakpoint in rank 0 of one-run, step\(\) at {script}:6; attach with: monarch debug --port \d+\n", output.err
+    )
 
 
 def test_all_ranks_stop(program: Program, start: Start, debug: Debug) -> None:
@@ -140,8 +142,7 @@ def test_one_rank_stops_and_the_others_are_no_hang(program: Program, start: Star
     running = start("--nproc-per-node=2", script, run_id="waits", policy=RestartPolicy(hang_timeout=0.5))
     terminal = debug(running, 1)
     terminal.enter("attach waits 1")
-    # sleeps: what does not happen has no event: a hang of three times the limit
-    terminal.enter("import time; time.sleep(1.5)")
+    terminal.enter("import time; time.sleep(1.5)")  # sleeps: what is not to happen, a hang, has no event
     terminal.enter("c", PROMPT)
     assert running.result.get().returns == {0: 0, 1: 0}
 

@@ -1,7 +1,7 @@
 """Breakpoints of a rank's program: from the socket on which the program asks, to the debugger of the job.
 
-The program's end is `program_debugger.py`. It connects for each session, and sends lines of JSON: output, or a prompt with the place where it
-stands, which is answered by a line, or by null: go on. The end of the connection is that of the session.
+The program's end is `program_debugger.py`. It connects for each session, and sends lines of JSON: output, or a prompt with the place where
+it stands, which is answered by a line, or by null: go on. The end of the connection is that of the session.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UCRED = struct.Struct("3i")
 
 
 class Breakpoints:
-    """Listens for the breakpoints of one program. `say` shows a line to the user, `moved` is told whenever a session begins or ends.
+    """Listens for the breakpoints of one program. `say` shows a line to the user, `moved` is called when a session begins or ends.
 
     The socket has an abstract name, which is gone with this process, and admits this user only.
     """

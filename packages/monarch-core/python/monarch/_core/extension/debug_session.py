@@ -29,6 +29,9 @@ class ProgramSession:
     `how` is the command that attaches to it. `is_second`: an older session has the same name and rank, and comes first.
     """
 
+    how: str
+    is_second: bool
+
     def __init__(self, controller: DebugController, id: int, how: str, is_second: bool) -> None:
         self._controller = controller
         self._id = id
