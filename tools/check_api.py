@@ -25,6 +25,7 @@ WHEELS = {
         "monarch.extension.bulk",
         "monarch.extension.cli",
         "monarch.extension.command",
+        "monarch.extension.debug",
         "monarch.extension.directory_tree",
         "monarch.extension.events",
         "monarch.extension.gitignore",

@@ -15,18 +15,25 @@ from monarch.actor import HostMesh, attach_to_workers
 
 
 class Hosts(NamedTuple):
-    """A mesh, and the worker process of each host."""
+    """A mesh, the worker process of each host, and where they listen."""
 
     mesh: HostMesh
     workers: list[subprocess.Popen[str]]
+    folder: str
 
     def kill(self, number: int) -> None:
         """Ends a host as a power cut does, as far as a process can."""
         self.workers[number].kill()
 
+    def replaced(self, number: int) -> HostMesh:
+        """The mesh with a new worker in the place of a host, as a job gives it after healing."""
+        new, count = len(self.workers), self.mesh.extent.nelements
+        start(self.folder, range(new, new + 1), self.workers)
+        return attach_to_workers(workers=[f"ipc://{self.folder}/{new if one == number else one}" for one in range(count)])
 
-def attach(folder: str, numbers: range, workers: list[subprocess.Popen[str]]) -> Any:
-    """Starts workers and attaches to them."""
+
+def start(folder: str, numbers: range, workers: list[subprocess.Popen[str]]) -> list[str]:
+    """Starts workers; their addresses."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     addresses = [f"ipc://{folder}/{number}" for number in numbers]
     started: list[subprocess.Popen[str]] = []
@@ -38,7 +45,12 @@ def attach(folder: str, numbers: range, workers: list[subprocess.Popen[str]]) ->
         assert worker.stdout is not None
         line = worker.stdout.readline()
         assert line.startswith("listening"), line
-    return attach_to_workers(workers=addresses)
+    return addresses
+
+
+def attach(folder: str, numbers: range, workers: list[subprocess.Popen[str]]) -> Any:
+    """Starts workers and attaches to them."""
+    return attach_to_workers(workers=start(folder, numbers, workers))
 
 
 @contextlib.contextmanager
@@ -47,7 +59,7 @@ def several_hosts(count: int) -> Iterator[Hosts]:
     workers: list[subprocess.Popen[str]] = []
     try:
         mesh = attach(folder, range(count), workers)
-        yield Hosts(mesh, workers)
+        yield Hosts(mesh, workers, folder)
         mesh.shutdown().get()
     finally:
         for worker in workers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -12,7 +13,9 @@ import pytest
 from eventually import eventually
 from several_hosts import Hosts, several_hosts
 
-from monarch.spmd import LaunchArgumentError, RestartPolicy, SPMDFailure, run
+from monarch.spmd import LaunchArgumentError, RestartPolicy, SPMDError, SPMDFailure, run
+from monarch.spmd.launch import launch_of
+from monarch.spmd.spmd_run import begin
 
 Program = Callable[..., str]
 # The first attempt waits to be disturbed, the next ones end.
@@ -102,3 +105,113 @@ def test_killed_rank_is_restarted_on_the_same_hosts(hosts: Hosts, program: Progr
     assert found(folder, 0)[0][4] != found(folder, 1)[0][4]
     for pid, *_ in found(folder, 0).values():
         assert not os.path.exists(f"/proc/{pid}")
+
+
+# The first two attempts wait.
+WAITS_TWICE = WAITS.replace('count == "0"', 'count in ("0", "1")')
+SHRINKS = RestartPolicy(max_restarts=3, backoff=(0.0, 0.0), on={"host_lost": "shrink"})
+
+
+class Job:
+    """What heals in the tests: a list of answers, which may be errors."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers = list(answers)
+        self.limits: list[float] = []
+
+    async def heal(self, seconds: float) -> Any:
+        self.limits.append(seconds)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer() if callable(answer) else answer
+
+
+def healed_run(hosts: Hosts, script: str, folder: Path, job: Any, *options: str, policy: RestartPolicy = SHRINKS) -> Any:
+    command = ["torchrun", "--nproc-per-node=2", *options, script]
+    running = begin(hosts.mesh, command, launch_of(command, {}), policy=policy, workdir=str(folder), healer=job.heal)
+    eventually("all ranks", lambda: len(found(folder, 0)) == 6)
+    return running
+
+
+def kill_a_rank(folder: Path, attempt: int, count: int) -> None:
+    eventually("the next attempt", lambda: len(found(folder, attempt)) == count)
+    os.kill(int(found(folder, attempt)[0][0]), signal.SIGKILL)
+
+
+def test_run_grows_back_at_the_next_restart(hosts: Hosts, program: Program, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    job = Job(lambda: hosts.replaced(1))
+    running = healed_run(hosts, program(WAITS_TWICE), folder, job)
+    hosts.kill(1)
+    kill_a_rank(folder, 1, 4)
+    result = running.result.get()
+    assert (result.attempts, result.world_size, len(job.limits)) == (3, 6, 1)
+    # It could go on without.
+    assert job.limits[0] < 60
+    assert [found(folder, 2)[rank][1] for rank in range(6)] == ["6"] * 6
+    assert "monarch: all 3 hosts are there" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"), [(None, "hosts; host 1 is lost, goes on with 2 hosts"), (OSError("no\nhint"), "hosts: OSError: no; host 1")]
+)
+def test_hosts_that_are_still_lost(
+    hosts: Hosts, program: Program, folder: Path, capfd: pytest.CaptureFixture[str], answer: Any, text: str
+) -> None:
+    running = healed_run(hosts, program(WAITS_TWICE), folder, Job(answer))
+    hosts.kill(1)
+    kill_a_rank(folder, 1, 4)
+    result = running.result.get()
+    assert (result.attempts, result.world_size) == (3, 4)
+    assert f"could not replace lost {text}" in capfd.readouterr().err
+
+
+def test_failure_after_a_shrink_is_no_loss(hosts: Hosts, program: Program, folder: Path) -> None:
+    policy = RestartPolicy(max_restarts=3, backoff=(0.0, 0.0), on={"host_lost": "shrink", "signal": "stop"})
+    running = started(hosts, program(WAITS_TWICE), folder, policy=policy)
+    hosts.kill(2)
+    kill_a_rank(folder, 1, 4)
+    with pytest.raises(SPMDFailure, match="was killed by SIGKILL") as raised:
+        running.result.get()
+    assert raised.value.attempt == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"), [(None, "lost hosts$"), (ValueError("the queue is closed\nhint"), "lost hosts: ValueError: the queue is closed$")]
+)
+def test_heal_that_fails_does_not_hide_the_failure(hosts: Hosts, program: Program, folder: Path, answer: Any, text: str) -> None:
+    running = healed_run(hosts, program(WAITS), folder, Job(answer), policy=RestartPolicy(max_restarts=1, backoff=(0.0, 0.0)))
+    hosts.kill(2)
+    with pytest.raises(SPMDFailure, match=f"(?m)could not replace {text}") as raised:
+        running.result.get()
+    assert raised.value.failures[0].kind == "host_lost" and raised.value.rank in (4, 5)
+    assert raised.value.record is not None
+
+
+def test_healed_run_keeps_its_number_of_hosts(hosts: Hosts, program: Program, folder: Path) -> None:
+    script = program(WAITS)
+    command = ["torchrun", "--nnodes=2", script]
+    policy = RestartPolicy(max_restarts=1, backoff=(0.0, 0.0))
+    job = Job(lambda: hosts.replaced(1))
+    running = begin(hosts.mesh, command, launch_of(command, {}), policy=policy, workdir=str(folder), healer=job.heal)
+    eventually("all ranks", lambda: len(found(folder, 0)) == 2)
+    hosts.kill(1)
+    assert running.result.get().world_size == 2
+
+
+def test_stop_of_a_run_that_is_being_healed(hosts: Hosts, program: Program, folder: Path) -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.is_asked = False
+
+        async def heal(self, seconds: float) -> Any:
+            self.is_asked = True
+            await asyncio.Event().wait()
+
+    job = Slow()
+    running = healed_run(hosts, program(WAITS), folder, job, policy=RestartPolicy(max_restarts=1, backoff=(0.0, 0.0)))
+    hosts.kill(0)
+    eventually("the job is asked", lambda: job.is_asked)
+    running.stop()
+    with pytest.raises(SPMDError, match="the run was stopped"):
+        running.result.get()

@@ -37,6 +37,31 @@ def test_lost_host_needs_a_job_that_heals() -> None:
     assert decision.action == "stop" and "no job" in decision.why
 
 
+def test_lost_host_is_not_there_for_a_restart() -> None:
+    decision = Restarts(RestartPolicy(max_restarts=1, on={"host_lost": "restart"})).after("host_lost", missing=1, can_heal=True)
+    assert decision == Decision("stop", why="a host is lost, and the policy restarts on the same hosts")
+
+
+@pytest.mark.parametrize("kind", ["exception", "exit", "signal", "oom", "hang"])
+@pytest.mark.parametrize(("can_heal", "missing", "grows"), [(True, 1, True), (True, 0, False), (False, 2, False)])
+def test_hosts_lost_before_are_asked_for_at_each_restart(kind: Any, can_heal: bool, missing: int, grows: bool) -> None:
+    restarts = Restarts(RestartPolicy(max_restarts=2))
+    for _ in range(2):
+        decision = restarts.after(kind, can_heal=can_heal, missing=missing)
+        assert (decision.action, decision.grows) == ("restart", grows)
+    assert not restarts.after(kind, can_heal=can_heal, missing=missing).grows
+
+
+def test_first_loss_shrinks_and_the_next_one_grows() -> None:
+    restarts = Restarts(RestartPolicy(max_restarts=2, on={"host_lost": "shrink"}))
+    assert restarts.after("host_lost", healthy=2, can_heal=True) == Decision("shrink", 1.0)
+    assert restarts.after("host_lost", healthy=1, can_heal=True, missing=1) == Decision("shrink", 2.0, grows=True)
+
+
+def test_heal_asks_the_job_anyway() -> None:
+    assert Restarts(RestartPolicy(max_restarts=1)).after("host_lost", can_heal=True, missing=1) == Decision("heal", 1.0)
+
+
 def test_kinds_that_are_left_out_keep_their_action() -> None:
     restarts = Restarts(RestartPolicy(max_restarts=2, on={"exit": "stop"}))
     assert restarts.after("exit").action == "stop"

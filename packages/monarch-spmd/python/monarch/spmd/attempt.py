@@ -16,7 +16,7 @@ from monarch.spmd.environment import Attempt
 from monarch.spmd.errors import RankFailure, SPMDError, SPMDFailure
 from monarch.spmd.host_pool import HostPool
 from monarch.spmd.policy import FailureKind, RestartPolicy
-from monarch.spmd.rank import GRACE_S, Ended, Order, Rank, Started, shown
+from monarch.spmd.rank import GRACE_S, NOTES, Ended, Order, Rank, Started, shown
 from monarch.spmd.stacks import merged
 from monarch.spmd.torchrun import LaunchSpec
 
@@ -236,8 +236,8 @@ class RunningAttempt:
                     self._progress = time.monotonic()
                 for stream, data in chunks:
                     rank.lines.extend(_kept(data))
-                    if stream in visible:
-                        await self._console.write(stream, prefixed(data, prefix))
+                    if stream in visible or stream == NOTES:
+                        await self._console.write(stream or 2, prefixed(data, prefix))
                 rank.ended = ended
         except SupervisionError as error:
             rank.lost = error

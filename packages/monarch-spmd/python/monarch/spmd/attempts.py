@@ -16,6 +16,7 @@ from monarch.spmd.attempt import Plan, RunningAttempt
 from monarch.spmd.devices import Counter, Devices
 from monarch.spmd.errors import LaunchArgumentError, SPMDError, SPMDFailure
 from monarch.spmd.host_pool import HostPool
+from monarch.spmd.launch import chosen_hosts
 from monarch.spmd.policy import Decision, FailureKind, Restarts
 from monarch.spmd.snapshot_hosts import Found, SnapshotHosts
 from monarch.spmd.torchrun import LaunchSpec
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 # Attempts that lose the port to another program between its choice and its use; they are no failures of the program.
 _PORT_ATTEMPTS = 3
 
-# Asks the job of the hosts to bring lost ones back; the hosts as they are then, None where some are missing.
-Healer = Callable[[], Awaitable["HostMesh | None"]]
+# Asks the job of the hosts to bring lost ones back, within so many seconds; the hosts as they are then, None where some are missing.
+Healer = Callable[[float], Awaitable["HostMesh | None"]]
+# How long a job may take where the run needs its hosts, and where it could go on without.
+_HEAL_S, _GROW_S = 600.0, 15.0
 # Healers by the run that has one: an actor of this process gets the name only.
 healers: dict[str, Healer] = {}
 
@@ -139,43 +142,74 @@ class Attempts(Actor):
                 return RunResult(self._restarts.count + 1, time.monotonic() - begin, len(returns), returns)
             if self._current.has_lost_port and lost_ports < _PORT_ATTEMPTS:
                 lost_ports += 1
-                await self._console.write(2, b"monarch: another program has taken the port of rank 0; started again with another port\n")
+                await self._say("another program has taken the port of rank 0; started again with another port")
                 continue
             lost = self._current.lost_hosts()
-            self._pool.lose(lost)
             self._snapshots.lose(lost)
-            await self._recover(failure)
+            await self._recover(failure, lost)
 
-    async def _recover(self, failure: SPMDFailure) -> None:
-        """What the policy has before the next attempt; raises the failure where there is none."""
+    async def _recover(self, failure: SPMDFailure, lost: set[int]) -> None:
+        """What the policy has before the next attempt, after one that has lost these hosts; raises the failure where there is none."""
         kind: FailureKind = failure.failures[0].kind
         healer = healers.get(self._plan.run_id)
+        missing = self._pool.missing
         # A host that is lost is the reason of all else, whichever rank was first.
-        if self._pool.has_lost:
+        if lost:
             kind = "host_lost"
-        decision = self._restarts.after(kind, healthy=len(self._pool.left), can_heal=healer is not None)
+            self._pool.lose(lost)
+        decision = self._restarts.after(kind, healthy=len(self._pool.left), can_heal=healer is not None, missing=missing)
         if decision.action == "stop":
             raise self._final(failure, decision.why)
-        if decision.action == "restart" and self._pool.has_lost:
-            raise self._final(failure, f"the policy restarts on the same hosts, and {self._pool.lost_text()}")
-        await self._console.write(2, f"monarch: {failure.failures[0].headline()}; {_next(decision, self._pool)}\n".encode())
+        await self._say(f"{failure.failures[0].headline()}; {_next(decision, self._pool)}")
         try:
             await asyncio.wait_for(self._stop.wait(), decision.delay)
         except TimeoutError:
             pass
         else:
             raise _stopped()
-        if decision.action == "heal" and healer is not None:
-            await self._heal(healer, failure)
+        if healer is not None and (decision.grows or decision.action == "heal"):
+            await self._bring_back(healer, None if decision.grows else failure)
 
-    async def _heal(self, healer: Healer, failure: SPMDFailure) -> None:
-        hosts = await healer()
-        if hosts is not None:
-            self._pool.replace(hosts)
-        elif not self._restarts.has_least:
-            raise self._final(failure, "the job could not replace lost hosts")
-        elif not self._restarts.is_enough(len(self._pool.left)):
-            raise self._final(failure, f"the job could not replace lost hosts: {self._restarts.too_few(len(self._pool.left))}")
+    async def _bring_back(self, healer: Healer, failure: SPMDFailure | None) -> None:
+        """Asks the job for the hosts that are lost. `failure` is raised where the run cannot go on without; None: it can."""
+        problem = await self._ask(healer, _GROW_S if failure is None else _HEAL_S)
+        if problem is None:
+            await self._say(f"all {len(self._pool.left)} hosts are there")
+            return
+        why = f"the job could not replace lost hosts{problem and ': '}{problem}"
+        left = len(self._pool.left)
+        if failure is not None and not self._restarts.has_least:
+            raise self._final(failure, why)
+        if failure is not None and not self._restarts.is_enough(left):
+            raise self._final(failure, f"{why}{';' if problem else ':'} {self._restarts.too_few(left)}")
+        await self._say(f"{why}; {self._pool.lost_text()}, goes on with {left} {'host' if left == 1 else 'hosts'}")
+
+    async def _ask(self, healer: Healer, seconds: float) -> str | None:
+        """None where all hosts are there again, else the reason, which is empty for hosts that are still missing."""
+
+        async def asked() -> HostMesh | None:
+            return await healer(seconds)
+
+        asking, stopped = asyncio.ensure_future(asked()), asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((asking, stopped), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            is_answered = not asking.cancel()
+        if not is_answered:
+            raise _stopped()
+        try:
+            hosts = asking.result()
+            if hosts is None:
+                return ""
+            self._pool.replace(chosen_hosts(hosts, self._plan.spec))
+        except Exception as error:  # of any kind: it must not hide the failure of the ranks
+            first_line = str(error).split("\n", 1)[0]
+            return f"{type(error).__name__}: {first_line}"
+        return None
+
+    async def _say(self, text: str) -> None:
+        await self._console.write(2, f"monarch: {text}\n".encode())
 
     async def _count(self, spec: LaunchSpec) -> int:
         procs = self._pool.mesh.spawn_procs(name="count")

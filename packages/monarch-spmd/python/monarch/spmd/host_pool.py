@@ -31,8 +31,9 @@ class HostPool:
         return [number for number in range(self.mesh.extent.nelements) if number not in self._lost]
 
     @property
-    def has_lost(self) -> bool:
-        return bool(self._lost)
+    def missing(self) -> int:
+        """How many hosts are lost."""
+        return len(self._lost)
 
     def lost_text(self) -> str:
         numbers = ", ".join(map(str, sorted(self._lost)))

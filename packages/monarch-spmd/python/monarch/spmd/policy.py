@@ -68,11 +68,15 @@ class RestartPolicy:
 
 
 class Decision(NamedTuple):
-    """`action` is what happens, after `delay` seconds; for `stop`, `why` is the reason if it is not the policy's own."""
+    """`action` is what happens, after `delay` seconds; for `stop`, `why` is the reason if it is not the policy's own.
+
+    `grows`: the job is asked first whether hosts are there again that earlier attempts have lost.
+    """
 
     action: Action
     delay: float = 0.0
     why: str = ""
+    grows: bool = False
 
 
 class Restarts:
@@ -83,11 +87,11 @@ class Restarts:
         self.count = 0
         self._least = policy.min_hosts if policy.min_hosts is not None else least
 
-    def after(self, kind: FailureKind, *, healthy: int = 1, can_heal: bool = False) -> Decision:
+    def after(self, kind: FailureKind, *, healthy: int = 1, can_heal: bool = False, missing: int = 0) -> Decision:
         """The decision after a failure of this kind, with so many hosts that are not lost; counts the restart that it may be.
 
-        `heal` without a job to ask becomes `shrink` where a least number of hosts is known and left. An action that the hosts do not allow
-        ends the run.
+        `missing`: how many hosts earlier attempts have lost. `heal` without a job to ask becomes `shrink` where a least number of hosts is
+        known and left. An action that the hosts do not allow ends the run: so does `restart` without a host that it would need.
         """
         action = self.policy.action(kind)
         if action == "stop":
@@ -98,13 +102,15 @@ class Restarts:
             if not self.has_least:
                 return Decision("stop", why="the policy heals lost hosts, and this run knows no job that could replace them")
             action = "shrink"
+        if action == "restart" and kind == "host_lost":
+            return Decision("stop", why="a host is lost, and the policy restarts on the same hosts")
         if action == "shrink" and not self.is_enough(healthy):
             return Decision("stop", why=self.too_few(healthy))
         first, most = self.policy.backoff
         # The exponent is bounded: a float has no 2**1024.
         delay = min(most, first * 2.0 ** min(self.count, 64))
         self.count += 1
-        return Decision(action, delay)
+        return Decision(action, delay, grows=can_heal and missing > 0 and action != "heal")
 
     @property
     def has_least(self) -> bool:

@@ -20,6 +20,7 @@ from monarch.actor import Actor, concurrent_endpoint, current_rank
 from monarch.extension.command import CannotStart, CommandLine, GuardedProcess, OutputBuffer, OutputPipe
 from monarch.spmd import start_program
 from monarch.spmd.address import ReservedPort, reachable_address
+from monarch.spmd.breakpoints import Breakpoints
 from monarch.spmd.environment import Attempt, RankPlace, variables
 from monarch.spmd.snapshot_requests import VARIABLE, Request, Requests
 from monarch.spmd.torchrun import LaunchSpec, Streams
@@ -82,6 +83,8 @@ class Ended(NamedTuple):
 
 
 Chunk = tuple[int, bytes]
+# The stream of what this actor says to the user, which is shown whatever the program's streams are redirected to.
+NOTES = 0
 
 
 class Rank(Actor):
@@ -108,6 +111,7 @@ class Rank(Actor):
         # Files without a name, which are gone with this process, however it ends.
         self._error = _Unnamed("error")
         self._stack = _Unnamed("stacks")
+        self._breakpoints = Breakpoints(order.attempt.run_id, self._place.rank, dict(current_rank()), self._say, self._note)
         # What leaves the session of the program, and outlives it, becomes a child of this process.
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -134,6 +138,8 @@ class Rank(Actor):
             if not problem:
                 argv = order.spec.argv(sys.executable, start_program.__file__)
                 self._close_port()
+                if order.spec.kind != "command":
+                    await self._breakpoints.listen()
                 await self._start(CommandLine(argv, self._environment(address, port), order.workdir))
         except CannotStart as error:
             problem = f"cannot start {error.word!r}: {os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"
@@ -162,8 +168,8 @@ class Rank(Actor):
 
     @concurrent_endpoint
     async def idle(self) -> float:
-        """For how many seconds the program has printed nothing, not even a part of a line."""
-        return time.monotonic() - self._moved
+        """For how many seconds the program has printed nothing, not even a part of a line; 0 while it stands in the debugger."""
+        return 0.0 if self._breakpoints.is_standing else time.monotonic() - self._moved
 
     @concurrent_endpoint
     async def stacks(self) -> str:
@@ -197,6 +203,7 @@ class Rank(Actor):
             process.close()
             await process.wait_closed()
             _end_descendants()
+        self._breakpoints.close()
         self._close_port()
         if self._requests is not None:
             self._requests.close()
@@ -208,7 +215,12 @@ class Rank(Actor):
         base = {**os.environ, **order.env}
         own = variables(self._place, address, port, attempt=order.attempt, error_file=self._error.path, environ=base)
         self._requests = Requests(self._about_snapshots)
-        return {**base, **own, start_program.STACKS_FILE: self._stack.path, VARIABLE: self._requests.path}
+        ours = {
+            start_program.STACKS_FILE: self._stack.path,
+            start_program.DEBUGGER: self._breakpoints.address,
+            VARIABLE: self._requests.path,
+        }
+        return {**base, **own, **ours}
 
     async def _about_snapshots(self, request: Request) -> dict[str, Any]:
         if self._snapshots is None:
@@ -259,6 +271,10 @@ class Rank(Actor):
         self._moved = time.monotonic()
         self._news.set()
 
+    def _say(self, text: str) -> None:
+        self._buffer.put(NOTES, f"monarch: {text}\n".encode(errors="replace"))
+        self._note()
+
     def _close_port(self) -> None:
         reserved, self._reserved = self._reserved, None
         if reserved is not None:
@@ -281,6 +297,7 @@ class Rank(Actor):
         was_out_of_memory = code == -signal.SIGKILL and not was_ended and _out_of_memory_kills() > self._kills
         has_lost_port = code != 0 and not was_ended and self._port is not None and _is_taken(self._port)
         self._ended = Ended(code, at, was_ended, was_out_of_memory, message, traceback, has_lost_port)
+        self._breakpoints.close()
         for pipe in self._pipes:
             pipe.drain()
         self._news.set()

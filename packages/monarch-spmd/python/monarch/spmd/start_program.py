@@ -4,7 +4,7 @@
 
 It imports nothing of Monarch, since every rank waits for it. The exception goes into the file that TORCHELASTIC_ERROR_FILE names, in the
 format of torchelastic. A program that writes this file itself, as one with `@record` does, keeps its own. The signal `STACKS` has the
-stacks of all threads written into the file that `MONARCH_SPMD_STACKS` names.
+stacks of all threads written into the file that `MONARCH_SPMD_STACKS` names. `breakpoint()` asks at the socket of `MONARCH_SPMD_DEBUGGER`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import ModuleType, TracebackType
+    from typing import Any
 
 # A real-time signal, which programs leave alone: they use SIGUSR1 and SIGUSR2 for checkpoints.
 STACKS = 45
 STACKS_FILE = "MONARCH_SPMD_STACKS"
+DEBUGGER = "MONARCH_SPMD_DEBUGGER"
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+_DEBUGGER_MODULE = "monarch.spmd.program_debugger"
 _LONGEST_TRACEBACK, _LONGEST_MESSAGE = 64 << 10, 4 << 10
 
 
@@ -28,6 +31,7 @@ def main() -> None:
     del sys.argv[:2]
     pid = os.getpid()
     _answer_with_stacks()
+    _stop_at_breakpoints()
     try:
         _run(kind, program)
     except (SystemExit, KeyboardInterrupt):
@@ -51,6 +55,36 @@ def _answer_with_stacks() -> None:
     # From here on, the signal ends nothing: who sends it looks for this.
     faulthandler.register(STACKS, file=file)
     file.write(b"\n")
+
+
+def _stop_at_breakpoints() -> None:
+    address = os.environ.pop(DEBUGGER, None)
+    if address is None or sys.breakpointhook is not sys.__breakpointhook__:
+        return
+
+    def stop(*args: Any, **options: Any) -> Any:
+        chosen = os.environ.get("PYTHONBREAKPOINT", "")
+        if chosen == "0":
+            return None
+        if chosen not in ("", "pdb.set_trace"):
+            return sys.__breakpointhook__(*args, **options)
+        # The last call of this frame: what is called after it would be stopped in.
+        return _debugger().stop_at(sys._getframe(1), address, *args, **options)
+
+    sys.breakpointhook = stop
+
+
+def _debugger() -> ModuleType:
+    """The module `program_debugger` of this folder, whatever `sys.path` has."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    if _DEBUGGER_MODULE not in sys.modules:
+        spec = spec_from_file_location(_DEBUGGER_MODULE, os.path.join(os.path.dirname(__file__), "program_debugger.py"))
+        assert spec is not None and spec.loader is not None
+        made = module_from_spec(spec)
+        sys.modules[_DEBUGGER_MODULE] = made
+        spec.loader.exec_module(made)
+    return sys.modules[_DEBUGGER_MODULE]
 
 
 def _run(kind: str, program: str) -> None:
@@ -96,11 +130,17 @@ def _find_first(folder: str) -> None:
 
 
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:
-    """Without the frames before the program: those of this file and of `runpy`."""
+    """Without the frames before the program, those of this file and of `runpy`, and without those of the debugger at its end."""
     first = traceback
     while traceback is not None:
         name = traceback.tb_frame.f_code.co_filename
         if name != __file__ and not name.startswith("<frozen runpy") and not name.endswith("/runpy.py"):
+            last = traceback
+            while last.tb_next is not None:
+                if last.tb_next.tb_frame.f_globals.get("__name__") == _DEBUGGER_MODULE:
+                    last.tb_next = None
+                    break
+                last = last.tb_next
             return traceback
         traceback = traceback.tb_next
     return first

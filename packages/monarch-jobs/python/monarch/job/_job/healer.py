@@ -11,19 +11,22 @@ if TYPE_CHECKING:
     from monarch.job._job.job_state import JobState
     from monarch.job._job.trait import JobTrait
 
-Healer = Callable[[], Awaitable["HostMesh | None"]]
-# Seconds that a job may take.
-_HEAL_S = 600.0
+Healer = Callable[[float], Awaitable["HostMesh | None"]]
 
 
 def healer(job: JobTrait) -> Healer:
-    """Brings lost hosts of the job back; its result is the first mesh then, None where hosts are still missing."""
+    """Brings lost hosts of the job back in so many seconds; its result is the first mesh then, None where hosts of it are still missing.
 
-    async def healed() -> HostMesh | None:
-        report = await asyncio.to_thread(job.heal, timeout=_HEAL_S)
-        return None if report.missing else await asyncio.to_thread(lambda: first_mesh(job.state(cached_path=None)))
+    A host that another process has healed, or whose worker has joined since, is no lost one: the mesh has it.
+    """
 
-    return healed
+    def healed(seconds: float) -> HostMesh | None:
+        missing = {host.mesh for host in job.heal(timeout=seconds).missing}
+        # Handles, which wait for nothing: workers that were started again have new ones.
+        state = job.state(cached_path=None)
+        return None if next(iter(state)) in missing else first_mesh(state)
+
+    return lambda seconds: asyncio.to_thread(healed, seconds)
 
 
 def first_mesh(state: JobState) -> HostMesh:

@@ -1,0 +1,153 @@
+"""Breakpoints of a rank's program: from the socket on which the program asks, to the debugger of the job.
+
+The program's end is `program_debugger.py`. It connects for each session, and sends lines of JSON: output, or a prompt with the place where
+it stands, which is answered by a line, or by null: go on. The end of the connection is that of the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import secrets
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from monarch.actor import MonarchError
+from monarch.extension.debug import ProgramSession, open_session
+
+# A line of the program's, bytes: it sends longer texts in pieces.
+_LINE = 1 << 20
+_UCRED = struct.Struct("3i")
+
+
+class Breakpoints:
+    """Listens for the breakpoints of one program. `say` shows a line to the user, `moved` is called when a session begins or ends.
+
+    The socket has an abstract name, which is gone with this process, and admits this user only.
+    """
+
+    def __init__(self, run_id: str, rank: int, coords: Mapping[str, int], say: Callable[[str], None], moved: Callable[[], None]) -> None:
+        # What the debugger takes for a name.
+        self._name = re.sub(r"[^-_a-zA-Z0-9]", "-", run_id)
+        self._rank = rank
+        self._coords = coords
+        self._say = say
+        self._moved = moved
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._count = 0
+        self.address = f"monarch-spmd-{os.getpid()}-{secrets.token_hex(8)}"
+
+    @property
+    def is_standing(self) -> bool:
+        """Whether a debugger has hold of the program now."""
+        return self._count > 0
+
+    async def listen(self) -> None:
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            listening.bind("\0" + self.address)
+            self._server = await asyncio.start_unix_server(self._accept, sock=listening, limit=_LINE)
+        except BaseException:
+            listening.close()
+            raise
+
+    def close(self) -> None:
+        """Ends all sessions: the program has ended."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not _is_own(writer.get_extra_info("socket")):
+            writer.close()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._count += 1
+        self._moved()
+        try:
+            await _Link(self, reader, writer).serve()
+        except (OSError, ValueError, asyncio.CancelledError):  # the program is gone, or it is none of ours
+            pass
+        finally:
+            self._count -= 1
+            self._moved()
+            self._tasks.discard(task)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def open(self, function: str, path: str, line: int) -> ProgramSession:
+        session = await open_session(self._name, self._rank, self._coords, function=function, line=line)
+        place = f"{path}:{line}" if function == "<module>" else f"{function}() at {path}:{line}"
+        self._say(f"breakpoint in rank {self._rank} of {self._name}, {place}; attach with: {session.how}")
+        if session.is_second:
+            self._say(f"Debug session for rank {self._rank} already exists for {self._name}; this one comes after it")
+        return session
+
+    def has_lost_debugger(self, function: str, error: Exception) -> None:
+        self._say(f"the debugger cannot be reached, {function} goes on: {error}")
+
+
+class _Link:
+    """One connection of the program: one session."""
+
+    def __init__(self, breakpoints: Breakpoints, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._breakpoints = breakpoints
+        self._reader = reader
+        self._writer = writer
+        self._session: ProgramSession | None = None
+        # Output from before the first prompt.
+        self._text = ""
+
+    async def serve(self) -> None:
+        try:
+            coming = asyncio.ensure_future(self._reader.readline())
+            while line := await coming:
+                message: dict[str, Any] = json.loads(line)
+                coming = asyncio.ensure_future(self._reader.readline())
+                if "prompt" not in message:
+                    self._write(message["text"])
+                    continue
+                answer = asyncio.ensure_future(self._ask(**message))
+                # Until it has an answer, the program sends nothing: what comes is its end.
+                await asyncio.wait((answer, coming), return_when=asyncio.FIRST_COMPLETED)
+                if not answer.done():
+                    answer.cancel()
+                    continue
+                self._writer.write(json.dumps(answer.result()).encode() + b"\n")
+                await self._writer.drain()
+        finally:
+            if self._session is not None:
+                self._session.close(self._text)
+
+    def _write(self, text: str) -> None:
+        if self._session is None:
+            self._text += text
+        else:
+            self._session.write(text)
+
+    async def _ask(self, prompt: str, function: str, path: str, line: int) -> str | None:
+        try:
+            if self._session is None:
+                self._session = await self._breakpoints.open(function, path, line)
+            text, self._text = self._text, ""
+            return await self._session.ask(prompt, text=text, function=function, line=line)
+        except (MonarchError, RuntimeError) as error:
+            self._breakpoints.has_lost_debugger(function, error)
+            return None
+
+
+def _is_own(connection: Any) -> bool:
+    """Whether the other end belongs to this user."""
+    _, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return uid == os.getuid()
