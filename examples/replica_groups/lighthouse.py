@@ -47,7 +47,7 @@ class Lighthouse(Actor):
         self.steps = steps
         self.host = host
         self.token = secrets.token_hex(16)
-        self.members: set[int] = set()
+        self.members: dict[int, asyncio.StreamWriter] = {}
         self.asks: dict[int, Ask] = {}
         self.quorum: list[int] = []
         self.number = 0
@@ -79,7 +79,10 @@ class Lighthouse(Actor):
             if not hmac.compare_digest(hello["token"], self.token):
                 return
             group = int(hello["group"])
-            self.members.add(group)
+            # A host that went silent leaves a connection that nobody closes; the next attempt of the group takes its place.
+            if (earlier := self.members.pop(group, None)) is not None:
+                earlier.close()
+            self.members[group] = writer
             while line := await reader.readline():
                 message = json.loads(line)
                 if "report" in message:
@@ -91,8 +94,8 @@ class Lighthouse(Actor):
             pass  # what says no more, or no sense, has left
         finally:
             writer.close()
-            if group is not None:
-                self.members.discard(group)
+            if group is not None and self.members.get(group) is writer:
+                del self.members[group]
                 self.asks.pop(group, None)
                 await self._answer()
 
