@@ -71,7 +71,7 @@ def main() -> None:
         optimizer.step()
         step += 1
         if rank == 0 and options.group == quorum["groups"][0] and (step == 1 or step % 20 == 0):
-            print(f"step {step:3}: loss {loss.item():.3f}, {len(quorum['groups'])} groups", flush=True)
+            print(f"step {step:3}: loss {loss.item():.3f}, groups in the quorum: {len(quorum['groups'])}", flush=True)
 
     if rank == 0:
         content = b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())

@@ -32,7 +32,10 @@ def main() -> None:
         program = [str(HERE / f"train_{options.kind}.py"), f"--steps={options.steps}", f"--checkpoints={checkpoints}", "--kill", "1", "50"]
         policy = RestartPolicy(max_restarts=1, backoff=(0.1, 1.0))
         running = run(this_host(), ["torchrun", f"--nproc-per-node={options.ranks}", *program], policy=policy)
-        result = running.result.get()
+        try:
+            result = running.result.get()
+        finally:
+            running.stop().get()  # after Ctrl-C the ranks still run, and use the folder; else they have ended
     print(f"{result.world_size} ranks trained {options.steps} steps in {result.attempts} attempts, {result.seconds:.1f} s")
 
 
