@@ -8,7 +8,7 @@ from collections.abc import Generator
 
 import pytest
 
-CATEGORIES = ("unit", "process", "net", "fuse", "slurm", "ssh", "k8s", "gpu", "verbs", "bench")
+CATEGORIES = ("unit", "process", "net", "fuse", "slurm", "ssh", "k8s", "torch", "gpu", "verbs", "bench")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

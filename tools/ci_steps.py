@@ -52,6 +52,8 @@ STEPS = (
         "clippy", "rust", ("cargo", "clippy", "--quiet", "--locked", "--workspace", "--", "-D", "warnings"), _RUST_FOLDER, "clippy-driver"
     ),
     Step("cargo", "rust", ("cargo", "test", "--quiet", "--locked", "--release", *_PROFILE, *_TESTED), _RUST_FOLDER),
+    # Tests with PyTorch are left out, and say why, where it cannot be installed. A minute or two: it is there long before the step `torch`.
+    Step("build_torch", "rust", (PY, "-m", "tools.side_venv", "torch"), beside=True, optional=True),
     # Tests on a cluster are left out, and say why, where it cannot be built.
     Step("build_k8s", "rust", (PY, "-m", "tools.k8s", "build"), beside=True, optional=True),
     Step("build_wheels", "wheels", (PY, "-m", "tools.build_wheels")),
@@ -59,11 +61,13 @@ STEPS = (
     # What cannot be installed is missed by single tests, which say so.
     Step("packages", "packages", ("bash", "-c", "tools/system_packages.sh test browser slurm ssh k8s vm || true")),
     # Tests with processes wait most of their time: two of them at a time cost little.
-    Step("pytest_core", "tests", (*_PYTEST, "not unit", _CORE_FOLDER), apart=True),
+    Step("pytest_core", "tests", (*_PYTEST, "not unit and not torch", _CORE_FOLDER), apart=True),
     Step("unit", "tests", (*_PYTEST, "unit")),
-    Step("pytest_others", "tests", (*_PYTEST, "not unit and not k8s", f"--ignore={_CORE_FOLDER}"), beside=True, apart=True),
+    Step("pytest_others", "tests", (*_PYTEST, "not unit and not k8s and not torch", f"--ignore={_CORE_FOLDER}"), beside=True, apart=True),
     # Beside the shorter steps only: clusters take what processors there are, and tests with processes have time limits.
     Step("k8s", "clusters", (*_PYTEST, "k8s"), beside=True),
+    # Their ranks take all processors, and seconds each to import PyTorch.
+    Step("torch", "clusters", (*_PYTEST, "torch")),
     # The quick ones: an emulated machine is slow. All: `-m verbs packages/monarch-rdma`.
     Step(
         "verbs",
@@ -91,7 +95,7 @@ STEPS = (
 ALIASES = {
     "wheels": ("build_wheels", "check_wheels"),
     "pytest": ("pytest_core", "pytest_others"),
-    "tests": ("pytest_core", "pytest_others", "unit", "k8s"),
+    "tests": ("pytest_core", "pytest_others", "unit", "k8s", "torch"),
 }
 
 

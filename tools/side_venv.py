@@ -2,9 +2,10 @@
 
     python -m tools.side_venv NAME...    makes what is missing of them, and prints the interpreter of each
 
-`tools/side_venvs/NAME.txt` pins every package of an environment. Environments are kept below `~/.cache/monarch/venvs`, under the hash of
-the pins and the interpreter: changed pins make another one, the same pins cost nothing. An environment is complete when the file `complete`
-is in it, which is written last; it cannot be made elsewhere and renamed, as its scripts have its path in them.
+`tools/side_venvs/NAME.txt` pins every package of an environment; a script of `FINISHED_BY` runs in it after the installation. Environments
+are kept below `~/.cache/monarch/venvs`, under the hash of the pins, the script and the interpreter: changed pins make another one, the same
+pins cost nothing. An environment is complete when the file `complete` is in it, which is written last; it cannot be made elsewhere and
+renamed, as its scripts have its path in them.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Generator
 from pathlib import Path
 
 from tools.project import ROOT
 
 PINS = ROOT / "tools" / "side_venvs"
+# Scripts that the interpreter of an environment runs once its packages are there. They import nothing of this checkout.
+FINISHED_BY = {"torch": ROOT / "tools" / "torch_standins.py"}
 _COMPLETE = "complete"
 _LAST_LINES = 20
 
 
 class SideVenvError(RuntimeError):
-    """The packages could not be installed; the text has the last lines of pip."""
+    """The packages could not be installed, or not be finished; the text has the last lines of what failed."""
 
 
 def names() -> list[str]:
@@ -40,8 +44,10 @@ def folder(name: str) -> Path:
     pins = PINS / f"{name}.txt"
     if not pins.is_file():
         raise ValueError(f"there is no environment '{name}'; there is {', '.join(names())}")
+    finish = FINISHED_BY.get(name)
+    made_of = pins.read_bytes() + (b"" if finish is None else finish.read_bytes())
     # The environment has links to the interpreter, and its packages are of that version.
-    key = hashlib.sha256(pins.read_bytes() + f"{sys.version} {os.path.realpath(sys.executable)}".encode()).hexdigest()[:16]
+    key = hashlib.sha256(made_of + f"{sys.version} {os.path.realpath(sys.executable)}".encode()).hexdigest()[:16]
     return _cache() / key
 
 
@@ -50,6 +56,12 @@ def existing(name: str) -> Path | None:
     place = folder(name)
     python = place / "bin" / "python"
     return python if (place / _COMPLETE).is_file() and python.exists() else None
+
+
+def site_packages(python: Path) -> Path:
+    """Where the packages of an environment are, by its interpreter. An interpreter of the same version imports them from there as well."""
+    base = str(python.parents[1])
+    return Path(sysconfig.get_path("purelib", "venv", vars={"base": base, "platbase": base}))
 
 
 def made(name: str) -> Path:
@@ -61,7 +73,7 @@ def made(name: str) -> Path:
             return python
         shutil.rmtree(place, ignore_errors=True)  # one that was not completed
         try:
-            _make(place, PINS / f"{name}.txt")
+            _make(place, PINS / f"{name}.txt", FINISHED_BY.get(name))
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
@@ -69,11 +81,14 @@ def made(name: str) -> Path:
     return place / "bin" / "python"
 
 
-def _make(place: Path, pins: Path) -> None:
+def _make(place: Path, pins: Path, finish: Path | None) -> None:
+    python = str(place / "bin" / "python")
     _run(sys.executable, "-m", "venv", "--without-pip", str(place))
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", str(place / "bin" / "python"))
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--python", python)
     # Every package is pinned, so none brings others.
     _run(*pip, "install", "--quiet", "--no-deps", "--prefer-binary", "--requirement", str(pins))
+    if finish is not None:
+        _run(python, str(finish))
 
 
 def _run(*argv: str) -> None:
@@ -84,7 +99,7 @@ def _run(*argv: str) -> None:
     done = subprocess.run((*nice, *argv), env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         words = "\n".join((done.stderr + done.stdout).splitlines()[-_LAST_LINES:])
-        raise SideVenvError(f"{argv[1]} {argv[2]} ended with exit code {done.returncode}\n{words}")
+        raise SideVenvError(f"{' '.join(argv[1:3])} ended with exit code {done.returncode}\n{words}")
 
 
 def _cache() -> Path:

@@ -4,9 +4,9 @@
 #     tools/system_packages.sh [--list] CATEGORY...
 #
 # Categories: build (the native module), fuse (mounts, and what pyfuse3 is built with), test (a terminal, hosts in network
-# namespaces, Prometheus), browser (of the dashboard's tests), slurm (a scheduler), ssh (a server), k8s (what runs pods), vm (an
-# emulated machine with RDMA devices), skypilot (what it runs on nodes), bench (profiles). A line of the table is "category | what must
-# be there | packages", which is a program on PATH, or a path. Nothing is done where nothing is missing.
+# namespaces, Prometheus, what makes stand-ins of libraries), browser (of the dashboard's tests), slurm (a scheduler), ssh (a server),
+# k8s (what runs pods), vm (an emulated machine with RDMA devices), skypilot (what it runs on nodes), bench (profiles). A line of the
+# table is "category | what must be there | packages", which is a program on PATH, or a path. Nothing is done where nothing is missing.
 # Without root or apt it only says what is missing, and leaves it to the step that needs it to fail, or to be left out with a word.
 set -euo pipefail
 
@@ -29,6 +29,8 @@ test  | ss      | iproute2
 test  | nft     | nftables
 test  | unshare | util-linux
 test  | openssl | openssl
+test  | gcc     | gcc libc6-dev
+test  | readelf | binutils
 test  | prometheus | prometheus
 test  | promtool | prometheus
 k8s   | containerd | containerd

@@ -60,3 +60,25 @@ def test_nothing_is_left_of_one_that_failed(pins: Path, tmp_path: Path) -> None:
 def test_what_there_are_no_pins_for(pins: Path) -> None:
     with pytest.raises(ValueError, match="no environment 'other'; there is nothing"):
         side_venv.folder("other")
+
+
+def test_a_script_finishes_it(pins: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    without = side_venv.folder("nothing")
+    finish = tmp_path / "finish.py"
+    finish.write_text(
+        "import pathlib, sys, sysconfig\npathlib.Path(sysconfig.get_path('purelib'), 'made.py').write_text(repr(sys.prefix))\n"
+    )
+    monkeypatch.setattr(side_venv, "FINISHED_BY", {"nothing": finish})
+    # Another script makes another environment.
+    assert side_venv.folder("nothing") != without
+    python = side_venv.made("nothing")
+    assert (side_venv.site_packages(python) / "made.py").read_text() == repr(str(side_venv.folder("nothing")))
+
+
+def test_nothing_is_left_where_the_script_fails(pins: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    finish = tmp_path / "finish.py"
+    finish.write_text("raise SystemExit('no compiler')\n")
+    monkeypatch.setattr(side_venv, "FINISHED_BY", {"nothing": finish})
+    with pytest.raises(side_venv.SideVenvError, match=r"finish\.py ended with exit code 1\nno compiler"):
+        side_venv.made("nothing")
+    assert not side_venv.folder("nothing").exists()
