@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monarch.spmd.environment import Attempt, RankPlace, variables
+from monarch.spmd.environment import Attempt, RankPlace, own_device, variables
 
 
 def test_ranks_are_numbered_along_the_hosts() -> None:
@@ -51,3 +51,20 @@ def test_threads_that_are_set_stay() -> None:
 def test_places_that_no_mesh_has(rank: int, world: int, local: int, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         RankPlace(rank, world, local)
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, {"CUDA_VISIBLE_DEVICES": "2"}),
+        ({"CUDA_VISIBLE_DEVICES": "4,5, 6"}, {"CUDA_VISIBLE_DEVICES": "6"}),
+        ({"HIP_VISIBLE_DEVICES": "1,2,3", "CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"}),
+    ],
+)
+def test_a_virtual_local_rank_sees_its_own_device(environ: dict[str, str], found: dict[str, str]) -> None:
+    assert own_device(2, environ) == {"LOCAL_RANK": "0", **found}
+
+
+def test_a_virtual_local_rank_without_a_device() -> None:
+    with pytest.raises(ValueError, match="local rank 2 has no GPU in CUDA_VISIBLE_DEVICES=0,1"):
+        own_device(2, {"CUDA_VISIBLE_DEVICES": "0,1"})

@@ -32,11 +32,29 @@ from monarch.spmd.torchrun import OPTIONS, LaunchSpec, Streams, parse_torchrun
         (["-r3"], {"redirects": {None: Streams.BOTH}}),
         (["--redirects=0:1,11:2"], {"redirects": {0: Streams.OUT, 11: Streams.ERR}}),
         (["-t", "0"], {}),
-        (["--tee=1:3,"], {"tees": {1: Streams.BOTH}}),
+        (["--tee=1:3"], {"tees": {1: Streams.BOTH}}),
+        (["-mr", "1"], {"kind": "module", "redirects": {None: Streams.OUT}}),
+        (["-mt=2"], {"kind": "module", "tees": {None: Streams.ERR}}),
+        # A path comes before the other two.
+        (["--run-path", "-m", "--no-python"], {"kind": "path"}),
+        (["--virtual_local_rank"], {"virtual_local_rank": True}),
+        (["--role", "-4"], {"role": "-4"}),
+        (["--role", "-a b"], {"role": "-a b"}),
+        (["--role=-r"], {"role": "-r"}),
         (["--local-ranks-filter=0,2"], {"shown": frozenset({0, 2})}),
         (["--rdzv-backend=c10d", "--rdzv_endpoint", "a:1"], {"needless": ("--rdzv-backend", "--rdzv_endpoint")}),
         (["--rdzv-conf=timeout=3", "--node-rank=1"], {"needless": ("--rdzv-conf", "--node-rank")}),
         (["--monitor-interval=.5", "--start-method=fork"], {"needless": ("--monitor-interval", "--start-method")}),
+        (["--numa-binding=core-complex", "--shutdown-timeout", "30"], {"needless": ("--numa-binding", "--shutdown-timeout")}),
+        (["--logs-specs=mine", "--event-log-handler=null"], {"needless": ("--logs-specs", "--event-log-handler")}),
+        (
+            ["--signals-to-handle=SIGUSR1", "--log-line-prefix-template="],
+            {"needless": ("--signals-to-handle", "--log-line-prefix-template")},
+        ),
+        (
+            ["--duplicate-stdout-filters=a", "--duplicate_stderr_filters=b"],
+            {"needless": ("--duplicate-stdout-filters", "--duplicate_stderr_filters")},
+        ),
         # The last one counts, and a name is cut short where it is one option.
         (["--nnod=2", "--nnodes=5"], {"min_hosts": 5, "max_hosts": 5, "has_hosts": True}),
     ],
@@ -64,9 +82,19 @@ def test_option(args: list[str], fields: dict[str, object]) -> None:
         (["--max-restarts=-1", "a.py"], "--max-restarts=-1: expected a number from 0 on"),
         (["--master-port=65536", "a.py"], "--master-port=65536: expected a number from 0 to 65535"),
         (["-r", "4", "a.py"], "-r=4: expected 0 (none), 1 (stdout), 2 (stderr) or 3 (both)"),
+        (["--tee=0:1,", "a.py"], "--tee=0:1,: expected 0 (none)"),
+        (["-r=", "3", "a.py"], "-r=: expected 0 (none)"),
+        (["-mx", "a.py"], "-mx: no such option here"),
+        (["-m=1", "a.py"], "-m: takes no value, and has '1'"),
+        (["--role", "--standalone", "a.py"], "--role: a value is missing\nhint: one that begins with a dash is given as --role=..."),
+        (["-r", "--", "a.py"], "-r: a value is missing"),
+        (["--log-dir", "--log-dir=a b", "a.py"], "--log-dir: a value is missing"),
+        (["--numa-binding=all", "a.py"], "--numa-binding=all: expected node, socket, exclusive, core-complex"),
+        (["--shutdown-timeout=1.5", "a.py"], "--shutdown-timeout=1.5: expected a number from 0 on"),
+        (["--rdzv-conf=a=1,b", "a.py"], "--rdzv-conf=a=1,b: expected KEY=VALUE"),
         (["--tee=0:9", "a.py"], "--tee=0:9: expected 0 (none)"),
         (["--local-ranks-filter=0;1", "a.py"], "--local-ranks-filter=0;1: expected local ranks"),
-        (["-m", "--run-path", "a.py"], "--module: does not go with --run-path"),
+        (["-m", "--no-python", "a.py"], "--module: does not go with --no-python"),
         (["--monitor-interval=nan", "a.py"], "--monitor-interval=nan: expected seconds"),
         (["--start-method=thread", "a.py"], "--start-method=thread: expected spawn, fork, forkserver"),
         (["--node-rank=x", "a.py"], "--node-rank=x: expected a number from 0 on"),
@@ -80,15 +108,23 @@ def test_what_an_option_does_not_allow(args: list[str], text: str) -> None:
 
 def test_variables_stand_for_options_that_are_not_given() -> None:
     environ = {"PET_NNODES": "2", "PET_ROLE": "a", "PET_STANDALONE": "1", "PET_NO_PYTHON": "0", "PET_UNKNOWN": "1", "NNODES": "7"}
+    environ |= {"PET_nproc_per_node": "5", "PET_LOGS_SPECS": "x", "PET_NUMA_BINDING": "x"}
     spec = parse_torchrun(["--role=b", "a.py"], environ=environ)
     assert spec == LaunchSpec("a.py", min_hosts=2, max_hosts=2, has_hosts=True, role="b", standalone=True)
     with pytest.raises(LaunchArgumentError, match="PET_NNODES=x: expected N"):
         parse_torchrun(["a.py"], environ={"PET_NNODES": "x"})
+    with pytest.raises(LaunchArgumentError, match="PET_STANDALONE=yes: expected 0 or 1"):
+        parse_torchrun(["a.py"], environ={"PET_STANDALONE": "yes"})
 
 
 def test_words_after_the_program_are_its_own() -> None:
     assert parse_torchrun(["--", "-odd.py", "--", "-m"]) == LaunchSpec("-odd.py", ("--", "-m"))
     assert parse_torchrun(["-", "x"]).program == "-"
+    assert parse_torchrun(["-7", "-m"]) == LaunchSpec("-7", ("-m",))
+    assert parse_torchrun(["-odd name.py", "x"]) == LaunchSpec("-odd name.py", ("x",))
+    # The first dashes are torchrun's, those after them the program's.
+    assert parse_torchrun(["a.py", "--", "--", "x"]) == LaunchSpec("a.py", ("--", "x"))
+    assert parse_torchrun(["a.py", "x", "--", "y"]) == LaunchSpec("a.py", ("x", "--", "y"))
 
 
 def test_commands_of_ranks() -> None:

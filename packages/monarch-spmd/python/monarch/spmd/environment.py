@@ -82,3 +82,17 @@ def variables(
     if place.local_world_size > 1 and "OMP_NUM_THREADS" not in (environ or {}):
         found["OMP_NUM_THREADS"] = "1"
     return found
+
+
+def own_device(local_rank: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `--virtual-local-rank`: the rank sees the GPU of its local rank alone, as device 0. `ValueError` if there are fewer.
+
+    On ROCm, HIP_VISIBLE_DEVICES comes before CUDA_VISIBLE_DEVICES, which programs read all the same.
+    """
+    name = "HIP_VISIBLE_DEVICES" if environ.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
+    visible = environ.get(name)
+    devices = None if visible is None else visible.split(",")
+    if devices is not None and local_rank >= len(devices):
+        raise ValueError(f"--virtual-local-rank: local rank {local_rank} has no GPU in {name}={visible}")
+    device = str(local_rank) if devices is None else devices[local_rank].strip()
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": device, name: device}

@@ -20,7 +20,7 @@ from monarch.actor import Actor, concurrent_endpoint, current_rank
 from monarch.extension.command import CannotStart, CommandLine, GuardedProcess, OutputBuffer, OutputPipe
 from monarch.spmd import start_program
 from monarch.spmd.address import ReservedPort, reachable_address
-from monarch.spmd.environment import Attempt, RankPlace, variables
+from monarch.spmd.environment import Attempt, RankPlace, own_device, variables
 from monarch.spmd.snapshot_requests import VARIABLE, Request, Requests
 from monarch.spmd.torchrun import LaunchSpec, Streams
 
@@ -131,10 +131,14 @@ class Rank(Actor):
         host = socket.gethostname()
         problem = _missing(order)
         try:
+            environment = self._environment(address, port)
+        except ValueError as error:
+            return Started(host, 0, time.time(), str(error))
+        try:
             if not problem:
                 argv = order.spec.argv(sys.executable, start_program.__file__)
                 self._close_port()
-                await self._start(CommandLine(argv, self._environment(address, port), order.workdir))
+                await self._start(CommandLine(argv, environment, order.workdir))
         except CannotStart as error:
             problem = f"cannot start {error.word!r}: {os.strerror(error.errno)} ({errno.errorcode.get(error.errno, error.errno)})"
         except OSError as error:  # of the files
@@ -207,6 +211,8 @@ class Rank(Actor):
         order = self._order
         base = {**os.environ, **order.env}
         own = variables(self._place, address, port, attempt=order.attempt, error_file=self._error.path, environ=base)
+        if order.spec.virtual_local_rank:
+            own |= own_device(self._place.local_rank, base)
         self._requests = Requests(self._about_snapshots)
         return {**base, **own, start_program.STACKS_FILE: self._stack.path, VARIABLE: self._requests.path}
 

@@ -54,6 +54,8 @@ class LaunchSpec:
     master_port: int | None = None
     local_addr: str | None = None
     standalone: bool = False
+    # Each rank is local rank 0 and sees one GPU.
+    virtual_local_rank: bool = False
     log_dir: str | None = None
     redirects: Mapping[int | None, Streams] = field(default_factory=dict[int | None, Streams])
     tees: Mapping[int | None, Streams] = field(default_factory=dict[int | None, Streams])
@@ -82,6 +84,12 @@ class _Option(NamedTuple):
     letter: str = ""
     is_flag: bool = False
     is_needless: bool = False
+    # Whether a variable may stand for it.
+    has_variable: bool = True
+
+    @property
+    def variable(self) -> str:
+        return f"PET_{self.name.upper().replace('-', '_')}"
 
 
 OPTIONS = (
@@ -101,19 +109,32 @@ OPTIONS = (
     _Option("redirects", "r"),
     _Option("tee", "t"),
     _Option("local-ranks-filter"),
+    _Option("virtual-local-rank", is_flag=True),
     _Option("rdzv-backend", is_needless=True),
     _Option("rdzv-endpoint", is_needless=True),
     _Option("rdzv-conf", is_needless=True),
     _Option("node-rank", is_needless=True),
     _Option("monitor-interval", is_needless=True),
     _Option("start-method", is_needless=True),
+    _Option("event-log-handler", is_needless=True),
+    _Option("log-line-prefix-template", is_needless=True),
+    _Option("duplicate-stdout-filters", is_needless=True),
+    _Option("duplicate-stderr-filters", is_needless=True),
+    _Option("logs-specs", is_needless=True, has_variable=False),
+    _Option("numa-binding", is_needless=True, has_variable=False),
+    _Option("signals-to-handle", is_needless=True),
+    _Option("shutdown-timeout", is_needless=True),
 )
 _BY_NAME = {option.name: option for option in OPTIONS}
 _BY_LETTER = {option.letter: option for option in OPTIONS if option.letter}
-_START_METHODS = ("spawn", "fork", "forkserver")
+# The needless options whose values are words of a list.
+_CHOICES = {"start-method": ("spawn", "fork", "forkserver"), "numa-binding": ("node", "socket", "exclusive", "core-complex")}
 _MOST_PORT = 65535
 _STREAMS = re.compile(r"[0-3]")
-_STREAMS_OF_RANKS = re.compile(r"\d+:[0-3](?:,\d+:[0-3])*,?")
+_STREAMS_OF_RANKS = re.compile(r"\d+:[0-3](?:,\d+:[0-3])*")
+_NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
+# Of what is counted; longer numbers are a mistake.
+_MOST_NUMBER = 10**18
 _PER_HOST = ("gpu", "cpu", "auto")
 
 
@@ -125,10 +146,9 @@ def parse_torchrun(args: Sequence[str], *, environ: Mapping[str, str] | None = N
     if isinstance(args, str):
         raise TypeError(f"parse_torchrun({args!r}): expected a list of words")
     given, rest = _given(args)
-    for name, value in (environ or {}).items():
-        option = _BY_NAME.get(name.removeprefix("PET_").lower().replace("_", "-")) if name.startswith("PET_") else None
-        if option is not None and option.name not in given:
-            given[option.name] = _Value(name, "" if option.is_flag and value in ("", "0") else value)
+    for option in OPTIONS:
+        if option.name not in given and option.has_variable and (value := (environ or {}).get(option.variable)) is not None:
+            given[option.name] = _Value(option.variable, _flag(option.variable, value) if option.is_flag else value)
     flags = {name for name, value in given.items() if _BY_NAME[name].is_flag and value.text}
     if not rest:
         raise LaunchArgumentError("", "a launch names a program: torchrun [options] SCRIPT [arguments]")
@@ -148,6 +168,7 @@ def parse_torchrun(args: Sequence[str], *, environ: Mapping[str, str] | None = N
         master_port=_number(given, "master-port", -1, most=_MOST_PORT) if "master-port" in given else None,
         local_addr=_text_or_none(given, "local-addr"),
         standalone="standalone" in flags,
+        virtual_local_rank="virtual-local-rank" in flags,
         log_dir=_text_or_none(given, "log-dir"),
         redirects=_streams(given, "redirects"),
         tees=_streams(given, "tee"),
@@ -166,42 +187,74 @@ def _given(args: Sequence[str]) -> tuple[dict[str, _Value], list[str]]:
     """The options by their names, and what comes after them: the program and its arguments."""
     found: dict[str, _Value] = {}
     left = list(args)
-    while left and left[0].startswith("-") and left[0] != "-":
+    while left and _is_option(left[0]):
         word = left.pop(0)
         if word == "--":
-            break
-        option, written, value = _long(word) if word.startswith("--") else _short(word)
-        if option.is_flag:
-            if value is not None:
-                raise LaunchArgumentError(written, f"takes no value, and has {value!r}")
-            found[option.name] = _Value(written, "1")
-            continue
-        if value is None:
-            if not left:
-                raise LaunchArgumentError(written, "a value is missing")
-            value = left.pop(0)
-        found[option.name] = _Value(written, value)
+            return found, left
+        for option, written, value in [_long(word)] if word.startswith("--") else _short(word):
+            if option.is_flag:
+                if value is not None:
+                    raise LaunchArgumentError(written, f"takes no value, and has {value!r}")
+                value = "1"
+            elif value is None:
+                if not left or _is_option(left[0]):
+                    dash = f"one that begins with a dash is given as {written}=..." if left and written.startswith("--") else None
+                    raise LaunchArgumentError(written, "a value is missing", hint=dash)
+                value = left.pop(0)
+            found[option.name] = _Value(written, value)
+    # As in torchrun, the first dashes after the program are no argument of it.
+    if left[1:2] == ["--"]:
+        del left[1]
     return found, left
+
+
+def _is_option(word: str) -> bool:
+    """As argparse has it: a dash alone is none, nor are negative numbers and words with spaces that no option begins."""
+    if not word.startswith("-") or word == "-" or _NEGATIVE.fullmatch(word):
+        return False
+    if " " not in word:
+        return True
+    name = word.partition("=")[0]
+    return bool(_starting(name)) if name.startswith("--") else name[1] in _BY_LETTER
+
+
+def _starting(written: str) -> list[_Option]:
+    """The options that a name, which may be cut short, can mean."""
+    name = written[2:].replace("_", "-")
+    return [_BY_NAME[name]] if name in _BY_NAME else [option for option in OPTIONS if option.name.startswith(name)]
 
 
 def _long(word: str) -> tuple[_Option, str, str | None]:
     written, equals, value = word.partition("=")
-    name = written[2:].replace("_", "-")
-    if name in _BY_NAME:
-        return _BY_NAME[name], written, value if equals else None
-    starting = [option for option in OPTIONS if option.name.startswith(name)]
-    if len(starting) == 1:
-        return starting[0], written, value if equals else None
-    if starting:
-        raise LaunchArgumentError(written, f"may be {', '.join(f'--{option.name}' for option in starting)}")
-    raise _unknown(written, name)
+    found = _starting(written)
+    if not found:
+        raise _unknown(written, written[2:].replace("_", "-"))
+    if len(found) > 1:
+        raise LaunchArgumentError(written, f"may be {', '.join(f'--{option.name}' for option in found)}")
+    return found[0], written, value if equals else None
 
 
-def _short(word: str) -> tuple[_Option, str, str | None]:
-    option = _BY_LETTER.get(word[1])
-    if option is None or (option.is_flag and len(word) > 2):
-        raise _unknown(word, word[1:].replace("_", "-"))
-    return option, word[:2], word[2:].removeprefix("=") or None
+def _short(word: str) -> list[tuple[_Option, str, str | None]]:
+    """One option, or flags in one word, the last of which may be one with a value."""
+    found: list[tuple[_Option, str, str | None]] = []
+    rest = word[1:]
+    while rest:
+        option, written, rest = _BY_LETTER.get(rest[0]), f"-{rest[0]}", rest[1:]
+        if option is None:
+            raise _unknown(word, word[1:].replace("_", "-"))
+        has_value = bool(rest) and (not option.is_flag or rest[0] == "=")
+        found.append((option, written, rest.removeprefix("=") if has_value else None))
+        if has_value:
+            break
+    return found
+
+
+def _flag(written: str, text: str) -> str:
+    """The value of a variable that stands for a flag, as that of an option: empty where it is not set."""
+    number = _int(text)
+    if number is None:
+        raise LaunchArgumentError(f"{written}={text}", "expected 0 or 1")
+    return "1" if number else ""
 
 
 def _unknown(written: str, name: str) -> LaunchArgumentError:
@@ -210,11 +263,12 @@ def _unknown(written: str, name: str) -> LaunchArgumentError:
 
 
 def _kind(flags: set[str]) -> Kind:
-    kinds: dict[str, Kind] = {"module": "module", "no-python": "command", "run-path": "path"}
-    asked = [name for name in kinds if name in flags]
-    if len(asked) > 1:
-        raise LaunchArgumentError(f"--{asked[0]}", f"does not go with --{asked[1]}: each says how the program is run")
-    return kinds[asked[0]] if asked else "script"
+    if "run-path" in flags:
+        # It comes before the others, as there.
+        return "path"
+    if {"module", "no-python"} <= flags:
+        raise LaunchArgumentError("--module", "does not go with --no-python: each says how the program is run")
+    return "module" if "module" in flags else "command" if "no-python" in flags else "script"
 
 
 def _text(given: Mapping[str, _Value], name: str, default: str) -> str:
@@ -237,7 +291,11 @@ def _number(given: Mapping[str, _Value], name: str, default: int, *, least: int 
 
 
 def _int(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"\s*[+-]?[0-9]{1,18}\s*", text) else None
+    try:
+        number = int(text)
+    except ValueError:
+        return None
+    return number if abs(number) < _MOST_NUMBER else None
 
 
 def _hosts(given: Mapping[str, _Value]) -> tuple[int, int]:
@@ -289,7 +347,8 @@ def _ranks(given: Mapping[str, _Value], name: str) -> frozenset[int] | None:
 
 def _needless(given: Mapping[str, _Value]) -> tuple[str, ...]:
     """The options that change nothing here; their values are checked all the same."""
-    _number(given, "node-rank", 0)
+    for name in ("node-rank", "shutdown-timeout"):
+        _number(given, name, 0)
     if "monitor-interval" in given:
         written, text = given["monitor-interval"]
         try:
@@ -298,7 +357,12 @@ def _needless(given: Mapping[str, _Value]) -> tuple[str, ...]:
             seconds = -1.0
         if not seconds >= 0:
             raise LaunchArgumentError(f"{written}={text}", "expected seconds")
-    if "start-method" in given and given["start-method"].text not in _START_METHODS:
-        written, text = given["start-method"]
-        raise LaunchArgumentError(f"{written}={text}", f"expected {', '.join(_START_METHODS)}")
+    for name, choices in _CHOICES.items():
+        if name in given and given[name].text not in choices:
+            written, text = given[name]
+            raise LaunchArgumentError(f"{written}={text}", f"expected {', '.join(choices)}")
+    if "rdzv-conf" in given and (text := given["rdzv-conf"].text.strip()):
+        pairs = (pair.partition("=") for pair in text.split(","))
+        if not all(key.strip() and value.strip() for key, _, value in pairs):
+            raise LaunchArgumentError(f"{given['rdzv-conf'].written}={text}", "expected KEY=VALUE, more with commas between them")
     return tuple(value.written for name, value in given.items() if _BY_NAME[name].is_needless)
