@@ -180,6 +180,61 @@ def test_first_rank_that_fails_is_the_headline(program: Program, start: Start) -
     assert "3 ranks were ended in consequence" in str(raised.value)
 
 
+# Rank 1 raises, and the others fail by its connections: those close when it leaves, or while its exception is on its way.
+LEAVES = {
+    "ends at once": """
+        if rank == "1":
+            atexit.register(open_fifo, "a", "w")
+            raise ValueError("first")
+        open_fifo("a", "r")
+        raise RuntimeError("connection closed by peer")
+    """,
+    "ends later": """
+        if rank == "1":
+            atexit.register(signal.pause)
+            atexit.register(open_fifo, "a", "w")
+            raise ValueError("first")
+        open_fifo("a", "r")
+        raise KeyError("second")
+    """,
+    "tidies up": """
+        if rank == "1":
+            atexit.register(open_fifo, "b", "r")
+            try:
+                raise ValueError("first")
+            finally:
+                open_fifo("a", "w")
+                open_fifo("a", "r")
+        # They end in reverse order.
+        atexit.register(open_fifo, "b", "w")
+        atexit.register(open_fifo, "a", "w")
+        open_fifo("a", "r")
+        raise RuntimeError("Read error: Connection reset by peer")
+    """,
+}
+
+
+@pytest.mark.parametrize("way", LEAVES)
+def test_rank_that_raises_first_is_the_headline_however_it_ends(program: Program, start: Start, folder: Path, way: str) -> None:
+    script = program(
+        """
+        import atexit, os, signal
+        rank = os.environ["RANK"]
+        def open_fifo(name, mode):
+            # It is opened when both ends are.
+            open(name, mode).close()
+        """
+        + LEAVES[way]
+    )
+    for name in "ab":
+        os.mkfifo(folder / name)
+    with pytest.raises(SPMDFailure, match="rank 1 .* raised ValueError: first") as raised:
+        start("--nproc-per-node=2", script).result.get()
+    failure = raised.value
+    assert (failure.rank, failure.exitcode, failure.failures[0].kind) == (1, 1, "exception")
+    assert "ValueError" in failure.failures[0].traceback and [one.rank for one in failure.failures] in ([1, 0], [1])
+
+
 def test_restart_has_new_processes_and_a_new_port(program: Program, start: Start, folder: Path) -> None:
     script = program(
         """

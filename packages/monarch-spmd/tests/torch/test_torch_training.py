@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -137,26 +137,50 @@ def test_fsdp2_on_two_ranks(torch_env: dict[str, str], program: Program, folder:
         assert losses[-1] < losses[0] / 2, losses
 
 
-def failure_of(script: str, torch_env: dict[str, str], folder: Path) -> Any:
-    with pytest.raises(SPMDFailure) as raised:
-        run(this_host(), ["torchrun", "--nproc-per-node=2", script], env=torch_env, workdir=str(folder)).result.get()
-    return raised.value
+# With DDP, connections stay until the process ends. A program that tidies up closes them before it, and the others may be gone first.
+FAULTS = {
+    "ddp": """
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+        for step in range(3):
+            check(step)
+            model(torch.ones(2, 4)).sum().backward()
+    """,
+    "tidy": """
+        atexit.register(wait_for_the_other)
+        try:
+            for step in range(3):
+                check(step)
+                dist.all_reduce(torch.ones(3))
+        finally:
+            dist.destroy_process_group()
+    """,
+}
 
 
-def test_rank_at_fault_is_named_and_not_the_one_that_waits_for_it(torch_env: dict[str, str], program: Program, folder: Path) -> None:
+@pytest.mark.parametrize("name", FAULTS)
+def test_rank_at_fault_is_named_and_not_one_that_waits_for_it(torch_env: dict[str, str], program: Program, folder: Path, name: str) -> None:
+    os.mkfifo(folder / "fifo")
     script = program(
         """
+        import atexit
         import torch
         import torch.distributed as dist
-        from torch.nn.parallel import DistributedDataParallel
 
         dist.init_process_group("gloo")
-        model = DistributedDataParallel(torch.nn.Linear(4, 1))
-        for step in range(3):
-            if step == 2 and dist.get_rank() == 1:
+        is_at_fault = dist.get_rank() == 1
+
+        def check(step):
+            if step == 2 and is_at_fault:
                 raise ValueError("bad batch")
-            model(torch.ones(2, 4)).sum().backward()
+
+        def wait_for_the_other():
+            # It opens its end when it leaves as well.
+            open("fifo", "r" if is_at_fault else "w").close()
         """
+        + FAULTS[name]
     )
-    failure = failure_of(script, torch_env, folder)
+    with pytest.raises(SPMDFailure) as raised:
+        run(this_host(), ["torchrun", "--nproc-per-node=2", script], env=torch_env, workdir=str(folder)).result.get()
+    failure = raised.value
     assert failure.rank == 1 and "raised ValueError: bad batch" in str(failure).splitlines()[0], str(failure)
+    assert failure.failures[0].kind == "exception"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -30,6 +31,12 @@ _LONGEST_LINE = 2000
 # After SIGKILL, seconds that a host may take to report the ends of its ranks; then its procs are stopped all the same.
 _REPORT_S = 5.0
 _PORT_TAKEN = ("EADDRINUSE", "Address already in use", "address already in use")
+# What the exceptions of gloo, NCCL, the store of PyTorch and Python say where the other end of a connection has gone.
+_LOST_CONNECTION = re.compile(
+    r"(?:BrokenPipe|ConnectionReset|ConnectionAborted)Error\b|ncclRemoteError|DistNetworkError|pair closure"
+    r"|connection (?:was )?(?:likely )?(?:closed|reset)|broken pipe|remote process exit",
+    re.IGNORECASE,
+)
 # Reasons of core for the end of a proc, as kinds of failures; all others are those of a host that is gone.
 _KINDS: dict[str, FailureKind] = {"signal": "signal", "oom": "oom", "exit_code": "exit", "returned": "exit"}
 
@@ -257,7 +264,11 @@ class RunningAttempt:
     def _failure(self) -> SPMDFailure | None:
         failures = [_failure_of(rank) for rank in self.ranks if rank.has_failed]
         failures.sort(key=lambda one: one.at)
-        consequences = sum(1 for rank in self.ranks if not rank.has_failed and (rank.ended is None or rank.ended.was_ended))
+        if failures and failures[0].kind == "exception":
+            first = self._first_raised()
+            failures = [first, *(one for one in failures if one.rank != first.rank)]
+        failed = {one.rank for one in failures}
+        consequences = sum(1 for rank in self.ranks if rank.number not in failed and (rank.ended is None or rank.ended.was_ended))
         if not failures and self._stacks:
             # Ranks that went on in the meantime, and succeeded, do not hang.
             failures = [self._hang(rank) for rank in self.ranks if rank.ended is None or rank.ended.was_ended]
@@ -278,9 +289,27 @@ class RunningAttempt:
             stacks=self._stacks,
         )
 
+    def _first_raised(self) -> RankFailure:
+        """Of the ranks with exceptions the one that raised first; those that have lost a connection come after others.
+
+        It may take longer to end than those that raise because it has closed its connections, and closes them while its exception is still
+        on its way. Where the run has ended it meanwhile, it has failed all the same.
+        """
+        raised = [(rank.ended.raised_at - rank.offset, rank) for rank in self.ranks if rank.ended is not None and rank.ended.raised_at]
+        at, rank = min(raised, key=lambda one: (_has_lost_connection(one[1]), one[0]))
+        failure = _failure_of(rank)._replace(at=at)
+        if rank.ended is None or not rank.ended.was_ended:
+            return failure
+        # The code that the exception would have left.
+        return failure._replace(kind="exception", exitcode=1, reason=ExitReason("exit_code", code=1, detail=failure.message))
+
     def _hang(self, rank: LiveRank) -> RankFailure:
         text = f"printed nothing for {self._plan.policy.hang_timeout:g} s"
         return _without_end(rank, "hang", ExitReason("stopped", detail=text), text)
+
+
+def _has_lost_connection(rank: LiveRank) -> bool:
+    return rank.ended is not None and _LOST_CONNECTION.search(rank.ended.message) is not None
 
 
 def _failure_of(rank: LiveRank) -> RankFailure:

@@ -35,7 +35,8 @@ class LaunchArgumentError(MonarchError, ValueError):
 class RankFailure(NamedTuple):
     """The end of one rank that failed by itself. `kind` is one of those of `RestartPolicy.on`.
 
-    `place` has its coordinates, like `hosts=0, gpus=3`; `at` is the time of its end, seconds of the epoch by the clock of this process.
+    `place` has its coordinates, like `hosts=0, gpus=3`; `at` is the time of its end, or of its exception where that was the first
+    one; seconds of the epoch by the clock of this process.
     """
 
     rank: int

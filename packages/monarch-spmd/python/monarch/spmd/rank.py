@@ -69,7 +69,8 @@ class Started(NamedTuple):
 class Ended(NamedTuple):
     """How the program of a rank has ended. `code` is negative for a signal, `at` as in Started.
 
-    `was_ended`: a signal of the run came before. `message` and `traceback` are those of the exception, if the program left one.
+    `was_ended`: a signal of the run came before. `message` and `traceback` are those of the exception, if the program left one; `raised_at`
+    is when it did, where no signal of the run came before that.
     """
 
     code: int
@@ -80,6 +81,7 @@ class Ended(NamedTuple):
     traceback: str = ""
     # Another process has the port that this rank was to listen on.
     has_lost_port: bool = False
+    raised_at: float | None = None
 
 
 Chunk = tuple[int, bytes]
@@ -110,6 +112,8 @@ class Rank(Actor):
         self._snapshots: RankSnapshots | None = None
         # Files without a name, which are gone with this process, however it ends.
         self._error = _Unnamed("error")
+        # Whether the program had left an exception when the run sent its signal.
+        self._has_raised_before = False
         self._stack = _Unnamed("stacks")
         self._breakpoints = Breakpoints(order.attempt.run_id, self._place.rank, dict(current_rank()), self._say, self._note)
         # What leaves the session of the program, and outlives it, becomes a child of this process.
@@ -134,10 +138,12 @@ class Rank(Actor):
         order = self._order
         host = socket.gethostname()
         problem = _missing(order)
-        try:
-            environment = self._environment(address, port)
-        except ValueError as error:
-            return Started(host, 0, time.time(), str(error))
+        environment: dict[str, str] = {}
+        if not problem:
+            try:
+                environment = self._environment(address, port)
+            except ValueError as error:
+                problem = str(error)
         try:
             if not problem:
                 argv = order.spec.argv(sys.executable, start_program.__file__)
@@ -289,6 +295,7 @@ class Rank(Actor):
     # ---- the end
 
     async def _end(self, process: GuardedProcess, grace: float) -> None:
+        self._has_raised_before = self._error.size() > 0
         process.signal(signal.SIGTERM)
         await asyncio.wait((process.ended,), timeout=grace)
         process.signal(signal.SIGKILL)
@@ -302,7 +309,8 @@ class Rank(Actor):
         message, traceback = ("", "") if code == 0 else _exception(self._error.read(0, _LONGEST_ERROR))
         was_out_of_memory = code == -signal.SIGKILL and not was_ended and _out_of_memory_kills() > self._kills
         has_lost_port = code != 0 and not was_ended and self._port is not None and _is_taken(self._port)
-        self._ended = Ended(code, at, was_ended, was_out_of_memory, message, traceback, has_lost_port)
+        raised_at = self._error.changed_at() if message and (self._has_raised_before or not was_ended) else None
+        self._ended = Ended(code, at, was_ended, was_out_of_memory, message, traceback, has_lost_port, raised_at)
         self._breakpoints.close()
         for pipe in self._pipes:
             pipe.drain()
@@ -373,6 +381,9 @@ class _Unnamed:
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
+
+    def changed_at(self) -> float:
+        return os.fstat(self._fd).st_mtime
 
     def read(self, begin: int, most: int) -> bytes:
         return os.pread(self._fd, most, begin)
