@@ -137,6 +137,8 @@ def test_much_output_arrives_whole(program: Program, start: Start, folder: Path,
         ("import os; os._exit(7)", "exit", 7, "exited with code 7"),
         ("import os; os.abort()", "signal", -6, "was killed by SIGABRT"),
         ("import os; os.kill(os.getpid(), 9)", "signal", -9, "was killed by SIGKILL"),
+        ("raise KeyboardInterrupt", "exception", -2, "raised KeyboardInterrupt"),
+        ("import signal; signal.signal(2, signal.SIG_DFL); signal.raise_signal(2)", "signal", -2, "was killed by SIGINT"),
         ("def f(:", "exception", 1, "raised SyntaxError"),
         ("import no_such_module", "exception", 1, "raised ModuleNotFoundError: No module named 'no_such_module'"),
     ],
@@ -157,12 +159,30 @@ def test_successes(program: Program, start: Start, text: str) -> None:
     assert start(program(text)).result.get().returns == {0: 0}
 
 
-def test_traceback_has_frames_of_the_program_only(program: Program, start: Start) -> None:
+@pytest.mark.parametrize("error", ["KeyError('k')", "KeyboardInterrupt"])
+def test_traceback_has_frames_of_the_program_only(program: Program, start: Start, error: str) -> None:
     with pytest.raises(SPMDFailure) as raised:
-        start(program("def step():\n    raise KeyError('k')\nstep()\n")).result.get()
+        start(program(f"def step():\n    raise {error}\nstep()\n")).result.get()
     assert [line.split(",")[0].strip() for line in raised.value.failures[0].traceback.splitlines() if "File" in line] == [
         f'File "{Path("program.py").resolve()}"'
     ] * 2
+
+
+def test_run_that_is_active_already(program: Program, start: Start, folder: Path) -> None:
+    os.mkfifo(folder / "fifo")
+    waits, ends = program("open('fifo').read()"), program("", "ends.py")
+    first = start(waits, run_id="same", log_dir="logs")
+    assert repr(first) == "SPMDRun('same', active)"
+    with pytest.raises(SPMDError, match="the run same is already active, with its files in .*logs\n.*run_id or log_dir"):
+        start(ends, run_id="same", log_dir=str(folder / "logs"))
+    # Other files, or another name.
+    start(ends, run_id="same", log_dir="others").result.get()
+    start(ends, run_id="other", log_dir="logs").result.get()
+    (folder / "fifo").write_text("")
+    first.result.get()
+    assert repr(first) == "SPMDRun('same', ended)"
+    for _ in range(3):
+        start(ends, run_id="same", log_dir="logs").result.get()
 
 
 def test_first_rank_that_fails_is_the_headline(program: Program, start: Start) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -53,6 +55,11 @@ class Plan:
     log_dir: str | None
     record_dir: str
     run_id: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What no other run of this client may have meanwhile: the place of its files, and its name."""
+        return os.path.abspath(self.record_dir), self.run_id
 
 
 @dataclass(slots=True)
@@ -359,6 +366,9 @@ def _without_end(rank: LiveRank, kind: FailureKind, reason: ExitReason, text: st
 def _kind(ended: Ended) -> tuple[FailureKind, ExitReason]:
     if ended.was_out_of_memory:
         return "oom", ExitReason("oom", signal=-ended.code)
+    if ended.code == -signal.SIGINT and ended.message:
+        # A KeyboardInterrupt of the program's own, with which the interpreter ends by this signal.
+        return "exception", ExitReason("signal", signal=signal.SIGINT, detail=ended.message)
     if ended.code < 0:
         return "signal", ExitReason("signal", signal=-ended.code)
     kind: FailureKind = "exception" if ended.message else "exit"

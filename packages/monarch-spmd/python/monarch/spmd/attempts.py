@@ -32,8 +32,8 @@ _PORT_ATTEMPTS = 3
 Healer = Callable[[float], Awaitable["HostMesh | None"]]
 # How long a job may take where the run needs its hosts, and where it could go on without.
 _HEAL_S, _GROW_S = 600.0, 15.0
-# Healers by the run that has one: an actor of this process gets the name only.
-healers: dict[str, Healer] = {}
+# Healers on their way to the actor of their run, by `Plan.key`: functions that are no messages.
+healers: dict[tuple[str, str], Healer] = {}
 
 
 class RunResult(NamedTuple):
@@ -53,6 +53,7 @@ class Attempts(Actor):
     def __init__(self, hosts: HostMesh, plan: Plan) -> None:
         self._pool = HostPool(hosts)
         self._plan = plan
+        self._healer = healers.pop(plan.key, None)
         spec = plan.spec
         least = spec.min_hosts if spec.has_hosts and spec.min_hosts < spec.max_hosts else None
         self._restarts = Restarts(plan.policy, least)
@@ -83,7 +84,6 @@ class Attempts(Actor):
             if not isinstance(error, Exception):
                 raise
         finally:
-            healers.pop(self._plan.run_id, None)
             await self._console.close()
         context().actor_instance.stop()
 
@@ -151,7 +151,7 @@ class Attempts(Actor):
     async def _recover(self, failure: SPMDFailure, lost: set[int]) -> None:
         """What the policy has before the next attempt, after one that has lost these hosts; raises the failure where there is none."""
         kind: FailureKind = failure.failures[0].kind
-        healer = healers.get(self._plan.run_id)
+        healer = self._healer
         missing = self._pool.missing
         # A host that is lost is the reason of all else, whichever rank was first.
         if lost:

@@ -48,7 +48,7 @@ def run(
 
     `policy` counts restarts; without it those of `--max-restarts` count. TypeError, ValueError and `LaunchArgumentError` name the argument
     or the option at fault, before anything starts. `result` raises `SPMDFailure` for a rank that fails, `SPMDError` for a program that
-    cannot be started.
+    cannot be started. A `run_id` that another run of this process has at the same time, with the same `log_dir`, is refused by `SPMDError`.
     """
     return begin(
         hosts,
@@ -96,9 +96,13 @@ def begin(
         record_dir=log_dir or RECORDS,
         run_id=run_id,
     )
+    chosen = chosen_hosts(hosts, spec)
+    if any(one._plan.key == plan.key and not one._is_over() for one in _live.values()):
+        hint = "give another run_id or log_dir (without a run_id, each run has its own), or stop the run that is active"
+        raise SPMDError(f"the run {run_id} is already active, with its files in {plan.record_dir}", hint=hint)
     if healer is not None:
-        healers[run_id] = healer
-    return SPMDRun(chosen_hosts(hosts, spec), plan)
+        healers[plan.key] = healer
+    return SPMDRun(chosen, plan)
 
 
 class SPMDRun:
@@ -113,6 +117,9 @@ class SPMDRun:
         self._ended: Future[None] = self._attempts.run.call_one(port, self._attempts)
         _live[id(self)] = self
         _end_with_client()
+
+    def __repr__(self) -> str:
+        return f"SPMDRun({self.run_id!r}, {'ended' if self._is_over() else 'active'})"
 
     @property
     def run_id(self) -> str:
@@ -162,13 +169,18 @@ class SPMDRun:
         return getattr(self._attempts, name).call_one(*arguments)
 
     def _is_over(self) -> bool:
-        try:
-            self._ended.get(timeout=0)
-        except TimeoutError:
-            return False
-        except Exception:  # it has, in whatever way
-            return True
+        # The result is there a moment earlier than the end of its actor.
+        return _is_done(self.result) or _is_done(self._ended)
+
+
+def _is_done(future: Future[Any]) -> bool:
+    try:
+        future.get(timeout=0)
+    except TimeoutError:
+        return False
+    except Exception:  # in whatever way
         return True
+    return True
 
 
 def wait(running: SPMDRun) -> RunResult:

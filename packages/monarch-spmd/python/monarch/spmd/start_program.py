@@ -34,12 +34,17 @@ def main() -> None:
     _stop_at_breakpoints()
     try:
         _run(kind, program)
-    except (SystemExit, KeyboardInterrupt):
+    except SystemExit:
+        raise
+    except KeyboardInterrupt as error:
+        if os.getpid() == pid:
+            _record(error, _of_program(error.__traceback__))
+        # The interpreter shows it and ends by SIGINT, as without this file.
         raise
     except BaseException as error:
         error.__traceback__ = _of_program(error.__traceback__)
         if os.getpid() == pid:
-            _record(error)
+            _record(error, error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
 
@@ -146,7 +151,7 @@ def _of_program(traceback: TracebackType | None) -> TracebackType | None:
     return first
 
 
-def _record(error: BaseException) -> None:
+def _record(error: BaseException, traceback_: TracebackType | None) -> None:
     path = os.environ.get(ERROR_FILE)
     if not path or (os.path.exists(path) and os.path.getsize(path)):
         return
@@ -154,7 +159,7 @@ def _record(error: BaseException) -> None:
     import time
     import traceback
 
-    text = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(type(error), error, traceback_))
     message = {
         "message": _line(error)[:_LONGEST_MESSAGE],
         "extraInfo": {"py_callstack": text[-_LONGEST_TRACEBACK:], "timestamp": str(int(time.time()))},
