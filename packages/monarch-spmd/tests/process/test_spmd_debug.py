@@ -139,10 +139,10 @@ def test_one_rank_stops_and_the_others_are_no_hang(program: Program, start: Star
         """
     )
     os.mkfifo(Path(script).parent / "fifo")
-    running = start("--nproc-per-node=2", script, run_id="waits", policy=RestartPolicy(hang_timeout=0.5))
+    running = start("--nproc-per-node=2", script, run_id="waits", policy=RestartPolicy(hang_timeout=5.0))
     terminal = debug(running, 1)
     terminal.enter("attach waits 1")
-    terminal.enter("import time; time.sleep(1.5)")  # sleeps: what is not to happen, a hang, has no event
+    terminal.enter("import time; time.sleep(6)")  # sleeps: what is not to happen, a hang, has no event
     terminal.enter("c", PROMPT)
     assert running.result.get().returns == {0: 0, 1: 0}
 
