@@ -308,6 +308,17 @@ def test_stop_keeps_the_host(program: Program, start: Start, folder: Path) -> No
     assert start(program("")).result.get().world_size == 1
 
 
+def test_with_block_ends_a_run(program: Program, start: Start, folder: Path) -> None:
+    script = program("import signal\nopen('ready', 'w').close()\nsignal.pause()")
+    with pytest.raises(KeyboardInterrupt), start(script) as running:
+        eventually("the program", (folder / "ready").exists)
+        raise KeyboardInterrupt
+    with pytest.raises(SPMDError, match="the run was stopped"):
+        running.result.get()
+    with start(program("")) as running:
+        assert running.result.get().world_size == 1
+
+
 def test_log_and_procs_while_it_runs(program: Program, start: Start) -> None:
     script = program("import signal\nfor i in range(5): print('line', i, flush=True)\nsignal.pause()")
     running = start("--nproc-per-node=2", script)

@@ -343,8 +343,8 @@ def _failure_of(rank: LiveRank) -> RankFailure:
 def _loss(rank: LiveRank, error: SupervisionError) -> RankFailure:
     """Of a rank whose proc or host is gone."""
     failure = error.failure
-    reason = ExitReason("host_lost", detail=str(error)) if failure is None else failure.reason
     text = str(error).split("\n")[0]
+    reason = ExitReason("host_lost", detail=text) if failure is None else failure.reason
     found = _without_end(rank, _kind_of_loss(error), reason, text)
     return found if failure is None or failure.host is None or found.host else found._replace(host=failure.host)
 

@@ -64,6 +64,8 @@ class RankFailure(NamedTuple):
             return f"was killed by {name}" + (", its memory cgroup was full" if self.kind == "oom" else "")
         if self.reason.kind == "exit_code":
             return f"exited with code {self.exitcode}"
+        if self.reason.kind == "host_lost" and self.reason.detail:
+            return f"lost its host: {self.reason.detail}"
         return self.message or self.reason.detail or self.reason.kind
 
 

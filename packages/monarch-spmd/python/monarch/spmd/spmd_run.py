@@ -17,6 +17,8 @@ from monarch.spmd.policy import RestartPolicy
 from monarch.spmd.rank import GRACE_S
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from monarch.actor import ProcMesh
     from monarch.spmd.torchrun import LaunchSpec
 
@@ -106,7 +108,7 @@ def begin(
 
 
 class SPMDRun:
-    """A run that has begun. `result` is a `Future[RunResult]`."""
+    """A run that has begun. `result` is a `Future[RunResult]`. The end of a `with` block stops it if it has not ended."""
 
     def __init__(self, hosts: HostMesh, plan: Plan) -> None:
         self._plan = plan
@@ -130,6 +132,13 @@ class SPMDRun:
     def attempt(self) -> int:
         """The number of the current attempt, from 0; `SPMDError` once the run has ended."""
         return self._ask("attempt").get()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_over():
+            _stopped(self)
 
     def stop(self) -> Future[None]:
         """Ends the ranks: SIGTERM, and SIGKILL 5 s later. The hosts stay; `result` raises `SPMDError` with code `stopped`."""
@@ -188,11 +197,15 @@ def wait(running: SPMDRun) -> RunResult:
     try:
         return running.result.get()
     except KeyboardInterrupt:
-        try:
-            running.stop().get(timeout=_EXIT_S)
-        except (MonarchError, TimeoutError):  # a host that does not answer
-            pass
+        _stopped(running)
         raise
+
+
+def _stopped(running: SPMDRun) -> None:
+    try:
+        running.stop().get(timeout=_EXIT_S)
+    except (MonarchError, TimeoutError):  # a host that does not answer
+        pass
 
 
 def _check_types(hosts: object, policy: object, workdir: object, run_id: object) -> None:
