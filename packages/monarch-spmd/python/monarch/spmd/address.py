@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 from enum import Enum
 
@@ -36,6 +35,8 @@ def host_address(kind: AddrType | None = None) -> str:
     name = socket.gethostname()
     if kind is None:
         return name
+    import ipaddress  # ranks import this module, and most of them meet at a name
+
     loopback: list[str] = []
     for family in _FAMILIES[kind]:
         for address in (*_of_name(name, family), *_of_route(family)):

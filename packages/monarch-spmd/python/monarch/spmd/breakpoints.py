@@ -11,14 +11,15 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import socket
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from monarch.actor import MonarchError
-from monarch.extension.debug import ProgramSession, open_session
+
+if TYPE_CHECKING:
+    from monarch.extension.debug import ProgramSession
 
 # A line of the program's, bytes: it sends longer texts in pieces.
 _LINE = 1 << 20
@@ -41,7 +42,7 @@ class Breakpoints:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._count = 0
-        self.address = f"monarch-spmd-{os.getpid()}-{secrets.token_hex(8)}"
+        self.address = f"monarch-spmd-{os.getpid()}-{os.urandom(8).hex()}"
 
     @property
     def is_standing(self) -> bool:
@@ -87,6 +88,9 @@ class Breakpoints:
                 await writer.wait_closed()
 
     async def open(self, function: str, path: str, line: int) -> ProgramSession:
+        # Every rank waits for this module, and few programs stop.
+        from monarch.extension.debug import open_session
+
         session = await open_session(self._name, self._rank, self._coords, function=function, line=line)
         place = f"{path}:{line}" if function == "<module>" else f"{function}() at {path}:{line}"
         self._say(f"breakpoint in rank {self._rank} of {self._name}, {place}; attach with: {session.how}")

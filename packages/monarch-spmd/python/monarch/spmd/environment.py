@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,7 @@ class RankPlace:
         return self.world_size // self.local_world_size
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """What the ranks of an attempt have in common. `number` counts restarts, from 0."""
 
     run_id: str

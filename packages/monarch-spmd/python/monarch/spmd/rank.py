@@ -12,7 +12,6 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -39,8 +38,7 @@ _LONGEST_MESSAGE, _LONGEST_TRACEBACK = 4 << 10, 64 << 10
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(NamedTuple):
     """What the ranks of a mesh run. `first` is the rank of the first of them, in a world of `world_size`, with `per_host` on each host.
 
     `log_dir` is the folder of the attempt on the hosts, with one folder a rank; None: no files. `control` is the actor of the run.

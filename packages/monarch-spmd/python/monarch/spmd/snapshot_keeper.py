@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import Iterator
-from typing import Any
 
 from monarch.actor import Actor, concurrent_endpoint
 from monarch.spmd.errors import SPMDError
 from monarch.spmd.snapshot_choice import Held, Key, stale
 from monarch.spmd.snapshot_file import SnapshotFile, check_memory
+from monarch.spmd.snapshot_memory import Offer, OfferedFile, pull
 
-# Bytes of one message, and how many of them are on their way: enough to keep a link busy, few enough to need little memory.
-PIECE = 32 << 20
-WINDOW = 3
 # Snapshots of one rank that are not complete in all ranks.
 _MOST_INCOMPLETE = 4
+# Files for the next copies of each rank: reports that a snapshot is complete come a step or two late, and free several at once then.
+_SPARE = 2
 
 
 class Keeper(Actor):
-    """Holds files by rank and key. A file that is being written is not there for anyone until it is whole."""
+    """Holds files by rank and key. A copy is held once it is whole."""
 
     _is_system_actor = True
 
     def __init__(self) -> None:
         self._files: dict[int, dict[Key, tuple[Held, SnapshotFile]]] = {}
-        self._coming: dict[tuple[int, Key], tuple[Held, SnapshotFile, int]] = {}
+        self._offers: dict[SnapshotFile, OfferedFile] = {}
         self._complete: list[Key] = []
         self._keep = 1
         # Files of copies that were dropped. Their pages exist: the next copies are written several times as fast.
@@ -40,27 +37,14 @@ class Keeper(Actor):
         return [key.step for key in self._files[held.rank] if key.attempt == held.key.attempt]
 
     @concurrent_endpoint
-    async def begin(self, held: Held) -> None:
-        """A copy is about to come; `SPMDError` where this host has no room for it."""
+    async def copy(self, held: Held, offer: Offer, keep: int) -> None:
+        """Copies what a rank of another host offers; `SPMDError` where this host has no room for it."""
         file = self._unused.pop() if self._unused else SnapshotFile()
         more = held.nbytes - file.nbytes
         if more > 0:
             check_memory(more, f"the snapshot of rank {held.rank}, step {held.key.step},", f"the memory of {socket.gethostname()}")
-        file.resize(held.nbytes)
-        self._coming[held.rank, held.key] = held, file, 0
-
-    @concurrent_endpoint
-    async def put(self, rank: int, key: Key, offset: int, data: Any, keep: int) -> None:
-        """A piece of a copy, in any order; with the last one the copy is whole."""
-        held, file, written = self._coming[rank, key]
-        view = memoryview(data).cast("B")
-        file.view()[offset : offset + view.nbytes] = view
-        written += view.nbytes
-        if written < held.nbytes:
-            self._coming[rank, key] = held, file, written
-            return
-        del self._coming[rank, key]
-        self._copied.add(rank)
+        await pull(offer, file)
+        self._copied.add(held.rank)
         self._add(held, file, keep)
 
     @concurrent_endpoint
@@ -81,9 +65,12 @@ class Keeper(Actor):
         return self._file(rank, key).path
 
     @concurrent_endpoint
-    async def get(self, rank: int, key: Key, offset: int) -> bytes:
-        """A piece of a file, for a process of another host."""
-        return os.pread(self._file(rank, key).fd, PIECE, offset)
+    async def offer(self, rank: int, key: Key) -> Offer:
+        """A file, for a process of another host, until it is dropped."""
+        file = self._file(rank, key)
+        if file not in self._offers:
+            self._offers[file] = OfferedFile(file)
+        return self._offers[file].offer
 
     def _file(self, rank: int, key: Key) -> SnapshotFile:
         found = self._files.get(rank, {}).get(key)
@@ -101,12 +88,11 @@ class Keeper(Actor):
         files = self._files[rank]
         for key in stale(files, self._complete, self._keep, self._keep + _MOST_INCOMPLETE):
             _, file = files.pop(key)
+            offered = self._offers.pop(file, None)
+            if offered is not None:
+                # It is being read, perhaps.
+                offered.end()
+                continue
             # The file of a rank of this host is written again by that rank.
-            if rank in self._copied and len(self._unused) < len(self._copied):
+            if rank in self._copied and len(self._unused) < _SPARE * len(self._copied):
                 self._unused.append(file)
-
-
-def pieces(nbytes: int) -> Iterator[tuple[int, int]]:
-    """Offsets and sizes."""
-    for offset in range(0, nbytes, PIECE):
-        yield offset, min(PIECE, nbytes - offset)

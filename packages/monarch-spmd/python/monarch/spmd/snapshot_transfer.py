@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections import deque
-from pickle import PickleBuffer
 from typing import Any
 
 from monarch.actor import MonarchError
@@ -14,7 +11,7 @@ from monarch.spmd.errors import SPMDError
 from monarch.spmd.snapshot_choice import Held, Key
 from monarch.spmd.snapshot_file import SnapshotFile
 from monarch.spmd.snapshot_hosts import Found
-from monarch.spmd.snapshot_keeper import PIECE, WINDOW
+from monarch.spmd.snapshot_memory import OfferedFile, pull
 from monarch.spmd.snapshot_requests import Request
 
 
@@ -45,9 +42,17 @@ class RankSnapshots:
         async with self._saving:
             own, *others = await self._keepers_for(copies)
             kept: list[int] = await own.hold.call_one(held, file.path, keep)
-            await asyncio.gather(*(_copy(keeper, held, file, keep) for keeper in others))
+            if others:
+                await self._copy(others, held, file, keep)
             self._control.saved.broadcast(held)
         return {"kept": kept}
+
+    async def _copy(self, keepers: list[Any], held: Held, file: SnapshotFile, keep: int) -> None:
+        offered = OfferedFile(file)
+        try:
+            await asyncio.gather(*(keeper.copy.call_one(held, offered.offer, keep) for keeper in keepers))
+        finally:
+            await offered.end()
 
     async def _keepers_for(self, copies: int) -> list[Any]:
         if copies not in self._keepers:
@@ -66,42 +71,12 @@ class RankSnapshots:
         problems: list[str] = []
         for keeper in found.others:
             try:
-                self._restored = await _fetch(keeper, found)
-                return {"path": self._restored.path, "step": found.key.step}
+                self._restored = file = SnapshotFile()
+                await pull(await keeper.offer.call_one(found.rank, found.key), file)
+                return {"path": file.path, "step": found.key.step}
             except MonarchError as error:
                 problems.append(str(error).split("\n")[0])
         raise SPMDError(
             f"step {found.key.step} of rank {found.rank} cannot be had: {'; '.join(problems) or 'no host has it any more'}",
             code="snapshot_failed",
         )
-
-
-async def _copy(keeper: Any, held: Held, file: SnapshotFile, keep: int) -> None:
-    await keeper.begin.call_one(held)
-    view = file.view()
-    coming: deque[Any] = deque()
-    for offset in range(0, held.nbytes, PIECE):
-        if len(coming) == WINDOW:
-            await coming.popleft()
-        piece = PickleBuffer(view[offset : offset + PIECE])
-        coming.append(keeper.put.call_one(held.rank, held.key, offset, piece, keep))
-    for one in coming:
-        await one
-
-
-async def _fetch(keeper: Any, found: Found) -> SnapshotFile:
-    file = SnapshotFile()
-    file.resize(found.nbytes)
-    coming: deque[tuple[int, Any]] = deque()
-
-    async def take() -> None:
-        at, one = coming.popleft()
-        os.pwrite(file.fd, await one, at)
-
-    for offset in range(0, found.nbytes, PIECE):
-        if len(coming) == WINDOW:
-            await take()
-        coming.append((offset, keeper.get.call_one(found.rank, found.key, offset)))
-    while coming:
-        await take()
-    return file

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import IntFlag
 from typing import Literal, NamedTuple
 
@@ -258,6 +257,8 @@ def _flag(written: str, text: str) -> str:
 
 
 def _unknown(written: str, name: str) -> LaunchArgumentError:
+    from difflib import get_close_matches  # ranks import this module, and make no such text
+
     near = get_close_matches(name, _BY_NAME, n=1)
     return LaunchArgumentError(written, "no such option here", hint=f"did you mean --{near[0]}?" if near else None)
 

@@ -1,0 +1,139 @@
+"""How long a run stands still when a rank is killed: from SIGKILL to the end of the next step.
+
+    python bench/spmd_recovery.py [--mib 256] [--runs 5] [--hosts 1,3] [--torchrun PATH/TO/torchrun] [--json]
+
+Each rank has a state of so many MiB and saves it after each step, into a file of its own in the directory of the run, or as a snapshot.
+Rank 1 kills itself at a step; the time ends when all ranks have done the first step of the next attempt. `--hosts 3` takes three workers of
+this machine, with one rank each; one host has two ranks. Seconds: median, least and most. torchrun restarts with the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+from monarch.actor import attach_to_workers, this_host
+from monarch.spmd import RestartPolicy, run
+
+PROGRAM = """
+import os, signal, sys, time
+import numpy
+
+mib, way, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+rank, count = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+path = f"{folder}/state.{rank}"
+if way == "snapshot":
+    from monarch.spmd import Snapshots
+
+    snapshots = Snapshots()
+step, data = 0, numpy.zeros(mib << 20, numpy.uint8)
+if count and way == "snapshot":
+    step, state = snapshots.restore()
+    data = state["data"]
+elif count:
+    data = numpy.fromfile(path, numpy.uint8)
+    step = int(data[0])
+for step in range(step + 1, step + 4):
+    data[0] = step
+    data += 1
+    if count:
+        with open(f"{folder}/done.{rank}", "w") as file:
+            file.write(str(time.time()))
+        break
+    data[0] = step
+    if way == "snapshot":
+        snapshots.save(step, {"data": data}).get()
+    else:
+        data.tofile(path + ".draft")
+        os.replace(path + ".draft", path)
+if count == 0:
+    open(f"{folder}/saved.{rank}", "w").close()
+    while not all(os.path.exists(f"{folder}/saved.{other}") for other in range(int(os.environ["WORLD_SIZE"]))):
+        time.sleep(0.01)  # sleeps: between two looks, as ranks have no other way to meet without torch
+    if rank == 1:
+        with open(f"{folder}/killed", "w") as file:
+            file.write(str(time.time()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    signal.pause()
+"""
+
+
+@contextlib.contextmanager
+def hosts_of(count: int) -> Generator[Any]:
+    """One is this host; more are workers of this machine."""
+    if count == 1:
+        yield this_host()
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        addresses = [f"ipc://{folder}/{number}" for number in range(count)]
+        argv = [sys.executable, "-c", "from monarch.extension.cli import main; main()", "worker", "--listen"]
+        workers = [subprocess.Popen([*argv, address], stdout=subprocess.PIPE, text=True) for address in addresses]
+        try:
+            for worker in workers:
+                assert worker.stdout is not None
+                worker.stdout.readline()
+            mesh = attach_to_workers(workers=addresses)
+            yield mesh
+            mesh.shutdown().get()
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.communicate()
+
+
+def measured(launch: Callable[[str, str], None], way: str, runs: int) -> dict[str, float]:
+    found: list[float] = []
+    for _ in range(runs + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "program.py")
+            program.write_text(PROGRAM)
+            launch(str(program), folder)
+            ends = [float(path.read_text()) for path in Path(folder).glob("done.*")]
+            found.append(max(ends) - float(Path(folder, "killed").read_text()))
+    del found[0]  # files of the interpreter are read for the first time
+    return {"median": statistics.median(found), "least": min(found), "most": max(found)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--hosts", default="1,3")
+    parser.add_argument("--torchrun")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    policy = RestartPolicy(max_restarts=1, backoff=(0.0, 0.0))
+    found: dict[str, dict[str, float]] = {}
+    for count in map(int, options.hosts.split(",")):
+        with hosts_of(count) as hosts:
+            for way in ("snapshot", "file"):
+
+                def by_run(program: str, folder: str, way: str = way, hosts: Any = hosts, count: int = count) -> None:
+                    command = ["torchrun", f"--nproc-per-node={2 if count == 1 else 1}", program, str(options.mib), way, folder]
+                    run(hosts, command, policy=policy).result.get()
+
+                found[f"{count} {'host' if count == 1 else 'hosts'}, {way}"] = measured(by_run, way, options.runs)
+    if options.torchrun:
+
+        def by_torchrun(program: str, folder: str) -> None:
+            words = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", program, str(options.mib), "file", folder]
+            subprocess.run([options.torchrun, *words], check=True, stderr=subprocess.DEVNULL)
+
+        found["1 host, torchrun with a file"] = measured(by_torchrun, "file", options.runs)
+    if options.json:
+        print(json.dumps(found, indent=1))
+        return
+    for name, row in found.items():
+        print(f"{name:30} {row['median']:.3f} s  ({row['least']:.3f} to {row['most']:.3f})")
+
+
+if __name__ == "__main__":
+    main()
