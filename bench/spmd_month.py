@@ -5,8 +5,8 @@
 Failures come at random (a Poisson process), one every `--hours` on average; `--machines` of them take a host along. After each, the
 policy of monarch-spmd decides, and the run stands still: `--process` or `--machine` seconds until new programs run, as
 `bench/spmd_recovery.py` measures them, and `--start` seconds of the program's own start. Lost are the steps since the newest snapshot
-that is complete in all ranks, chosen by the rules of monarch-spmd, or since the newest checkpoint on disk, written every `--checkpoint` minutes.
-Median of the seeds.
+that is complete in all ranks, chosen by the rules of monarch-spmd, or since the newest checkpoint on disk, written every `--checkpoint`
+minutes. Median of the seeds.
 """
 
 from __future__ import annotations
