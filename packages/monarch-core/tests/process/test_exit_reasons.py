@@ -7,7 +7,6 @@ import os
 import pickle
 import re
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,11 @@ from typing import Any
 import pytest
 from eventually import eventually
 from fresh_script import wait_for_end
+from memory_cgroup import Cgroup
 
 from monarch._core.observe.inspection import STATE
 from monarch._core.process.current import current_process
-from monarch.actor import Actor, BootstrapCommand, ExitReason, MeshFailure, SupervisionError, endpoint, this_host
+from monarch.actor import Actor, ExitReason, MeshFailure, SupervisionError, endpoint, this_host
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -140,56 +140,6 @@ def _no_core() -> None:
 # ---- out of memory
 
 
-class Cgroup:
-    """A memory cgroup of our own, with a limit; `OSError` if there can be none."""
-
-    def __init__(self, megabytes: int) -> None:
-        first = next((m for m in map(self._mount, _mounts()) if m is not None), None)
-        if first is None:
-            raise OSError("no memory controller is mounted")
-        folder, root, two = first
-        # Beside us where cgroups with processes have no children with limits, else inside of ours.
-        ours = "/" if two else _own_memory_cgroup()
-        self.name = f"{ours.rstrip('/')}/monarch-test-{os.getpid()}"
-        self.folder = folder / os.path.relpath(self.name, root)
-        self.folder.mkdir()
-        try:
-            limits = ["memory.max", "memory.swap.max"] if two else ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
-            for i, limit in enumerate(limits):
-                path = self.folder / limit
-                if i == 0 or path.exists():
-                    path.write_text("0" if two and i else str(megabytes << 20))
-        except OSError:
-            self.folder.rmdir()
-            raise
-
-    @staticmethod
-    def _mount(line: str) -> tuple[Path, str, bool] | None:
-        place, _, kind = line.partition(" - ")
-        root, at = place.split()[3:5]
-        name, _, options = kind.split()[:3]
-        if name == "cgroup" and "memory" in options.split(","):
-            return Path(at), root, False
-        if name == "cgroup2" and "memory" in (Path(at) / "cgroup.subtree_control").read_text().split():
-            return Path(at), root, True
-        return None
-
-    def enter_by(self, script: Path) -> BootstrapCommand:
-        """The command of a proc that puts itself in here."""
-        script.write_text(f'#!/bin/sh\necho $$ > {self.folder}/cgroup.procs\nexec {sys.executable} "$@"\n')
-        script.chmod(0o755)
-        return BootstrapCommand(str(script))
-
-
-def _mounts() -> list[str]:
-    return Path("/proc/self/mountinfo").read_text().splitlines()
-
-
-def _own_memory_cgroup() -> str:
-    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-    return next(path for _, controllers, path in lines if "memory" in controllers.split(","))
-
-
 @pytest.fixture
 def cgroup() -> Iterator[Cgroup]:
     try:
@@ -197,7 +147,7 @@ def cgroup() -> Iterator[Cgroup]:
     except OSError as e:
         pytest.skip(f"cannot make a memory cgroup with a limit here: {e}")
     yield made
-    for pid in map(int, (made.folder / "cgroup.procs").read_text().split()):
+    for pid in made.pids():
         os.kill(pid, signal.SIGKILL)
         wait_for_end(pid)
     made.folder.rmdir()

@@ -1,0 +1,105 @@
+"""Faults that the kernel makes: memory that is full, processes that are stopped; and programs that do without their streams."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from eventually import eventually
+from fresh_script import wait_for_end
+from memory_cgroup import Cgroup
+from several_hosts import several_hosts
+
+from monarch.spmd import RestartPolicy, SPMDFailure, SPMDRun, run
+from monarch.spmd.rank import _descendants
+
+Program = Callable[..., str]
+Start = Callable[..., SPMDRun]
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Cgroup]:
+    try:
+        made = Cgroup(256)
+    except OSError as e:
+        pytest.skip(f"cannot make a memory cgroup with a limit here: {e}")
+    yield made
+    for pid in made.pids():
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+    made.folder.rmdir()
+
+
+def test_rank_without_memory_is_named_and_the_policy_decides(cgroup: Cgroup, program: Program, folder: Path) -> None:
+    script = program(
+        """
+        import os, signal
+        open("started", "a").write(os.environ["RANK"])
+        if os.environ["RANK"] == "1":
+            data = [b"x" * (16 << 20) for _ in range(64)]
+        signal.pause()
+        """
+    )
+    with several_hosts(1) as hosts:
+        # What starts procs runs already.
+        worker = hosts.workers[0].pid
+        for pid in (worker, *_descendants(worker)):
+            cgroup.take(pid)
+        policy = RestartPolicy(max_restarts=3, on={"oom": "stop"})
+        with pytest.raises(SPMDFailure, match=r"rank 1 \(.*\) was killed by SIGKILL, its memory cgroup was full") as raised:
+            run(hosts.mesh, ["torchrun", "--nproc-per-node=2", script], workdir=str(folder), policy=policy).result.get()
+    assert raised.value.failures[0].kind == "oom" and sorted((folder / "started").read_text()) == ["0", "1"]
+
+
+def test_stopped_rank_is_a_hang(program: Program, start: Start, folder: Path) -> None:
+    script = program(
+        """
+        import os, signal, time
+        open(f"started.{os.environ['RANK']}.{os.environ['TORCHELASTIC_RESTART_COUNT']}", "w").close()
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        """
+    )
+    policy = RestartPolicy(max_restarts=1, backoff=(0.0, 0.0), hang_timeout=3.0)
+    assert start("--nproc-per-node=2", script, policy=policy).result.get().attempts == 2
+    assert len(list(folder.glob("started.?.?"))) == 4
+
+
+def test_program_that_closes_its_output(program: Program, start: Start, folder: Path) -> None:
+    script = program(
+        """
+        import os
+        print("last", flush=True)
+        os.close(1)
+        os.close(2)
+        open("done." + os.environ["RANK"], "w").close()
+        os._exit(0 if os.environ["RANK"] == "0" else 3)
+        """
+    )
+    with pytest.raises(SPMDFailure, match="rank 1 .* exited with code 3"):
+        start("--nproc-per-node=2", script).result.get()
+    assert len(list(folder.glob("done.?"))) == 2
+
+
+def test_forks_of_a_program_are_no_ranks(program: Program, start: Start, folder: Path) -> None:
+    """A child that fails is the program's business, and one that is left is ended."""
+    script = program(
+        """
+        import os, signal
+        child = os.fork()
+        if child == 0:
+            raise ValueError("of the child")
+        os.waitpid(child, 0)
+        left = os.fork()
+        if left == 0:
+            signal.pause()
+        with open("left", "w") as file:
+            file.write(str(left))
+        """
+    )
+    assert start(script).result.get().attempts == 1
+    pid = int((folder / "left").read_text())
+    eventually("its end", lambda: not os.path.exists(f"/proc/{pid}"))
