@@ -10,7 +10,6 @@ import pytest
 from monarch.actor import ExitReason
 from monarch.spmd import LaunchArgumentError, LaunchSpec, RankFailure, SPMDFailure, parse_torchrun
 from monarch.spmd.launch import launch_of, on_one_host
-from monarch.spmd.rank import shown
 
 
 @pytest.mark.parametrize(
@@ -66,7 +65,7 @@ def test_the_same_world_on_one_host() -> None:
 )
 def test_output_that_is_shown(options: list[str], visible: list[tuple[int, int]]) -> None:
     spec = parse_torchrun([*options, "a.py"])
-    assert [(rank, stream) for rank in (0, 1) for stream in (1, 2) if shown(spec, rank, stream)] == visible
+    assert [(rank, stream) for rank in (0, 1) for stream in (1, 2) if spec.shows(rank, stream)] == visible
 
 
 def test_failure_survives_pickle() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from monarch.spmd.errors import LaunchArgumentError
+from monarch.spmd.rank import Program
 from monarch.spmd.torchrun import OPTIONS, LaunchSpec, Streams, parse_torchrun
 
 
@@ -129,7 +130,8 @@ def test_words_after_the_program_are_its_own() -> None:
 
 def test_commands_of_ranks() -> None:
     def argv(*words: str) -> list[str]:
-        return parse_torchrun(words).argv("/py", "/start.py")
+        spec = parse_torchrun(words)
+        return Program(spec.kind, spec.program, spec.arguments).argv("/py", "/start.py")
 
     assert argv("a.py", "--lr", "1") == ["/py", "-u", "/start.py", "script", "a.py", "--lr", "1"]
     assert argv("-m", "pkg.train", "x") == ["/py", "-u", "/start.py", "module", "pkg.train", "x"]

@@ -19,7 +19,7 @@ from monarch.spmd.environment import Attempt
 from monarch.spmd.errors import RankFailure, SPMDError, SPMDFailure
 from monarch.spmd.host_pool import HostPool
 from monarch.spmd.policy import FailureKind, RestartPolicy
-from monarch.spmd.rank import GRACE_S, NOTES, Ended, Order, Rank, Started, shown
+from monarch.spmd.rank import GRACE_S, NOTES, Ended, Order, Program, Rank, Started
 from monarch.spmd.stacks import merged
 from monarch.spmd.torchrun import LaunchSpec
 
@@ -138,16 +138,29 @@ class RunningAttempt:
 
     def _spawn(self) -> list[Any]:
         """Procs with an actor for each rank; the actors of each mesh of procs."""
-        plan = self._plan
+        plan, spec = self._plan, self._plan.spec
         log_dir = None if plan.log_dir is None else str(Path(plan.log_dir, plan.run_id, f"attempt_{self._number}"))
-        attempt = Attempt(plan.run_id, self._number, plan.policy.max_restarts, plan.spec.role)
+        attempt = Attempt(plan.run_id, self._number, plan.policy.max_restarts, spec.role)
         left = self._pool.left
         world_size = len(left) * self._per_host
         label = "gpus" if "gpus" not in self._pool.mesh.extent.labels else "ranks"
         groups: list[Any] = []
         for part in self._pool.parts():
             first = part.first * self._per_host
-            order = Order(plan.spec, attempt, plan.env, plan.workdir, log_dir, first, world_size, self._per_host, self._control)
+            order = Order(
+                program=Program(spec.kind, spec.program, spec.arguments),
+                local_addr=spec.local_addr,
+                master_port=spec.master_port,
+                virtual_local_rank=spec.virtual_local_rank,
+                attempt=attempt,
+                env=plan.env,
+                workdir=plan.workdir,
+                log_dir=log_dir,
+                first=first,
+                world_size=world_size,
+                per_host=self._per_host,
+                control=self._control,
+            )
             procs = part.hosts.spawn_procs(per_host={label: self._per_host}, name=f"run_{plan.run_id}")
             self.meshes.append(procs)
             actors: Any = procs.spawn("rank", Rank, order)
@@ -238,7 +251,7 @@ class RunningAttempt:
     async def _follow(self, rank: LiveRank) -> None:
         spec = self._plan.spec
         prefix = f"[{rank.number}] ".encode()
-        visible = [stream for stream in (1, 2) if shown(spec, rank.local_rank, stream)]
+        visible = [stream for stream in (1, 2) if spec.shows(rank.local_rank, stream)]
         try:
             coming = rank.actor.read.call_one()
             while rank.ended is None:

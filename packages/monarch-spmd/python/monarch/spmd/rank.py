@@ -22,7 +22,6 @@ from monarch.spmd.address import ReservedPort, reachable_address
 from monarch.spmd.breakpoints import Breakpoints
 from monarch.spmd.environment import Attempt, RankPlace, own_device, variables
 from monarch.spmd.snapshot_requests import VARIABLE, Request, Requests
-from monarch.spmd.torchrun import LaunchSpec, Streams
 
 if TYPE_CHECKING:
     from monarch.spmd.snapshot_transfer import RankSnapshots
@@ -38,13 +37,31 @@ _LONGEST_MESSAGE, _LONGEST_TRACEBACK = 4 << 10, 64 << 10
 _PR_SET_CHILD_SUBREAPER = 36
 
 
+class Program(NamedTuple):
+    """What a rank runs; `kind` is that of `LaunchSpec`, whose module ranks do not import: each of them waits for its imports."""
+
+    kind: str
+    name: str
+    arguments: tuple[str, ...]
+
+    def argv(self, python: str, starter: str) -> list[str]:
+        """The command of a rank: this interpreter, with the file `start_program.py`, or the program alone where it is a command."""
+        if self.kind == "command":
+            return [self.name, *self.arguments]
+        return [python, "-u", starter, self.kind, self.name, *self.arguments]
+
+
 class Order(NamedTuple):
     """What the ranks of a mesh run. `first` is the rank of the first of them, in a world of `world_size`, with `per_host` on each host.
 
     `log_dir` is the folder of the attempt on the hosts, with one folder a rank; None: no files. `control` is the actor of the run.
     """
 
-    spec: LaunchSpec
+    program: Program
+    local_addr: str | None
+    # Of the ranks' rendezvous; None or 0: one that is chosen on the host.
+    master_port: int | None
+    virtual_local_rank: bool
     attempt: Attempt
     env: Mapping[str, str]
     workdir: str | None
@@ -125,9 +142,9 @@ class Rank(Actor):
         """
         self._close_port()
         self._reserved = ReservedPort()
-        if self._order.spec.master_port in (None, 0):
+        if self._order.master_port in (None, 0):
             self._port = self._reserved.number
-        address = self._order.spec.local_addr or ("127.0.0.1" if is_alone else reachable_address())
+        address = self._order.local_addr or ("127.0.0.1" if is_alone else reachable_address())
         return address, self._reserved.number
 
     @concurrent_endpoint
@@ -144,9 +161,9 @@ class Rank(Actor):
                 problem = str(error)
         try:
             if not problem:
-                argv = order.spec.argv(sys.executable, start_program.__file__)
+                argv = order.program.argv(sys.executable, start_program.__file__)
                 self._close_port()
-                if order.spec.kind != "command":
+                if order.program.kind != "command":
                     await self._breakpoints.listen()
                 await self._start(CommandLine(argv, environment, order.workdir))
         except CannotStart as error:
@@ -222,7 +239,7 @@ class Rank(Actor):
         order = self._order
         base = {**os.environ, **order.env}
         own = variables(self._place, address, port, attempt=order.attempt, error_file=self._error.path, environ=base)
-        if order.spec.virtual_local_rank:
+        if order.virtual_local_rank:
             own |= own_device(self._place.local_rank, base)
         self._requests = Requests(self._about_snapshots)
         ours = {
@@ -315,23 +332,14 @@ class Rank(Actor):
         self._news.set()
 
 
-def shown(spec: LaunchSpec, local_rank: int, stream: int) -> bool:
-    """Whether a stream of a rank is shown: not where it is redirected into files only, nor a rank that the filter leaves out."""
-    if spec.shown is not None and local_rank not in spec.shown:
-        return False
-    redirected = spec.redirects.get(local_rank, spec.redirects.get(None, Streams.NONE))
-    teed = spec.tees.get(local_rank, spec.tees.get(None, Streams.NONE))
-    return not redirected & stream or bool(teed & stream)
-
-
 def _missing(order: Order) -> str:
     """Why there is no program to start; empty where there is one, or where only the start itself can show it."""
-    spec = order.spec
+    program = order.program
     folder = order.workdir or os.getcwd()
     if not os.path.isdir(folder):
         return f"the directory {folder!r} is not on this host"
-    if spec.kind in ("script", "path") and not os.path.exists(os.path.join(folder, spec.program)):
-        return f"program {spec.program!r} is not on this host; the directory is {folder}"
+    if program.kind in ("script", "path") and not os.path.exists(os.path.join(folder, program.name)):
+        return f"program {program.name!r} is not on this host; the directory is {folder}"
     return ""
 
 

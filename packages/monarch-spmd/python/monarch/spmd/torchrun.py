@@ -63,11 +63,13 @@ class LaunchSpec:
     # Options that were given and change nothing here.
     needless: tuple[str, ...] = ()
 
-    def argv(self, python: str, starter: str) -> list[str]:
-        """The command of a rank: this interpreter, with the file `start_program.py`, or the program alone where it is a command."""
-        if self.kind == "command":
-            return [self.program, *self.arguments]
-        return [python, "-u", starter, self.kind, self.program, *self.arguments]
+    def shows(self, local_rank: int, stream: int) -> bool:
+        """Whether a stream of a rank is shown: not where it is redirected into files only, nor a rank that the filter leaves out."""
+        if self.shown is not None and local_rank not in self.shown:
+            return False
+        redirected = self.redirects.get(local_rank, self.redirects.get(None, Streams.NONE))
+        teed = self.tees.get(local_rank, self.tees.get(None, Streams.NONE))
+        return not redirected & stream or bool(teed & stream)
 
     def ranks_of(self, gpus: int, cpus: int, host: str) -> int:
         """How many ranks a host with so many GPUs and processors has. `LaunchArgumentError` for `gpu` on one without."""
