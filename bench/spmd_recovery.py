@@ -1,10 +1,11 @@
 """How long a run stands still when a rank is killed: from SIGKILL to the end of the next step.
 
-    python bench/spmd_recovery.py [--mib 256] [--runs 5] [--hosts 1,3] [--torchrun PATH/TO/torchrun] [--json]
+    python bench/spmd_recovery.py [--mib 256] [--runs 5] [--hosts 1,3,slurm] [--torchrun PATH/TO/torchrun] [--json]
 
 Each rank has a state of so many MiB and saves it after each step, into a file of its own in the directory of the run, or as a snapshot.
 Rank 1 kills itself at a step; the time ends when all ranks have done the first step of the next attempt. `--hosts 3` takes three workers of
-this machine, with one rank each; one host has two ranks. Seconds: median, least and most. torchrun restarts with the file.
+this machine, with one rank each; one host has two ranks; `slurm` is a real cluster of three nodes (tools/slurm), which needs root. Seconds:
+median, least and most. torchrun restarts with the file.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -20,8 +22,12 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from monarch.actor import attach_to_workers, this_host
+from monarch.job import SlurmJob
 from monarch.spmd import RestartPolicy, run
+from tools.slurm.cluster import SlurmCluster
 
 PROGRAM = """
 import os, signal, sys, time
@@ -67,8 +73,18 @@ if count == 0:
 
 
 @contextlib.contextmanager
-def hosts_of(count: int) -> Generator[Any]:
-    """One is this host; more are workers of this machine."""
+def hosts_of(kind: str) -> Generator[Any]:
+    """1 is this host; more are workers of this machine, or nodes of SLURM."""
+    if kind == "slurm":
+        with tempfile.TemporaryDirectory() as folder, SlurmCluster(Path(folder, "slurm"), 3) as cluster:
+            os.environ.update(cluster.env)
+            job = SlurmJob({"hosts": 3}, python_exe=sys.executable, job_dir=folder)
+            try:
+                yield job.state(cached_path=None).hosts
+            finally:
+                job.kill()
+        return
+    count = int(kind)
     if count == 1:
         yield this_host()
         return
@@ -112,15 +128,16 @@ def main() -> None:
     options = parser.parse_args()
     policy = RestartPolicy(max_restarts=1, backoff=(0.0, 0.0))
     found: dict[str, dict[str, float]] = {}
-    for count in map(int, options.hosts.split(",")):
-        with hosts_of(count) as hosts:
+    for kind in options.hosts.split(","):
+        with hosts_of(kind) as hosts:
             for way in ("snapshot", "file"):
 
-                def by_run(program: str, folder: str, way: str = way, hosts: Any = hosts, count: int = count) -> None:
-                    command = ["torchrun", f"--nproc-per-node={2 if count == 1 else 1}", program, str(options.mib), way, folder]
+                def by_run(program: str, folder: str, way: str = way, hosts: Any = hosts, ranks: int = 2 if kind == "1" else 1) -> None:
+                    command = ["torchrun", f"--nproc-per-node={ranks}", program, str(options.mib), way, folder]
                     run(hosts, command, policy=policy).result.get()
 
-                found[f"{count} {'host' if count == 1 else 'hosts'}, {way}"] = measured(by_run, way, options.runs)
+                name = {"1": "1 host", "slurm": "3 nodes of SLURM"}.get(kind, f"{kind} hosts")
+                found[f"{name}, {way}"] = measured(by_run, way, options.runs)
     if options.torchrun:
 
         def by_torchrun(program: str, folder: str) -> None:
