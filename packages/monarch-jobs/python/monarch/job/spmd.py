@@ -38,7 +38,7 @@ WORKERS = "workers"
 # What `serve` takes for a command list, and where the ranks run in the directory of the client, which the hosts have as well.
 _LOCAL = ("local_cwd", "local", "process")
 _SHARED = (*_LOCAL, "slurm")
-SCHEDULERS = (*_LOCAL, "kubernetes", "skypilot", "slurm")
+SCHEDULERS = (*_LOCAL, "kubernetes", "skypilot", "slurm", "ssh")
 
 
 class SPMDJob(JobTrait):
@@ -185,9 +185,9 @@ def _of_command(command: Sequence[str], scheduler: str, config: dict[str, Any]) 
     spec = launch_of(command)
     if scheduler not in SCHEDULERS:
         raise ValueError(f"scheduler={scheduler!r}: a command list goes to {', '.join(SCHEDULERS)}; other schedulers get a TorchX AppDef")
-    hosts = _hosts_of(spec, scheduler, config)
+    hosts, count = _on_machines(spec, config) if scheduler == "ssh" else (_hosts_of(spec, scheduler, config), spec.max_hosts)
     workspace = os.getcwd() if scheduler in _SHARED else None
-    role = {"name": WORKERS, "entrypoint": command[0], "args": list(command[1:]), "num_replicas": spec.max_hosts}
+    role = {"name": WORKERS, "entrypoint": command[0], "args": list(command[1:]), "num_replicas": count}
     return _made(hosts, scheduler, workspace, role)
 
 
@@ -234,6 +234,22 @@ def _hosts_of(spec: LaunchSpec, scheduler: str, config: dict[str, Any]) -> JobTr
     job = KubernetesJob(**own)
     job.add_mesh(WORKERS, spec.max_hosts, **_known(KubernetesJob.add_mesh, config))
     return job
+
+
+def _on_machines(spec: LaunchSpec, config: dict[str, Any]) -> tuple[JobTrait, int]:
+    """The job and the number of its hosts: the first ones of `hosts`, as many as the launch names, or all of them."""
+    from monarch.job.ssh import SSHJob
+
+    machines: Any = config.pop("hosts", None)
+    if not isinstance(machines, (list, tuple)) or not machines:
+        raise ValueError("scheduler_cfg: ssh needs 'hosts', a list of names as ssh knows them")
+    if spec.has_hosts:
+        if len(machines) < spec.min_hosts:
+            raise ValueError(f"scheduler_cfg['hosts']: {len(machines)} of at least {spec.min_hosts} that the launch needs")
+        machines = machines[: spec.max_hosts]
+    job = SSHJob(**_known(SSHJob, config))
+    job.add_mesh(WORKERS, list(machines))
+    return job, len(machines)
 
 
 def _known(made: Any, config: dict[str, Any]) -> dict[str, Any]:
