@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,28 @@ def test_rank_without_memory_is_named_and_the_policy_decides(cgroup: Cgroup, pro
         with pytest.raises(SPMDFailure, match=r"rank 1 \(.*\) was killed by SIGKILL, its memory cgroup was full") as raised:
             run(hosts.mesh, ["torchrun", "--nproc-per-node=2", script], workdir=str(folder), policy=policy).result.get()
     assert raised.value.failures[0].kind == "oom" and sorted((folder / "started").read_text()) == ["0", "1"]
+
+
+def test_state_that_is_too_large_for_its_host(cgroup: Cgroup, program: Program, folder: Path) -> None:
+    script = program(
+        """
+        from monarch.spmd import Snapshots, SPMDError
+        snapshots = Snapshots()
+        snapshots.save(1, {"data": b"x" * 1_000_000}).get()
+        try:
+            snapshots.save(2, {"data": b"x" * 120_000_000})
+        except SPMDError as error:
+            print(error.code, error, file=open("found", "w"))
+        snapshots.save(3, {"data": b"x" * 1_000_000}).get()
+        """
+    )
+    with several_hosts(1) as hosts:
+        worker = hosts.workers[0].pid
+        for pid in (worker, *_descendants(worker)):
+            cgroup.take(pid)
+        run(hosts.mesh, [script], workdir=str(folder)).result.get()
+    found = (folder / "found").read_text()
+    assert re.match(r"snapshot_failed the snapshot of step 2 is too large for the memory of this host: 120,\d+,\d+ bytes, and ", found)
 
 
 def test_stopped_rank_is_a_hang(program: Program, start: Start, folder: Path) -> None:

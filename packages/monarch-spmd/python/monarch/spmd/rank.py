@@ -21,6 +21,7 @@ from monarch.spmd import start_program
 from monarch.spmd.address import ReservedPort, reachable_address
 from monarch.spmd.breakpoints import Breakpoints
 from monarch.spmd.environment import Attempt, RankPlace, own_device, variables
+from monarch.spmd.memory_cgroup import out_of_memory_kills
 from monarch.spmd.snapshot_requests import VARIABLE, Request, Requests
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Rank(Actor):
         self._ended: Ended | None = None
         self._ending: asyncio.Task[None] | None = None
         self._moved = time.monotonic()
-        self._kills = _out_of_memory_kills()
+        self._kills = out_of_memory_kills()
         self._requests: Requests | None = None
         self._snapshots: RankSnapshots | None = None
         # Files without a name, which are gone with this process, however it ends.
@@ -322,7 +323,7 @@ class Rank(Actor):
         # A guard that was killed reports a signal as well, which is none of the run.
         was_ended = self._ending is not None and self._process.was_signalled
         message, traceback = ("", "") if code == 0 else _exception(self._error.read(0, _LONGEST_ERROR))
-        was_out_of_memory = code == -signal.SIGKILL and not was_ended and _out_of_memory_kills() > self._kills
+        was_out_of_memory = code == -signal.SIGKILL and not was_ended and out_of_memory_kills() > self._kills
         has_lost_port = code != 0 and not was_ended and self._port is not None and _is_taken(self._port)
         raised_at = self._error.changed_at() if message and (self._has_raised_before or not was_ended) else None
         self._ended = Ended(code, at, was_ended, was_out_of_memory, message, traceback, has_lost_port, raised_at)
@@ -353,26 +354,6 @@ def _exception(data: bytes) -> tuple[str, str]:
         return str(found["message"])[:_LONGEST_MESSAGE], text[-_LONGEST_TRACEBACK:]
     except (ValueError, KeyError, TypeError, AttributeError):  # none, or one of another format
         return "", ""
-
-
-def _out_of_memory_kills() -> int:
-    """How many processes of this process's memory cgroup the kernel has killed for lack of memory; 0 where that is not known."""
-    try:
-        groups = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return 0
-    for line in groups:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, name = ("/sys/fs/cgroup/memory", "memory.oom_control") if controllers else ("/sys/fs/cgroup", "memory.events")
-        for folder in (f"{root}{path}", root):
-            try:
-                lines = Path(folder, name).read_text().splitlines()
-            except OSError:
-                continue
-            return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
-    return 0
 
 
 class _Unnamed:

@@ -15,6 +15,7 @@ import struct
 from typing import Any, NamedTuple
 
 from monarch.extension.pickling import dumps, loads
+from monarch.spmd import memory_cgroup
 from monarch.spmd.errors import SPMDError
 
 _MAGIC = b"MONSNAP1"
@@ -129,15 +130,13 @@ def check_memory(nbytes: int, what: str, where: str) -> None:
 
 def available_memory() -> int | None:
     """Bytes that processes of this host may still take: what the kernel reports, or what the memory cgroup leaves, if that is less."""
-    left: int | None = None
+    left: list[int] = []
+    within = memory_cgroup.room()
+    if within is not None:
+        left.append(within)
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
-            left = next((int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")), None)
-        with open("/sys/fs/cgroup/memory.max", encoding="ascii") as limit, open("/sys/fs/cgroup/memory.current", encoding="ascii") as used:
-            most = limit.read().strip()
-            if most != "max":
-                within = int(most) - int(used.read())
-                left = within if left is None else min(left, within)
-    except (OSError, ValueError):  # a kernel without these files, or a cgroup of another version
+            left += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
+    except OSError:  # /proc is not whole
         pass
-    return left
+    return min(left, default=None)
