@@ -8,6 +8,8 @@ from collections.abc import Generator
 
 import pytest
 
+# A folder `torch` would be taken for the package, where that is missing.
+FOLDERS = {"pytorch": "torch"}
 CATEGORIES = ("unit", "process", "net", "fuse", "slurm", "ssh", "k8s", "torch", "gpu", "verbs", "bench")
 
 
@@ -15,7 +17,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folders = item.path.parts[:-1]
         below = folders[len(folders) - folders[::-1].index("tests") :] if "tests" in folders else ()
-        category = below[0] if below else ""
+        folder = below[0] if below else ""
+        category = FOLDERS.get(folder, folder)
         if category not in CATEGORIES:
             raise pytest.UsageError(f"{item.path}: not below tests/{{{','.join(CATEGORIES)}}}/, so the test has no category")
         item.add_marker(category)

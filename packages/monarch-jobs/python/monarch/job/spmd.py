@@ -240,15 +240,16 @@ def _on_machines(spec: LaunchSpec, config: dict[str, Any]) -> tuple[JobTrait, in
     """The job and the number of its hosts: the first ones of `hosts`, as many as the launch names, or all of them."""
     from monarch.job.ssh import SSHJob
 
-    machines: Any = config.pop("hosts", None)
-    if not isinstance(machines, (list, tuple)) or not machines:
+    given: Any = config.pop("hosts", None)
+    if not isinstance(given, (list, tuple)) or not given:
         raise ValueError("scheduler_cfg: ssh needs 'hosts', a list of names as ssh knows them")
+    machines: list[str] = [*given]
     if spec.has_hosts:
         if len(machines) < spec.min_hosts:
             raise ValueError(f"scheduler_cfg['hosts']: {len(machines)} of at least {spec.min_hosts} that the launch needs")
         machines = machines[: spec.max_hosts]
     job = SSHJob(**_known(SSHJob, config))
-    job.add_mesh(WORKERS, list(machines))
+    job.add_mesh(WORKERS, machines)
     return job, len(machines)
 
 
