@@ -150,6 +150,50 @@ note("saved")
     assert notes(folder, 0) == ["saved"]
 
 
+def test_step_that_threads_save_at_once(start: Start, program: Program, folder: Path) -> None:
+    script = program(
+        HEAD
+        + """
+import threading
+snapshots = Snapshots()
+def save():
+    for _ in range(20):
+        snapshots.save(7, {"data": bytearray(100_000)}).get()
+threads = [threading.Thread(target=save) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+note("all are saved")
+"""
+    )
+    start("--nproc-per-node=1", script).result.get()
+    assert notes(folder, 0) == ["all are saved"]
+
+
+def test_rank_that_asks_late_gets_what_the_others_have_got(start: Start, program: Program, folder: Path) -> None:
+    script = program(
+        HEAD
+        + """
+snapshots = Snapshots(replicated=True)
+if count == 0:
+    snapshots.save(3, {"rank": rank}).get()
+    meet("saved")
+    raise ValueError("bad")
+if rank == 1:
+    meet("later")
+found = [snapshots.restore()[0] for _ in range(5)]
+for step in range(4, 24):
+    snapshots.save(step, {"rank": rank}).get()
+if rank == 0:
+    meet("later")
+note(found + [snapshots.restore()[0]])
+"""
+    )
+    start("--nproc-per-node=2", script, policy=ONCE).result.get()
+    assert notes(folder, 1) == [[3] * 6] * 2
+
+
 def test_wrong_arguments(start: Start, program: Program, folder: Path) -> None:
     script = program(
         HEAD
@@ -261,6 +305,39 @@ def test_world_is_smaller_after_the_loss_of_a_host(hosts: Hosts, program: Progra
     assert running.result.get().world_size == 2
     found = [one[1] for one in notes(folder, 1)]
     assert found == ([[3, 0, 10], [3, 1, 100_000_000]] if replicated else [None, None])
+
+
+@pytest.mark.timeout(120)
+def test_restored_arrays_stay_what_they_are(hosts: Hosts, program: Program, folder: Path) -> None:
+    """After the ranks are numbered anew, copies of others go on: none is written where a process has the state of an earlier attempt."""
+    script = program(
+        HEAD
+        + """
+import numpy
+snapshots = Snapshots(replicated=True)
+found = snapshots.restore()
+step, state = found or (0, {"data": numpy.full(200_000, 0)})
+data = state["data"]
+snapshots.save(step + 1, {"data": numpy.full(200_000, step + 1)}).get()
+meet(f"begun{count}")
+for later in range(step + 2, step + 22):
+    snapshots.save(later, {"data": numpy.full(200_000, later)}).get()
+    assert (data == step).all(), (step, set(data))
+meet(f"saved{count}")
+if count == 0 and rank == 1:
+    os.kill(int(os.environ["VICTIM"]), signal.SIGKILL)
+if count == 1 and rank == 1:
+    raise ValueError("bad")
+if count < 2:
+    signal.pause()
+note(step)
+"""
+    )
+    policy = RestartPolicy(max_restarts=2, backoff=(0.0, 0.0), on={"host_lost": "shrink"})
+    environment = {"VICTIM": str(hosts.workers[1].pid)}
+    result = run(hosts.mesh, ["torchrun", "--nproc-per-node=1", script], workdir=str(folder), policy=policy, env=environment).result.get()
+    assert (result.attempts, result.world_size) == (3, 2)
+    assert notes(folder, 2) == [42, 42]
 
 
 def test_failure_without_an_attempt_left_is_the_programs(start: Start, program: Program) -> None:

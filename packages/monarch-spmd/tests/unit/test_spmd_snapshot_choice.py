@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monarch.spmd.snapshot_choice import Held, Key, choose, neighbours, stale
+from monarch.spmd.snapshot_choice import MOST_INCOMPLETE, Held, Key, Reports, choose, neighbours, stale
 
 
 def held(attempt: int, step: int, rank: int, world: int = 2, replicated: bool = False) -> Held:
@@ -86,3 +86,33 @@ def test_a_lost_host_leaves_a_complete_snapshot(keep: int, order: list[int]) -> 
 def test_ranks_that_never_save_the_same_step_do_not_fill_the_memory() -> None:
     keys = [Key(0, step) for step in range(10)]
     assert stale(keys, [], keep=2, most=4) == keys[:6]
+
+
+def test_rank_that_is_far_ahead_does_not_complete_what_it_has_not_any_more() -> None:
+    reports = Reports()
+    assert not reports.add(held(0, 3, 0), keep=2) and reports.add(held(0, 3, 1), keep=2) and reports.complete == Key(0, 3)
+    for step in range(4, 64):
+        assert not reports.add(held(0, step, 0), keep=2)
+    # The part of the other rank that belongs to this one was dropped long ago.
+    assert not reports.add(held(0, 4, 1), keep=2) and reports.complete == Key(0, 3)
+    assert reports.add(held(0, 63, 1), keep=2) and reports.complete == Key(0, 63)
+
+
+@given(st.integers(1, 3), st.lists(st.integers(0, 2), max_size=120))
+def test_what_is_announced_as_complete_is_held_of_all_ranks(keep: int, order: list[int]) -> None:
+    """Three ranks save, however far one is ahead; keepers have one part more than was reported."""
+    reports, complete = Reports(), list[Key]()
+    steps, parts = [0, 0, 0], [set[Key](), set[Key](), set[Key]()]
+    late: list[Key | None] = [None, None, None]
+    for rank in order:
+        key = Key(0, steps[rank])
+        steps[rank] += 1
+        parts[rank].add(key)
+        parts[rank] -= set(stale(parts[rank], complete, keep, keep + MOST_INCOMPLETE))
+        before, late[rank] = late[rank], key
+        if before is not None and reports.add(held(before.attempt, before.step, rank, world=3), keep):
+            assert all(before in one for one in parts)
+            complete.append(before)
+            for one in parts:
+                one -= set(stale(one, complete, keep, keep + MOST_INCOMPLETE))
+        assert reports.complete is None or all(reports.complete in one for one in parts)

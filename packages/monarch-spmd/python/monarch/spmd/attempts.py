@@ -116,14 +116,14 @@ class Attempts(Actor):
         return await self._snapshots.keepers(group, copies)
 
     @concurrent_endpoint
-    async def saved(self, held: Held) -> None:
+    async def saved(self, held: Held, keep: int) -> None:
         """A rank has saved its part of a snapshot."""
-        self._snapshots.saved(held)
+        self._snapshots.saved(held, keep)
 
     @concurrent_endpoint
     async def snapshot(self, rank: int, group: int) -> Found | None:
         """What a rank restores."""
-        return await self._snapshots.found(self._restarts.count, len(self._pool.left) * self._per_host, rank, group)
+        return self._snapshots.found(rank, group)
 
     async def _run(self) -> RunResult:
         begin = time.monotonic()
@@ -131,6 +131,7 @@ class Attempts(Actor):
         self._per_host = spec.per_host if isinstance(spec.per_host, int) else await self._count(spec)
         lost_ports = 0
         while True:
+            await self._snapshots.begin(self._restarts.count, len(self._pool.left) * self._per_host)
             self._current = RunningAttempt(
                 self._plan, self._pool, self._restarts.count, self._per_host, self._console, self._stop, self._control
             )

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+# Of the snapshots of one rank that are not complete, a keeper holds so many and `keep` more.
+MOST_INCOMPLETE = 4
+
 
 class Key(NamedTuple):
     """One snapshot of all ranks; larger ones are newer."""
@@ -71,11 +74,44 @@ def stale(held: Iterable[Key], complete: Iterable[Key], keep: int, most: int) ->
 
     Ranks that save different steps complete none; without a bound they would fill the memory.
     """
-    finished = sorted(complete, reverse=True)[:keep]
+    there = list(held)
+    finished = sorted(set(complete).intersection(there), reverse=True)[:keep]
     newest = finished[0] if finished else None
-    newer = sorted(key for key in held if newest is None or key > newest)
+    newer = sorted(key for key in there if newest is None or key > newest)
     kept = {*finished, *newer[max(0, len(newer) - most) :]}
-    return [key for key in held if key not in kept]
+    return [key for key in there if key not in kept]
+
+
+class Reports:
+    """Which ranks have saved what, from their reports, and what is complete: only what keepers hold of every rank still."""
+
+    def __init__(self) -> None:
+        # The newest that all ranks have saved.
+        self.complete: Key | None = None
+        self._ranks: dict[Key, set[int]] = {}
+        self._keys: dict[int, list[Key]] = {}
+
+    def add(self, held: Held, keep: int) -> bool:
+        """Whether the snapshot of this part is complete now."""
+        key = held.key
+        if self.complete is not None and key <= self.complete:
+            return False
+        keys = self._keys.setdefault(held.rank, [])
+        if key not in keys:
+            keys.append(key)
+        self._ranks.setdefault(key, set()).add(held.rank)
+        # By the rule of keepers, which may be one part ahead of the reports: it has dropped the older ones of this rank.
+        most = keep + MOST_INCOMPLETE - 1
+        for old in keys[:-most]:
+            self._ranks[old].discard(held.rank)
+        del keys[:-most]
+        if not held.replicated and len(self._ranks[key]) < held.world_size:
+            return False
+        self.complete = key
+        # What is older and not complete will not be any more.
+        self._ranks = {other: ranks for other, ranks in self._ranks.items() if other > key}
+        self._keys = {rank: [other for other in keys if other > key] for rank, keys in self._keys.items()}
+        return True
 
 
 def neighbours(host: int, hosts: Sequence[int], copies: int) -> list[int]:

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch.actor import MonarchError, Point
 from monarch.spmd.host_pool import HostPool
-from monarch.spmd.snapshot_choice import Chosen, Held, Key, choose, neighbours
+from monarch.spmd.snapshot_choice import Chosen, Held, Key, Reports, choose, neighbours
 
 if TYPE_CHECKING:
     from monarch.actor import ProcMesh
 
 # How long a host may take to report what it holds; one that does not answer has nothing.
 _ANSWER_S = 10.0
-# Of those that are complete in all ranks, for late reports.
-_REMEMBERED = 64
 
 
 class Found(NamedTuple):
@@ -36,11 +34,9 @@ class SnapshotHosts:
         self._starting = asyncio.Lock()
         self._meshes: list[ProcMesh] = []
         self._keepers: dict[int, Any] = {}
-        # The ranks that have reported each key, until all have.
-        self._reports: dict[Key, set[int]] = {}
-        self._complete: list[Key] = []
-        self._choosing = asyncio.Lock()
-        self._chosen: dict[int, Chosen | None] = {}
+        self._reports = Reports()
+        # What the current attempt begins with.
+        self._chosen: Chosen | None = None
 
     async def keepers(self, group: int, copies: int) -> list[Any]:
         """That of a host, the `group`-th of those that are left, and those of the hosts that get its copies."""
@@ -50,17 +46,10 @@ class SnapshotHosts:
         host = left[group]
         return [self._keepers[number] for number in (host, *neighbours(host, left, copies))]
 
-    def saved(self, held: Held) -> None:
+    def saved(self, held: Held, keep: int) -> None:
         """A rank has saved its part, and the copies are whole."""
-        if held.key in self._complete:
+        if not self._reports.add(held, keep):
             return
-        ranks = self._reports.setdefault(held.key, set())
-        ranks.add(held.rank)
-        if not held.replicated and len(ranks) < held.world_size:
-            return
-        # What is older and not complete will not be any more.
-        self._reports = {key: ranks for key, ranks in self._reports.items() if key > held.key}
-        self._complete = [*self._complete[-_REMEMBERED:], held.key]
         for keeper in self._keepers.values():
             try:
                 keeper.complete.broadcast(held.key)
@@ -72,15 +61,20 @@ class SnapshotHosts:
         for number in numbers:
             self._keepers.pop(number, None)
 
-    async def found(self, attempt: int, world_size: int, rank: int, group: int) -> Found | None:
-        """What a rank of an attempt restores: all ranks of it the same step, however late they ask."""
-        async with self._choosing:
-            if attempt not in self._chosen:
-                numbers = list(self._keepers)
-                parts = await asyncio.gather(*(_held(self._keepers[number]) for number in numbers))
-                held = dict(zip(numbers, parts, strict=True))
-                self._chosen[attempt] = choose(held, world_size, attempt)
-        chosen = self._chosen[attempt]
+    async def begin(self, attempt: int, world_size: int) -> None:
+        """Chooses what the ranks of an attempt restore, before they start; keepers hold that until the next attempt."""
+        self._chosen = None
+        if not self._keepers:
+            return
+        numbers = list(self._keepers)
+        parts = await asyncio.gather(*(_held(self._keepers[number]) for number in numbers))
+        self._chosen = choose(dict(zip(numbers, parts, strict=True)), world_size, attempt)
+        key = None if self._chosen is None else self._chosen.key
+        await asyncio.gather(*(_pinned(self._keepers[number], key) for number in numbers))
+
+    def found(self, rank: int, group: int) -> Found | None:
+        """What a rank of the current attempt restores: all ranks the same step, however late they ask."""
+        chosen = self._chosen
         if chosen is None:
             return None
         part = chosen.parts[rank]
@@ -118,6 +112,13 @@ async def _held(keeper: Any) -> list[Held]:
         return await asyncio.wait_for(keeper.held.call_one(), _ANSWER_S)
     except (MonarchError, TimeoutError):
         return []
+
+
+async def _pinned(keeper: Any, key: Key | None) -> None:
+    try:
+        await asyncio.wait_for(keeper.pin.call_one(key), _ANSWER_S)
+    except (MonarchError, TimeoutError):  # what it has is had from other hosts
+        return
 
 
 async def _stopped(procs: Any) -> None:

@@ -6,12 +6,10 @@ import socket
 
 from monarch.actor import Actor, concurrent_endpoint
 from monarch.spmd.errors import SPMDError
-from monarch.spmd.snapshot_choice import Held, Key, stale
+from monarch.spmd.snapshot_choice import MOST_INCOMPLETE, Held, Key, stale
 from monarch.spmd.snapshot_file import SnapshotFile, check_memory
 from monarch.spmd.snapshot_memory import Offer, OfferedFile, pull
 
-# Snapshots of one rank that are not complete in all ranks.
-_MOST_INCOMPLETE = 4
 # Files for the next copies of each rank: reports that a snapshot is complete come a step or two late, and free several at once then.
 _SPARE = 2
 
@@ -26,9 +24,12 @@ class Keeper(Actor):
         self._offers: dict[SnapshotFile, OfferedFile] = {}
         self._complete: list[Key] = []
         self._keep = 1
+        # What the current attempt begins with.
+        self._pinned: Key | None = None
         # Files of copies that were dropped. Their pages exist: the next copies are written several times as fast.
         self._unused: list[SnapshotFile] = []
-        self._copied: set[int] = set()
+        # Files that no other process has, and the ranks whose copies they were.
+        self._private: dict[SnapshotFile, int] = {}
 
     @concurrent_endpoint
     async def hold(self, held: Held, path: str, keep: int) -> list[int]:
@@ -44,7 +45,7 @@ class Keeper(Actor):
         if more > 0:
             check_memory(more, f"the snapshot of rank {held.rank}, step {held.key.step},", f"the memory of {socket.gethostname()}")
         await pull(offer, file)
-        self._copied.add(held.rank)
+        self._private[file] = held.rank
         self._add(held, file, keep)
 
     @concurrent_endpoint
@@ -56,13 +57,20 @@ class Keeper(Actor):
         del self._complete[: -self._keep]
 
     @concurrent_endpoint
+    async def pin(self, key: Key | None) -> None:
+        """This one stays until the next call: an attempt begins with it, and its ranks may ask late."""
+        self._pinned = key
+
+    @concurrent_endpoint
     async def held(self) -> list[Held]:
         return [held for files in self._files.values() for held, _ in files.values()]
 
     @concurrent_endpoint
     async def path(self, rank: int, key: Key) -> str:
-        """Of the file, for a process of this host."""
-        return self._file(rank, key).path
+        """Of the file, for a process of this host, which maps it: from now on it is not written."""
+        file = self._file(rank, key)
+        self._private.pop(file, None)
+        return file.path
 
     @concurrent_endpoint
     async def offer(self, rank: int, key: Key) -> Offer:
@@ -81,18 +89,25 @@ class Keeper(Actor):
     def _add(self, held: Held, file: SnapshotFile, keep: int) -> None:
         self._keep = max(self._keep, keep)
         files = self._files.setdefault(held.rank, {})
+        if held.key in files:  # it was saved twice
+            self._private.pop(files[held.key][1], None)
+            offered = self._offers.pop(files[held.key][1], None)
+            if offered is not None:
+                offered.end()
         files[held.key] = held, file
         self._clean(held.rank)
 
     def _clean(self, rank: int) -> None:
         files = self._files[rank]
-        for key in stale(files, self._complete, self._keep, self._keep + _MOST_INCOMPLETE):
+        for key in stale(files, self._complete, self._keep, self._keep + MOST_INCOMPLETE):
+            if key == self._pinned:
+                continue
             _, file = files.pop(key)
+            # What processes of this host have mapped, or write themselves, is not written here.
+            is_private = self._private.pop(file, None) is not None
             offered = self._offers.pop(file, None)
             if offered is not None:
                 # It is being read, perhaps.
                 offered.end()
-                continue
-            # The file of a rank of this host is written again by that rank.
-            if rank in self._copied and len(self._unused) < _SPARE * len(self._copied):
+            elif is_private and len(self._unused) < _SPARE * len(set(self._private.values()) | {rank}):
                 self._unused.append(file)

@@ -56,7 +56,7 @@ class Requests:
             try:
                 request: Any = json.loads(line)
                 reply = os.open(request["answers"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            except (ValueError, KeyError, TypeError, OSError):  # not of this protocol, or its process is gone
+            except (ValueError, KeyError, TypeError, OSError, RecursionError):  # not of this protocol, or its process is gone
                 continue
             task = self._loop.create_task(self._serve(request, reply))
             self._tasks.add(task)
@@ -66,7 +66,7 @@ class Requests:
         try:
             try:
                 answer = await self._answer(request)
-            except (MonarchError, OSError, KeyError, TypeError, ValueError) as error:
+            except (MonarchError, OSError, LookupError, TypeError, ValueError, ArithmeticError) as error:
                 answer = {"error": str(error) or type(error).__name__}
             os.write(reply, json.dumps({**answer, "id": request.get("id")}).encode() + b"\n")
         except OSError:  # the program is gone

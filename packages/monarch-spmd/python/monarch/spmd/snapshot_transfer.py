@@ -44,7 +44,7 @@ class RankSnapshots:
             kept: list[int] = await own.hold.call_one(held, file.path, keep)
             if others:
                 await self._copy(others, held, file, keep)
-            self._control.saved.broadcast(held)
+            self._control.saved.broadcast(held, keep)
         return {"kept": kept}
 
     async def _copy(self, keepers: list[Any], held: Held, file: SnapshotFile, keep: int) -> None:

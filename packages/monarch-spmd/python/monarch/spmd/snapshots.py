@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Mapping
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from monarch.extension import promise
@@ -30,7 +31,7 @@ class Snapshots:
 
     Every rank saves its own state, for the same steps as all others. A snapshot is complete when all ranks have saved it; `keep` of these
     are held, in memory of the rank's own host, and as copies on the next `copies` hosts of the mesh. A host so needs room for
-    `(keep + 2) * (1 + copies)` states of each of its ranks. They end with the run, and replace no checkpoints on disk.
+    `(keep + 4) * (1 + copies)` states of each of its ranks. They end with the run, and replace no checkpoints on disk.
 
     `replicated`: the state of all ranks is the same, as with DDP. One part is enough then, also for a world of another size.
     `SPMDError` in a process that is not part of a run.
@@ -58,24 +59,30 @@ class Snapshots:
         The state may hold whatever messages may: tensors (those of a GPU are copied to the CPU), arrays, values that pickle. It waits while
         two earlier saves are not done. `SPMDError` where memory does not suffice, here or, from the future, on the next host.
         """
-        if not isinstance(step, int) or isinstance(step, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not hasattr(step, "__index__") or isinstance(step, bool):
             raise TypeError(f"step={step!r}: expected a number, not {type(step).__name__}")
+        step = index(step)
         if step < 0:
             raise ValueError(f"step={step}: expected a number from 0 on")
         if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError(f"state={type(state).__name__}: expected a mapping of names to values")
         self._link.check_process()
         packed = pack(dict(state))
+        saved = promise(f"the snapshot of step {step}")
         with self._lock:
             self._lock.wait_for(lambda: len(self._under_way) < _MOST_UNDER_WAY and step not in self._under_way)
             file = self._unused.pop() if self._unused else SnapshotFile()
-        more = packed.nbytes - file.nbytes
-        if more > 0:
-            check_memory(more, f"the snapshot of step {step}", "the memory of this host")
-        file.write(packed)
-        saved = promise(f"the snapshot of step {step}")
-        with self._lock:
             self._under_way[step] = file
+        try:
+            more = packed.nbytes - file.nbytes
+            if more > 0:
+                check_memory(more, f"the snapshot of step {step}", "the memory of this host")
+            file.write(packed)
+        except BaseException:
+            with self._lock:
+                self._unused.append(self._under_way.pop(step))
+                self._lock.notify_all()
+            raise
 
         def ended(answer: Mapping[str, Any]) -> None:
             error = answer.get("error")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -99,12 +100,13 @@ def begin(
         run_id=run_id,
     )
     chosen = chosen_hosts(hosts, spec)
-    if any(one._plan.key == plan.key and not one._is_over() for one in _live.values()):
-        hint = "give another run_id or log_dir (without a run_id, each run has its own), or stop the run that is active"
-        raise SPMDError(f"the run {run_id} is already active, with its files in {plan.record_dir}", hint=hint)
-    if healer is not None:
-        healers[plan.key] = healer
-    return SPMDRun(chosen, plan)
+    with _admission:
+        if any(one._plan.key == plan.key and not one._is_over() for one in _live.values()):
+            hint = "give another run_id or log_dir (without a run_id, each run has its own), or stop the run that is active"
+            raise SPMDError(f"the run {run_id} is already active, with its files in {plan.record_dir}", hint=hint)
+        if healer is not None:
+            healers[plan.key] = healer
+        return SPMDRun(chosen, plan)
 
 
 class SPMDRun:
@@ -235,6 +237,8 @@ def _checked(env: Mapping[str, str] | None) -> dict[str, str]:
 # ---- the end of the client
 
 _live: dict[int, SPMDRun] = {}
+# Threads that start runs look at the ones that are active, one after the other.
+_admission = threading.Lock()
 _exit_of = 0
 
 
