@@ -24,7 +24,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from monarch.actor import attach_to_workers, this_host
+from local_hosts import local_hosts
+
 from monarch.job import SlurmJob
 from monarch.spmd import RestartPolicy, run
 from tools.slurm.cluster import SlurmCluster
@@ -84,25 +85,8 @@ def hosts_of(kind: str) -> Generator[Any]:
             finally:
                 job.kill()
         return
-    count = int(kind)
-    if count == 1:
-        yield this_host()
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        addresses = [f"ipc://{folder}/{number}" for number in range(count)]
-        argv = [sys.executable, "-c", "from monarch.extension.cli import main; main()", "worker", "--listen"]
-        workers = [subprocess.Popen([*argv, address], stdout=subprocess.PIPE, text=True) for address in addresses]
-        try:
-            for worker in workers:
-                assert worker.stdout is not None
-                worker.stdout.readline()
-            mesh = attach_to_workers(workers=addresses)
-            yield mesh
-            mesh.shutdown().get()
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.communicate()
+    with local_hosts(int(kind)) as hosts:
+        yield hosts
 
 
 def measured(launch: Callable[[str, str], None], way: str, runs: int) -> dict[str, float]:

@@ -10,21 +10,18 @@ with a save in each, over that without.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from monarch.actor import attach_to_workers, this_host
+from local_hosts import local_hosts
+
 from monarch.spmd import RestartPolicy, run
 
 PROGRAM = """
-import hashlib, json, os, sys, time
+import hashlib, json, os, signal, sys, time
 import numpy
 from monarch.spmd import Snapshots
 
@@ -71,31 +68,11 @@ for step in range(saves):
     if rank == 0:
         with open(path, "a") as file:
             print(json.dumps(found), file=file)
+# The rank that measures ends the attempt.
+if rank:
+    signal.pause()
 sys.exit(1)
 """
-
-
-@contextlib.contextmanager
-def hosts_of(count: int) -> Generator[Any]:
-    """One is this host; more are workers of this machine."""
-    if count == 1:
-        yield this_host()
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        addresses = [f"ipc://{folder}/{number}" for number in range(count)]
-        argv = [sys.executable, "-c", "from monarch.extension.cli import main; main()", "worker", "--listen"]
-        workers = [subprocess.Popen([*argv, address], stdout=subprocess.PIPE, text=True) for address in addresses]
-        try:
-            for worker in workers:
-                assert worker.stdout is not None
-                worker.stdout.readline()
-            mesh = attach_to_workers(workers=addresses)
-            yield mesh
-            mesh.shutdown().get()
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.communicate()
 
 
 def measure(hosts: Any, mib: int, saves: int) -> dict[str, float]:
@@ -128,7 +105,7 @@ def main() -> None:
     options = parser.parse_args()
     found: dict[str, dict[str, float]] = {}
     for count in map(int, options.hosts.split(",")):
-        with hosts_of(count) as hosts:
+        with local_hosts(count) as hosts:
             found[f"{count} {'host' if count == 1 else 'hosts'}"] = measure(hosts, options.mib, options.saves)
     if options.json:
         print(json.dumps(found, indent=1))

@@ -11,7 +11,7 @@ Four kinds of actors, each in a process of its own:
         ^                                                                                │
         └──────────── weights, by one-sided reads of the trainer's memory ───────────────┘
 
-Nobody waits for the slowest: generators go on with the weights that they have while the trainer computes the next ones. Each update makes
+None waits for the slowest: generators go on with the weights that they have while the trainer computes the next ones. Each update makes
 a new version of the weights, each episode has the version that wrote it, and the trainer learns from no episode that is more than
 MAX_STALENESS versions old.
 

@@ -79,7 +79,7 @@ class Lighthouse(Actor):
             if not hmac.compare_digest(hello["token"], self.token):
                 return
             group = int(hello["group"])
-            # A host that went silent leaves a connection that nobody closes; the next attempt of the group takes its place.
+            # A host that went silent leaves a connection that stays open; the next attempt of the group takes its place.
             if (earlier := self.members.pop(group, None)) is not None:
                 earlier.close()
             self.members[group] = writer

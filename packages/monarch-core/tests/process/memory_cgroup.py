@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
+
+import pytest
+from fresh_script import wait_for_end
 
 from monarch.actor import BootstrapCommand
 
@@ -65,3 +71,17 @@ def _mounts() -> list[str]:
 def _own_memory_cgroup() -> str:
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     return next(path for _, controllers, path in lines if "memory" in controllers.split(","))
+
+
+@contextlib.contextmanager
+def memory_cgroup(megabytes: int) -> Generator[Cgroup]:
+    """One that ends with the block, and its processes with it; skips where there can be none."""
+    try:
+        made = Cgroup(megabytes)
+    except OSError as e:
+        pytest.skip(f"cannot make a memory cgroup with a limit here: {e}")
+    yield made
+    for pid in made.pids():
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+    made.folder.rmdir()

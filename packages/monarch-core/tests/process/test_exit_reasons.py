@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from eventually import eventually
-from fresh_script import wait_for_end
-from memory_cgroup import Cgroup
+from memory_cgroup import Cgroup, memory_cgroup
 
 from monarch._core.observe.inspection import STATE
 from monarch._core.process.current import current_process
@@ -142,15 +141,8 @@ def _no_core() -> None:
 
 @pytest.fixture
 def cgroup() -> Iterator[Cgroup]:
-    try:
-        made = Cgroup(192)
-    except OSError as e:
-        pytest.skip(f"cannot make a memory cgroup with a limit here: {e}")
-    yield made
-    for pid in made.pids():
-        os.kill(pid, signal.SIGKILL)
-        wait_for_end(pid)
-    made.folder.rmdir()
+    with memory_cgroup(192) as made:
+        yield made
 
 
 def test_out_of_memory(cgroup, faults, tmp_path):

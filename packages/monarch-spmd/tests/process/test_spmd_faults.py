@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from eventually import eventually
-from fresh_script import wait_for_end
-from memory_cgroup import Cgroup
+from memory_cgroup import Cgroup, memory_cgroup
 from several_hosts import several_hosts
 
 from monarch.spmd import RestartPolicy, SPMDFailure, SPMDRun, run
@@ -23,15 +21,8 @@ Start = Callable[..., SPMDRun]
 
 @pytest.fixture
 def cgroup() -> Iterator[Cgroup]:
-    try:
-        made = Cgroup(256)
-    except OSError as e:
-        pytest.skip(f"cannot make a memory cgroup with a limit here: {e}")
-    yield made
-    for pid in made.pids():
-        os.kill(pid, signal.SIGKILL)
-        wait_for_end(pid)
-    made.folder.rmdir()
+    with memory_cgroup(256) as made:
+        yield made
 
 
 def test_rank_without_memory_is_named_and_the_policy_decides(cgroup: Cgroup, program: Program, folder: Path) -> None:

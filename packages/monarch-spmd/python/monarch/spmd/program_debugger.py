@@ -65,7 +65,7 @@ class ProgramDebugger(pdb.Pdb):
         # A command is being carried out.
         self.is_busy = False
         self.is_over = False
-        # Nobody asks any more: every command is `continue`.
+        # No debugger asks any more: every command is `continue`.
         self._is_released = False
         # Where it is about to stop, and where its world begins.
         self._start: FrameType | None = None

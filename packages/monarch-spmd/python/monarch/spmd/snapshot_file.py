@@ -137,6 +137,6 @@ def available_memory() -> int | None:
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             left += [int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:")]
-    except OSError:  # /proc is not whole
+    except OSError:  # parts of /proc are hidden
         pass
     return min(left, default=None)

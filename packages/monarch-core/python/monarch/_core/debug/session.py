@@ -116,7 +116,7 @@ class DebugSession(pdb.Pdb):
         self.path = ""
         self.written = ""
         self.controller: DebugController | None = None
-        # Nobody asks any more: every command is `continue`.
+        # No debugger asks any more: every command is `continue`.
         self.released = False
         self.over = False
 

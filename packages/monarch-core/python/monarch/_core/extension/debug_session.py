@@ -46,7 +46,7 @@ class ProgramSession:
         return await self._controller.prompt.call_one(self._id, (function, line), text, prompt)
 
     def write(self, text: str) -> None:
-        """Shows text to whoever is attached, now or later; lost where the client is gone."""
+        """Shows text to the client that is attached, now or later; lost where the client is gone."""
         self._tell(self._controller.write, text)
 
     def close(self, text: str = "") -> None:
