@@ -272,6 +272,7 @@ JOB = """
 import ctypes, json, os, signal, subprocess, sys, threading
 from pathlib import Path
 from monarch.actor import Actor, Port, Channel, endpoint, this_host
+from monarch.telemetry._stacks.folding import waits_for_work
 from monarch.telemetry._stacks.frames import procs_of_look
 from monarch.telemetry._stacks.merged import StackReport
 from monarch.telemetry._stacks.outside import complete
@@ -293,6 +294,16 @@ class Worker(Actor):
         started.send(1)
         threading.Event().wait()
 
+# The reply to `pid` is there before its thread waits again: a signal may stop it in between, even with the GIL.
+def stopped_while_idle(pid):
+    os.kill(pid, signal.SIGSTOP)
+    # py-spy fails on a thread that stops while it attaches to it.
+    states = Path(f"/proc/{pid}/task").glob("*/status")
+    while not all("(stopped)" in state.read_text() for state in states):
+        states = Path(f"/proc/{pid}/task").glob("*/status")
+    threads = dump(pid).stack_traces
+    return all(waits_for_work(thread) and not thread.owns_gil for thread in threads)
+
 def look():
     command = [str(Path(sys.executable).with_name("monarch")), "stack", "--json", str(os.getpid())]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
@@ -309,7 +320,8 @@ os.mkfifo("pipe")
 worker.slice(gpus=3).hold.broadcast(os.path.abspath("pipe"))
 with open("pipe", "rb") as pipe:
     pipe.read(1)
-os.kill(pids[4], signal.SIGSTOP)
+while not stopped_while_idle(pids[4]):
+    os.kill(pids[4], signal.SIGCONT)
 wanted = {0: "gil", 1: "gil", 2: "gil", 3: "no_gil", 4: "stopped by a signal"}
 found = look()
 while {one.place.rank: one.unread or one.source for one in found if one.place.mesh} != wanted:
@@ -329,16 +341,16 @@ os.kill(pids[3], signal.SIGKILL)
 
 
 def test_job_with_a_held_gil_and_a_stopped_proc() -> None:
-    step = ["3 x actor worker in workers[0-2]", '    File "/program.py", line 24, in Worker.step']
+    step = ["3 x actor worker in workers[0-2]", '    File "/program.py", line 25, in Worker.step']
     assert telemetry_program.shown(JOB) == [
         *step,
         "1 x a thread without a name in workers[3] (the GIL is held)",
-        '    File "/program.py", line 19, in hold',
+        '    File "/program.py", line 20, in hold',
         "1 x no stack of workers[4]: stopped by a signal",
         "-",
         *step,
         "1 x actor worker in workers[3] (holds the GIL)",
-        '    File "/program.py", line 19, in Worker.hold',
+        '    File "/program.py", line 20, in Worker.hold',
         "1 x no stack of workers[4]: stopped by a signal; its threads wait for work",
         "-",
         "[(0, 'gil'), (1, 'gil'), (2, 'gil'), (3, 'py-spy'), (4, 'py-spy')]",
