@@ -58,6 +58,16 @@ REST = (
     "monarch._core.actor.async_actor",
     "monarch._core.hosts.spawn",
 )
+# What procs that run commands are going to need: no proc waits for these steps.
+LAST = (
+    "pathlib",
+    "ctypes",
+    "urllib.parse",
+    "random",
+    "shutil",
+    "tempfile",
+    "monarch.extension.command",
+)
 
 
 def preload(names: Iterable[str] = _FIRST) -> None:

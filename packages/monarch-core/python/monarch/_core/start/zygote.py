@@ -47,7 +47,7 @@ class Zygote:
         self.children: dict[int, int] = {}
         self.pids: dict[int, int] = {}
         # Still to be imported, when there is nothing else to do.
-        self.rest = list(proc_main.REST)
+        self.rest = [*proc_main.REST, *proc_main.LAST]
 
     def serve(self) -> tuple[bytes, int] | None:
         """Serves until the agent is gone; in a forked child, gives its setup and link instead."""
@@ -72,7 +72,7 @@ class Zygote:
                     return None
             # A few procs are forked at once, many are better off with everything imported.
             if len(self.fds) > 3 * FEW:
-                while self.rest:
+                while len(self.rest) > len(proc_main.LAST):
                     self.preload_step()
             while (frame := self.next_frame()) is not None:
                 child = self.handle(frame)
@@ -90,7 +90,7 @@ class Zygote:
     def preload_step(self) -> None:
         proc_main.preload(self.rest[:1])
         del self.rest[0]
-        if not self.rest:
+        if len(self.rest) in (len(proc_main.LAST), 0):
             freeze()
 
     def receive(self) -> bool:
