@@ -344,3 +344,66 @@ def test_failure_without_an_attempt_left_is_the_programs(start: Start, program: 
     script = program(HEAD + "Snapshots().save(1, {}).get()\nraise ValueError('bad')\n")
     with pytest.raises(SPMDFailure, match="ValueError: bad"):
         start("--nproc-per-node=1", script).result.get()
+
+
+def test_classes_of_the_program_are_its_own_when_they_come_back(start: Start, program: Program, folder: Path) -> None:
+    script = program(
+        HEAD
+        + """
+import dataclasses, enum
+
+class Phase(enum.Enum):
+    WARM, COLD = 1, 2
+
+@dataclasses.dataclass
+class Progress:
+    phase: Phase
+    total: float
+    class Inner:
+        pass
+
+snapshots = Snapshots()
+found = snapshots.restore()
+if found is None:
+    snapshots.save(1, {"progress": Progress(Phase.WARM, 1.5), "inner": Progress.Inner(), "kinds": {Phase.COLD: 3}, "class": Progress}).get()
+    meet("saved")
+    raise ValueError("bad")
+state = found[1]
+same = state["progress"] == Progress(Phase.WARM, 1.5) and state["class"] is Progress
+note([same, isinstance(state["inner"], Progress.Inner), state["kinds"][Phase.COLD]])
+"""
+    )
+    assert start("--nproc-per-node=2", script, policy=ONCE).result.get().attempts == 2
+    assert notes(folder, 1) == [[True, True, 3]] * 2
+
+
+def test_state_without_its_class_names_the_step(start: Start, program: Program) -> None:
+    script = program(
+        HEAD
+        + """
+if count == 0:
+    class Progress:
+        pass
+    Snapshots().save(7, {"progress": Progress()}).get()
+    raise ValueError("bad")
+Snapshots().restore()
+"""
+    )
+    with pytest.raises(SPMDFailure) as caught:
+        start("--nproc-per-node=1", script, policy=ONCE).result.get()
+    assert "SPMDError: the snapshot of step 7 does not unpickle: AttributeError: Can't get attribute 'Progress' on" in str(caught.value)
+
+
+def test_rank_that_saves_other_steps_is_named_once(start: Start, program: Program, capfd: pytest.CaptureFixture[str]) -> None:
+    script = program(
+        HEAD
+        + """
+snapshots = Snapshots()
+for step in range(40):
+    snapshots.save(2 * step + rank, {}).get()
+meet("saved")
+"""
+    )
+    assert start("--nproc-per-node=2", script).result.get().attempts == 1
+    lines = [line for line in capfd.readouterr().err.splitlines() if "was dropped" in line]
+    assert len(lines) == 1 and lines[0].endswith("had not saved this step; an attempt begins with a step that every rank has saved"), lines

@@ -93,9 +93,34 @@ def test_rank_that_is_far_ahead_does_not_complete_what_it_has_not_any_more() -> 
     assert not reports.add(held(0, 3, 0), keep=2) and reports.add(held(0, 3, 1), keep=2) and reports.complete == Key(0, 3)
     for step in range(4, 64):
         assert not reports.add(held(0, step, 0), keep=2)
+        assert (reports.dropped is None) == (step < 9)
+    text = "the snapshot of step 4 of rank 0 was dropped: rank 1 had not saved this step"
+    assert str(reports.dropped) == text
     # The part of the other rank that belongs to this one was dropped long ago.
     assert not reports.add(held(0, 4, 1), keep=2) and reports.complete == Key(0, 3)
-    assert reports.add(held(0, 63, 1), keep=2) and reports.complete == Key(0, 63)
+    assert reports.add(held(0, 63, 1), keep=2) and reports.complete == Key(0, 63) and str(reports.dropped) == text
+
+
+def test_parts_of_an_earlier_attempt_are_not_dropped_in_vain() -> None:
+    reports = Reports()
+    for step in range(5):
+        assert not reports.add(held(0, step, 0), keep=1)
+    for step in range(3):
+        assert not reports.add(held(1, step, 0), keep=1)
+    assert reports.dropped is not None and reports.dropped.key == Key(0, 0)
+    reports = Reports()
+    for step in range(4):
+        assert not reports.add(held(0, step, 0), keep=1)
+    for step in range(3):
+        assert not reports.add(held(1, step, 0), keep=1)
+    assert reports.dropped is None
+
+
+def test_many_ranks_that_lack_are_counted() -> None:
+    reports = Reports()
+    for step in range(6):
+        reports.add(held(0, step, 1, world=12), keep=1)
+    assert str(reports.dropped).endswith("ranks 0, 2, 3, 4, 5, 6, 7, 8 and 3 more had not saved this step")
 
 
 @given(st.integers(1, 3), st.lists(st.integers(0, 2), max_size=120))

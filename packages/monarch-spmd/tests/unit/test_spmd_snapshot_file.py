@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import array
+import mmap
 import os
+from threading import Thread
 from typing import Any
 
+import numpy
 import pytest
 
 from monarch.spmd import SPMDError, snapshot_file
@@ -48,9 +51,66 @@ def test_changes_of_a_state_do_not_reach_the_file() -> None:
 
 def test_file_is_written_again() -> None:
     file = SnapshotFile()
-    for size in (1_000_000, 10, 2_000_000):
-        file.write(pack({"data": bytearray(b"x" * size)}))
-        assert len(file.read()["data"]) == size and file.nbytes < size + 1000
+    for size in (1_000_000, 10, 2_000_000, 1_900_000, 3_000_000):
+        data = os.urandom(size)
+        file.write(pack({"data": bytearray(data)}))
+        assert file.read()["data"] == data and file.nbytes < 1.2 * size + (300 << 10)
+
+
+def test_file_keeps_its_size_when_texts_change_theirs() -> None:
+    file = SnapshotFile()
+    memory = bytearray(1 << 20)
+    file.write(pack({"loss": "0.5", "memory": memory}))
+    nbytes = file.nbytes
+    for loss in ("0.25", "1", "0.125" * 100):
+        file.write(pack({"loss": loss, "memory": memory}))
+        assert file.read() == {"loss": loss, "memory": memory} and file.nbytes == nbytes
+
+
+@pytest.mark.parametrize("shift", [0, 1, 64, 100, 4095])
+def test_large_parts_keep_their_place_in_the_page(shift: int) -> None:
+    memory = numpy.frombuffer(os.urandom(1 << 20), numpy.uint8)[shift:]
+    packed = pack({"memory": memory})
+    (begin, nbytes, _), part = packed.rows[1], packed.parts[1]
+    assert nbytes == len(memory) and begin % mmap.PAGESIZE == part.address % mmap.PAGESIZE
+    file = SnapshotFile()
+    for _ in range(2):
+        file.write(packed)
+        assert (file.read()["memory"] == memory).all()
+
+
+def test_arrays_of_each_order() -> None:
+    square = numpy.arange(250_000.0).reshape(500, 500)
+    state = {
+        "C": square,
+        "Fortran": numpy.asfortranarray(square),
+        "transposed": square.T,
+        "every other": square[::2, ::2],
+        "none": square[:0],
+    }
+    file = SnapshotFile()
+    for _ in range(2):
+        file.write(pack(state))
+        found = file.read()
+        assert all((found[name] == value).all() for name, value in state.items()), found
+
+
+@pytest.mark.parametrize("threads", [1, 2, 100])
+def test_threads_copy_every_piece(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_file, "_WRITE", 1000)
+    file = SnapshotFile()
+    for _ in range(3):
+        data = bytearray(os.urandom(1 << 20))
+        file.write(pack({"data": data}), threads)
+        assert file.read()["data"] == data
+
+
+def test_copy_without_further_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(self: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", start)
+    test_threads_copy_every_piece(4, monkeypatch)
 
 
 def test_what_is_no_snapshot() -> None:

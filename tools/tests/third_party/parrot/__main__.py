@@ -46,7 +46,7 @@ from monarch.extension import (
 from monarch.extension.command import CannotStart, CommandLine, Finished, TerminalProcess, run_command
 from monarch.extension.inspection import proc_settings, set_log_level
 from monarch.extension.mesh import mesh_view, owned_meshes, stop_mesh
-from monarch.extension.pickling import dumps, loads
+from monarch.extension.pickling import dumps, dumps_for_same_program, loads
 from monarch.extension.trace import TraceContext, trace_context, use_trace
 from monarch.job import JobError, LocalJob, add_feature, job_loads
 from parrot import hooks, observer
@@ -335,6 +335,11 @@ def values() -> None:
     pickled, parts = dumps({"small": 1, "large": b"x" * 100_000})
     assert len(pickled) < 1000 and sum(len(part) for part in parts) == 100_000
     assert loads(pickled, parts) == {"small": 1, "large": b"x" * 100_000}
+
+    # What this program defines is itself for the same program, and a function that no name leads to is a copy.
+    pickled, parts = dumps_for_same_program([Talker, values, lambda: Talker, b"x" * 1000])
+    talker, function, get, data = loads(pickled, parts)
+    assert (talker, function, get(), data) == (Talker, values, Talker, b"x" * 1000) and b"unknown" not in pickled
 
 
 def looking() -> None:

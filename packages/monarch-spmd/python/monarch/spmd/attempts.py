@@ -118,7 +118,9 @@ class Attempts(Actor):
     @concurrent_endpoint
     async def saved(self, held: Held, keep: int) -> None:
         """A rank has saved its part of a snapshot."""
-        self._snapshots.saved(held, keep)
+        dropped = self._snapshots.saved(held, keep)
+        if dropped is not None:
+            await self._say(f"{dropped}; an attempt begins with a step that every rank has saved")
 
     @concurrent_endpoint
     async def snapshot(self, rank: int, group: int) -> Found | None:

@@ -22,7 +22,8 @@ from monarch.spmd.address import ReservedPort, reachable_address
 from monarch.spmd.breakpoints import Breakpoints
 from monarch.spmd.environment import Attempt, RankPlace, own_device, variables
 from monarch.spmd.memory_cgroup import out_of_memory_kills
-from monarch.spmd.snapshot_requests import VARIABLE, Request, Requests
+from monarch.spmd.snapshot_link import VARIABLE
+from monarch.spmd.snapshot_requests import Request, Requests
 
 if TYPE_CHECKING:
     from monarch.spmd.snapshot_transfer import RankSnapshots

@@ -82,12 +82,27 @@ def stale(held: Iterable[Key], complete: Iterable[Key], keep: int, most: int) ->
     return [key for key in there if key not in kept]
 
 
+class Dropped(NamedTuple):
+    """A part that went before all ranks had saved that step; `missing` are ranks that had not."""
+
+    key: Key
+    rank: int
+    missing: tuple[int, ...]
+
+    def __str__(self) -> str:
+        ranks = f"rank {self.missing[0]}" if len(self.missing) == 1 else f"ranks {', '.join(map(str, self.missing[:8]))}"
+        more = f" and {len(self.missing) - 8} more" if len(self.missing) > 8 else ""
+        return f"the snapshot of step {self.key.step} of rank {self.rank} was dropped: {ranks}{more} had not saved this step"
+
+
 class Reports:
     """Which ranks have saved what, from their reports, and what is complete: only what keepers hold of every rank still."""
 
     def __init__(self) -> None:
         # The newest that all ranks have saved.
         self.complete: Key | None = None
+        # The first part of all that went in vain.
+        self.dropped: Dropped | None = None
         self._ranks: dict[Key, set[int]] = {}
         self._keys: dict[int, list[Key]] = {}
 
@@ -103,6 +118,10 @@ class Reports:
         # By the rule of keepers, which may be one part ahead of the reports: it has dropped the older ones of this rank.
         most = keep + MOST_INCOMPLETE - 1
         for old in keys[:-most]:
+            # Those of an earlier attempt went with that.
+            if self.dropped is None and old.attempt == key.attempt:
+                there = self._ranks[old]
+                self.dropped = Dropped(old, held.rank, tuple(rank for rank in range(held.world_size) if rank not in there))
             self._ranks[old].discard(held.rank)
         del keys[:-most]
         if not held.replicated and len(self._ranks[key]) < held.world_size:

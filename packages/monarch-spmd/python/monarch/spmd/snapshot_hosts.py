@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monarch.actor import MonarchError, Point
 from monarch.spmd.host_pool import HostPool
-from monarch.spmd.snapshot_choice import Chosen, Held, Key, Reports, choose, neighbours
+from monarch.spmd.snapshot_choice import Chosen, Dropped, Held, Key, Reports, choose, neighbours
 
 if TYPE_CHECKING:
     from monarch.actor import ProcMesh
@@ -46,15 +46,17 @@ class SnapshotHosts:
         host = left[group]
         return [self._keepers[number] for number in (host, *neighbours(host, left, copies))]
 
-    def saved(self, held: Held, keep: int) -> None:
-        """A rank has saved its part, and the copies are whole."""
+    def saved(self, held: Held, keep: int) -> Dropped | None:
+        """A rank has saved its part, and the copies are whole. The first part of all that went in vain, once."""
+        had = self._reports.dropped
         if not self._reports.add(held, keep):
-            return
+            return self._reports.dropped if had is None else None
         for keeper in self._keepers.values():
             try:
                 keeper.complete.broadcast(held.key)
             except MonarchError:  # its host is lost
                 continue
+        return self._reports.dropped if had is None else None
 
     def lose(self, numbers: set[int]) -> None:
         """These hosts are gone, with what they held."""

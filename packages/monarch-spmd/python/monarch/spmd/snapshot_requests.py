@@ -14,7 +14,6 @@ from typing import Any
 
 from monarch.actor import MonarchError
 
-VARIABLE = "MONARCH_SPMD_SNAPSHOTS"
 _MOST = 64 << 10
 
 Request = Mapping[str, Any]

@@ -14,6 +14,9 @@ from monarch.spmd.snapshot_hosts import Found
 from monarch.spmd.snapshot_memory import OfferedFile, pull
 from monarch.spmd.snapshot_requests import Request
 
+# That stay open here. A program has as many as it keeps snapshots, and a few.
+_MOST_FILES = 16
+
 
 class RankSnapshots:
     """Answers the requests of the rank's program. `control` is the actor of the run."""
@@ -25,6 +28,8 @@ class RankSnapshots:
         # One after the other, in the order of the program.
         self._saving = asyncio.Lock()
         self._keepers: dict[int, list[Any]] = {}
+        # The program writes the same files again and again: to map one takes longer than to copy from it.
+        self._files: dict[int, SnapshotFile] = {}
         # Until the program has opened it.
         self._restored: SnapshotFile | None = None
 
@@ -35,7 +40,7 @@ class RankSnapshots:
 
     async def _save(self, request: Request) -> dict[str, Any]:
         # Now: the program may end before its turn comes.
-        file = SnapshotFile.at(request["path"])
+        file = self._file(request["path"])
         key = Key(self._attempt, int(request["step"]))
         held = Held(key, self._place.rank, self._place.world_size, file.nbytes, bool(request["replicated"]))
         keep, copies = int(request["keep"]), int(request["copies"])
@@ -53,6 +58,14 @@ class RankSnapshots:
             await asyncio.gather(*(keeper.copy.call_one(held, offered.offer, keep) for keeper in keepers))
         finally:
             await offered.end()
+
+    def _file(self, path: str) -> SnapshotFile:
+        file = SnapshotFile.at(path)
+        known = self._files.pop(file.inode, file)
+        self._files[file.inode] = known
+        if len(self._files) > _MOST_FILES:
+            del self._files[next(iter(self._files))]
+        return known
 
     async def _keepers_for(self, copies: int) -> list[Any]:
         if copies not in self._keepers:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import index
 from typing import TYPE_CHECKING, Any
 
 from monarch.extension import promise
 from monarch.spmd.errors import SPMDError
 from monarch.spmd.snapshot_file import SnapshotFile, check_memory, pack
-from monarch.spmd.snapshot_requests import VARIABLE
+from monarch.spmd.snapshot_link import VARIABLE, Link
 
 if TYPE_CHECKING:
     from monarch.actor import Future
@@ -46,8 +45,9 @@ class Snapshots:
         path = os.environ.get(VARIABLE)
         if path is None:
             raise SPMDError("snapshots need a run: start this program with monarch.spmd.run or `monarch run`", code="snapshots_unavailable")
-        self._link = _Link(path)
+        self._link = Link(path)
         self._settings = {"keep": keep, "copies": copies, "replicated": bool(replicated)}
+        self._threads = _processors()
         self._lock = threading.Condition()
         self._under_way: dict[int, SnapshotFile] = {}
         self._held: dict[int, SnapshotFile] = {}
@@ -77,7 +77,7 @@ class Snapshots:
             more = packed.nbytes - file.nbytes
             if more > 0:
                 check_memory(more, f"the snapshot of step {step}", "the memory of this host")
-            file.write(packed)
+            file.write(packed, self._threads)
         except BaseException:
             with self._lock:
                 self._unused.append(self._under_way.pop(step))
@@ -105,7 +105,7 @@ class Snapshots:
         """The newest snapshot of the attempts before that all ranks have saved: its step and the state of this rank; None if there is none.
 
         All ranks of an attempt get the same step. Tensors come back on the CPU. Without `replicated` the world must have as many ranks as
-        the one that saved. `SPMDError` where the hosts that have the state are lost meanwhile.
+        the one that saved. `SPMDError` where the hosts that have the state are lost meanwhile, and where the state does not unpickle.
         """
         self._link.check_process()
         answers: list[Mapping[str, Any]] = []
@@ -123,50 +123,19 @@ class Snapshots:
         if answer["path"] is None:
             return None
         file = SnapshotFile.at(answer["path"])
-        return answer["step"], file.read()
-
-
-class _Link:
-    """The way to the actor beside this process. Answers are given to functions, on a thread of their own."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._waiting: dict[int, Callable[[Mapping[str, Any]], None]] = {}
-        self._count = 0
-        self._read = self._write = -1
-
-    def check_process(self) -> None:
-        if os.getpid() != self._pid:
-            raise SPMDError("these snapshots belong to the process that this one was forked from", code="snapshots_unavailable")
-
-    def send(self, request: dict[str, Any], ended: Callable[[Mapping[str, Any]], None]) -> None:
-        with self._lock:
-            if self._read < 0:
-                self._read, self._write = os.pipe2(os.O_CLOEXEC)
-                threading.Thread(target=self._listen, name="monarch-snapshots", daemon=True).start()
-            self._count += 1
-            number = self._count
-            self._waiting[number] = ended
-        line = json.dumps({**request, "id": number, "answers": f"/proc/{self._pid}/fd/{self._write}"}).encode() + b"\n"
         try:
-            pipe = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(pipe, line)
-            finally:
-                os.close(pipe)
-        except OSError as error:
-            self._end(number, {"error": f"the run of this program does not answer: {error.strerror}"})
+            return answer["step"], file.read()
+        except SPMDError:
+            raise
+        except Exception as error:
+            raise SPMDError(
+                f"the snapshot of step {answer['step']} does not unpickle: {type(error).__name__}: {error}; what a state holds of this "
+                f"program's classes and modules has to be defined before restore() is called",
+                code="snapshot_failed",
+            ) from error
 
-    def _listen(self) -> None:
-        with open(self._read, "rb", closefd=False) as lines:
-            for line in lines:
-                answer: Any = json.loads(line)
-                self._end(answer["id"], answer)
 
-    def _end(self, number: int, answer: Mapping[str, Any]) -> None:
-        with self._lock:
-            ended = self._waiting.pop(number, None)
-        if ended is not None:
-            ended(answer)
+def _processors() -> int:
+    """How many of the processors of this host are for this rank, at least 1."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, len(os.sched_getaffinity(0)) // max(1, int(ranks) if ranks.isdecimal() else 1))

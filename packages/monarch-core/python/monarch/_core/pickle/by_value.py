@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from monarch._core.pickle.reference import goes_by_value
+from monarch._core.pickle.reference import goes_by_value, is_in_main
 from monarch._core.pickle.state import in_trial
 
 if TYPE_CHECKING:
@@ -73,6 +73,13 @@ class ByValuePickler(cloudpickle.Pickler):
         if self.tensor is not None:
             return self.tensor(obj)
         return NotImplemented
+
+
+class SameProgramByValuePickler(ByValuePickler):
+    """Has what `__main__` defines by its name, and the rest by value."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return NotImplemented if is_in_main(obj) else super().reducer_override(obj)
 
 
 def _register(name: Any) -> bool:

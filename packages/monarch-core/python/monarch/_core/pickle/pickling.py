@@ -16,7 +16,7 @@ from _pickle import dumps as _c_dumps
 from _pickle import loads as _c_loads
 from typing import TYPE_CHECKING, Any
 
-from monarch._core.pickle.reference import goes_by_value
+from monarch._core.pickle.reference import goes_by_value, is_in_main
 from monarch._core.pickle.state import state
 
 if TYPE_CHECKING:
@@ -62,6 +62,17 @@ def dumps(obj: Any) -> tuple[bytes, list[memoryview | bytes]]:
         return _c_dumps(obj, 5), []
     buffers: list[memoryview | bytes] = []
     return _encode(obj, large, buffers), buffers
+
+
+def dumps_for_same_program(obj: Any) -> tuple[bytes, list[memoryview | bytes]]:
+    """As `dumps`, for a reader that runs the same program: classes and functions that are found in `__main__` go by name.
+
+    So `loads` gives values of the reader's own classes. They must exist there by then, or it raises `AttributeError`.
+    """
+    buffers: list[memoryview | bytes] = []
+    large: list[bytes] = []
+    _survey(obj, large)
+    return _encode(obj, large, buffers, same_program=True), buffers
 
 
 def dumps_in_band(obj: Any) -> bytes:
@@ -118,14 +129,14 @@ def _survey(obj: Any, large: list[bytes]) -> bool:
     return False
 
 
-def _encode(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] | None) -> bytes:
+def _encode(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] | None, *, same_program: bool = False) -> bytes:
     before, state.message = state.message, True
     try:
         if "torch" in sys.modules:
             tensors = _tensors()
             with tensors.modes_off():
-                return _attempt(obj, large, buffers, tensors.reduce)
-        return _attempt(obj, large, buffers, None)
+                return _attempt(obj, large, buffers, tensors.reduce, same_program)
+        return _attempt(obj, large, buffers, None, same_program)
     except (RecursionError, MemoryError):
         raise
     except Exception as exc:
@@ -137,16 +148,22 @@ def _encode(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] 
         state.message = before
 
 
-def _attempt(obj: Any, large: Sequence[bytes], buffers: list[memoryview | bytes] | None, tensor: Callable[[Any], Any] | None) -> bytes:
+def _attempt(
+    obj: Any,
+    large: Sequence[bytes],
+    buffers: list[memoryview | bytes] | None,
+    tensor: Callable[[Any], Any] | None,
+    same_program: bool = False,
+) -> bytes:
     try:
-        return _run(MessagePickler, obj, large, buffers, tensor)
+        return _run(SameProgramPickler if same_program else MessagePickler, obj, large, buffers, tensor)
     except ByValue:
         pass
     except (PicklingError, AttributeError, TypeError):
         pass  # cloudpickle knows more types; what a `__reduce__` of the user raised comes again
-    from monarch._core.pickle.by_value import ByValuePickler
+    from monarch._core.pickle.by_value import ByValuePickler, SameProgramByValuePickler
 
-    return _run(ByValuePickler, obj, large, buffers, tensor)
+    return _run(SameProgramByValuePickler if same_program else ByValuePickler, obj, large, buffers, tensor)
 
 
 def attempt(obj: Any) -> None:
@@ -210,6 +227,13 @@ class MessagePickler(Pickler):
         elif self.tensor is not None:
             return self.tensor(obj)
         return NotImplemented
+
+
+class SameProgramPickler(MessagePickler):
+    """Has what `__main__` defines by its name."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        return NotImplemented if is_in_main(obj) else super().reducer_override(obj)
 
 
 def _tensors() -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+FunctionType = type(lambda: None)
+
 _MAIN = frozenset({"__main__", "__mp_main__"})
 # Modules that were looked at and are no notebooks.
 _ordinary: set[str] = {"builtins"}
@@ -14,6 +16,16 @@ def goes_by_value(obj: Any) -> bool:
     """Whether the module of a class or function cannot be imported on the other side, or is registered to go by value."""
     module = getattr(obj, "__module__", None)
     return type(module) is not str or module_by_value(module)
+
+
+def is_in_main(obj: Any) -> bool:
+    """Whether `obj` is a class or function that `__main__` has under the name of `obj`."""
+    if not isinstance(obj, type | FunctionType) or getattr(obj, "__module__", None) != "__main__":
+        return False
+    found: Any = sys.modules["__main__"]
+    for name in obj.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is obj
 
 
 def module_by_value(name: str) -> bool:
