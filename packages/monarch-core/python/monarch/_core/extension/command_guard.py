@@ -24,13 +24,15 @@ import errno
 import marshal
 import os
 import select
-import signal
 import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from typing import Any
+else:
+    import _signal as signal  # without the enumerations that the other one makes first
 
 # How long what the command left behind in its group may go on, e.g. to write down what came in through a pipe.
 LINGER = 1.0
