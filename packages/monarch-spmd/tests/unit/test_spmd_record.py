@@ -11,7 +11,7 @@ import pytest
 
 from monarch.actor import ExitReason
 from monarch.spmd import RankFailure, SPMDError
-from monarch.spmd.record import masked, read, write
+from monarch.spmd.record import Mask, masked, read, write
 
 FAILURE = RankFailure(1, "gpus=1", "host-7", 12, "exception", ExitReason("exit_code", code=1), 1, 5.0, "ValueError: x", "Traceback", ("a",))
 
@@ -31,13 +31,41 @@ def written(folder: Path, env: dict[str, str]) -> Path:
     )
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "DB_PASSWORD", "auth_header", "SESSION_COOKIE"])
+@pytest.mark.parametrize("name", ["HF_TOKEN", "GITHUB_PAT", "PGPASS", "MYSQL_PWD", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "DB_PASSWORD", "auth_header", "SESSION_COOKIE"])
 def test_values_that_look_like_secrets_are_hidden(name: str) -> None:
     assert masked({name: "hunter2", "LR": "0.1"}) == {name: "***", "LR": "0.1"}
 
 
 def test_passwords_in_urls_are_hidden() -> None:
     assert masked({"PROXY": "http://me:hunter2@proxy:80/x"}) == {"PROXY": "http://***@proxy:80/x"}
+
+
+COMMAND = [
+    "train.py",
+    *("--token", "option-1", "--api-key=option-2", "-password", "option-3", "--db_password=option-4", "--auth-token", "option-5"),
+    *("token=option-6", "db.password=option-7", "++api_key=option-8", "--credentials", "option-9"),
+    *("--header", "Authorization: Bearer option-10", "http://host/x?lr=1&api_key=option-11&sig=option-12"),
+]
+
+
+@pytest.mark.parametrize("value", [f"option-{n}" for n in range(1, 13)])
+def test_secrets_of_the_command_are_hidden_wherever_they_stand(value: str) -> None:
+    mask = Mask({}, COMMAND)
+    assert not any(word.endswith(value) for word in mask.words(COMMAND))
+    line = f"ValueError: bad {' '.join(COMMAND)}"
+    assert not any(word.endswith(value) for word in mask.text(line).replace("&", " ").split()), mask.text(line)
+
+
+def test_values_of_other_options_stay() -> None:
+    command = ["--max-tokens=4096", "--token-dim", "512", "--tokenizer", "llama", "--keys=a", "monkey=1", "--author", "somebody", "-k", "5"]
+    assert Mask({}, command).words(command) == command
+
+
+def test_secret_of_several_lines_is_hidden_line_by_line() -> None:
+    key = 'line of "key" 1\nline of key 2\n'
+    mask = Mask({"SIGNING_KEY": key})
+    for text in (key, repr(key), str({"key": key}), "line of key 2"):
+        assert "line" not in mask.text(text), mask.text(text)
 
 
 def test_what_is_written_is_read(folder: Path) -> None:

@@ -111,9 +111,9 @@ class Attempts(Actor):
     # ---- for ranks
 
     @concurrent_endpoint
-    async def keepers(self, group: int, copies: int) -> list[Any]:
+    async def keepers(self, group: int, copies: int, renewed: bool = False) -> list[Any]:
         """The keeper of the host with that number among those of the attempt, and those of the hosts that get its copies."""
-        return await self._snapshots.keepers(group, copies)
+        return await self._snapshots.keepers(group, copies, renewed=renewed)
 
     @concurrent_endpoint
     async def saved(self, held: Held, keep: int) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Mapping
@@ -37,6 +38,24 @@ _LONGEST_STACKS = 256 << 10
 _LONGEST_ERROR = 4 << 20
 _LONGEST_MESSAGE, _LONGEST_TRACEBACK = 4 << 10, 64 << 10
 _PR_SET_CHILD_SUBREAPER = 36
+
+
+def _log_file(path: Path) -> IO[bytes]:
+    """An empty file. OSError for what is there and is no file: a link may lead to a file of value, and a pipe has no reader."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            what = "is a symbolic link" if error.errno == errno.ELOOP else "is a pipe"
+            raise OSError(error.errno, f"the name of a log file {what}", str(path)) from None
+        raise
+    file = open(descriptor, "wb", buffering=0)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "the name of a log file is no file", str(path))
+    os.ftruncate(descriptor, 0)
+    return file
 
 
 class Program(NamedTuple):
@@ -293,7 +312,7 @@ class Rank(Actor):
         folder.mkdir(parents=True, exist_ok=True)
         found: dict[int, tuple[str, IO[bytes]]] = {}
         for stream, name in ((1, "stdout.log"), (2, "stderr.log")):
-            found[stream] = str(folder / name), (folder / name).open("wb", buffering=0)
+            found[stream] = str(folder / name), _log_file(folder / name)
         return found
 
     def _note(self) -> None:

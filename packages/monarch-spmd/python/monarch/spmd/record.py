@@ -7,7 +7,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -18,12 +18,19 @@ SCHEMA = 1
 # Of the ranks that failed by themselves, the earliest.
 _KEPT_FAILURES = 64
 MASKED = "***"
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|KEY$|PRIVATE|AUTH|COOKIE|SESSION", re.IGNORECASE)
-_SECRET_OPTION = re.compile(r"--?[\w-]*(?:token|secret|passw|passphrase|credential|key|cookie)[\w-]*", re.IGNORECASE)
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|PASSPHRASE|PASS$|_PWD$|(^|_)PAT$|CREDENTIAL|KEY$|PRIVATE|AUTH|COOKIE|SESSION", re.IGNORECASE)
+# An option whose last word is one of these, which leaves `--max-tokens` and `--token-dim` alone. Hydra and its like have `db.password=X`
+# and `++token=X`.
+_SECRET_OPTION = re.compile(
+    r"(?:--?|\+{0,2})(?:[\w.-]*[_.-])?(?:token|secret|passw\w*|passphrase|credentials?|(?:api|access|private)?key|cookie)", re.IGNORECASE
+)
 # Shorter values would hide parts of other words.
 _SHORTEST = 6
 # A password in a URL.
 _IN_URL = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]+(?=@)")
+# What authorizes in headers and in queries of URLs, by its name.
+_BEARER = re.compile(r"(?<=\b)((?:bearer|basic)\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
+_IN_QUERY = re.compile(r"([?&][\w.-]*(?:token|secret|passw|credential|key|sig|signature)[\w.-]*=)[^&\s#\"']+", re.IGNORECASE)
 _SEEDS = re.compile(r"SEED", re.IGNORECASE)
 _WHEELS = ("monarch-core", "monarch-spmd", "torch", "numpy")
 
@@ -40,32 +47,45 @@ class Replay(NamedTuple):
 
 def masked(env: Mapping[str, str]) -> dict[str, str]:
     """The variables, with the values hidden that look like secrets: by their name, or a password in a URL."""
-    return {name: MASKED if _SECRET.search(name) else _IN_URL.sub(MASKED, value) for name, value in env.items()}
+    return {name: MASKED if _SECRET.search(name) else _without_names(value) for name, value in env.items()}
+
+
+def _without_names(text: str) -> str:
+    """A text without secrets that are known by what stands before them: a scheme, a parameter of a URL."""
+    return _IN_QUERY.sub(rf"\1{MASKED}", _BEARER.sub(rf"\1{MASKED}", _IN_URL.sub(MASKED, text)))
 
 
 class Mask:
-    """Hides what looks like a secret: values of variables by their names, options by theirs, passwords in URLs, wherever they stand."""
+    """Hides what looks like a secret, wherever it stands: values of variables and options by their names, what URLs and headers have.
 
-    def __init__(self, env: Mapping[str, str]) -> None:
-        found = {value for name, value in {**os.environ, **env}.items() if _SECRET.search(name) and len(value) >= _SHORTEST}
-        self._values = sorted(found, key=len, reverse=True)
+    The options are those of `command`. Of a value of several lines, each line is hidden, and its `repr`.
+    """
+
+    def __init__(self, env: Mapping[str, str], command: Sequence[str] = ()) -> None:
+        secrets = {value for name, value in {**os.environ, **env}.items() if _SECRET.search(name)}
+        secrets.update(value for _, _, value in _secret_options(command))
+        forms = {form for value in secrets for form in (value, repr(value)[1:-1], *value.splitlines())}
+        self._values = sorted((form for form in forms if len(form) >= _SHORTEST), key=len, reverse=True)
 
     def text(self, text: str) -> str:
         for value in self._values:
             text = text.replace(value, MASKED)
-        return _IN_URL.sub(MASKED, text)
+        return _without_names(text)
 
     def words(self, words: Sequence[str]) -> list[str]:
         """A command line: also the values of options such as `--token X` and `--api-key=X`."""
-        found: list[str] = []
-        for index, word in enumerate(words):
-            option, equals, _ = word.partition("=")
-            if equals and _SECRET_OPTION.fullmatch(option):
-                word = f"{option}={MASKED}"
-            elif index and _SECRET_OPTION.fullmatch(words[index - 1]) and not word.startswith("-"):
-                word = MASKED
-            found.append(self.text(word))
-        return found
+        hidden = {index: f"{before}{MASKED}" for index, before, _ in _secret_options(words)}
+        return [hidden[index] if index in hidden else self.text(word) for index, word in enumerate(words)]
+
+
+def _secret_options(words: Sequence[str]) -> Iterator[tuple[int, str, str]]:
+    """Of each option that looks like a secret: the place of its value in a command line, what stands before it in its word, the value."""
+    for index, word in enumerate(words):
+        option, equals, value = word.partition("=")
+        if equals and _SECRET_OPTION.fullmatch(option):
+            yield index, f"{option}=", value
+        elif index and words[index - 1].startswith("-") and _SECRET_OPTION.fullmatch(words[index - 1]) and not word.startswith("-"):
+            yield index, "", word
 
 
 def write(
@@ -84,7 +104,7 @@ def write(
     """Writes the record into `folder`, which only this user reads; its path. OSError where that is not possible."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "failure.json"
-    shown, mask = masked(env), Mask(env)
+    shown, mask = masked(env), Mask(env, command)
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -38,13 +38,19 @@ class SnapshotHosts:
         # What the current attempt begins with.
         self._chosen: Chosen | None = None
 
-    async def keepers(self, group: int, copies: int) -> list[Any]:
-        """That of a host, the `group`-th of those that are left, and those of the hosts that get its copies."""
+    async def keepers(self, group: int, copies: int, *, renewed: bool = False) -> list[Any]:
+        """That of a host, the `group`-th of those that are left, and those of the hosts that get its copies.
+
+        `renewed`: one of them has failed. Those that have ended are started anew, with nothing in them.
+        """
         left = self._pool.left
-        async with self._starting:
-            await self._start(left)
         host = left[group]
-        return [self._keepers[number] for number in (host, *neighbours(host, left, copies))]
+        numbers = (host, *neighbours(host, left, copies))
+        async with self._starting:
+            if renewed:
+                await asyncio.gather(*(self._held(number) for number in numbers if number in self._keepers))
+            await self._start(left)
+        return [self._keepers[number] for number in numbers]
 
     def saved(self, held: Held, keep: int) -> Dropped | None:
         """A rank has saved its part, and the copies are whole. The first part of all that went in vain, once."""
@@ -69,10 +75,10 @@ class SnapshotHosts:
         if not self._keepers:
             return
         numbers = list(self._keepers)
-        parts = await asyncio.gather(*(_held(self._keepers[number]) for number in numbers))
+        parts = await asyncio.gather(*(self._held(number) for number in numbers))
         self._chosen = choose(dict(zip(numbers, parts, strict=True)), world_size, attempt)
         key = None if self._chosen is None else self._chosen.key
-        await asyncio.gather(*(_pinned(self._keepers[number], key) for number in numbers))
+        await asyncio.gather(*(_pinned(keeper, key) for keeper in list(self._keepers.values())))
 
     def found(self, rank: int, group: int) -> Found | None:
         """What a rank of the current attempt restores: all ranks the same step, however late they ask."""
@@ -85,6 +91,18 @@ class SnapshotHosts:
         there = {number: self._keepers[number] for number in part.hosts if number in self._keepers}
         others = [keeper for number, keeper in there.items() if number != host]
         return Found(chosen.key, part.rank, part.nbytes, there.get(host), others)
+
+    async def _held(self, number: int) -> list[Held]:
+        """What the keeper of a host has. One that has ended has nothing, and is forgotten: the next question starts another one."""
+        keeper = self._keepers[number]
+        try:
+            return await asyncio.wait_for(keeper.held.call_one(), _ANSWER_S)
+        except TimeoutError:
+            return []
+        except MonarchError:
+            if self._keepers.get(number) is keeper:
+                del self._keepers[number]
+            return []
 
     async def close(self) -> None:
         await asyncio.gather(*(_stopped(mesh) for mesh in self._meshes))
@@ -107,13 +125,6 @@ class SnapshotHosts:
             procs = mesh.slice(**Point(number, extent)).spawn_procs(name="snapshots")
             self._meshes.append(procs)
             self._keepers[number] = procs.spawn("keeper", Keeper)
-
-
-async def _held(keeper: Any) -> list[Held]:
-    try:
-        return await asyncio.wait_for(keeper.held.call_one(), _ANSWER_S)
-    except (MonarchError, TimeoutError):
-        return []
 
 
 async def _pinned(keeper: Any, key: Key | None) -> None:

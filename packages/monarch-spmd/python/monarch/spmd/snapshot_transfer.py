@@ -45,12 +45,34 @@ class RankSnapshots:
         held = Held(key, self._place.rank, self._place.world_size, file.nbytes, bool(request["replicated"]))
         keep, copies = int(request["keep"]), int(request["copies"])
         async with self._saving:
-            own, *others = await self._keepers_for(copies)
-            kept: list[int] = await own.hold.call_one(held, file.path, keep)
-            if others:
-                await self._copy(others, held, file, keep)
+            try:
+                kept = await self._give(await self._keepers_for(copies), held, file, keep)
+            except SPMDError:
+                raise
+            except MonarchError:
+                kept = await self._give_again(copies, held, file, keep)
             self._control.saved.broadcast(held, keep)
         return {"kept": kept}
+
+    async def _give_again(self, copies: int, held: Held, file: SnapshotFile, keep: int) -> list[int]:
+        """After the end of a keeper, which the system kills first where memory lacks: with another one in its place."""
+        self._keepers.clear()
+        try:
+            return await self._give(await self._keepers_for(copies, renewed=True), held, file, keep)
+        except SPMDError:
+            raise
+        except MonarchError as error:
+            raise SPMDError(
+                f"step {held.key.step} of rank {held.rank} was not saved: the proc that keeps snapshots has ended, twice; {_reason(error)}",
+                code="snapshot_failed",
+            ) from None
+
+    async def _give(self, keepers: list[Any], held: Held, file: SnapshotFile, keep: int) -> list[int]:
+        own, *others = keepers
+        kept: list[int] = await own.hold.call_one(held, file.path, keep)
+        if others:
+            await self._copy(others, held, file, keep)
+        return kept
 
     async def _copy(self, keepers: list[Any], held: Held, file: SnapshotFile, keep: int) -> None:
         offered = OfferedFile(file)
@@ -67,9 +89,9 @@ class RankSnapshots:
             del self._files[next(iter(self._files))]
         return known
 
-    async def _keepers_for(self, copies: int) -> list[Any]:
+    async def _keepers_for(self, copies: int, *, renewed: bool = False) -> list[Any]:
         if copies not in self._keepers:
-            self._keepers[copies] = await self._control.keepers.call_one(self._place.group_rank, copies)
+            self._keepers[copies] = await self._control.keepers.call_one(self._place.group_rank, copies, renewed)
         return self._keepers[copies]
 
     async def _restore(self) -> dict[str, Any]:
@@ -93,3 +115,8 @@ class RankSnapshots:
             f"step {found.key.step} of rank {found.rank} cannot be had: {'; '.join(problems) or 'no host has it any more'}",
             code="snapshot_failed",
         )
+
+
+def _reason(error: MonarchError) -> str:
+    """The end of the first line, without the names of actors that the program does not know."""
+    return str(error).split("\n", 1)[0].rpartition(": ")[2]
