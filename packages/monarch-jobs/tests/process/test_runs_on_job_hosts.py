@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import monarch
 from eventually import eventually
 
 from monarch.job import JobTrait, ProcessJob, job_load
@@ -99,6 +100,20 @@ def test_spare_host_comes_before_the_job(job: ProcessJob, folder: Path) -> None:
     assert (result.attempts, result.world_size) == (2, 2)
     assert attempt(folder / "run", 1) == [[2, before[3]], [2, before[2]]]
     assert [host.phase for host in job.status().hosts if host.mesh == "hosts"] == ["lost", "joined", "joined"]
+
+
+def test_command_has_the_current_job_healed(folder: Path) -> None:
+    job = ProcessJob({"hosts": 2})
+    try:
+        job.state()
+        before = workers(job)
+        text = PROGRAM.replace('json.loads(os.environ["WORKERS"])', str(before)).replace('os.environ["VICTIMS"]', '"1"')
+        (folder / "train.py").write_text(text)
+        code, _, err = monarch("run", "--max-restarts=1", "train.py")
+        assert code == 0 and "monarch: all 2 hosts are there\n" in err
+        assert attempt(folder, 1) == [[2, before[0]], [2, 1]]
+    finally:
+        job.kill()
 
 
 def test_job_that_was_killed_is_not_healed(job: ProcessJob, folder: Path) -> None:
