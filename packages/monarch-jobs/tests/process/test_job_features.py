@@ -69,7 +69,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(extension, "load_entry", load)
     monkeypatch.setattr(extension, "entry_names", lambda group: sorted(found))
-    monkeypatch.setattr("monarch.job._job.trait._warned", set[str]())
+    monkeypatch.setattr("monarch.job._job.features._warned", set[str]())
     return found
 
 

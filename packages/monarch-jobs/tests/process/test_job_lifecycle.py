@@ -267,7 +267,7 @@ def test_what_other_wheels_bring_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("method", ["enable_telemetry", "enable_admin"])
 def test_job_runs_without_the_telemetry_wheel(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monarch.job._job.trait._warned", set[str]())
+    monkeypatch.setattr("monarch.job._job.features._warned", set[str]())
     monkeypatch.setattr("monarch.job._job.features.is_missing", lambda name: True)
     job = FileJob("alloc")
     with warnings.catch_warnings(record=True) as caught:

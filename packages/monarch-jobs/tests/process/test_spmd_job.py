@@ -15,7 +15,7 @@ from torchx.specs import AppDef, Role
 
 from monarch.job import JobEndedError, JobError, JobTrait, ProcessJob
 from monarch.job.spmd import SPMDJob, job_load, serve
-from monarch.spmd import LaunchArgumentError, SPMDFailure
+from monarch.spmd import LaunchArgumentError, RestartPolicy, SPMDFailure
 
 STATE = ".monarch/job_state.json"
 # Adds a line to a file for each rank that runs.
@@ -124,10 +124,10 @@ if count == "0":
     signal.pause()
 """
     )
-    job = ended(serve(["torchrun", "--nnodes=2", "--max-restarts=1", "train.py"]))
+    job = ended(serve(["torchrun", "--nnodes=2", "train.py"]))
     workers = [int(word) for word in job._where().replace(",", "").split() if word.isdigit()]
     job.original_roles[0]["env"] = {"VICTIM": str(workers[1])}
-    job.run_spmd()
+    job.run_spmd(policy=RestartPolicy(max_restarts=1))
     assert {path.name for path in folder.glob("?.?")} == {"0.0", "0.1", "1.0", "1.1"}
 
 

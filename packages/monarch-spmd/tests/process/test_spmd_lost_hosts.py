@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,8 @@ import pytest
 from eventually import eventually
 from several_hosts import Hosts, several_hosts
 
+from monarch.extension.mesh import HealedHosts, set_healer
 from monarch.spmd import LaunchArgumentError, RestartPolicy, SPMDError, SPMDFailure, run
-from monarch.spmd.launch import launch_of
-from monarch.spmd.spmd_run import begin
 
 Program = Callable[..., str]
 # The first attempt waits to be disturbed, the next ones end.
@@ -120,17 +119,19 @@ class Job:
         self.answers = list(answers)
         self.limits: list[float] = []
 
-    async def heal(self, seconds: float) -> Any:
+    def heal(self, seconds: float) -> HealedHosts:
         self.limits.append(seconds)
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return answer() if callable(answer) else answer
+        found = answer()
+        return found if isinstance(found, HealedHosts) else HealedHosts(found)
 
 
 def healed_run(hosts: Hosts, script: str, folder: Path, job: Any, *options: str, policy: RestartPolicy = SHRINKS) -> Any:
     command = ["torchrun", "--nproc-per-node=2", *options, script]
-    running = begin(hosts.mesh, command, launch_of(command, {}), policy=policy, workdir=str(folder), healer=job.heal)
+    set_healer(hosts.mesh, job.heal)
+    running = run(hosts.mesh, command, policy=policy, workdir=str(folder))
     eventually("all ranks", lambda: len(found(folder, 0)) == 6)
     return running
 
@@ -154,12 +155,13 @@ def test_run_grows_back_at_the_next_restart(hosts: Hosts, program: Program, fold
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"), [(None, "hosts; host 1 is lost, goes on with 2 hosts"), (OSError("no\nhint"), "hosts: OSError: no; host 1")]
+    ("answer", "text"), [(1, "hosts; host 1 is lost, goes on with 2 hosts"), (OSError("no\nhint"), "hosts: OSError: no; host 1")]
 )
 def test_hosts_that_are_still_lost(
     hosts: Hosts, program: Program, folder: Path, capfd: pytest.CaptureFixture[str], answer: Any, text: str
 ) -> None:
-    running = healed_run(hosts, program(WAITS_TWICE), folder, Job(answer))
+    job = Job(answer if isinstance(answer, Exception) else lambda: HealedHosts(hosts.mesh, frozenset({answer})))
+    running = healed_run(hosts, program(WAITS_TWICE), folder, job)
     hosts.kill(1)
     kill_a_rank(folder, 1, 4)
     result = running.result.get()
@@ -178,10 +180,11 @@ def test_failure_after_a_shrink_is_no_loss(hosts: Hosts, program: Program, folde
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"), [(None, "lost hosts$"), (ValueError("the queue is closed\nhint"), "lost hosts: ValueError: the queue is closed$")]
+    ("answer", "text"), [(2, "lost hosts$"), (ValueError("the queue is closed\nhint"), "lost hosts: ValueError: the queue is closed$")]
 )
 def test_heal_that_fails_does_not_hide_the_failure(hosts: Hosts, program: Program, folder: Path, answer: Any, text: str) -> None:
-    running = healed_run(hosts, program(WAITS), folder, Job(answer), policy=RestartPolicy(max_restarts=1, backoff=(0.0, 0.0)))
+    job = Job(answer if isinstance(answer, Exception) else lambda: HealedHosts(hosts.mesh, frozenset({answer})))
+    running = healed_run(hosts, program(WAITS), folder, job, policy=RestartPolicy(max_restarts=1, backoff=(0.0, 0.0)))
     hosts.kill(2)
     with pytest.raises(SPMDFailure, match=f"(?m)could not replace {text}") as raised:
         running.result.get()
@@ -189,30 +192,79 @@ def test_heal_that_fails_does_not_hide_the_failure(hosts: Hosts, program: Progra
     assert raised.value.record is not None
 
 
+def test_run_takes_what_was_healed(hosts: Hosts, program: Program, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    job = Job(lambda: HealedHosts(hosts.replaced(1), frozenset({2})))
+    policy = RestartPolicy(max_restarts=3, backoff=(0.0, 0.0), min_hosts=1)
+    running = healed_run(hosts, program(WAITS), folder, job, policy=policy)
+    hosts.kill(1)
+    hosts.kill(2)
+    assert running.result.get().world_size == 4
+    assert "could not replace lost hosts; host 2 is lost, goes on with 2 hosts" in capfd.readouterr().err
+
+
 def test_healed_run_keeps_its_number_of_hosts(hosts: Hosts, program: Program, folder: Path) -> None:
     script = program(WAITS)
-    command = ["torchrun", "--nnodes=2", script]
-    policy = RestartPolicy(max_restarts=1, backoff=(0.0, 0.0))
-    job = Job(lambda: hosts.replaced(1))
-    running = begin(hosts.mesh, command, launch_of(command, {}), policy=policy, workdir=str(folder), healer=job.heal)
+    job = Job(lambda: HealedHosts(hosts.replaced(1), frozenset({2})))
+    set_healer(hosts.mesh, job.heal)
+    policy = RestartPolicy(max_restarts=2, backoff=(0.0, 0.0))
+    # The third host is lost before it could take the place of the second one.
+    hosts.mesh.initialized.get()
+    hosts.kill(2)
+    running = run(hosts.mesh, ["torchrun", "--nnodes=2", script], policy=policy, workdir=str(folder))
     eventually("all ranks", lambda: len(found(folder, 0)) == 2)
     hosts.kill(1)
-    assert running.result.get().world_size == 2
+    assert running.result.get().world_size == 2 and len(job.limits) == 1
+
+
+# Writes the processes above it, among which is the worker of its host; the first attempt waits.
+ANCESTORS = """
+import os, signal
+count, rank, pids = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"], [os.getpid()]
+while pids[-1] > 1:
+    with open(f"/proc/{pids[-1]}/stat") as file:
+        pids.append(int(file.read().rpartition(")")[2].split()[1]))
+with open(f"draft{count}.{rank}", "w") as file:
+    file.write(" ".join(map(str, pids)))
+os.rename(f"draft{count}.{rank}", f"{count}.{rank}")
+if count == "0":
+    signal.pause()
+"""
+
+
+def numbers(hosts: Hosts, folder: Path, attempt: int) -> list[int]:
+    """The hosts of the ranks of an attempt."""
+    pids = [str(worker.pid) for worker in hosts.workers]
+    return [next(pids.index(pid) for pid in above if pid in pids) for _, above in sorted(found(folder, attempt).items())]
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("policy", [RestartPolicy(max_restarts=1, backoff=(0.0, 0.0)), SHRINKS], ids=["heal", "shrink"])
+def test_spare_host_takes_the_place_of_a_lost_one(
+    hosts: Hosts, program: Program, folder: Path, capfd: pytest.CaptureFixture[str], policy: RestartPolicy, lost: int
+) -> None:
+    running = run(hosts.mesh, ["torchrun", "--nnodes=2", program(ANCESTORS)], policy=policy, workdir=str(folder))
+    eventually("all ranks", lambda: len(found(folder, 0)) == 2)
+    assert numbers(hosts, folder, 0) == [0, 1]
+    hosts.kill(lost)
+    result = running.result.get()
+    assert (result.attempts, result.world_size) == (2, 2)
+    assert numbers(hosts, folder, 1) == [2 if one == lost else one for one in range(2)]
+    assert "restarted; spare host 2 is used" in capfd.readouterr().err
 
 
 def test_stop_of_a_run_that_is_being_healed(hosts: Hosts, program: Program, folder: Path) -> None:
+    asked, over = threading.Event(), threading.Event()
+
     class Slow:
-        def __init__(self) -> None:
-            self.is_asked = False
+        def heal(self, seconds: float) -> HealedHosts:
+            asked.set()
+            over.wait()
+            return HealedHosts(hosts.mesh)
 
-        async def heal(self, seconds: float) -> Any:
-            self.is_asked = True
-            await asyncio.Event().wait()
-
-    job = Slow()
-    running = healed_run(hosts, program(WAITS), folder, job, policy=RestartPolicy(max_restarts=1, backoff=(0.0, 0.0)))
+    running = healed_run(hosts, program(WAITS), folder, Slow(), policy=RestartPolicy(max_restarts=1, backoff=(0.0, 0.0)))
     hosts.kill(0)
-    eventually("the job is asked", lambda: job.is_asked)
+    assert asked.wait(20)
     running.stop()
     with pytest.raises(SPMDError, match="the run was stopped"):
         running.result.get()
+    over.set()

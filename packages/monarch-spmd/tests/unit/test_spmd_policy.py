@@ -62,6 +62,21 @@ def test_heal_asks_the_job_anyway() -> None:
     assert Restarts(RestartPolicy(max_restarts=1)).after("host_lost", can_heal=True, missing=1) == Decision("heal", 1.0)
 
 
+@pytest.mark.parametrize("action", ["heal", "shrink"])
+@pytest.mark.parametrize("can_heal", [True, False])
+def test_spare_hosts_leave_nothing_to_heal(action: Any, can_heal: bool) -> None:
+    restarts = Restarts(RestartPolicy(max_restarts=1, on={"host_lost": action}))
+    found = restarts.after("host_lost", healthy=2, can_heal=can_heal, missing=1, is_full=True)
+    assert found == Decision("restart", 1.0)
+    assert restarts.after("host_lost", healthy=2, is_full=True).action == "stop"
+
+
+@pytest.mark.parametrize("action", ["restart", "stop"])
+def test_spare_hosts_change_no_other_action(action: Any) -> None:
+    restarts = Restarts(RestartPolicy(max_restarts=1, on={"host_lost": action}))
+    assert restarts.after("host_lost", healthy=2, is_full=True).action == "stop"
+
+
 def test_kinds_that_are_left_out_keep_their_action() -> None:
     restarts = Restarts(RestartPolicy(max_restarts=2, on={"exit": "stop"}))
     assert restarts.after("exit").action == "stop"

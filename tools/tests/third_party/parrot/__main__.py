@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from queue import Queue
 
-from monarch.actor import Actor, ActorError, ActorMesh, Channel, MonarchError, SupervisionError, endpoint, this_host
-from monarch.actor.testing import patch_tensor_engine
+from monarch.actor import Actor, ActorError, ActorMesh, Channel, HostMesh, MonarchError, SupervisionError, endpoint, this_host
+from monarch.actor.testing import local_hosts, patch_tensor_engine
 from monarch.config import configure, configured
 from monarch.extension import (
     BrokenEntry,
@@ -45,7 +45,7 @@ from monarch.extension import (
 )
 from monarch.extension.command import CannotStart, CommandLine, Finished, TerminalProcess, run_command
 from monarch.extension.inspection import proc_settings, set_log_level
-from monarch.extension.mesh import mesh_view, owned_meshes, stop_mesh
+from monarch.extension.mesh import HealedHosts, healer_of, mesh_view, owned_meshes, set_healer, stop_mesh
 from monarch.extension.pickling import dumps, dumps_for_same_program, loads
 from monarch.extension.trace import TraceContext, trace_context, use_trace
 from monarch.job import JobError, LocalJob, add_feature, job_loads
@@ -108,6 +108,7 @@ def main() -> None:
         process_setup,
         requests,
         meshes,
+        healers,
         services,
         programs,
         features,
@@ -220,6 +221,23 @@ def meshes() -> None:
     with patch_tensor_engine(Talker) as simulated:
         assert "monarch-tensor" in str(raised(NotImplementedError, lambda: simulated(procs)))
     procs.stop().get()
+
+
+def healers() -> None:
+    # Hosts that this program has attached, and what replaces them: for a part of the mesh, the same part of the healed one.
+    with local_hosts(2) as hosts, local_hosts(2) as others:
+        part = hosts.slice(hosts=slice(1, 2))
+        assert healer_of(part) is None
+        set_healer(hosts, lambda seconds: HealedHosts(others, frozenset({1})))
+        heal = healer_of(part)
+        assert heal is not None and heal(1.0) == HealedHosts(others.slice(hosts=slice(1, 2)), frozenset({0}))
+        set_healer(hosts, lambda seconds: HealedHosts(others.slice(hosts=0)))
+        raised(ValueError, lambda: heal_again(hosts))
+
+
+def heal_again(hosts: HostMesh) -> HealedHosts | None:
+    heal = healer_of(hosts)
+    return None if heal is None else heal(1.0)
 
 
 def services() -> None:

@@ -1,10 +1,23 @@
-"""Meshes: their members, those that this process owns, and methods that other wheels implement.
+"""Meshes: their members, those that this process owns, how lost hosts are replaced, and methods that other wheels implement.
 
 Methods are entry points of the group `monarch.mesh`, typed by `MeshMethods`.
 """
 
 from monarch._core.call.mesh_methods import EndpointCall
+from monarch._core.extension.healing import HealedHosts, Healer, healer_of, set_healer
 from monarch._core.extension.mesh import MeshMethods, MeshView, mesh_view
 from monarch._core.extension.owned_meshes import OwnedMesh, owned_meshes, stop_mesh
 
-__all__ = ["EndpointCall", "MeshMethods", "MeshView", "OwnedMesh", "mesh_view", "owned_meshes", "stop_mesh"]
+__all__ = [
+    "EndpointCall",
+    "HealedHosts",
+    "Healer",
+    "MeshMethods",
+    "MeshView",
+    "OwnedMesh",
+    "healer_of",
+    "mesh_view",
+    "owned_meshes",
+    "set_healer",
+    "stop_mesh",
+]

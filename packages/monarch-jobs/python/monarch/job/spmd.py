@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from monarch.job import job_load as job_load
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job._job import saved
-from monarch.job._job.healer import first_mesh, healer
+from monarch.job._job.healer import first_mesh
 from monarch.job._job.job_state import JobState
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
 from monarch.job._job.trait import JobTrait, is_alive, notice
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torchx.specs import AppDef  # pyright: ignore[reportMissingTypeStubs]
 
     from monarch.actor import ProcId
-    from monarch.spmd import LaunchSpec
+    from monarch.spmd import LaunchSpec, RestartPolicy
 
 __all__ = ["SPMDJob", "StoreJob", "job_load", "serve"]
 
@@ -68,10 +68,11 @@ class SPMDJob(JobTrait):
         self.service_proc_ids_ = service_proc_ids
         self.hosts_: JobTrait | None = None
 
-    def run_spmd(self) -> None:
+    def run_spmd(self, *, policy: RestartPolicy | None = None) -> None:
         """Runs the launch on the hosts and waits for its end; may be called any number of times, also from other processes.
 
-        `SPMDFailure` for a rank that fails, `JobEndedError` where the hosts are gone. Ctrl-C ends the ranks and keeps the hosts.
+        `policy` counts restarts; without it those of `--max-restarts` count. `SPMDFailure` for a rank that fails, `JobEndedError` where the
+        hosts are gone. Ctrl-C ends the ranks and keeps the hosts.
         """
         from monarch.spmd.launch import launch_of
         from monarch.spmd.spmd_run import begin, wait
@@ -80,7 +81,7 @@ class SPMDJob(JobTrait):
         # Where the hosts are gone, `state` would reserve others: only `serve` does that for a launch.
         self._check_hosts()
         hosts = first_mesh(self.state(cached_path=None))
-        wait(begin(hosts, command, launch_of(command), env=env, workdir=self.workspace, healer=healer(self)))
+        wait(begin(hosts, command, launch_of(command), policy=policy, env=env, workdir=self.workspace))
 
     def _check_hosts(self) -> None:
         status = self.status()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 # A rank that was killed counts as 128 plus its signal.
 _OTHER = 1
-# Entry points of other wheels: functions that give hosts, with the name of what they belong to and a healer, or None.
+# Entry points of other wheels: functions that give hosts, with the name of what they belong to, or None.
 GROUP = "monarch.run"
 _HELP = """Runs a program on every rank, as torchrun would: on the hosts of the current job, without one on this machine.
 
@@ -77,7 +77,7 @@ def _run(command: list[str], where: str | None) -> int:
             raise SPMDError("there is no current job", hint="`monarch apply MODULE.ATTRIBUTE` makes one")
         return _here(command, spec, {}, os.getcwd())
     click.echo(f"monarch: on {found.hosts.extent.nelements} hosts of the {found.title}", err=True)
-    wait(begin(found.hosts, command, spec, workdir=found.workdir, healer=found.healer))
+    wait(begin(found.hosts, command, spec, workdir=found.workdir))
     return 0
 
 

@@ -120,7 +120,7 @@ class RunningAttempt:
             return self._failure()
         finally:
             # Together: a lost host does not delay the stop of the procs on the others.
-            await asyncio.gather(*(_settled(mesh) for mesh in self.meshes))
+            await asyncio.gather(*(stop_procs(mesh, "the attempt has ended") for mesh in self.meshes))
             self.meshes = []
 
     @property
@@ -145,7 +145,7 @@ class RunningAttempt:
         world_size = len(left) * self._per_host
         label = "gpus" if "gpus" not in self._pool.mesh.extent.labels else "ranks"
         groups: list[Any] = []
-        for part in self._pool.parts():
+        for part in self._pool.parts(left):
             first = part.first * self._per_host
             order = Order(
                 program=Program(spec.kind, spec.program, spec.arguments),
@@ -419,9 +419,10 @@ async def _idle(rank: LiveRank) -> float:
         return float("inf")
 
 
-async def _settled(procs: Any) -> None:
+async def stop_procs(procs: Any, reason: str) -> None:
+    """Ends procs of a run, which may be gone already."""
     try:
-        await asyncio.wait_for(procs.stop("the attempt has ended"), _REPORT_S)
+        await asyncio.wait_for(procs.stop(reason), _REPORT_S)
     except (MonarchError, TimeoutError):  # its procs are gone already, or their host is
         return
 

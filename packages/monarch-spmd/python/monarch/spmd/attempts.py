@@ -5,33 +5,34 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from monarch.actor import Actor, MeshFailure, MonarchError, concurrent_endpoint, context
 from monarch.extension.command import Console
 from monarch.spmd import record
-from monarch.spmd.attempt import Plan, RunningAttempt
+from monarch.spmd.attempt import Plan, RunningAttempt, stop_procs
 from monarch.spmd.devices import Counter, Devices
 from monarch.spmd.errors import LaunchArgumentError, SPMDError, SPMDFailure
 from monarch.spmd.host_pool import HostPool
-from monarch.spmd.launch import chosen_hosts
+from monarch.spmd.launch import host_count
 from monarch.spmd.policy import Decision, FailureKind, Restarts
 from monarch.spmd.snapshot_hosts import Found, SnapshotHosts
 from monarch.spmd.torchrun import LaunchSpec
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh, Port, ProcMesh
+    from monarch.extension.mesh import Healer
     from monarch.spmd.snapshot_choice import Held
+
+Answer = TypeVar("Answer")
 
 # Attempts that lose the port to another program between its choice and its use; they are no failures of the program.
 _PORT_ATTEMPTS = 3
 
-# Asks the job of the hosts to bring lost ones back, within so many seconds; the hosts as they are then, None where some are missing.
-Healer = Callable[[float], Awaitable["HostMesh | None"]]
-# How long a job may take where the run needs its hosts, and where it could go on without.
-_HEAL_S, _GROW_S = 600.0, 15.0
+# How long a job may take where the run needs its hosts, and where it could go on without; and how long a spare host, to have a proc.
+_HEAL_S, _GROW_S, _SPARE_S = 600.0, 15.0, 15.0
 # Healers on their way to the actor of their run, by `Plan.key`: functions that are no messages.
 healers: dict[tuple[str, str], Healer] = {}
 
@@ -51,7 +52,7 @@ class Attempts(Actor):
     _is_system_actor = True
 
     def __init__(self, hosts: HostMesh, plan: Plan) -> None:
-        self._pool = HostPool(hosts)
+        self._pool = HostPool(hosts, host_count(hosts, plan.spec))
         self._plan = plan
         self._healer = healers.pop(plan.key, None)
         spec = plan.spec
@@ -156,14 +157,18 @@ class Attempts(Actor):
         kind: FailureKind = failure.failures[0].kind
         healer = self._healer
         missing = self._pool.missing
+        replaced = ""
         # A host that is lost is the reason of all else, whichever rank was first.
         if lost:
             kind = "host_lost"
             self._pool.lose(lost)
-        decision = self._restarts.after(kind, healthy=len(self._pool.left), can_heal=healer is not None, missing=missing)
+            if self._plan.policy.action(kind) in ("heal", "shrink"):
+                replaced = await self._use_spares()
+        is_full = not self._pool.missing
+        decision = self._restarts.after(kind, healthy=len(self._pool.left), can_heal=healer is not None, missing=missing, is_full=is_full)
         if decision.action == "stop":
             raise self._final(failure, decision.why)
-        await self._say(f"{failure.failures[0].headline()}; {_next(decision, self._pool)}")
+        await self._say(f"{failure.failures[0].headline()}; {_next(decision, self._pool)}{replaced}")
         try:
             await asyncio.wait_for(self._stop.wait(), decision.delay)
         except TimeoutError:
@@ -172,6 +177,21 @@ class Attempts(Actor):
             raise _stopped()
         if healer is not None and (decision.grows or decision.action == "heal"):
             await self._bring_back(healer, None if decision.grows else failure)
+
+    async def _use_spares(self) -> str:
+        """Puts spare hosts in the place of lost ones, as many as there are; a text for that. A host that starts no proc is lost as well."""
+        used: list[int] = []
+        while self._pool.missing and (spares := self._pool.spares):
+            [part] = self._pool.parts(spares[:1])
+            if (await self._done(_takes_procs(part.hosts))).result():
+                self._pool.use(spares[0])
+                used.append(spares[0])
+            else:
+                self._pool.lose(spares[:1])
+        if not used:
+            return ""
+        numbers = ", ".join(map(str, used))
+        return f"; spare host {numbers} is used" if len(used) == 1 else f"; spare hosts {numbers} are used"
 
     async def _bring_back(self, healer: Healer, failure: SPMDFailure | None) -> None:
         """Asks the job for the hosts that are lost. `failure` is raised where the run cannot go on without; None: it can."""
@@ -190,10 +210,17 @@ class Attempts(Actor):
     async def _ask(self, healer: Healer, seconds: float) -> str | None:
         """None where all hosts are there again, else the reason, which is empty for hosts that are still missing."""
 
-        async def asked() -> HostMesh | None:
-            return await healer(seconds)
+        answer = await self._done(asyncio.to_thread(healer, seconds))
+        try:
+            self._pool.replace(*answer.result())
+        except Exception as error:  # of any kind: it must not hide the failure of the ranks
+            first_line = str(error).split("\n", 1)[0]
+            return f"{type(error).__name__}: {first_line}"
+        return "" if self._pool.missing else None
 
-        asking, stopped = asyncio.ensure_future(asked()), asyncio.ensure_future(self._stop.wait())
+    async def _done(self, asked: Coroutine[Any, Any, Answer]) -> asyncio.Future[Answer]:
+        """What is asked for, done; raises where the run is stopped before."""
+        asking, stopped = asyncio.ensure_future(asked), asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait((asking, stopped), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -201,28 +228,18 @@ class Attempts(Actor):
             is_answered = not asking.cancel()
         if not is_answered:
             raise _stopped()
-        try:
-            hosts = asking.result()
-            if hosts is None:
-                return ""
-            self._pool.replace(chosen_hosts(hosts, self._plan.spec))
-        except Exception as error:  # of any kind: it must not hide the failure of the ranks
-            first_line = str(error).split("\n", 1)[0]
-            return f"{type(error).__name__}: {first_line}"
-        return None
+        return asking
 
     async def _say(self, text: str) -> None:
         await self._console.write(2, f"monarch: {text}\n".encode())
 
     async def _count(self, spec: LaunchSpec) -> int:
-        procs = self._pool.mesh.spawn_procs(name="count")
+        [part] = self._pool.parts(self._pool.left)
+        procs = part.hosts.spawn_procs(name="count")
         try:
             found: list[Devices] = [value for _, value in await procs.spawn("count", Counter).count.call()]
         finally:
-            try:
-                await procs.stop("counted")
-            except MonarchError:  # its procs are gone already
-                pass
+            await stop_procs(procs, "counted")
         counts = [spec.ranks_of(one.gpus, one.cpus, one.host) for one in found]
         if len(set(counts)) > 1:
             each = ", ".join(f"{one.host} {count}" for one, count in zip(found, counts, strict=True))
@@ -265,6 +282,18 @@ class Attempts(Actor):
 
 def new_run_id() -> str:
     return time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + secrets.token_hex(3)
+
+
+async def _takes_procs(hosts: HostMesh) -> bool:
+    """Whether the hosts start a proc, in `_SPARE_S`."""
+    procs: Any = hosts.spawn_procs(name="spare")
+    try:
+        await asyncio.wait_for(procs.initialized, _SPARE_S)
+    except (MonarchError, TimeoutError):
+        return False
+    finally:
+        await stop_procs(procs, "looked at")
+    return True
 
 
 def _stopped() -> SPMDError:

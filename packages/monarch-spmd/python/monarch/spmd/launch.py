@@ -61,20 +61,17 @@ def _module(words: list[str]) -> LaunchSpec:
     return LaunchSpec(words[0], tuple(words[1:]), kind="module")
 
 
-def chosen_hosts(hosts: HostMesh, spec: LaunchSpec) -> HostMesh:
-    """The hosts that a launch runs on: all of them, or the first ones where `--nnodes` names fewer. `LaunchArgumentError` for too few."""
+def host_count(hosts: HostMesh, spec: LaunchSpec) -> int:
+    """How many hosts of the mesh a launch runs on: all, or as many as `--nnodes` has at most. `LaunchArgumentError` for too few."""
     there = hosts.extent.nelements
     if not spec.has_hosts:
-        return hosts
+        return there
     option = "--standalone" if spec.standalone else "--nnodes"
     if there < spec.min_hosts:
         raise LaunchArgumentError(f"{option}={spec.min_hosts}", f"the mesh has {there} {'host' if there == 1 else 'hosts'}")
-    if there <= spec.max_hosts:
-        return hosts
-    labels = hosts.extent.labels
-    if len(labels) != 1:
+    if there > spec.max_hosts and len(hosts.extent.labels) != 1:
         raise LaunchArgumentError(f"{option}={spec.max_hosts}", f"the mesh has {there} hosts", hint="give a slice of the mesh")
-    return hosts.slice(**{labels[0]: slice(0, spec.max_hosts)})
+    return min(there, spec.max_hosts)
 
 
 def on_one_host(spec: LaunchSpec, world_size: int) -> LaunchSpec:

@@ -87,10 +87,11 @@ class Restarts:
         self.count = 0
         self._least = policy.min_hosts if policy.min_hosts is not None else least
 
-    def after(self, kind: FailureKind, *, healthy: int = 1, can_heal: bool = False, missing: int = 0) -> Decision:
+    def after(self, kind: FailureKind, *, healthy: int = 1, can_heal: bool = False, missing: int = 0, is_full: bool = False) -> Decision:
         """The decision after a failure of this kind, with so many hosts that are not lost; counts the restart that it may be.
 
-        `missing`: how many hosts earlier attempts have lost. `heal` without a job to ask becomes `shrink` where a least number of hosts is
+        `missing`: how many hosts earlier attempts have lost. `is_full`: spare hosts have the places of all lost ones, so that `heal` and
+        `shrink` have nothing to do but to restart. `heal` without a job to ask becomes `shrink` where a least number of hosts is
         known and left. An action that the hosts do not allow ends the run: so does `restart` without a host that it would need.
         """
         action = self.policy.action(kind)
@@ -98,11 +99,14 @@ class Restarts:
             return Decision("stop")
         if self.count >= self.policy.max_restarts:
             return Decision("stop", why="" if not self.policy.max_restarts else f"all {self.policy.max_restarts} restarts are used up")
+        has_lost = kind == "host_lost"
+        if has_lost and is_full and action != "restart":
+            action, has_lost = "restart", False
         if action == "heal" and not can_heal:
             if not self.has_least:
                 return Decision("stop", why="the policy heals lost hosts, and this run knows no job that could replace them")
             action = "shrink"
-        if action == "restart" and kind == "host_lost":
+        if action == "restart" and has_lost:
             return Decision("stop", why="a host is lost, and the policy restarts on the same hosts")
         if action == "shrink" and not self.is_enough(healthy):
             return Decision("stop", why=self.too_few(healthy))
@@ -110,7 +114,7 @@ class Restarts:
         # The exponent is bounded: a float has no 2**1024.
         delay = min(most, first * 2.0 ** min(self.count, 64))
         self.count += 1
-        return Decision(action, delay, grows=can_heal and missing > 0 and action != "heal")
+        return Decision(action, delay, grows=can_heal and missing > 0 and not is_full and action != "heal")
 
     @property
     def has_least(self) -> bool:

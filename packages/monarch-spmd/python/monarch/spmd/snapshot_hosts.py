@@ -111,20 +111,12 @@ class SnapshotHosts:
         from monarch.spmd.snapshot_keeper import Keeper
 
         missing = [number for number in numbers if number not in self._keepers]
-        if not missing:
-            return
-        mesh, extent = self._pool.mesh, self._pool.mesh.extent
-        if len(missing) == extent.nelements:
-            procs = mesh.spawn_procs(name="snapshots")
+        for part in self._pool.parts(missing):
+            procs = part.hosts.spawn_procs(name="snapshots")
             self._meshes.append(procs)
             actors: Any = procs.spawn("keeper", Keeper)
-            self._keepers = {number: actors.slice(**Point(number, extent)) for number in missing}
-            return
-        # Hosts that have replaced others.
-        for number in missing:
-            procs = mesh.slice(**Point(number, extent)).spawn_procs(name="snapshots")
-            self._meshes.append(procs)
-            self._keepers[number] = procs.spawn("keeper", Keeper)
+            for index in range(procs.extent.nelements):
+                self._keepers[missing[part.first + index]] = actors.slice(**Point(index, procs.extent))
 
 
 async def _pinned(keeper: Any, key: Key | None) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import Channel, Future, HostMesh, MonarchError, returns_future, this_proc
+from monarch.extension.mesh import healer_of
 from monarch.spmd.attempt import Plan
-from monarch.spmd.attempts import Attempts, Healer, RunResult, healers, new_run_id
+from monarch.spmd.attempts import Attempts, RunResult, healers, new_run_id
 from monarch.spmd.errors import SPMDError
-from monarch.spmd.launch import chosen_hosts, launch_of
+from monarch.spmd.launch import host_count, launch_of
 from monarch.spmd.policy import RestartPolicy
 from monarch.spmd.rank import GRACE_S
 
@@ -49,9 +50,12 @@ def run(
     hosts. With `log_dir` each rank also writes `<log_dir>/<run_id>/attempt_<k>/<rank>/stdout.log` and `stderr.log` on its host. The record
     of a failure is `failure.json` in `<log_dir>/<run_id>` here, by default in `.monarch/runs/<run_id>`.
 
-    `policy` counts restarts; without it those of `--max-restarts` count. TypeError, ValueError and `LaunchArgumentError` name the argument
-    or the option at fault, before anything starts. `result` raises `SPMDFailure` for a rank that fails, `SPMDError` for a program that
-    cannot be started. A `run_id` that another run of this process has at the same time, with the same `log_dir`, is refused by `SPMDError`.
+    `policy` counts restarts; without it those of `--max-restarts` count. Spare hosts, those beyond `--nnodes`, take the place of lost ones,
+    else the job that the mesh comes from replaces them, also for a slice of its mesh.
+
+    TypeError, ValueError and `LaunchArgumentError` name the argument or the option at fault, before anything starts. `result` raises
+    `SPMDFailure` for a rank that fails, `SPMDError` for a program that cannot be started. A `run_id` that another run of this process has
+    at the same time, with the same `log_dir`, is refused by `SPMDError`.
     """
     return begin(
         hosts,
@@ -75,9 +79,8 @@ def begin(
     workdir: str | None = None,
     log_dir: str | None = None,
     run_id: str | None = None,
-    healer: Healer | None = None,
 ) -> SPMDRun:
-    """`run` of a launch that is parsed already; `command` is what its record has, `healer` replaces lost hosts."""
+    """`run` of a launch that is parsed already; `command` is what its record has."""
     _check_types(hosts, policy, workdir, run_id)
     if not hosts.extent.nelements:
         raise SPMDError("the mesh has no ranks")
@@ -99,14 +102,15 @@ def begin(
         record_dir=log_dir or RECORDS,
         run_id=run_id,
     )
-    chosen = chosen_hosts(hosts, spec)
+    host_count(hosts, spec)
+    healer = healer_of(hosts)
     with _admission:
         if any(one._plan.key == plan.key and not one._is_over() for one in _live.values()):
             hint = "give another run_id or log_dir (without a run_id, each run has its own), or stop the run that is active"
             raise SPMDError(f"the run {run_id} is already active, with its files in {plan.record_dir}", hint=hint)
         if healer is not None:
             healers[plan.key] = healer
-        return SPMDRun(chosen, plan)
+        return SPMDRun(hosts, plan)
 
 
 class SPMDRun:
@@ -156,7 +160,7 @@ class SPMDRun:
         if not found:
             raise SPMDError("the run has no procs between two attempts")
         if len(found) > 1:
-            raise SPMDError(f"the procs of the run are {len(found)} meshes: lost hosts lie between those that are left")
+            raise SPMDError(f"the procs of the run are {len(found)} meshes: its hosts do not lie side by side")
         return found[0]
 
     def log(self, rank: int, tail: int = 100) -> Future[str]:

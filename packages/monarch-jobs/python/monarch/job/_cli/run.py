@@ -6,22 +6,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
-    from monarch.job._job.healer import Healer
 
 
 class CurrentHosts(NamedTuple):
-    """The first mesh of a job, the job's name in texts, and how it replaces lost hosts."""
+    """The first mesh of a job, and the job's name in texts."""
 
     hosts: HostMesh
     title: str
-    healer: Healer
     # The directory of ranks on the hosts; None: that of their workers.
     workdir: str | None
 
 
 def current_hosts() -> CurrentHosts | None:
     """The hosts of the current job of the directory; None without one. `JobEndedError` where it is over."""
-    from monarch.job._job.healer import first_mesh, healer
+    from monarch.job._job.healer import first_mesh
     from monarch.job._lookup import attach_current_job
     from monarch.job.errors import NO_JOB, JobError
 
@@ -32,4 +30,4 @@ def current_hosts() -> CurrentHosts | None:
             return None
         raise
     # A launch has a directory of its own, and workers on this machine have that of the client.
-    return CurrentHosts(first_mesh(state), job._title, healer(job), getattr(job, "workspace", None))
+    return CurrentHosts(first_mesh(state), job._title, getattr(job, "workspace", None))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from monarch.extension import install_hint, needs_wheel
 from monarch.job._job.feature import FeatureHosts, JobFeature, Offer
 from monarch.job.errors import FeatureMissingError, JobError
 
@@ -142,3 +143,32 @@ def _within(seconds: float, what: str, action: Callable[[], Any]) -> Any:
     if not found:
         raise TimeoutError(f"{what} is not over after {seconds:g} s")
     return found[0]
+
+
+# Methods that have warned in this process.
+_warned: set[str] = set()
+
+
+def add_best_effort(carried: list[Carried], name: str, method: str, arguments: dict[str, Any]) -> None:
+    """Telemetry is best effort: a program that asks for it runs where it is not installed."""
+    try:
+        if not is_missing(name):
+            add(carried, name, arguments)
+            return
+        wheel = "monarch-telemetry"
+        why = f"the wheel {wheel} is not installed\nhint: {install_hint(wheel)}"
+    except FeatureMissingError as e:
+        why = str(e)
+    if method not in _warned:
+        _warned.add(method)
+        warnings.warn(f"JobTrait.{method} has no effect: {why}", UserWarning, stacklevel=3)
+
+
+def add_mount(carried: list[Carried], name: str, arguments: dict[str, Any]) -> None:
+    if is_missing(name):
+        absent(name, "monarch-fs")
+    add(carried, name, arguments)
+
+
+def absent(method: str, wheel: str) -> NoReturn:
+    raise NotImplementedError(needs_wheel(f"JobTrait.{method}", wheel))

@@ -1,32 +1,69 @@
-"""How a run asks its job for hosts in the place of lost ones."""
+"""How lost hosts of a job's meshes are replaced, for code that has such a mesh and does not know the job."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from monarch.extension.mesh import HealedHosts, set_healer
+from monarch.job.errors import JobEndedError, JobError
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
     from monarch.job._job.job_state import JobState
-    from monarch.job._job.trait import JobTrait
-
-Healer = Callable[[float], Awaitable["HostMesh | None"]]
+    from monarch.job._job.launcher import HealReport
 
 
-def healer(job: JobTrait) -> Healer:
-    """Brings lost hosts of the job back in so many seconds; its result is the first mesh then, None where hosts of it are still missing.
+class Healable(Protocol):
+    """What a healer needs of a job."""
 
-    A host that another process has healed, or whose worker has joined since, is no lost one: the mesh has it.
-    """
+    @property
+    def apply_id(self) -> str | None: ...
+    @property
+    def _title(self) -> str: ...
+    def heal(self, *, timeout: float | None = None) -> HealReport: ...
 
-    def healed(seconds: float) -> HostMesh | None:
-        missing = {host.mesh for host in job.heal(timeout=seconds).missing}
-        # Handles, which wait for nothing: workers that were started again have new ones.
-        state = job.state(cached_path=None)
-        return None if next(iter(state)) in missing else first_mesh(state)
 
-    return lambda seconds: asyncio.to_thread(healed, seconds)
+class Healing:
+    """One job, as its meshes heal it. Several runs may ask at once, each for its part of the hosts: one heals, the others find it done."""
+
+    def __init__(self, job: Healable, lock: threading.Lock, connect: Callable[[], JobState]) -> None:
+        self._job = job
+        self._lock = lock
+        self._connect = connect
+        # Of an allocation that comes later, a mesh of this one has no hosts.
+        self._apply_id = job.apply_id
+
+    def set(self, state: JobState) -> None:
+        for name in state:
+            set_healer(state[name], self._of(name))
+
+    def _of(self, mesh: str) -> Callable[[float], HealedHosts]:
+        return lambda seconds: self._healed(mesh, seconds)
+
+    def _healed(self, mesh: str, seconds: float) -> HealedHosts:
+        """A host that another process has healed, or whose worker has joined since, is no lost one: the mesh has it."""
+        end = time.monotonic() + seconds
+        if not self._lock.acquire(timeout=seconds):
+            raise JobError("is not healed: another run is healing it", title=self._job._title)
+        try:
+            self._check()
+            report = self._job.heal(timeout=max(end - time.monotonic(), 0.0))
+            # Handles, which wait for nothing: workers that were started again have new ones.
+            hosts = self._connect()[mesh]
+        except JobError:
+            self._check()
+            raise
+        finally:
+            self._lock.release()
+        self._check()
+        return HealedHosts(hosts, frozenset(host.rank for host in report.missing if host.mesh == mesh))
+
+    def _check(self) -> None:
+        if self._job.apply_id != self._apply_id:
+            raise JobEndedError("has ended", title=self._job._title, state="ended")
 
 
 def first_mesh(state: JobState) -> HostMesh:

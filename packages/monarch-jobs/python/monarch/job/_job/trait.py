@@ -14,18 +14,18 @@ import uuid
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from monarch.extension import install_hint, needs_wheel
 from monarch.job._client.keeper import Keeper, Launch
 from monarch.job._files import audit, credentials, state_file
 from monarch.job._files.state_file import DEFAULT_JOB_PATH
 from monarch.job._files.submission_lock import submission_lock
 from monarch.job._job import features, saved
 from monarch.job._job.feature import FeatureHosts, JobControl, TelemetryFeature
+from monarch.job._job.healer import Healing
 from monarch.job._job.job_state import JobState
 from monarch.job._job.launcher import HealReport, JobStatus, LogFile, Plan
-from monarch.job.errors import FeatureMissingError, JobEndedError, JobError, StateFileError
+from monarch.job.errors import JobEndedError, JobError, StateFileError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -54,6 +54,8 @@ class Life(saved.Saved):
         self.stand_in: JobTrait | None = None
         # The handles that were given out last.
         self.attached: JobState | None = None
+        # Threads that heal at the same time.
+        self.healing = threading.Lock()
 
 
 class JobTrait(ABC):
@@ -82,9 +84,7 @@ class JobTrait(ABC):
         Returns as soon as there are handles, which are new objects each time: `stop` of one ends what was spawned through that one. With
         `cached_path=None` no file is read or written.
         """
-        found = _find_hosts(self, cached_path)._with_own_meshes()
-        _start_features(self, found)
-        return found
+        return _with_features(self, _find_hosts(self, cached_path))
 
     def kill(self) -> None:
         """Ends the allocation and removes credentials and state. Without an allocation it does nothing.
@@ -138,12 +138,14 @@ class JobTrait(ABC):
         self, config: TelemetryConfig | None = None, *, mesh_admin_config: MeshAdminConfig | None = None, **kwargs: Any
     ) -> Self:
         """Needs monarch-telemetry; without that wheel there is one warning, and the job runs."""
-        _add_best_effort(self, "telemetry", "enable_telemetry", {"config": config, "mesh_admin_config": mesh_admin_config, **kwargs})
+        features.add_best_effort(
+            self._life.features, "telemetry", "enable_telemetry", {"config": config, "mesh_admin_config": mesh_admin_config, **kwargs}
+        )
         return self
 
     def enable_admin(self, config: MeshAdminConfig | None = None, **kwargs: Any) -> Self:
         """Needs monarch-telemetry; without that wheel there is one warning, and the job runs."""
-        _add_best_effort(self, "admin", "enable_admin", {"config": config, **kwargs})
+        features.add_best_effort(self._life.features, "admin", "enable_admin", {"config": config, **kwargs})
         return self
 
     def remote_mount(
@@ -156,12 +158,12 @@ class JobTrait(ABC):
     ) -> None:
         """Needs monarch-fs."""
         arguments = {"source": source, "mntpoint": mntpoint, "meshes": meshes, "python_exe": python_exe, **kwargs}
-        _add_mount(self, "remote_mount", arguments)
+        features.add_mount(self._life.features, "remote_mount", arguments)
 
     def gather_mount(self, remote_mount_point: str, local_mount_point: str, meshes: list[str] | None = None) -> None:
         """Needs monarch-fs."""
         arguments = {"remote_mount_point": remote_mount_point, "local_mount_point": local_mount_point, "meshes": meshes}
-        _add_mount(self, "gather_mount", arguments)
+        features.add_mount(self._life.features, "gather_mount", arguments)
 
     def profile(self, *, on_trace_ready: Callable[..., Any] | None = None) -> Any:
         """Needs monarch-telemetry."""
@@ -390,6 +392,7 @@ def _connect(job: JobTrait) -> JobState:
     except BaseException as e:
         audit.record("attach", target, f"{type(e).__name__}: {e}".partition("\n")[0])
         raise
+    _set_healers(job, found)
     if found is not job._life.attached:
         job._life.attached = found
         audit.record("attach", target)
@@ -432,6 +435,7 @@ def _surrounding(job: JobTrait, cached_path: str | None) -> JobState:
     batch: Any = kept if isinstance(kept, batch_job) else batch_job(kept)
     job._life.stand_in = batch
     found: JobState = batch._surround()
+    _set_healers(batch, found)
     return found
 
 
@@ -492,10 +496,6 @@ def notice(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-# Methods that have warned in this process.
-_warned: set[str] = set()
-
-
 def add_feature(job: JobTrait, name: str, /, **arguments: Any) -> None:
     """Configures the job with a feature, an entry point of the group `monarch.job_feature`; `state()` starts it.
 
@@ -544,34 +544,25 @@ def _launch(job: JobTrait) -> Launch:
     return Launch(saved.encode(job).decode(), job._life.path, [] if inner.kind else [module])
 
 
-def _add_best_effort(job: JobTrait, name: str, method: str, arguments: dict[str, Any]) -> None:
-    """Telemetry is best effort: a program that asks for it runs where it is not installed."""
-    try:
-        if not features.is_missing(name):
-            features.add(job._life.features, name, arguments)
-            return
-        wheel = "monarch-telemetry"
-        why = f"the wheel {wheel} is not installed\nhint: {install_hint(wheel)}"
-    except FeatureMissingError as e:
-        why = str(e)
-    if method not in _warned:
-        _warned.add(method)
-        warnings.warn(f"JobTrait.{method} has no effect: {why}", UserWarning, stacklevel=3)
-
-
-def _add_mount(job: JobTrait, name: str, arguments: dict[str, Any]) -> None:
-    if features.is_missing(name):
-        _absent(name, "monarch-fs")
-    features.add(job._life.features, name, arguments)
-
-
 def _telemetry(job: JobTrait, method: str) -> TelemetryFeature:
     if features.is_missing("telemetry"):
-        _absent(method, "monarch-telemetry")
+        features.absent(method, "monarch-telemetry")
     found = next((one.feature for one in job._current._life.features if one.name == "telemetry"), None)
     if not isinstance(found, TelemetryFeature):
         raise JobError(f"JobTrait.{method} needs telemetry", title=job._title, hint="call enable_telemetry() before state()")
     return found
+
+
+def _set_healers(job: JobTrait, found: JobState) -> None:
+    # Not `state`, which submits a job that has ended.
+    Healing(job, job._life.healing, lambda: _with_features(job, _connect(job))).set(found)
+
+
+def _with_features(job: JobTrait, found: JobState) -> JobState:
+    """Handles of the caller's own, after the features have been started on them."""
+    own = found._with_own_meshes()
+    _start_features(job, own)
+    return own
 
 
 def _start_features(job: JobTrait, found: JobState) -> None:
@@ -594,7 +585,3 @@ def _start_features(job: JobTrait, found: JobState) -> None:
     if path is not None and (carried or current is not job):
         with credentials.lock(current._life.apply_id):
             _write(path, current)  # what another process needs to go on with them
-
-
-def _absent(method: str, wheel: str) -> NoReturn:
-    raise NotImplementedError(needs_wheel(f"JobTrait.{method}", wheel))

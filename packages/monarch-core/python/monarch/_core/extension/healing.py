@@ -1,0 +1,65 @@
+"""How lost hosts of an attached mesh are replaced: a function that their job sets, and that libraries ask for by any slice of the mesh."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from monarch._core.hosts.host_mesh import HostMesh
+from monarch._core.shape.shape import Shape
+from monarch._core.shape.slice import Slice
+
+
+class HealedHosts(NamedTuple):
+    """The hosts of a mesh after healing. `missing` has the ranks, in `hosts`, of those that are lost still."""
+
+    hosts: HostMesh
+    missing: frozenset[int] = frozenset()
+
+
+class Healer(Protocol):
+    """What brings lost hosts of a mesh back."""
+
+    def __call__(self, seconds: float, /) -> HealedHosts:
+        """The hosts of the mesh, after at most so many seconds."""
+        ...
+
+
+def set_healer(hosts: HostMesh, heal: Healer) -> None:
+    """Sets how lost hosts of an attached mesh, of its copies and of its slices are replaced, in the place of what was set before.
+
+    `heal(seconds)` brings lost hosts back within that time, and returns the hosts of this mesh: handles that reach the new ones. Code that
+    needs its hosts calls it, on any thread, also on several at once; it may block. What it raises, its caller gets. Hosts that were not
+    attached, like `this_host()`, cannot be lost: for these, nothing is set.
+    """
+    attachment = hosts._attachment
+    if attachment is not None:
+        # A mesh that is set later comes first.
+        agents = tuple(hosts._agent_ids())
+        others = {key: other for key, other in attachment.healers.items() if key != agents}
+        attachment.healers = {agents: heal, **others}
+
+
+def healer_of(hosts: HostMesh) -> Healer | None:
+    """How lost hosts of a mesh are replaced, None where no job has set that; of a slice, it returns the same slice of the healed mesh.
+
+    The interpreter that `with_python_executable` has set for the mesh stays. A handle out of a message has no healer.
+    """
+    attachment = hosts._attachment
+    healers: dict[tuple[int, ...], Healer] = {} if attachment is None else attachment.healers
+    wanted = hosts._agent_ids()
+    of = next((agents for agents in healers if set(wanted).issubset(agents)), None)
+    if of is None:
+        return None
+    heal, places = healers[of], [of.index(agent) for agent in wanted]
+
+    def healed(seconds: float, /) -> HealedHosts:
+        found = heal(seconds)
+        every = found.hosts._agent_ids()
+        if len(every) != len(of):
+            raise ValueError(f"the healer of {len(of)} hosts has returned {found.hosts!r}: expected all hosts of the mesh")
+        shape = Shape(hosts._labels, Slice.new_row_major(hosts._ndslice.sizes))
+        mesh = HostMesh(tuple(every[place] for place in places), shape, False, hosts._executable)
+        mesh._attachment, mesh._spawned = found.hosts._attachment, found.hosts._spawned
+        return HealedHosts(mesh, frozenset(rank for rank, place in enumerate(places) if place in found.missing))
+
+    return healed
