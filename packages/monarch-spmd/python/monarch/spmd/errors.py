@@ -62,8 +62,9 @@ class RankFailure(NamedTuple):
         if self.reason.kind == "signal" or self.reason.kind == "oom":
             name = _signal_name(self.reason.signal or 0)
             return f"was killed by {name}" + (", its memory cgroup was full" if self.kind == "oom" else "")
-        if self.reason.kind == "exit_code":
-            return f"exited with code {self.exitcode}"
+        code = self.reason.code if self.exitcode is None else self.exitcode
+        if self.reason.kind == "exit_code" and code is not None:
+            return f"exited with code {code}"
         if self.reason.kind == "host_lost" and self.reason.detail:
             return f"lost its host: {self.reason.detail}"
         return self.message or self.reason.detail or self.reason.kind

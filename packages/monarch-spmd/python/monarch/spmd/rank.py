@@ -47,7 +47,7 @@ def _log_file(path: Path) -> IO[bytes]:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            what = "is a symbolic link" if error.errno == errno.ELOOP else "is a pipe"
+            what = "is a symbolic link" if error.errno == errno.ELOOP else "is a pipe or a socket"
             raise OSError(error.errno, f"the name of a log file {what}", str(path)) from None
         raise
     file = open(descriptor, "wb", buffering=0)
