@@ -19,7 +19,7 @@ from monarch.spmd.environment import Attempt
 from monarch.spmd.errors import RankFailure, SPMDError, SPMDFailure
 from monarch.spmd.host_pool import HostPool
 from monarch.spmd.policy import FailureKind, RestartPolicy
-from monarch.spmd.rank import GRACE_S, NOTES, Ended, Order, Program, Rank, Started
+from monarch.spmd.rank import GRACE_S, NOTES, Chunk, Ended, Order, Program, Rank, Started
 from monarch.spmd.stacks import merged
 from monarch.spmd.torchrun import LaunchSpec
 
@@ -261,8 +261,8 @@ class RunningAttempt:
                     coming = rank.actor.read.call_one()
                 if chunks:
                     self._progress = time.monotonic()
+                    rank.lines.extend(_last_lines(chunks))
                 for stream, data in chunks:
-                    rank.lines.extend(_kept(data))
                     if stream in visible or stream == NOTES:
                         await self._console.write(stream or 2, prefixed(data, prefix))
                 rank.ended = ended
@@ -406,10 +406,22 @@ async def _stacks_of(rank: LiveRank) -> str:
         return ""
 
 
-def _kept(data: bytes) -> list[str]:
-    """The lines as `log` and failures have them: a long one is cut."""
-    lines = data.decode(errors="replace").splitlines(keepends=True)
-    return [line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "...\n" for line in lines]
+def _last_lines(chunks: list[Chunk]) -> list[str]:
+    """The lines of these chunks as `log` and failures have them: the last `KEPT_LINES`, of which a long one is cut.
+
+    The chunks begin and end with lines. Where a program prints much, most of it is not even decoded.
+    """
+    found: deque[str] = deque()
+    for _, data in reversed(chunks):
+        left = KEPT_LINES - len(found)
+        if left <= 0:
+            break
+        before, *rest = data.rsplit(b"\n", left + 1)
+        if len(rest) == left + 1:
+            data = data[len(before) + 1 :]
+        lines = data.decode(errors="replace").splitlines(keepends=True)
+        found.extendleft(line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "...\n" for line in reversed(lines))
+    return list(found)
 
 
 async def _idle(rank: LiveRank) -> float:
