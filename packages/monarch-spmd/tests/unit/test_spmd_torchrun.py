@@ -139,6 +139,25 @@ def test_commands_of_ranks() -> None:
     assert argv("--no-python", "/bin/echo", "x") == ["/bin/echo", "x"]
 
 
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("--rank=${local_rank}", "--rank=3"),
+        ("$local_rank-$local_rank", "3-3"),
+        ("$$local_rank $$ $", "$local_rank $ $"),
+        (
+            "${rank} $role_name ${restart_count} $LOCAL_RANK $local_ranks ${local_rank",
+            "${rank} $role_name ${restart_count} $LOCAL_RANK $local_ranks ${local_rank",
+        ),
+    ],
+)
+def test_local_rank_in_words(word: str, found: str) -> None:
+    assert Program("script", word, (word, "x")).on(3) == Program("script", found, (found, "x"), False)
+    assert Program("command", word, (word, "x")).on(3) == Program("command", word, (found, "x"), False)
+    unchanged = Program("script", word, (word, "x"), False)
+    assert unchanged.on(3) is unchanged
+
+
 @pytest.mark.parametrize(("per_host", "gpus", "ranks"), [("3", 0, 3), ("gpu", 2, 2), ("cpu", 2, 16), ("auto", 2, 2), ("auto", 0, 16)])
 def test_ranks_of_a_host(per_host: str, gpus: int, ranks: int) -> None:
     assert parse_torchrun([f"--nproc-per-node={per_host}", "a.py"]).ranks_of(gpus, 16, "host-7") == ranks

@@ -148,7 +148,7 @@ class RunningAttempt:
         for part in self._pool.parts():
             first = part.first * self._per_host
             order = Order(
-                program=Program(spec.kind, spec.program, spec.arguments),
+                program=Program(spec.kind, spec.program, spec.arguments, spec.has_macros),
                 local_addr=spec.local_addr,
                 master_port=spec.master_port,
                 virtual_local_rank=spec.virtual_local_rank,
@@ -199,7 +199,7 @@ class RunningAttempt:
                 rank.started, rank.offset = one, one.at - middle
         refused = [rank for rank in self.ranks if rank.started is not None and rank.started.problem]
         if refused:
-            raise _cannot_start(refused)
+            raise _cannot_start(refused, len(self.ranks))
         return True
 
     async def _meeting_point(self) -> tuple[str, int]:
@@ -388,13 +388,13 @@ def _kind(ended: Ended) -> tuple[FailureKind, ExitReason]:
     return kind, ExitReason("exit_code", code=ended.code, detail=ended.message or None)
 
 
-def _cannot_start(refused: list[LiveRank]) -> SPMDError:
+def _cannot_start(refused: list[LiveRank], ranks: int) -> SPMDError:
     problems: dict[str, list[str]] = {}
     for rank in refused:
         assert rank.started is not None
         problems.setdefault(rank.started.problem, []).append(rank.started.host)
-    text = "; ".join(f"{problem}: {', '.join(dict.fromkeys(hosts))}" for problem, hosts in problems.items())
-    return SPMDError(f"the program cannot be started on {len(refused)} {'rank' if len(refused) == 1 else 'ranks'}: {text}")
+    text = "; ".join(f"on {', '.join(dict.fromkeys(hosts))}: {problem}" for problem, hosts in problems.items())
+    return SPMDError(f"the program cannot be started on {len(refused)} of {ranks} {'rank' if ranks == 1 else 'ranks'}, {text}")
 
 
 async def _stacks_of(rank: LiveRank) -> str:

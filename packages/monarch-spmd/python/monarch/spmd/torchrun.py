@@ -60,6 +60,8 @@ class LaunchSpec:
     tees: Mapping[int | None, Streams] = field(default_factory=dict[int | None, Streams])
     # The local ranks whose output is shown; None: all of them.
     shown: frozenset[int] | None = None
+    # Whether `$local_rank` in the program's name and arguments stands for the local rank.
+    has_macros: bool = True
     # Options that were given and change nothing here.
     needless: tuple[str, ...] = ()
 
