@@ -32,6 +32,8 @@ _IN_FAILURE = 20
 _LONGEST_LINE = 2000
 # After SIGKILL, seconds that a host may take to report the ends of its ranks; then its procs are stopped all the same.
 _REPORT_S = 5.0
+# A day: clocks and timers have limits of their own.
+_MOST_GRACE_S = 24 * 3600
 _PORT_TAKEN = ("EADDRINUSE", "Address already in use", "address already in use")
 # What the exceptions of gloo, NCCL, the store of PyTorch and Python say where the other end of a connection has gone.
 _LOST_CONNECTION = re.compile(
@@ -55,6 +57,12 @@ class Plan:
     log_dir: str | None
     record_dir: str
     run_id: str
+
+    @property
+    def grace(self) -> float:
+        """From SIGTERM to SIGKILL, seconds."""
+        given = self.spec.shutdown_timeout
+        return GRACE_S if given is None else float(min(given, _MOST_GRACE_S))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -159,6 +167,7 @@ class RunningAttempt:
                 first=first,
                 world_size=world_size,
                 per_host=self._per_host,
+                grace=plan.grace,
                 control=self._control,
             )
             procs = part.hosts.spawn_procs(per_host={label: self._per_host}, name=f"run_{plan.run_id}")
@@ -276,8 +285,8 @@ class RunningAttempt:
         if not left:
             return
         for rank in left:
-            _quietly(rank.actor.end.broadcast, GRACE_S)
-        await asyncio.wait(following, timeout=GRACE_S + _REPORT_S)
+            _quietly(rank.actor.end.broadcast, self._plan.grace)
+        await asyncio.wait(following, timeout=self._plan.grace + _REPORT_S)
 
     # ---- failures
 

@@ -27,7 +27,7 @@ from monarch.spmd.snapshot_requests import VARIABLE, Request, Requests
 if TYPE_CHECKING:
     from monarch.spmd.snapshot_transfer import RankSnapshots
 
-# From SIGTERM to SIGKILL, seconds.
+# From SIGTERM to SIGKILL, seconds, where the launch has no `--shutdown-timeout`.
 GRACE_S = 5.0
 _BUFFERED = 256 << 10
 # How long a process may take to write its stacks, seconds.
@@ -80,6 +80,8 @@ class Order(NamedTuple):
     first: int
     world_size: int
     per_host: int
+    # From SIGTERM to SIGKILL, seconds.
+    grace: float
     control: Any
 
 
@@ -279,7 +281,7 @@ class Rank(Actor):
                 if pipe.stream in files:
                     pipe.copy_name, pipe.copy = files.pop(pipe.stream)
             process = GuardedProcess()
-            farewell = ((int(signal.SIGTERM), GRACE_S),)
+            farewell = ((int(signal.SIGTERM), self._order.grace),)
             await process.start(line, (0, self._pipes[0].command_end, self._pipes[1].command_end), farewell=farewell)
         except BaseException:
             for pipe in self._pipes:
