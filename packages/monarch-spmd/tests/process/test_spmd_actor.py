@@ -84,3 +84,25 @@ def test_failures_of_main(procs: ProcMesh, program: Program, text: str | None, w
     ranks: Any = procs.spawn("_SPMDActor", SPMDActor)
     with pytest.raises(ActorError, match=words):
         ranks.main.call("127.0.0.1", 1, [] if text is None else [program(text)]).get()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("import signal; signal.signal(signal.SIGTERM, print)", "ValueError: signal only works in main thread"),
+        (
+            "import asyncio, signal\nasync def main(): asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print)\nasyncio.run(main())",
+            "RuntimeError: set_wakeup_fd only works in main thread",
+        ),
+    ],
+)
+def test_handler_of_a_signal_names_the_remedy(procs: ProcMesh, program: Program, text: str, error: str) -> None:
+    ranks: Any = procs.spawn("_SPMDActor", SPMDActor)
+    with pytest.raises(ActorError, match=error) as raised:
+        ranks.main.call("127.0.0.1", 1, [program(text)]).get()
+    assert "hint: SPMDActor.main runs the program on an actor's thread; monarch.spmd.run gives each rank a process" in str(raised.value)
+    # A program that does without goes on, and what Python raises by itself has no hint.
+    ranks.main.call("127.0.0.1", 1, [program(f"try:\n    exec({text!r})\nexcept Exception: pass")]).get()
+    with pytest.raises(ActorError, match="ValueError: other") as raised:
+        ranks.main.call("127.0.0.1", 1, [program("raise ValueError('other')")]).get()
+    assert "hint" not in str(raised.value)

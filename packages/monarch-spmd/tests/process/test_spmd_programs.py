@@ -165,3 +165,28 @@ def test_nothing_is_left_where_the_client_is_killed(program: Program, folder: Pa
         client.send_signal(signal.SIGKILL)
     eventually("the end of the rank", lambda: not os.path.exists(f"/proc/{pid}"))
     assert [path.name for path in temporary.iterdir() if "rank" in path.name] == []
+
+
+# Seconds that the program takes for its end: less, and more, than the default allows.
+@pytest.mark.parametrize(("options", "takes", "is_left"), [(["--shutdown-timeout=0"], 3, True), (["--shutdown-timeout=25"], 6, False)])
+def test_time_for_the_end_of_a_program(program: Program, start: Start, folder: Path, options: list[str], takes: int, is_left: bool) -> None:
+    script = program(
+        f"""
+        import os, signal, sys, time
+        def end(*_):
+            time.sleep({takes})  # sleeps: as a program that writes a checkpoint
+            open("tidy", "w").close()
+            os._exit(0)
+        if os.environ["RANK"] == "0":
+            open("fifo").read()
+            sys.exit(5)
+        signal.signal(signal.SIGTERM, end)
+        open("fifo", "w").close()
+        while True:
+            signal.pause()
+        """
+    )
+    os.mkfifo(folder / "fifo")
+    with pytest.raises(SPMDFailure, match="exited with code 5"):
+        start("--nproc-per-node=2", *options, script).result.get()
+    assert (folder / "tidy").exists() is not is_left

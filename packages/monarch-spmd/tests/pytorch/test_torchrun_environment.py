@@ -119,3 +119,68 @@ def test_ranks_of_two_hosts(torch_python: Path, program: Program, folder: Path, 
     with several_hosts(2) as hosts:
         run(hosts.mesh, ["torchrun", *options, "--rdzv-id=r", script, str(ours), "0"], workdir=str(folder)).result.get()
     same(found(theirs, base), found(ours, base))
+
+
+# Words that may stand for something of a rank, and some that stand for themselves.
+WORDS = (
+    *(
+        "$local_rank",
+        "${local_rank}",
+        "a=${local_rank}.$local_rank/",
+        "$$",
+        "$$local_rank",
+        "$${local_rank}",
+        "$$$local_rank",
+        "$",
+        "a$",
+        "$1",
+    ),
+    *(
+        "$LOCAL_RANK",
+        "${Local_Rank}",
+        "$local_ranks",
+        "${local_rank",
+        "{local_rank}",
+        "$(local_rank)",
+        "%(local_rank)s",
+        "${ local_rank }",
+        "",
+    ),
+    *(
+        "${rank}",
+        "$role_name",
+        "${hostname}",
+        "${restart_count}",
+        "${run_id}",
+        "${group_rank}",
+        "${world_size}",
+        "$local_rank\u00e9",
+        "\\$local_rank",
+    ),
+)
+WRITES_WORDS = "import json, os, sys\njson.dump(sys.argv, open(sys.argv[1] + '/' + os.environ['RANK'], 'w'))\n"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--virtual-local-rank", "words.$local_rank.py"], ["-m", "words_${local_rank}"], ["--no-python", "$local_rank"]],
+    ids=["script", "module", "command"],
+)
+def test_local_rank_in_words(torch_python: Path, folder: Path, options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for local_rank in (0, 1):
+        for name in (f"words.{local_rank}.py", f"words_{local_rank}.py"):
+            (folder / name).write_text(WRITES_WORDS)
+    # Of a command, the name is no macro.
+    (folder / "$local_rank").write_text(f"#!{torch_python}\n{WRITES_WORDS}")
+    (folder / "$local_rank").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    theirs, ours = folder / "theirs", folder / "ours"
+    for place in (theirs, ours):
+        place.mkdir()
+    agent = torchrun(torch_python, "--standalone", "--nproc-per-node=2", *options, str(theirs), *WORDS)
+    out, _ = agent.communicate()
+    assert agent.returncode == 0, out
+    run(this_host(), ["torchrun", "--nproc-per-node=2", *options, str(ours), *WORDS], workdir=str(folder)).result.get()
+    for rank in "01":
+        expected, found = (json.loads((place / rank).read_text()) for place in (theirs, ours))
+        assert expected[2:] != list(WORDS) and found[2:] == expected[2:] and os.path.basename(found[0]) == os.path.basename(expected[0])

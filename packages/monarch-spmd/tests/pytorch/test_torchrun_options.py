@@ -139,6 +139,7 @@ VARIABLES: tuple[dict[str, str], ...] = (
     {"PET_RUN_PATH": "1", "PET_VIRTUAL_LOCAL_RANK": "1"},
     {"PET_LOGS_SPECS": "x", "PET_NUMA_BINDING": "x"},
     {"PET_LOCAL_RANKS_FILTER": "1,2", "PET_LOG_DIR": "logs"},
+    {"PET_SHUTDOWN_TIMEOUT": "7"},
     {"PET_UNKNOWN": "1", "NNODES": "7"},
 )
 
@@ -208,6 +209,7 @@ def ours(words: Sequence[str], environ: Mapping[str, str]) -> dict[str, Any]:
         "local_addr": spec.local_addr,
         "standalone": spec.standalone,
         "virtual_local_rank": spec.virtual_local_rank,
+        "shutdown_timeout": spec.shutdown_timeout,
         "log_dir": spec.log_dir,
         **_streams(spec),
         "shown": None if spec.shown is None else sorted(spec.shown),

@@ -50,6 +50,7 @@ def _answer(words: list[str]) -> dict[str, Any]:
         "local_addr": config.local_addr,
         "standalone": args.standalone,
         "virtual_local_rank": config.virtual_local_rank,
+        "shutdown_timeout": args.shutdown_timeout,
         "log_dir": args.log_dir,
         "redirects": _streams(args.redirects),
         "tees": _streams(args.tee),

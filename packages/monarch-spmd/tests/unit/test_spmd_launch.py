@@ -15,12 +15,12 @@ from monarch.spmd.launch import launch_of, on_one_host
 @pytest.mark.parametrize(
     ("command", "spec"),
     [
-        (["python", "a.py", "x"], LaunchSpec("a.py", ("x",))),
-        (["/usr/bin/python3.11", "-u", "-m", "pkg", "x"], LaunchSpec("pkg", ("x",), kind="module")),
-        (["python", "-c", "print()"], LaunchSpec("python", ("-c", "print()"), kind="command")),
-        (["a.py", "x"], LaunchSpec("a.py", ("x",))),
-        (["-m", "pkg"], LaunchSpec("pkg", kind="module")),
-        (["./solver", "-n", "3"], LaunchSpec("./solver", ("-n", "3"), kind="command")),
+        (["python", "a.py", "x"], LaunchSpec("a.py", ("x",), has_macros=False)),
+        (["/usr/bin/python3.11", "-u", "-m", "pkg", "x"], LaunchSpec("pkg", ("x",), kind="module", has_macros=False)),
+        (["python", "-c", "print()"], LaunchSpec("python", ("-c", "print()"), kind="command", has_macros=False)),
+        (["a.py", "x"], LaunchSpec("a.py", ("x",), has_macros=False)),
+        (["-m", "pkg"], LaunchSpec("pkg", kind="module", has_macros=False)),
+        (["./solver", "-n", "3"], LaunchSpec("./solver", ("-n", "3"), kind="command", has_macros=False)),
         (["torchrun", "--nproc-per-node=2", "a.py"], LaunchSpec("a.py", per_host=2)),
         (["/opt/bin/torchrun", "a.py"], LaunchSpec("a.py")),
         (["python", "-m", "torch.distributed.run", "--nproc-per-node=2", "a.py"], LaunchSpec("a.py", per_host=2)),

@@ -46,7 +46,9 @@ from monarch.spmd.torchrun import OPTIONS, LaunchSpec, Streams, parse_torchrun
         (["--rdzv-backend=c10d", "--rdzv_endpoint", "a:1"], {"needless": ("--rdzv-backend", "--rdzv_endpoint")}),
         (["--rdzv-conf=timeout=3", "--node-rank=1"], {"needless": ("--rdzv-conf", "--node-rank")}),
         (["--monitor-interval=.5", "--start-method=fork"], {"needless": ("--monitor-interval", "--start-method")}),
-        (["--numa-binding=core-complex", "--shutdown-timeout", "30"], {"needless": ("--numa-binding", "--shutdown-timeout")}),
+        (["--numa-binding=core-complex"], {"needless": ("--numa-binding",)}),
+        (["--shutdown-timeout", "30"], {"shutdown_timeout": 30}),
+        (["--shutdown_timeout=0"], {"shutdown_timeout": 0}),
         (["--logs-specs=mine", "--event-log-handler=null"], {"needless": ("--logs-specs", "--event-log-handler")}),
         (
             ["--signals-to-handle=SIGUSR1", "--log-line-prefix-template="],
@@ -92,6 +94,7 @@ def test_option(args: list[str], fields: dict[str, object]) -> None:
         (["--log-dir", "--log-dir=a b", "a.py"], "--log-dir: a value is missing"),
         (["--numa-binding=all", "a.py"], "--numa-binding=all: expected node, socket, exclusive, core-complex"),
         (["--shutdown-timeout=1.5", "a.py"], "--shutdown-timeout=1.5: expected a number from 0 on"),
+        (["--shutdown-timeout=-1", "a.py"], "--shutdown-timeout=-1: expected a number from 0 on"),
         (["--rdzv-conf=a=1,b", "a.py"], "--rdzv-conf=a=1,b: expected KEY=VALUE"),
         (["--tee=0:9", "a.py"], "--tee=0:9: expected 0 (none)"),
         (["--local-ranks-filter=0;1", "a.py"], "--local-ranks-filter=0;1: expected local ranks"),
@@ -137,6 +140,25 @@ def test_commands_of_ranks() -> None:
     assert argv("-m", "pkg.train", "x") == ["/py", "-u", "/start.py", "module", "pkg.train", "x"]
     assert argv("--run-path", "folder", "x") == ["/py", "-u", "/start.py", "path", "folder", "x"]
     assert argv("--no-python", "/bin/echo", "x") == ["/bin/echo", "x"]
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [
+        ("--rank=${local_rank}", "--rank=3"),
+        ("$local_rank-$local_rank", "3-3"),
+        ("$$local_rank $$ $", "$local_rank $ $"),
+        (
+            "${rank} $role_name ${restart_count} $LOCAL_RANK $local_ranks ${local_rank",
+            "${rank} $role_name ${restart_count} $LOCAL_RANK $local_ranks ${local_rank",
+        ),
+    ],
+)
+def test_local_rank_in_words(word: str, found: str) -> None:
+    assert Program("script", word, (word, "x")).on(3) == Program("script", found, (found, "x"), False)
+    assert Program("command", word, (word, "x")).on(3) == Program("command", word, (found, "x"), False)
+    unchanged = Program("script", word, (word, "x"), False)
+    assert unchanged.on(3) is unchanged
 
 
 @pytest.mark.parametrize(("per_host", "gpus", "ranks"), [("3", 0, 3), ("gpu", 2, 2), ("cpu", 2, 16), ("auto", 2, 2), ("auto", 0, 16)])

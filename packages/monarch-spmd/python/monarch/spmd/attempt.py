@@ -19,7 +19,7 @@ from monarch.spmd.environment import Attempt
 from monarch.spmd.errors import RankFailure, SPMDError, SPMDFailure
 from monarch.spmd.host_pool import HostPool
 from monarch.spmd.policy import FailureKind, RestartPolicy
-from monarch.spmd.rank import GRACE_S, NOTES, Ended, Order, Program, Rank, Started
+from monarch.spmd.rank import GRACE_S, NOTES, Chunk, Ended, Order, Program, Rank, Started
 from monarch.spmd.stacks import merged
 from monarch.spmd.torchrun import LaunchSpec
 
@@ -32,6 +32,8 @@ _IN_FAILURE = 20
 _LONGEST_LINE = 2000
 # After SIGKILL, seconds that a host may take to report the ends of its ranks; then its procs are stopped all the same.
 _REPORT_S = 5.0
+# A day: clocks and timers have limits of their own.
+_MOST_GRACE_S = 24 * 3600
 _PORT_TAKEN = ("EADDRINUSE", "Address already in use", "address already in use")
 # What the exceptions of gloo, NCCL, the store of PyTorch and Python say where the other end of a connection has gone.
 _LOST_CONNECTION = re.compile(
@@ -55,6 +57,12 @@ class Plan:
     log_dir: str | None
     record_dir: str
     run_id: str
+
+    @property
+    def grace(self) -> float:
+        """From SIGTERM to SIGKILL, seconds."""
+        given = self.spec.shutdown_timeout
+        return GRACE_S if given is None else float(min(given, _MOST_GRACE_S))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -148,7 +156,7 @@ class RunningAttempt:
         for part in self._pool.parts(left):
             first = part.first * self._per_host
             order = Order(
-                program=Program(spec.kind, spec.program, spec.arguments),
+                program=Program(spec.kind, spec.program, spec.arguments, spec.has_macros),
                 local_addr=spec.local_addr,
                 master_port=spec.master_port,
                 virtual_local_rank=spec.virtual_local_rank,
@@ -159,6 +167,7 @@ class RunningAttempt:
                 first=first,
                 world_size=world_size,
                 per_host=self._per_host,
+                grace=plan.grace,
                 control=self._control,
             )
             procs = part.hosts.spawn_procs(per_host={label: self._per_host}, name=f"run_{plan.run_id}")
@@ -199,7 +208,7 @@ class RunningAttempt:
                 rank.started, rank.offset = one, one.at - middle
         refused = [rank for rank in self.ranks if rank.started is not None and rank.started.problem]
         if refused:
-            raise _cannot_start(refused)
+            raise _cannot_start(refused, len(self.ranks))
         return True
 
     async def _meeting_point(self) -> tuple[str, int]:
@@ -261,8 +270,8 @@ class RunningAttempt:
                     coming = rank.actor.read.call_one()
                 if chunks:
                     self._progress = time.monotonic()
+                    rank.lines.extend(_last_lines(chunks))
                 for stream, data in chunks:
-                    rank.lines.extend(_kept(data))
                     if stream in visible or stream == NOTES:
                         await self._console.write(stream or 2, prefixed(data, prefix))
                 rank.ended = ended
@@ -276,8 +285,8 @@ class RunningAttempt:
         if not left:
             return
         for rank in left:
-            _quietly(rank.actor.end.broadcast, GRACE_S)
-        await asyncio.wait(following, timeout=GRACE_S + _REPORT_S)
+            _quietly(rank.actor.end.broadcast, self._plan.grace)
+        await asyncio.wait(following, timeout=self._plan.grace + _REPORT_S)
 
     # ---- failures
 
@@ -388,13 +397,13 @@ def _kind(ended: Ended) -> tuple[FailureKind, ExitReason]:
     return kind, ExitReason("exit_code", code=ended.code, detail=ended.message or None)
 
 
-def _cannot_start(refused: list[LiveRank]) -> SPMDError:
+def _cannot_start(refused: list[LiveRank], ranks: int) -> SPMDError:
     problems: dict[str, list[str]] = {}
     for rank in refused:
         assert rank.started is not None
         problems.setdefault(rank.started.problem, []).append(rank.started.host)
-    text = "; ".join(f"{problem}: {', '.join(dict.fromkeys(hosts))}" for problem, hosts in problems.items())
-    return SPMDError(f"the program cannot be started on {len(refused)} {'rank' if len(refused) == 1 else 'ranks'}: {text}")
+    text = "; ".join(f"on {', '.join(dict.fromkeys(hosts))}: {problem}" for problem, hosts in problems.items())
+    return SPMDError(f"the program cannot be started on {len(refused)} of {ranks} {'rank' if ranks == 1 else 'ranks'}, {text}")
 
 
 async def _stacks_of(rank: LiveRank) -> str:
@@ -406,10 +415,22 @@ async def _stacks_of(rank: LiveRank) -> str:
         return ""
 
 
-def _kept(data: bytes) -> list[str]:
-    """The lines as `log` and failures have them: a long one is cut."""
-    lines = data.decode(errors="replace").splitlines(keepends=True)
-    return [line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "...\n" for line in lines]
+def _last_lines(chunks: list[Chunk]) -> list[str]:
+    """The lines of these chunks as `log` and failures have them: the last `KEPT_LINES`, of which a long one is cut.
+
+    The chunks begin and end with lines. Where a program prints much, most of it is not even decoded.
+    """
+    found: deque[str] = deque()
+    for _, data in reversed(chunks):
+        left = KEPT_LINES - len(found)
+        if left <= 0:
+            break
+        before, *rest = data.rsplit(b"\n", left + 1)
+        if len(rest) == left + 1:
+            data = data[len(before) + 1 :]
+        lines = data.decode(errors="replace").splitlines(keepends=True)
+        found.extendleft(line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "...\n" for line in reversed(lines))
+    return list(found)
 
 
 async def _idle(rank: LiveRank) -> float:

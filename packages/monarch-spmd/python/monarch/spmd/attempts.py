@@ -90,7 +90,7 @@ class Attempts(Actor):
 
     @concurrent_endpoint
     async def stop_ranks(self) -> None:
-        """Ends the run: SIGTERM, and SIGKILL 5 s later. Output goes on until the ranks have ended."""
+        """Ends the run: SIGTERM, and SIGKILL `Plan.grace` later. Output goes on until the ranks have ended."""
         self._stop.set()
 
     @concurrent_endpoint

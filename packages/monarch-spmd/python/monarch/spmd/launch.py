@@ -32,9 +32,14 @@ def launch_of(command: Sequence[str], environ: Mapping[str, str] | None = None) 
     name = os.path.basename(words[0])
     if name == "torchrun":
         return parse_torchrun(words[1:], environ=environ)
+    if name.startswith("python") and len(words) > 2 and words[1] == "-m" and words[2] in _TORCHRUN_MODULES:
+        return parse_torchrun(words[3:], environ=environ)
+    # `sh -c 'echo $$'` is no word of torchrun.
+    return replace(_without_torchrun(words, name), has_macros=False)
+
+
+def _without_torchrun(words: list[str], name: str) -> LaunchSpec:
     if name.startswith("python"):
-        if len(words) > 2 and words[1] == "-m" and words[2] in _TORCHRUN_MODULES:
-            return parse_torchrun(words[3:], environ=environ)
         return _python(words)
     if words[0] == "-m":
         return _module(words[1:])

@@ -5,9 +5,16 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import threading
 from collections.abc import Sequence
 
 from monarch.spmd.errors import SPMDError
+
+# What Python has for handlers of signals on another thread, in `signal` and in the loops of asyncio.
+_MAIN_ONLY = "only works in main thread"
+_REMEDY = (
+    "SPMDActor.main runs the program on an actor's thread; monarch.spmd.run gives each rank a process of its own, with its main thread"
+)
 
 
 def run_program(words: Sequence[str]) -> None:
@@ -34,6 +41,10 @@ def run_program(words: Sequence[str]) -> None:
             runpy.run_path(named[0], run_name="__main__")
     except SystemExit as exit:
         _check_exit(exit, named[0])
+    except (ValueError, RuntimeError) as error:
+        if _MAIN_ONLY in str(error) and threading.current_thread() is not threading.main_thread():
+            error.add_note(f"hint: {_REMEDY}")
+        raise
     finally:
         sys.argv, sys.path = argv, path
 

@@ -29,7 +29,7 @@ from monarch.spmd.snapshot_requests import Request, Requests
 if TYPE_CHECKING:
     from monarch.spmd.snapshot_transfer import RankSnapshots
 
-# From SIGTERM to SIGKILL, seconds.
+# From SIGTERM to SIGKILL, seconds, where the launch has no `--shutdown-timeout`.
 GRACE_S = 5.0
 _BUFFERED = 256 << 10
 # How long a process may take to write its stacks, seconds.
@@ -64,6 +64,16 @@ class Program(NamedTuple):
     kind: str
     name: str
     arguments: tuple[str, ...]
+    has_macros: bool = True
+
+    def on(self, local_rank: int) -> Program:
+        """With `$local_rank` and `${local_rank}` replaced, and `$$` by `$`: in all words but the name of a command, as torchrun does."""
+        if not self.has_macros or not any("$" in word for word in (self.name, *self.arguments)):
+            return self
+        from string import Template
+
+        name, *arguments = (Template(word).safe_substitute(local_rank=local_rank) for word in (self.name, *self.arguments))
+        return Program(self.kind, self.name if self.kind == "command" else name, tuple(arguments), False)
 
     def argv(self, python: str, starter: str) -> list[str]:
         """The command of a rank: this interpreter, with the file `start_program.py`, or the program alone where it is a command."""
@@ -90,6 +100,8 @@ class Order(NamedTuple):
     first: int
     world_size: int
     per_host: int
+    # From SIGTERM to SIGKILL, seconds.
+    grace: float
     control: Any
 
 
@@ -133,6 +145,7 @@ class Rank(Actor):
     def __init__(self, order: Order) -> None:
         self._order = order
         self._place = RankPlace(order.first + current_rank().rank, order.world_size, order.per_host)
+        self._program = order.program.on(self._place.local_rank)
         self._reserved: ReservedPort | None = None
         # Of the ranks' rendezvous, where it is this rank's and was chosen here.
         self._port: int | None = None
@@ -173,7 +186,7 @@ class Rank(Actor):
         """Starts the program."""
         order = self._order
         host = socket.gethostname()
-        problem = _missing(order)
+        problem = _missing(self._program, order.workdir)
         environment: dict[str, str] = {}
         if not problem:
             try:
@@ -182,9 +195,9 @@ class Rank(Actor):
                 problem = str(error)
         try:
             if not problem:
-                argv = order.program.argv(sys.executable, start_program.__file__)
+                argv = self._program.argv(sys.executable, start_program.__file__)
                 self._close_port()
-                if order.program.kind != "command":
+                if self._program.kind != "command":
                     await self._breakpoints.listen()
                 await self._start(CommandLine(argv, environment, order.workdir))
         except CannotStart as error:
@@ -288,7 +301,7 @@ class Rank(Actor):
                 if pipe.stream in files:
                     pipe.copy_name, pipe.copy = files.pop(pipe.stream)
             process = GuardedProcess()
-            farewell = ((int(signal.SIGTERM), GRACE_S),)
+            farewell = ((int(signal.SIGTERM), self._order.grace),)
             await process.start(line, (0, self._pipes[0].command_end, self._pipes[1].command_end), farewell=farewell)
         except BaseException:
             for pipe in self._pipes:
@@ -353,10 +366,9 @@ class Rank(Actor):
         self._news.set()
 
 
-def _missing(order: Order) -> str:
+def _missing(program: Program, workdir: str | None) -> str:
     """Why there is no program to start; empty where there is one, or where only the start itself can show it."""
-    program = order.program
-    folder = order.workdir or os.getcwd()
+    folder = workdir or os.getcwd()
     if not os.path.isdir(folder):
         return f"the directory {folder!r} is not on this host"
     if program.kind in ("script", "path") and not os.path.exists(os.path.join(folder, program.name)):

@@ -16,7 +16,6 @@ from monarch.spmd.attempts import Attempts, RunResult, healers, new_run_id
 from monarch.spmd.errors import SPMDError
 from monarch.spmd.launch import host_count, launch_of
 from monarch.spmd.policy import RestartPolicy
-from monarch.spmd.rank import GRACE_S
 
 if TYPE_CHECKING:
     from typing import Self
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 # Where records of failures go, in the directory of the client.
 RECORDS = ".monarch/runs"
 _RUN_ID = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,64}")
-# The end of the client waits for that of its ranks, seconds.
-_EXIT_S = GRACE_S + 3.0
+# The end of the client waits for that of its ranks: for so many seconds after their SIGKILL.
+_EXIT_S = 3.0
 
 
 def run(
@@ -147,7 +146,10 @@ class SPMDRun:
             _stopped(self)
 
     def stop(self) -> Future[None]:
-        """Ends the ranks: SIGTERM, and SIGKILL 5 s later. The hosts stay; `result` raises `SPMDError` with code `stopped`."""
+        """Ends the ranks: SIGTERM, and SIGKILL 5 s or `--shutdown-timeout` later. The hosts stay.
+
+        `result` raises `SPMDError` with code `stopped`.
+        """
         try:
             self._attempts.stop_ranks.broadcast()
         except MonarchError:  # it has ended
@@ -209,7 +211,7 @@ def wait(running: SPMDRun) -> RunResult:
 
 def _stopped(running: SPMDRun) -> None:
     try:
-        running.stop().get(timeout=_EXIT_S)
+        running.stop().get(timeout=running._plan.grace + _EXIT_S)
     except (MonarchError, TimeoutError):  # a host that does not answer
         pass
 
@@ -261,9 +263,9 @@ def _at_exit(pid: int) -> None:
     if os.getpid() != pid:
         return
     running = [one for one in _live.values() if not one._is_over()]
-    ends = [one.stop() for one in running]
-    for end in ends:
+    ends = [(one.stop(), one._plan.grace) for one in running]
+    for end, grace in ends:
         try:
-            end.get(timeout=_EXIT_S)
+            end.get(timeout=grace + _EXIT_S)
         except (Exception, KeyboardInterrupt):  # it has ended in some way, or it is left to the hosts
             continue

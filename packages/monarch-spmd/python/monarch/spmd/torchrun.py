@@ -60,6 +60,10 @@ class LaunchSpec:
     tees: Mapping[int | None, Streams] = field(default_factory=dict[int | None, Streams])
     # The local ranks whose output is shown; None: all of them.
     shown: frozenset[int] | None = None
+    # Whether `$local_rank` in the program's name and arguments stands for the local rank.
+    has_macros: bool = True
+    # Seconds from SIGTERM to SIGKILL.
+    shutdown_timeout: int | None = None
     # Options that were given and change nothing here.
     needless: tuple[str, ...] = ()
 
@@ -111,6 +115,7 @@ OPTIONS = (
     _Option("tee", "t"),
     _Option("local-ranks-filter"),
     _Option("virtual-local-rank", is_flag=True),
+    _Option("shutdown-timeout"),
     _Option("rdzv-backend", is_needless=True),
     _Option("rdzv-endpoint", is_needless=True),
     _Option("rdzv-conf", is_needless=True),
@@ -124,7 +129,6 @@ OPTIONS = (
     _Option("logs-specs", is_needless=True, has_variable=False),
     _Option("numa-binding", is_needless=True, has_variable=False),
     _Option("signals-to-handle", is_needless=True),
-    _Option("shutdown-timeout", is_needless=True),
 )
 _BY_NAME = {option.name: option for option in OPTIONS}
 _BY_LETTER = {option.letter: option for option in OPTIONS if option.letter}
@@ -174,6 +178,7 @@ def parse_torchrun(args: Sequence[str], *, environ: Mapping[str, str] | None = N
         redirects=_streams(given, "redirects"),
         tees=_streams(given, "tee"),
         shown=_ranks(given, "local-ranks-filter"),
+        shutdown_timeout=_number(given, "shutdown-timeout", 0) if "shutdown-timeout" in given else None,
         needless=_needless(given),
     )
 
@@ -350,8 +355,7 @@ def _ranks(given: Mapping[str, _Value], name: str) -> frozenset[int] | None:
 
 def _needless(given: Mapping[str, _Value]) -> tuple[str, ...]:
     """The options that change nothing here; their values are checked all the same."""
-    for name in ("node-rank", "shutdown-timeout"):
-        _number(given, name, 0)
+    _number(given, "node-rank", 0)
     if "monitor-interval" in given:
         written, text = given["monitor-interval"]
         try:
