@@ -57,6 +57,13 @@ class Plan:
     log_dir: str | None
     record_dir: str
     run_id: str
+    # Whether other runs of this client were active when this one began: then what appears here has its name.
+    shows_run_id: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """Of what appears here, before the number of a rank."""
+        return f"{self.run_id} " if self.shows_run_id else ""
 
     @property
     def grace(self) -> float:
@@ -259,7 +266,7 @@ class RunningAttempt:
 
     async def _follow(self, rank: LiveRank) -> None:
         spec = self._plan.spec
-        prefix = f"[{rank.number}] ".encode()
+        prefix = f"[{self._plan.prefix}{rank.number}] ".encode()
         visible = [stream for stream in (1, 2) if spec.shows(rank.local_rank, stream)]
         try:
             coming = rank.actor.read.call_one()

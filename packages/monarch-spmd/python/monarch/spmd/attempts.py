@@ -36,6 +36,19 @@ _HEAL_S, _GROW_S = 600.0, 15.0
 healers: dict[tuple[str, str], Healer] = {}
 
 
+class Outcome:
+    """The failure of a run as text, for the handle of the run; empty until there is one."""
+
+    __slots__ = ("failure",)
+
+    def __init__(self) -> None:
+        self.failure = ""
+
+
+# Of runs whose actor is about to begin, by `Plan.key`, as healers.
+outcomes: dict[tuple[str, str], Outcome] = {}
+
+
 class RunResult(NamedTuple):
     """A run that has succeeded. `returns` has the exit code of each rank, which is 0; `seconds` counts all attempts."""
 
@@ -54,6 +67,7 @@ class Attempts(Actor):
         self._pool = HostPool(hosts)
         self._plan = plan
         self._healer = healers.pop(plan.key, None)
+        self._outcome = outcomes.pop(plan.key, None) or Outcome()
         spec = plan.spec
         least = spec.min_hosts if spec.has_hosts and spec.min_hosts < spec.max_hosts else None
         self._restarts = Restarts(plan.policy, least)
@@ -80,6 +94,7 @@ class Attempts(Actor):
                 await self._snapshots.close()
             _answer(result, found)
         except BaseException as error:
+            self._outcome.failure = _summary(error)
             _answer(result, error if isinstance(error, Exception) else SPMDError("the client ended before the run did"))
             if not isinstance(error, Exception):
                 raise
@@ -210,7 +225,8 @@ class Attempts(Actor):
         return None
 
     async def _say(self, text: str) -> None:
-        await self._console.write(2, f"monarch: {text}\n".encode())
+        run = f"{self._plan.run_id}: " if self._plan.shows_run_id else ""
+        await self._console.write(2, f"monarch: {run}{text}\n".encode())
 
     async def _count(self, spec: LaunchSpec) -> int:
         procs = self._pool.mesh.spawn_procs(name="count")
@@ -267,6 +283,15 @@ def new_run_id() -> str:
 
 def _stopped() -> SPMDError:
     return SPMDError("the run was stopped", code="stopped")
+
+
+def _summary(error: BaseException) -> str:
+    """What a run whose result is never read leaves in the log; empty for one that was stopped."""
+    if not isinstance(error, Exception) or (isinstance(error, MonarchError) and error.code == "stopped"):
+        return ""
+    if isinstance(error, SPMDFailure):
+        return error.failures[0].headline() + (f"; record: {error.record}" if error.record else "")
+    return str(error) if isinstance(error, MonarchError) else f"{type(error).__name__}: {error}"
 
 
 def _next(decision: Decision, pool: HostPool) -> str:

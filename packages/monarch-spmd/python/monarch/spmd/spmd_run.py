@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from monarch.actor import Channel, Future, HostMesh, MonarchError, returns_future, this_proc
 from monarch.spmd.attempt import Plan
-from monarch.spmd.attempts import Attempts, Healer, RunResult, healers, new_run_id
+from monarch.spmd.attempts import Attempts, Healer, Outcome, RunResult, healers, new_run_id, outcomes
 from monarch.spmd.errors import SPMDError
 from monarch.spmd.launch import chosen_hosts, launch_of
 from monarch.spmd.policy import RestartPolicy
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from monarch.actor import ProcMesh
     from monarch.spmd.torchrun import LaunchSpec
 
+_log = logging.getLogger("monarch.spmd")
 # Where records of failures go, in the directory of the client.
 RECORDS = ".monarch/runs"
 _RUN_ID = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,64}")
@@ -44,9 +48,10 @@ def run(
         result = run(hosts, ["torchrun", "--nproc-per-node=4", "train.py", "--lr", "0.1"]).result.get()
 
     `python script.py` and any other program have one rank a host. Each attempt has new processes, which are gone before `result` is there.
-    Output appears here, each line behind `[rank]`. `env` is added to the environment of the ranks, `workdir` is their directory on the
-    hosts. With `log_dir` each rank also writes `<log_dir>/<run_id>/attempt_<k>/<rank>/stdout.log` and `stderr.log` on its host. The record
-    of a failure is `failure.json` in `<log_dir>/<run_id>` here, by default in `.monarch/runs/<run_id>`.
+    Output appears here, each line behind `[rank]`, or `[run_id rank]` where other runs are active. `env` is added to the environment of
+    the ranks, `workdir` is their directory on the hosts. With `log_dir` each rank also writes `stdout.log` and `stderr.log` into
+    `<log_dir>/<run_id>/attempt_<k>/<rank>` on its host. The record of a failure is `failure.json` in `<log_dir>/<run_id>` here, by default
+    in `.monarch/runs/<run_id>`.
 
     `policy` counts restarts; without it those of `--max-restarts` count. TypeError, ValueError and `LaunchArgumentError` name the argument
     or the option at fault, before anything starts. `result` raises `SPMDFailure` for a rank that fails, `SPMDError` for a program that
@@ -100,29 +105,49 @@ def begin(
     )
     chosen = chosen_hosts(hosts, spec)
     with _admission:
-        if any(one._plan.key == plan.key and not one._is_over() for one in _live.values()):
+        active = [one._plan.key for one in _live.values() if not one._is_over()]
+        if plan.key in active:
             hint = "give another run_id or log_dir (without a run_id, each run has its own), or stop the run that is active"
             raise SPMDError(f"the run {run_id} is already active, with its files in {plan.record_dir}", hint=hint)
         if healer is not None:
             healers[plan.key] = healer
-        return SPMDRun(chosen, plan)
+        return SPMDRun(chosen, replace(plan, shows_run_id=bool(active)))
 
 
 class SPMDRun:
-    """A run that has begun. `result` is a `Future[RunResult]`. The end of a `with` block stops it if it has not ended."""
+    """A run that has begun. The end of a `with` block stops it if it has not ended.
+
+    A run that fails, and whose `result` is never asked for, is reported to the logger `monarch.spmd` once: when this object is collected,
+    or at the end of the program.
+    """
+
+    # Until it has begun.
+    _outcome: Outcome | None = None
 
     def __init__(self, hosts: HostMesh, plan: Plan) -> None:
         self._plan = plan
+        self._pid = os.getpid()
+        self._outcome = outcomes[plan.key] = Outcome()
         self._attempts: Any = this_proc().spawn("attempts", Attempts, hosts, plan)
         port, self._receiver = Channel[RunResult].open(once=True)
         port.return_undeliverable = False
-        self.result: Future[RunResult] = self._receiver.recv()
+        self._result: Future[RunResult] = self._receiver.recv()
         self._ended: Future[None] = self._attempts.run.call_one(port, self._attempts)
         _live[id(self)] = self
+        _unread.add(self)
         _end_with_client()
+
+    def __del__(self) -> None:
+        self._report()
 
     def __repr__(self) -> str:
         return f"SPMDRun({self.run_id!r}, {'ended' if self._is_over() else 'active'})"
+
+    @property
+    def result(self) -> Future[RunResult]:
+        """The result. Its future raises `SPMDFailure` for a rank that fails, `SPMDError` for a program that cannot be started."""
+        self._outcome = None
+        return self._result
 
     @property
     def run_id(self) -> str:
@@ -181,9 +206,15 @@ class SPMDRun:
             raise SPMDError(f"the run {self.run_id} has ended")
         return getattr(self._attempts, name).call_one(*arguments)
 
+    def _report(self) -> None:
+        """Logs a failure that no code can have seen. The garbage collector calls it as well, so it uses no future and no lock."""
+        outcome, self._outcome = self._outcome, None
+        if outcome is not None and outcome.failure and self._pid == os.getpid():
+            _log.error("the run %s has failed, and its result was not read: %s", self.run_id, outcome.failure)
+
     def _is_over(self) -> bool:
         # The result is there a moment earlier than the end of its actor.
-        return _is_done(self.result) or _is_done(self._ended)
+        return _is_done(self._result) or _is_done(self._ended)
 
 
 def _is_done(future: Future[Any]) -> bool:
@@ -239,6 +270,8 @@ def _checked(env: Mapping[str, str] | None) -> dict[str, str]:
 # ---- the end of the client
 
 _live: dict[int, SPMDRun] = {}
+# Those that may have to be reported.
+_unread: weakref.WeakSet[SPMDRun] = weakref.WeakSet()
 # Threads that start runs look at the ones that are active, one after the other.
 _admission = threading.Lock()
 _exit_of = 0
@@ -265,3 +298,5 @@ def _at_exit(pid: int) -> None:
             end.get(timeout=grace + _EXIT_S)
         except (Exception, KeyboardInterrupt):  # it has ended in some way, or it is left to the hosts
             continue
+    for one in list(_unread):
+        one._report()
