@@ -91,7 +91,7 @@ def test_failures_of_main(procs: ProcMesh, program: Program, text: str | None, w
     [
         ("import signal; signal.signal(signal.SIGTERM, print)", "ValueError: signal only works in main thread"),
         (
-            "import asyncio, signal\nasync def main(): asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print)\nasyncio.run(main())",
+            "import asyncio\nasync def main(): asyncio.get_running_loop().add_signal_handler(15, print)\nasyncio.run(main())",
             "RuntimeError: set_wakeup_fd only works in main thread",
         ),
     ],

@@ -7,10 +7,16 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import eventually
 import pytest
+
+from monarch.spmd import RestartPolicy, SPMDRun
+
+Start = Callable[..., SPMDRun]
+Program = Callable[..., str]
 
 # Of each rank; a block has 8192 lines, or a part of the one line.
 SIZE, BLOCK, LINE = 512 << 20, 1 << 20, 128
@@ -118,3 +124,39 @@ def _check_file(path: Path, block: bytes, rank: str) -> None:
             assert file.read(BLOCK) == block
         end = "".join(f"end {number} of {rank}\n" for number in range(30))
         assert file.read().decode().lstrip("\n") == end
+
+
+def test_runs_at_the_same_time_have_their_names_before_ranks(
+    program: Program, start: Start, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = program(
+        """
+        import os, sys
+        fifo = sys.argv[1] + os.environ["TORCHELASTIC_RESTART_COUNT"]
+        print("begun", flush=True)
+        open(fifo).read()
+        sys.exit(3 if fifo == "b0" else 0)
+        """
+    )
+
+    def go(name: str) -> None:
+        (folder / name).write_text("")
+
+    for name in ("a0", "b0", "b1", "c0", "d0"):
+        os.mkfifo(folder / name)
+    again = RestartPolicy(max_restarts=1, backoff=(0.0, 0.0))
+    first, second = start(script, "a", run_id="run-a"), start(script, "b", run_id="run-b", policy=again)
+    go("a0")
+    first.result.get()
+    # Another one is still active.
+    third = start(script, "c", run_id="run-c")
+    for name in ("b0", "b1", "c0"):
+        go(name)
+    second.result.get()
+    third.result.get()
+    fourth = start(script, "d", run_id="run-d")
+    go("d0")
+    fourth.result.get()
+    shown = capfd.readouterr()
+    assert sorted(shown.out.splitlines()) == ["[0] begun"] * 2 + ["[run-b 0] begun"] * 2 + ["[run-c 0] begun"]
+    assert "monarch: run-b: rank 0 (" in shown.err

@@ -1,4 +1,4 @@
-"""The proc of a host that keeps snapshots is killed, as the system does where memory lacks: saves go on, and copies of other hosts are used."""
+"""The proc that keeps snapshots is killed, as the system does where memory lacks: saves go on, copies of other hosts are used."""
 
 from __future__ import annotations
 

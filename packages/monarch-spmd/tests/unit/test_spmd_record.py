@@ -31,7 +31,20 @@ def written(folder: Path, env: dict[str, str]) -> Path:
     )
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "GITHUB_PAT", "PGPASS", "MYSQL_PWD", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "DB_PASSWORD", "auth_header", "SESSION_COOKIE"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HF_TOKEN",
+        "GITHUB_PAT",
+        "PGPASS",
+        "MYSQL_PWD",
+        "AWS_SECRET_ACCESS_KEY",
+        "WANDB_API_KEY",
+        "DB_PASSWORD",
+        "auth_header",
+        "SESSION_COOKIE",
+    ],
+)
 def test_values_that_look_like_secrets_are_hidden(name: str) -> None:
     assert masked({name: "hunter2", "LR": "0.1"}) == {name: "***", "LR": "0.1"}
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from monarch.spmd.errors import LaunchArgumentError
 from monarch.spmd.rank import Program
-from monarch.spmd.torchrun import OPTIONS, LaunchSpec, Streams, parse_torchrun
+from monarch.spmd.torchrun import OPTIONS, LaunchSpec, Option, Streams, parse_torchrun
 
 
 @pytest.mark.parametrize(
@@ -108,6 +110,87 @@ def test_what_an_option_does_not_allow(args: list[str], text: str) -> None:
     with pytest.raises(LaunchArgumentError) as caught:
         parse_torchrun(args)
     assert str(caught.value).startswith(text)
+
+
+# By option, values that it does not allow: as a word of its own, after `=` and in the variable they are refused alike.
+REFUSED: dict[str, tuple[str, ...]] = {
+    "nnodes": ("", " ", "0", "-1", "1.0", "x", "2:", ":2", "2:1", "0:1", "1:2:3", "1-2", "1e1", "9" * 20, "1" * 5000),
+    "nproc-per-node": ("", "0", "-1", "1.5", "GPU", "gpus", "xpu", "1:2", "9" * 20),
+    "max-restarts": ("", "-1", "1.5", "x", "inf", "9" * 20),
+    "master-port": ("", "-1", "65536", "80.0", "x", "http"),
+    "standalone": ("", "yes", "1.0"),
+    "module": ("", "true"),
+    "no-python": ("", "off"),
+    "run-path": ("", "x"),
+    "virtual-local-rank": ("", "x"),
+    "redirects": ("", "4", "-1", "03", "x", "0:", ":0", "0:4", "0:1,", ",0:1", "0:1;1:1", "a:1", "0:1, 1:1", "1,2"),
+    "tee": ("", "4", "-1", "33", "x", "0:", "0:4", "0:1,", "0:1 1:1"),
+    "local-ranks-filter": ("x", "-1", "0,", ",", "0;1", "0:1", "0-3", "1.0"),
+    "rdzv-conf": ("a", "a=", "=1", "a=1,", ",", "a=1,,b=2"),
+    "node-rank": ("", "-1", "1.5", "x"),
+    "monitor-interval": ("", "-1", "nan", "x", "1s"),
+    "start-method": ("", "thread", "Spawn", "fork,spawn"),
+    "numa-binding": ("", "all", "NODE"),
+    "shutdown-timeout": ("", "-1", "1.5", "x", "30s", "9" * 20),
+}
+# Their values are texts of any kind.
+TEXTS = {
+    *("role", "rdzv-id", "master-addr", "local-addr", "log-dir", "rdzv-backend", "rdzv-endpoint", "event-log-handler", "logs-specs"),
+    *("log-line-prefix-template", "duplicate-stdout-filters", "duplicate-stderr-filters", "signals-to-handle"),
+}
+
+
+def test_every_option_has_values_that_are_tried() -> None:
+    assert {option.name for option in OPTIONS} == {*REFUSED, *TEXTS} and not TEXTS & set(REFUSED)
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option.name in REFUSED], ids=lambda option: option.name)
+def test_values_that_an_option_does_not_allow(option: Option) -> None:
+    for value in REFUSED[option.name]:
+        lines: list[tuple[str, list[str], dict[str, str]]] = [(f"--{option.name}", [f"--{option.name}={value}", "a.py"], {})]
+        if not option.is_flag and not (value.startswith("-") and value[1:2] not in "0123456789."):
+            lines.append((f"--{option.name}", [f"--{option.name}", value, "a.py"], {}))
+        if option.letter and not option.is_flag and value:
+            lines.append((f"-{option.letter}", [f"-{option.letter}{value}", "a.py"], {}))
+        if option.has_variable:
+            lines.append((option.variable, ["a.py"], {option.variable: value}))
+        for written, words, environ in lines:
+            with pytest.raises(LaunchArgumentError) as caught:
+                parse_torchrun(words, environ=environ)
+            error = caught.value
+            assert error.option.startswith(written) and (option.is_flag or error.option == f"{written}={value}")
+            assert len(str(error)) > len(f"{error.option}: ")
+
+
+@pytest.mark.parametrize("name", sorted(TEXTS))
+@given(value=st.text())
+def test_texts_are_taken_as_they_are(name: str, value: str) -> None:
+    assert parse_torchrun([f"--{name}={value}", "a.py"]).program == "a.py"
+
+
+_WORDS = st.one_of(
+    st.sampled_from([f"--{option.name}" for option in OPTIONS] + ["-m", "-r", "-t", "-mr", "--", "-", "--n", "-x"]),
+    st.builds(
+        "--{}={}".format,
+        st.sampled_from([option.name for option in OPTIONS]),
+        st.sampled_from(["0", "1", "-1", "a", "0:1", ""]) | st.text(),
+    ),
+    st.text(),
+)
+
+
+@given(
+    words=st.lists(_WORDS, max_size=6),
+    environ=st.dictionaries(st.sampled_from([option.variable for option in OPTIONS]), st.text(), max_size=2),
+)
+def test_any_words_are_a_launch_or_a_launch_argument_error(words: list[str], environ: dict[str, str]) -> None:
+    try:
+        spec = parse_torchrun(words, environ=environ)
+    except LaunchArgumentError as error:
+        assert str(error).startswith(error.option)
+        return
+    assert [spec.program, *spec.arguments] == words[len(words) - 1 - len(spec.arguments) :] or "--" in words
+    assert 1 <= spec.min_hosts <= spec.max_hosts and spec.max_restarts >= 0 and (spec.shutdown_timeout or 0) >= 0
 
 
 def test_variables_stand_for_options_that_are_not_given() -> None:

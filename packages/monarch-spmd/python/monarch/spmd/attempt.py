@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import time
@@ -57,17 +56,21 @@ class Plan:
     log_dir: str | None
     record_dir: str
     run_id: str
+    # What no other run of this client may have meanwhile: the place of its files, and its name.
+    key: tuple[str, str]
+    # Whether other runs of this client were active when this one began: then what appears here has its name.
+    shows_run_id: bool = False
+
+    @property
+    def prefix(self) -> str:
+        """Of what appears here, before the number of a rank."""
+        return f"{self.run_id} " if self.shows_run_id else ""
 
     @property
     def grace(self) -> float:
         """From SIGTERM to SIGKILL, seconds."""
         given = self.spec.shutdown_timeout
         return GRACE_S if given is None else float(min(given, _MOST_GRACE_S))
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """What no other run of this client may have meanwhile: the place of its files, and its name."""
-        return os.path.abspath(self.record_dir), self.run_id
 
 
 @dataclass(slots=True)
@@ -259,7 +262,7 @@ class RunningAttempt:
 
     async def _follow(self, rank: LiveRank) -> None:
         spec = self._plan.spec
-        prefix = f"[{rank.number}] ".encode()
+        prefix = f"[{self._plan.prefix}{rank.number}] ".encode()
         visible = [stream for stream in (1, 2) if spec.shows(rank.local_rank, stream)]
         try:
             coming = rank.actor.read.call_one()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from monarch.actor import Actor, MeshFailure, MonarchError, concurrent_endpoint, context
+from monarch.extension import promise
 from monarch.extension.command import Console
 from monarch.spmd import record
 from monarch.spmd.attempt import Plan, RunningAttempt, stop_procs
@@ -22,7 +23,8 @@ from monarch.spmd.snapshot_hosts import Found, SnapshotHosts
 from monarch.spmd.torchrun import LaunchSpec
 
 if TYPE_CHECKING:
-    from monarch.actor import HostMesh, Port, ProcMesh
+    from monarch.actor import Future, HostMesh, ProcMesh
+    from monarch.extension import Promise
     from monarch.extension.mesh import Healer
     from monarch.spmd.snapshot_choice import Held
 
@@ -35,6 +37,36 @@ _PORT_ATTEMPTS = 3
 _HEAL_S, _GROW_S, _SPARE_S = 600.0, 15.0, 15.0
 # Healers on their way to the actor of their run, by `Plan.key`: functions that are no messages.
 healers: dict[tuple[str, str], Healer] = {}
+
+
+class Outcome:
+    """How a run ends, for its handle: the result or the failure, and the failure as text, which is empty until there is one."""
+
+    __slots__ = ("_promise", "failure")
+
+    def __init__(self, run_id: str) -> None:
+        self._promise: Promise[RunResult] = promise(f"the result of the run {run_id}")
+        self.failure = ""
+
+    @property
+    def result(self) -> Future[RunResult]:
+        return self._promise.future
+
+    @property
+    def is_there(self) -> bool:
+        return self._promise.is_set()
+
+    def succeed(self, result: RunResult) -> None:
+        self._promise.set_result(result)
+
+    def fail(self, error: Exception) -> None:
+        """The first failure counts."""
+        if not self._promise.is_set():
+            self._promise.set_exception(error)
+
+
+# Of runs whose actor is about to begin, by `Plan.key`, as healers.
+outcomes: dict[tuple[str, str], Outcome] = {}
 
 
 class RunResult(NamedTuple):
@@ -55,6 +87,7 @@ class Attempts(Actor):
         self._pool = HostPool(hosts, host_count(hosts, plan.spec))
         self._plan = plan
         self._healer = healers.pop(plan.key, None)
+        self._outcome: Outcome | None = outcomes.pop(plan.key, None) or Outcome(plan.run_id)
         spec = plan.spec
         least = spec.min_hosts if spec.has_hosts and spec.min_hosts < spec.max_hosts else None
         self._restarts = Restarts(plan.policy, least)
@@ -70,18 +103,22 @@ class Attempts(Actor):
         return True
 
     @concurrent_endpoint
-    async def run(self, result: Port[RunResult], control: object) -> None:
-        """Sends the result, or the failure, into `result`. `control` is the handle of this actor, which ranks get."""
+    async def run(self, control: object) -> None:
+        """Until the run has its outcome. `control` is the handle of this actor, which ranks get."""
         self._control = control
+        # A failure refers to the frames that have raised it, up to those of its readers: this actor keeps none.
+        outcome, self._outcome = self._outcome, None
+        assert outcome is not None
         try:
             try:
                 found = await self._run()
             finally:
                 # Procs of the run are gone before its result is there.
                 await self._snapshots.close()
-            _answer(result, found)
+            outcome.succeed(found)
         except BaseException as error:
-            _answer(result, error if isinstance(error, Exception) else SPMDError("the client ended before the run did"))
+            outcome.failure = _summary(error)
+            outcome.fail(error if isinstance(error, Exception) else SPMDError("the client ended before the run did"))
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -231,7 +268,8 @@ class Attempts(Actor):
         return asking
 
     async def _say(self, text: str) -> None:
-        await self._console.write(2, f"monarch: {text}\n".encode())
+        run = f"{self._plan.run_id}: " if self._plan.shows_run_id else ""
+        await self._console.write(2, f"monarch: {run}{text}\n".encode())
 
     async def _count(self, spec: LaunchSpec) -> int:
         [part] = self._pool.parts(self._pool.left)
@@ -300,18 +338,17 @@ def _stopped() -> SPMDError:
     return SPMDError("the run was stopped", code="stopped")
 
 
+def _summary(error: BaseException) -> str:
+    """What a run whose result is never read leaves in the log; empty for one that was stopped."""
+    if not isinstance(error, Exception) or (isinstance(error, MonarchError) and error.code == "stopped"):
+        return ""
+    if isinstance(error, SPMDFailure):
+        return error.failures[0].headline() + (f"; record: {error.record}" if error.record else "")
+    return str(error) if isinstance(error, MonarchError) else f"{type(error).__name__}: {error}"
+
+
 def _next(decision: Decision, pool: HostPool) -> str:
     after = f" in {decision.delay:g} s" if decision.delay else ""
     if decision.action == "shrink":
         return f"goes on with {len(pool.left)} hosts{after}"
     return f"{'healed and ' if decision.action == 'heal' else ''}restarted{after}"
-
-
-def _answer(result: Any, outcome: RunResult | Exception) -> None:
-    try:
-        if isinstance(outcome, RunResult):
-            result.send(outcome)
-        else:
-            result.exception(outcome)
-    except (MonarchError, RuntimeError):  # no call waits any more
-        return

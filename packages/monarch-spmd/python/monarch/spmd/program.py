@@ -50,14 +50,18 @@ def run_program(words: Sequence[str]) -> None:
 
 
 def _check_exit(exit: SystemExit, program: str) -> None:
-    if exit.code is None or exit.code == 0:
+    code = exit.code
+    if code is None:
         return
-    if not isinstance(exit.code, int):
-        # As the interpreter: what is no number is said, and the code is 1.
-        print(exit.code, file=sys.stderr)
-    code = exit.code & 0xFF if isinstance(exit.code, int) else 1
-    if code:
-        raise ProgramExit(program, code) from None
+    if not isinstance(code, int):
+        # As the interpreter, for which no other type is a number, not even 0.0: the value is printed, and the code is 1.
+        print(code, file=sys.stderr)
+        code = 1
+    elif not -(1 << 63) <= code < 1 << 63:
+        # What is no `long` of C.
+        code = -1
+    if code & 0xFF:
+        raise ProgramExit(program, code & 0xFF) from None
 
 
 class ProgramExit(SPMDError):

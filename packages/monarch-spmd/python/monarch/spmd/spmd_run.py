@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from monarch.actor import Channel, Future, HostMesh, MonarchError, returns_future, this_proc
+from monarch.actor import Future, HostMesh, MonarchError, returns_future, this_proc
+from monarch.extension import when_done
 from monarch.extension.mesh import healer_of
 from monarch.spmd.attempt import Plan
-from monarch.spmd.attempts import Attempts, RunResult, healers, new_run_id
+from monarch.spmd.attempts import Attempts, Outcome, RunResult, healers, new_run_id, outcomes
 from monarch.spmd.errors import SPMDError
 from monarch.spmd.launch import host_count, launch_of
 from monarch.spmd.policy import RestartPolicy
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
     from monarch.actor import ProcMesh
     from monarch.spmd.torchrun import LaunchSpec
 
+_log = logging.getLogger("monarch.spmd")
 # Where records of failures go, in the directory of the client.
 RECORDS = ".monarch/runs"
 _RUN_ID = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,64}")
@@ -45,9 +50,10 @@ def run(
         result = run(hosts, ["torchrun", "--nproc-per-node=4", "train.py", "--lr", "0.1"]).result.get()
 
     `python script.py` and any other program have one rank a host. Each attempt has new processes, which are gone before `result` is there.
-    Output appears here, each line behind `[rank]`. `env` is added to the environment of the ranks, `workdir` is their directory on the
-    hosts. With `log_dir` each rank also writes `<log_dir>/<run_id>/attempt_<k>/<rank>/stdout.log` and `stderr.log` on its host. The record
-    of a failure is `failure.json` in `<log_dir>/<run_id>` here, by default in `.monarch/runs/<run_id>`.
+    Output appears here, each line behind `[rank]`, or `[run_id rank]` where other runs are active. `env` is added to the environment of
+    the ranks, `workdir` is their directory on the hosts. With `log_dir` each rank also writes `stdout.log` and `stderr.log` into
+    `<log_dir>/<run_id>/attempt_<k>/<rank>` on its host. The record of a failure is `failure.json` in `<log_dir>/<run_id>` here, by default
+    in `.monarch/runs/<run_id>`.
 
     `policy` counts restarts; without it those of `--max-restarts` count. Spare hosts, those beyond `--nnodes`, take the place of lost ones,
     else the job that the mesh comes from replaces them, also for a slice of its mesh.
@@ -90,6 +96,8 @@ def begin(
     elif not _RUN_ID.fullmatch(run_id):
         raise ValueError(f"run_id={run_id!r}: expected 1 to 64 letters, digits, dots, dashes and underscores")
     log_dir = None if log_dir is None else os.fspath(log_dir)
+    if log_dir == "":
+        raise ValueError("log_dir='': expected a directory of the hosts, or None for no files")
     log_dir = log_dir or spec.log_dir
     plan = Plan(
         command=tuple(command),
@@ -100,33 +108,53 @@ def begin(
         log_dir=log_dir,
         record_dir=log_dir or RECORDS,
         run_id=run_id,
+        key=(_absolute(log_dir or RECORDS), run_id),
     )
     host_count(hosts, spec)
     healer = healer_of(hosts)
     with _admission:
-        if any(one._plan.key == plan.key and not one._is_over() for one in _live.values()):
+        active = [one._plan.key for one in _live.values() if not one._is_over()]
+        if plan.key in active:
             hint = "give another run_id or log_dir (without a run_id, each run has its own), or stop the run that is active"
             raise SPMDError(f"the run {run_id} is already active, with its files in {plan.record_dir}", hint=hint)
         if healer is not None:
             healers[plan.key] = healer
-        return SPMDRun(hosts, plan)
+        return SPMDRun(hosts, replace(plan, shows_run_id=bool(active)))
 
 
 class SPMDRun:
-    """A run that has begun. `result` is a `Future[RunResult]`. The end of a `with` block stops it if it has not ended."""
+    """A run that has begun. The end of a `with` block stops it if it has not ended.
+
+    A run that fails, and whose `result` is never asked for, is reported to the logger `monarch.spmd` once: when this object is collected,
+    or at the end of the program.
+    """
+
+    # Until it has begun, and once its result was asked for.
+    _unread: Outcome | None = None
 
     def __init__(self, hosts: HostMesh, plan: Plan) -> None:
         self._plan = plan
+        self._pid = os.getpid()
+        self._outcome = self._unread = outcomes[plan.key] = Outcome(plan.run_id)
         self._attempts: Any = this_proc().spawn("attempts", Attempts, hosts, plan)
-        port, self._receiver = Channel[RunResult].open(once=True)
-        port.return_undeliverable = False
-        self.result: Future[RunResult] = self._receiver.recv()
-        self._ended: Future[None] = self._attempts.run.call_one(port, self._attempts)
+        self._ended: Future[None] = self._attempts.run.call_one(self._attempts)
+        # An actor that cannot begin gives no outcome.
+        when_done(self._ended, _failed_without(self._outcome, plan.run_id))
         _live[id(self)] = self
+        _unread.add(self)
         _end_with_client()
+
+    def __del__(self) -> None:
+        self._report()
 
     def __repr__(self) -> str:
         return f"SPMDRun({self.run_id!r}, {'ended' if self._is_over() else 'active'})"
+
+    @property
+    def result(self) -> Future[RunResult]:
+        """The result. Its future raises `SPMDFailure` for a rank that fails, `SPMDError` for a program that cannot be started."""
+        self._unread = None
+        return self._outcome.result
 
     @property
     def run_id(self) -> str:
@@ -185,9 +213,29 @@ class SPMDRun:
             raise SPMDError(f"the run {self.run_id} has ended")
         return getattr(self._attempts, name).call_one(*arguments)
 
+    def _report(self) -> None:
+        """Logs a failure that no code can have seen. The garbage collector calls it as well, so it uses no future and no lock."""
+        outcome, self._unread = self._unread, None
+        if outcome is not None and outcome.failure and self._pid == os.getpid():
+            _log.error("the run %s has failed, and its result was not read: %s", self.run_id, outcome.failure)
+
     def _is_over(self) -> bool:
         # The result is there a moment earlier than the end of its actor.
-        return _is_done(self.result) or _is_done(self._ended)
+        return self._outcome.is_there or _is_done(self._ended)
+
+
+def _failed_without(outcome: Outcome, run_id: str) -> Callable[[Future[None]], None]:
+    def then(ended: Future[None]) -> None:
+        try:
+            ended.get(timeout=0)
+        except Exception as error:
+            cause = error.__cause__ or error
+            text = str(cause).split("\n", 1)[0]
+            failure = SPMDError(f"the run {run_id} cannot go on: {type(cause).__name__}: {text}")
+            failure.__cause__ = error
+            outcome.fail(failure)
+
+    return then
 
 
 def _is_done(future: Future[Any]) -> bool:
@@ -228,6 +276,14 @@ def _check_types(hosts: object, policy: object, workdir: object, run_id: object)
         raise ValueError("workdir='': expected a directory of the hosts, or None for that of their workers")
 
 
+def _absolute(folder: str) -> str:
+    try:
+        return os.path.abspath(folder)
+    except FileNotFoundError:
+        hint = "change to another directory with os.chdir(), or give an absolute log_dir"
+        raise SPMDError(f"the working directory of this process is gone: {folder!r} has no place", hint=hint) from None
+
+
 def _checked(env: Mapping[str, str] | None) -> dict[str, str]:
     if env is not None and not isinstance(env, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"env={env!r}: expected a mapping of names to texts, not {type(env).__name__}")
@@ -243,6 +299,8 @@ def _checked(env: Mapping[str, str] | None) -> dict[str, str]:
 # ---- the end of the client
 
 _live: dict[int, SPMDRun] = {}
+# Those that may have to be reported.
+_unread: weakref.WeakSet[SPMDRun] = weakref.WeakSet()
 # Threads that start runs look at the ones that are active, one after the other.
 _admission = threading.Lock()
 _exit_of = 0
@@ -269,3 +327,5 @@ def _at_exit(pid: int) -> None:
             end.get(timeout=grace + _EXIT_S)
         except (Exception, KeyboardInterrupt):  # it has ended in some way, or it is left to the hosts
             continue
+    for one in list(_unread):
+        one._report()

@@ -84,7 +84,7 @@ class LaunchSpec:
         return cpus if self.per_host == "cpu" or not gpus else gpus
 
 
-class _Option(NamedTuple):
+class Option(NamedTuple):
     name: str
     letter: str = ""
     is_flag: bool = False
@@ -98,37 +98,37 @@ class _Option(NamedTuple):
 
 
 OPTIONS = (
-    _Option("nnodes"),
-    _Option("nproc-per-node"),
-    _Option("max-restarts"),
-    _Option("role"),
-    _Option("rdzv-id"),
-    _Option("master-addr"),
-    _Option("master-port"),
-    _Option("local-addr"),
-    _Option("standalone", is_flag=True),
-    _Option("module", "m", is_flag=True),
-    _Option("no-python", is_flag=True),
-    _Option("run-path", is_flag=True),
-    _Option("log-dir"),
-    _Option("redirects", "r"),
-    _Option("tee", "t"),
-    _Option("local-ranks-filter"),
-    _Option("virtual-local-rank", is_flag=True),
-    _Option("shutdown-timeout"),
-    _Option("rdzv-backend", is_needless=True),
-    _Option("rdzv-endpoint", is_needless=True),
-    _Option("rdzv-conf", is_needless=True),
-    _Option("node-rank", is_needless=True),
-    _Option("monitor-interval", is_needless=True),
-    _Option("start-method", is_needless=True),
-    _Option("event-log-handler", is_needless=True),
-    _Option("log-line-prefix-template", is_needless=True),
-    _Option("duplicate-stdout-filters", is_needless=True),
-    _Option("duplicate-stderr-filters", is_needless=True),
-    _Option("logs-specs", is_needless=True, has_variable=False),
-    _Option("numa-binding", is_needless=True, has_variable=False),
-    _Option("signals-to-handle", is_needless=True),
+    Option("nnodes"),
+    Option("nproc-per-node"),
+    Option("max-restarts"),
+    Option("role"),
+    Option("rdzv-id"),
+    Option("master-addr"),
+    Option("master-port"),
+    Option("local-addr"),
+    Option("standalone", is_flag=True),
+    Option("module", "m", is_flag=True),
+    Option("no-python", is_flag=True),
+    Option("run-path", is_flag=True),
+    Option("log-dir"),
+    Option("redirects", "r"),
+    Option("tee", "t"),
+    Option("local-ranks-filter"),
+    Option("virtual-local-rank", is_flag=True),
+    Option("shutdown-timeout"),
+    Option("rdzv-backend", is_needless=True),
+    Option("rdzv-endpoint", is_needless=True),
+    Option("rdzv-conf", is_needless=True),
+    Option("node-rank", is_needless=True),
+    Option("monitor-interval", is_needless=True),
+    Option("start-method", is_needless=True),
+    Option("event-log-handler", is_needless=True),
+    Option("log-line-prefix-template", is_needless=True),
+    Option("duplicate-stdout-filters", is_needless=True),
+    Option("duplicate-stderr-filters", is_needless=True),
+    Option("logs-specs", is_needless=True, has_variable=False),
+    Option("numa-binding", is_needless=True, has_variable=False),
+    Option("signals-to-handle", is_needless=True),
 )
 _BY_NAME = {option.name: option for option in OPTIONS}
 _BY_LETTER = {option.letter: option for option in OPTIONS if option.letter}
@@ -224,13 +224,13 @@ def _is_option(word: str) -> bool:
     return bool(_starting(name)) if name.startswith("--") else name[1] in _BY_LETTER
 
 
-def _starting(written: str) -> list[_Option]:
+def _starting(written: str) -> list[Option]:
     """The options that a name, which may be cut short, can mean."""
     name = written[2:].replace("_", "-")
     return [_BY_NAME[name]] if name in _BY_NAME else [option for option in OPTIONS if option.name.startswith(name)]
 
 
-def _long(word: str) -> tuple[_Option, str, str | None]:
+def _long(word: str) -> tuple[Option, str, str | None]:
     written, equals, value = word.partition("=")
     found = _starting(written)
     if not found:
@@ -240,9 +240,9 @@ def _long(word: str) -> tuple[_Option, str, str | None]:
     return found[0], written, value if equals else None
 
 
-def _short(word: str) -> list[tuple[_Option, str, str | None]]:
+def _short(word: str) -> list[tuple[Option, str, str | None]]:
     """One option, or flags in one word, the last of which may be one with a value."""
-    found: list[tuple[_Option, str, str | None]] = []
+    found: list[tuple[Option, str, str | None]] = []
     rest = word[1:]
     while rest:
         option, written, rest = _BY_LETTER.get(rest[0]), f"-{rest[0]}", rest[1:]
