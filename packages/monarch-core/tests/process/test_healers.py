@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import sys
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -85,3 +88,21 @@ def test_wrong_healers(meshes: Any) -> None:
     set_healer(hosts, lambda seconds: HealedHosts(others.slice(hosts=slice(0, 2))))
     with pytest.raises(ValueError, match="the healer of 3 hosts has returned .*: expected all hosts of the mesh"):
         healed(hosts.slice(hosts=0))
+
+
+def test_healer_is_kept_no_longer_than_its_meshes() -> None:
+    class Job:
+        def heal(self, seconds: float) -> HealedHosts:
+            raise NotImplementedError
+
+    with local_hosts(1) as hosts:
+        mesh = copy(hosts)
+        job = Job()
+        set_healer(mesh.slice(hosts=0), job.heal)
+        kept = ref(job)
+        del job
+        gc.collect()
+        assert kept() is not None and healer_of(mesh.slice(hosts=0)) is not None
+        del mesh, hosts
+    gc.collect()
+    assert kept() is None

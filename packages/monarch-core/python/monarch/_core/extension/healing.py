@@ -31,12 +31,10 @@ def set_healer(hosts: HostMesh, heal: Healer) -> None:
     needs its hosts calls it, on any thread, also on several at once; it may block. What it raises, its caller gets. Hosts that were not
     attached, like `this_host()`, cannot be lost: for these, nothing is set.
     """
-    attachment = hosts._attachment
-    if attachment is not None:
-        # A mesh that is set later comes first.
+    if hosts._attachment is not None:
         agents = tuple(hosts._agent_ids())
-        others = {key: other for key, other in attachment.healers.items() if key != agents}
-        attachment.healers = {agents: heal, **others}
+        hosts._healers.pop(agents, None)
+        hosts._healers[agents] = heal
 
 
 def healer_of(hosts: HostMesh) -> Healer | None:
@@ -44,13 +42,12 @@ def healer_of(hosts: HostMesh) -> Healer | None:
 
     The interpreter that `with_python_executable` has set for the mesh stays. A handle out of a message has no healer.
     """
-    attachment = hosts._attachment
-    healers: dict[tuple[int, ...], Healer] = {} if attachment is None else attachment.healers
     wanted = hosts._agent_ids()
-    of = next((agents for agents in healers if set(wanted).issubset(agents)), None)
-    if of is None:
+    # The one that was set last comes first.
+    of, heal = next((one for one in reversed(list(hosts._healers.items())) if set(wanted).issubset(one[0])), (None, None))
+    if of is None or heal is None:
         return None
-    heal, places = healers[of], [of.index(agent) for agent in wanted]
+    places = [of.index(agent) for agent in wanted]
 
     def healed(seconds: float, /) -> HealedHosts:
         found = heal(seconds)
@@ -59,7 +56,7 @@ def healer_of(hosts: HostMesh) -> Healer | None:
             raise ValueError(f"the healer of {len(of)} hosts has returned {found.hosts!r}: expected all hosts of the mesh")
         shape = Shape(hosts._labels, Slice.new_row_major(hosts._ndslice.sizes))
         mesh = HostMesh(tuple(every[place] for place in places), shape, False, hosts._executable)
-        mesh._attachment, mesh._spawned = found.hosts._attachment, found.hosts._spawned
+        mesh._attachment, mesh._spawned, mesh._healers = found.hosts._attachment, found.hosts._spawned, found.hosts._healers
         return HealedHosts(mesh, frozenset(rank for rank, place in enumerate(places) if place in found.missing))
 
     return healed

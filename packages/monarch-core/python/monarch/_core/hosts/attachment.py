@@ -73,8 +73,6 @@ class Attachment:
         self.no_address: dict[int, MonarchError] = {}
         # Why hosts that have joined are gone, asked where a call has failed for that: None where nothing is known beyond the loss.
         self.explain: Callable[[], MonarchError | None] | None = None
-        # How lost ones are replaced, by the agents of meshes: `monarch.extension.mesh.set_healer`.
-        self.healers: dict[tuple[int, ...], Callable[[float], Any]] = {}
         self._workers = list(workers)
         self.future: Future[None] = Future._of(self.cell, self._result)
 

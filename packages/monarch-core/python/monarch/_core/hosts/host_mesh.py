@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class HostMesh(MeshTrait):
     """Host agents. What created or attached it is owned; slices and unpickled handles are references."""
 
-    __slots__ = ("__weakref__", "_agents", "_attachment", "_executable", "_is_owned", "_shape", "_spawned")
+    __slots__ = ("__weakref__", "_agents", "_attachment", "_executable", "_healers", "_is_owned", "_shape", "_spawned")
     _whole_slice_is_self = True
 
     def __init__(self, agents: tuple[int, ...], shape: Shape, is_owned: bool, executable: str | None = None) -> None:
@@ -40,6 +40,8 @@ class HostMesh(MeshTrait):
         self._spawned = SpawnedProcs()
         # Of hosts that were attached.
         self._attachment: Attachment | None = None
+        # How lost hosts are replaced, by their agents; shared with copies and slices, and not by the attachment, which the process keeps.
+        self._healers: dict[tuple[int, ...], Callable[[float], Any]] = {}
 
     @property
     def _ndslice(self) -> Slice:
@@ -53,6 +55,7 @@ class HostMesh(MeshTrait):
         mesh = type(self)(self._agents, shape, False, self._executable)
         mesh._attachment = self._attachment
         mesh._spawned = self._spawned
+        mesh._healers = self._healers
         return mesh
 
     def _agent_ids(self) -> list[int]:
@@ -173,6 +176,7 @@ class HostMesh(MeshTrait):
         mesh = HostMesh(self._agents, self._shape, self._is_owned, self._executable)
         mesh._attachment = self._attachment
         mesh._spawned = SpawnedProcs(self._spawned)
+        mesh._healers = self._healers
         return mesh
 
     async def sync_workspace(self, workspace: Workspace, conda: bool = False, auto_reload: bool = False) -> None:
