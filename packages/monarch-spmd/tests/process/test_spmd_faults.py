@@ -85,7 +85,7 @@ def test_stopped_rank_is_a_hang(program: Program, start: Start, folder: Path) ->
 def test_program_that_closes_its_output(program: Program, start: Start, folder: Path) -> None:
     script = program(
         """
-        import os
+        import os, time
         print("last", flush=True)
         os.close(1)
         os.close(2)
