@@ -35,6 +35,7 @@ async def train(hosts: HostMesh, group: int, ranks: int, beacon: Beacon, lightho
         hosts,
         ["torchrun", f"--nproc-per-node={ranks}", str(PROGRAM), f"--group={group}", *kill],
         policy=RestartPolicy(max_restarts=3, backoff=(0.1, 5.0)),
+        run_id=f"group-{group}",
         env={
             "LIGHTHOUSE": beacon.host,
             "LIGHTHOUSE_PORT": str(beacon.port),
