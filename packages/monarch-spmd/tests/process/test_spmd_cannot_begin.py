@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,14 +28,14 @@ print(run(this_host(), ["torchrun", sys.argv[1]], workdir="/", log_dir=sys.argv[
 
 def test_actor_that_cannot_be_made(start: Callable[..., SPMDRun], program: Callable[[str], str], monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> None:
-        raise OSError("no descriptor is left")
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(attempts, "HostPool", broken)
     running = start("--nproc-per-node=1", program(""))
-    with pytest.raises(SPMDError, match=r"^the run .* cannot go on: .*no descriptor is left"):
+    with pytest.raises(SPMDError, match=r"^the run .* cannot go on: OSError: .*Too many open files.*\n.*ulimit -n"):
         running.result.get()
     # Every reader gets it, and `with` does not wait either.
-    with running, pytest.raises(SPMDError, match="no descriptor is left"):
+    with running, pytest.raises(SPMDError, match="Too many open files"):
         running.result.get()
 
 

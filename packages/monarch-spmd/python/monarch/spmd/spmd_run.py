@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import logging
 import os
 import re
@@ -229,9 +230,10 @@ def _failed_without(outcome: Outcome, run_id: str) -> Callable[[Future[None]], N
         try:
             ended.get(timeout=0)
         except Exception as error:
-            cause = error.__cause__ or error
-            text = str(cause).split("\n", 1)[0]
-            failure = SPMDError(f"the run {run_id} cannot go on: {type(cause).__name__}: {text}")
+            # Without the names of actors, which the program does not know.
+            text = str(error.__cause__ or error).split("\n", 1)[0].rpartition(" have failed: ")[2].strip()
+            hint = "more files may be open after `ulimit -n 65536`" if os.strerror(errno.EMFILE) in text else None
+            failure = SPMDError(f"the run {run_id} cannot go on: {text}", hint=hint)
             failure.__cause__ = error
             outcome.fail(failure)
 
