@@ -8,6 +8,7 @@ import signal
 
 import pytest
 from debugged_actors import PROMPT, sessions
+from eventually import eventually
 
 from monarch.actor import Actor, concurrent_endpoint, current_rank, this_host
 from monarch.extension.debug import open_session
@@ -75,7 +76,8 @@ def test_second_session_of_a_rank_waits(beside, debug_line):
 
 def test_question_that_is_given_up_leaves_no_session(beside, debug_line):
     beside.slice(gpus=0).give_up.call_one().get()
-    assert "No debug sessions." in debug_line.ask("list")
+    # `close` waits for no answer: the list may come before it.
+    eventually("the end of the session", lambda: "No debug sessions." in debug_line.ask("list"))
 
 
 def test_name_of_other_characters_is_refused(beside):
