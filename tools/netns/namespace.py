@@ -1,7 +1,7 @@
 """Namespaces that live as long as one process, and one process that lives as long as who asked for it.
 
 A namespace of processes ends with its first process: the kernel kills all others in it. Once they are gone, so are their network,
-with its links, and their mounts. That first process is a `cat` that reads a pipe whose other end the user holds. So when
+with its links, and their mounts. That first process is a shell that reads a pipe whose other end the user holds. So when
 the user closes the pipe, or is killed, nothing is left, and nothing has a name that could be left: no file below /run/netns or /etc/netns.
 """
 
@@ -20,7 +20,8 @@ MARK = "MONARCH_NETNS"
 _PROGRAMS = ("ip", "nft", "ss", "nsenter", "unshare")
 _KINDS = ("--net", "--uts", "--ipc", "--mount", "--pid")
 # $0 is the host name, $1 the text of /etc/hosts. Shared memory is each host's own, as it would be. Ignored, SIGCHLD makes the kernel
-# reap what is left to the first process.
+# reap what is left to the first process. It stays the shell that it is: a process that becomes another program has no environment for a
+# moment, in which `living` would not find it.
 _FIRST = """
 set -e
 hostname "$0"
@@ -32,7 +33,8 @@ if [ -n "$1" ]; then
 fi
 trap "" CHLD
 echo up
-exec cat >/dev/null 2>&1
+exec >/dev/null 2>&1
+while read -r _; do :; done
 """
 
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from monarch.extension.mesh import HealedHosts, set_healer
 from monarch.job.errors import JobEndedError, JobError
 
 if TYPE_CHECKING:
     from monarch.actor import HostMesh
+    from monarch.extension.mesh import HealedHosts
     from monarch.job._job.job_state import JobState
     from monarch.job._job.launcher import HealReport
 
@@ -37,6 +37,9 @@ class Healing:
         self._apply_id = job.apply_id
 
     def set(self, state: JobState) -> None:
+        # Verbs of the command line, which make no mesh, load no native module.
+        from monarch.extension.mesh import set_healer
+
         for name in state:
             set_healer(state[name], self._of(name))
 
@@ -45,6 +48,8 @@ class Healing:
 
     def _healed(self, mesh: str, seconds: float) -> HealedHosts:
         """A host that another process has healed, or whose worker has joined since, is no lost one: the mesh has it."""
+        from monarch.extension.mesh import HealedHosts
+
         end = time.monotonic() + seconds
         if not self._lock.acquire(timeout=seconds):
             raise JobError("is not healed: another run is healing it", title=self._job._title)
