@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import telemetry_program
 
 PROGRAM = """
@@ -85,6 +86,8 @@ def shown(text: str) -> list[str]:
     return telemetry_program.shown(PROGRAM + text)
 
 
+# Each of many questions starts an engine; on a busy machine that takes its time.
+@pytest.mark.timeout(120)
 def test_no_route_and_no_table_shows_a_secret():
     assert shown("""
 client = HttpClient(running.url, token=running.token)
@@ -133,6 +136,8 @@ print("=", [re.sub(":[0-9]+/", ":PORT/", line) for line in lines.column(0).to_py
     ]
 
 
+# Each of many questions starts an engine; on a busy machine that takes its time.
+@pytest.mark.timeout(120)
 def test_no_capture_and_no_tool_of_agents_shows_a_secret():
     assert shown("""
 import subprocess
