@@ -1,7 +1,7 @@
 """Namespaces that live as long as one process, and one process that lives as long as who asked for it.
 
 A namespace of processes ends with its first process: the kernel kills all others in it. Once they are gone, so are their network,
-with its links, and their mounts. That first process is a shell that reads a pipe whose other end the user holds. So when
+with its links, and their mounts. That first process is a `cat` that reads a pipe whose other end the user holds. So when
 the user closes the pipe, or is killed, nothing is left, and nothing has a name that could be left: no file below /run/netns or /etc/netns.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from tools.netns.process import Process
 # In the environment of each first process: `network/label`.
 MARK = "MONARCH_NETNS"
 _PROGRAMS = ("ip", "nft", "ss", "nsenter", "unshare")
+# How often a process without an environment is looked at again, and the pause before, seconds: some have none.
+_LOOKS, _PAUSE_S = 50, 0.002
 _KINDS = ("--net", "--uts", "--ipc", "--mount", "--pid")
 # $0 is the host name, $1 the text of /etc/hosts. Shared memory is each host's own, as it would be. Ignored, SIGCHLD makes the kernel
-# reap what is left to the first process. It stays the shell that it is: a process that becomes another program has no environment for a
-# moment, in which `living` would not find it.
+# reap what is left to the first process.
 _FIRST = """
 set -e
 hostname "$0"
@@ -33,8 +35,7 @@ if [ -n "$1" ]; then
 fi
 trap "" CHLD
 echo up
-exec >/dev/null 2>&1
-while read -r _; do :; done
+exec cat >/dev/null 2>&1
 """
 
 
@@ -112,14 +113,27 @@ def living() -> dict[str, dict[str, Namespace]]:
         if not entry.name.isdigit():
             continue
         try:
-            environ = (entry / "environ").read_bytes().split(b"\0")
             status = (entry / "status").read_text()
+            # Its numbers in all namespaces of processes, ours first.
+            numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+            if len(numbers) < 2 or numbers[-1] != "1":
+                continue
+            environ = _environ(entry).split(b"\0")
         except OSError:
             continue
         mark = next((e.partition(b"=")[2].decode() for e in environ if e.startswith(MARK.encode() + b"=")), None)
-        # Its numbers in all namespaces of processes, ours first.
-        numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), None)
-        if mark is not None and numbers is not None and len(numbers) > 1 and numbers[-1] == "1":
+        if mark is not None:
             network, _, label = mark.partition("/")
             found.setdefault(network, {})[label] = Namespace(int(entry.name))
+    return found
+
+
+def _environ(entry: Path) -> bytes:
+    """The environment of a process. It has none for a moment while it becomes another program, as the first one of a namespace does."""
+    found = (entry / "environ").read_bytes()
+    for _ in range(_LOOKS):
+        if found:
+            break
+        time.sleep(_PAUSE_S)  # sleeps: between two looks at a process that says nothing when it is done
+        found = (entry / "environ").read_bytes()
     return found
