@@ -115,8 +115,8 @@ def living() -> dict[str, dict[str, Namespace]]:
         try:
             status = (entry / "status").read_text()
             # Its numbers in all namespaces of processes, ours first.
-            numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
-            if len(numbers) < 2 or numbers[-1] != "1":
+            numbers = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), None)
+            if numbers is None or len(numbers) < 2 or numbers[-1] != "1":
                 continue
             environ = _environ(entry).split(b"\0")
         except OSError:
