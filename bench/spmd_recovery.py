@@ -1,11 +1,11 @@
 """How long a run stands still when a rank is killed: from SIGKILL to the end of the next step.
 
-    python bench/spmd_recovery.py [--mib 256] [--runs 5] [--hosts 1,3,slurm] [--torchrun PATH/TO/torchrun] [--json]
+    python bench/spmd_recovery.py [--mib 256] [--runs 5] [--hosts 1,3,netns,slurm] [--torchrun PATH/TO/torchrun] [--json]
 
 Each rank has a state of so many MiB and saves it after each step, into a file of its own in the directory of the run, or as a snapshot.
 Rank 1 kills itself at a step; the time ends when all ranks have done the first step of the next attempt. `--hosts 3` takes three workers of
-this machine, with one rank each; one host has two ranks; `slurm` is a real cluster of three nodes (tools/slurm), which needs root. Seconds:
-median, least and most. torchrun restarts with the file.
+this machine, with one rank each; one host has two ranks. `netns` is three hosts in network namespaces of their own, `slurm` a real cluster
+of three nodes (tools/slurm); both need root. Seconds: median, least and most. torchrun restarts with the file.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from local_hosts import local_hosts
 
+from monarch.actor import attach_to_workers
 from monarch.job import SlurmJob
 from monarch.spmd import RestartPolicy, run
+from tools.netns.cluster import Cluster, Worker
 from tools.slurm.cluster import SlurmCluster
 
 PROGRAM = """
@@ -85,8 +87,22 @@ def hosts_of(kind: str) -> Generator[Any]:
             finally:
                 job.kill()
         return
+    if "/" in kind or ":" in kind:
+        yield attach_to_workers(workers=kind.split(), secret=os.environ["TEST_SECRET"])
+        return
     with local_hosts(int(kind)) as hosts:
         yield hosts
+
+
+def in_namespaces(mib: int, runs: int) -> dict[str, dict[str, float]]:
+    """This benchmark on a host of its own, with three others that have workers."""
+    with tempfile.TemporaryDirectory() as folder, Cluster(3, Path(folder), "") as cluster:
+        cluster.workers = [Worker(host, cluster.env, cluster.secret) for host in cluster.hosts]
+        addresses = " ".join(worker.address for worker in cluster.workers)
+        argv = [sys.executable, __file__, "--hosts", addresses, "--mib", str(mib), "--runs", str(runs), "--json"]
+        done = cluster.client_host.run(*argv, env=cluster.env, stdout=subprocess.PIPE)
+        rows: dict[str, dict[str, float]] = json.loads(done.stdout)
+        return {f"3 network namespaces, {name.rpartition(', ')[2]}": row for name, row in rows.items()}
 
 
 def measured(launch: Callable[[str, str], None], way: str, runs: int) -> dict[str, float]:
@@ -113,6 +129,9 @@ def main() -> None:
     policy = RestartPolicy(max_restarts=1, backoff=(0.0, 0.0))
     found: dict[str, dict[str, float]] = {}
     for kind in options.hosts.split(","):
+        if kind == "netns":
+            found.update(in_namespaces(options.mib, options.runs))
+            continue
         with hosts_of(kind) as hosts:
             for way in ("snapshot", "file"):
 
