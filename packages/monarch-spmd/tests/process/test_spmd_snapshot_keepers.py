@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 from several_hosts import several_hosts
+from snapshot_files import FILES
 
 from monarch.spmd import RestartPolicy, SPMDRun, run
 
 ONCE = RestartPolicy(max_restarts=1, backoff=(0.0, 0.0))
-HEAD = """
+HEAD = (
+    FILES
+    + """
 import json, os, signal, time
 from monarch.spmd import Snapshots
 rank, count = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -21,17 +24,6 @@ rank, count = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUN
 def parent(pid):
     with open(f"/proc/{pid}/stat") as file:
         return int(file.read().rpartition(")")[2].split()[1])
-
-def files(pid):
-    found = set()
-    for fd in os.listdir(f"/proc/{pid}/fd"):
-        path = f"/proc/{pid}/fd/{fd}"
-        try:
-            if "monarch-snapshot" in os.readlink(path):
-                found.add(os.stat(path).st_ino)
-        except FileNotFoundError:  # it is closed, as that of this directory
-            continue
-    return found
 
 def keeper():
     # What has a file of this program open, and is neither the program nor a process above it.
@@ -63,6 +55,7 @@ def note(value):
 snapshots = Snapshots()
 found = snapshots.restore()
 """
+)
 
 
 def notes(folder: Path, attempt: int) -> list[Any]:

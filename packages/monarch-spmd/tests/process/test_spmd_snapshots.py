@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from several_hosts import Hosts, several_hosts
+from snapshot_files import FILES
 
 from monarch.spmd import RestartPolicy, SPMDFailure, SPMDRun, run
 
@@ -241,20 +242,10 @@ def test_program_that_no_run_has_started(folder: Path) -> None:
 def test_nothing_is_left_of_a_run(start: Start, program: Program, folder: Path) -> None:
     script = program(
         HEAD
+        + FILES
         + """
 snapshots = Snapshots()
 snapshots.save(0, {"data": bytearray(1_000_000)}).get()
-
-def files(name):
-    found = set()
-    for fd in os.listdir(f"/proc/{name}/fd"):
-        path = f"/proc/{name}/fd/{fd}"
-        try:
-            if "monarch-snapshot" in os.readlink(path):
-                found.add(os.stat(path).st_ino)
-        except FileNotFoundError:  # it is closed, as that of this directory
-            continue
-    return found
 
 own, keepers = files("self"), []
 for name in filter(str.isdigit, os.listdir("/proc")):

@@ -70,7 +70,7 @@ def test_secrets_of_the_command_are_hidden_wherever_they_stand(value: str) -> No
 
 
 def test_values_of_other_options_stay() -> None:
-    command = ["--max-tokens=4096", "--token-dim", "512", "--tokenizer", "llama", "--keys=a", "monkey=1", "--author", "somebody", "-k", "5"]
+    command = ["--max-tokens=4096", "--token-dim", "512", "--tokenizer", "llama", "--keys=a", "monkey=1", "--author", "a name", "-k", "5"]
     assert Mask({}, command).words(command) == command
 
 

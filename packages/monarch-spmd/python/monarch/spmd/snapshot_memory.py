@@ -84,6 +84,6 @@ def _machine() -> str:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
         network = os.stat("/proc/self/ns/net").st_ino
-    except OSError:  # parts of /proc are hidden: processes are told apart, and memory goes over streams
+    except OSError:  # parts of /proc are hidden: each process counts as a machine, and memory goes over streams
         boot, network = str(os.getpid()), 0
     return f"{boot}/{network}/{os.geteuid()}"

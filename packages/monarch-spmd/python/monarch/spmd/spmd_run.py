@@ -140,7 +140,7 @@ class SPMDRun:
         self._attempts: Any = this_proc().spawn("attempts", Attempts, hosts, plan)
         self._ended: Future[None] = self._attempts.run.call_one(self._attempts)
         # An actor that cannot begin gives no outcome.
-        when_done(self._ended, _failed_without(self._outcome, plan.run_id))
+        when_done(self._ended, _failed_without(self._outcome, plan))
         _live[id(self)] = self
         _unread.add(self)
         _end_with_client()
@@ -225,15 +225,18 @@ class SPMDRun:
         return self._outcome.is_there or _is_done(self._ended)
 
 
-def _failed_without(outcome: Outcome, run_id: str) -> Callable[[Future[None]], None]:
+def _failed_without(outcome: Outcome, plan: Plan) -> Callable[[Future[None]], None]:
     def then(ended: Future[None]) -> None:
         try:
             ended.get(timeout=0)
         except Exception as error:
+            # What an actor that was not made has left for a later run of this name.
+            healers.pop(plan.key, None)
+            outcomes.pop(plan.key, None)
             # Without the names of actors, which the program does not know.
             text = str(error.__cause__ or error).split("\n", 1)[0].rpartition(" have failed: ")[2].strip()
             hint = "more files may be open after `ulimit -n 65536`" if os.strerror(errno.EMFILE) in text else None
-            failure = SPMDError(f"the run {run_id} cannot go on: {text}", hint=hint)
+            failure = SPMDError(f"the run {plan.run_id} cannot go on: {text}", hint=hint)
             failure.__cause__ = error
             outcome.fail(failure)
 
